@@ -1,1 +1,1 @@
-"""The data plane: what its operations do over the engine, and the configuration that it was fed."""
+"""Data plane: matchmaker, lobby servers, player admission and the configuration feed."""

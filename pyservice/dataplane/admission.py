@@ -1,8 +1,4 @@
-"""The way of a find or join through captcha and verification, for namespaces that have them.
-
-Owns when who is asked: after what the configuration says, before a place is reserved (decisions
-5.13). What is asked is in `captcha` and `verification`, the places are the engine's.
-"""
+"""Admission of players by captcha and verification, before find, create and join reserve slots."""
 
 from __future__ import annotations
 
@@ -51,7 +47,7 @@ class _Flight(Generic[T]):
 
 
 class SingleFlight(Generic[T]):
-    """Work in flight by key. Belongs to one event loop."""
+    """Shares one running task between concurrent calls with the same key."""
 
     def __init__(self) -> None:
         self._running: dict[bytes, _Flight[T]] = {}
@@ -60,7 +56,10 @@ class SingleFlight(Generic[T]):
         return len(self._running)
 
     async def run(self, key: bytes, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What the work gives or raises, begun by the first who asks under this key."""
+        """Runs `work`, or awaits the run that is in flight under this key.
+
+        The last caller that leaves cancels the run.
+        """
         running = self._running.get(key)
         if running is None:
             running = self._running[key] = _Flight(asyncio.create_task(work()))
@@ -70,7 +69,7 @@ class SingleFlight(Generic[T]):
         finally:
             running.waiters -= 1
             is_left = not running.waiters
-            # Forgotten at once: who comes later must not share what is being cancelled.
+            # Removed before the cancellation, so that a later caller starts a new run.
             if (is_left or running.task.done()) and self._running.get(key) is running:
                 del self._running[key]
             if is_left and not running.task.done():
@@ -82,7 +81,7 @@ PlacementRequest = pb.FindLobbyRequest | pb.JoinLobbyRequest | pb.CreateLobbyReq
 
 @dataclass(frozen=True, slots=True)
 class AdmissionResult:
-    """What was let in: the namespace as it is now, and what of a find is left."""
+    """The current namespace, and what the request may use in it."""
 
     namespace: ResolvedNamespace
     candidates: FindCandidates | None = None
@@ -90,7 +89,7 @@ class AdmissionResult:
 
 
 class Admission:
-    """Asks what the namespace of a caller asks. Only for namespaces that have `gates`."""
+    """Runs captcha and verification for namespaces with admission rules."""
 
     def __init__(
         self,
@@ -114,9 +113,10 @@ class Admission:
         criteria: FindCriteria,
         idempotency: bytes | None,
     ) -> tuple[ResolvedNamespace, FindCandidates]:
-        """The namespace and what the find may use. Raises CAPTCHA_REQUIRED, CAPTCHA_FAILED,
-        MATCHMAKER_VERIFICATION_FAILED (no mode is left), MATCHMAKER_VERIFICATION_UNAVAILABLE, and
-        what admission raises when the configuration changed meanwhile.
+        """Returns the current namespace, and the modes and regions that passed.
+
+        Raises CAPTCHA_REQUIRED, CAPTCHA_FAILED, MATCHMAKER_VERIFICATION_FAILED if no mode is left,
+        MATCHMAKER_VERIFICATION_UNAVAILABLE, and errors of `matchmaker_checks`.
         """
 
         async def admit() -> AdmissionResult:
@@ -130,7 +130,7 @@ class Admission:
                 if namespace.admission_rules is not None:
                     modes = await attempt.find(namespace.admission_rules, candidates.modes)
                     candidates = FindCandidates(modes, candidates.regions)
-                # What was asked holds for the configuration that it was asked for.
+                # Repeat if the configuration changed during the checks.
                 if self._namespaces.resolved(caller.namespace_id) is namespace:
                     return AdmissionResult(namespace, candidates)
 
@@ -146,7 +146,7 @@ class Admission:
         criteria: CreateCriteria,
         idempotency: bytes | None,
     ) -> tuple[ResolvedNamespace, CreateTarget]:
-        """The namespace and what is to be made. Raises as find does."""
+        """Returns the current namespace and what to create. Raises as `find` does."""
 
         async def admit() -> AdmissionResult:
             attempt = self._attempt("create", request, caller)
@@ -173,8 +173,10 @@ class Admission:
     async def join(
         self, request: pb.JoinLobbyRequest, caller: Caller, idempotency: bytes | None
     ) -> tuple[Placed | None, ResolvedNamespace]:
-        """The same for a join, by the rules of the lobby's version; and what a join under this key
-        got before. Raises what refuses the join before anybody is asked, too.
+        """Admits a join by the rules of the lobby's version.
+
+        Returns the placement of a repeated request instead, if there is one. Raises errors of the
+        join before any outside check.
         """
         lobby_id = raw_id(request.lobby_id)
         replayed = await self._replayed_join(request, caller, lobby_id, idempotency)
@@ -194,7 +196,7 @@ class Admission:
                     )
                     join_rules = namespace.admission_rules.join(lobby.version, lobby.mode)
                     await attempt.join(join_rules.captcha, join_rules.verification, lobby.mode)
-                # A lobby that has ended meanwhile is the engine's to tell.
+                # The engine reports a lobby that ended during the checks.
                 if self._namespaces.resolved(caller.namespace_id) is namespace:
                     return AdmissionResult(namespace)
 
@@ -207,8 +209,10 @@ class Admission:
         lobby_id: bytes,
         idempotency: bytes | None,
     ) -> Placed | None:
-        """What a join under this key got before, or None: it would come as far as the places of
-        its source, which are counted after captcha and verification.
+        """Returns the placement of a repeated join, or None if this join is new and possible.
+
+        The engine counts the slots of a source last. A source limit of 0 therefore runs all other
+        checks and reserves nothing.
         """
         try:
             return await self._engine.join(
@@ -216,7 +220,6 @@ class Admission:
                 lobby_id,
                 party_size=request.party_size or 1,
                 rejoin_token=request.rejoin_token if request.HasField("rejoin_token") else None,
-                # Nobody: one who may have no places.
                 source=1,
                 source_limit=0,
                 idempotency=idempotency,
@@ -233,7 +236,7 @@ class Admission:
         caller: Caller,
         work: Callable[[], Coroutine[Any, Any, AdmissionResult]],
     ) -> AdmissionResult:
-        """Within the caller's deadline; who repeats a request in flight shares its outcome."""
+        """Applies the caller's deadline. Repeated requests in flight share one outcome."""
         try:
             async with asyncio.timeout_at(caller.call.deadline):
                 return await (work() if key is None else self._flights.run(key, work))
@@ -266,8 +269,8 @@ class Admission:
 
 
 class _AdmissionAttempt:
-    """One request before the gates. It is asked once for each thing, also when the configuration
-    changes meanwhile: a captcha's response is good once.
+    """The checks of one request. A captcha response is valid once, so results survive configuration
+    changes.
     """
 
     def __init__(
@@ -287,7 +290,7 @@ class _AdmissionAttempt:
         self._verdicts: dict[tuple[str, VerificationRule], bool] = {}
 
     async def find(self, rules: AdmissionRules, modes: Sequence[str]) -> list[str]:
-        """The modes that are left."""
+        """Returns the modes whose verification passed."""
         await self._require_human(rules.captcha)
         mode_rules = {mode: rules.find[mode] for mode in modes if mode in rules.find}
         await self._verify_modes(mode_rules)
@@ -303,7 +306,7 @@ class _AdmissionAttempt:
     async def join(
         self, captcha: CaptchaRule | None, verification: VerificationRule | None, mode: str
     ) -> None:
-        """Returns when the player may."""
+        """Returns if the player may enter."""
         await self._require_human(captcha)
         if verification is not None:
             await self._verify_modes({mode: verification})
@@ -311,7 +314,7 @@ class _AdmissionAttempt:
                 raise ServiceError("MATCHMAKER_VERIFICATION_FAILED")
 
     async def _require_human(self, rule: CaptchaRule | None) -> None:
-        # A back end that names no player speaks for itself: nobody is there to be human.
+        # An env_ caller that names no player address has no captcha to solve.
         if rule is None or rule in self._passed_captchas or self._address is None:
             return
         await self._captcha.require_human(
@@ -326,7 +329,7 @@ class _AdmissionAttempt:
         self._passed_captchas.add(rule)
 
     async def _verify_modes(self, rules: Mapping[str, VerificationRule]) -> None:
-        """All at once; the first that gives no answer ends the others."""
+        """Verifies all modes at the same time. The first failure cancels the others."""
         open_rules = [item for item in rules.items() if item not in self._verdicts]
         tasks = [
             asyncio.create_task(self._verification.allows(rule, mode, self.details))
@@ -342,7 +345,7 @@ class _AdmissionAttempt:
 
 
 def _address(request: PlacementRequest, caller: Caller) -> addresses.Address | None:
-    """Of whom is asked: a back end names its player, everybody else is who is connected."""
+    """Returns the player's address. An env_ caller sends it, other callers are the player."""
     if caller.kind is TokenKind.ENVIRONMENT:
         return addresses.parse(request.client_address) if request.client_address else None
     if caller.call.client is not None:

@@ -1,9 +1,4 @@
-"""Whether a client address has proved that a human is there, and asking a provider when it says so
-(decisions 7).
-
-Owns when a proof is needed and what a provider's answer means. Who remembers proofs is an interface
-here: they survive a restart.
-"""
+"""The two outside checks before admission: captcha providers and the game's verification server."""
 
 from __future__ import annotations
 
@@ -33,22 +28,22 @@ _LOGGED_CODES: Final = 4
 
 
 class CaptchaPasses(Protocol):
-    """Which client addresses have passed, per namespace. An address is packed (4 or 8 bytes)."""
+    """Durable captcha passes by namespace and packed client address (4 or 8 bytes)."""
 
     def last_pass(self, namespace: bytes, address: bytes) -> tuple[int | None, int]:
-        """(when it passed, Unix ms by the wall clock as it goes now; requests since). None: it never
-        did, or too long ago to count.
+        """Returns when the address passed (Unix ms) and the requests since, or None if no pass is
+        stored.
         """
 
     async def record_pass(self, namespace: bytes, address: bytes, deadline: float | None) -> None:
-        """It passed now; the requests since are none. Answers when that is durable."""
+        """Stores a pass and resets the request count. Returns once it is durable."""
 
     def record_request(self, namespace: bytes, address: bytes) -> None:
-        """One request more came on the strength of the proof."""
+        """Counts one request that used the stored pass."""
 
 
 class CaptchaCheck:
-    """Lets in who has passed lately or passes now."""
+    """Requires a recent captcha pass or a valid captcha response."""
 
     def __init__(
         self,
@@ -57,7 +52,9 @@ class CaptchaCheck:
         endpoints: Mapping[CaptchaProvider, str],
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """`endpoints`: where each provider is asked. `now_ms`: the clock of `passes`."""
+        """`endpoints` are the verification URLs of the providers. `now_ms` is the clock of
+        `passes`.
+        """
         self._outbound = outbound
         self._passes = passes
         self._endpoints = endpoints
@@ -74,9 +71,10 @@ class CaptchaCheck:
         *,
         tenant: bytes,
     ) -> None:
-        """Returns when a human asks; a provider is asked on account of the tenant. Raises
-        CAPTCHA_REQUIRED, CAPTCHA_FAILED, MATCHMAKER_VERIFICATION_UNAVAILABLE when the provider gives no
-        answer, STORAGE_FULL.
+        """Returns if the address has a recent pass, or passes now.
+
+        Raises CAPTCHA_REQUIRED, CAPTCHA_FAILED, STORAGE_FULL, and
+        MATCHMAKER_VERIFICATION_UNAVAILABLE if the provider does not answer.
         """
         passed_ms, requests = self._passes.last_pass(namespace_id, address)
         is_good = (
@@ -143,7 +141,7 @@ def _provider(given: pb.Captcha | None) -> CaptchaProvider | None:
 
 
 def _object(body: bytes) -> dict[str, object]:
-    """The JSON object of an answer. Raises Unanswered for anything else."""
+    """Parses a JSON object. Raises NoUsableResponse."""
     try:
         told = orjson.loads(body)
     except ValueError:
@@ -154,7 +152,7 @@ def _object(body: bytes) -> dict[str, object]:
 
 
 def _codes(told: Mapping[str, object]) -> list[str]:
-    """Why, in the provider's words: a wrong secret is the developer's to mend."""
+    """Returns the provider's error codes. They help the developer fix a wrong secret."""
     codes = told.get("error-codes")
     if not isinstance(codes, list):
         return []
@@ -170,11 +168,11 @@ PlayerAction = Literal["find", "join", "create"]
 
 @dataclass(frozen=True, slots=True)
 class VerificationRequest:
-    """What the game's server is told besides the game mode. JSON texts are handed on as they are."""
+    """What the verification server receives besides the game mode. JSON texts are passed through."""
 
     kind: PlayerAction
     tenant: bytes
-    """On whose account is asked; not told."""
+    """Tenant for fair queueing. Not sent."""
     namespace_id: bytes
     party_size: int
     verification_data: bytes | None
@@ -182,27 +180,23 @@ class VerificationRequest:
     user_agent: str | None
     ray_id: str
     lobby: Lobby | None = None
-    """Join: the lobby that is asked for."""
     state: bytes | None = None
-    """Join: what that lobby keeps."""
     config: bytes | None = None
-    """Create: `lobby_config`."""
     tags: Mapping[str, str] | None = None
-    """Find and create: the tags asked for."""
     max_players: int | None = None
-    """Find and create: the limit asked for."""
 
 
 class VerificationCheck:
-    """Asks, and understands the answer."""
-
     def __init__(self, outbound: OutboundHttpClient) -> None:
         self._outbound = outbound
 
     async def allows(
         self, rule: VerificationRule, mode: str, question: VerificationRequest
     ) -> bool:
-        """2xx: true, 4xx: false. Raises MATCHMAKER_VERIFICATION_UNAVAILABLE for all else."""
+        """Returns True for a 2xx status and False for 4xx.
+
+        Raises MATCHMAKER_VERIFICATION_UNAVAILABLE for everything else.
+        """
         try:
             answer = await self._outbound.post(
                 rule.url,
@@ -230,7 +224,7 @@ class VerificationCheck:
 
 
 def verification_body(mode: str, question: VerificationRequest) -> bytes:
-    """The JSON of decisions 7."""
+    """Returns the JSON body of docs/reference/admission.md#verification."""
     return orjson.dumps(
         {
             "verification_data": _json_fragment(question.verification_data),

@@ -1,8 +1,7 @@
-"""How configuration is taken: in order, whole or not at all, durable before it is acknowledged.
+"""Receives namespace configurations: ordered, atomic, and durable before the acknowledgement.
 
-The handlers of `hosting.internal.v1.Feed`. What is refused is in `feed_rules`, what is kept of earlier
-versions in `retained`, files are in `feed_files`, what is held is read through `namespaces`. What takes
-time is done in a thread, beside the calls of players: large messages, and files.
+Implements `hosting.internal.v1.Feed`. Large messages and files are processed in threads, so that
+player requests do not wait.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ from pyservice.schema.validation import validate
 
 RETAINED_MAX: Final = 1_000
 RETAINED_BYTES_MAX: Final = 1024 * 1024
-"""Of one namespace, in sum: a token that is revoked has to get to the disk with all of it."""
+"""For each namespace. A token revocation must write all of it to disk."""
 
 LiveVersions = Callable[[bytes], Collection[bytes]]
-"""Versions of the lobbies of a namespace that have not ended."""
+"""Returns the versions of a namespace that have live lobbies."""
 
 
 class RetainedVersions(NamedTuple):
-    """What a namespace keeps when it takes a configuration."""
+    """Previous versions that a namespace keeps."""
 
     versions: tuple[configuration_pb2.Version, ...] = ()
     is_any_dropped: bool = False
-    """A version that was kept has no lobby any more. The end of its last one may not be durable yet."""
+    """A kept version has no lobby any more. The end of its last lobby may not be durable yet."""
 
 
 def retain_versions(
@@ -56,8 +55,10 @@ def retain_versions(
     live_versions: LiveVersions,
     now_ms: int,
 ) -> RetainedVersions:
-    """Of the versions that are held and not in what comes: those with a lobby, and the one that runs now, of which
-    lobbies are made until the other is in its place. One that is retired now is since `now_ms`.
+    """Returns the previous versions to keep: those with lobbies, and the current one.
+
+    New lobbies of the current version are possible until the switch. `now_ms` is its retirement
+    time.
     """
     if held is None:
         return RetainedVersions()
@@ -79,7 +80,7 @@ def _retired(version: configuration_pb2.Version, now_ms: int) -> configuration_p
 
 
 def admission_rules_only(version: configuration_pb2.Version) -> configuration_pb2.Version:
-    """A version without all that only new lobbies need. Modes that ask nothing stay: they ask nothing."""
+    """Returns the version reduced to what its existing lobbies need."""
     kept = configuration_pb2.Version(
         version_id=version.version_id, display_name=version.display_name
     )
@@ -98,7 +99,7 @@ def admission_rules_only(version: configuration_pb2.Version) -> configuration_pb
 def retention_problems(
     retention: RetainedVersions, held: configuration_pb2.NamespaceConfiguration | None
 ) -> Iterator[Finding]:
-    """What stands against a change that keeps more than before; one that keeps no more always goes."""
+    """Checks the limits, but only for a change that keeps more versions than before."""
     before = {one.version_id for one in held.retained_versions} if held else set()
     if {one.version_id for one in retention.versions} <= before:
         return
@@ -120,23 +121,23 @@ def retention_problems(
 
 
 _ON_LOOP_BYTES_MAX: Final = 16 * 1024
-"""Judging and resolving it takes the loop a millisecond or two."""
+"""Validation of this size blocks the loop for one to two milliseconds."""
 _VALID_DIGESTS_MAX: Final = 1_024
 _DURABLE_TIMEOUT_S: Final = 5.0
-"""Who feeds comes again when the journal takes longer."""
+"""The sender retries if the journal takes longer."""
 
 _log = get_logger("feed")
 
 
 class LiveLobbies(Protocol):
-    """The engine, as far as configuration needs it. Asked from any thread."""
+    """Live lobbies by version. Thread-safe."""
 
     def live_versions(self, namespace: bytes) -> Collection[bytes]: ...
     async def wait_all_durable(self, deadline: float | None) -> None: ...
 
 
 class NoLiveLobbies:
-    """Before there is an engine, and where there is none."""
+    """Used before the engine exists."""
 
     def live_versions(self, namespace: bytes) -> Collection[bytes]:
         return ()
@@ -146,7 +147,7 @@ class NoLiveLobbies:
 
 
 class _Decision(NamedTuple):
-    """What becomes of an item. `prepared` None: nothing is to be taken."""
+    """The outcome of one item. Without `prepared` there is nothing to store."""
 
     answer: pb.ApplyResponse
     order: FeedOrder = (0, 0)
@@ -155,15 +156,13 @@ class _Decision(NamedTuple):
 
 
 class FeedCounters(Protocol):
-    """What is counted."""
-
     namespaces: int
 
     def count(self, outcome: str, now_s: float) -> None: ...
 
 
 class ConfigurationFeed:
-    """Takes and removes namespaces. One message at a time."""
+    """Applies and removes namespaces, one message at a time."""
 
     def __init__(
         self,
@@ -180,20 +179,17 @@ class ConfigurationFeed:
         self._now_s = now_s
         self._orders: dict[str, FeedOrder] = {}
         self._valid_digests: OrderedDict[str, bytes] = OrderedDict()
-        """By namespace the digest of the last message that keeps all rules of its own."""
+        """Digest of the last message that passed `own_problems`, by namespace."""
         self._held_response: pb.HeldResponse | None = None
-        """The answer of `held`, as long as nothing changes."""
+        """Cached response of `held`."""
         self.live_lobbies: LiveLobbies = NoLiveLobbies()
-        """Set before anything is taken."""
+        """Must be set before the first message."""
         self.on_namespace_changed: Callable[[bytes], None] = lambda namespace_id: None
-        """Called with each namespace that was taken or removed."""
+        """Called with the id of each changed namespace."""
         self._lock = asyncio.Lock()
 
     def load(self) -> None:
-        """Takes what an earlier run acknowledged. Raises FeedFileError.
-
-        It was checked then; what the operator changed since does not take it away.
-        """
+        """Loads the stored configurations without validation. Raises FeedFileError."""
         for kept in self._files.load():
             if kept.configuration is None:
                 self._forget(kept.namespace_id, kept.order)
@@ -201,25 +197,25 @@ class ConfigurationFeed:
                 self._take(kept.order, prepare_namespace(kept.configuration))
 
     async def apply(self, request: pb.ApplyRequest) -> pb.ApplyResponse:
-        """Takes one namespace. Raises STORAGE_FULL when it cannot be kept; nothing changed then."""
-        # A caller that goes away must not leave a file half replaced beside the next message.
+        """Applies one namespace. Raises STORAGE_FULL and changes nothing if it cannot be stored."""
+        # Shielded: a cancelled caller must not leave a half-written file.
         item = pb.ManyItem(configuration=request.configuration)
         return (await asyncio.shield(self._apply([item])))[0]
 
     async def apply_many(self, request: pb.ApplyManyRequest) -> pb.ApplyManyResponse:
-        """Takes many, synced together. Raises STORAGE_FULL when some cannot be kept; those are as they were."""
+        """Applies many namespaces with one sync. Raises STORAGE_FULL if some cannot be stored."""
         answers = await asyncio.shield(self._apply(request.items))
         return pb.ApplyManyResponse(answers=answers)
 
     async def remove(self, request: pb.RemoveRequest) -> pb.RemoveResponse:
-        """Removes one namespace and remembers when: a late message does not bring it back."""
+        """Removes a namespace and stores the revision, so that a late message cannot restore it."""
         problems = validate(request)
         if problems:
             raise ServiceError("BODY_INVALID", errors=problems)
         return await asyncio.shield(self._remove(request))
 
     async def held(self, request: pb.HeldRequest) -> pb.HeldResponse:
-        """What is held."""
+        """Returns revision, version and digest of each namespace."""
         if self._held_response is None:
             self._held_response = pb.HeldResponse(
                 configurations=(
@@ -239,8 +235,8 @@ class ConfigurationFeed:
     async def check(
         self, configuration: configuration_pb2.NamespaceConfiguration
     ) -> pb.ApplyResponse:
-        """What `apply` would answer to this change; nothing is changed or counted. The pair that
-        is held is stale here: it would change nothing.
+        """Returns what `apply` would answer, without any change. The stored revision itself is
+        stale.
         """
         item = pb.ManyItem(configuration=configuration, is_check=True)
         return (await asyncio.shield(self._apply([item])))[0]
@@ -248,7 +244,7 @@ class ConfigurationFeed:
     async def _apply(self, items: Sequence[pb.ManyItem]) -> list[pb.ApplyResponse]:
         answers: list[pb.ApplyResponse] = []
         async with self._lock:
-            # Nobody else changes what is held, so a thread may look at it.
+            # The lock makes the index read-only, so a thread may read it.
             size = sum(map(self._size, items))
             while len(answers) < len(items):
                 rest = items[len(answers) :]
@@ -264,11 +260,11 @@ class ConfigurationFeed:
         return answers
 
     def _size(self, item: pb.ManyItem) -> int:
-        """Bytes to go through: what comes, and what is held of it."""
+        """Returns the bytes to process: the message and the stored configuration."""
         return item.ByteSize() + self._namespaces.size(item.configuration.namespace_id)
 
     def _decide_some(self, items: Sequence[pb.ManyItem]) -> list[_Decision]:
-        """The first, and those after it up to one that has to be judged with what is before it in place."""
+        """Decides items up to the first that depends on an earlier one."""
         several: list[_Decision] = []
         claimed: set[Hashable] = set()
         for item in items:
@@ -279,15 +275,16 @@ class ConfigurationFeed:
             several.append(judged)
             if judged.prepared is not None:
                 claimed |= claims
-                # What it gives up is free when it is taken, and not before.
+                # Names that the item gives up become free only after it is applied.
                 held = self._namespaces.configuration(raw_id(item.configuration.namespace_id))
                 if held is not None:
                     claimed |= _claims(held)
         return several
 
     def _decide(self, item: pb.ManyItem) -> _Decision:
-        """What becomes of it; what is held already is as good as taken. The pair that is held with another content is
-        stale: which of two changes of one number is the later one, only their source can say, by a greater number.
+        """Decides one item. A repeated message counts as applied.
+
+        Another content with the same revision is stale: only the sender knows which is newer.
         """
         configuration = item.configuration
         namespace_id, order = configuration.namespace_id, _order(configuration)
@@ -320,7 +317,7 @@ class ConfigurationFeed:
     def _problems(
         self, configuration: configuration_pb2.NamespaceConfiguration, content: bytes
     ) -> list[pb.Problem]:
-        """A change is looked at before it comes: the same message is not judged twice."""
+        """Validates a configuration. Skips own rules for a message that has passed them before."""
         namespace_id = configuration.namespace_id
         problems = []
         if self._valid_digests.get(namespace_id) != content:
@@ -347,12 +344,12 @@ class ConfigurationFeed:
             return pb.RemoveResponse(removed=pb.Removed())
 
     async def _store_all(self, several: Sequence[_Decision]) -> None:
-        """Takes what is to be taken, when it is durable."""
+        """Stores accepted items, then applies them."""
         taken = [(one.order, one.prepared) for one in several if one.prepared is not None]
         if not taken:
             return
         if any(one.is_any_dropped for one in several):
-            # A lobby that comes back after a crash finds its rules.
+            # After a crash, a recovered lobby must find the rules of its version.
             await self.live_lobbies.wait_all_durable(
                 asyncio.get_running_loop().time() + _DURABLE_TIMEOUT_S
             )
@@ -408,7 +405,7 @@ def _order(configuration: configuration_pb2.NamespaceConfiguration) -> FeedOrder
 def _with_retained(
     configuration: configuration_pb2.NamespaceConfiguration, retention: RetainedVersions
 ) -> configuration_pb2.NamespaceConfiguration:
-    """A copy, with what is retained: the caller's message is not ours to hold on to."""
+    """Returns a copy with retained versions. The caller owns the original."""
     copy = configuration_pb2.NamespaceConfiguration()
     copy.CopyFrom(configuration)
     del copy.retained_versions[:]
@@ -417,7 +414,7 @@ def _with_retained(
 
 
 def _claims(configuration: configuration_pb2.NamespaceConfiguration) -> set[Hashable]:
-    """What no other namespace may have."""
+    """Returns the keys that must be unique across namespaces."""
     return {
         configuration.namespace_id,
         (configuration.game.name_id, configuration.name_id),

@@ -1,7 +1,6 @@
-"""Mock answers for dev_ tokens: a developer's own machine stands in for a lobby (decisions 3).
+"""Mock responses for dev_ tokens: the developer's own machine stands in for a lobby.
 
-Owns what the mock lobby looks like. No place is reserved, no captcha or verification is asked, and
-nothing is kept but which mock player tokens were used, which is an interface here.
+No slot is reserved, and captcha and verification are skipped.
 """
 
 from __future__ import annotations
@@ -32,27 +31,28 @@ PlacementRequest = pb.FindLobbyRequest | pb.JoinLobbyRequest | pb.CreateLobbyReq
 
 
 class MockTokens(Protocol):
-    """Player tokens that stand for nobody. A dev_ token is named by namespace and its id."""
+    """Mock player tokens, valid for the dev_ token with this namespace and id."""
 
     def mock_player_token(
         self, namespace: bytes, token_id: bytes, nonce: bytes | None = None
     ) -> str:
-        """A new token; for the same 16 bytes the same, for an hour."""
+        """Returns a new token. The same 16-byte nonce gives the same token within an hour."""
 
     async def consume_mock(
         self, namespace: bytes, token_id: bytes, player_token: str, deadline: float | None
     ) -> None:
-        """Uses it up, durably. Raises PLAYER_TOKEN_INVALID (it is not one of this dev_ token),
-        PLAYER_TOKEN_CONSUMED, PLAYER_TOKEN_EXPIRED, STORAGE_FULL.
+        """Marks the token as used, durably.
+
+        Raises PLAYER_TOKEN_INVALID, PLAYER_TOKEN_CONSUMED, PLAYER_TOKEN_EXPIRED, STORAGE_FULL.
         """
 
 
 Idempotency = Callable[[bytes, str | None, str, bytes], bytes | None]
-"""32 bytes for identity, idempotency key, operation and message; None without a key."""
+"""Hashes identity, idempotency key, operation and message to 32 bytes. None without a key."""
 
 
 class MockOperations:
-    """The operations of clients and lobby servers, as a caller with a dev_ token gets them."""
+    """Mock handlers for game clients and lobby servers."""
 
     def __init__(
         self, namespaces: NamespaceIndex, tokens: MockTokens, idempotency: Idempotency
@@ -61,18 +61,17 @@ class MockOperations:
         self._idempotency = idempotency
         self._tokens = tokens
 
-    # Matchmaker clients
-
     async def find(self, request: pb.FindLobbyRequest, caller: Caller) -> pb.FindLobbyResponse:
-        """The mock lobby, with the ports of the first mode. Raises MATCHMAKER_GAME_MODE_NOT_FOUND
-        where the ports come from the version.
+        """Returns the mock lobby with the ports of the first mode.
+
+        Raises MATCHMAKER_GAME_MODE_NOT_FOUND if the token defines no ports and the mode is unknown.
         """
         ports = self._ports(caller, list(request.game_modes))
         tokens = self._player_tokens("find", request, caller)
         return _fill(pb.FindLobbyResponse(), ports, tokens)
 
     async def join(self, request: pb.JoinLobbyRequest, caller: Caller) -> pb.JoinLobbyResponse:
-        """The mock lobby whatever lobby was asked for, with the ports of all modes."""
+        """Returns the mock lobby for any lobby id, with the ports of all modes."""
         ports = self._ports(caller, None)
         tokens = self._player_tokens("join", request, caller)
         return _fill(pb.JoinLobbyResponse(), ports, tokens)
@@ -80,9 +79,7 @@ class MockOperations:
     async def create(
         self, request: pb.CreateLobbyRequest, caller: Caller
     ) -> pb.CreateLobbyResponse:
-        """The mock lobby, with the ports of the mode. Raises MATCHMAKER_GAME_MODE_NOT_FOUND where the ports come from
-        the version.
-        """
+        """Returns the mock lobby with the ports of the mode. Raises as `find` does."""
         ports = self._ports(caller, [request.game_mode])
         tokens = self._player_tokens("create", request, caller)
         return _fill(pb.CreateLobbyResponse(), ports, tokens)
@@ -90,7 +87,7 @@ class MockOperations:
     async def list_lobbies(
         self, request: pb.ListLobbiesRequest, caller: Caller
     ) -> pb.ListLobbiesResponse:
-        """The mock lobby, of the first listable mode."""
+        """Lists the mock lobby in the first listable mode."""
         modes = self._namespaces.resolved(caller.namespace_id).modes
         listable = sorted(name for name, mode in modes.items() if mode.is_listable)
         answer = pb.ListLobbiesResponse(
@@ -112,24 +109,20 @@ class MockOperations:
     async def list_regions(
         self, request: pb.ListRegionsRequest, caller: Caller
     ) -> pb.ListRegionsResponse:
-        """The developer's machine alone."""
         return pb.ListRegionsResponse(regions=[_region()])
 
     async def statistics(
         self, request: pb.GetPlayerStatisticsRequest, caller: Caller
     ) -> pb.GetPlayerStatisticsResponse:
-        """Nobody plays."""
         answer = pb.GetPlayerStatisticsResponse()
         for name in self._namespaces.resolved(caller.namespace_id).modes:
             answer.game_modes[name].SetInParent()
         return answer
 
-    # Lobby servers
-
     async def connected(
         self, request: pb.PlayerConnectedRequest, caller: Caller
     ) -> pb.PlayerConnectedResponse:
-        """A mock player token of this dev_ token is good once. Raises what `consume_mock` does."""
+        """Accepts each mock player token once. Raises as `consume_mock` does."""
         await self._tokens.consume_mock(
             caller.namespace_id, _token_id(caller), request.player_token, caller.call.deadline
         )
@@ -138,33 +131,28 @@ class MockOperations:
     async def disconnected(
         self, request: pb.PlayerDisconnectedRequest, caller: Caller
     ) -> pb.PlayerDisconnectedResponse:
-        """Success."""
         return pb.PlayerDisconnectedResponse()
 
     async def ready(self, request: pb.LobbyReadyRequest, caller: Caller) -> pb.LobbyReadyResponse:
-        """Success."""
         return pb.LobbyReadyResponse()
 
     async def set_closed(
         self, request: pb.SetLobbyClosedRequest, caller: Caller
     ) -> pb.SetLobbyClosedResponse:
-        """Success."""
         return pb.SetLobbyClosedResponse()
 
     async def set_state(
         self, request: pb.SetLobbyStateRequest, caller: Caller
     ) -> pb.SetLobbyStateResponse:
-        """Success; nothing is kept."""
         return pb.SetLobbyStateResponse()
 
     async def heartbeat(self, request: pb.HeartbeatRequest, caller: Caller) -> pb.HeartbeatResponse:
-        """Success."""
         return pb.HeartbeatResponse()
 
     def _player_tokens(
         self, operation: str, request: PlacementRequest, caller: Caller
     ) -> list[str]:
-        """One per player; a repetition under the same idempotency key gets the same."""
+        """Returns a token for each player. A repeated request gets the same tokens."""
         message = request.SerializeToString(deterministic=True)
         key = caller.call.idempotency_key
         seed = self._idempotency(caller.identity, key, operation, message)
@@ -178,9 +166,7 @@ class MockOperations:
         ]
 
     def _ports(self, caller: Caller, modes: list[str] | None) -> dict[str, lobby_pb2.Port]:
-        """Those of the token, else those of the version: of the first of the modes, which are all
-        to be known, or of every mode when none is named.
-        """
+        """Returns the ports of the token, else those of the first mode, else those of all modes."""
         namespace = self._namespaces.resolved(caller.namespace_id)
         made = self._made(caller)
         hostname = made.hostname or namespace.dev_hostname or _HOSTNAME
@@ -199,7 +185,7 @@ class MockOperations:
         return ports
 
     def _made(self, caller: Caller) -> configuration_pb2.DevelopmentToken:
-        """What was said when the token was made."""
+        """Returns the settings with which the dev_ token was created."""
         configuration = self._namespaces.configuration(caller.namespace_id)
         text = format_uuid(_token_id(caller))
         for token in configuration.development_tokens if configuration else ():

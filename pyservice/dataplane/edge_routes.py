@@ -1,9 +1,8 @@
-"""The data plane's half of `hosting.internal.v1.Routes`: which public port leads where, and what edge-guard made of it
-(decisions 5.9).
+"""Data plane side of `hosting.internal.v1.Routes`: routes from public ports to lobby processes.
 
-Edge-guard asks for what is new to it and says with its next question what became of what it was told. Removals are told
-by name and again until they are confirmed. What an instance of it has bound is kept in memory: another instance has
-bound nothing yet.
+Edge-guard polls for route changes and reports outcomes in its next request. A removal is sent again
+until it is confirmed. Bound ports are kept in memory for one edge-guard instance: a new instance
+has bound none.
 """
 
 from __future__ import annotations
@@ -24,25 +23,23 @@ from pyservice.pb.hosting.internal.v1 import routes_pb2 as pb
 from pyservice.schema.validation import validate
 
 LOBBY_SERVED_TIMEOUT_S: Final = 10.0
-"""For so long a lobby that says it is ready waits for its ports to be served."""
+"""How long `ready` waits for the ports of a lobby."""
 
 SERVER_SERVED_TIMEOUT_S: Final = 5.0
-"""For so long the ports of a dynamic server that is created wait for it; who asks waits ten."""
+"""How long a new dynamic server waits for its ports. The control plane waits 10 s."""
 
 EDGE_TIMEOUT_S: Final = 3.0
-"""For so long after its last question edge-guard is taken to be there."""
+"""Edge-guard counts as connected for this long after its last request."""
 
 _POLL_INTERVAL_S: Final = 0.25
 
 _RETRYABLE_CODES: Final = frozenset({"PORTS_EXHAUSTED", "STORAGE_FULL"})
-"""What keeps a port from another number for now."""
+"""Errors that may disappear, so that a port is tried again."""
 
 _log = get_logger("routes")
 
 
 class RoutesEngine(Protocol):
-    """The engine, as far as it is asked here."""
-
     @property
     def processes(self) -> ProcessCommands: ...
     def lobby(self, lobby: bytes) -> Lobby | None: ...
@@ -50,39 +47,38 @@ class RoutesEngine(Protocol):
 
 
 class EdgeRoutes:
-    """Tells one edge-guard its routes, and knows which of them it serves."""
+    """Sends one edge-guard its routes and records which ports it serves."""
 
     def __init__(self, source: RoutesEngine, player_addresses: PlayerAddresses, epoch: int) -> None:
-        """`epoch` grows with each start of the data plane over one directory."""
+        """`epoch` grows with each start of the data plane on one directory."""
         self._source = source
         self._servers = source.processes
         self._player_addresses = player_addresses
         self._epoch = epoch
         self._instance = ""
         self._served: dict[bytes, dict[tuple[str, int], int]] = {}
-        """Which back-end port each bound port leads to (0: none yet), by its name and number, by owner."""
+        """Back-end port (0: none) of each bound port, by owner, port name and number."""
         self._question = 0
-        """The newest one of this instance."""
+        """Newest request number of this instance."""
         self._open_requests = 0
         self._last_request_s = -EDGE_TIMEOUT_S
         self._waiters: dict[bytes, list[asyncio.Event]] = {}
         self._handed_out: set[bytes] = set()
-        """Whose numbers somebody heard from this process."""
+        """Servers with ports that this process has returned to a caller."""
         self._refused_ports: dict[bytes, dict[str, pb.Outcome]] = {}
-        """What has no other number yet, by port name and owner: there was no room for one, or nobody waited for the
-        ports of the server then. It leaves with its owner at the latest.
-        """
+        """Refused ports without a replacement yet, by owner and port name."""
 
     def describe(self) -> str:
-        """For operators."""
+        """Describes the connection to edge-guard for operators."""
         if _now_s() - self._last_request_s > EDGE_TIMEOUT_S and not self._open_requests:
             return "does not ask for routes; those that it has it serves"
         return f"serves {sum(map(len, self._served.values()))} ports"
 
     async def follow(self, request: pb.FollowRequest) -> pb.FollowResponse:
-        """Takes what became of routes, then tells what is new, at most `wait_ms` later. Raises STORAGE_FULL where an
-        end was not written; then the outcomes are to be said again. A refused port that gets no other number raises
-        nothing: everybody's routes would wait for it.
+        """Applies outcomes, then returns route changes after at most `wait_ms`.
+
+        Raises STORAGE_FULL if an end could not be stored. Edge-guard must then repeat the outcomes.
+        A refused port without a replacement raises nothing, because it must not block other routes.
         """
         problems = validate(request)
         if problems:
@@ -95,7 +91,7 @@ class EdgeRoutes:
             self._question = 0
         self._question = max(self._question, request.question)
         await self._apply_outcomes(request)
-        # Of another epoch a version means nothing; of another instance nobody knows what it has bound.
+        # A version is valid only within its epoch, and only for an instance with known ports.
         after = 0 if is_new or request.epoch != self._epoch else request.version
         self._open_requests += 1
         try:
@@ -119,12 +115,11 @@ class EdgeRoutes:
             await self._source.wait_for_batch(min(left_s, _POLL_INTERVAL_S))
 
     async def wait_lobby_served(self, lobby: bytes) -> None:
-        """Returns when edge-guard leads whoever connects to a port of a lobby to its process, at all ports that it is
-        to serve. Raises OVERLOADED after ten seconds.
+        """Returns when edge-guard forwards all ports of the lobby to its process. Raises
+        OVERLOADED.
         """
 
         async def leased() -> LeasedPorts:
-            # Of one that is over the engine tells so.
             found = self._source.lobby(lobby)
             return () if found is None else found.leased
 
@@ -132,9 +127,10 @@ class EdgeRoutes:
         await self._wait_served(lobby, leased, self._are_forwarded, LOBBY_SERVED_TIMEOUT_S, say)
 
     async def wait_server_served(self, server: bytes, leased: FetchLeasedPorts) -> LeasedPorts:
-        """The ports of a dynamic server as they are once edge-guard has bound them: until then it may refuse one, and
-        has another then. Its process, which is told them, is not there yet. `leased` tells them as they are now. Raises
-        OVERLOADED.
+        """Returns the ports of a dynamic server once edge-guard has bound them. Raises OVERLOADED.
+
+        Until then edge-guard may refuse a port, and another number replaces it. `leased` returns
+        the current ports.
         """
         say = "Edge-guard does not serve the ports of the server yet; try again."
         ports = await self._wait_served(
@@ -161,7 +157,7 @@ class EdgeRoutes:
                     ports = await leased()
                     if are_served(owner, ports):
                         return ports
-                    # That a port has rested, or the disk has room, nobody says.
+                    # Free ports and disk space send no event, so poll.
                     await _wait_for(event, _POLL_INTERVAL_S if is_hindered else None)
         except TimeoutError:
             raise ServiceError("OVERLOADED", say) from None
@@ -176,8 +172,8 @@ class EdgeRoutes:
         return wanted <= self._served.get(owner, {}).keys()
 
     def _are_forwarded(self, owner: bytes, ports: LeasedPorts) -> bool:
-        """Bound, and each that has a back end leads there. One that has none waits for none: whoever starts processes
-        says where one will be before it begins.
+        """Whether each bound port forwards to its back end. A port without a back end counts as
+        forwarded.
         """
         wait_lobby_served = self._served.get(owner, {})
         return self._are_bound(owner, ports) and all(
@@ -187,8 +183,7 @@ class EdgeRoutes:
         )
 
     async def _apply_outcomes(self, request: pb.FollowRequest) -> None:
-        # Together: what is written of them waits for one sync, where each by itself would wait for its own. All are
-        # taken as far as they can be, whatever becomes of one.
+        # Together, so that one journal sync covers all. One failure does not stop the others.
         taking = [self._apply_outcome(outcome, request.question) for outcome in request.outcomes]
         for problem in await asyncio.gather(*taking, return_exceptions=True):
             if problem is not None:
@@ -196,7 +191,7 @@ class EdgeRoutes:
 
     async def _apply_outcome(self, outcome: pb.Outcome, question: int) -> None:
         if question < self._question:
-            # A newer question came meanwhile or before. It says this again, and what became of the route since.
+            # Outdated: a newer request repeats this outcome.
             return
         owner = raw_id(outcome.owner_id)
         match outcome.kind:
@@ -206,12 +201,13 @@ class EdgeRoutes:
                 self._refused_ports.get(owner, {}).pop(outcome.port_name, None)
                 self._wake(owner)
             case pb.OUTCOME_KIND_REFUSED:
-                # Kept before it is tried: edge-guard says it once, and an end that is told meanwhile takes it away.
+                # Stored before the attempt: edge-guard reports a refusal once, and a concurrent
+                # end must remove it.
                 self._refused_ports.setdefault(owner, {})[outcome.port_name] = outcome
                 await self._replace_port(owner, outcome)
                 self._wake(owner)
             case pb.OUTCOME_KIND_UNSERVED:
-                # Another number would meet the same. Edge-guard goes on trying.
+                # Another number would fail too. Edge-guard retries on its own.
                 self._refused_ports.get(owner, {}).pop(outcome.port_name, None)
                 self._served.get(owner, {}).pop((outcome.port_name, outcome.port), None)
                 _log.warning(
@@ -233,23 +229,20 @@ class EdgeRoutes:
             event.set()
 
     async def _retry_refused(self, owner: bytes) -> bool:
-        """Tries once more what was refused; whether some of it is to be tried again."""
+        """Retries refused ports. Returns whether some need another attempt."""
         refused = self._refused_ports.get(owner, {})
-        # Together, as in `_take_all`.
         await asyncio.gather(*(self._replace_port(owner, outcome) for outcome in refused.values()))
         return bool(self._refused_ports.get(owner)) and self._is_replaceable(owner)
 
     async def _replace_port(self, owner: bytes, outcome: pb.Outcome) -> None:
-        """Has another number drawn for a port in `_refused`, where it stays as long as there is no room for one. Who
-        does it twice draws once: then it is not the refused number any more.
-        """
+        """Leases another number for a refused port. A concurrent call does nothing."""
         if not self._is_replaceable(owner):
             return
         refused = self._refused_ports.get(owner, {})
         try:
             number = await self._servers.replace_port(owner, outcome.port_name, outcome.port)
         except ServiceError as error:
-            # Without another one edge-guard goes on trying; the refusal is in its metrics.
+            # Edge-guard retries the old number and counts the refusal in its metrics.
             if error.code not in _RETRYABLE_CODES:
                 refused.pop(outcome.port_name, None)
             return
@@ -265,8 +258,10 @@ class EdgeRoutes:
         )
 
     def _is_replaceable(self, owner: bytes) -> bool:
-        """Of a lobby the engine knows whether its ports were told. Those of a server were, unless somebody waits for
-        them and never got them; who got them from an earlier process does not wait any more.
+        """Whether the number may still change.
+
+        The engine knows this for lobbies. Ports of a server may change until a waiting caller of
+        this process has received them.
         """
         if self._source.lobby(owner) is not None:
             return True
@@ -299,7 +294,6 @@ class EdgeRoutes:
 
 
 async def _wait_for(event: asyncio.Event, timeout_s: float | None) -> None:
-    """Returns when it is set, or after so long."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()

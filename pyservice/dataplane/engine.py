@@ -1,7 +1,4 @@
-"""The engine as the event loop sees it: commands whose answers are awaited until they are durable.
-
-What a call means is the handlers' matter, deciding is the engine's; how waiting works is in `waiting`.
-"""
+"""Asyncio interface of the native matchmaker engine: open it, run commands, await durable answers."""
 
 from __future__ import annotations
 
@@ -36,8 +33,6 @@ from pyservice.observability.rays import note
 
 
 class EngineKeys(Protocol):
-    """What signs and hashes."""
-
     @property
     def mac_keys(self) -> tuple[tuple[int, bytes], ...]: ...
     @property
@@ -48,8 +43,6 @@ class EngineKeys(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """Times and sizes that the operator may set."""
-
     find_wait_ms: int = 45_000
     start_limit_ms: int = 300_000
     port_rest_ms: int = 60_000
@@ -79,7 +72,10 @@ version: Final = module.version
 
 
 def open_engine(journal_dir: Path | None, keys: EngineKeys, limits: EngineLimits) -> Engine:
-    """Recovers the directory; blocks meanwhile. Raises OpenFailed, OSError without room for it."""
+    """Recovers the engine from the journal directory. Blocks.
+
+    Raises OpenFailed, or OSError if the disk is too full to recover.
+    """
     native = NativeEngine.open(
         None if journal_dir is None else str(journal_dir),
         mac_keys=keys.mac_keys,
@@ -95,7 +91,9 @@ def open_engine(journal_dir: Path | None, keys: EngineKeys, limits: EngineLimits
 
 
 def compact(journal_dir: Path, keys: EngineKeys, limits: EngineLimits, parent_pid: int) -> int:
-    """Writes an image of all closed segments and returns its LSN. Raises OpenFailed, OSError."""
+    """Writes an image of all closed journal segments and returns its LSN. Raises OpenFailed,
+    OSError.
+    """
     return module.compact(
         str(journal_dir),
         mac_keys=keys.mac_keys,
@@ -107,27 +105,28 @@ def compact(journal_dir: Path, keys: EngineKeys, limits: EngineLimits, parent_pi
 
 
 class Engine:
-    """Commands answer when what they tell is durable; what the engine refuses is a ServiceError.
+    """Engine commands. Each returns after its outcome is durable and raises ServiceError on
+    refusal.
 
-    `deadline` is in seconds of the loop's clock. When it passes the answer is DEADLINE_EXCEEDED and
-    the change stands.
+    `deadline` is in seconds of the event loop's clock. A missed deadline raises DEADLINE_EXCEEDED,
+    but the change stands.
     """
 
     def __init__(self, native: NativeEngine, find_wait_ms: int, facts_stream: str) -> None:
-        """`facts_stream` names the data directory: LSNs mean something within it alone."""
+        """`facts_stream` identifies the data directory: LSNs are valid only within it."""
         self._native = native
         self.facts_stream: Final = facts_stream
         self._waiter: DurabilityWaiter[Resolved] = DurabilityWaiter(
             native, find_wait_ms, self._report_deliveries
         )
         self.on_delivered: Callable[[bytes], None] = _ignore_delivery
-        """Told of each channel that something was sent to, when that is durable."""
+        """Called with each event channel after a delivery to it is durable."""
         self._commands = CommandRunner(self._waiter)
         self.player_records = PlayerRecords(
             native, self._commands.run_durable, self._waiter.wait_durable
         )
         self.processes = ProcessCommands(native.servers(), self._commands)
-        # Asked as they are; they wait for nothing.
+        # Synchronous calls of the native engine.
         self.lobby = native.lobby
         self.lobby_of_token = native.lobby_of_token
         self.public_token = native.public_token
@@ -154,32 +153,29 @@ class Engine:
         self.wait_for_batch = self._waiter.wait_for_batch
 
     def start(self) -> None:
-        """Begins to hear of the journal; called on the loop that awaits the answers."""
+        """Registers the wake-up descriptor. Call it on the loop that awaits the answers."""
         self._waiter.start()
 
     def cancel_holds(self) -> None:
-        """Who waits for a lobby that starts is sent away: the service stops."""
+        """Fails all requests that wait for a starting lobby with SHUTTING_DOWN."""
         self._waiter.cancel_holds()
 
     async def close(self) -> None:
-        """Syncs what is pending and stops. Repeats do nothing."""
+        """Syncs pending events and stops. Repeated calls do nothing."""
         self._waiter.stop()
         await asyncio.to_thread(self._native.close)
 
     def namespace_of_lobby(self, lobby_id: bytes) -> bytes | None:
-        """Whose the lobby is, None when there is none (any more)."""
         lobby = self.lobby(lobby_id)
         return lobby.namespace if lobby else None
 
     def idempotency(
         self, identity: bytes, key: str | None, operation: str, message: bytes
     ) -> bytes | None:
-        """What a command takes for a call with an idempotency key (decisions 1.8)."""
+        """Returns the hash that identifies a repeated request, or None without an idempotency key."""
         if key is None:
             return None
         return self._native.idempotency(identity, key.encode(), operation, message)
-
-    # Matchmaker clients
 
     async def find(
         self,
@@ -197,8 +193,10 @@ class Engine:
         channels: Sequence[bytes] = (),
         creation: Make | int | None = None,
     ) -> Placed:
-        """Places in the fullest lobby that fits, or in one that is made; waits for one that starts. `creation`: what is
-        made when none fits; `lobby_count_max` where nothing can be, None where nothing is to be.
+        """Reserves slots in the fullest matching lobby, or in one created by `creation`.
+
+        Waits for a starting lobby. An integer `creation` is `lobby_count_max` where no lobby can
+        start. None forbids creation.
         """
         began = perf_counter()
         try:
@@ -232,7 +230,9 @@ class Engine:
         deadline: float | None,
         channels: Sequence[bytes] = (),
     ) -> Placed:
-        """Places in a lobby that is made for them; waits until it is ready. `creation` as in find."""
+        """Creates a lobby, reserves slots in it and waits until it is ready. `creation` is as in
+        `find`.
+        """
         began = perf_counter()
         try:
             placed = self._native.create(
@@ -252,8 +252,9 @@ class Engine:
     async def replayed_placement(
         self, idempotency: bytes | None, deadline: float | None
     ) -> Placed | None:
-        """What a find or join under this key got before, None when the engine does not know the
-        key. Waits like the call itself.
+        """Returns what a find, create or join got under this key, or None for an unknown key.
+
+        Waits like the original call.
         """
         if idempotency is None:
             return None
@@ -273,7 +274,7 @@ class Engine:
         deadline: float | None,
         channels: Sequence[bytes] = (),
     ) -> Placed:
-        """Places in this lobby; waits when it starts."""
+        """Reserves slots in the given lobby. Waits if it is starting."""
         began = perf_counter()
         try:
             placed = self._native.join(
@@ -293,7 +294,6 @@ class Engine:
     async def _wait_placed(
         self, placed: Placed, deadline: float | None, lobby: bytes = b"", began: float | None = None
     ) -> Placed:
-        """The places, when they are there and durable. `lobby`: the one that was asked for; `began`: when."""
         if began is not None:
             note("engine", began)
         if placed.hold:
@@ -307,12 +307,9 @@ class Engine:
         await self._waiter.wait_durable(placed.wait, deadline)
         return placed
 
-    # Lobby servers
-
     async def connected(
         self, lobby: bytes, player_token: str, idempotency: bytes | None, deadline: float | None
     ) -> None:
-        """The player of the token is there."""
         began = perf_counter()
         try:
             wait = self._native.connected(lobby, player_token, idempotency)
@@ -330,29 +327,24 @@ class Engine:
         idempotency: bytes | None,
         deadline: float | None,
     ) -> None:
-        """The player of the token is gone."""
         await self._commands.run_durable(
             lambda: self._native.disconnected(lobby, player_token, hold_ms, idempotency), deadline
         )
 
     async def ready(self, lobby: bytes, deadline: float | None) -> None:
-        """The lobby takes players."""
         await self._commands.run_durable(lambda: self._native.ready(lobby), deadline)
 
     async def set_closed(self, lobby: bytes, is_closed: bool, deadline: float | None) -> None:
-        """Whether the lobby takes more players."""
         await self._commands.run_durable(
             lambda: self._native.set_closed(lobby, is_closed), deadline
         )
 
     async def set_state(self, lobby: bytes, state: bytes, deadline: float | None) -> None:
-        """What the lobby keeps; empty clears."""
         await self._commands.run_durable(lambda: self._native.set_state(lobby, state), deadline)
 
     async def heartbeat(
         self, lobby: bytes, player_tokens: Sequence[str] | None, deadline: float | None
     ) -> None:
-        """The lobby lives; with the list of its players."""
         await self._commands.run_durable(
             lambda: self._native.heartbeat(lobby, player_tokens), deadline
         )
@@ -364,9 +356,10 @@ class Engine:
         deadline: float | None,
         speaker: bytes | None = None,
     ) -> bytes:
-        """What the lobby keeps, empty when nothing. `speaker`: the lobby whose token asked for it.
+        """Returns the lobby's state, empty if none.
 
-        That one must not have ended, and it has spoken by asking (decisions 5.11).
+        `speaker` is the lobby that requests it with its own token. It must not have ended, and the
+        call counts as a heartbeat.
         """
         state, wait = await self._commands.run(
             lambda: self._native.state(namespaces, lobby, speaker), deadline
@@ -375,17 +368,15 @@ class Engine:
         return state or b""
 
     def listed_state(self, namespace: bytes, lobby: bytes) -> bytes | None:
-        """The same for lists, which never wait; None also when the lobby is gone."""
+        """Returns a lobby's state without waiting, or None if the lobby is gone."""
         try:
             return self._native.state([namespace], lobby)[0]
         except Refused:
             return None
 
     async def wait_all_durable(self, deadline: float | None) -> None:
-        """Returns when everything decided so far is durable."""
+        """Returns once every decision so far is durable."""
         await self._waiter.wait_durable(self._native.status().last, deadline)
-
-    # Operators
 
     async def attach(
         self,
@@ -406,7 +397,7 @@ class Engine:
         idempotency: bytes | None,
         deadline: float | None,
     ) -> tuple[bytes, str]:
-        """(lobby id, lobby token) of a server that somebody else started."""
+        """Registers a server that the service did not start. Returns lobby id and lobby token."""
         lobby, token, wait = await self._commands.run(
             lambda: self._native.attach(
                 namespace,
@@ -432,7 +423,7 @@ class Engine:
     async def replayed_attach(
         self, idempotency: bytes | None, deadline: float | None
     ) -> tuple[bytes, str] | None:
-        """What an attach under this key got before, None when the engine does not know the key."""
+        """Returns what an attach got under this key, or None for an unknown key."""
         if idempotency is None:
             return None
         replayed_placement = await self._commands.run(
@@ -447,7 +438,7 @@ class Engine:
     async def detach(
         self, namespaces: Sequence[bytes], lobby: bytes, deadline: float | None
     ) -> bool:
-        """Whether this call ended the lobby."""
+        """Ends an attached lobby. Returns whether this call ended it."""
         did_remove, wait = await self._commands.run(
             lambda: self._native.detach(namespaces, lobby), deadline
         )
@@ -459,5 +450,4 @@ class Engine:
             self.on_delivered(channel)
 
 
-def _ignore_delivery(channel: bytes) -> None:
-    """Hears of deliveries when nobody else wants to."""
+def _ignore_delivery(channel: bytes) -> None: ...

@@ -1,7 +1,5 @@
-"""What answers wait for: that an LSN is durable, that a lobby that starts is ready, and no longer
-than a deadline. Lives on one event loop, which the native part wakes once per batch.
-
-Owns the waiting requests. Deciding what to wait for is the engine's.
+"""Engine commands and their waiting: durable LSNs, holds of starting lobbies, processes, player
+records.
 """
 
 from __future__ import annotations
@@ -22,8 +20,6 @@ from pyservice.observability.rays import note
 
 
 class Refusal(Protocol):
-    """A slug, and what belongs to it."""
-
     @property
     def slug(self) -> str: ...
     @property
@@ -31,7 +27,7 @@ class Refusal(Protocol):
 
 
 def service_error(refused: Refusal, lobby: bytes) -> ServiceError:
-    """`lobby`: the one that it is about, empty when there is none."""
+    """Returns the refusal as an API error. `lobby` is the affected lobby, or empty."""
     slug, context = refused.slug, refused.context
     if "limit" in context:
         reason = f"must be at most {context['limit']}"
@@ -51,8 +47,6 @@ Value = TypeVar("Value")
 
 
 class EndedHold(Protocol):
-    """A hold that ended; how is for whoever waited."""
-
     @property
     def hold(self) -> int: ...
 
@@ -62,8 +56,6 @@ OutcomeRead = TypeVar("OutcomeRead", bound=EndedHold, covariant=True)
 
 
 class WakeSource(Protocol[OutcomeRead]):
-    """What wakes, and what became true meanwhile."""
-
     def wake_fd(self) -> int: ...
     def durable(self) -> int: ...
     def take_resolved(self) -> Sequence[OutcomeRead]: ...
@@ -71,8 +63,9 @@ class WakeSource(Protocol[OutcomeRead]):
 
 
 class DurabilityWaiter(Generic[Outcome]):
-    """Requests that wait. `deadline` is in seconds of the loop's clock; when it passes the answer
-    is DEADLINE_EXCEEDED and the change stands.
+    """Wakes requests when their LSN is durable or their hold ends. Belongs to one event loop.
+
+    The native journal signals an eventfd once for each durable batch.
     """
 
     def __init__(
@@ -81,7 +74,7 @@ class DurabilityWaiter(Generic[Outcome]):
         longest_hold_ms: int,
         on_woken: Callable[[], None] | None = None,
     ) -> None:
-        """`on_woken` is called when more is durable, after those who wait for it."""
+        """`on_woken` runs after the waiting requests of a batch are resolved."""
         self._source = source
         self._on_woken = on_woken
         self._longest_hold_s = longest_hold_ms / 1000
@@ -92,16 +85,14 @@ class DurabilityWaiter(Generic[Outcome]):
         self._wake_fd = source.wake_fd()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.durable: int = source.durable()
-        """What was durable when the loop was woken last."""
+        """Durable LSN at the last wake-up."""
 
     def start(self) -> None:
-        """Begins to be woken; called on the loop that awaits the answers."""
         self._loop = asyncio.get_running_loop()
         if self._wake_fd >= 0:
             self._loop.add_reader(self._wake_fd, self._on_wake)
 
     def stop(self) -> None:
-        """Is woken no more. Repeats do nothing."""
         if self._loop is not None and self._wake_fd >= 0:
             self._loop.remove_reader(self._wake_fd)
 
@@ -120,7 +111,7 @@ class DurabilityWaiter(Generic[Outcome]):
             note("journal wait", began)
 
     async def wait_for_batch(self, timeout_s: float) -> None:
-        """Returns when the next batch is durable, or after so long."""
+        """Returns after the next durable batch or the timeout."""
         loop = self._running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._batch_waiters.append(future)
@@ -133,9 +124,9 @@ class DurabilityWaiter(Generic[Outcome]):
                 self._batch_waiters.remove(future)
 
     async def wait_for_hold(self, hold: int, deadline: float | None) -> Outcome:
-        """How the hold ended. It is released once by each request that goes away before that.
+        """Returns how the hold ended. Raises DEADLINE_EXCEEDED.
 
-        Raises DEADLINE_EXCEEDED when neither lobby nor caller say anything for too long.
+        A request that stops waiting earlier releases its share of the hold.
         """
         loop = self._running_loop()
         limit = loop.time() + self._longest_hold_s
@@ -146,7 +137,7 @@ class DurabilityWaiter(Generic[Outcome]):
         try:
             return await self._until(future, limit if deadline is None else min(limit, deadline))
         except BaseException:
-            # Once the hold has ended there are places or none, and nothing is undone.
+            # An ended hold has given or refused its slots already: nothing is left to release.
             if self._hold_waiters.get(hold) is waiter:
                 waiter.remove(future)
                 if not waiter:
@@ -157,14 +148,13 @@ class DurabilityWaiter(Generic[Outcome]):
             note("lobby start", began)
 
     def cancel_holds(self) -> None:
-        """Who waits for a lobby that starts is sent away: the service stops."""
+        """Fails all requests that wait for a starting lobby with SHUTTING_DOWN."""
         for futures in self._hold_waiters.values():
             for future in futures:
                 if not future.done():
                     future.set_exception(ServiceError("SHUTTING_DOWN"))
 
     def _on_wake(self) -> None:
-        """A batch is durable: everybody whose LSN it has goes on, and holds that ended are told."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake_fd)
         durable = self._source.durable()
@@ -192,7 +182,7 @@ class DurabilityWaiter(Generic[Outcome]):
         self._durable_waiters = remaining
 
     def _prune(self) -> None:
-        """Forgets who went away, so that a stalled disk does not let the list grow without end."""
+        """Drops cancelled waiters, so that a stalled disk does not grow the list without bound."""
         self._durable_waiters = [waiter for waiter in self._durable_waiters if not waiter[1].done()]
         self._prune_at = max(_PRUNE_AT, 2 * len(self._durable_waiters))
 
@@ -225,17 +215,20 @@ Result = TypeVar("Result")
 
 
 class CommandRunner:
-    """Runs commands; `deadline` is in seconds of the loop's clock, and when it passes the change stands."""
+    """Runs engine commands. `deadline` is as in `engine.Engine`."""
 
     def __init__(self, waiter: DurabilityWaiter[Any]) -> None:
         self.waiter = waiter
 
     async def run_durable(self, command: Callable[[], int], deadline: float | None) -> None:
-        """Runs a command that tells nothing but that it was done."""
+        """Runs a command that returns only its LSN, and waits until it is durable."""
         await self.waiter.wait_durable(await self.run(command, deadline), deadline)
 
     async def run(self, command: Callable[[], Result], deadline: float | None) -> Result:
-        """What a command tells, which is not durable yet; what it refuses is raised when that is."""
+        """Runs a command and returns its result, which may not be durable yet.
+
+        A refusal is raised after the state that it depends on is durable.
+        """
         began = perf_counter()
         try:
             result = command()
@@ -251,7 +244,7 @@ class CommandRunner:
         lobby: bytes = b"",
         began: float | None = None,
     ) -> ServiceError:
-        """The refusal as an error, when what it tells is durable. `lobby`: the one it is about."""
+        """Returns the error for a refusal, after the state that it depends on is durable."""
         if began is not None:
             note("engine", began)
         await self.waiter.wait_durable(refused.wait, deadline)
@@ -259,20 +252,23 @@ class CommandRunner:
 
 
 PortRequest = tuple[str, str, str, int, int]
-"""Name, protocol, `number` | `host` | `range`, first and last of the range."""
+"""Name, protocol, `number` | `host` | `range`, first and last port of the range."""
 
 LeasedPorts = tuple[LeasedPort, ...]
 FetchLeasedPorts = Callable[[], Awaitable[LeasedPorts]]
-"""The ports of an owner as they are now."""
+"""Returns the current ports of an owner."""
 
 
 class ProcessCommands:
-    """Part of `engine.Engine`; `deadline` is as there. Owners are ids of lobbies and of dynamic servers."""
+    """Commands for lobby processes, port leases and routes.
+
+    An owner is the id of a lobby or of a dynamic server. `deadline` is as in `engine.Engine`.
+    """
 
     def __init__(self, native: NativeServers, commands: CommandRunner) -> None:
         self._native: Final = native
         self._commands: Final = commands
-        # Asked as they are; they wait for nothing.
+        # Synchronous calls of the native engine.
         self.lobby_token = native.lobby_token
         self.wanted_since = native.wanted_since
         self.take_touched = native.take_touched
@@ -285,7 +281,10 @@ class ProcessCommands:
     async def start_idle(
         self, namespace: bytes, version: bytes, make: Make, deadline: float | None = None
     ) -> bytes:
-        """A lobby for nobody; its id. Raises MATCHMAKER_TOO_MANY_LOBBIES, PORTS_EXHAUSTED, STORAGE_FULL."""
+        """Creates an empty lobby and returns its id.
+
+        Raises MATCHMAKER_TOO_MANY_LOBBIES, PORTS_EXHAUSTED, STORAGE_FULL.
+        """
         lobby, wait = await self._commands.run(
             lambda: self._native.start_idle(namespace, version, make), deadline
         )
@@ -295,7 +294,10 @@ class ProcessCommands:
     async def stop(
         self, lobby: bytes, *, only_if_idle: bool, deadline: float | None = None
     ) -> bool:
-        """Whether nobody gets in any more. Raises MATCHMAKER_LOBBY_NOT_FOUND, _LOBBY_STOPPED, STORAGE_FULL."""
+        """Stops a lobby. Returns whether it is stopping now.
+
+        Raises MATCHMAKER_LOBBY_NOT_FOUND, MATCHMAKER_LOBBY_STOPPED, STORAGE_FULL.
+        """
         is_stopping, wait = await self._commands.run(
             lambda: self._native.stop(lobby, only_if_idle), deadline
         )
@@ -305,7 +307,10 @@ class ProcessCommands:
     async def exited(
         self, lobby: bytes, exit_code: int | None, deadline: float | None = None
     ) -> bool:
-        """Its process is over; whether this ended the lobby. Raises MATCHMAKER_LOBBY_NOT_FOUND, STORAGE_FULL."""
+        """Reports the exit of a lobby process. Returns whether this ended the lobby.
+
+        Raises MATCHMAKER_LOBBY_NOT_FOUND, STORAGE_FULL.
+        """
         has_ended, wait = await self._commands.run(
             lambda: self._native.exited(lobby, exit_code), deadline
         )
@@ -320,8 +325,9 @@ class ProcessCommands:
         ports: Sequence[PortRequest],
         deadline: float | None = None,
     ) -> LeasedPorts:
-        """Ports of a dynamic server, the same for the same. Raises PORTS_EXHAUSTED, STORAGE_FULL, and SERVER_NOT_FOUND
-        for one that is over.
+        """Leases ports for a dynamic server. A repeated call returns the same ports.
+
+        Raises PORTS_EXHAUSTED, STORAGE_FULL, and SERVER_NOT_FOUND for a server that has ended.
         """
         leased, wait = await self._commands.run(
             lambda: self._native.lease(owner, namespace, region, ports), deadline
@@ -335,20 +341,23 @@ class ProcessCommands:
         backends: Sequence[tuple[str, str, int]],
         deadline: float | None = None,
     ) -> None:
-        """Where its process listens: port name, address, port. Raises SERVER_NOT_FOUND, STORAGE_FULL."""
+        """Sets where the owner's process listens: port name, address, port. Raises
+        SERVER_NOT_FOUND, STORAGE_FULL.
+        """
         await self._commands.run_durable(
             lambda: self._native.set_backends(owner, backends), deadline
         )
 
     async def end_lease(self, owner: bytes, deadline: float | None = None) -> None:
-        """A dynamic server is over: its routes go. Repeats do nothing. Raises STORAGE_FULL."""
+        """Ends the lease of a dynamic server. Repeated calls do nothing. Raises STORAGE_FULL."""
         await self._commands.run_durable(lambda: self._native.end_lease(owner)[1], deadline)
 
     async def replace_port(
         self, owner: bytes, name: str, refused: int, deadline: float | None = None
     ) -> int | None:
-        """Edge-guard cannot have that number: the one that the port has now. Raises PORTS_EXHAUSTED, STORAGE_FULL,
-        SERVER_NOT_FOUND.
+        """Leases another number for a port that edge-guard cannot bind. Returns the current number.
+
+        Raises PORTS_EXHAUSTED, STORAGE_FULL, SERVER_NOT_FOUND.
         """
         number, wait = await self._commands.run(
             lambda: self._native.replace_port(owner, name, refused), deadline
@@ -357,7 +366,9 @@ class ProcessCommands:
         return number
 
     async def ports_returned(self, owner: bytes, deadline: float | None = None) -> None:
-        """Edge-guard has closed its sockets: its numbers rest. Raises STORAGE_FULL."""
+        """Starts the quarantine of ports after edge-guard closed their sockets. Raises
+        STORAGE_FULL.
+        """
         await self._commands.run_durable(lambda: self._native.ports_returned(owner)[1], deadline)
 
 
@@ -365,8 +376,6 @@ _NONCE_BYTES = 16
 
 
 class PlayerRecordCommands(Protocol):
-    """The commands of the engine for these."""
-
     def channel(self, secret: bytes) -> bytes: ...
     def channel_events(self, channel: bytes) -> tuple[list[tuple[int, bytes, str]], int]: ...
     def standing(self, namespace: bytes, address: bytes) -> tuple[int | None, int]: ...
@@ -377,13 +386,11 @@ class PlayerRecordCommands(Protocol):
 
 
 RunDurable = Callable[[Callable[[], int], float | None], Awaitable[None]]
-"""Runs a command and returns when what it did is durable; its refusal is a ServiceError."""
 WaitDurable = Callable[[int, float | None], Awaitable[None]]
-"""Returns when an LSN is durable."""
 
 
 class ChannelToken(NamedTuple):
-    """A player token that was sent to a channel. `ts_ms` is Unix time."""
+    """A player token delivered to an event channel. `ts_ms` is Unix time."""
 
     ts_ms: int
     lobby: bytes
@@ -391,7 +398,7 @@ class ChannelToken(NamedTuple):
 
 
 class PlayerRecords:
-    """Part of `engine.Engine`; `deadline` is as there."""
+    """Durable records beside lobbies: event channels, captcha passes, mock players."""
 
     def __init__(
         self, native: PlayerRecordCommands, run_durable: RunDurable, wait_durable: WaitDurable
@@ -403,32 +410,29 @@ class PlayerRecords:
         self.record_request = native.note_request
 
     async def channel_events(self, channel: bytes, deadline: float | None) -> list[ChannelToken]:
-        """What was sent to a channel and has not expired, oldest first (decisions 5.12)."""
+        """Returns the unexpired tokens of a channel, oldest first."""
         events, wait = self._native.channel_events(channel)
         await self._wait_durable(wait, deadline)
         return [ChannelToken(*event) for event in events]
 
-    # Captcha standings (decisions 7). An address is packed as in `calls.Call`.
-
     def last_pass(self, namespace: bytes, address: bytes) -> tuple[int | None, int]:
-        """(when the address passed a captcha, requests since); None: not within 12 h.
+        """Returns when the address passed a captcha (Unix ms, or None) and its requests since.
 
-        The time is Unix ms by the wall clock as it goes now: nobody gains or loses by a step of it.
+        Passes are kept for 12 h. The time follows steps of the wall clock.
         """
         ago_ms, requests = self._native.standing(namespace, address)
         return (None if ago_ms is None else time.time_ns() // 1_000_000 - ago_ms), requests
 
     async def record_pass(self, namespace: bytes, address: bytes, deadline: float | None) -> None:
-        """The address passed a captcha now. Raises STORAGE_FULL."""
+        """Records that the address passed a captcha now. Raises STORAGE_FULL."""
         await self._run_durable(lambda: self._native.note_human(namespace, address), deadline)
-
-    # Mock players (decisions 3). A dev_ token is named by its namespace and its id.
 
     def mock_player_token(
         self, namespace: bytes, token_id: bytes, nonce: bytes | None = None
     ) -> str:
-        """A new player token that names no lobby, for this dev_ token alone; for the same 16 bytes
-        the same, for an hour.
+        """Returns a mock player token, valid for the given dev_ token only.
+
+        The same 16-byte nonce gives the same token within an hour.
         """
         return self._native.mock_player_token(
             namespace, token_id, nonce or secrets.token_bytes(_NONCE_BYTES)
@@ -437,8 +441,10 @@ class PlayerRecords:
     async def consume_mock(
         self, namespace: bytes, token_id: bytes, player_token: str, deadline: float | None
     ) -> None:
-        """The mock player is there. Raises PLAYER_TOKEN_INVALID, _CONSUMED, _EXPIRED (after one to
-        two hours), STORAGE_FULL.
+        """Marks a mock player token as used.
+
+        Raises PLAYER_TOKEN_INVALID, PLAYER_TOKEN_CONSUMED, PLAYER_TOKEN_EXPIRED (after one to two
+        hours), STORAGE_FULL.
         """
         await self._run_durable(
             lambda: self._native.consume_mock(namespace, token_id, player_token), deadline

@@ -1,8 +1,4 @@
-"""What the control plane learns: the handlers of `hosting.internal.v1.Facts`.
-
-Owns the long polls and the messages. Facts and counts are the engine's; applying a fact once, and
-what it means for the records, is the reader's.
-"""
+"""Outbox of lobby facts and counts for the control plane: `hosting.internal.v1.Facts`."""
 
 from __future__ import annotations
 
@@ -18,11 +14,10 @@ from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
 from pyservice.schema.validation import validate
 
 _FACTS_MAX: Final = 1_000
-# Looked at this often also when the journal stands still.
 _POLL_INTERVAL_S: Final = 0.25
-# Batches come by the thousand in a second; one look is for all of those of this time.
+# The journal writes thousands of batches a second. One read covers this time.
 _BATCH_DELAY_S: Final = 0.05
-# And one answer is for all that happens within this time of the answer before.
+# Minimum time between responses.
 _FACTS_INTERVAL_S: Final = 0.05
 _COUNTS_INTERVAL_S: Final = 0.2
 
@@ -38,8 +33,6 @@ Found = TypeVar("Found")
 
 
 class FactsEngine(Protocol):
-    """Whose facts and counts they are."""
-
     @property
     def facts_stream(self) -> str: ...
     def status(self) -> engine.Status: ...
@@ -52,7 +45,7 @@ class FactsEngine(Protocol):
 
 
 class FactsOutbox:
-    """Tells facts, counts and places. One reader; each call tells what it has."""
+    """Long polls for facts and counts, for one reader."""
 
     def __init__(self, source: FactsEngine) -> None:
         self._source = source
@@ -60,11 +53,11 @@ class FactsOutbox:
         self._next_counts_s = 0.0
 
     async def read(self, request: pb.ReadRequest) -> pb.ReadResponse:
-        """The next facts, as soon as there is one. Drops those that the reader has stored."""
+        """Returns the next facts and deletes the acknowledged ones."""
         _require_valid(request)
         source = self._source
         after = request.acknowledged_lsn
-        # An LSN that was never told is of another directory, or this one was put back from a copy.
+        # An unknown LSN comes from another directory, or this directory was restored from a copy.
         is_restarted = request.stream not in ("", source.facts_stream) or (
             after > source.status().durable
         )
@@ -78,7 +71,7 @@ class FactsOutbox:
             lambda: source.read_facts(after, limit),
             lambda facts: bool(facts.facts),
         )
-        # Who is behind reads on at once.
+        # A reader that lags behind continues at once.
         is_full = len(facts.facts) == limit
         self._next_facts_s = _now_s() + (0 if is_full else _FACTS_INTERVAL_S)
         return pb.ReadResponse(
@@ -90,7 +83,7 @@ class FactsOutbox:
         )
 
     async def counts(self, request: pb.CountsRequest) -> pb.CountsResponse:
-        """Counts of the namespaces that changed, as soon as one did."""
+        """Returns the counts of changed namespaces."""
         _require_valid(request)
         generation, is_all, rows = await self._poll(
             request.wait_ms,
@@ -111,8 +104,9 @@ class FactsOutbox:
         )
 
     async def lobbies(self, request: pb.LobbiesRequest) -> pb.LobbiesResponse:
-        """Places of those of these lobbies that have not ended. That the others have is durable, and
-        their ends are among the facts that are told from now on.
+        """Returns slot counts of the given lobbies that have not ended.
+
+        The end of every other lobby is durable and will be among the next facts.
         """
         _require_valid(request)
         found = [(each, self._source.lobby(raw_id(each))) for each in request.lobby_ids]
@@ -129,7 +123,7 @@ class FactsOutbox:
         read: Callable[[], Found],
         is_new: Callable[[Found], bool],
     ) -> Found:
-        """What is there once there is news, or when the time is over."""
+        """Reads until there is something new or the time is over."""
         end_s = _now_s() + wait_ms / 1000
         pause_s = min(end_s, not_before_s) - _now_s()
         if pause_s > 0:

@@ -1,7 +1,6 @@
-"""The files in which the data plane keeps what it was fed: one per namespace, removed ones too.
+"""Files of fed configurations, one for each namespace, with tombstones for removed ones.
 
-A file is a head (format, kind, length, checksum) and a message of the internal proto. It is
-replaced as a whole and durable before anybody is told. What may be in it is `feed_rules`' matter.
+A file is a header (format, kind, length, checksum) and a proto message. It is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ _REMOVED: Final = 2
 _SUFFIX: Final = ".cfg"
 
 FeedOrder = tuple[int, int]
-"""(source_epoch, revision)."""
+"""(source_epoch, revision)"""
 
 
 class FeedFileError(Exception):
-    """A kept file cannot be used; the message names it and says what to do."""
+    """A stored file is unusable. The message names it and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredNamespace:
-    """What is known of a namespace. `configuration` None: it was removed."""
+    """Stored state of a namespace. Without `configuration` it was removed."""
 
     namespace_id: str
     order: FeedOrder
@@ -44,13 +43,13 @@ class StoredNamespace:
 
 
 class FeedFiles:
-    """The folder of the files."""
+    """The `feed` folder of the data directory."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def load(self) -> list[StoredNamespace]:
-        """Everything that is kept. Raises FeedFileError; leftovers of a crash are cleared away."""
+        """Loads all files and deletes temporary files of a crash. Raises FeedFileError."""
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             for leftover in self._folder.glob(".*.tmp"):
@@ -60,7 +59,7 @@ class FeedFiles:
             raise FeedFileError(f"{self._folder} cannot be read: {error}") from None
 
     def save(self, several: Iterable[StoredNamespace]) -> None:
-        """Durable when it returns. Raises OSError; then nothing is promised of any of them."""
+        """Stores files durably. Raises OSError; any of them may be stored then."""
         contents = {f"{kept.namespace_id}{_SUFFIX}": _encode(kept) for kept in several}
         write_files(self._folder, contents)
 

@@ -1,8 +1,7 @@
-"""What a fed configuration must keep beyond the rules in its proto: limits of the operator, names,
-ports, things that may not be taken twice (decisions 4).
+"""Validation of fed configurations beyond the proto rules: operator limits, names, ports,
+uniqueness.
 
-Every problem is told at once; what another namespace is called only the operator's log tells. Captcha
-and verification are in `feed_gates`, what happens to a refused configuration is in `feed`.
+Reports all problems. The name of a conflicting namespace appears only in the operator's log.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from pyservice.pb.hosting.internal.v1.feed_pb2 import Problem
 from pyservice.schema.validation import validate
 
 Finding = tuple[tuple[str, ...], str]
-"""Where, and a sentence."""
+"""Field path and reason."""
 
 _VALUE_MAX: Final = 1024
 _HEADER_VALUE = re.compile(r"[\x21-\x7e\x80-\xff]([\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?")
@@ -57,7 +56,7 @@ _HEADER_VALUE = re.compile(r"[\x21-\x7e\x80-\xff]([\t\x20-\x7e\x80-\xff]*[\x21-\
 def captcha_problems(
     captcha: pb.CaptchaConfig, path: tuple[str, ...], endpoints: Collection[str]
 ) -> Iterator[Finding]:
-    """`endpoints`: the providers that the operator has set the URL of."""
+    """`endpoints` are the providers that the operator has configured."""
     is_any = False
     for name in CAPTCHA_PROVIDERS:
         if not captcha.HasField(name):
@@ -77,7 +76,7 @@ def captcha_problems(
 def verification_problems(
     verification: pb.Verification, path: tuple[str, ...], is_allowed: Callable[[Address], bool]
 ) -> Iterator[Finding]:
-    """`is_allowed`: which addresses may be asked."""
+    """`is_allowed` decides which addresses a verification URL may name."""
     reason = _url_problem(verification.url, is_allowed)
     if reason:
         yield (*path, "url"), reason
@@ -136,37 +135,37 @@ def _header_problems(headers: Mapping[str, str], path: tuple[str, ...]) -> Itera
 _log = get_logger("feed")
 
 MATCHMAKER_BYTES_MAX: Final = 640 * 1024
-"""Of one version: one runtime with all that it may have fits. Whoever makes versions refuses larger ones under their
-own paths.
-"""
+"""For one version. The control plane refuses larger versions earlier."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorLimits:
-    """What the operator's settings allow. `regions` None: not checked."""
+    """Limits from the operator's settings. Without `regions`, regions are not checked."""
 
     player_limit_max: int
     regions: Collection[str] | None
     verification_allowed_networks: tuple[Network, ...] = ()
-    """Where verification may go besides public addresses."""
+    """Allowed for verification besides public addresses."""
     captcha_providers: Collection[str] = ()
-    """Those that are asked somewhere."""
+    """Providers with a configured URL."""
     host_ports: range = HOST_PORTS
-    """That a `port_range` may have."""
+    """Allowed for a `port_range`."""
 
 
 def configuration_problems(
     configuration: pb.NamespaceConfiguration, limits: OperatorLimits, held: NamespaceIndex
 ) -> list[Problem]:
-    """Everything that is wrong with it; empty when it can be taken."""
+    """Returns all problems of a configuration."""
     return own_problems(configuration, limits, held) + conflict_problems(configuration, held)
 
 
 def own_problems(
     configuration: pb.NamespaceConfiguration, limits: OperatorLimits, held: NamespaceIndex
 ) -> list[Problem]:
-    """What is wrong with it whatever others have. Versions that are held as they are were judged when
-    they came: what the operator changed since does not keep anything else back.
+    """Returns the problems that do not depend on other namespaces.
+
+    Versions that are stored already are not validated again, so a lower limit does not block other
+    changes.
     """
     found: list[Finding] = [_found(problem) for problem in validate(configuration)]
     found += _names(configuration)
@@ -176,7 +175,7 @@ def own_problems(
 
 
 def _found(problem: FieldProblem) -> Finding:
-    """The sentence of a rule names its place, which is told beside it."""
+    """Removes the field path from the message, because it is reported separately."""
     path = problem.path[:-1]
     return path, problem.message.removeprefix(f"{'.'.join(path)} ")
 
@@ -184,7 +183,7 @@ def _found(problem: FieldProblem) -> Finding:
 def conflict_problems(
     configuration: pb.NamespaceConfiguration, held: NamespaceIndex
 ) -> list[Problem]:
-    """What it claims twice, or another namespace has."""
+    """Returns duplicates within the configuration and conflicts with other namespaces."""
     return [*_access(configuration, held), *_tokens(configuration, held)]
 
 
@@ -256,7 +255,7 @@ def _matchmaker(
 def _level(
     level: pb.MatchmakerConfig | pb.GameMode, path: tuple[str, ...], limits: OperatorLimits
 ) -> Iterator[Finding]:
-    """What matchmaker level and mode have in common."""
+    """Checks the fields that the matchmaker level and a mode share."""
     for field in ("max_players", "max_players_direct", "max_players_party"):
         if getattr(level, field) > limits.player_limit_max:
             yield (*path, field), f"must be at most {limits.player_limit_max}"
@@ -280,7 +279,7 @@ def _docker(docker: pb.DockerConfig, path: tuple[str, ...], host_ports: range) -
 
 
 def _port_problem(port: pb.PortConfig, network_mode: str, host_ports: range) -> str | None:
-    """Decisions 4, "Ports": behind edge-guard without a range, or bare on the host with one."""
+    """A port is either behind edge-guard without a range, or on the host with a range."""
     if (port.proxy or "edge-guard") == "edge-guard":
         return "has a port_range, which needs proxy none" if port.HasField("port_range") else None
     if network_mode != "host":
@@ -343,8 +342,9 @@ def _development_tokens(configuration: pb.NamespaceConfiguration) -> Iterator[Fi
 def _owner(
     configuration: pb.NamespaceConfiguration, held: NamespaceIndex, namespace_id: bytes | None
 ) -> str:
-    """Id of the other namespace that has what is looked up, empty when none has. Whose it is may be
-    another developer's secret.
+    """Returns the id of another namespace that owns the value, or an empty string.
+
+    Only the log names it: it may belong to another developer.
     """
     found = held.configuration(namespace_id) if namespace_id else None
     if found is None or found.namespace_id == configuration.namespace_id:

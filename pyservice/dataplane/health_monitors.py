@@ -1,7 +1,5 @@
-"""What the data plane watches about its own process: free storage, a journal that stands still, how
-late the event loop runs.
-
-Owns the measuring. Whether that makes it ready, and how it is told, is for the composition root.
+"""Monitors for the data plane's health: free disk space, journal stalls, event loop lag, control
+plane.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ _LAG_SAMPLES: Final = 40
 
 
 class DiskReserveMonitor:
-    """Free bytes where the data directory is, against the reserve."""
+    """Compares the free bytes of the data directory with the disk reserve."""
 
     def __init__(self, folder: Path, reserve_bytes: int) -> None:
         self._folder = folder
@@ -37,7 +35,6 @@ class DiskReserveMonitor:
         return self.free_bytes < self.reserve_bytes
 
     def look(self) -> None:
-        """Measures now."""
         stat = os.statvfs(self._folder)
         self.free_bytes = stat.f_bavail * stat.f_frsize
 
@@ -45,13 +42,13 @@ class DiskReserveMonitor:
         return {"free_bytes": self.free_bytes, "reserve_bytes": self.reserve_bytes}
 
     async def run(self) -> None:
-        """Measures until cancelled, and says when the reserve is reached and left."""
+        """Measures until cancelled, and logs when the reserve is reached and free again."""
         low, enough = "storage reserve reached", "storage reserve is free again"
         await tell_shortage(self, _STORAGE_CHECK_S, low, enough)
 
 
 class JournalStallMonitor:
-    """For how long nothing became durable although something waits for it."""
+    """Measures how long events have waited without the journal becoming more durable."""
 
     def __init__(self, status: Callable[[], Status]) -> None:
         self._status = status
@@ -60,7 +57,6 @@ class JournalStallMonitor:
         self.stalled_ms = 0.0
 
     async def run(self) -> None:
-        """Looks until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             status = self._status()
@@ -75,7 +71,7 @@ class JournalStallMonitor:
 
 
 class EventLoopMonitor:
-    """How much later than asked the event loop comes around; the worst of the last seconds."""
+    """Measures how late the event loop runs timers. Reports the worst of the last ten seconds."""
 
     def __init__(self) -> None:
         self._lags_s = [0.0] * _LAG_SAMPLES
@@ -86,7 +82,6 @@ class EventLoopMonitor:
         return max(self._lags_s) * 1000
 
     async def run(self) -> None:
-        """Measures until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + _LAG_CHECK_S
@@ -100,7 +95,7 @@ _POLL_INTERVAL_S: Final = 1.0
 _START_POLL_INTERVAL_S: Final = 0.1
 _POLL_TIMEOUT_S: Final = 2.0
 _MISSED_POLLS_DOWN: Final = 2
-"""Looks in a row: where game servers end with the service, the control plane is gone a moment before the data plane."""
+"""With one missed poll only, a shutdown that ends the control plane first would log an error."""
 
 _UP: Final = (
     "# HELP hosting_control_plane_up Whether the control plane answered this scrape.\n"
@@ -112,35 +107,34 @@ _log = get_logger("control")
 
 
 class ControlPlaneMonitor:
-    """Asks the control plane for its metrics, for scrapes and to see whether it is there."""
+    """Polls the control plane for its metrics and its state."""
 
     def __init__(
         self, metrics: Callable[[], Awaitable[pb.MetricsResponse]], *, is_awaited: bool
     ) -> None:
-        """`metrics` is what it says, or raises; it may be cancelled. `is_awaited`: both planes were
-        started together, so one that never answered is yet to come.
-        """
+        """`metrics` requests them and may be cancelled. `is_awaited`: both planes start together."""
         self._metrics = metrics
         self._is_awaited = is_awaited
         self._was_up = False
         self.is_up = False
         self.database_problem = ""
-        """What it said of its database when it was looked at last; empty: nothing is wrong."""
+        """Database problem in the last response. Empty: none."""
 
     @property
     def is_starting(self) -> bool:
-        """Whether it is about to answer for the first time."""
+        """Whether the control plane is expected but has never answered."""
         return self._is_awaited and not self._was_up
 
     async def scrape(self) -> bytes:
-        """Its metrics behind `hosting_control_plane_up`. Within 200 ms: when it does not answer until
-        then there is only the 0. Old figures are not shown as new ones.
+        """Returns the control plane's metrics after `hosting_control_plane_up`.
+
+        Without an answer within 200 ms, the value is 0 and no metrics follow.
         """
         said = await self._ask(_SCRAPE_TIMEOUT_S)
         return _UP.format(int(said is not None)).encode() + (said.text if said else b"")
 
     async def run(self) -> None:
-        """Looks until cancelled, and says when it went and when it came."""
+        """Polls until cancelled, and logs when the control plane goes down and comes back."""
         is_said_up, missed = False, 0
         while True:
             said = await self._ask(_POLL_TIMEOUT_S)

@@ -1,11 +1,8 @@
-"""The supply of lobbies (decisions 5.8): idle ones are kept between the bounds of their mode and region, those that are
-empty past the grace and those of former versions are stopped. Attached ones are ended when the time of their version
-is over, and else by whoever attached them.
+"""Scaling of idle lobbies: keeps their number between the bounds of each game mode and region.
 
-Driven by what the engine says has changed, and by its own timers: when a grace ends, when a pause after a crash is
-over. Of lobbies that the engine itself ends (never ready, never heard of again) it tells with their group; of processes
-that end, whoever hears of them. Nothing here is remembered over a restart: what is to be done follows from what is
-there.
+Also stops empty lobbies after a grace period and drains lobbies of previous versions. Events of the
+engine and timers drive it. It stores nothing: after a restart it derives its work from the existing
+lobbies.
 """
 
 from __future__ import annotations
@@ -26,11 +23,11 @@ from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1.configuration_pb2 import NamespaceConfiguration
 
 BACKOFF_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
-"""After so many lobbies of a group in a row that ended by themselves and not well."""
+"""Delay after the n-th crash in a row, in seconds."""
 
 _RETRY_S: Final = 1.0
 _DRAIN_POLL_INTERVAL_S: Final = 60.0
-"""So often the wall clock is looked at while lobbies drain: it may be set."""
+"""An operator may set the wall clock, so a drain deadline is checked this often."""
 _POLL_INTERVAL_S: Final = 0.25
 
 _log = get_logger("supply")
@@ -40,8 +37,6 @@ GroupKey = tuple[bytes, bytes, str, str]
 
 
 class ScalerEngine(Protocol):
-    """The engine, as far as it is asked here."""
-
     @property
     def processes(self) -> ProcessCommands: ...
     def lobby(self, lobby: bytes) -> Lobby | None: ...
@@ -52,8 +47,6 @@ class ScalerEngine(Protocol):
 
 
 class NamespaceSource(Protocol):
-    """The namespaces that are held."""
-
     def __iter__(self) -> Iterator[NamespaceConfiguration]: ...
     def is_known(self, namespace_id: bytes) -> bool: ...
     def resolved(self, namespace_id: bytes) -> ResolvedNamespace: ...
@@ -87,8 +80,6 @@ class LobbyGroup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NoLobbyGroup:
-    """A group in which there is no lobby."""
-
     starting: int = 0
     live: int = 0
     empty: Sequence[EmptyLobbyView] = ()
@@ -96,7 +87,7 @@ class NoLobbyGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """What is to be done about a group now, and when to look again without news."""
+    """Lobbies to start and to stop now, and when to check again without an event."""
 
     start: int = 0
     stop: tuple[EmptyLobbyView, ...] = ()
@@ -111,12 +102,13 @@ def plan_group(
     *,
     is_region_there: bool = True,
 ) -> GroupPlan:
-    """Decides. `mode` None: the version is not the current one, or has no such mode. Nobody is led to a region that the
-    operator took away: no idle lobby is kept there.
+    """Plans one group. `mode` None means that the version or the mode is not current.
+
+    A region that the operator removed keeps no idle lobbies.
     """
     ours = [one for one in group.empty if one.is_ours]
     if mode is None:
-        # They drain: whoever is empty goes. A grace would keep a lobby for newcomers, and there are none.
+        # A draining lobby gets no new players, so it needs no grace period.
         return GroupPlan(stop=tuple(ours))
     settings = mode.settings_in(region)
     idle = [one for one in group.empty if one.is_findable and _is_idle(one, grace_ms)]
@@ -126,27 +118,26 @@ def plan_group(
     surplus = [one for one in idle if one.is_ours][: max(0, len(idle) - high)]
     waiting = [one for one in ours if not _is_idle(one, grace_ms)]
     pending = [grace_ms - one.empty_ms for one in waiting]
-    # Closed ones that nobody was in yet load their map, or the like: with others in their place there would be more and
-    # more of them.
+    # A closed lobby that was never used is still loading. Counting it avoids endless replacements.
     loading = sum(not one.was_used for one in waiting)
     missing = low - len(idle) - group.starting - loading
     return GroupPlan(max(0, missing), (*shut, *surplus), min(pending, default=None))
 
 
 def _is_idle(one: EmptyLobbyView, grace_ms: int) -> bool:
-    """One that was never used need not wait for its players to come back. But when it is closed, it may open yet."""
+    """An unused lobby needs no grace period, unless it is closed and may still open."""
     return one.empty_ms >= grace_ms or (one.is_findable and not one.was_used)
 
 
 class CrashBackoff:
-    """How long a group whose lobbies end by themselves and not well is left alone."""
+    """Exponential back-off for groups with crashing lobbies."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._crashes: dict[GroupKey, tuple[int, float]] = {}
 
     def record(self, key: GroupKey, ended: int = 1) -> None:
-        """So many more lobbies of the group ended so."""
+        """Adds crashes of a group."""
         if not ended:
             return
         now_s = self._now_s()
@@ -156,14 +147,12 @@ class CrashBackoff:
         self._crashes[key] = (count, now_s + pause_s)
 
     def remaining_s(self, key: GroupKey) -> float:
-        """How long nothing is to be started there."""
+        """Returns how long the group must not start a lobby."""
         _, until_s = self._crashes.get(key, (0, 0.0))
         return max(0.0, until_s - self._now_s())
 
     def _forget_old(self, now_s: float) -> None:
-        """Who was well for as long as the longest pause begins again with the shortest. Where groups come, so that
-        there are never more than those of the last minutes.
-        """
+        """Resets groups without a crash for the longest delay. Also bounds the table."""
         over = [
             key for key, (_, until_s) in self._crashes.items() if now_s - until_s > BACKOFF_S[-1]
         ]
@@ -172,7 +161,7 @@ class CrashBackoff:
 
 
 class IdleLobbyScaler:
-    """Keeps groups as their plans say, as long as `run` runs."""
+    """Applies the plan of each group while `run` runs."""
 
     def __init__(
         self,
@@ -183,7 +172,7 @@ class IdleLobbyScaler:
         grace_ms: int,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """`regions`: all of the operator's, for modes that name none."""
+        """`regions` are all regions of the operator, for modes that name none."""
         self._wall_ms = wall_ms
         self._source = source
         self._servers = source.processes
@@ -193,10 +182,10 @@ class IdleLobbyScaler:
         self._grace_ms = grace_ms
         self._backoff = CrashBackoff(_now_s)
         self._due: dict[GroupKey, float] = {}
-        """When to look at a group without news."""
+        """Next check of each group, in loop time."""
 
     def namespace_changed(self, namespace_id: bytes) -> None:
-        """Another version, or other bounds, may be in force: every group of the namespace is looked at."""
+        """Schedules all groups of a namespace after a configuration change."""
         now_s = _now_s()
         for group in self._servers.supply_groups(namespace_id):
             self._due[_key(group)] = now_s
@@ -210,18 +199,17 @@ class IdleLobbyScaler:
                     self._due[key] = now_s
 
     def lobby_crashed(self, lobby: Lobby) -> None:
-        """A lobby ended by itself and not well: the next one of its group waits a little."""
+        """Delays the next start in the group of a crashed lobby."""
         key = (lobby.namespace, lobby.version, lobby.mode, lobby.region)
         self._backoff.record(key)
         self._schedule(key, self._backoff.remaining_s(key))
 
     def _schedule(self, key: GroupKey, wait_s: float) -> None:
-        """What is due of the group before is not put off by it."""
         look_s = _now_s() + wait_s
         self._due[key] = min(look_s, self._due.get(key, look_s))
 
     async def run(self) -> None:
-        """Until cancelled. What cannot be done now is tried again."""
+        """Runs until cancelled. Retries what fails."""
         for namespace in self._namespaces:
             self.namespace_changed(raw_id(namespace.namespace_id))
         while True:
@@ -230,18 +218,16 @@ class IdleLobbyScaler:
             await self._source.wait_for_batch(min(max(0.0, next_s - _now_s()), _POLL_INTERVAL_S))
 
     async def step(self) -> None:
-        """Looks at every group that changed, or whose time has come."""
+        """Checks every group that changed or is due."""
         touched = self._servers.take_touched()
-        for namespace_changed in touched:
-            # As after a crash: the next one waits a little.
-            self._backoff.record(_key(namespace_changed), namespace_changed.failed)
+        for group in touched:
+            self._backoff.record(_key(group), group.failed)
         groups: dict[GroupKey, LobbyGroup] = {_key(group): group for group in touched}
         now_s = _now_s()
         due = [key for key, at_s in self._due.items() if at_s <= now_s and key not in groups]
         for key in due:
             groups[key] = self._group(key)
         for key in groups:
-            # When each has to be looked at again is worked out anew.
             self._due.pop(key, None)
         for key, group in groups.items():
             await self._apply_plan(key, group)
@@ -268,12 +254,12 @@ class IdleLobbyScaler:
             if mode is not None and namespace is not None:
                 await self._start(key, namespace, mode, todo.start)
         except ServiceError as error:
-            # Full, of lobbies, ports or disk: others may go on, and this is tried again.
+            # Lobbies, ports or disk are exhausted: retry later, and continue with other groups.
             _log.debug("supply is put off", game_mode=mode_name, region=region, code=error.code)
             self._schedule(key, _RETRY_S)
 
     async def _drain(self, key: GroupKey, namespace: ResolvedNamespace) -> None:
-        """Lobbies of a former version go on for so long and no longer, whoever is in them."""
+        """Ends lobbies of a previous version after `max_drain_ms`, even with players."""
         _, version, mode, _ = key
         retired = namespace.retired.get(version)
         if retired is None:
@@ -296,7 +282,7 @@ class IdleLobbyScaler:
             await self._servers.stop(lobby, only_if_idle=only_if_idle)
 
     async def _end_attached(self, lobby: Lobby) -> None:
-        """Over at once: nobody here has a process to tell, and its server hears of it with its next call."""
+        """Ends it at once: no process of ours exists, and its server learns it from its next call."""
         with _ignore_ended_lobby():
             await self._source.detach([lobby.namespace], lobby.id, None)
 
@@ -310,7 +296,6 @@ class IdleLobbyScaler:
         for _ in range(count):
             make = self._lobby_templates.for_idle(namespace, mode, key[3])
             if make is None:
-                # Nobody who would start it is there.
                 self._schedule(key, _RETRY_S)
                 return
             await self._servers.start_idle(namespace.namespace_id, namespace.version_id, make)

@@ -1,8 +1,4 @@
-"""Keeps the journal short: a child process at a time writes an image while the engine goes on.
-
-Owns when a child is started and what becomes of it. What it does is the native part's matter; it
-lowers its own priority and ends with this process.
-"""
+"""Journal compaction in a child process, which writes an image while the engine runs."""
 
 from __future__ import annotations
 
@@ -23,14 +19,14 @@ _CHECK_S: Final = 1.0
 _RETRY_S: Final = 30.0
 _NO_SPACE_RETRY_S: Final = 1.0
 NO_SPACE_STATUS: Final = errno.ENOSPC
-"""How the child says that there was no room for the image."""
+"""Exit status of a child that has no disk space for the image."""
 _REASON_BYTES: Final = 2000
 
 _log = get_logger("compaction")
 
 
 def compaction_command(data_dir: Path, limits: EngineLimits) -> tuple[str, ...]:
-    """The child of this process that compacts the journal of the directory."""
+    """Returns the command line of the child process."""
     return (
         sys.executable,
         "-m",
@@ -45,22 +41,18 @@ def compaction_command(data_dir: Path, limits: EngineLimits) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class CompactionFailure:
-    """Why there is no image."""
-
     reason: str
     is_no_space: bool
 
 
 class CompactingEngine(Protocol):
-    """The engine, as far as compaction is concerned."""
-
     def is_compaction_due(self) -> bool: ...
     def image_written(self) -> None: ...
     def image_failed(self, reason: str, is_no_space: bool) -> None: ...
 
 
 class JournalCompactor:
-    """Starts `command` when the engine says that it is due."""
+    """Runs `command` when the engine needs compaction, one child at a time."""
 
     def __init__(
         self,
@@ -80,7 +72,7 @@ class JournalCompactor:
         self.failed = 0
 
     async def run(self) -> None:
-        """Until cancelled; then a child that runs is ended and waited for."""
+        """Runs until cancelled, then kills the running child and waits for it."""
         while True:
             pause_s = self._check_s
             if self._engine.is_compaction_due():
@@ -95,7 +87,7 @@ class JournalCompactor:
             await asyncio.sleep(pause_s)
 
     def _take_over(self) -> CompactionFailure | None:
-        """The image is written: the segments that it covers are used again."""
+        """Lets the engine reuse the segments that the image covers."""
         try:
             self._engine.image_written()
         except (OpenFailed, OSError) as error:
@@ -104,7 +96,6 @@ class JournalCompactor:
         return None
 
     async def _compact(self) -> CompactionFailure | None:
-        """None when the image is written, else why not."""
         running = asyncio.create_task(asyncio.to_thread(self._run_child))
         try:
             return await asyncio.shield(running)
@@ -116,9 +107,7 @@ class JournalCompactor:
             raise
 
     def _run_child(self) -> CompactionFailure | None:
-        """In a thread: the child is started with vfork, which stops only the thread that asks, and
-        runs none of the fork handlers of the libraries in this process.
-        """
+        """Runs in a thread. vfork stops only this thread, and no library's fork handlers run."""
         try:
             child = subprocess.Popen(
                 self._command,

@@ -1,8 +1,4 @@
-"""Live events: what was sent to an event channel (decisions 5.12), and who may read it.
-
-The secret of a channel is all that its reader has to show; it names the channel and nothing else. What
-is sent to whom is decided by find, join and create; waiting for more is the doors' part.
-"""
+"""Live events: player tokens that a find, join or create delivered to an event channel."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ _BEARER: Final = re.compile(r"bearer +([A-Za-z0-9_-]{22,64}) *", re.IGNORECASE)
 
 
 class Topics(Protocol):
-    """What changed last (`watch.Topics`)."""
+    """Change counters for long polls (`watch.Topics`)."""
 
     def bump(self, *topics: str) -> None: ...
     def index_of(self, *topics: str) -> str: ...
@@ -34,7 +30,7 @@ class Topics(Protocol):
 
 
 class LiveEvents:
-    """The operations of `/events`. A caller's `identity` is its channel."""
+    """Operations of `/events`. A caller's `identity` is its channel."""
 
     def __init__(
         self,
@@ -43,18 +39,16 @@ class LiveEvents:
         topics: Topics,
         player_addresses: PlayerAddresses | None = None,
     ) -> None:
-        """Hears from now on what the engine sends to channels."""
         self._engine = engine
         self._topics = topics
         self._responses = LobbyResponses(regions, player_addresses or PlayerAddresses())
         engine.on_delivered = self._delivered
 
     def operations(self) -> dict[str, Operation]:
-        """By full name of their methods."""
         return {_GET: Operation(_GET, self.authorize, self.get)}
 
     def authorize(self, call: Call) -> Caller:
-        """Who has the secret of a channel. Raises TOKEN_MISSING, TOKEN_INVALID."""
+        """Derives the channel from the bearer secret. Raises TOKEN_MISSING, TOKEN_INVALID."""
         if not call.authorization:
             raise ServiceError("TOKEN_MISSING", "Send the secret of the event channel as bearer.")
         secret = _BEARER.fullmatch(call.authorization)
@@ -69,7 +63,7 @@ class LiveEvents:
     async def get(
         self, request: pb.GetLiveEventsRequest, caller: Caller
     ) -> pb.GetLiveEventsResponse | WaitForChange:
-        """What was sent to the channel and has not expired, oldest first (decisions 5.12)."""
+        """Returns the unexpired events of the channel, or a long poll if nothing changed."""
         channel, topic = caller.identity, _topic(caller.identity)
         index = self._topics.index_of(topic)
         watch_index = request.watch_index if request.HasField("watch_index") else None
@@ -86,7 +80,7 @@ class LiveEvents:
         if not self._responses.is_cached(sent.lobby):
             lobby = self._engine.lobby(sent.lobby)
             if lobby is None:
-                return  # it ended meanwhile, and its tokens with it
+                return  # The lobby has ended, and its tokens with it.
             self._responses.cache(lobby)
         found = self._responses.fill(matchmaker_pb2.FindLobbyResponse(), sent.lobby, [sent.token])
         event = answer.events.add()

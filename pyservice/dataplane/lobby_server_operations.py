@@ -1,7 +1,5 @@
-"""What lobby servers say of themselves and their players, and what operators do with lobbies:
-attach, detach, ready, closed, state, heartbeat, connected, disconnected (decisions 5).
-
-What game clients ask is in `matchmaker`.
+"""Operations of lobby servers (ready, closed, state, heartbeat, connected, disconnected) and
+operators (attach, detach).
 """
 
 from __future__ import annotations
@@ -21,21 +19,22 @@ from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 
-# Answers without fields; doors only read them.
+# Shared empty responses. The transports only read them.
 _CONNECTED: Final = pb.PlayerConnectedResponse()
 _DISCONNECTED: Final = pb.PlayerDisconnectedResponse()
 
 
 CanAccessGame = Callable[[str, bytes], Awaitable[bool]]
-"""Whether a cloud_ token reaches a game, by its id. Raises ServiceError when nobody can tell."""
+"""Whether a cloud_ token may access a game. Raises ServiceError if the control plane is
+unavailable.
+"""
 
 
 WaitServed = Callable[[bytes], Awaitable[None]]
-"""Returns when edge-guard serves a lobby's ports. Raises OVERLOADED."""
+"""Returns when edge-guard serves the ports of a lobby. Raises OVERLOADED."""
 
 
-async def _always_served(lobby: bytes) -> None:
-    """Where nobody stands in front of lobbies."""
+async def _always_served(lobby: bytes) -> None: ...
 
 
 async def _no_game_access(token: str, game_id: bytes) -> bool:
@@ -43,7 +42,7 @@ async def _no_game_access(token: str, game_id: bytes) -> bool:
 
 
 class LobbyServerOperations:
-    """The operations of lobby servers and operators."""
+    """Handlers for lobby_ tokens, and attach and detach for operators."""
 
     def __init__(
         self,
@@ -57,8 +56,8 @@ class LobbyServerOperations:
         reaches: CanAccessGame = _no_game_access,
         served: WaitServed = _always_served,
     ) -> None:
-        """`heartbeat_*` hold for attached lobbies of modes that set none. `served` returns when the ports of a lobby of
-        ours are.
+        """`heartbeat_*` are defaults for attached lobbies. `served` waits for the ports of our own
+        lobbies.
         """
         self._served = served
         self._reaches = reaches
@@ -69,12 +68,9 @@ class LobbyServerOperations:
         self._heartbeat_grace_ms = heartbeat_grace_ms
         self._now_ms = now_ms
 
-    # Lobby servers
-
     async def connected(
         self, request: pb.PlayerConnectedRequest, caller: Caller
     ) -> pb.PlayerConnectedResponse:
-        """Contract players.connected, decisions 5.2."""
         call = caller.call
         idempotency = (
             None
@@ -89,7 +85,6 @@ class LobbyServerOperations:
     async def disconnected(
         self, request: pb.PlayerDisconnectedRequest, caller: Caller
     ) -> pb.PlayerDisconnectedResponse:
-        """Decisions 5.2."""
         await self._engine.disconnected(
             caller.lobby_id,
             request.player_token,
@@ -100,8 +95,10 @@ class LobbyServerOperations:
         return _DISCONNECTED
 
     async def ready(self, request: pb.LobbyReadyRequest, caller: Caller) -> pb.LobbyReadyResponse:
-        """Decisions 5.6; repeats succeed. Nobody is told of a port that nobody serves. Raises OVERLOADED when
-        that takes too long.
+        """Marks the lobby as ready. Repeated calls succeed.
+
+        Waits until edge-guard serves its ports, so that no player gets a dead address. Raises
+        OVERLOADED.
         """
         lobby = self._engine.lobby(caller.lobby_id)
         if lobby is not None and lobby.leased and not lobby.is_ready:
@@ -112,22 +109,19 @@ class LobbyServerOperations:
     async def set_closed(
         self, request: pb.SetLobbyClosedRequest, caller: Caller
     ) -> pb.SetLobbyClosedResponse:
-        """Decisions 5.6."""
         await self._engine.set_closed(caller.lobby_id, request.is_closed, caller.call.deadline)
         return pb.SetLobbyClosedResponse()
 
     async def set_state(
         self, request: pb.SetLobbyStateRequest, caller: Caller
     ) -> pb.SetLobbyStateResponse:
-        """Decisions 5.6; the doors checked that it is JSON and not too long."""
         await self._engine.set_state(caller.lobby_id, request.state, caller.call.deadline)
         return pb.SetLobbyStateResponse()
 
     async def get_state(
         self, request: pb.GetLobbyStateRequest, caller: Caller
     ) -> pb.GetLobbyStateResponse:
-        """Decisions 5.6; another namespace's lobby is not there."""
-        # A lobby that asks has spoken, or learns of its own end, as with its other calls.
+        # A lobby that reads its state counts as alive, or learns that it has ended.
         speaker = caller.lobby_id if caller.kind is TokenKind.LOBBY else None
         lobby = raw_id(request.lobby_id)
         state = await self._engine.state(
@@ -139,18 +133,15 @@ class LobbyServerOperations:
         return pb.GetLobbyStateResponse(state=state)
 
     async def heartbeat(self, request: pb.HeartbeatRequest, caller: Caller) -> pb.HeartbeatResponse:
-        """Decisions 5.6."""
         has_list = request.HasField("player_tokens")
         tokens = list(request.player_tokens.tokens) if has_list else None
         await self._engine.heartbeat(caller.lobby_id, tokens, caller.call.deadline)
         return pb.HeartbeatResponse()
 
-    # Operators
-
     async def attach(
         self, request: pb.AttachLobbyRequest, caller: Caller
     ) -> pb.AttachLobbyResponse:
-        """A running server becomes a lobby, starting until it calls ready (decisions 5.11)."""
+        """Registers a running server as a lobby. The lobby is starting until it calls ready."""
         [namespace] = await self._visible(request.game_id, request.namespace_id, caller)
         deadline = caller.call.deadline
         idempotency = self._idempotency("attach", request, caller)
@@ -164,7 +155,7 @@ class LobbyServerOperations:
                 request.ports,
             )
         except ServiceError:
-            # The configuration may have changed since this call was answered the first time.
+            # A repeated request gets its first response, even if the configuration has changed.
             before = await self._engine.replayed_attach(idempotency, deadline)
             if before is None:
                 raise
@@ -194,9 +185,7 @@ class LobbyServerOperations:
     async def detach(
         self, request: pb.DetachLobbyRequest, caller: Caller
     ) -> pb.DetachLobbyResponse:
-        """Ends a lobby of what the caller's token covers (decisions 5.11). One that the service started is stopped, so
-        that its process can say goodbye; who is in it is cut off when its time is over.
-        """
+        """Ends an attached lobby. Stops a lobby of the service, so that its process can shut down."""
         namespaces = [
             one.namespace_id for one in await self._visible(request.game_id, None, caller)
         ]
@@ -212,14 +201,15 @@ class LobbyServerOperations:
     async def _visible(
         self, game: str, name: str | None, caller: Caller
     ) -> list[ResolvedNamespace]:
-        """The namespaces that a path names, one when it has the name: what the caller's token does not
-        cover is not there for it (decisions 1.4).
+        """Returns the namespaces at a path that the caller may access.
+
+        Raises GAME_NOT_FOUND or NAMESPACE_NOT_FOUND for everything else.
         """
         if caller.kind is TokenKind.CLOUD:
             of_game = self._namespaces.of_game(game)
             if not of_game or not await self._is_reached(of_game[0], caller):
                 raise ServiceError("GAME_NOT_FOUND")
-            # A configuration may have been taken meanwhile: new lobbies are of the version that runs now.
+            # The configuration may have changed during the access check.
             of_game = self._namespaces.of_game(game)
         else:
             of_game = [self._namespaces.resolved(caller.namespace_id)]
@@ -231,7 +221,7 @@ class LobbyServerOperations:
         return named
 
     async def _readable(self, caller: Caller, lobby: bytes) -> list[bytes]:
-        """Whose states the caller reads, as far as this lobby's matters."""
+        """Returns the lobby's namespace if the caller may read its state."""
         if caller.kind is not TokenKind.CLOUD:
             return [caller.namespace_id] if caller.namespace_id else []
         namespace_id = self._engine.namespace_that_had(lobby)

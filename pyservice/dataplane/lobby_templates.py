@@ -1,6 +1,4 @@
-"""What a lobby that the service starts is made of: from the configuration of its mode and what was asked for (decisions
-4, 5.3, 5.5, 5.8). Whether it may be asked for is in `admission`, whether one is made at all the engine decides.
-"""
+"""Templates for new lobbies, from the game mode's configuration and the overrides of the request."""
 
 from __future__ import annotations
 
@@ -13,8 +11,8 @@ from pyservice.dataplane.native import Make
 from pyservice.dataplane.resolved_namespace import ModePort, ResolvedMode, ResolvedNamespace
 
 LobbyCreation = Make | int | None
-"""What find and create give the engine: a lobby, `lobby_count_max` where none can be started, None where none is
-wanted.
+"""Input of find and create: a template, `lobby_count_max` if no lobby can start, or None to forbid
+creation.
 """
 
 _CACHED_MAX: Final = 10_000
@@ -23,7 +21,7 @@ _BY_HOST: Final = frozenset({"http", "https"})
 
 @dataclass(frozen=True, slots=True)
 class LobbyOverrides:
-    """What of a lobby its maker says."""
+    """Properties of a lobby that a request may choose."""
 
     tags: Mapping[str, str] = field(default_factory=dict)
     max_players: int | None = None
@@ -32,7 +30,7 @@ class LobbyOverrides:
 
 
 class RuntimeAvailability(Protocol):
-    """Who knows whether somebody starts processes."""
+    """Whether it is known that a runtime is connected."""
 
     @property
     def is_known(self) -> bool: ...
@@ -40,7 +38,7 @@ class RuntimeAvailability(Protocol):
 
 
 class LobbyTemplates:
-    """Writes what the engine makes lobbies of."""
+    """Builds the templates from which the engine creates lobbies."""
 
     def __init__(
         self,
@@ -50,19 +48,20 @@ class LobbyTemplates:
         heartbeat_grace_ms: int,
         availability: RuntimeAvailability | None = None,
     ) -> None:
-        """`can_start`: whether somebody is connected who would start a lobby of a tier now. `heartbeat_grace_ms`: of
-        modes that say none.
+        """`can_start`: whether the runtime could start a lobby of a tier now.
+
+        `heartbeat_grace_ms` is the default for modes without their own.
         """
         self._can_start = can_start
         self._availability = availability
         self._has_job_domain = has_job_domain
         self._heartbeat_grace_ms = heartbeat_grace_ms
         self._defaults: dict[tuple[bytes, str, str], tuple[ResolvedNamespace, Make]] = {}
-        """Those that say nothing of their own, which most finds would have: each is written once."""
+        """Templates without overrides, which most finds use."""
 
     async def wait_for_runtime(self, modes: Iterable[ResolvedMode]) -> bool:
-        """After a start it is not known yet whether somebody starts processes: waits for that where it matters. Whether
-        it waited.
+        """Waits after a service start until a runtime has connected or missed its time. Returns
+        whether it waited.
         """
         if self._availability is None or self._availability.is_known:
             return False
@@ -74,7 +73,7 @@ class LobbyTemplates:
     def for_find(
         self, namespace: ResolvedNamespace, target: FindCandidates, overrides: LobbyOverrides
     ) -> Make | int:
-        """In the first region, and there the first mode, that can have one (decisions 5.3)."""
+        """Returns a template for the first region, then mode, that can start a lobby."""
         for region in target.regions:
             for name in target.modes:
                 mode = namespace.modes[name]
@@ -85,7 +84,7 @@ class LobbyTemplates:
     def for_create(
         self, namespace: ResolvedNamespace, target: CreateTarget, overrides: LobbyOverrides
     ) -> Make | int:
-        """Exactly there (decisions 5.5)."""
+        """Returns a template for exactly this mode and region."""
         if not self._can_start_mode(target.mode, target.region):
             return namespace.lobby_count_max
         return self._template(namespace, target.mode, target.region, overrides)
@@ -93,7 +92,7 @@ class LobbyTemplates:
     def for_idle(
         self, namespace: ResolvedNamespace, mode: ResolvedMode, region: str
     ) -> Make | None:
-        """One for nobody yet (decisions 5.8). None: it cannot be started now."""
+        """Returns a template without overrides, or None if no lobby can start."""
         if not self._can_start_mode(mode, region):
             return None
         return self._template(namespace, mode, region, LobbyOverrides())
@@ -145,7 +144,7 @@ class LobbyTemplates:
         )
 
     def _port(self, name: str, port: ModePort) -> tuple[str, str, str, int, int]:
-        """How it is reached (decisions 5.9): without edge-guard, by a host name of its own, or by a number."""
+        """Returns the port request: a fixed range, a host name, or a number."""
         if port.port_range is not None:
             return name, port.protocol, "range", *port.port_range
         is_by_host = self._has_job_domain and port.protocol in _BY_HOST

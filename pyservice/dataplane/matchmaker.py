@@ -1,8 +1,4 @@
-"""What game clients ask of the matchmaker: find, join, list, regions, statistics (decisions 5).
-
-Owns the way from message to engine and back. Which checks come first is `admission`'s, who may call
-is `auth`'s, what a lobby server says is in `fleet`.
-"""
+"""Matchmaker operations of game clients: find, create, join, list lobbies, regions, statistics."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ from pyservice.pb.hosting.v1 import lobby_pb2, matchmaker_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 
 if TYPE_CHECKING:
-    # It needs an HTTP client, which not everybody who imports this does.
+    # `admission` imports an HTTP client, which `check-config` does not need.
     from pyservice.dataplane.admission import Admission
 
 _KEPT_LOBBIES: Final = 10_000
@@ -45,7 +41,7 @@ PlacementResponse = TypeVar(
 
 
 class LobbyResponses:
-    """Answers with a bounded memory of lobbies; the one not asked for longest goes first."""
+    """Responses to find, create and join. Caches the part of each lobby that never changes."""
 
     def __init__(
         self,
@@ -59,11 +55,9 @@ class LobbyResponses:
         self._cached: OrderedDict[bytes, matchmaker_pb2.JoinLobbyResponse] = OrderedDict()
 
     def is_cached(self, lobby_id: bytes) -> bool:
-        """Whether the lobby need not be looked up to answer."""
         return lobby_id in self._cached
 
     def cache(self, lobby: Lobby) -> None:
-        """Remembers what does not change of a lobby."""
         template = matchmaker_pb2.JoinLobbyResponse()
         template.lobby.lobby_id = format_uuid(lobby.id)
         template.lobby.region.region_id = lobby.region
@@ -84,7 +78,7 @@ class LobbyResponses:
     def fill(
         self, answer: PlacementResponse, lobby_id: bytes, tokens: Sequence[str]
     ) -> PlacementResponse:
-        """The answer for these players. The lobby was written before (KeyError otherwise)."""
+        """Fills the response for these players. Raises KeyError unless the lobby is cached."""
         template = self._cached[lobby_id]
         self._cached.move_to_end(lobby_id)
         answer.lobby.CopyFrom(template.lobby)
@@ -104,7 +98,7 @@ PlacementRequest = pb.FindLobbyRequest | pb.JoinLobbyRequest | pb.CreateLobbyReq
 
 
 class Matchmaker:
-    """The client operations. Callers are pub_, env_ or tokenless ones of a namespace."""
+    """Operations of game clients. Callers use pub_ or env_ tokens, or no token."""
 
     def __init__(
         self,
@@ -115,7 +109,9 @@ class Matchmaker:
         lobby_templates: LobbyTemplates | None = None,
         player_addresses: PlayerAddresses | None = None,
     ) -> None:
-        """`entrance` None: nobody gets into what has a captcha or verification. `making` None: no lobby is made."""
+        """Without `admission`, requests that need captcha or verification fail. Without
+        `lobby_templates`, no lobby is created.
+        """
         self._engine = engine
         self._namespaces = namespaces
         self._regions = regions
@@ -124,7 +120,6 @@ class Matchmaker:
         self._responses = LobbyResponses(regions, player_addresses or PlayerAddresses())
 
     async def find(self, request: pb.FindLobbyRequest, caller: Caller) -> pb.FindLobbyResponse:
-        """Decisions 5.3. Waits for a starting lobby, at most `find_wait_ms`."""
         namespace = self._namespaces.resolved(caller.namespace_id)
         source = self._source(request, caller)
         deadline = caller.call.deadline
@@ -133,7 +128,7 @@ class Matchmaker:
         try:
             admitted = check_find(namespace, self._regions, criteria)
         except ServiceError:
-            # The configuration may have changed since this call was answered the first time.
+            # A repeated request gets its first response, even if the configuration has changed.
             before = await self._engine.replayed_placement(idempotency, deadline)
             if before is None:
                 raise
@@ -172,7 +167,7 @@ class Matchmaker:
             ):
                 raise
             if self._namespaces.resolved(caller.namespace_id) is not namespace:
-                # Another version came meanwhile.
+                # The configuration changed during the wait.
                 return await self.find(request, caller)
             placed = await place_players()
         return await self._respond(pb.FindLobbyResponse(), placed, deadline)
@@ -180,13 +175,11 @@ class Matchmaker:
     async def create(
         self, request: pb.CreateLobbyRequest, caller: Caller
     ) -> pb.CreateLobbyResponse:
-        """Decisions 5.5. A lobby of the caller's own; waits for it like find."""
         namespace = self._namespaces.resolved(caller.namespace_id)
         source = self._source(request, caller)
         deadline = caller.call.deadline
         idempotency = self._idempotency("create", request, caller)
         criteria = _create_criteria(request, caller)
-        # What this call got the first time, whatever the configuration says now.
         before = await self._engine.replayed_placement(idempotency, deadline)
         if before is not None:
             return await self._respond(pb.CreateLobbyResponse(), before, deadline)
@@ -217,7 +210,6 @@ class Matchmaker:
         return await self._respond(pb.CreateLobbyResponse(), placed, deadline)
 
     async def join(self, request: pb.JoinLobbyRequest, caller: Caller) -> pb.JoinLobbyResponse:
-        """Contract lobbies.join, decisions 5.2 and 5.4. Waits like find."""
         namespace = self._namespaces.resolved(caller.namespace_id)
         source = self._source(request, caller)
         deadline = caller.call.deadline
@@ -245,7 +237,6 @@ class Matchmaker:
     async def list_lobbies(
         self, request: pb.ListLobbiesRequest, caller: Caller
     ) -> pb.ListLobbiesResponse:
-        """Public, open lobbies of listable modes of the current version (decisions 5.7)."""
         namespace = self._namespaces.resolved(caller.namespace_id)
         listable = {name for name, mode in namespace.modes.items() if mode.is_listable}
         answer = pb.ListLobbiesResponse(
@@ -274,13 +265,11 @@ class Matchmaker:
     async def list_regions(
         self, request: pb.ListRegionsRequest, caller: Caller
     ) -> pb.ListRegionsResponse:
-        """The operator's regions, nearest first (decisions 5.7)."""
         return pb.ListRegionsResponse(regions=self._region_infos(caller))
 
     async def statistics(
         self, request: pb.GetPlayerStatisticsRequest, caller: Caller
     ) -> pb.GetPlayerStatisticsResponse:
-        """Connected players by mode and region; the modes of the current version are all there."""
         namespace = self._namespaces.resolved(caller.namespace_id)
         answer = pb.GetPlayerStatisticsResponse()
         for name in namespace.modes:
@@ -312,8 +301,7 @@ class Matchmaker:
         if not self._responses.is_cached(placed.lobby):
             lobby = self._engine.lobby(placed.lobby)
             if lobby is None:
-                # It ended between its decision and this answer, and its tokens with it: told when
-                # that end is durable too.
+                # The lobby ended before this response. Report that only once its end is durable.
                 await self._engine.wait_all_durable(deadline)
                 raise ServiceError("MATCHMAKER_LOBBY_STOPPED")
             self._responses.cache(lobby)
@@ -323,7 +311,10 @@ class Matchmaker:
         return [_region_info(away) for away in self._regions.nearest_first(caller.call.coords)]
 
     def _source(self, request: PlacementRequest, caller: Caller) -> int:
-        """Whose places these are: a back end says it, for everybody else it is the connection."""
+        """Returns the client address key that the player limit counts.
+
+        An env_ token names the player's address. Other callers are counted by their connection.
+        """
         if caller.kind is TokenKind.ENVIRONMENT:
             if not request.HasField("client_address"):
                 return _NO_SOURCE
@@ -336,7 +327,6 @@ class Matchmaker:
         return self._engine.source(caller.namespace_id, caller.call.address)
 
     def _channels(self, request: PlacementRequest) -> list[bytes]:
-        """Who gets the other tokens of the party (decisions 5.12)."""
         return [
             self._engine.player_records.channel(secret.encode())
             for secret in request.event_channels

@@ -1,7 +1,6 @@
-"""What the configuration says to a find or an attach before the engine is asked (decisions 5.13).
+"""Checks of find, create and attach requests against the configuration of the namespace.
 
-Owns the order of the checks and their codes. What only the engine can know (places, lobbies,
-sources) it decides itself, in the same order.
+The order of the checks is part of the contract: docs/reference/matchmaker.md#error-order.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pyservice.errors import FieldProblem, ServiceError, field_problem
 
 @dataclass(frozen=True, slots=True)
 class FindCriteria:
-    """What a find asks for. `max_players` None: not asked."""
+    """A find request. `max_players` is None if not given."""
 
     modes: Sequence[str]
     regions: Sequence[str]
@@ -28,7 +27,7 @@ class FindCriteria:
 
 @dataclass(frozen=True, slots=True)
 class FindCandidates:
-    """What of the wish goes to the engine: distinct, in the order asked."""
+    """Game modes and regions that a find may use, distinct and in the requested order."""
 
     modes: list[str]
     regions: list[str]
@@ -37,7 +36,7 @@ class FindCandidates:
 def check_find(
     namespace: ResolvedNamespace, regions: RegionCatalog, wish: FindCriteria
 ) -> FindCandidates:
-    """Modes and regions that a find may use. Raises ServiceError, the codes in their order."""
+    """Returns the game modes and regions that a find may use. Raises ServiceError."""
     wanted_modes = [_mode(namespace, name) for name in dict.fromkeys(wish.modes)]
     wanted_regions = list(dict.fromkeys(wish.regions)) or [regions.nearest(wish.coords)]
     for region in wanted_regions:
@@ -57,7 +56,7 @@ def check_find(
 
 @dataclass(frozen=True, slots=True)
 class CreateCriteria:
-    """What a create asks for. None: not said."""
+    """A create request. None means not given."""
 
     mode: str
     region: str | None
@@ -70,7 +69,7 @@ class CreateCriteria:
 
 @dataclass(frozen=True, slots=True)
 class CreateTarget:
-    """Of what the lobby is to be made."""
+    """Game mode, region and publicity of the lobby to create."""
 
     mode: ResolvedMode
     region: str
@@ -80,9 +79,7 @@ class CreateTarget:
 def check_create(
     namespace: ResolvedNamespace, regions: RegionCatalog, wish: CreateCriteria
 ) -> CreateTarget:
-    """Mode, region and publicity of a lobby that is made on demand (decisions 5.5, 5.13). Raises ServiceError, the
-    codes in their order.
-    """
+    """Returns mode, region and publicity for a create request. Raises ServiceError."""
     mode = _mode(namespace, wish.mode)
     region = wish.region or regions.nearest(wish.coords)
     _require_region(regions, region)
@@ -97,7 +94,6 @@ def check_create(
     refusal = _refusal_of_limit(mode, wish.max_players)
     if refusal is not None:
         raise refusal
-    # Public where that is enabled: so it is found.
     publicity = wish.publicity or ("public" if "public" in mode.create_publicities else "private")
     if publicity not in mode.create_publicities:
         raise ServiceError(
@@ -118,7 +114,7 @@ def check_attach(
     has_tags: bool,
     port_names: Iterable[str],
 ) -> tuple[ResolvedMode, str]:
-    """Mode and region of an attached lobby. Raises ServiceError, the codes in their order."""
+    """Returns mode and region for an attached lobby. Raises ServiceError."""
     mode = _mode(namespace, mode_name)
     region = region or regions.first
     _require_region(regions, region)
@@ -153,7 +149,6 @@ def _require_region(regions: RegionCatalog, region: str) -> None:
 def _refusal_of_find(
     mode: ResolvedMode, regions: Sequence[str], wish: FindCriteria
 ) -> ServiceError | None:
-    """Why this mode drops out of the find, None when it stays."""
     if not mode.is_find_enabled:
         return ServiceError(
             "MATCHMAKER_FIND_DISABLED", f"Game mode {mode.name} has actions.find disabled."
@@ -165,14 +160,13 @@ def _refusal_of_find(
     refusal = _refusal_of_limit(mode, wish.max_players)
     if refusal is not None:
         return refusal
-    # Into one that is made for it, it has to fit as well: the engine says whether one would be.
+    # The party must also fit into a lobby that would be created for it.
     if wish.party_size > mode.max_players:
         return _too_high("party_size", mode.max_players)
     return None
 
 
 def _refusal_of_limit(mode: ResolvedMode, max_players: int | None) -> ServiceError | None:
-    """Why a lobby of the mode cannot have this limit."""
     if max_players is None:
         return None
     if not mode.is_max_players_dynamic:
@@ -202,7 +196,7 @@ def _tags_disabled(mode: ResolvedMode) -> ServiceError:
 
 
 def _port_problems(ports: Mapping[str, ModePort], given: set[str]) -> list[FieldProblem]:
-    """Attached ports are exactly the mode's (decisions 5.11)."""
+    """Attached ports must be exactly the ports of the mode."""
     problems = []
     for name in sorted(ports.keys() | given):
         if name not in ports:

@@ -1,8 +1,7 @@
-"""All namespaces that are held, and how a call finds its own: by id, by names, by token, by origin.
+"""Index of all namespaces: by id, name, environment token and web origin.
 
-Owns the indexes. They are changed only whole namespaces at a time, between two turns of the loop,
-so a call sees one state; what takes time is done before, and may be done in a thread. Files are in
-`feed_files`.
+Namespaces are replaced as a whole between two turns of the event loop, so that a call sees a
+consistent state.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pyservice.schema.digests import digest_of
 
 @dataclass(frozen=True, slots=True)
 class PreparedNamespace:
-    """A namespace with the keys under which it stands in the indexes."""
+    """A namespace with its index keys."""
 
     resolved: ResolvedNamespace
     configuration: pb.NamespaceConfiguration
@@ -28,13 +27,15 @@ class PreparedNamespace:
     grants: Mapping[bytes, EnvironmentGrant]
     revoked: frozenset[bytes]
     size: int
-    """Of the configuration, in bytes."""
+    """Size of the configuration in bytes."""
     content: bytes
-    """Digest of what was fed."""
+    """Digest of the fed configuration."""
 
 
 def prepare_namespace(configuration: pb.NamespaceConfiguration) -> PreparedNamespace:
-    """Of a configuration that keeps the rules. Time in proportion to its size; any thread may."""
+    """Prepares a valid configuration for the index. Takes time proportional to its size.
+    Thread-safe.
+    """
     resolved = resolve_namespace(configuration)
     grants = {
         token.sha256: EnvironmentGrant(
@@ -56,7 +57,7 @@ def prepare_namespace(configuration: pb.NamespaceConfiguration) -> PreparedNames
 
 
 def content_digest(configuration: pb.NamespaceConfiguration) -> bytes:
-    """Digest of what was fed: what is retained is not."""
+    """Returns the digest of the configuration without its retained versions."""
     if configuration.retained_versions:
         fed = pb.NamespaceConfiguration()
         fed.CopyFrom(configuration)
@@ -66,18 +67,18 @@ def content_digest(configuration: pb.NamespaceConfiguration) -> bytes:
 
 
 class NamespaceIndex:
-    """The held namespaces. Not thread safe: it belongs to the event loop, and to whom that waits for."""
+    """All current namespaces. Not thread-safe."""
 
     def __init__(self) -> None:
         self._held: dict[bytes, PreparedNamespace] = {}
         self._by_name: dict[tuple[str, str], bytes] = {}
         self._by_game: dict[str, dict[bytes, None]] = {}
-        """By the game's id and by its name, in the order in which they were put."""
+        """Namespaces by game id and by game name, in insertion order."""
         self._by_host: dict[str, bytes] = {}
         self._grants: dict[bytes, EnvironmentGrant] = {}
         self._labels: dict[bytes, str] = {}
         self.on_version_replaced: Callable[[ResolvedNamespace], None] = lambda _: None
-        """Called with each namespace that is about to have another version."""
+        """Called with a namespace before another version replaces it."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -86,11 +87,11 @@ class NamespaceIndex:
         return (held.configuration for held in self._held.values())
 
     def put(self, configuration: pb.NamespaceConfiguration) -> None:
-        """Takes a configuration that keeps the rules, in place of the one that was held."""
+        """Adds or replaces a namespace. The configuration must be valid."""
         self.take(prepare_namespace(configuration))
 
     def take(self, prepared: PreparedNamespace) -> None:
-        """The same of one that is prepared."""
+        """Adds or replaces a prepared namespace."""
         resolved = prepared.resolved
         held = self._held.get(resolved.namespace_id)
         if held is not None and held.resolved.version_id != resolved.version_id:
@@ -105,7 +106,6 @@ class NamespaceIndex:
         self._grants |= prepared.grants
 
     def remove(self, namespace_id: bytes) -> None:
-        """Forgets a namespace; nothing happens when it is not held."""
         held = self._held.pop(namespace_id, None)
         if held is None:
             return
@@ -122,43 +122,43 @@ class NamespaceIndex:
             self._grants.pop(token_hash, None)
 
     def configuration(self, namespace_id: bytes) -> pb.NamespaceConfiguration | None:
-        """What was fed, with what is retained; None when it is not held."""
+        """Returns the configuration with retained versions, or None."""
         held = self._held.get(namespace_id)
         return held.configuration if held else None
 
     def content(self, namespace_id: bytes) -> bytes:
-        """Digest of what was fed; empty when it is not held."""
+        """Returns the digest of the fed configuration, or empty bytes."""
         held = self._held.get(namespace_id)
         return held.content if held else b""
 
     def size(self, text: str) -> int:
-        """Bytes of the configuration of an id, or of what is none; 0 when it is not held."""
+        """Returns the size of the configuration in bytes, or 0. The id may be malformed."""
         held = self._held.get(parse_uuid(text) or b"")
         return held.size if held else 0
 
     def resolved(self, namespace_id: bytes) -> ResolvedNamespace:
-        """The namespace of a caller. Raises TOKEN_REVOKED when it went away under the call."""
+        """Returns the caller's namespace. Raises TOKEN_REVOKED if it was removed during the call."""
         held = self._held.get(namespace_id)
         if held is None:
             raise ServiceError("TOKEN_REVOKED", "The namespace of the token was removed.")
         return held.resolved
 
     def labels(self) -> dict[bytes, str]:
-        """`game/namespace` of each, for metrics. May be asked from another thread."""
+        """Returns `game/namespace` by id. Thread-safe."""
         return dict(self._labels)
 
     def named(self, text: str) -> ResolvedNamespace | None:
-        """The namespace by its id, or by `game/namespace` of name_ids."""
+        """Returns the namespace with this id or `game/namespace` name."""
         game, separator, name = text.partition("/")
         raw = self._by_name.get((game, name)) if separator else parse_uuid(text)
         held = self._held.get(raw) if raw else None
         return held.resolved if held else None
 
     def of_game(self, text: str) -> list[ResolvedNamespace]:
-        """The namespaces of a game, named by id or name_id; none for one that nobody fed."""
+        """Returns the namespaces of a game, given by id or name."""
         return [self._held[one].resolved for one in self._by_game.get(text, ())]
 
-    # What tokens and origins stand for (auth.Access)
+    # Implements `auth.Access`.
 
     def environment_grant(self, token_sha256: bytes) -> EnvironmentGrant | None:
         return self._grants.get(token_sha256)
@@ -179,7 +179,7 @@ def _game_keys(namespace: ResolvedNamespace) -> tuple[str, str]:
 
 
 def public_hosts(configuration: pb.NamespaceConfiguration) -> set[str]:
-    """Hosts whose pages come in without a token; none when that is switched off (decisions 3)."""
+    """Returns the hosts whose pages need no token, or none if that is disabled."""
     access = configuration.access
     if access.HasField("enable_domain_public_auth") and not access.enable_domain_public_auth:
         return set()

@@ -1,4 +1,4 @@
-"""The native module: its only importer. Whoever speaks to the engine takes its names from here."""
+"""Names of the native extension module. Only this module imports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which operation is run by what, and who may call it (decisions 3, "Who may call what")."""
+"""Table of the data plane's public operations: authorization and handler of each method."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ def operation_table(
     fleet: LobbyServerOperations,
     development: MockOperations | None = None,
 ) -> dict[str, Operation]:
-    """The operations of a data plane by full name of their methods. `development` answers dev_
-    tokens; it is there when the authorizer takes them, and only then (ValueError).
+    """Returns the operations by full method name.
+
+    `development` handles dev_ tokens. It must be present exactly if the authorizer accepts them,
+    else ValueError.
     """
     if authorizer.takes_development_tokens is not (development is not None):
         raise ValueError("dev_ tokens are taken and answered, or neither")
@@ -70,7 +72,7 @@ def _mocks(development: MockOperations) -> dict[str, Run]:
 
 
 def _with_mock(run: Run, mock: Run) -> Run:
-    """The operation, and what takes its place for dev_ tokens."""
+    """Routes calls with dev_ tokens to the mock."""
 
     def choose(request: Any, caller: Caller) -> Awaitable[Any]:
         return (mock if caller.kind is TokenKind.DEVELOPMENT else run)(request, caller)

@@ -1,9 +1,7 @@
-"""HTTP to servers that are not ours: one POST, bounded in time, size and number, and only to where
-it may go (decisions 7).
+"""HTTP client for servers of third parties: captcha providers and verification servers of games.
 
-Owns that the address that was checked is the one connected to. Which addresses are public is in
-`hosts`, whose turn it is in `turns`, what is asked and what an answer means in `captcha` and
-`verification`.
+Bounds the time, size and number of requests. It connects only to the address that passed the check,
+so DNS rebinding has no effect.
 """
 
 from __future__ import annotations
@@ -35,8 +33,10 @@ _WAITING_PER_TENANT: Final = 512
 
 
 class DnsResolver:
-    """Looks names up. One that is being looked up is looked up once for all who ask for it; nobody
-    waits for the threads at the end. Belongs to one event loop.
+    """Resolves host names in threads, with a concurrency limit for each tenant.
+
+    Concurrent lookups of one name share a thread. Threads are daemons, so shutdown does not wait
+    for them.
     """
 
     def __init__(
@@ -51,15 +51,16 @@ class DnsResolver:
         )
         self._timeout_s = timeout_ms / 1000
         self._running: dict[str, asyncio.Future[list[str]]] = {}
-        """By name, until the thread has ended: one that nobody waits for any more still counts."""
+        """Lookups by name until their thread ends, even if every caller has left."""
 
     def __len__(self) -> int:
-        """Names that are being looked up."""
         return len(self._running)
 
     async def addresses(self, host: str, tenant: bytes) -> list[str]:
-        """All addresses of a name, at least one. Raises OSError: it has none, that is not known in
-        time, which counts waiting for its turn, or too much of this tenant waits already.
+        """Returns all addresses of a name, at least one. Raises OSError.
+
+        The timeout includes the wait for a permit. Fails at once if the tenant has too many lookups
+        waiting.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -71,10 +72,9 @@ class DnsResolver:
             raise OSError("too many names of this tenant wait to be looked up") from None
 
     async def _begun(self, host: str, tenant: bytes) -> asyncio.Future[list[str]]:
-        """What will be known of a name, in the tenant's turn."""
         await self._turns.acquire(tenant, "")
         if host in self._running:
-            # Somebody else's turn came first.
+            # Another caller started this lookup while this one waited.
             self._turns.release(tenant, "")
             return self._running[host]
         loop = asyncio.get_running_loop()
@@ -87,7 +87,7 @@ class DnsResolver:
 
         def look_up() -> None:
             addresses, failure = _look_up(host)
-            # The loop may have been closed meanwhile.
+            # The loop may be closed already.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(end, addresses, failure)
 
@@ -114,7 +114,7 @@ def _set_addresses(
         answer.set_result(addresses)
     else:
         answer.set_exception(error or OSError("the name has no address"))
-        # Who asked may have gone away.
+        # Marks the exception as retrieved: the caller may have left.
         answer.exception()
 
 
@@ -126,30 +126,28 @@ BOUNDS: Final = FairQueueLimits(
     per_tenant=_CONNECTIONS // 8,
     waiting_per_tenant=512,
 )
-# Shorter than what servers wait before they close: a request does not meet a closing connection.
+# Shorter than the keep-alive of common servers, so that no request meets a closing connection.
 _KEEP_ALIVE_S: Final = 4.0
 _USER_AGENT: Final = "pyservice"
 
-# For whom a connection is made: a resolver is told the name alone.
+# The tenant of the running request. aiohttp passes only the host name to a resolver.
 _tenant: ContextVar[bytes] = ContextVar("asking")
 
 
 class NoUsableResponse(Exception):
-    """No answer that could be read came. The text is for the log: it names neither URL nor
-    header, which may hold secrets.
-    """
+    """No readable response. The text goes to the log, so it never contains URLs or headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboundResponse:
-    """What came back. `body` is empty when none was asked for."""
+    """Status and body. The body is empty unless the caller asked for it."""
 
     status: int
     body: bytes
 
 
 class OutboundHttpClient:
-    """Asks other servers. Belongs to one event loop; `close` ends its connections."""
+    """Sends POST requests to third parties. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -159,7 +157,7 @@ class OutboundHttpClient:
         tls: SSLContext | None = None,
         label: str = "webhook",
     ) -> None:
-        """`tls` None: certificates are verified with what the system trusts. `label` is what rays call a request."""
+        """`tls` None uses the trust store of the system. `label` names the span in rays."""
         self._label = label
         self._is_allowed = is_allowed
         self._timeout_s = timeout_ms / 1000
@@ -178,13 +176,11 @@ class OutboundHttpClient:
         *,
         tenant: bytes,
     ) -> OutboundResponse:
-        """The answer to a POST; with `body_limit` 0 its status alone. `headers` are sent as they
-        are, then ours. `tenant`: on whose account, who has a share of all there is (`BOUNDS`).
+        """Sends a POST and returns its response. With `body_limit` 0 the body is not read.
 
-        Raises Unanswered: not allowed to go there, nobody there, no certificate that can be
-        trusted, no HTTP, more than `body_limit` bytes, or not done within the time, which counts
-        waiting for others to the same host too; at once when too much of the tenant waits already.
-        Redirects are answers like any other.
+        Raises NoUsableResponse for a forbidden address, connection or TLS failures, a body above
+        `body_limit`, and a timeout. The timeout includes the wait for a permit. Redirects are not
+        followed.
         """
         began, span_id = perf_counter(), new_span_id()
         trace = traceparent(ray_id, span_id)
@@ -206,7 +202,7 @@ class OutboundHttpClient:
             note(self._label, began, span_id)
 
     async def close(self) -> None:
-        """Ends all connections. Repeats do nothing."""
+        """Closes all connections. Repeated calls do nothing."""
         if self._session is not None:
             await self._session.close()
 
@@ -215,7 +211,7 @@ class OutboundHttpClient:
     ) -> OutboundResponse:
         if self._session is None:
             self._session = self._open()
-        # Compressed bodies are not asked for: their size says nothing about what they become.
+        # No compression: the size limit applies to the received bytes.
         ours = {"traceparent": trace, "Accept-Encoding": "identity"}
         async with self._session.post(
             url, data=content, headers={**headers, **ours}, allow_redirects=False
@@ -245,8 +241,8 @@ class OutboundHttpClient:
         )
 
     def _socket(self, info: aiohttp.AddrInfoType) -> socket.socket:
-        """A socket for the address that is about to be connected to. Names were checked before;
-        addresses written in a URL come here only.
+        """Checks the address before the connection. Literal addresses in URLs are checked only
+        here.
         """
         family, kind, protocol, _, place = info
         if not self._is_allowed(ip_address(str(place[0]))):
@@ -255,15 +251,13 @@ class OutboundHttpClient:
 
 
 class _NotAllowed(OSError):
-    """The address may not be asked."""
-
     def __str__(self) -> str:
         return "the address is not public and not in verification_allowed_networks"
 
 
 @dataclass(frozen=True, slots=True)
 class _Resolver(AbstractResolver):
-    """Names to addresses, once per connection, each of them checked."""
+    """Resolves names once for each connection and checks every address."""
 
     is_allowed: Callable[[Address], bool]
     lookups: DnsResolver
@@ -271,10 +265,10 @@ class _Resolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """All addresses of the name. Raises OSError, also when one of them is not allowed."""
+        """Returns all addresses. Raises OSError, also if one of them is not allowed."""
         texts = await self.lookups.addresses(host, _tenant.get())
         addresses = [ip_address(text) for text in texts]
-        # A name that is public today and private in part is not given the benefit of the doubt.
+        # A name with both public and private addresses is refused.
         if not all(map(self.is_allowed, addresses)):
             raise _NotAllowed
         return [
@@ -289,17 +283,16 @@ class _Resolver(AbstractResolver):
             for text, address in zip(texts, addresses, strict=True)
         ]
 
-    async def close(self) -> None:
-        """Lookups end by themselves."""
+    async def close(self) -> None: ...
 
 
 def traceparent(ray_id: str, span_id: str) -> str:
-    """The `traceparent` of a request that this ray makes: a span of its own."""
+    """Returns a `traceparent` header with a new span of this ray."""
     return f"00-{ray_id}-{span_id}-01"
 
 
 def _reason(error: Exception) -> str:
-    """What happened, without the URL that some of these errors repeat."""
+    """Describes the failure without the URL that some errors contain."""
     cause = getattr(error, "os_error", error)
     if isinstance(cause, _NotAllowed):
         return str(cause)

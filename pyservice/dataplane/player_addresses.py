@@ -1,6 +1,4 @@
-"""Where players reach the ports of lobbies and servers that the service starts (decisions 5.9). Owns the host names and
-what is TLS; which numbers there are is the engine's.
-"""
+"""Host names, ports and TLS flags under which players reach lobbies and dynamic servers."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ OwnerKind = Literal["lobby", "server"]
 
 @dataclass(frozen=True, slots=True)
 class PlayerAddress:
-    """What a player connects to. `number` None: one of `port_range`."""
+    """The address of one port. `number` is None if the port is a range."""
 
     hostname: str
     number: int | None
@@ -29,21 +27,20 @@ class PlayerAddress:
 
 @dataclass(frozen=True, slots=True)
 class PlayerAddresses:
-    """How edge-guard and the node are called."""
+    """Computes player addresses from the operator's domains and node addresses."""
 
     job_domain: str | None = None
-    """None is local mode: everything has a number of its own at the advertised address."""
+    """None is local mode: every port has its own number at the advertised address."""
     advertised: str = "127.0.0.1"
-    """Edge-guard's address in local mode."""
+    """Address of edge-guard in local mode."""
     node: str = "127.0.0.1"
-    """Of the machine, for processes that are reached without edge-guard."""
+    """Address of the machine, for ports that bypass edge-guard."""
     has_certificate: bool = False
-    """In local mode: whether TLS ends at edge-guard. Without it https and tcp_tls are served plain."""
+    """Local mode only: without a certificate, https and tcp_tls are served without TLS."""
 
     def address_of(
         self, port: LeasedPort, owner: bytes, region: str, label: OwnerKind = "lobby"
     ) -> PlayerAddress:
-        """Where a port of a lobby or server is."""
         if port.range is not None:
             return PlayerAddress(self.node, None, port.range, False)
         is_tls = port.protocol in _TLS_PROTOCOLS and (
@@ -58,7 +55,6 @@ class PlayerAddresses:
     def write_port(
         self, answer: lobby_pb2.Port, port: LeasedPort, lobby: bytes, region: str
     ) -> None:
-        """A port of a lobby, as find, join and create answer it."""
         player_address = self.address_of(port, lobby, region)
         answer.is_tls = player_address.is_tls
         if player_address.number is not None:
@@ -70,7 +66,6 @@ class PlayerAddresses:
 
 
 def set_port_address(port: lobby_pb2.Port, address: str, number: int) -> None:
-    """Host name or address and number into a port, and both together as clients connect to it."""
     port.hostname = address
     port.port = number
     # An IPv6 literal needs brackets before a port.

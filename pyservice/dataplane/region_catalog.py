@@ -1,7 +1,4 @@
-"""The operator's regions: their order, their names, and how far they are from a client.
-
-Which of them a game mode uses is in `admission`.
-"""
+"""The operator's regions, their names and their distance from a client."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ _KM_PER_MILE: Final = 1.609344
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One region; coordinates in degrees."""
+    """One region. Coordinates are in degrees."""
 
     region_id: str
     provider_display_name: str
@@ -27,7 +24,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class RegionDistance:
-    """A region and its distance; 0 when nobody knows where the client is."""
+    """A region and its distance from the client, 0 if the client's position is unknown."""
 
     region: Region
     kilometers: float
@@ -38,7 +35,7 @@ class RegionDistance:
 
 
 class RegionCatalog:
-    """All regions, in the operator's order."""
+    """All regions in the operator's order."""
 
     def __init__(self, regions: Iterable[Region]) -> None:
         self._ordered: Sequence[Region] = tuple(regions)
@@ -51,16 +48,15 @@ class RegionCatalog:
 
     @property
     def first(self) -> str:
-        """The first in the operator's order."""
         return self._ordered[0].region_id
 
     def display_name(self, region_id: str) -> str:
-        """Readable name; a region that the operator took away since is called by its id."""
+        """Returns the display name, or the id for a region that the operator removed."""
         region = self._by_id.get(region_id)
         return region.region_display_name if region else region_id
 
     def nearest_first(self, coords: tuple[float, float] | None) -> list[RegionDistance]:
-        """All regions by distance; without coordinates in the operator's order."""
+        """Returns all regions by distance, or in the operator's order without coordinates."""
         if coords is None:
             return [RegionDistance(region, 0.0) for region in self._ordered]
         away = [
@@ -70,16 +66,16 @@ class RegionCatalog:
         return sorted(away, key=lambda one: one.kilometers)
 
     def nearest(self, coords: tuple[float, float] | None) -> str:
-        """The nearest region; without coordinates the first in the operator's order."""
+        """Returns the id of the nearest region, or of the first one without coordinates."""
         return self.nearest_first(coords)[0].region.region_id if coords else self.first
 
 
 def haversine_km(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """Distance of two places (latitude, longitude in degrees) on the surface of the earth."""
+    """Returns the great-circle distance between two points (latitude, longitude in degrees)."""
     lat_one, lon_one, lat_other, lon_other = map(math.radians, (*one, *other))
     half_chord = (
         math.sin((lat_other - lat_one) / 2) ** 2
         + math.cos(lat_one) * math.cos(lat_other) * math.sin((lon_other - lon_one) / 2) ** 2
     )
-    # Rounding can lift antipodes a hair above 1.
+    # Rounding can lift antipodes slightly above 1.
     return 2 * _EARTH_RADIUS_KM * math.asin(math.sqrt(min(1.0, half_chord)))

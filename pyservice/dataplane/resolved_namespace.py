@@ -1,9 +1,7 @@
-"""A fed namespace as the operations use it: resolved once, when it is taken, into frozen tables.
+"""Namespace configuration resolved into frozen tables, with every default filled in.
 
-Owns the resolution of decisions 4, here alone: a mode's region overrides the mode, which overrides
-the matchmaker level (there too a region overrides what holds for all), which overrides the defaults.
-What is refused is in `feed_rules`, who may come in is in `namespaces`, what a call may do is in
-`admission`.
+A mode's region overrides the mode, then the matchmaker's region, then the matchmaker level, then
+the defaults.
 """
 
 from __future__ import annotations
@@ -18,20 +16,18 @@ from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 
 CaptchaProvider = Literal["captcha_a", "captcha_b"]
 CAPTCHA_PROVIDERS: Final[tuple[CaptchaProvider, ...]] = ("captcha_a", "captcha_b")
-"""In the order in which they are asked for."""
+"""In order of preference."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaptchaKeys:
-    """Keys of a captcha provider."""
-
     site_key: str
     secret_key: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class CaptchaRule:
-    """When a client has to prove that it is human. What is left out asks for each request."""
+    """When a client must pass a captcha: after `ttl_ms` or `requests` since its last pass."""
 
     providers: tuple[tuple[CaptchaProvider, CaptchaKeys], ...]
     ttl_ms: int
@@ -40,7 +36,7 @@ class CaptchaRule:
 
 @dataclass(frozen=True, slots=True)
 class VerificationRule:
-    """Whom to ask whether a user may. Headers are sorted."""
+    """The verification server of an action. Headers are sorted."""
 
     url: str = field(repr=False)
     headers: tuple[tuple[str, str], ...] = field(repr=False)
@@ -48,7 +44,7 @@ class VerificationRule:
 
 @dataclass(frozen=True, slots=True)
 class JoinRules:
-    """What stands before one way into one mode."""
+    """Captcha and verification for joins of one mode."""
 
     captcha: CaptchaRule | None
     verification: VerificationRule | None
@@ -56,8 +52,10 @@ class JoinRules:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRules:
-    """All that a namespace asks. `find` and `create` are of the modes of the current version, joins
-    of every version: a lobby keeps its version's rules for join (decisions 5.8).
+    """Captcha and verification of a namespace.
+
+    `find` and `create` apply to the current version. `joins` has every version: a lobby keeps the
+    join rules of its own.
     """
 
     captcha: CaptchaRule | None
@@ -67,13 +65,13 @@ class AdmissionRules:
     current_version: bytes
 
     def join(self, version: bytes, mode: str) -> JoinRules:
-        """Of a lobby. One whose version nobody knows has the current version's."""
+        """Returns the join rules of a lobby. An unknown version has the rules of the current one."""
         gate = self.joins.get((version, mode)) or self.joins.get((self.current_version, mode))
         return gate or JoinRules(self.captcha, None)
 
 
 def resolve_admission_rules(configuration: pb.NamespaceConfiguration) -> AdmissionRules | None:
-    """None when nothing is asked in any version, which most namespaces are."""
+    """Returns None if no version needs captcha or verification."""
     joins: dict[tuple[bytes, str], JoinRules] = {}
     captcha: CaptchaRule | None = None
     find: dict[str, VerificationRule] = {}
@@ -139,14 +137,14 @@ _TLS_PROTOCOLS: Final = frozenset({"https", "tcp_tls"})
 
 @dataclass(frozen=True, slots=True)
 class ModePort:
-    """A port that every lobby of a mode has."""
+    """A port of every lobby of a mode."""
 
     protocol: str = _PROTOCOL
     proxy: str = _PROXY
     port: int | None = None
-    """What the process binds in a container. None: the service picks."""
+    """The port that the process binds in a container. None: the service chooses."""
     port_range: tuple[int, int] | None = None
-    """First and last port that clients connect to, without a proxy."""
+    """First and last public port, without a proxy."""
 
     @property
     def is_tls(self) -> bool:
@@ -159,7 +157,7 @@ class ModePort:
 
 @dataclass(frozen=True, slots=True)
 class DevPort:
-    """A port of a developer's machine. Neither number nor range: the usual one of the protocol."""
+    """A port on a developer's machine. Without port and range, the protocol's default port."""
 
     protocol: str = _PROTOCOL
     port: int | None = None
@@ -172,7 +170,7 @@ class DevPort:
 
 @dataclass(frozen=True, slots=True)
 class LobbyRuntime:
-    """What is started for a lobby of a mode. `image_id` None: nothing, its lobbies are attached."""
+    """What the service starts for a lobby. Without `image_id`, lobbies of the mode are attached."""
 
     image_id: str | None = None
     args: tuple[str, ...] = ()
@@ -182,9 +180,7 @@ class LobbyRuntime:
 
 @dataclass(frozen=True, slots=True)
 class RegionSettings:
-    """What a mode has in one region. Fewer lobbies without players than `idle_min`: one is started,
-    more than `idle_max`: one is stopped.
-    """
+    """Tier and bounds of idle lobbies for a mode in one region."""
 
     tier: str = TIER
     idle_min: int = 0
@@ -193,7 +189,7 @@ class RegionSettings:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedMode:
-    """A game mode with every default filled in. None: the operator's setting holds."""
+    """A game mode with defaults filled in. None means that the operator's setting applies."""
 
     name: str
     max_players: int
@@ -204,7 +200,7 @@ class ResolvedMode:
     is_find_enabled: bool
     is_join_enabled: bool
     create_publicities: frozenset[str]
-    """Which lobbies may be made on demand: public, private. Empty: none may."""
+    """Allowed for create: public, private. Empty: create is disabled."""
     is_listable: bool
     is_taggable: bool
     is_max_players_dynamic: bool
@@ -214,70 +210,65 @@ class ResolvedMode:
     max_drain_ms: int
     ports: Mapping[str, ModePort]
     dev_ports: Mapping[str, DevPort]
-    """Of a developer's machine that stands in for a lobby."""
     runtime: LobbyRuntime
     default_settings: RegionSettings
-    """In regions that nothing is said of."""
+    """For regions without their own settings."""
     region_settings: Mapping[str, RegionSettings]
-    """By region id."""
 
     @property
     def largest_limit(self) -> int:
-        """The largest of its limits."""
         return max(self.max_players, self.max_players_direct, self.max_players_party)
 
     def allows_region(self, region: str) -> bool:
         return self.regions is None or region in self.regions
 
     def settings_in(self, region: str) -> RegionSettings:
-        """What the mode has in a region that it is allowed in."""
         return self.region_settings.get(region, self.default_settings)
 
 
 @dataclass(frozen=True, slots=True)
 class RetiredVersion:
-    """A version that is not the current one any more."""
+    """A version that is no longer current."""
 
     since_ms: int
-    """When another took its place, ms since the Unix epoch."""
+    """When it was replaced, in Unix ms."""
     max_drain_ms: Mapping[str, int]
-    """By mode, of those that say it."""
+    """By mode, where configured."""
 
     def drain_deadline_ms(self, mode: str) -> int:
-        """When lobbies of a mode are over at the latest, ms since the Unix epoch."""
+        """Returns when lobbies of the mode must end, in Unix ms."""
         return self.since_ms + self.max_drain_ms.get(mode, MAX_DRAIN_MS)
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedNamespace:
-    """A namespace with the modes of its current version."""
+    """A namespace with the game modes of its current version."""
 
     namespace_id: bytes
     game_id: bytes
     tenant: bytes
-    """On whose account other servers are asked: the developer group's, where it was told, else the game's."""
+    """Tenant for requests to third parties: the developer group if known, else the game."""
     game_name: str
     name: str
     version_id: bytes
     modes: Mapping[str, ResolvedMode]
     lobby_count_max: int
     source_limit: int
-    """Players of one client address: `max_players` of mm-config."""
+    """Maximum number of players from one client address."""
     admission_rules: AdmissionRules | None = None
-    """Captcha and verification. None: nothing is asked."""
     dev_hostname: str | None = None
-    """Of developers' machines, where their tokens name none."""
+    """Default host name for development tokens."""
     retired: Mapping[bytes, RetiredVersion] = field(default_factory=dict)
-    """Versions that lobbies may still run, by id."""
+    """Previous versions that may still have lobbies."""
 
     @property
     def label(self) -> str:
-        """How metrics and people call it."""
+        """`game/namespace`, for metrics and people."""
         return f"{self.game_name}/{self.name}"
 
 
 def raw_id(text: str) -> bytes:
-    """The bytes of an id that was checked before. Raises ValueError for what is none."""
+    """Parses an id. Raises ValueError."""
     raw = parse_uuid(text)
     if raw is None:
         raise ValueError(f"not an id: {text!r}")
@@ -285,7 +276,7 @@ def raw_id(text: str) -> bytes:
 
 
 def resolve_namespace(configuration: pb.NamespaceConfiguration) -> ResolvedNamespace:
-    """The tables of a configuration that keeps the rules of `feed_rules`."""
+    """Resolves a configuration that passed `feed_validation`."""
     current = configuration.current_version_id
     modes: dict[str, ResolvedMode] = {}
     dev_hostname = None
@@ -364,7 +355,6 @@ def _publicities(actions: pb.Actions) -> frozenset[str]:
 
 
 def _own_field(message: Any, name: str, default: Any) -> Any:
-    """A field of a mode alone."""
     return getattr(message, name) if message.HasField(name) else default
 
 
@@ -386,7 +376,7 @@ def _port(port: pb.PortConfig) -> ModePort:
 
 
 def _dev_port(port: pb.PortConfig) -> DevPort:
-    """What is said of developers' machines, else what is nearest to it."""
+    """Uses the dev_ fields of the port, or else its public ones."""
     protocol = _own_field(port, "dev_protocol", None) or _own_field(port, "protocol", _PROTOCOL)
     if port.HasField("dev_port"):
         return DevPort(protocol, port.dev_port)
@@ -400,7 +390,7 @@ def _port_range(port: pb.PortConfig, name: str) -> tuple[int, int] | None:
 
 
 def _runtime(docker: pb.DockerConfig, above: pb.DockerConfig) -> LobbyRuntime:
-    """A mode's docker replaces the matchmaker level's as a whole, but env is merged."""
+    """The mode's docker section replaces the upper one, but `env` is merged."""
     return LobbyRuntime(
         image_id=_own_field(docker, "image_id", None),
         args=tuple(docker.args),
@@ -421,7 +411,6 @@ def _region_settings_in(
 
 
 def _region_settings(levels: list[Any]) -> RegionSettings:
-    """Tier and idle lobbies, each from the first level that has it."""
     tier = next((level.tier for level in levels if level.HasField("tier")), TIER)
     idle = next((level.idle_lobbies for level in levels if level.HasField("idle_lobbies")), None)
     return RegionSettings(tier, idle.min, idle.max) if idle is not None else RegionSettings(tier)

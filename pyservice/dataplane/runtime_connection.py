@@ -1,9 +1,7 @@
-"""The data plane's half of `hosting.internal.v1.Runtime`: which lobbies ought to run, what became of their processes,
-and the ports of dynamic servers.
+"""Data plane side of `hosting.internal.v1.Runtime`: desired lobbies, process reports, port leases.
 
-Somebody who starts processes is connected while it asks for the wanted set, and for three seconds after; without one no
-lobby is made. What is wanted the engine knows; what a start needs is written here from the configuration of now, or
-from that of then while a lobby of a former version starts (`former_versions`).
+No lobby is created without a connected runtime. A runtime is connected while it polls, and for
+three seconds after.
 """
 
 from __future__ import annotations
@@ -33,13 +31,11 @@ from pyservice.schema.validation import validate
 
 
 class StartingLobbies(Protocol):
-    """The engine, as far as it is asked here."""
-
     def starts_of_version(self, namespace: bytes, version: bytes) -> bool: ...
 
 
 class PreviousVersions:
-    """With what lobbies are started that were made for a version that is not the current one any more."""
+    """Configurations of previous versions, kept in memory while lobbies of them are starting."""
 
     def __init__(self, servers: StartingLobbies) -> None:
         self._servers = servers
@@ -49,31 +45,31 @@ class PreviousVersions:
         return len(self._held)
 
     def retire(self, namespace: ResolvedNamespace) -> None:
-        """Another version takes its place now."""
+        """Stores the configuration that another version replaces."""
         key = namespace.namespace_id, namespace.version_id
         if self._servers.starts_of_version(*key):
             self._held[key] = namespace
 
     def forget(self) -> None:
-        """Drops those of which no lobby starts any more. Called whenever somebody asks what is wanted."""
+        """Drops versions without a starting lobby."""
         over = [key for key in self._held if not self._servers.starts_of_version(*key)]
         for key in over:
             del self._held[key]
 
     def of(self, lobby: Lobby, current: ResolvedNamespace) -> ResolvedNamespace | None:
-        """The namespace as it was when the lobby was made; None: nobody knows any more."""
+        """Returns the configuration with which the lobby was created, or None if it is lost."""
         if current.version_id == lobby.version:
             return current
         return self._held.get((lobby.namespace, lobby.version))
 
 
 RUNTIME_TIMEOUT_S: Final = 3.0
-"""For so long after its last question whoever starts processes is taken to be there."""
+"""The runtime counts as connected for this long after its last request."""
 
 SPECS_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Of all specs in one answer, but for the last one: after a restart thousands may be wanted at once."""
+"""Limit for all specs of one response, except the last spec."""
 
-# Looked at this often also when the journal stands still: a lobby that starts is wanted before it is durable.
+# A starting lobby is desired before it is durable, so a poll interval is needed.
 _POLL_INTERVAL_S: Final = 0.25
 _ENDED_CODES: Final = frozenset(
     {"MATCHMAKER_LOBBY_NOT_FOUND", "MATCHMAKER_LOBBY_STOPPED", "SERVER_NOT_FOUND"}
@@ -81,8 +77,6 @@ _ENDED_CODES: Final = frozenset(
 
 
 class RuntimeEngine(Protocol):
-    """The engine, as far as it is asked here."""
-
     @property
     def processes(self) -> ProcessCommands: ...
     def lobby(self, lobby: bytes) -> Lobby | None: ...
@@ -90,14 +84,12 @@ class RuntimeEngine(Protocol):
 
 
 class NamespaceSource(Protocol):
-    """The namespaces that are held."""
-
     def is_known(self, namespace_id: bytes) -> bool: ...
     def resolved(self, namespace_id: bytes) -> ResolvedNamespace: ...
 
 
 class RuntimeConnection:
-    """Tells one runtime what to run, and hears what became of it."""
+    """Sends one runtime its desired lobbies and applies its reports."""
 
     def __init__(
         self,
@@ -106,13 +98,12 @@ class RuntimeConnection:
         player_addresses: PlayerAddresses,
         tiers: Mapping[str, tuple[int, int]] = MappingProxyType({}),
     ) -> None:
-        """`tiers` as of `take_tiers`."""
         self._tiers = tiers
         self._counted_sequence = 0
-        """Lobbies up to this number were known to whoever said what is free, or are among those made since."""
+        """Sequence number of the newest lobby that `_free` has counted."""
         self._new_lobbies: dict[bytes, tuple[int, int]] = {}
         self._new_cpu = self._new_memory = 0
-        """Millicores and MB of lobbies that were made since, and all of them together."""
+        """CPU (millicores) and memory (MB) of lobbies that the runtime has not counted yet."""
         self._source = source
         self._servers = source.processes
         self._namespaces = namespaces
@@ -122,29 +113,27 @@ class RuntimeConnection:
         self._open_requests = 0
         self._last_request_s = -RUNTIME_TIMEOUT_S
         self.capacity = pb.Capacity()
-        """What it said last that it can run."""
+        """Capacity in the last request of the runtime."""
         self._first_request = asyncio.Event()
         self._expected_since_s: float | None = None
         self.on_lobby_crashed: Callable[[Lobby], None] = lambda lobby: None
-        """Called with each lobby whose process ended by itself and not well: before it was ready, before anybody had a
-        place there, or with an error. Lobbies that the engine ends by itself are not among them.
-        """
+        """Called for a process that exits before it is ready, unused, or with an error."""
         self._crashes: set[bytes] = set()
-        """Those whose end the disk did not take: it is told again, and is one crash."""
+        """Crashes with an exit that could not be stored. The runtime reports them again."""
         self.wait_server_served: Callable[[bytes, FetchLeasedPorts], Awaitable[LeasedPorts]] = (
             lambda _, ask: ask()
         )
-        """The ports of a server once they are served; until then they may become others."""
+        """Returns the ports of a server once edge-guard serves them."""
         self.http_address = self.grpc_address = ""
-        """Where the doors listen, which game servers are told; empty before they do."""
+        """Public addresses for game servers. Empty until the servers listen."""
 
     def set_tiers(self, tiers: Mapping[str, tuple[int, int]]) -> None:
-        """Millicores and MB, by name. One that is not there takes no room."""
+        """Sets millicores and MB by tier name. An unknown tier needs no capacity."""
         self._tiers = tiers
 
     @property
     def is_connected(self) -> bool:
-        """Whether somebody would start what is made now."""
+        """Whether a runtime that can start lobbies is connected."""
         return bool(self.capacity.kinds) and self._is_requesting
 
     @property
@@ -152,25 +141,25 @@ class RuntimeConnection:
         return self._open_requests > 0 or _now_s() - self._last_request_s <= RUNTIME_TIMEOUT_S
 
     def expect_runtime(self) -> None:
-        """The data plane is about to serve: whoever starts processes will ask in a moment."""
+        """Called before the public servers open: a runtime should connect soon."""
         self._expected_since_s = _now_s()
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known if somebody starts processes: after a start nobody has asked yet."""
+        """Whether a runtime has connected, or had the time to."""
         if self._first_request.is_set() or self._expected_since_s is None:
             return True
         return _now_s() - self._expected_since_s > RUNTIME_TIMEOUT_S
 
     async def wait_until_known(self) -> None:
-        """Waits until somebody asked, or nobody did for three seconds."""
+        """Waits until a runtime connects, at most three seconds after the start."""
         if self._expected_since_s is not None and not self.is_known:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._expected_since_s + RUNTIME_TIMEOUT_S - _now_s()):
                     await self._first_request.wait()
 
     def can_start(self, tier: str) -> bool:
-        """Whether somebody would start a lobby of this tier now."""
+        """Whether the runtime has capacity for a lobby of this tier."""
         if not self.is_connected:
             return False
         cpu_millicores, memory_mb = self._tiers.get(tier, (0, 0))
@@ -178,14 +167,14 @@ class RuntimeConnection:
         return cpu_millicores <= free_cpu and memory_mb <= free_memory
 
     def _free(self) -> tuple[int, int]:
-        """What was free, without what was made since. Each lobby is counted once, however often this is asked."""
+        """Returns the reported free capacity minus lobbies created since."""
         self._counted_sequence, _, lobbies, gone = self._servers.wanted_since(
             self._counted_sequence
         )
         for lobby_id in gone:
             self._count(lobby_id, (0, 0))
         for lobby_id, is_stopping in lobbies:
-            # One that stops has its room until its process is over, or is never begun.
+            # A stopping lobby still counts in the runtime until its process ends.
             self._count(lobby_id, (0, 0) if is_stopping else self._resources_of(lobby_id))
         capacity = self.capacity
         return (
@@ -201,13 +190,12 @@ class RuntimeConnection:
         self._new_memory += room[1] - before[1]
 
     def _reset_counts(self, after: int) -> None:
-        """What is free was said by somebody who knows of lobbies up to here."""
+        """Restarts the count: the runtime knows all lobbies up to this sequence number."""
         self._counted_sequence = after
         self._new_lobbies.clear()
         self._new_cpu = self._new_memory = 0
 
     def _resources_of(self, lobby_id: bytes) -> tuple[int, int]:
-        """What it will take once whoever starts processes has heard of it."""
         lobby = self._source.lobby(lobby_id)
         if lobby is None or lobby.is_ready:
             return 0, 0
@@ -217,14 +205,13 @@ class RuntimeConnection:
     def _configuration_of(
         self, lobby: Lobby
     ) -> tuple[ResolvedNamespace | None, ResolvedMode | None]:
-        """Namespace and mode as they were when it was made; None: it is not to be started any more."""
         if not self._namespaces.is_known(lobby.namespace):
             return None, None
         namespace = self.previous_versions.of(lobby, self._namespaces.resolved(lobby.namespace))
         return namespace, namespace.modes.get(lobby.mode) if namespace else None
 
     def describe(self) -> str:
-        """For operators."""
+        """Describes the runtime for operators."""
         if not self._is_requesting:
             return "nobody is connected who starts game servers"
         kinds = ", ".join(self.capacity.kinds) or "nothing"
@@ -234,7 +221,7 @@ class RuntimeConnection:
         return f"{told}; unenforced: {unenforced}" if unenforced else told
 
     async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse:
-        """What is new to whoever asks, at once or when there is something, at most `wait_ms` later."""
+        """Returns changes of the desired lobbies, after at most `wait_ms`."""
         _require_valid(request)
         self.previous_versions.forget()
         self.capacity = request.capacity
@@ -247,7 +234,7 @@ class RuntimeConnection:
             while True:
                 sequence, is_complete, lobbies, gone = self._servers.wanted_since(after)
                 left_s = end_s - _now_s()
-                # Who knows nothing yet is told at once that there is nothing.
+                # The first request is answered at once, even without lobbies.
                 if lobbies or gone or after == 0 or request.unspecified or left_s <= 0:
                     break
                 await self._source.wait_for_batch(min(left_s, _POLL_INTERVAL_S))
@@ -267,14 +254,15 @@ class RuntimeConnection:
         )
 
     async def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
-        """What became of lobbies, in order for each of them. Those that are over already are no error. Raises
-        STORAGE_FULL.
+        """Applies reports about lobby processes, in order for each lobby. Ignores ended lobbies.
+
+        Raises STORAGE_FULL.
         """
         _require_valid(request)
         by_lobby: dict[str, list[pb.LobbyReport]] = {}
         for report in request.reports:
             by_lobby.setdefault(report.lobby_id, []).append(report)
-        # Together: each of them waits until it is durable, and one sync is for all.
+        # Together, so that one journal sync covers all.
         taken = await asyncio.gather(
             *map(self._apply_reports, by_lobby.values()), return_exceptions=True
         )
@@ -284,8 +272,9 @@ class RuntimeConnection:
         return pb.ReportResponse()
 
     async def lease(self, request: pb.LeaseRequest) -> pb.LeaseResponse:
-        """Ports of a dynamic server, which edge-guard serves. Raises PORTS_EXHAUSTED, STORAGE_FULL, OVERLOADED, IN_USE
-        for one whose lease has ended.
+        """Leases ports for a dynamic server and waits until edge-guard serves them.
+
+        Raises PORTS_EXHAUSTED, STORAGE_FULL, OVERLOADED, and IN_USE after the lease has ended.
         """
         _require_valid(request)
         owner = raw_id(request.server_id)
@@ -308,7 +297,7 @@ class RuntimeConnection:
         return pb.LeaseResponse(ports=ports)
 
     async def place_server(self, request: pb.PlaceServerRequest) -> pb.PlaceServerResponse:
-        """Where its process listens. Raises SERVER_NOT_FOUND, STORAGE_FULL."""
+        """Sets where the server's process listens. Raises SERVER_NOT_FOUND, STORAGE_FULL."""
         _require_valid(request)
         await self._servers.set_backends(
             raw_id(request.server_id), _backends(request.backends.items())
@@ -316,13 +305,12 @@ class RuntimeConnection:
         return pb.PlaceServerResponse()
 
     async def end_lease(self, request: pb.EndLeaseRequest) -> pb.EndLeaseResponse:
-        """It is over. Repeats change nothing. Raises STORAGE_FULL."""
+        """Ends the lease of a server. Repeated calls change nothing. Raises STORAGE_FULL."""
         _require_valid(request)
         await self._servers.end_lease(raw_id(request.server_id))
         return pb.EndLeaseResponse()
 
     async def leases(self, request: pb.LeasesRequest) -> pb.LeasesResponse:
-        """Who has ports."""
         return pb.LeasesResponse(server_ids=map(format_uuid, self._servers.leased_servers()))
 
     async def _apply_reports(self, reports: Iterable[pb.LobbyReport]) -> None:
@@ -347,7 +335,9 @@ class RuntimeConnection:
                 raise ServiceError("BODY_INVALID", "Say what became of the lobby.")
 
     def _detect_crash(self, lobby_id: bytes, code: int | None) -> None:
-        """First: the supply looks as soon as it has ended, which is before who tells of it goes on."""
+        """Runs before the exit is applied, because the scaler reacts as soon as the lobby has
+        ended.
+        """
         lobby = self._source.lobby(lobby_id)
         if lobby is None:
             self._crashes.discard(lobby_id)
@@ -358,8 +348,8 @@ class RuntimeConnection:
             self.on_lobby_crashed(lobby)
 
     def _has_finished(self, lobby: Lobby, code: int | None) -> bool:
-        """Whether one that ends by itself with this code did what it was for. One that nobody had a place in did not:
-        the next one would do the same at once.
+        """Whether the exit is regular. An unused lobby is not: its replacement would exit at once
+        too.
         """
         if code != 0 or not lobby.is_ready:
             return False
@@ -374,7 +364,7 @@ class RuntimeConnection:
         for lobby_id, is_stopping in lobbies:
             lobby = self._source.lobby(lobby_id)
             if lobby is None:
-                continue  # it ended since, and is among those that are gone next time
+                continue  # it ended meanwhile, and the next response lists it as gone
             is_starting = not (is_stopping or lobby.is_ready)
             is_later = is_starting and specs_bytes >= SPECS_BYTES_MAX
             spec = self._spec(lobby) if is_starting and not is_later else None
@@ -393,7 +383,6 @@ class RuntimeConnection:
         return told
 
     def _spec(self, lobby: Lobby) -> pb.LobbySpec | None:
-        """All that a start needs; None when it is not to be started any more."""
         namespace, mode = self._configuration_of(lobby)
         token = self._servers.lobby_token(lobby.id)
         if namespace is None or mode is None or token is None:

@@ -1,7 +1,8 @@
-"""Configuration from a file, for running without a control plane: the feeder with source epoch 0.
+"""Feeds namespaces from a JSON file, for a service without a control plane.
 
-A change counts when the namespace's `revision` is greater than before. The feeder speaks to the
-data plane as a control plane would. What the file looks like is in `feed_document`.
+`namespaces` lists `hosting.internal.v1.NamespaceConfiguration` messages, `removed` lists
+`namespace_id` and `revision`. A change takes effect if its `revision` is greater than before.
+Environment tokens are stored as hashes.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from pyservice.pb.hosting.internal.v1 import feed_pb2
 
 SOURCE_EPOCH: Final = 0
 _DEFAULT_LIMITS: Final = {"lobby_count_max": 512, "max_players": 256}
-"""mm-config of a new namespace (decisions 4)."""
+"""Defaults of a new namespace."""
 _HEX_HASH = re.compile(r"[0-9a-f]{64}")
-# The JSON form of a proto takes both names of a field.
+# The JSON form of a proto accepts both names of a field.
 _TOKEN_FIELDS: Final = ("environment_tokens", "environmentTokens")
 _ID_FIELDS: Final = ("namespace_id", "namespaceId")
 
 
 class FeedDocumentError(Exception):
-    """The file cannot be used. `problems` has a line for each reason."""
+    """The feed file is unusable. `problems` has a line for each reason."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -46,21 +47,16 @@ class FeedDocumentError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FeedFileContent:
-    """What the file says."""
-
     configurations: tuple[pb.NamespaceConfiguration, ...]
     removals: tuple[feed_pb2.RemoveRequest, ...]
 
 
 def read_feed_file(path: Path) -> FeedFileContent:
-    """The file as messages. Raises FeedDocumentError; what the data plane would refuse is not known
-    here.
-    """
+    """Parses the file without validating the configurations. Raises FeedDocumentError."""
     return _parse(_document(load_feed_file(path)))
 
 
 def load_feed_file(path: Path) -> bytes:
-    """The file as it is. Raises FeedDocumentError."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -68,15 +64,16 @@ def load_feed_file(path: Path) -> bytes:
 
 
 def replace_feed_file(path: Path, content: bytes) -> None:
-    """Puts other content into the file, whole and durable, with its mode kept. Raises OSError."""
+    """Replaces the content durably and keeps the file mode. Raises OSError."""
     write_file(path, content, stat.S_IMODE(path.stat().st_mode))
 
 
 def with_environment_token(
     content: bytes, namespace_id: str, token: Mapping[str, Any]
 ) -> tuple[bytes, pb.NamespaceConfiguration]:
-    """The file with the token in it and the revision counted up, and the changed namespace. Raises
-    FeedDocumentError with the problems of this namespace alone; the others stay as they are.
+    """Returns the file content with the token and the next revision, and the changed namespace.
+
+    Raises FeedDocumentError for problems of this namespace only.
     """
     document = _document(content)
     found = [
@@ -94,7 +91,7 @@ def with_environment_token(
     fields[name] = [*(fields.get(name) or ()), token]
     fields["revision"] = before.revision + 1
     changed = _configuration(path, fields)
-    # Half a surrogate pair, which JSON can name, is no UTF-8.
+    # JSON can contain lone surrogates, which UTF-8 cannot encode.
     text = json.dumps(document, indent=2, ensure_ascii=False)
     return text.encode(errors="backslashreplace") + b"\n", changed
 
@@ -154,7 +151,7 @@ def _twice(path: str) -> str:
 def _objects(
     document: Mapping[str, Any], field: str, problems: list[str]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """The objects of a list, each with where it is."""
+    """Returns the objects of a list with their paths."""
     value = document.get(field, [])
     if not isinstance(value, list):
         problems.append(f"{field}: has to be a list")
@@ -189,7 +186,7 @@ def _read_message(
 
 
 def _with_proto_hash(token: Any) -> Any:
-    """People and `sha256sum` write hex; in the JSON form of a proto bytes are base64."""
+    """Accepts hex as `sha256sum` prints it. The JSON form of a proto has base64."""
     text = token.get("sha256") if isinstance(token, dict) else None
     if not isinstance(text, str) or not _HEX_HASH.fullmatch(text):
         return token
@@ -204,25 +201,23 @@ _log = get_logger("feed")
 
 
 class FeedClient(Protocol):
-    """The data plane, as a feeder sees it. Raises ServiceError when it cannot take anything now."""
+    """Configuration feed over the admin socket. Raises ServiceError if it cannot apply anything
+    now.
+    """
 
     async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse: ...
     async def remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse: ...
 
 
 class LocalFeed(Protocol):
-    """The same data plane in this process: it says beforehand what it would take, and whether it
-    took something is never in doubt.
-    """
+    """Configuration feed in this process, which can also check a change in advance."""
 
     async def check(self, configuration: pb.NamespaceConfiguration) -> feed_pb2.ApplyResponse: ...
     async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse: ...
 
 
 class StaticFeed:
-    """Feeds the file: at the start and again on `reload`. What cannot be taken for the moment is
-    tried again and again. Tokens are added to the file and fed at once.
-    """
+    """Feeds the file at the start and after each `reload`. Retries what fails."""
 
     def __init__(
         self, path: Path, client: FeedClient, local: LocalFeed, retry_s: float = _RETRY_S
@@ -237,31 +232,31 @@ class StaticFeed:
         self._lock = asyncio.Lock()
         self._unreadable: list[str] = []
         self._refused: list[tuple[str, str]] = []
-        """Namespace id and a line."""
+        """Namespace id and message."""
         self._pending: deque[Message] = deque()
-        """Read, and neither taken nor refused yet."""
+        """Neither applied nor refused yet."""
         self._blocked_by = ""
-        """Code of what the last attempt met, empty when it met nothing."""
+        """Error code of the last attempt, or empty."""
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why the last reading has not had its full effect; for /readyz."""
+        """Returns for /readyz why the file is not fully applied."""
         waiting = (
             f"{_name(message)}: is not taken yet: {self._blocked_by}" for message in self._pending
         )
         return (*self._unreadable, *(line for _, line in self._refused), *waiting)
 
     def reload(self) -> None:
-        """Reads the file again, soon."""
+        """Schedules another read of the file."""
         self._is_fed.clear()
         self._is_reload_due.set()
 
     async def wait_fed(self) -> None:
-        """Returns when the file was read and the first attempt to feed it is over."""
+        """Returns after the first attempt to feed the file."""
         await self._is_fed.wait()
 
     async def run(self) -> None:
-        """Feeds whenever it is wanted, and the rest again and again, until cancelled."""
+        """Feeds the file until cancelled."""
         try:
             while True:
                 is_wanted = await self._next()
@@ -272,17 +267,17 @@ class StaticFeed:
                 if not self._is_reload_due.is_set():
                     self._is_fed.set()
         finally:
-            # However this ends, nobody waits for it: what is held is good.
+            # Releases waiting callers however this ends: the stored configuration is valid.
             self._is_fed.set()
 
     async def add_environment_token(
         self, namespace_id: str, token_id: str, sha256: bytes, expires_ms: int | None = None
     ) -> None:
-        """Writes the hash into the file, revision + 1, and feeds this namespace alone: the others
-        of the file have no say. Raises ServiceError; then the file is as it was and the token is
-        not good.
+        """Adds the token hash to the file and feeds this namespace. Raises ServiceError.
+
+        After an error, the file is as before and the token is invalid.
         """
-        # Who asked may go away; the file and what is held must not part.
+        # Shielded: after a cancellation, file and applied configuration must still match.
         token: dict[str, Any] = {"token_id": token_id, "sha256": sha256.hex()}
         if expires_ms is not None:
             token["expires_ms"] = expires_ms
@@ -320,16 +315,16 @@ class StaticFeed:
             if await asyncio.to_thread(static_feed.load_feed_file, self._path) != before:
                 await self._write(before)
         except (FeedDocumentError, ServiceError) as error:
-            # Nobody has the token; its hash is of no use to anybody.
+            # The token was never returned, so its hash is harmless.
             _log.error("hash not taken out of the feed file", token_id=token_id, error=str(error))
 
     def _drop_pending(self, namespace_id: str) -> None:
-        """A newer configuration of the namespace was taken than what was read of it."""
+        """Drops outdated messages and problems of the namespace."""
         self._refused = [line for line in self._refused if line[0] != namespace_id]
         self._pending = deque(one for one in self._pending if _namespace_id(one) != namespace_id)
 
     async def _next(self) -> bool:
-        """Waits for something to do: True to read the file, False to try the rest again."""
+        """Waits for work. Returns True to read the file, False to retry pending messages."""
         try:
             async with asyncio.timeout(self._retry_s if self._pending else None):
                 await self._is_reload_due.wait()
@@ -342,7 +337,7 @@ class StaticFeed:
         try:
             content = await asyncio.to_thread(static_feed.read_feed_file, self._path)
         except FeedDocumentError as error:
-            # What was read before goes on being fed.
+            # Keep feeding the content that was read before.
             self._unreadable = [f"{self._path}: {problem}" for problem in error.problems]
             for problem in self._unreadable:
                 _log.error("static feed refused", problem=problem)
@@ -355,14 +350,14 @@ class StaticFeed:
         )
 
     async def _feed(self) -> None:
-        """Feeds the rest until something cannot be taken now; what was refused is told."""
+        """Feeds pending messages until one fails."""
         met = ""
         while self._pending and not met:
             message = self._pending[0]
             try:
                 problems = await self._send(message)
             except ServiceError as error:
-                # Behind the others: one that is never taken holds up none of them.
+                # Moved to the end, so that it does not block the others.
                 self._pending.rotate(-1)
                 met = error.code
             else:
@@ -375,7 +370,7 @@ class StaticFeed:
         self._blocked_by = met
 
     async def _send(self, message: Message) -> list[str]:
-        """Feeds one message; the problems when it was refused."""
+        """Feeds one message and returns its problems."""
         if isinstance(message, feed_pb2.ApplyRequest):
             return _problems(message, await self._client.apply(message))
         return _problems(message, await self._client.remove(message))
@@ -413,7 +408,7 @@ def _namespace_id(message: Message) -> str:
 
 
 def _name(message: Message) -> str:
-    """What people know it by: `game/namespace`, or the id of one that is to be removed."""
+    """Returns `game/namespace`, or the id for a removal."""
     if isinstance(message, feed_pb2.ApplyRequest):
         configuration = message.configuration
         return f"{configuration.game.name_id}/{configuration.name_id}"

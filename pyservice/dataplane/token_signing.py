@@ -1,6 +1,6 @@
-"""What administrative commands ask of the running data plane: the handlers of
-`hosting.internal.v1.Admin`. Making tokens of a namespace, rotating keys; who may ask is the admin
-socket's matter.
+"""Creates and signs namespace tokens, and rotates the MAC keys that sign them.
+
+Implements `hosting.internal.v1.Admin` and `hosting.internal.v1.Signing`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ from pyservice.schema.validation import validate
 _log = get_logger("pyservice.keys")
 
 
-class KeyRing(Protocol):
-    """What signs and verifies with the ring."""
-
+class SigningKeys(Protocol):
     def add_key(self, key_id: int, secret: bytes) -> None: ...
     def drop_key(self, key_id: int) -> bool: ...
     def key_ids(self) -> list[int]: ...
@@ -39,7 +37,7 @@ class KeyRing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RotatedKeys:
-    """Numbers of keys: the one that signs, those that verify beside it, those that are gone."""
+    """Key ids: the signing key, other valid keys, and deleted keys."""
 
     current: int
     kept: list[int]
@@ -47,17 +45,22 @@ class RotatedKeys:
 
 
 class KeyRotation:
-    """Rotates the ring of a data directory whose engine runs here; one rotation at a time."""
+    """Rotates the MAC keys of a data directory, one rotation at a time."""
 
-    def __init__(self, data_dir: Path, signer: KeyRing) -> None:
+    def __init__(self, data_dir: Path, signer: SigningKeys) -> None:
         self._data_dir = data_dir
         self._signer = signer
         self._turn = asyncio.Lock()
         self._running: asyncio.Task[RotatedKeys] | None = None
 
     async def rotate(self, *, drop_unused: bool) -> RotatedKeys:
-        """Raises STORAGE_FULL; then the ring is as before, or has the new key and dropped none."""
-        # A client that goes away must not leave the file with a key that does not sign.
+        """Creates a new signing key. With `drop_unused`, deletes old keys that the engine does not
+        need.
+
+        The engine has no record of pub_ and dev_ tokens, so only an administrator may drop keys.
+        Raises STORAGE_FULL. Then the ring is unchanged, or has the new key and dropped none.
+        """
+        # Shielded: a cancelled caller must not leave a stored key that does not sign.
         self._running = asyncio.create_task(self._rotate(drop_unused))
         return await asyncio.shield(self._running)
 
@@ -79,7 +82,7 @@ class KeyRotation:
         return RotatedKeys(ring.current_key, kept, dropped)
 
     async def _drop(self, current: int) -> list[int]:
-        # An older key signs nothing new: what is in use of them only becomes less.
+        # An old key signs nothing new, so a key that is unused now stays unused.
         needed = {current, *self._signer.keys_in_use()}
         unused = sorted(set(self._signer.key_ids()) - needed)
         if unused:
@@ -88,21 +91,21 @@ class KeyRotation:
 
 
 class TokenSigner(Protocol):
-    """The engine's keys. The same ids make the same token."""
+    """Signs with the engine's keys. The same ids give the same token."""
 
     def public_token(self, namespace_id: bytes, token_id: bytes) -> str: ...
     def development_token(self, namespace_id: bytes, token_id: bytes, expires_ms: int) -> str: ...
 
 
 class TokenSigning:
-    """Tokens of namespaces that are held."""
+    """Signs tokens for the control plane, which has no MAC keys."""
 
     def __init__(self, namespaces: NamespaceIndex, signer: TokenSigner) -> None:
         self._namespaces = namespaces
         self._signer = signer
 
     async def sign(self, request: signing_pb2.SignTokenRequest) -> signing_pb2.SignTokenResponse:
-        """The token of an id. Raises NAMESPACE_NOT_FOUND."""
+        """Returns the signed token. Raises NAMESPACE_NOT_FOUND."""
         problems = validate(request)
         if problems:
             raise ServiceError("BODY_INVALID", errors=problems)
@@ -121,13 +124,11 @@ _SECRET_BYTES: Final = 32
 
 
 class PublicTokenSigner(Protocol):
-    """What signs with the ring."""
-
     def public_token(self, namespace: bytes, token_id: bytes) -> str: ...
 
 
 class EnvironmentTokenStore(Protocol):
-    """Where hashes of env_ tokens are written, so that they are fed and stay."""
+    """Stores hashes of env_ tokens and feeds them."""
 
     async def add_environment_token(
         self, namespace_id: str, token_id: str, sha256: bytes, expires_ms: int | None
@@ -135,7 +136,7 @@ class EnvironmentTokenStore(Protocol):
 
 
 class TokenAdministration:
-    """Makes tokens. A token is told once, in the answer, and nowhere kept."""
+    """Handles administrative commands. A token is returned once and never stored."""
 
     def __init__(
         self,
@@ -145,7 +146,7 @@ class TokenAdministration:
         rotation: KeyRotation,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """`tokens` None: a control plane feeds, and makes the env_ tokens."""
+        """`tokens` is None if a control plane creates env_ tokens."""
         self._rotation = rotation
         self._now_ms = now_ms
         self._namespaces = namespaces
@@ -156,7 +157,7 @@ class TokenAdministration:
     async def create_token(
         self, request: admin_pb2.CreateTokenRequest
     ) -> admin_pb2.CreateTokenResponse:
-        """A token of a namespace, good when the answer is there. Raises NAMESPACE_NOT_FOUND."""
+        """Creates a token that is valid at once. Raises NAMESPACE_NOT_FOUND."""
         problems = validate(request)
         if problems:
             raise ServiceError("BODY_INVALID", errors=problems)
@@ -180,7 +181,7 @@ class TokenAdministration:
     async def rotate_keys(
         self, request: admin_pb2.RotateKeysRequest
     ) -> admin_pb2.RotateKeysResponse:
-        """A new key signs when the answer is there (decisions 3, Keys). Raises STORAGE_FULL."""
+        """Rotates the MAC keys. Raises STORAGE_FULL."""
         rotated = await self._rotation.rotate(drop_unused=request.drop_unused)
         return admin_pb2.RotateKeysResponse(
             current_key=rotated.current, kept_keys=rotated.kept, dropped_keys=rotated.dropped
