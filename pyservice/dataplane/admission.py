@@ -130,7 +130,6 @@ class Admission:
                 if namespace.admission_rules is not None:
                     modes = await attempt.find(namespace.admission_rules, candidates.modes)
                     candidates = FindCandidates(modes, candidates.regions)
-                # Repeat if the configuration changed during the checks.
                 if self._namespaces.resolved(caller.namespace_id) is namespace:
                     return AdmissionResult(namespace, candidates)
 
@@ -196,7 +195,6 @@ class Admission:
                     )
                     join_rules = namespace.admission_rules.join(lobby.version, lobby.mode)
                     await attempt.join(join_rules.captcha, join_rules.verification, lobby.mode)
-                # The engine reports a lobby that ended during the checks.
                 if self._namespaces.resolved(caller.namespace_id) is namespace:
                     return AdmissionResult(namespace)
 
@@ -329,7 +327,6 @@ class _AdmissionAttempt:
         self._passed_captchas.add(rule)
 
     async def _verify_modes(self, rules: Mapping[str, VerificationRule]) -> None:
-        """Verifies all modes at the same time. The first failure cancels the others."""
         open_rules = [item for item in rules.items() if item not in self._verdicts]
         tasks = [
             asyncio.create_task(self._verification.allows(rule, mode, self.details))

@@ -35,11 +35,11 @@ class CaptchaPasses(Protocol):
         stored.
         """
 
-    async def record_pass(self, namespace: bytes, address: bytes, deadline: float | None) -> None:
-        """Stores a pass and resets the request count. Returns once it is durable."""
+    async def record_pass(
+        self, namespace: bytes, address: bytes, deadline: float | None
+    ) -> None: ...
 
-    def record_request(self, namespace: bytes, address: bytes) -> None:
-        """Counts one request that used the stored pass."""
+    def record_request(self, namespace: bytes, address: bytes) -> None: ...
 
 
 class CaptchaCheck:

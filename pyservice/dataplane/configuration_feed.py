@@ -80,7 +80,6 @@ def _retired(version: configuration_pb2.Version, now_ms: int) -> configuration_p
 
 
 def admission_rules_only(version: configuration_pb2.Version) -> configuration_pb2.Version:
-    """Returns the version reduced to what its existing lobbies need."""
     kept = configuration_pb2.Version(
         version_id=version.version_id, display_name=version.display_name
     )
@@ -124,7 +123,6 @@ _ON_LOOP_BYTES_MAX: Final = 16 * 1024
 """Validation of this size blocks the loop for one to two milliseconds."""
 _VALID_DIGESTS_MAX: Final = 1_024
 _DURABLE_TIMEOUT_S: Final = 5.0
-"""The sender retries if the journal takes longer."""
 
 _log = get_logger("feed")
 
@@ -179,9 +177,7 @@ class ConfigurationFeed:
         self._now_s = now_s
         self._orders: dict[str, FeedOrder] = {}
         self._valid_digests: OrderedDict[str, bytes] = OrderedDict()
-        """Digest of the last message that passed `own_problems`, by namespace."""
         self._held_response: pb.HeldResponse | None = None
-        """Cached response of `held`."""
         self.live_lobbies: LiveLobbies = NoLiveLobbies()
         """Must be set before the first message."""
         self.on_namespace_changed: Callable[[bytes], None] = lambda namespace_id: None
@@ -260,7 +256,6 @@ class ConfigurationFeed:
         return answers
 
     def _size(self, item: pb.ManyItem) -> int:
-        """Returns the bytes to process: the message and the stored configuration."""
         return item.ByteSize() + self._namespaces.size(item.configuration.namespace_id)
 
     def _decide_some(self, items: Sequence[pb.ManyItem]) -> list[_Decision]:
@@ -344,7 +339,6 @@ class ConfigurationFeed:
             return pb.RemoveResponse(removed=pb.Removed())
 
     async def _store_all(self, several: Sequence[_Decision]) -> None:
-        """Stores accepted items, then applies them."""
         taken = [(one.order, one.prepared) for one in several if one.prepared is not None]
         if not taken:
             return
@@ -405,7 +399,6 @@ def _order(configuration: configuration_pb2.NamespaceConfiguration) -> FeedOrder
 def _with_retained(
     configuration: configuration_pb2.NamespaceConfiguration, retention: RetainedVersions
 ) -> configuration_pb2.NamespaceConfiguration:
-    """Returns a copy with retained versions. The caller owns the original."""
     copy = configuration_pb2.NamespaceConfiguration()
     copy.CopyFrom(configuration)
     del copy.retained_versions[:]
@@ -414,7 +407,6 @@ def _with_retained(
 
 
 def _claims(configuration: configuration_pb2.NamespaceConfiguration) -> set[Hashable]:
-    """Returns the keys that must be unique across namespaces."""
     return {
         configuration.namespace_id,
         (configuration.game.name_id, configuration.name_id),

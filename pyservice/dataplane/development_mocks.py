@@ -41,10 +41,7 @@ class MockTokens(Protocol):
     async def consume_mock(
         self, namespace: bytes, token_id: bytes, player_token: str, deadline: float | None
     ) -> None:
-        """Marks the token as used, durably.
-
-        Raises PLAYER_TOKEN_INVALID, PLAYER_TOKEN_CONSUMED, PLAYER_TOKEN_EXPIRED, STORAGE_FULL.
-        """
+        """Marks the token as used, durably."""
 
 
 Idempotency = Callable[[bytes, str | None, str, bytes], bytes | None]
@@ -52,8 +49,6 @@ Idempotency = Callable[[bytes, str | None, str, bytes], bytes | None]
 
 
 class MockOperations:
-    """Mock handlers for game clients and lobby servers."""
-
     def __init__(
         self, namespaces: NamespaceIndex, tokens: MockTokens, idempotency: Idempotency
     ) -> None:
@@ -79,7 +74,6 @@ class MockOperations:
     async def create(
         self, request: pb.CreateLobbyRequest, caller: Caller
     ) -> pb.CreateLobbyResponse:
-        """Returns the mock lobby with the ports of the mode. Raises as `find` does."""
         ports = self._ports(caller, [request.game_mode])
         tokens = self._player_tokens("create", request, caller)
         return _fill(pb.CreateLobbyResponse(), ports, tokens)
@@ -87,7 +81,6 @@ class MockOperations:
     async def list_lobbies(
         self, request: pb.ListLobbiesRequest, caller: Caller
     ) -> pb.ListLobbiesResponse:
-        """Lists the mock lobby in the first listable mode."""
         modes = self._namespaces.resolved(caller.namespace_id).modes
         listable = sorted(name for name, mode in modes.items() if mode.is_listable)
         answer = pb.ListLobbiesResponse(
@@ -152,7 +145,6 @@ class MockOperations:
     def _player_tokens(
         self, operation: str, request: PlacementRequest, caller: Caller
     ) -> list[str]:
-        """Returns a token for each player. A repeated request gets the same tokens."""
         message = request.SerializeToString(deterministic=True)
         key = caller.call.idempotency_key
         seed = self._idempotency(caller.identity, key, operation, message)
@@ -185,7 +177,6 @@ class MockOperations:
         return ports
 
     def _made(self, caller: Caller) -> configuration_pb2.DevelopmentToken:
-        """Returns the settings with which the dev_ token was created."""
         configuration = self._namespaces.configuration(caller.namespace_id)
         text = format_uuid(_token_id(caller))
         for token in configuration.development_tokens if configuration else ():

@@ -23,18 +23,15 @@ from pyservice.pb.hosting.internal.v1 import routes_pb2 as pb
 from pyservice.schema.validation import validate
 
 LOBBY_SERVED_TIMEOUT_S: Final = 10.0
-"""How long `ready` waits for the ports of a lobby."""
 
 SERVER_SERVED_TIMEOUT_S: Final = 5.0
 """How long a new dynamic server waits for its ports. The control plane waits 10 s."""
 
 EDGE_TIMEOUT_S: Final = 3.0
-"""Edge-guard counts as connected for this long after its last request."""
 
 _POLL_INTERVAL_S: Final = 0.25
 
 _RETRYABLE_CODES: Final = frozenset({"PORTS_EXHAUSTED", "STORAGE_FULL"})
-"""Errors that may disappear, so that a port is tried again."""
 
 _log = get_logger("routes")
 
@@ -50,7 +47,6 @@ class EdgeRoutes:
     """Sends one edge-guard its routes and records which ports it serves."""
 
     def __init__(self, source: RoutesEngine, player_addresses: PlayerAddresses, epoch: int) -> None:
-        """`epoch` grows with each start of the data plane on one directory."""
         self._source = source
         self._servers = source.processes
         self._player_addresses = player_addresses
@@ -59,7 +55,6 @@ class EdgeRoutes:
         self._served: dict[bytes, dict[tuple[str, int], int]] = {}
         """Back-end port (0: none) of each bound port, by owner, port name and number."""
         self._question = 0
-        """Newest request number of this instance."""
         self._open_requests = 0
         self._last_request_s = -EDGE_TIMEOUT_S
         self._waiters: dict[bytes, list[asyncio.Event]] = {}
@@ -69,7 +64,6 @@ class EdgeRoutes:
         """Refused ports without a replacement yet, by owner and port name."""
 
     def describe(self) -> str:
-        """Describes the connection to edge-guard for operators."""
         if _now_s() - self._last_request_s > EDGE_TIMEOUT_S and not self._open_requests:
             return "does not ask for routes; those that it has it serves"
         return f"serves {sum(map(len, self._served.values()))} ports"
@@ -91,7 +85,6 @@ class EdgeRoutes:
             self._question = 0
         self._question = max(self._question, request.question)
         await self._apply_outcomes(request)
-        # A version is valid only within its epoch, and only for an instance with known ports.
         after = 0 if is_new or request.epoch != self._epoch else request.version
         self._open_requests += 1
         try:
@@ -172,9 +165,6 @@ class EdgeRoutes:
         return wanted <= self._served.get(owner, {}).keys()
 
     def _are_forwarded(self, owner: bytes, ports: LeasedPorts) -> bool:
-        """Whether each bound port forwards to its back end. A port without a back end counts as
-        forwarded.
-        """
         wait_lobby_served = self._served.get(owner, {})
         return self._are_bound(owner, ports) and all(
             wait_lobby_served[port.name, port.number] == port.backend[1]
@@ -191,7 +181,6 @@ class EdgeRoutes:
 
     async def _apply_outcome(self, outcome: pb.Outcome, question: int) -> None:
         if question < self._question:
-            # Outdated: a newer request repeats this outcome.
             return
         owner = raw_id(outcome.owner_id)
         match outcome.kind:
@@ -229,7 +218,6 @@ class EdgeRoutes:
             event.set()
 
     async def _retry_refused(self, owner: bytes) -> bool:
-        """Retries refused ports. Returns whether some need another attempt."""
         refused = self._refused_ports.get(owner, {})
         await asyncio.gather(*(self._replace_port(owner, outcome) for outcome in refused.values()))
         return bool(self._refused_ports.get(owner)) and self._is_replaceable(owner)

@@ -126,7 +126,6 @@ class Engine:
             native, self._commands.run_durable, self._waiter.wait_durable
         )
         self.processes = ProcessCommands(native.servers(), self._commands)
-        # Synchronous calls of the native engine.
         self.lobby = native.lobby
         self.lobby_of_token = native.lobby_of_token
         self.public_token = native.public_token
@@ -172,7 +171,6 @@ class Engine:
     def idempotency(
         self, identity: bytes, key: str | None, operation: str, message: bytes
     ) -> bytes | None:
-        """Returns the hash that identifies a repeated request, or None without an idempotency key."""
         if key is None:
             return None
         return self._native.idempotency(identity, key.encode(), operation, message)
@@ -274,7 +272,6 @@ class Engine:
         deadline: float | None,
         channels: Sequence[bytes] = (),
     ) -> Placed:
-        """Reserves slots in the given lobby. Waits if it is starting."""
         began = perf_counter()
         try:
             placed = self._native.join(
@@ -368,7 +365,6 @@ class Engine:
         return state or b""
 
     def listed_state(self, namespace: bytes, lobby: bytes) -> bytes | None:
-        """Returns a lobby's state without waiting, or None if the lobby is gone."""
         try:
             return self._native.state([namespace], lobby)[0]
         except Refused:
@@ -423,7 +419,6 @@ class Engine:
     async def replayed_attach(
         self, idempotency: bytes | None, deadline: float | None
     ) -> tuple[bytes, str] | None:
-        """Returns what an attach got under this key, or None for an unknown key."""
         if idempotency is None:
             return None
         replayed_placement = await self._commands.run(
@@ -438,7 +433,6 @@ class Engine:
     async def detach(
         self, namespaces: Sequence[bytes], lobby: bytes, deadline: float | None
     ) -> bool:
-        """Ends an attached lobby. Returns whether this call ended it."""
         did_remove, wait = await self._commands.run(
             lambda: self._native.detach(namespaces, lobby), deadline
         )

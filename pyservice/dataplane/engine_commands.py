@@ -27,7 +27,6 @@ class Refusal(Protocol):
 
 
 def service_error(refused: Refusal, lobby: bytes) -> ServiceError:
-    """Returns the refusal as an API error. `lobby` is the affected lobby, or empty."""
     slug, context = refused.slug, refused.context
     if "limit" in context:
         reason = f"must be at most {context['limit']}"
@@ -74,7 +73,6 @@ class DurabilityWaiter(Generic[Outcome]):
         longest_hold_ms: int,
         on_woken: Callable[[], None] | None = None,
     ) -> None:
-        """`on_woken` runs after the waiting requests of a batch are resolved."""
         self._source = source
         self._on_woken = on_woken
         self._longest_hold_s = longest_hold_ms / 1000
@@ -97,7 +95,6 @@ class DurabilityWaiter(Generic[Outcome]):
             self._loop.remove_reader(self._wake_fd)
 
     async def wait_durable(self, lsn: int, deadline: float | None) -> None:
-        """Returns when the LSN is durable. Raises DEADLINE_EXCEEDED."""
         if lsn <= self.durable:
             return
         future: asyncio.Future[None] = self._running_loop().create_future()
@@ -111,7 +108,6 @@ class DurabilityWaiter(Generic[Outcome]):
             note("journal wait", began)
 
     async def wait_for_batch(self, timeout_s: float) -> None:
-        """Returns after the next durable batch or the timeout."""
         loop = self._running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._batch_waiters.append(future)
@@ -215,13 +211,10 @@ Result = TypeVar("Result")
 
 
 class CommandRunner:
-    """Runs engine commands. `deadline` is as in `engine.Engine`."""
-
     def __init__(self, waiter: DurabilityWaiter[Any]) -> None:
         self.waiter = waiter
 
     async def run_durable(self, command: Callable[[], int], deadline: float | None) -> None:
-        """Runs a command that returns only its LSN, and waits until it is durable."""
         await self.waiter.wait_durable(await self.run(command, deadline), deadline)
 
     async def run(self, command: Callable[[], Result], deadline: float | None) -> Result:
@@ -252,11 +245,9 @@ class CommandRunner:
 
 
 PortRequest = tuple[str, str, str, int, int]
-"""Name, protocol, `number` | `host` | `range`, first and last port of the range."""
 
 LeasedPorts = tuple[LeasedPort, ...]
 FetchLeasedPorts = Callable[[], Awaitable[LeasedPorts]]
-"""Returns the current ports of an owner."""
 
 
 class ProcessCommands:
@@ -268,7 +259,6 @@ class ProcessCommands:
     def __init__(self, native: NativeServers, commands: CommandRunner) -> None:
         self._native: Final = native
         self._commands: Final = commands
-        # Synchronous calls of the native engine.
         self.lobby_token = native.lobby_token
         self.wanted_since = native.wanted_since
         self.take_touched = native.take_touched
@@ -281,10 +271,7 @@ class ProcessCommands:
     async def start_idle(
         self, namespace: bytes, version: bytes, make: Make, deadline: float | None = None
     ) -> bytes:
-        """Creates an empty lobby and returns its id.
-
-        Raises MATCHMAKER_TOO_MANY_LOBBIES, PORTS_EXHAUSTED, STORAGE_FULL.
-        """
+        """Creates an empty lobby and returns its id."""
         lobby, wait = await self._commands.run(
             lambda: self._native.start_idle(namespace, version, make), deadline
         )
@@ -294,10 +281,7 @@ class ProcessCommands:
     async def stop(
         self, lobby: bytes, *, only_if_idle: bool, deadline: float | None = None
     ) -> bool:
-        """Stops a lobby. Returns whether it is stopping now.
-
-        Raises MATCHMAKER_LOBBY_NOT_FOUND, MATCHMAKER_LOBBY_STOPPED, STORAGE_FULL.
-        """
+        """Stops a lobby. Returns whether it is stopping now."""
         is_stopping, wait = await self._commands.run(
             lambda: self._native.stop(lobby, only_if_idle), deadline
         )
@@ -307,10 +291,7 @@ class ProcessCommands:
     async def exited(
         self, lobby: bytes, exit_code: int | None, deadline: float | None = None
     ) -> bool:
-        """Reports the exit of a lobby process. Returns whether this ended the lobby.
-
-        Raises MATCHMAKER_LOBBY_NOT_FOUND, STORAGE_FULL.
-        """
+        """Reports the exit of a lobby process. Returns whether this ended the lobby."""
         has_ended, wait = await self._commands.run(
             lambda: self._native.exited(lobby, exit_code), deadline
         )
@@ -341,24 +322,18 @@ class ProcessCommands:
         backends: Sequence[tuple[str, str, int]],
         deadline: float | None = None,
     ) -> None:
-        """Sets where the owner's process listens: port name, address, port. Raises
-        SERVER_NOT_FOUND, STORAGE_FULL.
-        """
         await self._commands.run_durable(
             lambda: self._native.set_backends(owner, backends), deadline
         )
 
     async def end_lease(self, owner: bytes, deadline: float | None = None) -> None:
-        """Ends the lease of a dynamic server. Repeated calls do nothing. Raises STORAGE_FULL."""
+        """Ends the lease of a dynamic server. Repeated calls do nothing."""
         await self._commands.run_durable(lambda: self._native.end_lease(owner)[1], deadline)
 
     async def replace_port(
         self, owner: bytes, name: str, refused: int, deadline: float | None = None
     ) -> int | None:
-        """Leases another number for a port that edge-guard cannot bind. Returns the current number.
-
-        Raises PORTS_EXHAUSTED, STORAGE_FULL, SERVER_NOT_FOUND.
-        """
+        """Leases another number for a port that edge-guard cannot bind. Returns the current number."""
         number, wait = await self._commands.run(
             lambda: self._native.replace_port(owner, name, refused), deadline
         )
@@ -410,7 +385,6 @@ class PlayerRecords:
         self.record_request = native.note_request
 
     async def channel_events(self, channel: bytes, deadline: float | None) -> list[ChannelToken]:
-        """Returns the unexpired tokens of a channel, oldest first."""
         events, wait = self._native.channel_events(channel)
         await self._wait_durable(wait, deadline)
         return [ChannelToken(*event) for event in events]
@@ -424,7 +398,6 @@ class PlayerRecords:
         return (None if ago_ms is None else time.time_ns() // 1_000_000 - ago_ms), requests
 
     async def record_pass(self, namespace: bytes, address: bytes, deadline: float | None) -> None:
-        """Records that the address passed a captcha now. Raises STORAGE_FULL."""
         await self._run_durable(lambda: self._native.note_human(namespace, address), deadline)
 
     def mock_player_token(

@@ -83,7 +83,6 @@ class FactsOutbox:
         )
 
     async def counts(self, request: pb.CountsRequest) -> pb.CountsResponse:
-        """Returns the counts of changed namespaces."""
         _require_valid(request)
         generation, is_all, rows = await self._poll(
             request.wait_ms,
@@ -123,7 +122,6 @@ class FactsOutbox:
         read: Callable[[], Found],
         is_new: Callable[[Found], bool],
     ) -> Found:
-        """Reads until there is something new or the time is over."""
         end_s = _now_s() + wait_ms / 1000
         pause_s = min(end_s, not_before_s) - _now_s()
         if pause_s > 0:

@@ -26,7 +26,6 @@ _REMOVED: Final = 2
 _SUFFIX: Final = ".cfg"
 
 FeedOrder = tuple[int, int]
-"""(source_epoch, revision)"""
 
 
 class FeedFileError(Exception):
@@ -43,8 +42,6 @@ class StoredNamespace:
 
 
 class FeedFiles:
-    """The `feed` folder of the data directory."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 

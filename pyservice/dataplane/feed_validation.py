@@ -47,7 +47,6 @@ from pyservice.pb.hosting.internal.v1.feed_pb2 import Problem
 from pyservice.schema.validation import validate
 
 Finding = tuple[tuple[str, ...], str]
-"""Field path and reason."""
 
 _VALUE_MAX: Final = 1024
 _HEADER_VALUE = re.compile(r"[\x21-\x7e\x80-\xff]([\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?")
@@ -56,7 +55,6 @@ _HEADER_VALUE = re.compile(r"[\x21-\x7e\x80-\xff]([\t\x20-\x7e\x80-\xff]*[\x21-\
 def captcha_problems(
     captcha: pb.CaptchaConfig, path: tuple[str, ...], endpoints: Collection[str]
 ) -> Iterator[Finding]:
-    """`endpoints` are the providers that the operator has configured."""
     is_any = False
     for name in CAPTCHA_PROVIDERS:
         if not captcha.HasField(name):
@@ -76,7 +74,6 @@ def captcha_problems(
 def verification_problems(
     verification: pb.Verification, path: tuple[str, ...], is_allowed: Callable[[Address], bool]
 ) -> Iterator[Finding]:
-    """`is_allowed` decides which addresses a verification URL may name."""
     reason = _url_problem(verification.url, is_allowed)
     if reason:
         yield (*path, "url"), reason
@@ -145,17 +142,13 @@ class OperatorLimits:
     player_limit_max: int
     regions: Collection[str] | None
     verification_allowed_networks: tuple[Network, ...] = ()
-    """Allowed for verification besides public addresses."""
     captcha_providers: Collection[str] = ()
-    """Providers with a configured URL."""
     host_ports: range = HOST_PORTS
-    """Allowed for a `port_range`."""
 
 
 def configuration_problems(
     configuration: pb.NamespaceConfiguration, limits: OperatorLimits, held: NamespaceIndex
 ) -> list[Problem]:
-    """Returns all problems of a configuration."""
     return own_problems(configuration, limits, held) + conflict_problems(configuration, held)
 
 
@@ -175,7 +168,6 @@ def own_problems(
 
 
 def _found(problem: FieldProblem) -> Finding:
-    """Removes the field path from the message, because it is reported separately."""
     path = problem.path[:-1]
     return path, problem.message.removeprefix(f"{'.'.join(path)} ")
 
@@ -255,7 +247,6 @@ def _matchmaker(
 def _level(
     level: pb.MatchmakerConfig | pb.GameMode, path: tuple[str, ...], limits: OperatorLimits
 ) -> Iterator[Finding]:
-    """Checks the fields that the matchmaker level and a mode share."""
     for field in ("max_players", "max_players_direct", "max_players_party"):
         if getattr(level, field) > limits.player_limit_max:
             yield (*path, field), f"must be at most {limits.player_limit_max}"

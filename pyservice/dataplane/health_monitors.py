@@ -42,7 +42,6 @@ class DiskReserveMonitor:
         return {"free_bytes": self.free_bytes, "reserve_bytes": self.reserve_bytes}
 
     async def run(self) -> None:
-        """Measures until cancelled, and logs when the reserve is reached and free again."""
         low, enough = "storage reserve reached", "storage reserve is free again"
         await tell_shortage(self, _STORAGE_CHECK_S, low, enough)
 
@@ -118,7 +117,6 @@ class ControlPlaneMonitor:
         self._was_up = False
         self.is_up = False
         self.database_problem = ""
-        """Database problem in the last response. Empty: none."""
 
     @property
     def is_starting(self) -> bool:
@@ -134,7 +132,6 @@ class ControlPlaneMonitor:
         return _UP.format(int(said is not None)).encode() + (said.text if said else b"")
 
     async def run(self) -> None:
-        """Polls until cancelled, and logs when the control plane goes down and comes back."""
         is_said_up, missed = False, 0
         while True:
             said = await self._ask(_POLL_TIMEOUT_S)

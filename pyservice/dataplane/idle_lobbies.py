@@ -33,7 +33,6 @@ _POLL_INTERVAL_S: Final = 0.25
 _log = get_logger("supply")
 
 GroupKey = tuple[bytes, bytes, str, str]
-"""Namespace, version, mode, region."""
 
 
 class ScalerEngine(Protocol):
@@ -53,8 +52,6 @@ class NamespaceSource(Protocol):
 
 
 class EmptyLobbyView(Protocol):
-    """A lobby without players."""
-
     @property
     def lobby(self) -> bytes: ...
     @property
@@ -68,8 +65,6 @@ class EmptyLobbyView(Protocol):
 
 
 class LobbyGroup(Protocol):
-    """Lobbies of one namespace, version, mode and region."""
-
     @property
     def starting(self) -> int: ...
     @property
@@ -137,7 +132,6 @@ class CrashBackoff:
         self._crashes: dict[GroupKey, tuple[int, float]] = {}
 
     def record(self, key: GroupKey, ended: int = 1) -> None:
-        """Adds crashes of a group."""
         if not ended:
             return
         now_s = self._now_s()
@@ -147,7 +141,6 @@ class CrashBackoff:
         self._crashes[key] = (count, now_s + pause_s)
 
     def remaining_s(self, key: GroupKey) -> float:
-        """Returns how long the group must not start a lobby."""
         _, until_s = self._crashes.get(key, (0, 0.0))
         return max(0.0, until_s - self._now_s())
 
@@ -182,7 +175,6 @@ class IdleLobbyScaler:
         self._grace_ms = grace_ms
         self._backoff = CrashBackoff(_now_s)
         self._due: dict[GroupKey, float] = {}
-        """Next check of each group, in loop time."""
 
     def namespace_changed(self, namespace_id: bytes) -> None:
         """Schedules all groups of a namespace after a configuration change."""
@@ -199,7 +191,6 @@ class IdleLobbyScaler:
                     self._due[key] = now_s
 
     def lobby_crashed(self, lobby: Lobby) -> None:
-        """Delays the next start in the group of a crashed lobby."""
         key = (lobby.namespace, lobby.version, lobby.mode, lobby.region)
         self._backoff.record(key)
         self._schedule(key, self._backoff.remaining_s(key))
@@ -220,8 +211,8 @@ class IdleLobbyScaler:
     async def step(self) -> None:
         """Checks every group that changed or is due."""
         touched = self._servers.take_touched()
-        for group in touched:
-            self._backoff.record(_key(group), group.failed)
+        for changed in touched:
+            self._backoff.record(_key(changed), changed.failed)
         groups: dict[GroupKey, LobbyGroup] = {_key(group): group for group in touched}
         now_s = _now_s()
         due = [key for key, at_s in self._due.items() if at_s <= now_s and key not in groups]

@@ -19,14 +19,12 @@ _CHECK_S: Final = 1.0
 _RETRY_S: Final = 30.0
 _NO_SPACE_RETRY_S: Final = 1.0
 NO_SPACE_STATUS: Final = errno.ENOSPC
-"""Exit status of a child that has no disk space for the image."""
 _REASON_BYTES: Final = 2000
 
 _log = get_logger("compaction")
 
 
 def compaction_command(data_dir: Path, limits: EngineLimits) -> tuple[str, ...]:
-    """Returns the command line of the child process."""
     return (
         sys.executable,
         "-m",

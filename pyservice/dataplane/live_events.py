@@ -20,8 +20,6 @@ _BEARER: Final = re.compile(r"bearer +([A-Za-z0-9_-]{22,64}) *", re.IGNORECASE)
 
 
 class Topics(Protocol):
-    """Change counters for long polls (`watch.Topics`)."""
-
     def bump(self, *topics: str) -> None: ...
     def index_of(self, *topics: str) -> str: ...
     def wait_unless_changed(
@@ -30,8 +28,6 @@ class Topics(Protocol):
 
 
 class LiveEvents:
-    """Operations of `/events`. A caller's `identity` is its channel."""
-
     def __init__(
         self,
         engine: Engine,

@@ -25,13 +25,9 @@ _DISCONNECTED: Final = pb.PlayerDisconnectedResponse()
 
 
 CanAccessGame = Callable[[str, bytes], Awaitable[bool]]
-"""Whether a cloud_ token may access a game. Raises ServiceError if the control plane is
-unavailable.
-"""
 
 
 WaitServed = Callable[[bytes], Awaitable[None]]
-"""Returns when edge-guard serves the ports of a lobby. Raises OVERLOADED."""
 
 
 async def _always_served(lobby: bytes) -> None: ...
@@ -56,9 +52,6 @@ class LobbyServerOperations:
         reaches: CanAccessGame = _no_game_access,
         served: WaitServed = _always_served,
     ) -> None:
-        """`heartbeat_*` are defaults for attached lobbies. `served` waits for the ports of our own
-        lobbies.
-        """
         self._served = served
         self._reaches = reaches
         self._engine = engine
@@ -221,7 +214,6 @@ class LobbyServerOperations:
         return named
 
     async def _readable(self, caller: Caller, lobby: bytes) -> list[bytes]:
-        """Returns the lobby's namespace if the caller may read its state."""
         if caller.kind is not TokenKind.CLOUD:
             return [caller.namespace_id] if caller.namespace_id else []
         namespace_id = self._engine.namespace_that_had(lobby)

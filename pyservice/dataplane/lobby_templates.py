@@ -21,8 +21,6 @@ _BY_HOST: Final = frozenset({"http", "https"})
 
 @dataclass(frozen=True, slots=True)
 class LobbyOverrides:
-    """Properties of a lobby that a request may choose."""
-
     tags: Mapping[str, str] = field(default_factory=dict)
     max_players: int | None = None
     publicity: str = "public"
@@ -30,16 +28,12 @@ class LobbyOverrides:
 
 
 class RuntimeAvailability(Protocol):
-    """Whether it is known that a runtime is connected."""
-
     @property
     def is_known(self) -> bool: ...
     async def wait_until_known(self) -> None: ...
 
 
 class LobbyTemplates:
-    """Builds the templates from which the engine creates lobbies."""
-
     def __init__(
         self,
         can_start: Callable[[str], bool],
@@ -57,7 +51,6 @@ class LobbyTemplates:
         self._has_job_domain = has_job_domain
         self._heartbeat_grace_ms = heartbeat_grace_ms
         self._defaults: dict[tuple[bytes, str, str], tuple[ResolvedNamespace, Make]] = {}
-        """Templates without overrides, which most finds use."""
 
     async def wait_for_runtime(self, modes: Iterable[ResolvedMode]) -> bool:
         """Waits after a service start until a runtime has connected or missed its time. Returns
@@ -84,7 +77,6 @@ class LobbyTemplates:
     def for_create(
         self, namespace: ResolvedNamespace, target: CreateTarget, overrides: LobbyOverrides
     ) -> Make | int:
-        """Returns a template for exactly this mode and region."""
         if not self._can_start_mode(target.mode, target.region):
             return namespace.lobby_count_max
         return self._template(namespace, target.mode, target.region, overrides)
@@ -144,7 +136,6 @@ class LobbyTemplates:
         )
 
     def _port(self, name: str, port: ModePort) -> tuple[str, str, str, int, int]:
-        """Returns the port request: a fixed range, a host name, or a number."""
         if port.port_range is not None:
             return name, port.protocol, "range", *port.port_range
         is_by_host = self._has_job_domain and port.protocol in _BY_HOST

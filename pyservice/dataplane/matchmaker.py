@@ -98,8 +98,6 @@ PlacementRequest = pb.FindLobbyRequest | pb.JoinLobbyRequest | pb.CreateLobbyReq
 
 
 class Matchmaker:
-    """Operations of game clients. Callers use pub_ or env_ tokens, or no token."""
-
     def __init__(
         self,
         engine: Engine,

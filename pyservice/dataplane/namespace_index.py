@@ -19,17 +19,13 @@ from pyservice.schema.digests import digest_of
 
 @dataclass(frozen=True, slots=True)
 class PreparedNamespace:
-    """A namespace with its index keys."""
-
     resolved: ResolvedNamespace
     configuration: pb.NamespaceConfiguration
     hosts: frozenset[str]
     grants: Mapping[bytes, EnvironmentGrant]
     revoked: frozenset[bytes]
     size: int
-    """Size of the configuration in bytes."""
     content: bytes
-    """Digest of the fed configuration."""
 
 
 def prepare_namespace(configuration: pb.NamespaceConfiguration) -> PreparedNamespace:
@@ -73,7 +69,6 @@ class NamespaceIndex:
         self._held: dict[bytes, PreparedNamespace] = {}
         self._by_name: dict[tuple[str, str], bytes] = {}
         self._by_game: dict[str, dict[bytes, None]] = {}
-        """Namespaces by game id and by game name, in insertion order."""
         self._by_host: dict[str, bytes] = {}
         self._grants: dict[bytes, EnvironmentGrant] = {}
         self._labels: dict[bytes, str] = {}
@@ -87,11 +82,9 @@ class NamespaceIndex:
         return (held.configuration for held in self._held.values())
 
     def put(self, configuration: pb.NamespaceConfiguration) -> None:
-        """Adds or replaces a namespace. The configuration must be valid."""
         self.take(prepare_namespace(configuration))
 
     def take(self, prepared: PreparedNamespace) -> None:
-        """Adds or replaces a prepared namespace."""
         resolved = prepared.resolved
         held = self._held.get(resolved.namespace_id)
         if held is not None and held.resolved.version_id != resolved.version_id:
@@ -122,12 +115,10 @@ class NamespaceIndex:
             self._grants.pop(token_hash, None)
 
     def configuration(self, namespace_id: bytes) -> pb.NamespaceConfiguration | None:
-        """Returns the configuration with retained versions, or None."""
         held = self._held.get(namespace_id)
         return held.configuration if held else None
 
     def content(self, namespace_id: bytes) -> bytes:
-        """Returns the digest of the fed configuration, or empty bytes."""
         held = self._held.get(namespace_id)
         return held.content if held else b""
 
@@ -148,14 +139,12 @@ class NamespaceIndex:
         return dict(self._labels)
 
     def named(self, text: str) -> ResolvedNamespace | None:
-        """Returns the namespace with this id or `game/namespace` name."""
         game, separator, name = text.partition("/")
         raw = self._by_name.get((game, name)) if separator else parse_uuid(text)
         held = self._held.get(raw) if raw else None
         return held.resolved if held else None
 
     def of_game(self, text: str) -> list[ResolvedNamespace]:
-        """Returns the namespaces of a game, given by id or name."""
         return [self._held[one].resolved for one in self._by_game.get(text, ())]
 
     # Implements `auth.Access`.

@@ -87,7 +87,6 @@ class DnsResolver:
 
         def look_up() -> None:
             addresses, failure = _look_up(host)
-            # The loop may be closed already.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(end, addresses, failure)
 
@@ -292,7 +291,6 @@ def traceparent(ray_id: str, span_id: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Describes the failure without the URL that some errors contain."""
     cause = getattr(error, "os_error", error)
     if isinstance(cause, _NotAllowed):
         return str(cause)

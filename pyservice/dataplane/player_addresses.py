@@ -32,9 +32,7 @@ class PlayerAddresses:
     job_domain: str | None = None
     """None is local mode: every port has its own number at the advertised address."""
     advertised: str = "127.0.0.1"
-    """Address of edge-guard in local mode."""
     node: str = "127.0.0.1"
-    """Address of the machine, for ports that bypass edge-guard."""
     has_certificate: bool = False
     """Local mode only: without a certificate, https and tcp_tls are served without TLS."""
 

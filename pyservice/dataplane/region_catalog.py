@@ -13,8 +13,6 @@ _KM_PER_MILE: Final = 1.609344
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One region. Coordinates are in degrees."""
-
     region_id: str
     provider_display_name: str
     region_display_name: str
@@ -35,8 +33,6 @@ class RegionDistance:
 
 
 class RegionCatalog:
-    """All regions in the operator's order."""
-
     def __init__(self, regions: Iterable[Region]) -> None:
         self._ordered: Sequence[Region] = tuple(regions)
         self._by_id = {region.region_id: region for region in self._ordered}
@@ -56,7 +52,6 @@ class RegionCatalog:
         return region.region_display_name if region else region_id
 
     def nearest_first(self, coords: tuple[float, float] | None) -> list[RegionDistance]:
-        """Returns all regions by distance, or in the operator's order without coordinates."""
         if coords is None:
             return [RegionDistance(region, 0.0) for region in self._ordered]
         away = [
@@ -66,7 +61,6 @@ class RegionCatalog:
         return sorted(away, key=lambda one: one.kilometers)
 
     def nearest(self, coords: tuple[float, float] | None) -> str:
-        """Returns the id of the nearest region, or of the first one without coordinates."""
         return self.nearest_first(coords)[0].region.region_id if coords else self.first
 
 

@@ -16,7 +16,6 @@ from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 
 CaptchaProvider = Literal["captcha_a", "captcha_b"]
 CAPTCHA_PROVIDERS: Final[tuple[CaptchaProvider, ...]] = ("captcha_a", "captcha_b")
-"""In order of preference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +258,6 @@ class ResolvedNamespace:
     dev_hostname: str | None = None
     """Default host name for development tokens."""
     retired: Mapping[bytes, RetiredVersion] = field(default_factory=dict)
-    """Previous versions that may still have lobbies."""
 
     @property
     def label(self) -> str:
@@ -268,7 +266,6 @@ class ResolvedNamespace:
 
 
 def raw_id(text: str) -> bytes:
-    """Parses an id. Raises ValueError."""
     raw = parse_uuid(text)
     if raw is None:
         raise ValueError(f"not an id: {text!r}")
@@ -276,7 +273,6 @@ def raw_id(text: str) -> bytes:
 
 
 def resolve_namespace(configuration: pb.NamespaceConfiguration) -> ResolvedNamespace:
-    """Resolves a configuration that passed `feed_validation`."""
     current = configuration.current_version_id
     modes: dict[str, ResolvedMode] = {}
     dev_hostname = None
@@ -376,7 +372,6 @@ def _port(port: pb.PortConfig) -> ModePort:
 
 
 def _dev_port(port: pb.PortConfig) -> DevPort:
-    """Uses the dev_ fields of the port, or else its public ones."""
     protocol = _own_field(port, "dev_protocol", None) or _own_field(port, "protocol", _PROTOCOL)
     if port.HasField("dev_port"):
         return DevPort(protocol, port.dev_port)

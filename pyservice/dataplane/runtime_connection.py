@@ -45,7 +45,6 @@ class PreviousVersions:
         return len(self._held)
 
     def retire(self, namespace: ResolvedNamespace) -> None:
-        """Stores the configuration that another version replaces."""
         key = namespace.namespace_id, namespace.version_id
         if self._servers.starts_of_version(*key):
             self._held[key] = namespace
@@ -57,14 +56,12 @@ class PreviousVersions:
             del self._held[key]
 
     def of(self, lobby: Lobby, current: ResolvedNamespace) -> ResolvedNamespace | None:
-        """Returns the configuration with which the lobby was created, or None if it is lost."""
         if current.version_id == lobby.version:
             return current
         return self._held.get((lobby.namespace, lobby.version))
 
 
 RUNTIME_TIMEOUT_S: Final = 3.0
-"""The runtime counts as connected for this long after its last request."""
 
 SPECS_BYTES_MAX: Final = 8 * 1024 * 1024
 """Limit for all specs of one response, except the last spec."""
@@ -113,19 +110,16 @@ class RuntimeConnection:
         self._open_requests = 0
         self._last_request_s = -RUNTIME_TIMEOUT_S
         self.capacity = pb.Capacity()
-        """Capacity in the last request of the runtime."""
         self._first_request = asyncio.Event()
         self._expected_since_s: float | None = None
         self.on_lobby_crashed: Callable[[Lobby], None] = lambda lobby: None
         """Called for a process that exits before it is ready, unused, or with an error."""
         self._crashes: set[bytes] = set()
-        """Crashes with an exit that could not be stored. The runtime reports them again."""
         self.wait_server_served: Callable[[bytes, FetchLeasedPorts], Awaitable[LeasedPorts]] = (
             lambda _, ask: ask()
         )
         """Returns the ports of a server once edge-guard serves them."""
         self.http_address = self.grpc_address = ""
-        """Public addresses for game servers. Empty until the servers listen."""
 
     def set_tiers(self, tiers: Mapping[str, tuple[int, int]]) -> None:
         """Sets millicores and MB by tier name. An unknown tier needs no capacity."""
@@ -133,7 +127,6 @@ class RuntimeConnection:
 
     @property
     def is_connected(self) -> bool:
-        """Whether a runtime that can start lobbies is connected."""
         return bool(self.capacity.kinds) and self._is_requesting
 
     @property
@@ -141,12 +134,10 @@ class RuntimeConnection:
         return self._open_requests > 0 or _now_s() - self._last_request_s <= RUNTIME_TIMEOUT_S
 
     def expect_runtime(self) -> None:
-        """Called before the public servers open: a runtime should connect soon."""
         self._expected_since_s = _now_s()
 
     @property
     def is_known(self) -> bool:
-        """Whether a runtime has connected, or had the time to."""
         if self._first_request.is_set() or self._expected_since_s is None:
             return True
         return _now_s() - self._expected_since_s > RUNTIME_TIMEOUT_S
@@ -167,14 +158,12 @@ class RuntimeConnection:
         return cpu_millicores <= free_cpu and memory_mb <= free_memory
 
     def _free(self) -> tuple[int, int]:
-        """Returns the reported free capacity minus lobbies created since."""
         self._counted_sequence, _, lobbies, gone = self._servers.wanted_since(
             self._counted_sequence
         )
         for lobby_id in gone:
             self._count(lobby_id, (0, 0))
         for lobby_id, is_stopping in lobbies:
-            # A stopping lobby still counts in the runtime until its process ends.
             self._count(lobby_id, (0, 0) if is_stopping else self._resources_of(lobby_id))
         capacity = self.capacity
         return (
@@ -211,7 +200,6 @@ class RuntimeConnection:
         return namespace, namespace.modes.get(lobby.mode) if namespace else None
 
     def describe(self) -> str:
-        """Describes the runtime for operators."""
         if not self._is_requesting:
             return "nobody is connected who starts game servers"
         kinds = ", ".join(self.capacity.kinds) or "nothing"
@@ -254,10 +242,7 @@ class RuntimeConnection:
         )
 
     async def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
-        """Applies reports about lobby processes, in order for each lobby. Ignores ended lobbies.
-
-        Raises STORAGE_FULL.
-        """
+        """Applies reports about lobby processes, in order for each lobby. Ignores ended lobbies."""
         _require_valid(request)
         by_lobby: dict[str, list[pb.LobbyReport]] = {}
         for report in request.reports:
@@ -297,7 +282,6 @@ class RuntimeConnection:
         return pb.LeaseResponse(ports=ports)
 
     async def place_server(self, request: pb.PlaceServerRequest) -> pb.PlaceServerResponse:
-        """Sets where the server's process listens. Raises SERVER_NOT_FOUND, STORAGE_FULL."""
         _require_valid(request)
         await self._servers.set_backends(
             raw_id(request.server_id), _backends(request.backends.items())
@@ -305,7 +289,6 @@ class RuntimeConnection:
         return pb.PlaceServerResponse()
 
     async def end_lease(self, request: pb.EndLeaseRequest) -> pb.EndLeaseResponse:
-        """Ends the lease of a server. Repeated calls change nothing. Raises STORAGE_FULL."""
         _require_valid(request)
         await self._servers.end_lease(raw_id(request.server_id))
         return pb.EndLeaseResponse()
@@ -364,7 +347,7 @@ class RuntimeConnection:
         for lobby_id, is_stopping in lobbies:
             lobby = self._source.lobby(lobby_id)
             if lobby is None:
-                continue  # it ended meanwhile, and the next response lists it as gone
+                continue
             is_starting = not (is_stopping or lobby.is_ready)
             is_later = is_starting and specs_bytes >= SPECS_BYTES_MAX
             spec = self._spec(lobby) if is_starting and not is_later else None

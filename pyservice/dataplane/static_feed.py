@@ -30,7 +30,6 @@ from pyservice.pb.hosting.internal.v1 import feed_pb2
 
 SOURCE_EPOCH: Final = 0
 _DEFAULT_LIMITS: Final = {"lobby_count_max": 512, "max_players": 256}
-"""Defaults of a new namespace."""
 _HEX_HASH = re.compile(r"[0-9a-f]{64}")
 # The JSON form of a proto accepts both names of a field.
 _TOKEN_FIELDS: Final = ("environment_tokens", "environmentTokens")
@@ -52,7 +51,6 @@ class FeedFileContent:
 
 
 def read_feed_file(path: Path) -> FeedFileContent:
-    """Parses the file without validating the configurations. Raises FeedDocumentError."""
     return _parse(_document(load_feed_file(path)))
 
 
@@ -151,7 +149,6 @@ def _twice(path: str) -> str:
 def _objects(
     document: Mapping[str, Any], field: str, problems: list[str]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Returns the objects of a list with their paths."""
     value = document.get(field, [])
     if not isinstance(value, list):
         problems.append(f"{field}: has to be a list")
@@ -232,11 +229,8 @@ class StaticFeed:
         self._lock = asyncio.Lock()
         self._unreadable: list[str] = []
         self._refused: list[tuple[str, str]] = []
-        """Namespace id and message."""
         self._pending: deque[Message] = deque()
-        """Neither applied nor refused yet."""
         self._blocked_by = ""
-        """Error code of the last attempt, or empty."""
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -252,7 +246,6 @@ class StaticFeed:
         self._is_reload_due.set()
 
     async def wait_fed(self) -> None:
-        """Returns after the first attempt to feed the file."""
         await self._is_fed.wait()
 
     async def run(self) -> None:
@@ -319,7 +312,6 @@ class StaticFeed:
             _log.error("hash not taken out of the feed file", token_id=token_id, error=str(error))
 
     def _drop_pending(self, namespace_id: str) -> None:
-        """Drops outdated messages and problems of the namespace."""
         self._refused = [line for line in self._refused if line[0] != namespace_id]
         self._pending = deque(one for one in self._pending if _namespace_id(one) != namespace_id)
 
@@ -350,14 +342,12 @@ class StaticFeed:
         )
 
     async def _feed(self) -> None:
-        """Feeds pending messages until one fails."""
         met = ""
         while self._pending and not met:
             message = self._pending[0]
             try:
                 problems = await self._send(message)
             except ServiceError as error:
-                # Moved to the end, so that it does not block the others.
                 self._pending.rotate(-1)
                 met = error.code
             else:
@@ -370,7 +360,6 @@ class StaticFeed:
         self._blocked_by = met
 
     async def _send(self, message: Message) -> list[str]:
-        """Feeds one message and returns its problems."""
         if isinstance(message, feed_pb2.ApplyRequest):
             return _problems(message, await self._client.apply(message))
         return _problems(message, await self._client.remove(message))
@@ -408,7 +397,6 @@ def _namespace_id(message: Message) -> str:
 
 
 def _name(message: Message) -> str:
-    """Returns `game/namespace`, or the id for a removal."""
     if isinstance(message, feed_pb2.ApplyRequest):
         configuration = message.configuration
         return f"{configuration.game.name_id}/{configuration.name_id}"

@@ -91,8 +91,6 @@ class KeyRotation:
 
 
 class TokenSigner(Protocol):
-    """Signs with the engine's keys. The same ids give the same token."""
-
     def public_token(self, namespace_id: bytes, token_id: bytes) -> str: ...
     def development_token(self, namespace_id: bytes, token_id: bytes, expires_ms: int) -> str: ...
 
@@ -128,8 +126,6 @@ class PublicTokenSigner(Protocol):
 
 
 class EnvironmentTokenStore(Protocol):
-    """Stores hashes of env_ tokens and feeds them."""
-
     async def add_environment_token(
         self, namespace_id: str, token_id: str, sha256: bytes, expires_ms: int | None
     ) -> None: ...
@@ -181,7 +177,6 @@ class TokenAdministration:
     async def rotate_keys(
         self, request: admin_pb2.RotateKeysRequest
     ) -> admin_pb2.RotateKeysResponse:
-        """Rotates the MAC keys. Raises STORAGE_FULL."""
         rotated = await self._rotation.rotate(drop_unused=request.drop_unused)
         return admin_pb2.RotateKeysResponse(
             current_key=rotated.current, kept_keys=rotated.kept, dropped_keys=rotated.dropped
