@@ -46,7 +46,7 @@ class DnsResolver:
         per_tenant: int = LOOKUPS_PER_TENANT,
         timeout_ms: int = LOOKUP_TIMEOUT_MS,
     ) -> None:
-        self._turns = FairQueue(
+        self._queue = FairQueue(
             FairQueueLimits(at_once, per_tenant, per_tenant, _WAITING_PER_TENANT)
         )
         self._timeout_s = timeout_ms / 1000
@@ -64,25 +64,25 @@ class DnsResolver:
         """
         try:
             async with asyncio.timeout(self._timeout_s):
-                found = self._running.get(host) or await self._begun(host, tenant)
+                found = self._running.get(host) or await self._start_lookup(host, tenant)
                 return await asyncio.shield(found)
         except TimeoutError:
             raise OSError(f"the name was not resolved within {self._timeout_s:g} s") from None
         except QueueFull:
             raise OSError("too many names of this tenant wait to be looked up") from None
 
-    async def _begun(self, host: str, tenant: bytes) -> asyncio.Future[list[str]]:
-        await self._turns.acquire(tenant, "")
+    async def _start_lookup(self, host: str, tenant: bytes) -> asyncio.Future[list[str]]:
+        await self._queue.acquire(tenant, "")
         if host in self._running:
             # Another caller started this lookup while this one waited.
-            self._turns.release(tenant, "")
+            self._queue.release(tenant, "")
             return self._running[host]
         loop = asyncio.get_running_loop()
         found: asyncio.Future[list[str]] = loop.create_future()
 
         def end(addresses: list[str] | None, error: OSError | None) -> None:
             del self._running[host]
-            self._turns.release(tenant, "")
+            self._queue.release(tenant, "")
             _set_addresses(found, addresses, error)
 
         def look_up() -> None:
@@ -162,7 +162,7 @@ class OutboundHttpClient:
         self._timeout_s = timeout_ms / 1000
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
-        self._turns = FairQueue(BOUNDS)
+        self._queue = FairQueue(BOUNDS)
         self._lookups = DnsResolver()
 
     async def post(
@@ -187,7 +187,7 @@ class OutboundHttpClient:
             target = URL(url)
             async with (
                 asyncio.timeout(self._timeout_s),
-                self._turns.permit(tenant, target.host or ""),
+                self._queue.permit(tenant, target.host or ""),
             ):
                 _tenant.set(tenant)
                 return await self._exchange(target, content, headers, trace, body_limit)

@@ -85,7 +85,7 @@ async def test_when_all_places_are_taken_whoever_is_below_the_share_has_the_next
     assert await other == ["127.0.0.1"]
     assert await asyncio.gather(*asked) == [["127.0.0.1"]] * 80
     await until_none(lookups)
-    assert len(lookups._turns) == 0
+    assert len(lookups._queue) == 0
 
 
 async def test_so_many_of_one_tenant_wait_and_not_more(holes: Holes) -> None:
@@ -111,7 +111,7 @@ async def test_a_lookup_is_given_up_in_time_and_counts_until_it_has_ended(holes:
     holes.free.set()
     await until_none(lookups)
     assert await lookups.addresses("good.example", b"slow") == ["127.0.0.1"]
-    assert len(lookups._turns) == 0
+    assert len(lookups._queue) == 0
 
 
 async def test_a_name_that_is_being_looked_up_is_nobodys_alone(holes: Holes) -> None:
