@@ -29,7 +29,8 @@ BANNED = re.compile(
 OPENING = re.compile(r"^(what|those|the ones)\b\s+\w", re.I)
 OUTSIDE = re.compile(r"\bdecisions? \d+(\.\d+)?|\bdesign: |\bdesign section \d")
 CODE_SPAN = re.compile(r"`[^`]*`")
-SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+")
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+PART_END = re.compile(r"(?<=[.!?:;])\s+")
 SKIPPED = re.compile(r"(^|/)pb/|\.lock$|^LICENSE$")
 LONGEST_SENTENCE = 40
 LONGEST_SUBJECT = 72
@@ -113,10 +114,11 @@ def problems(text: str) -> Iterator[str]:
     if found := OUTSIDE.search(text):
         yield f"{found[0]!r} refers to a document outside of the repository"
     for sentence in SENTENCE_END.split(plain):
-        if OPENING.match(sentence):
+        if OPENING.match(sentence) and sentence.endswith((".", "!")):
             yield f"the sentence hides its subject: {sentence[:60]!r}"
-        if (count := len(sentence.split())) > LONGEST_SENTENCE:
-            yield f"a sentence of {count} words: {sentence[:60]!r}"
+    for part in PART_END.split(plain):
+        if (count := len(part.split())) > LONGEST_SENTENCE:
+            yield f"a sentence of {count} words: {part[:60]!r}"
 
 
 def subject_problems(subject: str) -> Iterator[str]:
