@@ -1,4 +1,4 @@
-# What a person types. `make` alone says what there is.
+# `make` alone lists the commands.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 PYTHON ?= python3.11
@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE ?=
 
 .PHONY: help check run test test-full proofs lint bench build generate lock clean
 
-help: ## What each command does
+help: ## List the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 check: ## Name every tool that a build lacks, with its install line
@@ -21,29 +21,25 @@ build: check $(BIN)/.built $(PROGRAMS) ## Python environment, the native module 
 
 $(BIN)/.installed: requirements/dev.lock
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	@scripts/step "Python packages" build/python.log $(BIN)/pip install --progress-bar off --disable-pip-version-check --require-hashes -r requirements/dev.lock
 	@touch $@
 
 $(BIN)/.built: $(BIN)/.installed $(NATIVE_SOURCES) pyproject.toml
-	@mkdir -p build
-	@echo "building the native module (release)"
-	@$(BIN)/maturin develop --release >build/native.log 2>&1 || { cat build/native.log; exit 1; }
+	@scripts/step "native module" build/native.log $(BIN)/maturin develop --release
 	@touch $@
 
-# Both are shipped with the package.
+# The wheel contains both programs.
 pyservice/bin/hosting-edge-guard: $(NATIVE_SOURCES)
-	@mkdir -p build pyservice/bin
-	@echo "building edge-guard (release)"
-	@cargo build --release --quiet -p hosting-edge-guard 2>build/edge-guard.log || { cat build/edge-guard.log; exit 1; }
+	@mkdir -p pyservice/bin
+	@scripts/step "edge-guard" build/edge-guard.log cargo build --release -p hosting-edge-guard
 	@install -s -t pyservice/bin target/release/hosting-edge-guard
 
-# A keeper forks and is forked for each game server: a static one has a third of the mappings that are copied then. Flags
-# for one target leave alone what is made for this build only.
+# The keeper is static because it forks for each game server: a static program has a third of the mappings to copy. The flags
+# are set for an explicit target, so that they do not apply to build scripts.
 RUST_HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 pyservice/bin/hosting-keeper: $(NATIVE_SOURCES)
-	@mkdir -p build pyservice/bin
-	@echo "building keeper (release)"
-	@RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --quiet -p hosting-keeper --target $(RUST_HOST) 2>build/keeper.log || { cat build/keeper.log; exit 1; }
+	@mkdir -p pyservice/bin
+	@RUSTFLAGS="-C target-feature=+crt-static" scripts/step "keeper" build/keeper.log cargo build --release -p hosting-keeper --target $(RUST_HOST)
 	@install -s -t pyservice/bin target/$(RUST_HOST)/release/hosting-keeper
 
 run: build ## Start the service with the arena in it, and say where to play (Ctrl-C ends all of it)
@@ -57,11 +53,9 @@ test-full: build $(S3_SERVER) ## Every test: what CI runs
 	cargo test --workspace --exclude hosting-bindings --quiet
 	$(BIN)/pytest -m "not proof" -n 3 --dist worksteal
 
-# A real S3 server for the tests of objects; without it they are skips that say so.
+# A real S3 server. Without it the tests of objects in S3 are skipped.
 $(S3_SERVER):
-	@mkdir -p build
-	@echo "building the S3 server of the tests"
-	@cargo install --quiet --locked --debug --features binary --version 0.14.0 --root build/s3 --target-dir build/s3-target s3s-fs >build/s3.log 2>&1 || echo "no S3 server (build/s3.log): its tests are skipped"
+	@scripts/step "S3 server of the tests" build/s3.log cargo install --locked --debug --features binary --version 0.14.0 --root build/s3 --target-dir build/s3-target s3s-fs || echo "no S3 server: its tests are skipped"
 	@rm -rf build/s3-target
 
 proofs: build ## The long proofs: kill -9, full disks, soak
