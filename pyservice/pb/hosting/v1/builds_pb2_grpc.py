@@ -82,65 +82,56 @@ class BuildsServicer:
     """
 
     def ListBuilds(self, request, context):
-        """env_ of the environment, or cloud_ of the game. The builds of the game, newest first (contract, builds.list).
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND.
+        """Lists the builds of the game, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PrepareBuild(self, request, context):
-        """env_ of the environment, or cloud_ of the game. A new build, and where to upload its image (decisions 6.5).
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, UPLOAD_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE.
+        """Creates a build and returns the URLs for the upload of its file.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CompleteBuild(self, request, context):
-        """env_ of the environment, or cloud_ of the game. Checks the image: its size, its digest, the archive
-        (decisions 6.5).
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, BUILD_NOT_FOUND, UPLOAD_INCOMPLETE, UPLOAD_ALREADY_COMPLETE, VALIDATION_FAILED.
+        """Completes the upload. Checks size, digest and archive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetBuild(self, request, context):
-        """env_ of the environment, or cloud_ of the game. One build (decisions 6.5).
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, BUILD_NOT_FOUND.
+        """Returns one build.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PatchBuildTags(self, request, context):
-        """env_ of the environment, or cloud_ of the game. Sets and removes tags of a build (decisions 6.5).
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, BUILD_NOT_FOUND, VALIDATION_FAILED.
+        """Sets and removes tags of a build.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListGameBuilds(self, request, context):
-        """cloud_ of the game. Its builds, newest first (contract, games.builds.listGameBuilds).
-        Errors: GAME_NOT_FOUND.
+        """Lists the builds of the game, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateGameBuild(self, request, context):
-        """cloud_ of the game. A new build, and where to upload its image; the upload is then completed (decisions 6.5).
-        Errors: GAME_NOT_FOUND, UPLOAD_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE.
+        """Creates a build and returns the URLs for the upload of its file. Complete the upload afterwards.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteGameBuild(self, request, context):
-        """cloud_ of the game. Removes a build that nothing needs (decisions 6.5).
-        Errors: GAME_NOT_FOUND, BUILD_NOT_FOUND, IN_USE.
+        """Deletes a build. Fails with IN_USE while a version or server needs it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class CdnStub:
-    """Sites.
+    """Sites of a game.
     """
 
     def __init__(self, channel):
@@ -48,21 +48,19 @@ class CdnStub:
 
 
 class CdnServicer:
-    """Sites.
+    """Sites of a game.
     """
 
     def CreateGameCdnSite(self, request, context):
-        """cloud_ of the game. Prepares a site: its files are PUT to the URLs, then the upload is completed (contract,
-        games.cdn.createGameCdnSite). At most 10,000 files and 1 GiB together.
-        Errors: GAME_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE.
+        """Creates a site of at most 10,000 files and 1 GiB, and returns the URLs for the upload. PUT each file to its URL,
+        then complete the upload.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListSites(self, request, context):
-        """cloud_ of the game. Its sites, newest first (decisions 8.8).
-        Errors: GAME_NOT_FOUND.
+        """Lists the sites of the game, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -90,7 +88,7 @@ def add_CdnServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Cdn:
-    """Sites.
+    """Sites of a game.
     """
 
     @staticmethod

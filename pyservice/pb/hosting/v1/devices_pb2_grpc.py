@@ -57,24 +57,21 @@ class DevicesServicer:
     """
 
     def PrepareDeviceLink(self, request, context):
-        """No token. Makes a link that can be completed within 10 minutes (decisions 8.7).
+        """Creates a link that can be completed within 10 minutes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDeviceLink(self, request, context):
-        """No token but the link's. Whether the link was completed; then the token of the device, the same each time until
-        the link's token expires (contract, devices.links.get).
-        Errors: TOKEN_INVALID, TOKEN_EXPIRED, DEVICE_LINK_NOT_FOUND.
+        """Returns the cloud_ token of a completed link. Every call returns the same token until the link token expires.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CompleteDeviceLink(self, request, context):
-        """cloud_ with the game. Gives the device that made the link a cloud_ token of the game (decisions 8.7).
-        Errors: TOKEN_INVALID, TOKEN_EXPIRED, GAME_NOT_FOUND, DEVICE_LINK_NOT_FOUND, DEVICE_LINK_USED.
+        """Completes a link: its device gets a cloud_ token of the game.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class EventsStub:
-    """What was sent to whom.
+    """Live events.
     """
 
     def __init__(self, channel):
@@ -48,19 +48,19 @@ class EventsStub:
 
 
 class EventsServicer:
-    """What was sent to whom.
+    """Live events.
     """
 
     def GetLiveEvents(self, request, context):
-        """The secret of a channel as bearer: 22 to 64 characters of A-Z, a-z, 0-9, _ and -. What was sent to it and has not
-        expired, oldest first; nothing for a secret that nobody named yet, which can be waited for all the same.
+        """Returns the events of a channel that have not expired. The bearer token is the channel's secret: 22 to 64
+        characters of A-Z, a-z, 0-9, _ and -. A channel without events returns an empty list and can be watched.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamLiveEvents(self, request, context):
-        """The same as a stream: an answer at once, then one each time that there is something newer. gRPC only.
+        """Streams the events of a channel: one response at once, then one for each change. gRPC only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -88,7 +88,7 @@ def add_EventsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Events:
-    """What was sent to whom.
+    """Live events.
     """
 
     @staticmethod

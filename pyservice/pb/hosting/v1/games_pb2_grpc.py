@@ -62,31 +62,28 @@ class GamesServicer:
     """
 
     def ValidateGame(self, request, context):
-        """Any cloud_. What creating a game with this input would refuse (contract, games.validateGame).
+        """Lists the problems that would prevent the creation of a game.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateGame(self, request, context):
-        """cloud_ of the group. Makes a game with the namespaces prod and staging and version 0.0.1 (contract,
-        games.createGame; decisions 8.1).
-        Errors: GROUP_NOT_FOUND, VALIDATION_FAILED, FORBIDDEN with a token of one game.
+        """Creates a game with the namespaces prod and staging and the version 0.0.1.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetGames(self, request, context):
-        """Any cloud_. The games that the token covers and the groups of its scope (contract, games.getGames).
+        """Lists the games and groups in the scope of the token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetGame(self, request, context):
-        """cloud_ of the game. One game with its namespaces and versions (decisions 8.1).
-        Errors: GAME_NOT_FOUND.
+        """Returns one game with its namespaces and versions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -57,24 +57,21 @@ class GroupsServicer:
     """
 
     def CreateGroup(self, request, context):
-        """cloud_ of an identity, not of one game. Makes a group; the caller's identity owns it (decisions 8.4).
-        Errors: VALIDATION_FAILED, FORBIDDEN with a token of one group or game.
+        """Creates a group that the caller's identity owns. Needs a token that covers all groups of its identity.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetGroup(self, request, context):
-        """cloud_ of the group. The group (decisions 8.4).
-        Errors: GROUP_NOT_FOUND, FORBIDDEN with a token of one game.
+        """Returns one group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetGroupBilling(self, request, context):
-        """cloud_ of the group. When it paid (contract, groups.billing.get; decisions 8.6).
-        Errors: GROUP_NOT_FOUND, FORBIDDEN with a token of one game.
+        """Returns the billing timestamps of a group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

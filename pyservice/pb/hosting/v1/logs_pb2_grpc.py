@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class LogsStub:
-    """Records of lobbies.
+    """Records and logs of lobbies.
     """
 
     def __init__(self, channel):
@@ -63,48 +63,43 @@ class LogsStub:
 
 
 class LogsServicer:
-    """Records of lobbies.
+    """Records and logs of lobbies.
     """
 
     def ListLobbyRecords(self, request, context):
-        """cloud_ with the game. Lobbies of a namespace, newest first, 64 a page: private, starting and failed ones too
-        (decisions 8.3). A page is longer when the last ones were made in the same millisecond.
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND.
+        """Lists the lobbies of a namespace, newest first, 64 on a page. Includes private, starting and failed ones. A page is
+        longer if its last lobbies were created in the same millisecond.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetLobbyRecord(self, request, context):
-        """cloud_ with the game. One lobby of a namespace (decisions 8.3).
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND.
+        """Returns one lobby of a namespace.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExportLobbyLogs(self, request, context):
-        """cloud_ of the game. What the process of a lobby wrote, as CSV with the columns timestamp, stream and line (decisions
-        8.10): a URL that is good for an hour. A new file each time.
-        Errors: GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND.
+        """Exports the log of a lobby as CSV with the columns timestamp, stream and line. The URL is valid for an hour. Each
+        call creates a file.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExportLobbyHistory(self, request, context):
-        """cloud_ of the game. Lobbies of all its namespaces that ran at some time within a span, as CSV (decisions 8.3): a URL
-        that is good for an hour. A new file each time.
-        Errors: GAME_NOT_FOUND, VALIDATION_FAILED.
+        """Exports the lobbies of all namespaces that ran within a time span, as CSV. The URL is valid for an hour. Each call
+        creates a file.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetLobbyLogs(self, request, context):
-        """cloud_ of the game. What the process of a lobby wrote (decisions 6.4, 8.3), as logs of servers: without watch_index
-        the newest 1,000 lines, with it the oldest 1,000 after it; it waits for one. Kept for 7 days after its end.
-        Errors: GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND.
+        """Returns lines of a lobby's log. Without watch_index, the newest 1,000. With it, the oldest 1,000 after it, and the
+        call waits for at least one. Logs are kept for 7 days after the end of the lobby.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -147,7 +142,7 @@ def add_LogsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Logs:
-    """Records of lobbies.
+    """Records and logs of lobbies.
     """
 
     @staticmethod

@@ -117,132 +117,108 @@ class MatchmakerServicer:
     """
 
     def FindLobby(self, request, context):
-        """Client. Reserves places in the fullest lobby that fits (decisions 5.3) and waits until it is ready, at most 45 s.
-        Errors: MATCHMAKER_GAME_MODE_NOT_FOUND, _REGION_NOT_FOUND, _FIND_DISABLED, _REGION_NOT_ENABLED, _TAGS_DISABLED,
-        _DYNAMIC_MAX_PLAYERS_DISABLED, CAPTCHA_REQUIRED, CAPTCHA_FAILED, MATCHMAKER_VERIFICATION_FAILED,
-        _VERIFICATION_UNAVAILABLE, _TOO_MANY_PLAYERS_FROM_SOURCE, _NO_AVAILABLE_LOBBIES, _TOO_MANY_LOBBIES,
-        PORTS_EXHAUSTED, MATCHMAKER_LOBBY_START_FAILED.
+        """Reserves slots in the fullest lobby that fits, and creates a lobby if there is none. Waits until the lobby is
+        ready, at most 45 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateLobby(self, request, context):
-        """Client. Makes a lobby and reserves places in it (decisions 5.5); waits until it is ready, at most 45 s. Never one that is
-        there already.
-        Errors: MATCHMAKER_GAME_MODE_NOT_FOUND, _REGION_NOT_FOUND, _CREATE_DISABLED, _REGION_NOT_ENABLED, _TAGS_DISABLED,
-        _DYNAMIC_MAX_PLAYERS_DISABLED, _PUBLICITY_DISABLED, CAPTCHA_REQUIRED, CAPTCHA_FAILED,
-        MATCHMAKER_VERIFICATION_FAILED, _VERIFICATION_UNAVAILABLE, _TOO_MANY_PLAYERS_FROM_SOURCE, _TOO_MANY_LOBBIES,
-        CAPACITY_EXHAUSTED, PORTS_EXHAUSTED, MATCHMAKER_LOBBY_START_FAILED, MATCHMAKER_LOBBY_STOPPED.
+        """Creates a lobby and reserves slots in it. Waits until the lobby is ready, at most 45 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def JoinLobby(self, request, context):
-        """Client. Reserves places in one lobby (contract, lobbies.join; decisions 5.4) and waits until it is ready.
-        Errors: MATCHMAKER_LOBBY_NOT_FOUND, _LOBBY_STOPPED, _JOIN_DISABLED, _LOBBY_DRAINING, _LOBBY_CLOSED, _LOBBY_FULL,
-        CAPTCHA_REQUIRED, CAPTCHA_FAILED, MATCHMAKER_VERIFICATION_FAILED, _VERIFICATION_UNAVAILABLE,
-        _TOO_MANY_PLAYERS_FROM_SOURCE, _LOBBY_START_FAILED; with rejoin_token PLAYER_TOKEN_INVALID, _WRONG_LOBBY.
+        """Reserves slots in a specific lobby. Waits until the lobby is ready, at most 45 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListLobbies(self, request, context):
-        """Client. The public, open lobbies of listable game modes of the current version (decisions 5.7).
+        """Lists the public, open lobbies of the listable game modes of the current version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRegions(self, request, context):
-        """Client. The regions, nearest first (decisions 5.7).
+        """Lists the regions, nearest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPlayerStatistics(self, request, context):
-        """Client. How many players are connected, by game mode and region (decisions 5.7).
+        """Returns the number of connected players, by game mode and region.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PlayerConnected(self, request, context):
-        """Lobby. Confirms that the holder of a player token is on the line and uses the token up (contract,
-        players.connected; decisions 5.2). On any error the lobby server closes the socket at once.
-        Errors, in this order: PLAYER_TOKEN_INVALID, PLAYER_TOKEN_WRONG_LOBBY, PLAYER_REMOVED, PLAYER_TOKEN_CONSUMED,
-        PLAYER_TOKEN_EXPIRED.
+        """Confirms a player token and consumes it. On any error, the lobby server closes the player's connection at once. The
+        errors are checked in the listed order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PlayerDisconnected(self, request, context):
-        """Lobby. Frees the slot of a player, reserved or connected; repeats succeed (decisions 5.2).
-        Errors: PLAYER_TOKEN_INVALID, PLAYER_TOKEN_WRONG_LOBBY.
+        """Releases the slot of a player, reserved or connected. Repeats succeed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LobbyReady(self, request, context):
-        """Lobby. The lobby can take players: who waits for it gets tokens now (decisions 5.6). Repeats succeed.
-        Errors: MATCHMAKER_LOBBY_STOPPED.
+        """Reports that the lobby can take players: requests that wait for it get their tokens. Repeats succeed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetLobbyClosed(self, request, context):
-        """Lobby. A closed lobby is neither found nor joined; its players stay (decisions 5.6).
-        Errors: MATCHMAKER_LOBBY_STOPPED.
+        """Closes or opens the lobby. A closed lobby cannot be found, joined or listed. Its players stay.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetLobbyState(self, request, context):
-        """Lobby. Keeps a JSON value with the lobby for whoever asks (decisions 5.6). In HTTP the body is that value, bare.
-        Errors: MATCHMAKER_LOBBY_STOPPED; BODY_TOO_LARGE above 64 KiB.
+        """Stores a JSON value of at most 64 KiB with the lobby. In HTTP the body is the bare value.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetLobbyState(self, request, context):
-        """A lobby_ token of the namespace, env_ or cloud_. The value that the lobby keeps. In HTTP the answer is that value,
-        bare, null when there is none.
-        Errors: MATCHMAKER_LOBBY_NOT_FOUND, MATCHMAKER_LOBBY_STOPPED.
+        """Returns the state of a lobby. In HTTP the body is the bare value, null if there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """Lobby. The lobby lives; with the list of its players, slots of players that it no longer has are freed
-        (decisions 5.6). Tokens in the list that are not the lobby's are BODY_INVALID, each with its index (the first 256),
-        and nothing is freed.
-        Errors: MATCHMAKER_LOBBY_STOPPED.
+        """Shows that the lobby server is alive. With a list of players, it releases slots of players that are gone. If the
+        list has tokens of other lobbies, the error is BODY_INVALID with the first 256 indexes, and no slot is released.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AttachLobby(self, request, context):
-        """Cloud. Makes a running server that somebody else started a lobby, starting until it calls ready (decisions 5.11).
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, MATCHMAKER_GAME_MODE_NOT_FOUND, _REGION_NOT_FOUND, _TAGS_DISABLED,
-        _REGION_NOT_ENABLED, _TOO_MANY_LOBBIES.
+        """Makes a running server a lobby. The lobby is starting until it calls ready.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DetachLobby(self, request, context):
-        """Cloud. Ends a lobby; its tokens end with it (decisions 5.11).
-        Errors: GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND (also 24 h after it ended).
+        """Ends a lobby and its tokens. 24 h after the end, the error is MATCHMAKER_LOBBY_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

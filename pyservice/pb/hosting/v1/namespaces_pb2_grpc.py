@@ -112,118 +112,101 @@ class NamespacesServicer:
     """
 
     def ValidateNamespace(self, request, context):
-        """What creating a namespace with this input would refuse (contract, games.namespaces.validateGameNamespace).
-        Errors: GAME_NOT_FOUND.
+        """Lists the problems that would prevent the creation of a namespace.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateNamespace(self, request, context):
-        """Makes a namespace (decisions 8.1).
-        Errors: GAME_NOT_FOUND, VERSION_NOT_FOUND, VALIDATION_FAILED.
+        """Creates a namespace.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListNamespaces(self, request, context):
-        """The namespaces of a game, oldest first (decisions 8.1).
-        Errors: GAME_NOT_FOUND.
+        """Lists the namespaces of a game, oldest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetNamespace(self, request, context):
-        """One namespace with its settings (decisions 8.1).
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND.
+        """Returns one namespace with its settings.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateNamespaceVersion(self, request, context):
-        """Sets the version that the namespace runs (contract, games.namespaces.updateGameNamespaceVersion). The answer means
-        that the data plane runs it; 503 means that the change is stored and will take effect.
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, VERSION_NOT_FOUND, VALIDATION_FAILED when the data plane refuses it,
-        CONTROL_PLANE_UNAVAILABLE.
+        """Sets the version that the namespace runs. Success means that the data plane runs it. 503 means that the change is
+        stored and will take effect. VALIDATION_FAILED means that the data plane refuses the version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetVersionHistory(self, request, context):
-        """Which versions the namespace ran, newest first (decisions 8.1).
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND.
+        """Lists the versions that the namespace has run, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateMatchmakerConfig(self, request, context):
-        """Sets limits of the matchmaker (contract, games.namespaces.updateGameNamespaceMatchmakerConfig). Waits for the data
-        plane as UpdateNamespaceVersion does.
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE.
+        """Sets the matchmaker limits of the namespace. Waits for the data plane.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ValidateMatchmakerConfig(self, request, context):
-        """What UpdateMatchmakerConfig would refuse (decisions 8.1).
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND.
+        """Lists the problems that UpdateMatchmakerConfig would reject.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetDomainPublicAuth(self, request, context):
-        """Whether requests without a token are taken from pages of the namespace's domains (decisions 3). Waits for the data
-        plane.
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, VALIDATION_FAILED when the data plane refuses the namespace as it is,
-        CONTROL_PLANE_UNAVAILABLE.
+        """Enables or disables requests without a token from pages of the namespace's domains. Waits for the data plane.
+        VALIDATION_FAILED means that the data plane refuses the namespace.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AddDomain(self, request, context):
-        """Adds a domain whose pages come in without a token (decisions 3). Repeats succeed. Waits for the data plane.
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE.
+        """Adds a domain: its pages need no token. Repeats succeed. Waits for the data plane.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveDomain(self, request, context):
-        """Removes a domain (decisions 3). Repeats succeed. Waits for the data plane.
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, VALIDATION_FAILED when the data plane refuses the namespace as it is,
-        CONTROL_PLANE_UNAVAILABLE.
+        """Removes a domain. Repeats succeed. Waits for the data plane. VALIDATION_FAILED means that the data plane refuses
+        the namespace.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetCdnAuth(self, request, context):
-        """Whether the namespace's site asks for a user and password (decisions 8.1).
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND.
+        """Sets whether the namespace's site requires user and password.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetAuthUser(self, request, context):
-        """Adds a user of the namespace's site, or changes the password (decisions 8.1). There are at most 1,024.
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, VALIDATION_FAILED.
+        """Adds a user of the namespace's site, or changes the password. A site has at most 1,024 users.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveAuthUser(self, request, context):
-        """Removes a user of the namespace's site (decisions 8.1). Repeats succeed.
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND.
+        """Removes a user of the namespace's site. Repeats succeed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

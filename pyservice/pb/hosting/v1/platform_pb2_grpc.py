@@ -57,22 +57,21 @@ class PlatformServicer:
     """
 
     def GetBootstrap(self, request, context):
-        """No token. Where the parts of the service are and how to log in (contract, bootstrap; decisions 8.5).
+        """Returns the basic information that clients need.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetRegionTiers(self, request, context):
-        """No token. What lobbies and servers can be given, the largest first (contract, tiers.getRegionTiers).
+        """Lists the tiers, largest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDatacenters(self, request, context):
-        """env_ of the environment, or cloud_ with the game. Where servers can run, in the operator's order (decisions 8.1).
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND.
+        """Lists the regions for servers, in the operator's order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class RaysStub:
-    """Rays: what is known of single requests, by the x-ray-id of their answers.
+    """Performance data of requests, by their x-ray-id.
     """
 
     def __init__(self, channel):
@@ -43,13 +43,13 @@ class RaysStub:
 
 
 class RaysServicer:
-    """Rays: what is known of single requests, by the x-ray-id of their answers.
+    """Performance data of requests, by their x-ray-id.
     """
 
     def GetRayPerf(self, request, context):
-        """cloud_ whose scope covers the request that was traced. What each part of the service did for a request, in the last
-        24 h: of all that failed, took more than 100 ms or carried a traceparent, and 1 in 100 of the rest. An unknown ray,
-        or one that is not the caller's to see, is an empty list.
+        """Returns what each part of the service did for a request. Stored for 24 h: requests that failed, took longer than
+        100 ms or carried traceparent, and 1 in 100 of the others. Unknown rays, and rays outside the token's scope, are
+        empty lists.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -72,7 +72,7 @@ def add_RaysServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Rays:
-    """Rays: what is known of single requests, by the x-ray-id of their answers.
+    """Performance data of requests, by their x-ray-id.
     """
 
     @staticmethod

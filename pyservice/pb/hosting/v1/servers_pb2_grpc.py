@@ -67,44 +67,37 @@ class ServersServicer:
     """
 
     def CreateServer(self, request, context):
-        """env_ of the environment, or cloud_ of the game. A new server (contract, create). Answered when its record and its
-        ports are durable; the process follows. Every call without a known Idempotency-Key is a new server.
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, REGION_NOT_FOUND, VALIDATION_FAILED, PORTS_EXHAUSTED, CAPACITY_EXHAUSTED.
+        """Creates a server. Returns when its record and ports are durable; the process starts afterwards. Every call without
+        a known Idempotency-Key creates a server.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetServer(self, request, context):
-        """env_ of the environment, or cloud_ of the game. One server (contract, get).
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND.
+        """Returns one server.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListServers(self, request, context):
-        """env_ of the environment, or cloud_ of the game. Servers of the environment, newest first, 64 a page (contract, list;
-        decisions 6.3).
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND.
+        """Lists the servers of the environment, newest first, 64 on a page.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DestroyServer(self, request, context):
-        """env_ of the environment, or cloud_ of the game. Ends a server (decisions 6.2): SIGTERM, and when its time is over
-        SIGKILL to all of its processes. Repeats change nothing.
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND.
+        """Ends a server: SIGTERM, and after the timeout SIGKILL to all of its processes. Repeats change nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetServerLogs(self, request, context):
-        """env_ of the environment, or cloud_ of the game. What a server wrote (contract, logs.get; decisions 6.4): without
-        watch_index the newest 1,000 lines, with it the oldest 1,000 after it; it waits for one. Kept for 7 days after its end.
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND.
+        """Returns lines of a server's log. Without watch_index, the newest 1,000. With it, the oldest 1,000 after it, and the
+        call waits for at least one. Logs are kept for 7 days after the end of the server.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

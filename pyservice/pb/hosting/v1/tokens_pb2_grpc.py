@@ -87,76 +87,67 @@ class TokensServicer:
     """
 
     def CreateServiceToken(self, request, context):
-        """cloud_ of the game. An env_ token for the back end of one environment. Waits for the data plane at most a second; 503
-        means that the token of this call is not told and a new call makes another.
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, VALIDATION_FAILED when the namespace has 1,000 good ones,
-        CONTROL_PLANE_UNAVAILABLE.
+        """Creates an env_ token for the back end of one environment. An environment can have 1,000 valid ones. After 503 the
+        token of this call is revoked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreatePublicToken(self, request, context):
-        """cloud_ of the game. A pub_ token for game clients of one namespace.
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, VALIDATION_FAILED when the namespace has 1,000 good ones or had 10,000,
-        CONTROL_PLANE_UNAVAILABLE.
+        """Creates a pub_ token for the game clients of one namespace. A namespace can have 1,000 valid ones, and 10,000 in
+        all.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateDevelopmentToken(self, request, context):
-        """cloud_ of the game. A dev_ token, for mock answers on a developer's machine, good for 30 days.
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, VALIDATION_FAILED (also when the namespace has 1,000 good ones or had
-        10,000 in 30 days), CONTROL_PLANE_UNAVAILABLE.
+        """Creates a dev_ token for mock responses on a developer's machine, valid for 30 days. A namespace can have 1,000
+        valid ones, and 10,000 in 30 days.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListNamespaceTokens(self, request, context):
-        """cloud_ of the game. The tokens of a namespace without their secrets, newest first.
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND.
+        """Lists the tokens of a namespace without their secrets, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeNamespaceToken(self, request, context):
-        """cloud_ of the game. Ends a token within a second. Repeats succeed.
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, TOKEN_NOT_FOUND, VALIDATION_FAILED when the data plane refuses the
-        namespace as it is, CONTROL_PLANE_UNAVAILABLE.
+        """Revokes a token of a namespace within a second. Repeats succeed. VALIDATION_FAILED means that the data plane
+        refuses the namespace.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateGameToken(self, request, context):
-        """cloud_ of the game. A cloud_ token that covers this game alone.
-        Errors: GAME_NOT_FOUND.
+        """Creates a cloud_ token that covers only this game.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListGroupTokens(self, request, context):
-        """cloud_ of the group. The cloud_ tokens of a group and of its games without their secrets, newest first.
-        Errors: GROUP_NOT_FOUND, FORBIDDEN with a token of one game.
+        """Lists the cloud_ tokens of a group and its games without their secrets, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeGroupToken(self, request, context):
-        """cloud_ of the group. Ends a cloud_ token within a second. Repeats succeed.
-        Errors: GROUP_NOT_FOUND, TOKEN_NOT_FOUND, FORBIDDEN with a token of one game.
+        """Revokes a cloud_ token within a second. Repeats succeed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def InspectToken(self, request, context):
-        """Any cloud_. Whose the token is.
+        """Returns identity and scope of the caller's token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

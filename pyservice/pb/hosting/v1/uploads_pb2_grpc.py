@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class UploadsStub:
-    """Any upload.
+    """Uploads.
     """
 
     def __init__(self, channel):
@@ -43,12 +43,11 @@ class UploadsStub:
 
 
 class UploadsServicer:
-    """Any upload.
+    """Uploads.
     """
 
     def CompleteUpload(self, request, context):
-        """cloud_ of the upload's game. Checks what was uploaded and makes it usable (decisions 8.8).
-        Errors: UPLOAD_NOT_FOUND, UPLOAD_INCOMPLETE, UPLOAD_ALREADY_COMPLETE, VALIDATION_FAILED.
+        """Checks an upload and makes it usable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -71,7 +70,7 @@ def add_UploadsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Uploads:
-    """Any upload.
+    """Uploads.
     """
 
     @staticmethod
@@ -103,7 +102,7 @@ class Uploads:
 
 
 class AvatarsStub:
-    """Pictures that players of a game can choose.
+    """Pictures that players of a game can select.
     """
 
     def __init__(self, channel):
@@ -130,29 +129,25 @@ class AvatarsStub:
 
 
 class AvatarsServicer:
-    """Pictures that players of a game can choose.
+    """Pictures that players of a game can select.
     """
 
     def PrepareCustomAvatarUpload(self, request, context):
-        """cloud_ of the game. Where a picture is to be uploaded to (contract,
-        games.avatars.prepareCustomAvatarUpload): png or jpeg, at most 2 MiB.
-        Errors: GAME_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE.
+        """Prepares the upload of an avatar: png or jpeg, at most 2 MiB.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CompleteCustomAvatarUpload(self, request, context):
-        """cloud_ of the game. Checks by its content that it is the picture that its name says (decisions 8.8).
-        Errors: GAME_NOT_FOUND, UPLOAD_NOT_FOUND, UPLOAD_INCOMPLETE, UPLOAD_ALREADY_COMPLETE, VALIDATION_FAILED.
+        """Completes the upload of an avatar. The content must match the file name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListCustomAvatars(self, request, context):
-        """cloud_ of the game. Its avatars, newest first (decisions 8.8).
-        Errors: GAME_NOT_FOUND.
+        """Lists the avatars of the game, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -185,7 +180,7 @@ def add_AvatarsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Avatars:
-    """Pictures that players of a game can choose.
+    """Pictures that players of a game can select.
     """
 
     @staticmethod
@@ -307,32 +302,28 @@ class PicturesServicer:
     """
 
     def PrepareGameBannerUpload(self, request, context):
-        """cloud_ of the game. Where its banner is to be uploaded to (decisions 8.1): png or jpeg, at most 2 MiB.
-        Errors: GAME_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE.
+        """Prepares the upload of a banner: png or jpeg, at most 2 MiB.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CompleteGameBannerUpload(self, request, context):
-        """cloud_ of the game. Makes an uploaded picture its banner (decisions 8.1).
-        Errors: GAME_NOT_FOUND, UPLOAD_NOT_FOUND, UPLOAD_INCOMPLETE, UPLOAD_ALREADY_COMPLETE, VALIDATION_FAILED.
+        """Makes an uploaded picture the banner of the game.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PrepareGameLogoUpload(self, request, context):
-        """cloud_ of the game. Where its logo is to be uploaded to (decisions 8.1): png or jpeg, at most 2 MiB.
-        Errors: GAME_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE.
+        """Prepares the upload of a logo: png or jpeg, at most 2 MiB.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CompleteGameLogoUpload(self, request, context):
-        """cloud_ of the game. Makes an uploaded picture its logo (decisions 8.1).
-        Errors: GAME_NOT_FOUND, UPLOAD_NOT_FOUND, UPLOAD_INCOMPLETE, UPLOAD_ALREADY_COMPLETE, VALIDATION_FAILED.
+        """Makes an uploaded picture the logo of the game.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class VersionsStub:
-    """Versions of a game. Callers hold a cloud_ token whose scope covers the game.
+    """Versions of a game.
     """
 
     def __init__(self, channel):
@@ -63,39 +63,39 @@ class VersionsStub:
 
 
 class VersionsServicer:
-    """Versions of a game. Callers hold a cloud_ token whose scope covers the game.
+    """Versions of a game.
     """
 
     def CreateVersion(self, request, context):
-        """Makes a version; it runs where a namespace is set to it.
+        """Creates a version. It runs where a namespace selects it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ValidateVersion(self, request, context):
-        """What creating a version with this input would refuse.
+        """Lists the problems that would prevent the creation of a version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReserveVersionName(self, request, context):
-        """A display name for the next version, never twice the same (decisions 8.1).
+        """Reserves a display name for the next version. No name is returned twice.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetVersion(self, request, context):
-        """A version with its whole configuration (contract, games.versions.getGameVersionById).
+        """Returns a version with its whole configuration.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListVersions(self, request, context):
-        """All versions of the game, newest first, without their configurations.
+        """Lists the versions of the game, newest first, without their configurations.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -138,7 +138,7 @@ def add_VersionsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Versions:
-    """Versions of a game. Callers hold a cloud_ token whose scope covers the game.
+    """Versions of a game.
     """
 
     @staticmethod
