@@ -19,34 +19,38 @@ from pyservice.app.rays import CDN, CONTROL, STORE_SPANS, PlaneRays
 from pyservice.app.runtime import Runtime
 from pyservice.app.tasks import PartDied, Tasks
 from pyservice.control import metrics
-from pyservice.control.admin_operations import Administration, Orphans
-from pyservice.control.authorization import Gate
-from pyservice.control.builds import Builds
-from pyservice.control.configuration_validation import Completeness, Context
-from pyservice.control.database_health import DatabaseWatch
-from pyservice.control.device_links import Devices, LinkKeys
-from pyservice.control.feed_messages import Composer
+from pyservice.control.admin_operations import AdminOperations, OrphanedNamespaces
+from pyservice.control.authorization import CallAuthenticator
+from pyservice.control.builds import BuildOperations
+from pyservice.control.configuration_validation import Completeness, ValidationContext
+from pyservice.control.database_health import DatabaseHealthCheck
+from pyservice.control.device_links import DeviceLinkKeys, DeviceLinkOperations
+from pyservice.control.feed_messages import FeedComposer
 from pyservice.control.feeder import Feeder
-from pyservice.control.game_pictures import Avatars, Pictures
-from pyservice.control.games import Games, game_topic
-from pyservice.control.groups import Groups, Owner, ensure_owner
-from pyservice.control.idempotent_changes import Changes
-from pyservice.control.lobby_exports import Exports
-from pyservice.control.lobby_records import History, Lobbies, Recorded
-from pyservice.control.namespace_access import Admittance
-from pyservice.control.namespace_change import OneNamespace
-from pyservice.control.namespaces import Namespaces
-from pyservice.control.operations import Nouns, operations
-from pyservice.control.player_counts import CountsReader, PlayerCounts
+from pyservice.control.game_pictures import AvatarOperations, GamePictureOperations
+from pyservice.control.games import GameOperations, game_topic
+from pyservice.control.groups import GroupOperations, ServiceOwner, ensure_owner
+from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.lobby_exports import LobbyExportOperations
+from pyservice.control.lobby_records import (
+    LobbyFactReader,
+    LobbyRecordLookup,
+    LobbyRecordOperations,
+)
+from pyservice.control.namespace_access import NamespaceAccessOperations
+from pyservice.control.namespace_change import NamespaceChange
+from pyservice.control.namespaces import NamespaceOperations
+from pyservice.control.operations import Handlers, operation_table
+from pyservice.control.player_counts import PlayerCountReader, PlayerCounts
 from pyservice.control.rays import RayStore
-from pyservice.control.resource_summaries import Links
-from pyservice.control.servers import Servers
-from pyservice.control.service_info import Platform
-from pyservice.control.signing_keys import ControlKeys
-from pyservice.control.sites import Sites
-from pyservice.control.tokens import Tokens
-from pyservice.control.uploads import Uploading, Uploads
-from pyservice.control.versions import StoredUploads, Versions
+from pyservice.control.resource_summaries import PublicUrls
+from pyservice.control.servers import ServerOperations
+from pyservice.control.service_info import ServiceInfoOperations
+from pyservice.control.signing_keys import SigningKeyFile
+from pyservice.control.sites import SiteOperations
+from pyservice.control.tokens import TokenOperations
+from pyservice.control.uploads import UploadLifecycle, UploadOperations
+from pyservice.control.versions import StoredUploadStatus, VersionOperations
 from pyservice.doors import DoorSettings
 from pyservice.doors.limits import Limits, Rate
 from pyservice.edge.asgi import create_app
@@ -92,7 +96,7 @@ class ControlPlane:
         self._cdn_socket = listen(settings.cdn, settings.http_limits.backlog)
         url = settings.database_url
         self._database = open_database(url.get_secret_value() if url else None, self._folder)
-        self._database_watch = DatabaseWatch(self._database)
+        self._database_watch = DatabaseHealthCheck(self._database)
         self._metrics = RequestMetrics(inner_plane="control")
         self._topics = Topics()
         self._ids = RecordIds()
@@ -128,12 +132,12 @@ class ControlPlane:
         await self._database.close()
         return False
 
-    def _wire(self, owner: Owner) -> None:
+    def _wire(self, owner: ServiceOwner) -> None:
         settings = self._settings
         self._owner = owner
         cdn_address = reachable(bound(self._cdn_socket))
         cdn_url = (settings.cdn_url or f"http://{cdn_address}").rstrip("/")
-        self._keys = ControlKeys.load_or_create(self._folder)
+        self._keys = SigningKeyFile.load_or_create(self._folder)
         self._files = ControlFiles(settings, self._folder, cdn_url, self._keys)
         links = _links(settings, cdn_url, self._files.picture)
 
@@ -145,19 +149,21 @@ class ControlPlane:
         data_plane = self._data_plane = DataPlaneClient(self._client, listens)
         self._feeder = Feeder(
             self._database,
-            Composer(owner.source_epoch, links),
+            FeedComposer(owner.source_epoch, links),
             data_plane,
             lambda game_id: self._topics.bump(game_topic(game_id)),
         )
-        self._gate = Gate(self._database)
+        self._gate = CallAuthenticator(self._database)
         self._counts = PlayerCounts()
-        self._counts_reader = CountsReader(self._database, data_plane, self._counts, self._topics)
-        history = History(self._database, data_plane, self._feeder.doubt)
-        self._readers: dict[str, CountsReader | History] = {
+        self._counts_reader = PlayerCountReader(
+            self._database, data_plane, self._counts, self._topics
+        )
+        history = LobbyFactReader(self._database, data_plane, self._feeder.mark_disconnected)
+        self._readers: dict[str, PlayerCountReader | LobbyFactReader] = {
             "counts": self._counts_reader,
             "history": history,
         }
-        self._recorded = Recorded(self._database, data_plane, history)
+        self._recorded = LobbyRecordLookup(self._database, data_plane, history)
         self._ray_store = RayStore(self._database, settings.rays.stored)
         self._rays, self._cdn_rays = map(self._rays_of, (CONTROL, CDN))
         self._platform = _platform(settings, self._database, links)
@@ -166,20 +172,22 @@ class ControlPlane:
         )
         nouns = self._nouns(links, data_plane)
         self._tokens = nouns.tokens
-        administration = Administration(
+        administration = AdminOperations(
             self._database,
             self._ids,
             self._topics,
             self._gate,
             nouns.tokens,
-            Orphans(self._database, owner.source_epoch, data_plane, self._feeder.look_again),
+            OrphanedNamespaces(
+                self._database, owner.source_epoch, data_plane, self._feeder.compare_again
+            ),
             self._keys,
         )
         self._wire_doors(nouns, administration)
 
-    def _wire_doors(self, nouns: Nouns, administration: Administration) -> None:
+    def _wire_doors(self, nouns: Handlers, administration: AdminOperations) -> None:
         settings = self._settings
-        table = operations(self._gate, nouns)
+        table = operation_table(self._gate, nouns)
         door = _door(settings)
         limits = self._limits = Limits(*_rates(settings))
         app = create_app(table, door, self._metrics, limits, rays=self._rays.rays)
@@ -203,16 +211,20 @@ class ControlPlane:
     def _rays_of(self, service: str) -> PlaneRays:
         return PlaneRays(self._settings, service, self._metrics.rays, self._ray_store.store)
 
-    def _nouns(self, links: Links, data_plane: DataPlaneClient) -> Nouns:
+    def _nouns(self, links: PublicUrls, data_plane: DataPlaneClient) -> Handlers:
         settings, database, ids, topics = self._settings, self._database, self._ids, self._topics
-        changes = self._changes = Changes(database, mac_key=self._keys.now.hash_key)
-        one = OneNamespace(database, changes, topics, self._feeder)
-        uploading = Uploading(database, changes, topics, self._files.objects)
+        changes = self._changes = IdempotentChanges(database, mac_key=self._keys.now.hash_key)
+        one = NamespaceChange(database, changes, topics, self._feeder)
+        uploading = UploadLifecycle(database, changes, topics, self._files.objects)
         self._uploading = uploading
-        self._devices = Devices(database, changes, ids, topics, LinkKeys(self._keys), links)
-        self._exports = Exports(database, self._files.objects, ids, self._recorded, self._runtime)
-        return Nouns(
-            games=Games(
+        self._devices = DeviceLinkOperations(
+            database, changes, ids, topics, DeviceLinkKeys(self._keys), links
+        )
+        self._exports = LobbyExportOperations(
+            database, self._files.objects, ids, self._recorded, self._runtime
+        )
+        return Handlers(
+            games=GameOperations(
                 database,
                 changes,
                 ids,
@@ -222,29 +234,35 @@ class ControlPlane:
                 links,
                 described.regions(settings),
             ),
-            groups=Groups(database, changes, ids, topics, links, self._gate.doubt),
-            namespaces=Namespaces(database, changes, ids, topics, self._feeder, one),
-            admittance=Admittance(database, one, described.service_domains(settings)),
-            tokens=Tokens(
+            groups=GroupOperations(database, changes, ids, topics, links, self._gate.clear_cache),
+            namespaces=NamespaceOperations(database, changes, ids, topics, self._feeder, one),
+            admittance=NamespaceAccessOperations(
+                database, one, described.service_domains(settings)
+            ),
+            tokens=TokenOperations(
                 database,
                 changes,
                 ids,
                 self._feeder,
                 data_plane,
-                self._gate.doubt,
+                self._gate.clear_cache,
                 self._tasks.finish,
             ),
-            versions=Versions(database, changes, ids, topics, StoredUploads(), self._context),
+            versions=VersionOperations(
+                database, changes, ids, topics, StoredUploadStatus(), self._context
+            ),
             platform=self._platform,
             devices=self._devices,
-            lobbies=Lobbies(database, data_plane, self._recorded, self._runtime.started_ms),
+            lobbies=LobbyRecordOperations(
+                database, data_plane, self._recorded, self._runtime.started_ms
+            ),
             rays=self._ray_store,
-            builds=Builds(database, changes, ids, uploading, self._runtime),
-            uploads=Uploads(uploading),
-            sites=Sites(database, ids, uploading),
-            avatars=Avatars(database, uploading, links),
-            pictures=Pictures(uploading),
-            servers=Servers(
+            builds=BuildOperations(database, changes, ids, uploading, self._runtime),
+            uploads=UploadOperations(uploading),
+            sites=SiteOperations(database, ids, uploading),
+            avatars=AvatarOperations(database, uploading, links),
+            pictures=GamePictureOperations(uploading),
+            servers=ServerOperations(
                 database,
                 changes,
                 ids,
@@ -262,9 +280,9 @@ class ControlPlane:
 
     def _context(
         self, builds: Mapping[str, Completeness], sites: Mapping[str, Completeness]
-    ) -> Context:
+    ) -> ValidationContext:
         settings = self._settings
-        return Context(
+        return ValidationContext(
             player_limit_max=settings.player_limit_max,
             regions={region.name_id for region in settings.regions},
             tiers={tier.tier_name_id for tier in self._tiers},
@@ -291,13 +309,13 @@ class ControlPlane:
             self._exports,
         )
         problem = self._database_watch.problem
-        measured = metrics.render(
+        measured = metrics.render_metrics(
             self._feeder,
             self._topics.sequence,
             self._files.objects.counts,
             cdn.answers,
             cdn.bytes,
-            unforeseen={one.going.work: one.going.unforeseen for one in works},
+            unforeseen={one.job.work: one.job.unexpected_errors for one in works},
             is_database_up=not problem,
         )
         return control_pb2.MetricsResponse(
@@ -307,7 +325,7 @@ class ControlPlane:
     async def start(self) -> dict[str, str]:
         """Serves; returns what the ready file says of this plane."""
         sys.setswitchinterval(_SWITCH_S)
-        await self._counts_reader.begin()
+        await self._counts_reader.read_current()
         # Before anybody asks for a server: what can be run here, and how much of it, is not known until then.
         await self._runtime.start()
         await self._http.start()
@@ -315,9 +333,9 @@ class ControlPlane:
         await self._files.start(self._database, self._topics, self._cdn_socket, self._cdn_rays.rays)
         own = self._tasks.own
         own("database", self._database_watch.run())
-        own("uploads", self._uploading.keep_tidy())
-        own("answers", self._changes.keep_tidy())
-        own("devices", self._devices.keep_tidy())
+        own("uploads", self._uploading.run_cleanup())
+        own("answers", self._changes.run_cleanup())
+        own("devices", self._devices.run_cleanup())
         own("feeder", self._feeder.run())
         for name, reader in self._readers.items():
             own(name, reader.run())
@@ -391,10 +409,10 @@ def _rates(settings: Settings) -> tuple[Rate, Rate, Rate]:
     return operator, operator, Rate(limits.anonymous.per_second, limits.anonymous.burst)
 
 
-def _links(settings: Settings, cdn_url: str, picture: Callable[[str], str]) -> Links:
+def _links(settings: Settings, cdn_url: str, picture: Callable[[str], str]) -> PublicUrls:
     public_url = settings.public_url or f"http://{reachable(str(settings.http))}"
     hub_url = settings.hub_url
-    return Links(
+    return PublicUrls(
         cdn_url=cdn_url,
         cdn_domain=settings.domains.cdn,
         public_url=public_url.rstrip("/"),
@@ -403,8 +421,8 @@ def _links(settings: Settings, cdn_url: str, picture: Callable[[str], str]) -> L
     )
 
 
-def _platform(settings: Settings, database: Database, links: Links) -> Platform:
-    return Platform(
+def _platform(settings: Settings, database: Database, links: PublicUrls) -> ServiceInfoOperations:
+    return ServiceInfoOperations(
         database,
         lambda: described.bootstrap(settings, links),
         described.region_tiers(settings.tiers),

@@ -11,7 +11,7 @@ from pyservice.cdn.app import Cdn, CdnCounts
 from pyservice.cdn.receiving import Uploads
 from pyservice.cdn.server import CdnServer
 from pyservice.cdn.site_records import SiteRecords
-from pyservice.control.signing_keys import NEEDED_MS, ControlKeys, Keys
+from pyservice.control.signing_keys import KEY_RETENTION_MS, SigningKeyFile, SigningKeys
 from pyservice.control.uploads import object_key
 from pyservice.edge.server import listen_unix
 from pyservice.observability.rays import Rays
@@ -29,7 +29,9 @@ _PURPOSE: Final = b"url"
 class ControlFiles:
     """Objects and the listener that serves them and the sites. `start` and `stop`, once each."""
 
-    def __init__(self, settings: Settings, folder: Path, base_url: str, keys: ControlKeys) -> None:
+    def __init__(
+        self, settings: Settings, folder: Path, base_url: str, keys: SigningKeyFile
+    ) -> None:
         """`base_url` is where clients reach the listener. Raises OSError."""
         self._settings = settings
         self._signer = UrlSigner(_url_key(keys.now)[0], is_lasting=_is_picture)
@@ -92,10 +94,10 @@ class ControlFiles:
             await asyncio.to_thread(self._folder.close)
 
 
-def _url_key(keys: Keys) -> tuple[bytes, list[EndedKey]]:
+def _url_key(keys: SigningKeys) -> tuple[bytes, list[EndedKey]]:
     """What signs addresses, and what did."""
     ended = [
-        EndedKey(key.derived(_PURPOSE), (key.ended_ms + NEEDED_MS) / 1000)
+        EndedKey(key.derived(_PURPOSE), (key.ended_ms + KEY_RETENTION_MS) / 1000)
         for key in keys.signing
         if key.ended_ms is not None
     ]

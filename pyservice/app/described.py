@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
-from pyservice.control.resource_summaries import Links
+from pyservice.control.resource_summaries import PublicUrls
 from pyservice.pb.hosting.v1 import games_pb2
 from pyservice.pb.hosting.v1 import platform_pb2 as pb
 from pyservice.settings import Settings, Tier
@@ -16,7 +16,7 @@ _LOCAL_ADDRESS: Final = "127.0.0.1"
 """Where lobbies are in local mode (decisions 5.9)."""
 
 
-def bootstrap(settings: Settings, links: Links) -> pb.GetBootstrapResponse:
+def bootstrap(settings: Settings, links: PublicUrls) -> pb.GetBootstrapResponse:
     """Domains, or where the doors listen when there are none."""
     domains = settings.domains
     return pb.GetBootstrapResponse(

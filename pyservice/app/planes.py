@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from pyservice.control.batching import Batches
-from pyservice.control.feeder import Away
+from pyservice.control.batching import Batcher
+from pyservice.control.feeder import DataPlaneUnavailable
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import facts_pb2, feed_pb2, runtime_pb2, signing_pb2
@@ -37,12 +37,12 @@ class DataPlaneClient:
         """`listens` hears where the public HTTP door is, as host:port."""
         self._client = client
         self._listens = listens
-        self._fed = Batches(
+        self._fed = Batcher(
             self._apply_many,
             size_of=feed_pb2.ManyItem.ByteSize,
             is_of_one=_is_of_one,
         )
-        self._reports = Batches(self._report_many, is_of_one=_is_of_one)
+        self._reports = Batcher(self._report_many, is_of_one=_is_of_one)
 
     async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse:
         return await self._feed(feed_pb2.ManyItem(configuration=request.configuration))
@@ -89,7 +89,7 @@ class DataPlaneClient:
         for tries in itertools.count():
             try:
                 await self.held(feed_pb2.HeldRequest())
-            except (Away, ServiceError) as error:
+            except (DataPlaneUnavailable, ServiceError) as error:
                 if tries == _TOLD_AFTER:
                     _log.warning("public door not found yet", error=str(error))
                 await asyncio.sleep(_AWAY_S)
@@ -165,7 +165,7 @@ class DataPlaneClient:
     async def _sign(self, request: signing_pb2.SignTokenRequest) -> str:
         try:
             answer = await self._call("Signing.SignToken", request, _SIGN_TIMEOUT_S)
-        except Away:
+        except DataPlaneUnavailable:
             raise ServiceError(
                 "CONTROL_PLANE_UNAVAILABLE",
                 "The data plane signs tokens and does not answer; try again.",
@@ -177,7 +177,7 @@ class DataPlaneClient:
         try:
             return await self._client.call(f"{_INTERNAL}.{name}", request, timeout_s)
         except Unreachable as error:
-            raise Away(str(error)) from None
+            raise DataPlaneUnavailable(str(error)) from None
 
 
 def _is_of_one(error: Exception) -> bool:

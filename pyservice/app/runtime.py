@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyservice.app.planes import DataPlaneClient, reachable
-from pyservice.control.builds import BuildFiles
-from pyservice.control.lobby_records import Recorded
-from pyservice.control.lobby_runs import LobbyRuns, Process, TierSize
-from pyservice.control.process_logs import ProcessLogs
+from pyservice.control.builds import BuildFetcher
+from pyservice.control.lobby_records import LobbyRecordLookup
+from pyservice.control.lobby_runs import LobbyProcess, LobbyRuns, TierSize
+from pyservice.control.process_logs import ProcessLogOperations
 from pyservice.control.server_runs import ServerRuns
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
@@ -63,21 +63,21 @@ class Runtime:
         objects: Objects,
         data_plane: DataPlaneClient,
         topics: Topics,
-        recorded: Recorded,
+        recorded: LobbyRecordLookup,
     ) -> None:
         self._settings = settings
         self.take_tiers(settings.tiers)
         self._capacity = _capacity(settings)
         self._builds = Builds(
             settings.data_dir.resolve() / "builds",
-            BuildFiles(database, objects),
+            BuildFetcher(database, objects),
             settings.storage_reserve_bytes,
         )
         self.lobbies = LobbyRuns(
             database, data_plane, self._tier, self._api_url, self._told_capacity
         )
         self.servers = ServerRuns(database, data_plane, self._api)
-        self.logs = ProcessLogs(database, topics, recorded, self.folder_of, self._follow)
+        self.logs = ProcessLogOperations(database, topics, recorded, self.folder_of, self._follow)
         self._supervisor: Supervisor | None = None
         self._is_usable = False
         self._isolation = ""
@@ -132,7 +132,7 @@ class Runtime:
             noticed=self.logs.grew,
         )
         await self._supervisor.recover()
-        self._supervisor.room.changed = self.lobbies.room_changed
+        self._supervisor.room.changed = self.lobbies.capacity_changed
         _log.info("runtime ready", isolation=isolation, found=len(self._supervisor.runs))
 
     async def _choose_containers(self, folder: Path) -> containers.Containers | None:
@@ -218,11 +218,11 @@ class Runtime:
         state = Folder(self.folder_of(run_id)).state()
         return None if state is None else state.started_ms
 
-    def processes(self, run_ids: Iterable[str]) -> dict[str, Process]:
+    def processes(self, run_ids: Iterable[str]) -> dict[str, LobbyProcess]:
         """Of those that are not told to be over; reads a file for each of these."""
         runs = {} if self._supervisor is None else self._supervisor.runs
         found = [run for run in map(runs.get, run_ids) if run is not None]
-        return {run.id: Process(run.tier, self.started_ms(run.id)) for run in found}
+        return {run.id: LobbyProcess(run.tier, self.started_ms(run.id)) for run in found}
 
     def _follow(self, run_id: str, for_ms: int) -> None:
         if self._supervisor is not None:

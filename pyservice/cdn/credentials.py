@@ -20,7 +20,12 @@ from typing import Final, NamedTuple
 
 import bcrypt
 
-from pyservice.control.namespace_access import MAX_BYTES, ROUNDS, Crowded, PasswordThreads
+from pyservice.control.namespace_access import (
+    BCRYPT_ROUNDS,
+    PASSWORD_MAX_BYTES,
+    PasswordThreadPool,
+    TooManyWaiting,
+)
 from pyservice.doors.limits import Buckets, Rate
 
 WRONG_RATE: Final = Rate(per_second=10 / 60, burst=10)
@@ -70,7 +75,7 @@ class Credentials:
     """Checks Basic credentials. Good ones are remembered by a keyed hash, never as they are."""
 
     def __init__(self, threads: int = 2, clock_s: Callable[[], float] = monotonic) -> None:
-        self._threads = PasswordThreads(threads)
+        self._threads = PasswordThreadPool(threads)
         self._key = secrets.token_bytes(32)
         self._good: OrderedDict[bytes, None] = OrderedDict()
         self._clock_s = clock_s
@@ -162,7 +167,7 @@ class Credentials:
         """Hashes to compare with, until one is right: 2^cost of the dearest hash there is, whoever is
         asked for. Somebody who is not there costs as much time as somebody who is, and an older hash as a newer.
         """
-        dearest = max([ROUNDS, *map(_cost, users.values())])
+        dearest = max([BCRYPT_ROUNDS, *map(_cost, users.values())])
         if expected is None:
             return [self._dummy(dearest)]
         # c, and c, c+1 ... up to the one before the dearest, are as much as the dearest.
@@ -177,7 +182,7 @@ class Credentials:
             return await self._threads.run(
                 source.group, source.address, lambda: _is_right(password, hashes)
             )
-        except Crowded:
+        except TooManyWaiting:
             raise Busy from None
 
     def _fingerprint(self, *words: bytes) -> bytes:
@@ -189,7 +194,7 @@ class Credentials:
 
 def _is_right(password: bytes, hashes: list[bytes]) -> bool:
     # None that is so long could be set.
-    if len(password) > MAX_BYTES or b"\0" in password:
+    if len(password) > PASSWORD_MAX_BYTES or b"\0" in password:
         return False
     return any(_has(password, one) for one in hashes)
 

@@ -10,21 +10,21 @@ from typing import Any, Final, Protocol
 
 from google.protobuf.message import Message
 
-from pyservice.control.authorization import Gate, covers
-from pyservice.control.feed_comparison import orphans_of
-from pyservice.control.feeder import Away
+from pyservice.control.authorization import CallAuthenticator, scope_covers
+from pyservice.control.feed_comparison import find_orphans
+from pyservice.control.feeder import DataPlaneUnavailable
 from pyservice.control.games import group_topic, identity_topic
 from pyservice.control.groups import billing_topic
 from pyservice.control.name_rules import (
     bio_problems,
     display_name_problems,
     publicity_problems,
-    refuse,
+    require_valid,
 )
-from pyservice.control.signing_keys import ControlKeys
+from pyservice.control.signing_keys import SigningKeyFile
 from pyservice.control.timestamps import now_ms
-from pyservice.control.tokens import Tokens
-from pyservice.control.undelivered_secrets import Made
+from pyservice.control.tokens import TokenOperations
+from pyservice.control.undelivered_secrets import NewToken
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.ids import RecordIds
 from pyservice.observability.logging import get_logger
@@ -52,7 +52,7 @@ _OF_GROUP: Final[dict[Any, Callable[..., Iterator[FieldProblem]]]] = {
 """What a group says of itself, each with its rules."""
 
 
-class Administration:
+class AdminOperations:
     """People, groups, their tokens and billing, for whoever runs the service."""
 
     def __init__(
@@ -60,10 +60,10 @@ class Administration:
         database: Database,
         ids: RecordIds,
         topics: Topics,
-        gate: Gate,
-        tokens: Tokens,
-        orphans: Orphans,
-        keys: ControlKeys,
+        gate: CallAuthenticator,
+        tokens: TokenOperations,
+        orphans: OrphanedNamespaces,
+        keys: SigningKeyFile,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._database = database
@@ -99,7 +99,7 @@ class Administration:
     async def create_identity(self, request: pb.CreateIdentityRequest) -> pb.CreateIdentityResponse:
         """Raises VALIDATION_FAILED."""
         _check(request)
-        refuse(list(display_name_problems(request.display_name, "display_name")))
+        require_valid(list(display_name_problems(request.display_name, "display_name")))
         identity_id = self._ids.new()
         async with self._database.write() as tx:
             await groups.add_identity(tx, identity_id, request.display_name, self._now_ms())
@@ -129,7 +129,7 @@ class Administration:
     ) -> pb.AdminCreateGroupResponse:
         """Raises VALIDATION_FAILED, NOT_FOUND."""
         _check(request)
-        refuse(list(display_name_problems(request.display_name, "display_name")))
+        require_valid(list(display_name_problems(request.display_name, "display_name")))
         group_id = self._ids.new()
         async with self._database.write() as tx:
             if request.HasField("owner_identity_id"):
@@ -145,7 +145,7 @@ class Administration:
         _check(request)
         async with self._database.write() as tx:
             group = await _group(tx, request.group_id)
-            refuse([*_problems_of_group(request)])
+            require_valid([*_problems_of_group(request)])
             values = {name: getattr(request, name) for name in _OF_GROUP if request.HasField(name)}
             if any(getattr(group, name) != value for name, value in values.items()):
                 await groups.change(tx, group.group_id, values)
@@ -204,7 +204,7 @@ class Administration:
 
     def _members_change(self, tx: Transaction, group_id: str, identity_id: str) -> None:
         """Is known everywhere, also when the command that asked for it was broken off."""
-        tx.afterwards(self._gate.doubt)
+        tx.afterwards(self._gate.clear_cache)
         tx.afterwards(lambda: self._topics.bump(identity_topic(identity_id), group_topic(group_id)))
 
     # Tokens ---------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class Administration:
         """Raises GROUP_NOT_FOUND, GAME_NOT_FOUND, NOT_FOUND, FORBIDDEN."""
         _check(request)
 
-        async def add(tx: Transaction) -> Made:
+        async def add(tx: Transaction) -> NewToken:
             group_id, game_id = await _scope(tx, request)
             identity_id = await _bearer(tx, request, group_id)
             expires_in_ms = _expires_in_ms(request)
@@ -251,7 +251,7 @@ class Administration:
         if request.HasField("game_id"):
             async with self._database.read() as tx:
                 game = await games.find(tx, request.game_id)
-            reaches_game = game is not None and covers(scope, game.game_id, game.group_id)
+            reaches_game = game is not None and scope_covers(scope, game.game_id, game.group_id)
         return control_pb2.CheckTokenResponse(
             token_id=scope.token_id,
             identity_id=scope.identity_id,
@@ -392,18 +392,22 @@ async def _namespace_id(tx: Transaction, text: str) -> str:
 _log = get_logger("feeder")
 
 
-class Holder(Protocol):
+class OrphanClient(Protocol):
     """The data plane. Raises Away, ServiceError."""
 
     async def held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse: ...
     async def remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse: ...
 
 
-class Orphans:
+class OrphanedNamespaces:
     """What no record has, as it is now."""
 
     def __init__(
-        self, database: Database, source_epoch: int, client: Holder, removed: Callable[[], None]
+        self,
+        database: Database,
+        source_epoch: int,
+        client: OrphanClient,
+        removed: Callable[[], None],
     ) -> None:
         """`removed` hears when names and hosts are free again."""
         self._database = database
@@ -415,12 +419,12 @@ class Orphans:
         """In order of their names. Raises CONTROL_PLANE_UNAVAILABLE."""
         try:
             answer = await self._client.held(feed_pb2.HeldRequest())
-        except Away:
+        except DataPlaneUnavailable:
             raise _unreachable() from None
         async with self._database.read() as tx:
             rows = await namespaces.revisions(tx)
         held = {one.namespace_id: one for one in answer.configurations}
-        found = orphans_of(held, rows).values()
+        found = find_orphans(held, rows).values()
         return sorted(found, key=lambda one: (one.name, one.namespace_id))
 
     async def remove(
@@ -443,7 +447,7 @@ class Orphans:
             for one in wanted:
                 if await self._remove(orphans[one]):
                     removed.append(orphans[one])
-        except Away:
+        except DataPlaneUnavailable:
             raise _unreachable() from None
         finally:
             if removed:

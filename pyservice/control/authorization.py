@@ -15,7 +15,7 @@ from uuid import UUID
 
 from pyservice.auth.bearer_token import bearer_token, forbidden
 from pyservice.calls import Call, Caller, Scope, TokenKind
-from pyservice.control.batching import Batches
+from pyservice.control.batching import Batcher
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
 from pyservice.storage import games, groups, namespaces, tokens
@@ -27,7 +27,7 @@ _BELIEVED_MAX: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Reach(Scope):
+class GrantedScope(Scope):
     """A scope with the groups that it has now, oldest first."""
 
     groups: tuple[str, ...]
@@ -37,7 +37,7 @@ class Reach(Scope):
 class CloudToken:
     """A `cloud_` token as it was found in the records."""
 
-    scope: Reach
+    scope: GrantedScope
     expires_ms: int | None
     revoke_ms: int | None
     is_orphaned: bool
@@ -45,7 +45,7 @@ class CloudToken:
     found_at: float
 
 
-class Gate:
+class CallAuthenticator:
     """Turns the token of a call into a Caller; one method per group of operations."""
 
     def __init__(
@@ -57,41 +57,41 @@ class Gate:
         self._database = database
         self._now_ms = clock_ms
         self._now_s = clock_s
-        self._believed: dict[bytes, CloudToken] = {}
-        self._doubts = 0
+        self._cache: dict[bytes, CloudToken] = {}
+        self._generation = 0
         # Those of a crowd that comes at once are looked up together.
-        self._finding = Batches(self._find)
+        self._lookups = Batcher(self._find)
 
-    def anybody(self, call: Call) -> Caller:
+    def allow_anonymous(self, call: Call) -> Caller:
         """No token is needed; what is sent is not looked at."""
         return Caller(TokenKind.TOKENLESS, b"", b"", call.address, call)
 
-    async def cloud(self, call: Call) -> Caller:
+    async def require_cloud_token(self, call: Call) -> Caller:
         """A `cloud_` token, whatever its scope. Raises TOKEN_*, FORBIDDEN."""
         token, kind = bearer_token(call.authorization)
         if kind != "cloud":
             raise forbidden(kind, "cloud_")
         return await self._cloud(token, call)
 
-    async def cloud_of_group(self, call: Call) -> Caller:
+    async def require_group_token(self, call: Call) -> Caller:
         """Not one of a single game."""
-        caller = await self.cloud(call)
+        caller = await self.require_cloud_token(call)
         if scope_of(caller).game_id is not None:
             raise ServiceError(
                 "FORBIDDEN", "This token covers one game; the operation needs one of the group."
             )
         return caller
 
-    async def cloud_of_identity(self, call: Call) -> Caller:
+    async def require_identity_token(self, call: Call) -> Caller:
         """One for all groups of its identity."""
-        caller = await self.cloud_of_group(call)
+        caller = await self.require_group_token(call)
         if scope_of(caller).group_id is not None:
             raise ServiceError(
                 "FORBIDDEN", "This token covers one group; the operation needs one of an identity."
             )
         return caller
 
-    async def environment_or_cloud(self, call: Call) -> Caller:
+    async def require_environment_or_cloud_token(self, call: Call) -> Caller:
         """An `env_` token, or a `cloud_` one."""
         token, kind = bearer_token(call.authorization)
         if kind == "cloud":
@@ -110,9 +110,9 @@ class Gate:
     async def check(self, token: str) -> CloudToken:
         """A `cloud_` token that is good now. Raises TOKEN_INVALID, TOKEN_REVOKED, TOKEN_EXPIRED."""
         token_hash = _hash(token)
-        found = self._believed.get(token_hash)
+        found = self._cache.get(token_hash)
         if found is None or self._now_s() - found.found_at > _BELIEVED_S:
-            found = await self._finding.add(token_hash)
+            found = await self._lookups.add(token_hash)
         if found is None:
             raise ServiceError("TOKEN_INVALID")
         if found.is_orphaned:
@@ -122,26 +122,26 @@ class Gate:
         self._require_good(found.revoke_ms, found.expires_ms)
         return found
 
-    def doubt(self) -> None:
+    def clear_cache(self) -> None:
         """Records of tokens changed: nothing is believed any more."""
-        self._believed.clear()
-        self._doubts += 1
+        self._cache.clear()
+        self._generation += 1
 
     async def _find(self, hashes: Sequence[bytes]) -> list[CloudToken | None]:
         """Looks tokens up; None for those that are not there."""
-        doubts, now_s = self._doubts, self._now_s()
+        doubts, now_s = self._generation, self._now_s()
         async with self._database.read() as tx:
             rows = await tokens.cloud_by_hashes(tx, set(hashes))
             identities = {row.identity_id for row in rows.values()}
             groups_of = await groups.ids_of_identities(tx, identities)
         found = {one: _token(row, groups_of[row.identity_id], now_s) for one, row in rows.items()}
         for gone in set(hashes) - found.keys():
-            self._believed.pop(gone, None)
+            self._cache.pop(gone, None)
         # Whoever changed records meanwhile means these too.
-        if doubts == self._doubts:
-            if len(self._believed) + len(found) > _BELIEVED_MAX:
-                self._believed.clear()
-            self._believed.update(found)
+        if doubts == self._generation:
+            if len(self._cache) + len(found) > _BELIEVED_MAX:
+                self._cache.clear()
+            self._cache.update(found)
         return [found.get(one) for one in hashes]
 
     async def _cloud(self, token: str, call: Call) -> Caller:
@@ -160,7 +160,7 @@ def _token(row: Record, of_identity: list[str], now_s: float) -> CloudToken:
     # Whoever left a group has no use of the tokens that were made for it.
     is_orphaned = row.group_id is not None and row.group_id not in of_identity
     reached = of_identity if row.group_id is None else [row.group_id]
-    scope = Reach(row.identity_id, row.token_id, row.group_id, row.game_id, tuple(reached))
+    scope = GrantedScope(row.identity_id, row.token_id, row.group_id, row.game_id, tuple(reached))
     return CloudToken(scope, row.expires_ms, row.revoke_ms, is_orphaned, now_s)
 
 
@@ -169,9 +169,9 @@ def _hash(token: str) -> bytes:
     return sha256(token.encode()).digest()
 
 
-def scope_of(caller: Caller) -> Reach:
+def scope_of(caller: Caller) -> GrantedScope:
     """The scope of a caller with a `cloud_` token."""
-    if not isinstance(caller.scope, Reach):
+    if not isinstance(caller.scope, GrantedScope):
         raise TypeError("this operation is for cloud_ tokens")
     return caller.scope
 
@@ -179,7 +179,7 @@ def scope_of(caller: Caller) -> Reach:
 # What is there for a caller -----------------------------------------------------------------------
 
 
-async def group(tx: Transaction, caller: Caller, group_id: str) -> Record:
+async def find_group(tx: Transaction, caller: Caller, group_id: str) -> Record:
     """The group of a path. Raises GROUP_NOT_FOUND."""
     found = await groups.find(tx, group_id)
     if found is None or group_id not in scope_of(caller).groups:
@@ -187,7 +187,7 @@ async def group(tx: Transaction, caller: Caller, group_id: str) -> Record:
     return found
 
 
-async def game(tx: Transaction, caller: Caller, text: str) -> Record:
+async def find_game(tx: Transaction, caller: Caller, text: str) -> Record:
     """The game of a path, by id or name_id. Raises GAME_NOT_FOUND."""
     found = await games.find(tx, text)
     if found is None or not await _covers_game(tx, caller, found):
@@ -195,7 +195,7 @@ async def game(tx: Transaction, caller: Caller, text: str) -> Record:
     return found
 
 
-async def namespace(
+async def find_namespace(
     tx: Transaction, caller: Caller, game_text: str, text: str, version_id: str | None = None
 ) -> Record:
     """The namespace of a path, with its game's `group_id`; `version_id` as in `namespaces.by_path`. Raises
@@ -203,7 +203,7 @@ async def namespace(
     """
     found = await namespaces.by_path(tx, game_text, text, version_id)
     if found is None:
-        await game(tx, caller, game_text)
+        await find_game(tx, caller, game_text)
         raise ServiceError("NAMESPACE_NOT_FOUND")
     if not await _covers_game(tx, caller, found):
         raise ServiceError("GAME_NOT_FOUND")
@@ -212,7 +212,7 @@ async def namespace(
     return found
 
 
-def covers(scope: Reach, game_id: str, group_id: str) -> bool:
+def scope_covers(scope: GrantedScope, game_id: str, group_id: str) -> bool:
     """Whether a game of a group is within the scope."""
     return scope.game_id in (None, game_id) and group_id in scope.groups
 
@@ -221,7 +221,7 @@ async def _covers_game(tx: Transaction, caller: Caller, found: Record) -> bool:
     if caller.kind is TokenKind.ENVIRONMENT:
         of_token = await namespaces.get(tx, str(UUID(bytes=caller.namespace_id)))
         return of_token is not None and of_token.game_id == found.game_id
-    return covers(scope_of(caller), found.game_id, found.group_id)
+    return scope_covers(scope_of(caller), found.game_id, found.group_id)
 
 
 def _covers_namespace(caller: Caller, found: Record) -> bool:

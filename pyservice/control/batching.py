@@ -21,7 +21,7 @@ class _Waiting(NamedTuple, Generic[Item, Result]):
     future: asyncio.Future[Result]
 
 
-class Batches(Generic[Item, Result]):
+class Batcher(Generic[Item, Result]):
     """Collects what comes while a batch is under way; it goes with the next one, so nobody waits for company.
 
     A batch ends before it has more than 64 items or 4 MiB; one item always goes.
@@ -98,7 +98,7 @@ def _fail(batch: Sequence[_Waiting[Item, Result]], error: Exception) -> None:
 Key = TypeVar("Key")
 
 
-class Shared(Generic[Key, Result]):
+class SingleFlight(Generic[Key, Result]):
     """A read that all who ask for the same in one turn of the loop have in common. Whoever comes later has it anew:
     nobody is told what was read before they asked.
     """

@@ -15,11 +15,11 @@ import orjson
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
-from pyservice.control.idempotent_changes import Changes
-from pyservice.control.name_rules import display_name_problems, refuse
+from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.name_rules import display_name_problems, require_valid
 from pyservice.control.timestamps import rfc3339
 from pyservice.control.upload_validation import ARCHIVE, content_type_problems, path_problems
-from pyservice.control.uploads import Preparation, Uploading, object_key, part_bytes
+from pyservice.control.uploads import UploadLifecycle, UploadPlan, object_key, part_bytes
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import builds_pb2 as pb
@@ -35,26 +35,26 @@ BUILD_MAX_BYTES: Final = 8 << 30
 COMPRESSIONS: Final = ("none", *decompression.COMPRESSIONS)
 """Those in which an archive can be gone through."""
 
-Wanted = pb.PrepareBuildRequest | pb.CreateGameBuildRequest
+BuildRequest = pb.PrepareBuildRequest | pb.CreateGameBuildRequest
 
 
-class Kinds(Protocol):
+class SupportedKinds(Protocol):
     """What is run here."""
 
     def kinds(self) -> Sequence[str]: ...
     def why_not(self, kind: str) -> str | None: ...
 
 
-class Builds:
+class BuildOperations:
     """The operations on builds."""
 
     def __init__(
         self,
         database: Database,
-        changes: Changes,
+        changes: IdempotentChanges,
         ids: RecordIds,
-        uploading: Uploading,
-        kinds: Kinds,
+        uploading: UploadLifecycle,
+        kinds: SupportedKinds,
     ) -> None:
         self._database = database
         self._changes = changes
@@ -66,7 +66,7 @@ class Builds:
 
     async def list_(self, request: pb.ListBuildsRequest, caller: Caller) -> pb.ListBuildsResponse:
         """Contract builds.list. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, QUERY_INVALID."""
-        wanted = read_filter(request.tags_json)
+        wanted = parse_tag_filter(request.tags_json)
         async with self._database.read() as tx:
             game = await _environment(tx, caller, request)
             rows = await builds.of_game(tx, game.game_id, wanted)
@@ -98,15 +98,15 @@ class Builds:
             await builds.add(tx, build_id, game_id, upload_id, request.name, _form(request), now)
             return pb.PrepareBuildResponse(build=_build(await _found(tx, game_id, build_id), {}))
 
-        preparation = Preparation(
+        preparation = UploadPlan(
             kind="build",
             display_name=request.name,
             find_game=find,
             files=[_image(request)],
-            judge=lambda: self._judge(request, request.name, "name"),
+            check_request=lambda: self._judge(request, request.name, "name"),
             make=make,
             answer_type=pb.PrepareBuildResponse,
-            address=_address,
+            set_urls=_address,
         )
         return await self._uploading.prepare(caller, request, preparation)
 
@@ -137,15 +137,15 @@ class Builds:
             # First: nobody tags or deletes a build of the game beside us.
             await games.lock(tx, game.game_id)
             row = await _found(tx, game.game_id, request.build_id)
-            set_, removed = read_change(request.tags)
+            set_, removed = parse_tag_change(request.tags)
             tags = {**await builds.tags_of(tx, row.build_id), **set_}
-            refuse_too_many({name: tags[name] for name in tags if name not in removed})
+            require_tag_limit({name: tags[name] for name in tags if name not in removed})
             await builds.change_tags(tx, row.build_id, set_, removed)
             exclusive = [name for name in request.exclusive_tags if "\0" not in name]
             await builds.take_tags_off_others(tx, game.game_id, row.build_id, exclusive)
             return pb.PatchBuildTagsResponse()
 
-        return await self._changes.make(caller, request, pb.PatchBuildTagsResponse, change)
+        return await self._changes.apply(caller, request, pb.PatchBuildTagsResponse, change)
 
     # Of a game
 
@@ -154,7 +154,7 @@ class Builds:
     ) -> pb.ListGameBuildsResponse:
         """Contract games.builds.listGameBuilds. Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
-            game = await authorization.game(tx, caller, request.game_id)
+            game = await authorization.find_game(tx, caller, request.game_id)
             rows = await builds.of_game(tx, game.game_id)
             tags = await builds.tags_of_game(tx, game.game_id)
         return pb.ListGameBuildsResponse(
@@ -168,7 +168,7 @@ class Builds:
         name = request.display_name
 
         async def find(tx: Transaction) -> Record:
-            return await authorization.game(tx, caller, request.game_id)
+            return await authorization.find_game(tx, caller, request.game_id)
 
         async def make(
             tx: Transaction, game_id: str, upload_id: str, now: int
@@ -177,15 +177,15 @@ class Builds:
             await builds.add(tx, build_id, game_id, upload_id, name, _form(request), now)
             return pb.CreateGameBuildResponse(build_id=build_id, upload_id=upload_id)
 
-        preparation = Preparation(
+        preparation = UploadPlan(
             kind="build",
             display_name=name,
             find_game=find,
             files=[_image(request)],
-            judge=lambda: self._judge(request, name, "display_name"),
+            check_request=lambda: self._judge(request, name, "display_name"),
             make=make,
             answer_type=pb.CreateGameBuildResponse,
-            address=_address,
+            set_urls=_address,
         )
         return await self._uploading.prepare(caller, request, preparation)
 
@@ -196,7 +196,7 @@ class Builds:
         removals: list[asyncio.Task[None]] = []
 
         async def change(tx: Transaction) -> pb.DeleteGameBuildResponse:
-            game = await authorization.game(tx, caller, request.game_id)
+            game = await authorization.find_game(tx, caller, request.game_id)
             # First: a tag that came meanwhile would keep the build.
             await games.lock(tx, game.game_id)
             row = await _found(tx, game.game_id, request.build_id)
@@ -206,20 +206,20 @@ class Builds:
                 raise ServiceError("IN_USE", "A server runs this build.")
             await builds.remove(tx, row.build_id)
             await uploads.give_up(tx, row.upload_id)
-            tx.afterwards(lambda: removals.append(self._uploading.removal(row.upload_id)))
+            tx.afterwards(lambda: removals.append(self._uploading.start_removal(row.upload_id)))
             return pb.DeleteGameBuildResponse()
 
-        answer = await self._changes.make(caller, request, pb.DeleteGameBuildResponse, change)
+        answer = await self._changes.apply(caller, request, pb.DeleteGameBuildResponse, change)
         if removals:
             await asyncio.wait(removals)
         return answer
 
-    def _judge(self, request: Wanted, name: str, label: str) -> None:
-        refuse(list(self._problems(request, name, label)))
+    def _judge(self, request: BuildRequest, name: str, label: str) -> None:
+        require_valid(list(self._problems(request, name, label)))
         if request.image_file.content_length > BUILD_MAX_BYTES:
             raise ServiceError("UPLOAD_TOO_LARGE", "A build has at most 8 GiB.")
 
-    def _problems(self, request: Wanted, name: str, label: str) -> Iterator[FieldProblem]:
+    def _problems(self, request: BuildRequest, name: str, label: str) -> Iterator[FieldProblem]:
         yield from display_name_problems(name, label)
         if any(character < " " or character == "\x7f" for character in request.image_tag):
             yield field_problem(["image_tag"], "invalid", "must not have control characters")
@@ -238,7 +238,7 @@ class Builds:
             yield field_problem(["compression"], "not-allowed", f"must be one of {known}")
 
 
-def _form(request: Wanted) -> tuple[str, str, str | None]:
+def _form(request: BuildRequest) -> tuple[str, str, str | None]:
     """Kind, compression and image tag."""
     return (
         request.kind if request.HasField("kind") else ARCHIVE,
@@ -248,7 +248,7 @@ def _form(request: Wanted) -> tuple[str, str, str | None]:
 
 
 async def _environment(tx: Transaction, caller: Caller, request: Any) -> Record:
-    return await authorization.namespace(tx, caller, request.game_id, request.environment_id)
+    return await authorization.find_namespace(tx, caller, request.game_id, request.environment_id)
 
 
 async def _found(tx: Transaction, game_id: str, build_id: str) -> Record:
@@ -258,7 +258,7 @@ async def _found(tx: Transaction, game_id: str, build_id: str) -> Record:
     return row
 
 
-def _image(request: Wanted) -> NewFile:
+def _image(request: BuildRequest) -> NewFile:
     image = request.image_file
     return NewFile(
         image.path,
@@ -309,7 +309,7 @@ VALUE_MAX_BYTES: Final = 1024
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
-def read_filter(text: str) -> dict[str, str]:
+def parse_tag_filter(text: str) -> dict[str, str]:
     """The query parameter `tags_json`; empty when it was not given. Raises QUERY_INVALID."""
     if not text:
         return {}
@@ -319,7 +319,7 @@ def read_filter(text: str) -> dict[str, str]:
         problems.append(field_problem(["tags_json"], "not-json", "must be a JSON object"))
         tags = {}
     for name, value in tags.items():
-        problems += problems_in_tag("tags_json", name, value)
+        problems += tag_problems("tags_json", name, value)
     if len(tags) > TAGS_MAX:
         problems.append(_too_many("tags_json"))
     if problems:
@@ -327,28 +327,28 @@ def read_filter(text: str) -> dict[str, str]:
     return tags
 
 
-def read_change(content: bytes) -> tuple[dict[str, str], list[str]]:
+def parse_tag_change(content: bytes) -> tuple[dict[str, str], list[str]]:
     """What is set and which are removed. Raises VALIDATION_FAILED."""
     tags = _object(content)
     if tags is None:
-        refuse([field_problem(["tags"], "wrong-type", "must be a JSON object")])
+        require_valid([field_problem(["tags"], "wrong-type", "must be a JSON object")])
         raise AssertionError
     problems = [
         problem
         for name, value in tags.items()
-        for problem in problems_in_tag("tags", name, "x" if value is None else value)
+        for problem in tag_problems("tags", name, "x" if value is None else value)
     ]
-    refuse(problems)
+    require_valid(problems)
     return (
         {name: value for name, value in tags.items() if value is not None},
         [name for name, value in tags.items() if value is None],
     )
 
 
-def refuse_too_many(tags: dict[str, str]) -> None:
+def require_tag_limit(tags: dict[str, str]) -> None:
     """Raises VALIDATION_FAILED for more than a build can have."""
     if len(tags) > TAGS_MAX:
-        refuse([_too_many("tags")])
+        require_valid([_too_many("tags")])
 
 
 def _object(content: bytes) -> dict[str, Any] | None:
@@ -363,7 +363,7 @@ def _too_many(where: str) -> FieldProblem:
     return field_problem([where], "too-many", f"must have at most {TAGS_MAX} entries")
 
 
-def problems_in_tag(where: str, name: str, value: Any) -> Iterator[FieldProblem]:
+def tag_problems(where: str, name: str, value: Any) -> Iterator[FieldProblem]:
     """What is wrong with one tag; those of dynamic servers have the same rule."""
     path = (where, name)
     if not 1 <= len(name.encode()) <= NAME_MAX_BYTES:
@@ -379,7 +379,7 @@ def problems_in_tag(where: str, name: str, value: Any) -> Iterator[FieldProblem]
         yield field_problem(path, "invalid", "must not have control characters")
 
 
-class BuildFiles:
+class BuildFetcher:
     """`runtime.builds.Fetch` over records and objects."""
 
     def __init__(self, database: Database, objects: Objects) -> None:

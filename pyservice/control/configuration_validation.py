@@ -57,7 +57,9 @@ Path = tuple[str, ...]
 _Level = pb.VersionMatchmaker | pb.VersionGameMode
 
 
-def problems_of(config: pb.CloudConfig, context: Context) -> list[FieldProblem]:
+def configuration_problems(
+    config: pb.CloudConfig, context: ValidationContext
+) -> list[FieldProblem]:
     """Everything that is wrong with a configuration, as one answer tells it (`errors` of validate,
     and of VALIDATION_FAILED); empty when a version can be made of it. Paths begin with `config`.
     """
@@ -85,7 +87,9 @@ def site_ids(config: pb.CloudConfig) -> set[str]:
     return {site_id} if is_uuid(site_id) else set()
 
 
-def _matchmaker(level: pb.VersionMatchmaker, path: Path, context: Context) -> Iterator[Finding]:
+def _matchmaker(
+    level: pb.VersionMatchmaker, path: Path, context: ValidationContext
+) -> Iterator[Finding]:
     if level.HasField("captcha"):
         yield from _captcha(level.captcha, (*path, "captcha"), context)
     if len(level.dev_hostname.encode()) > HOST_NAME_MAX_BYTES:
@@ -109,7 +113,7 @@ def _mode_name(name: str, path: Path) -> Iterator[Finding]:
         yield Finding(path, "invalid", "must be of A-Z, a-z, 0-9, _ and -, at least one")
 
 
-def _mode(mode: pb.VersionGameMode, path: Path, context: Context) -> Iterator[Finding]:
+def _mode(mode: pb.VersionGameMode, path: Path, context: ValidationContext) -> Iterator[Finding]:
     yield from _level(mode, path, context)
     for field, low, high in _TIMES_MS:
         if mode.HasField(field):
@@ -122,7 +126,7 @@ def _mode(mode: pb.VersionGameMode, path: Path, context: Context) -> Iterator[Fi
             )
 
 
-def _level(level: _Level, path: Path, context: Context) -> Iterator[Finding]:
+def _level(level: _Level, path: Path, context: ValidationContext) -> Iterator[Finding]:
     """What the matchmaker level and a game mode have in common."""
     for field in _LIMITS:
         if level.HasField(field):
@@ -140,7 +144,9 @@ def _level(level: _Level, path: Path, context: Context) -> Iterator[Finding]:
         yield from findings_in_docker(level.docker, (*path, "docker"), context)
 
 
-def _place(place: _Level | pb.VersionRegion, path: Path, context: Context) -> Iterator[Finding]:
+def _place(
+    place: _Level | pb.VersionRegion, path: Path, context: ValidationContext
+) -> Iterator[Finding]:
     """What a region can say as well: tier and idle lobbies."""
     if place.HasField("tier") and place.tier not in context.tiers:
         yield Finding((*path, "tier"), "not-found", "is not a tier of this service")
@@ -153,7 +159,9 @@ def _place(place: _Level | pb.VersionRegion, path: Path, context: Context) -> It
             yield Finding((*path, "max"), "too-low", "must be at least min")
 
 
-def _captcha(captcha: pb.VersionCaptcha, path: Path, context: Context) -> Iterator[Finding]:
+def _captcha(
+    captcha: pb.VersionCaptcha, path: Path, context: ValidationContext
+) -> Iterator[Finding]:
     providers = [name for name in ("captcha_a", "captcha_b") if captcha.HasField(name)]
     for name in providers:
         if name not in context.captcha_providers:
@@ -187,7 +195,7 @@ Completeness = Literal["complete", "incomplete"]
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ValidationContext:
     """Settings of the operator, and what the records say of the ids in the configuration."""
 
     player_limit_max: int
@@ -237,7 +245,9 @@ _DEFAULT_PROTOCOL: Final = "https"
 _DEFAULT_PROXY: Final = "edge-guard"
 
 
-def findings_in_docker(docker: pb.VersionDocker, path: Path, context: Context) -> Iterator[Finding]:
+def findings_in_docker(
+    docker: pb.VersionDocker, path: Path, context: ValidationContext
+) -> Iterator[Finding]:
     """Everything that is wrong with a `docker`. Fields of the command-line tool alone are not judged."""
     if docker.HasField("image_id"):
         state = context.builds.get(docker.image_id)
@@ -296,7 +306,7 @@ def _text(text: str, path: Path, limit_bytes: int) -> Iterator[Finding]:
 
 
 def _port(
-    port: pb.VersionPort, path: Path, network_mode: str, context: Context
+    port: pb.VersionPort, path: Path, network_mode: str, context: ValidationContext
 ) -> Iterator[Finding]:
     for field in ("protocol", "dev_protocol"):
         if port.HasField(field):
@@ -351,7 +361,7 @@ _VISIBLE = re.compile(r"[\x21-\x7e]+")
 
 
 def findings_in_verification(
-    verification: pb.VersionVerification, path: Path, context: Context
+    verification: pb.VersionVerification, path: Path, context: ValidationContext
 ) -> Iterator[Finding]:
     """Everything that is wrong with it."""
     url = verification.url
@@ -373,7 +383,7 @@ def findings_in_verification(
         seen.add(known)
 
 
-def _url(url: str, path: Path, context: Context) -> Iterator[Finding]:
+def _url(url: str, path: Path, context: ValidationContext) -> Iterator[Finding]:
     host = _host_of(url)
     if host is None:
         yield Finding(
@@ -416,7 +426,9 @@ _HEADER_VALUE = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?")
 _RANGE = re.compile(r"(?s)(.)-(.)")
 
 
-def findings_in_site(cdn: pb.VersionCdn, path: Path, context: Context) -> Iterator[Finding]:
+def findings_in_site(
+    cdn: pb.VersionCdn, path: Path, context: ValidationContext
+) -> Iterator[Finding]:
     """Everything that is wrong with `config.cdn`."""
     if cdn.HasField("site_id") and context.sites is not None:
         state = context.sites.get(cdn.site_id)

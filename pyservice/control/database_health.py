@@ -11,34 +11,37 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from pyservice.control.retrying_job import GoingOn
+from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.storage import numbers
 from pyservice.storage.database import Conflict, Database, DatabaseUnusable
 
-_LOOK_S: Final = 1.0
-_WRITE_S: Final = 10.0
+_POLL_INTERVAL_S: Final = 1.0
+_WRITE_INTERVAL_S: Final = 10.0
 """It is written to so often as long as it is well: each time is a sync."""
-_PATIENCE_S: Final = 2.0
+_TURN_TIMEOUT_S: Final = 2.0
 """A database that answers nobody for so long is away; one that is only busy answers others."""
 
 _log = get_logger("control")
 
 
-class DatabaseWatch:
+class DatabaseHealthCheck:
     """Looks at one database."""
 
     def __init__(
-        self, database: Database, look_s: float = _LOOK_S, write_s: float = _WRITE_S
+        self,
+        database: Database,
+        look_s: float = _POLL_INTERVAL_S,
+        write_s: float = _WRITE_INTERVAL_S,
     ) -> None:
         """Reads every `look_s`, writes every `write_s`, or with each look while something is wrong."""
         self._database = database
         self._look_s = look_s
         self._write_s = write_s
         self._next_write_s = 0.0
-        self.going = GoingOn(
+        self.job = RetryingJob(
             "database",
             "database looked at",
             TimeoutError,
@@ -51,10 +54,10 @@ class DatabaseWatch:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await self.look()
+            await self.check()
             await asyncio.sleep(self._look_s)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Once. Returns in 2 s, but for a database that is in use: then as soon as it had its turn."""
         loop, database = asyncio.get_running_loop(), self._database
         problem = await self._problem(
@@ -67,9 +70,9 @@ class DatabaseWatch:
                 "is read and takes no changes: see the log",
             )
             self._next_write_s = loop.time() + self._write_s
-        self._tell(problem)
+        self._report(problem)
 
-    def _tell(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         before, self.problem = self.problem, problem
         if problem == before:
             return
@@ -82,7 +85,7 @@ class DatabaseWatch:
         self, step: Callable[[], Awaitable[None]], turns: Callable[[], int], otherwise: str
     ) -> str:
         """What a step finds wrong, in words; empty: nothing."""
-        error = await self.going.attempt(lambda: _in_turn(step, turns))
+        error = await self.job.attempt(lambda: _in_turn(step, turns))
         if error is None:
             return ""
         if isinstance(error, DatabaseUnusable):
@@ -117,7 +120,7 @@ async def _in_turn(step: Callable[[], Awaitable[None]], turns: Callable[[], int]
             if seen == (now := turns()):
                 raise TimeoutError
             seen = now
-            await asyncio.wait({working}, timeout=_PATIENCE_S)
+            await asyncio.wait({working}, timeout=_TURN_TIMEOUT_S)
         await working
     finally:
         working.cancel()

@@ -21,10 +21,10 @@ from uuid import UUID
 from pyservice.calls import Caller, WaitForChange
 from pyservice.control import authorization
 from pyservice.control.authorization import scope_of
-from pyservice.control.idempotent_changes import Changes
-from pyservice.control.resource_summaries import Links
-from pyservice.control.retrying_job import GoingOn
-from pyservice.control.signing_keys import ControlKeys, Key
+from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.resource_summaries import PublicUrls
+from pyservice.control.retrying_job import RetryingJob
+from pyservice.control.signing_keys import SigningKey, SigningKeyFile
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds, format_uuid
@@ -34,17 +34,17 @@ from pyservice.storage import devices, numbers, tokens
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.watch import Topics
 
-LIVES_MS: Final = 10 * 60_000
+LINK_LIFETIME_MS: Final = 10 * 60_000
 """How long a link can be completed and asked for (decisions 3)."""
 _REMEMBERED_MS: Final = 24 * 3_600_000
-Make = Callable[[Transaction], Awaitable[pb.PrepareDeviceLinkResponse]]
+CreateLink = Callable[[Transaction], Awaitable[pb.PrepareDeviceLinkResponse]]
 _PRUNE_EVERY_MS: Final = 60_000
 KEPT_MAX: Final = 100_000
 """Links that were not completed, and remembered answers of calls without a token: whoever likes can make them."""
 _PORTIONS_AT_ONCE: Final = 10
 """More than are made meanwhile, and not so many that a caller waits long for what others left."""
-_TIDY_S: Final = 30.0
-_RETRIES_S: Final = (1.0, _TIDY_S)
+_CLEANUP_INTERVAL_S: Final = 30.0
+_RETRIES_S: Final = (1.0, _CLEANUP_INTERVAL_S)
 _SECRET_BYTES: Final = 32
 _SIGNING_MS: Final = 60_000
 """A link may still be signed so long after its key ended."""
@@ -52,10 +52,10 @@ _KIND: Final = "link_"
 _BODY: Final = struct.Struct(">16sQI")
 
 
-class LinkKeys:
+class DeviceLinkKeys:
     """Sign link tokens and make the tokens of devices."""
 
-    def __init__(self, keys: ControlKeys) -> None:
+    def __init__(self, keys: SigningKeyFile) -> None:
         self._keys = keys
 
     @property
@@ -90,12 +90,12 @@ class LinkKeys:
         return f"cloud_{_text(_mac(key, b'cloud', UUID(device_link_id).bytes + secret))}"
 
 
-def _last_end_ms(key: Key) -> float:
+def _last_end_ms(key: SigningKey) -> float:
     """Whoever has got hold of an old key can make no link that lasts longer than those that it signed."""
-    return math.inf if key.ended_ms is None else key.ended_ms + LIVES_MS + _SIGNING_MS
+    return math.inf if key.ended_ms is None else key.ended_ms + LINK_LIFETIME_MS + _SIGNING_MS
 
 
-def _mac(key: Key, purpose: bytes, body: bytes) -> bytes:
+def _mac(key: SigningKey, purpose: bytes, body: bytes) -> bytes:
     return hmac.digest(key.derived(purpose), body, "sha256")
 
 
@@ -116,17 +116,17 @@ def _topic(device_link_id: str) -> str:
     return f"device_link:{device_link_id}"
 
 
-class Devices:
+class DeviceLinkOperations:
     """The operations on device links."""
 
     def __init__(
         self,
         database: Database,
-        changes: Changes,
+        changes: IdempotentChanges,
         ids: RecordIds,
         topics: Topics,
-        keys: LinkKeys,
-        links: Links,
+        keys: DeviceLinkKeys,
+        links: PublicUrls,
         clock_ms: Callable[[], int] = now_ms,
         kept_max: int = KEPT_MAX,
     ) -> None:
@@ -140,7 +140,7 @@ class Devices:
         self._prune_ms = 0
         self._kept_max = kept_max
         self._unpruned = 0
-        self.going = GoingOn(
+        self.job = RetryingJob(
             "devices",
             "ended device links keep secrets",
             pauses_s=_RETRIES_S,
@@ -154,7 +154,7 @@ class Devices:
 
         async def change(tx: Transaction) -> pb.PrepareDeviceLinkResponse:
             now, device_link_id = self._now_ms(), self._ids.new()
-            await devices.add(tx, device_link_id, now, now + LIVES_MS, self._keys.current)
+            await devices.add(tx, device_link_id, now, now + LINK_LIFETIME_MS, self._keys.current)
             # The token is a secret and not remembered: it is made again from the record.
             return pb.PrepareDeviceLinkResponse(device_link_id=device_link_id)
 
@@ -162,7 +162,7 @@ class Devices:
         row = await self._made(request, caller, change)
         if row is None:
             # The answer was remembered for longer than its link is kept: there is nothing to repeat.
-            await self._changes.forget(caller)
+            await self._changes.forget_response(caller)
             row = await self._made(request, caller, change)
         if row is None:
             raise ServiceError("OVERLOADED")
@@ -174,10 +174,10 @@ class Devices:
         )
 
     async def _made(
-        self, request: pb.PrepareDeviceLinkRequest, caller: Caller, change: Make
+        self, request: pb.PrepareDeviceLinkRequest, caller: Caller, change: CreateLink
     ) -> Record | None:
         """The link that this call made, None when it is gone already."""
-        answer = await self._changes.make(caller, request, pb.PrepareDeviceLinkResponse, change)
+        answer = await self._changes.apply(caller, request, pb.PrepareDeviceLinkResponse, change)
         async with self._database.read() as tx:
             return await devices.find(tx, answer.device_link_id)
 
@@ -223,7 +223,7 @@ class Devices:
         device_link_id = self._good(request.device_link_token)
 
         async def change(tx: Transaction) -> pb.CompleteDeviceLinkResponse:
-            game = await authorization.game(tx, caller, request.game_id)
+            game = await authorization.find_game(tx, caller, request.game_id)
             link = await _find(tx, device_link_id)
             now, token_id, secret = self._now_ms(), self._ids.new(), token_bytes(_SECRET_BYTES)
             token = self._keys.device_token(device_link_id, secret, link.key_number)
@@ -239,7 +239,7 @@ class Devices:
             tx.afterwards(lambda: self._topics.bump(_topic(device_link_id)))
             return pb.CompleteDeviceLinkResponse()
 
-        return await self._changes.make(caller, request, pb.CompleteDeviceLinkResponse, change)
+        return await self._changes.apply(caller, request, pb.CompleteDeviceLinkResponse, change)
 
     def _good(self, link_token: str) -> str:
         """The link whose token this is. Raises TOKEN_INVALID, TOKEN_EXPIRED."""
@@ -248,11 +248,11 @@ class Devices:
             raise _expired()
         return device_link_id
 
-    async def keep_tidy(self) -> None:
+    async def run_cleanup(self) -> None:
         """Until cancelled: from what is kept of a link that has ended, the token of its device cannot be made."""
-        await self.going.for_ever(self.tidy, every_s=_TIDY_S)
+        await self.job.repeat_forever(self.delete_expired, every_s=_CLEANUP_INTERVAL_S)
 
-    async def tidy(self) -> None:
+    async def delete_expired(self) -> None:
         """Once."""
         now = self._now_ms()
         await devices.forget_secrets(self._database, now)

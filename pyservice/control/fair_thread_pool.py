@@ -11,20 +11,20 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 THREADS: Final = 2
-PLACES: Final = 4
+PERMITS: Final = 4
 """What is read holds up to 128 MiB, which is the largest window of its compression."""
 
 _Result = TypeVar("_Result")
 
 
-class Lines:
+class TenantQueues:
     """Of each tenant one at a time, in the order in which they came."""
 
     def __init__(self) -> None:
         self._turns: dict[str, asyncio.Lock] = {}
         self._waiting: dict[str, int] = {}
 
-    async def enter(self, tenant: str) -> None:
+    async def acquire(self, tenant: str) -> None:
         """Waits for its turn; whoever has it calls `leave`."""
         turn = self._turns.setdefault(tenant, asyncio.Lock())
         self._waiting[tenant] = self._waiting.get(tenant, 0) + 1
@@ -34,7 +34,7 @@ class Lines:
             self._forget(tenant)
             raise
 
-    def leave(self, tenant: str) -> None:
+    def release(self, tenant: str) -> None:
         """The next one has its turn."""
         self._turns[tenant].release()
         self._forget(tenant)
@@ -48,24 +48,24 @@ class Lines:
         return len(self._turns)
 
 
-class FairThreads:
+class FairThreadPool:
     """The threads take the steps of all tenants in the order in which they came, and have one of each: so tenants have
     turns one after the other, however much each has to do.
     """
 
     def __init__(self, threads: int = THREADS, name: str = "contents") -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self.lines = Lines()
+        self.queues = TenantQueues()
 
     async def run(self, tenant: str, step: Callable[[], _Result]) -> _Result:
         """What the step returns or raises. Whoever is cancelled leaves a step that has begun to its end, and the turn
         lasts as long.
         """
-        await self.lines.enter(tenant)
+        await self.queues.acquire(tenant)
         try:
             working = asyncio.get_running_loop().run_in_executor(self._threads, step)
         except BaseException:
-            self.lines.leave(tenant)
+            self.queues.release(tenant)
             raise
         working.add_done_callback(lambda done: self._over(tenant, done))
         return await asyncio.shield(working)
@@ -74,26 +74,26 @@ class FairThreads:
         if not done.cancelled():
             # Perhaps nobody waits for it any more.
             done.exception()
-        self.lines.leave(tenant)
+        self.queues.release(tenant)
 
     def close(self) -> None:
         """Waits for the steps that have begun; the others are not taken any more."""
         self._threads.shutdown(cancel_futures=True)
 
 
-class FairPlaces:
+class FairPermits:
     """For what takes memory while it lasts: so many at one time, and of each tenant one."""
 
-    def __init__(self, places: int = PLACES) -> None:
-        self._places = asyncio.Semaphore(places)
-        self.lines = Lines()
+    def __init__(self, places: int = PERMITS) -> None:
+        self._permits = asyncio.Semaphore(places)
+        self.queues = TenantQueues()
 
     @contextlib.asynccontextmanager
-    async def place(self, tenant: str) -> AsyncIterator[None]:
+    async def permit(self, tenant: str) -> AsyncIterator[None]:
         """Waits for one, and has it inside."""
-        await self.lines.enter(tenant)
+        await self.queues.acquire(tenant)
         try:
-            async with self._places:
+            async with self._permits:
                 yield
         finally:
-            self.lines.leave(tenant)
+            self.queues.release(tenant)

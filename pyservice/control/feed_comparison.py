@@ -18,9 +18,9 @@ from collections.abc import (
 from itertools import islice
 from typing import Final
 
-from pyservice.control.batching import Batches
-from pyservice.control.feed_messages import Wish, name_of
-from pyservice.control.retrying_job import GoingOn
+from pyservice.control.batching import Batcher
+from pyservice.control.feed_messages import ComposeRequest, namespace_name
+from pyservice.control.retrying_job import RetryingJob
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
 from pyservice.schema.digests import digest_of
 from pyservice.storage.database import Record
@@ -28,7 +28,7 @@ from pyservice.storage.database import Record
 HeldByNamespace = Mapping[str, feed_pb2.HeldConfiguration]
 
 
-class Holdings:
+class HeldConfigurations:
     """By namespace."""
 
     def __init__(self, source_epoch: int) -> None:
@@ -40,7 +40,7 @@ class Holdings:
         self.orphans: dict[str, feed_pb2.HeldConfiguration] = {}
         """HeldByNamespace, and of no record, when it was looked last."""
 
-    def asking(self) -> None:
+    def begin_read(self) -> None:
         """It is about to be asked what it holds; the next answer is to this."""
         self._news = {}
 
@@ -55,7 +55,7 @@ class Holdings:
             source_epoch=message.source_epoch,
             revision=message.revision,
             current_version_id=message.current_version_id,
-            name=name_of(message),
+            name=namespace_name(message),
         )
         self._news[message.namespace_id] = held
 
@@ -64,23 +64,23 @@ class Holdings:
         held = self._held.get(namespace_id)
         return held.current_version_id if held else ""
 
-    def is_lacking(self, answer: feed_pb2.HeldResponse) -> bool:
+    def has_lost_state(self, answer: feed_pb2.HeldResponse) -> bool:
         """Whether it does not hold any more what it said."""
-        held = {one.namespace_id: order_of(one) for one in answer.configurations}
+        held = {one.namespace_id: order_key(one) for one in answer.configurations}
         return any(
-            order_of(said) > held.get(name, (0, 0))
+            order_key(said) > held.get(name, (0, 0))
             for name, said in self._held.items()
             if name not in self._news
         )
 
-    def differing(self, rows: Sequence[Record]) -> Iterator[str]:
+    def differing_ids(self, rows: Sequence[Record]) -> Iterator[str]:
         """Ids of the namespaces of the records that it holds otherwise. `rows`: all, with their revisions."""
         for row in rows:
             held = self._held.get(row.namespace_id)
-            if held is None or order_of(held) != (self._epoch, row.revision):
+            if held is None or order_key(held) != (self._epoch, row.revision):
                 yield row.namespace_id
 
-    def told_of(
+    def reported_for(
         self, rows: Sequence[Record], different: Collection[str]
     ) -> list[feed_pb2.HeldConfiguration]:
         """What it said of the other namespaces of these records."""
@@ -90,15 +90,15 @@ class Holdings:
             if row.namespace_id not in different and row.namespace_id not in self._news
         ]
 
-    def note_orphans(self, rows: Sequence[Record]) -> bool:
+    def update_orphans(self, rows: Sequence[Record]) -> bool:
         """Which are of no record; whether there are others than before. `rows` are younger than what is held."""
-        orphans = orphans_of(self._held, rows)
+        orphans = find_orphans(self._held, rows)
         is_news = orphans.keys() != self.orphans.keys()
         self.orphans = orphans
         return is_news
 
 
-def orphans_of(
+def find_orphans(
     held: HeldByNamespace, rows: Sequence[Record]
 ) -> dict[str, feed_pb2.HeldConfiguration]:
     """What a static file feeds has no record and needs none."""
@@ -106,7 +106,7 @@ def orphans_of(
     return {name: one for name, one in held.items() if one.source_epoch and name not in known}
 
 
-def order_of(held: feed_pb2.HeldConfiguration) -> tuple[int, int]:
+def order_key(held: feed_pb2.HeldConfiguration) -> tuple[int, int]:
     """Of two, the greater one wins."""
     return held.source_epoch, held.revision
 
@@ -122,16 +122,18 @@ _AGAIN_S: Final = 30.0
 
 Message = configuration_pb2.NamespaceConfiguration
 HeldConfiguration = feed_pb2.HeldConfiguration
-Compose = Callable[[Sequence[Wish]], Awaitable[Sequence[Message | None]]]
+Compose = Callable[[Sequence[ComposeRequest]], Awaitable[Sequence[Message | None]]]
 
 
-class Contents:
+class ContentComparison:
     """What is left to be looked at."""
 
-    def __init__(self, compose: Compose, differs: Callable[[str], None], going: GoingOn) -> None:
+    def __init__(
+        self, compose: Compose, differs: Callable[[str], None], going: RetryingJob
+    ) -> None:
         """`differs` hears of a namespace that is held otherwise; of some it may hear although they are not."""
         # Of its own: what the feeder sends does not wait for these.
-        self._messages = Batches(compose, is_of_one=lambda error: not going.is_foreseen(error))
+        self._messages = Batcher(compose, is_of_one=lambda error: not going.is_expected(error))
         self._differs = differs
         self._going = going
         self._left: dict[str, HeldConfiguration] = {}
@@ -150,14 +152,14 @@ class Contents:
     async def run(self) -> None:
         """Until cancelled."""
         loop = asyncio.get_running_loop()
-        pauses = self._going.pauses()
+        pauses = self._going.new_backoff()
         while True:
             await self._until_any()
             began_s = loop.time()
             if await self._going.attempt(self._some) is not None:
-                await pauses.pause()
+                await pauses.wait()
                 continue
-            pauses.begin_anew()
+            pauses.reset()
             await asyncio.sleep((loop.time() - began_s) * _REST)
 
     async def _until_any(self) -> None:
@@ -170,7 +172,7 @@ class Contents:
     async def _some(self) -> None:
         left = self._left
         some = list(islice(left.values(), _AT_ONCE))
-        composing = (self._messages.add(Wish(one.namespace_id)) for one in some)
+        composing = (self._messages.add(ComposeRequest(one.namespace_id)) for one in some)
         composed = await asyncio.gather(*composing, return_exceptions=True)
         broken: dict[str, Exception] = {}
         for held, found in zip(some, composed, strict=True):
@@ -181,23 +183,23 @@ class Contents:
             elif found is not None and await _is_other(found, held):
                 self._differs(held.namespace_id)
             left.pop(held.namespace_id, None)
-        self._tell(broken, {one.namespace_id for one in some})
+        self._report(broken, {one.namespace_id for one in some})
         if not self._left:
             self._is_any.clear()
 
     def _of_one(self, error: BaseException) -> Exception:
         """What a namespace alone is to blame for. Raises the others."""
-        if not isinstance(error, Exception) or self._going.is_foreseen(error):
+        if not isinstance(error, Exception) or self._going.is_expected(error):
             raise error
         return error
 
-    def _tell(self, broken: Mapping[str, Exception], looked_at: Set[str]) -> None:
+    def _report(self, broken: Mapping[str, Exception], looked_at: Set[str]) -> None:
         """Once, as long as they are broken, and of several together: a traceback takes the loop for long."""
         news = [name for name in broken if name not in self._told]
         self._told -= looked_at
         self._told |= broken.keys()
         if news:
-            self._going.met(broken[news[0]], namespace_ids=news)
+            self._going.record_failure(broken[news[0]], namespace_ids=news)
 
 
 async def _is_other(message: Message, held: HeldConfiguration) -> bool:

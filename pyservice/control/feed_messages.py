@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pyservice.control.configuration_encoding import decode, to_feed
-from pyservice.control.resource_summaries import Links
+from pyservice.control.resource_summaries import PublicUrls
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
@@ -31,18 +31,18 @@ data plane takes more, but each change carries them all.
 """
 
 
-class Wish(NamedTuple):
+class ComposeRequest(NamedTuple):
     """A namespace as it is in the records; with `version_id` as if it ran that one, one revision later."""
 
     namespace_id: str
     version_id: str | None = None
 
 
-class Composer:
+class FeedComposer:
     """Makes messages. Versions never change, so what was made of one is kept."""
 
     def __init__(
-        self, source_epoch: int, links: Links, clock_ms: Callable[[], int] = now_ms
+        self, source_epoch: int, links: PublicUrls, clock_ms: Callable[[], int] = now_ms
     ) -> None:
         self.source_epoch = source_epoch
         self._now_ms = clock_ms
@@ -53,10 +53,10 @@ class Composer:
         self, tx: Transaction, namespace_id: str, *, version_id: str | None = None
     ) -> pb.NamespaceConfiguration | None:
         """One; None when it is not there."""
-        return (await self.compose_all(tx, [Wish(namespace_id, version_id)]))[0]
+        return (await self.compose_all(tx, [ComposeRequest(namespace_id, version_id)]))[0]
 
     async def compose_all(
-        self, tx: Transaction, wishes: Sequence[Wish]
+        self, tx: Transaction, wishes: Sequence[ComposeRequest]
     ) -> list[pb.NamespaceConfiguration | None]:
         """One message per wish, None for what is not there; as many queries as for one."""
         ids = sorted({wish.namespace_id for wish in wishes})
@@ -86,7 +86,7 @@ class Composer:
         return composed
 
     def _message(
-        self, row: Record, wish: Wish, domains: Sequence[Record]
+        self, row: Record, wish: ComposeRequest, domains: Sequence[Record]
     ) -> pb.NamespaceConfiguration:
         return pb.NamespaceConfiguration(
             namespace_id=row.namespace_id,
@@ -173,7 +173,7 @@ _TAKEN: Final = "not-unique"
 Orphans = Mapping[str, feed_pb2.HeldConfiguration]
 
 
-def refusal(
+def refusal_error(
     message: configuration_pb2.NamespaceConfiguration,
     refused: feed_pb2.Refused,
     detail: str,
@@ -222,7 +222,7 @@ def _as_sent(
     return names, ".".join(names)
 
 
-def reason_of(refused: feed_pb2.Refused, orphans: Orphans) -> str:
+def operator_reason(refused: feed_pb2.Refused, orphans: Orphans) -> str:
     """The first problem, or the first that somebody can do something about, for whoever runs the service: by the names
     of the feed.
     """
@@ -240,12 +240,12 @@ def _sentence(problem: feed_pb2.Problem) -> str:
     return f"{'.'.join(problem.path)} {problem.reason}".lstrip()
 
 
-def name_of(message: configuration_pb2.NamespaceConfiguration) -> str:
+def namespace_name(message: configuration_pb2.NamespaceConfiguration) -> str:
     """How people call it."""
     return f"{message.game.name_id}/{message.name_id}"
 
 
-def is_of_version(refused: feed_pb2.Refused) -> bool:
+def concerns_version(refused: feed_pb2.Refused) -> bool:
     """Whether it is for the version that the namespace is to run, or for the size of all."""
     return any(
         not problem.path or problem.path[0] in ("versions", "current_version_id")

@@ -10,20 +10,20 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Final, NamedTuple, Protocol
 
-from pyservice.control.batching import Batches
-from pyservice.control.feed_comparison import Contents, Holdings
+from pyservice.control.batching import Batcher
+from pyservice.control.feed_comparison import ContentComparison, HeldConfigurations
 from pyservice.control.feed_messages import (
     NOTHING_SWITCHED,
     STORED,
     SWITCHED_BACK,
-    Composer,
-    Wish,
-    is_of_version,
-    name_of,
-    reason_of,
-    refusal,
+    ComposeRequest,
+    FeedComposer,
+    concerns_version,
+    namespace_name,
+    operator_reason,
+    refusal_error,
 )
-from pyservice.control.retrying_job import GoingOn
+from pyservice.control.retrying_job import RetryingJob
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.rays import note
@@ -31,11 +31,11 @@ from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
 from pyservice.storage import namespaces
 from pyservice.storage.database import Database, Record
 
-WAIT_S: Final = 1.0
+CONFIRM_TIMEOUT_S: Final = 1.0
 """So long a change waits for the data plane, all in all."""
 
 
-def not_confirmed() -> ServiceError:
+def unconfirmed_error() -> ServiceError:
     """What is told after that time."""
     return ServiceError(
         "CONTROL_PLANE_UNAVAILABLE",
@@ -44,7 +44,7 @@ def not_confirmed() -> ServiceError:
     )
 
 
-class Waiter(NamedTuple):
+class ConfirmationWaiter(NamedTuple):
     """Somebody who waits until the data plane holds change `number`, and for no other version than `version_id`."""
 
     number: int
@@ -53,7 +53,7 @@ class Waiter(NamedTuple):
 
 
 @dataclass(slots=True)
-class Wanted:
+class PendingNamespace:
     """A namespace that has to be sent. `number` grows with each change; who waits, waits for one."""
 
     since: float
@@ -61,9 +61,9 @@ class Wanted:
     number: int = 0
     parked: asyncio.TimerHandle | None = None
     """It was refused; then it is tried again, if it is not changed before."""
-    waiting: list[Waiter] = field(default_factory=list)
+    waiting: list[ConfirmationWaiter] = field(default_factory=list)
 
-    def fail(self, is_meant: Callable[[Waiter], bool], error: ServiceError) -> None:
+    def fail(self, is_meant: Callable[[ConfirmationWaiter], bool], error: ServiceError) -> None:
         """Tells some of those who wait."""
         for waiter in self.waiting:
             if is_meant(waiter) and not waiter.future.done():
@@ -71,7 +71,7 @@ class Wanted:
         self.waiting = [waiter for waiter in self.waiting if not waiter.future.done()]
 
 
-_NOTHING: Final = (None, None)
+_NO_ERROR: Final = (None, None)
 
 _log = get_logger("feeder")
 
@@ -82,7 +82,7 @@ class RefusedConfigurations:
     """By namespace."""
 
     def __init__(
-        self, database: Database, holdings: Holdings, taken_back: Callable[[str], None]
+        self, database: Database, holdings: HeldConfigurations, taken_back: Callable[[str], None]
     ) -> None:
         """`taken_back` hears of a game of which a namespace went back to the version that it ran."""
         self._database = database
@@ -97,32 +97,32 @@ class RefusedConfigurations:
         self.count = 0
         """Refusals since the start."""
 
-    def error_of(self, namespace_id: str, version_id: str | None) -> ServiceError | None:
+    def error_for(self, namespace_id: str, version_id: str | None) -> ServiceError | None:
         """What whoever sets this version is told when it was refused last."""
-        refused, error = self._versions.get(namespace_id, _NOTHING)
+        refused, error = self._versions.get(namespace_id, _NO_ERROR)
         return error if refused == version_id else None
 
-    def version_is_taken(self, namespace_id: str, version_id: str) -> None:
+    def clear_version_error(self, namespace_id: str, version_id: str) -> None:
         """It is, or would be."""
-        refused, _ = self._versions.get(namespace_id, _NOTHING)
+        refused, _ = self._versions.get(namespace_id, _NO_ERROR)
         if refused == version_id:
             del self._versions[namespace_id]
 
-    def is_taken(self, message: Message) -> set[str]:
+    def record_accepted(self, message: Message) -> set[str]:
         """The data plane holds it. What it gave up may be what others were refused for: these, once."""
         self.reasons.pop(message.namespace_id, None)
-        self.version_is_taken(message.namespace_id, message.current_version_id)
+        self.clear_version_error(message.namespace_id, message.current_version_id)
         claiming, self._claiming = self._claiming, set()
         return claiming
 
     def note(self, message: Message, reason: str) -> None:
         """For whoever runs the service."""
-        name = name_of(message)
+        name = namespace_name(message)
         self.reasons[message.namespace_id] = f"{name}: {reason}"
         _log.error("configuration refused by the data plane", namespace=name, reason=reason)
 
-    async def is_to_be_sent_again(
-        self, message: Message, refused: feed_pb2.Refused, wanted: Wanted, number: int
+    async def handle_refusal(
+        self, message: Message, refused: feed_pb2.Refused, wanted: PendingNamespace, number: int
     ) -> bool:
         """Takes the version back, unless it runs, and tells who waits: for change `number` at most, or for the version.
         Whether there is something else to be sent now.
@@ -130,18 +130,18 @@ class RefusedConfigurations:
         namespace_id, version_id = message.namespace_id, message.current_version_id
         self.count += 1
         orphans = self._holdings.orphans
-        self.note(message, reason_of(refused, orphans))
+        self.note(message, operator_reason(refused, orphans))
         running = self._holdings.version_id(namespace_id)
         if any(problem.held_by for problem in refused.problems):
             self._claiming.add(namespace_id)
         # A version is not to blame for a domain that another namespace has.
-        if running in ("", version_id) or not is_of_version(refused):
-            error = refusal(message, refused, STORED, orphans)
+        if running in ("", version_id) or not concerns_version(refused):
+            error = refusal_error(message, refused, STORED, orphans)
             wanted.fail(lambda waiter: waiter.number <= number, error)
             return False
         if await self._take_back(namespace_id, version_id, running):
             self._taken_back(message.game.game_id)
-        error = refusal(message, refused, SWITCHED_BACK, orphans)
+        error = refusal_error(message, refused, SWITCHED_BACK, orphans)
         self._versions[namespace_id] = version_id, error
         # The others wait for what is sent now.
         wanted.fail(lambda waiter: waiter.version_id == version_id, error)
@@ -158,22 +158,22 @@ class RefusedConfigurations:
             return await namespaces.take_back_version(tx, namespace_id, version_id, before, entry)
 
 
-_AT_ONCE: Final = 64
+_SENDERS: Final = 64
 """They go in batches."""
-_CHECK_S: Final = 0.3
+_CHECK_TIMEOUT_S: Final = 0.3
 """A data plane that takes longer says later what it thinks of a version: when it gets it."""
-_LOOK_S: Final = 0.4
-_LOOK_MAX_S: Final = 5.0
-_LOOK_SHARE: Final = 50
+_POLL_INTERVAL_S: Final = 0.4
+_POLL_INTERVAL_MAX_S: Final = 5.0
+_POLL_PAUSE_FACTOR: Final = 50
 """Of this time at most one part is spent on looking."""
 _RETRIES_S: Final = (0.05, 0.5)
 _REFUSED_RETRY_S: Final = 10.0
 
-_RECORDS_S: Final = 30.0
+_RECORDS_INTERVAL_S: Final = 30.0
 """A change of which nobody told is found after this time."""
 
 
-class Away(Exception):
+class DataPlaneUnavailable(Exception):
     """The data plane does not answer."""
 
 
@@ -191,25 +191,25 @@ class Feeder:
     def __init__(
         self,
         database: Database,
-        composer: Composer,
+        composer: FeedComposer,
         client: FeedClient,
         taken_back: Callable[[str], None] = lambda game_id: None,
     ) -> None:
         """`taken_back` hears of a game of which a namespace went back to the version that it ran."""
         self._database = database
         self._composer = composer
-        self._messages = Batches(
+        self._messages = Batcher(
             self._compose, is_of_one=lambda error: not isinstance(error, ServiceError)
         )
         self._client = client
-        self._wanted: dict[str, Wanted] = {}
+        self._wanted: dict[str, PendingNamespace] = {}
         self._queue: asyncio.Queue[str] = asyncio.Queue()
-        self._holdings = Holdings(composer.source_epoch)
-        self.going = GoingOn("feeder", "not fed", Away, pauses_s=_RETRIES_S)
-        self._contents = Contents(self._compose, self.changed, self.going)
+        self._holdings = HeldConfigurations(composer.source_epoch)
+        self.job = RetryingJob("feeder", "not fed", DataPlaneUnavailable, pauses_s=_RETRIES_S)
+        self._contents = ContentComparison(self._compose, self.enqueue, self.job)
         self._refused = RefusedConfigurations(database, self._holdings, taken_back)
         self._is_connected = asyncio.Event()
-        self._doubt = asyncio.Event()
+        self._is_resync_needed = asyncio.Event()
         self.acknowledged = 0
 
     @property
@@ -237,23 +237,25 @@ class Feeder:
         """How often the data plane refused a configuration."""
         return self._refused.count
 
-    def problems(self) -> Mapping[str, str]:
+    def refused_reasons(self) -> Mapping[str, str]:
         """What the data plane does not take: namespace to the first reason."""
         return dict(self._refused.reasons)
 
-    def changed(self, *namespace_ids: str) -> None:
+    def enqueue(self, *namespace_ids: str) -> None:
         """These are to be sent, soon. Call it after the commit."""
         for namespace_id in namespace_ids:
             wanted = self._wanted.get(namespace_id)
             if wanted is None:
-                wanted = self._wanted[namespace_id] = Wanted(asyncio.get_running_loop().time())
+                wanted = self._wanted[namespace_id] = PendingNamespace(
+                    asyncio.get_running_loop().time()
+                )
                 self._queue.put_nowait(namespace_id)
             elif wanted.parked is not None:
                 self._unpark(namespace_id)
             wanted.number += 1
 
-    async def settled(
-        self, namespace_id: str, *, version_id: str | None = None, wait_s: float = WAIT_S
+    async def enqueue_and_confirm(
+        self, namespace_id: str, *, version_id: str | None = None, wait_s: float = CONFIRM_TIMEOUT_S
     ) -> None:
         """Sends the namespace as it is now and returns when the data plane holds it. `version_id`: the one that the
         caller has set.
@@ -262,47 +264,47 @@ class Feeder:
         Raises VALIDATION_FAILED when the data plane refuses it: the caller's version, which was taken back then; or the
         namespace as it is, and the change is stored.
         """
-        self.changed(namespace_id)
+        self.enqueue(namespace_id)
         wanted = self._wanted[namespace_id]
         future = asyncio.get_running_loop().create_future()
-        waiter = Waiter(wanted.number, version_id, future)
+        waiter = ConfirmationWaiter(wanted.number, version_id, future)
         wanted.waiting.append(waiter)
         began = perf_counter()
         try:
             async with asyncio.timeout(wait_s):
                 await future
         except TimeoutError:
-            raise not_confirmed() from None
+            raise unconfirmed_error() from None
         finally:
             note("feed wait", began)
             if waiter in wanted.waiting:
                 wanted.waiting.remove(waiter)
-        error = self._refused.error_of(namespace_id, version_id)
+        error = self._refused.error_for(namespace_id, version_id)
         if error is not None:
             # It was taken back before this call, or before it was repeated.
             raise error
 
-    async def check(self, namespace_id: str, version_id: str) -> None:
+    async def check_version(self, namespace_id: str, version_id: str) -> None:
         """Raises VALIDATION_FAILED when the data plane would not take this version. When it is away or slow, nobody
         knows.
         """
-        message = await self._messages.add(Wish(namespace_id, version_id))
+        message = await self._messages.add(ComposeRequest(namespace_id, version_id))
         if message is None or not self._is_connected.is_set():
             return
         began = perf_counter()
         try:
-            async with asyncio.timeout(_CHECK_S):
+            async with asyncio.timeout(_CHECK_TIMEOUT_S):
                 answer = await self._client.check(feed_pb2.ApplyRequest(configuration=message))
-        except (Away, ServiceError, TimeoutError):
+        except (DataPlaneUnavailable, ServiceError, TimeoutError):
             return
         finally:
             note("feed check", began)
         if answer.HasField("refused"):
-            raise refusal(message, answer.refused, NOTHING_SWITCHED, self._holdings.orphans)
-        self._refused.version_is_taken(namespace_id, version_id)
+            raise refusal_error(message, answer.refused, NOTHING_SWITCHED, self._holdings.orphans)
+        self._refused.clear_version_error(namespace_id, version_id)
 
     async def _compose(
-        self, wishes: Sequence[Wish]
+        self, wishes: Sequence[ComposeRequest]
     ) -> list[configuration_pb2.NamespaceConfiguration | None]:
         async with self._database.read() as tx:
             return await self._composer.compose_all(tx, wishes)
@@ -310,57 +312,60 @@ class Feeder:
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(_AT_ONCE):
+            for _ in range(_SENDERS):
                 group.create_task(self._send_all())
             group.create_task(self._contents.run())
             while True:
-                await self.going.until_done(self._compare)
-                await self._until_doubt()
+                await self.job.retry_until_done(self._compare)
+                await self._poll_until_disconnected()
 
-    def doubt(self) -> None:
+    def mark_disconnected(self) -> None:
         """The data plane was away: it may hold something else than it did."""
         self._is_connected.clear()
-        self._doubt.set()
+        self._is_resync_needed.set()
 
-    def look_again(self) -> None:
+    def compare_again(self) -> None:
         """What was refused may be taken now."""
-        self._doubt.set()
+        self._is_resync_needed.set()
 
-    async def _until_doubt(self) -> None:
+    async def _poll_until_disconnected(self) -> None:
         """Looks whether it still holds what it said: one that was started again may have lost its disk."""
-        pause_s = _LOOK_S
+        pause_s = _POLL_INTERVAL_S
         loop = asyncio.get_running_loop()
-        records_s = loop.time() + _RECORDS_S
-        while not self._doubt.is_set():
+        records_s = loop.time() + _RECORDS_INTERVAL_S
+        while not self._is_resync_needed.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
-                    await self._doubt.wait()
+                    await self._is_resync_needed.wait()
                     break
             began_s = loop.time()
-            if await self.going.attempt(self._look) is not None:
-                self.doubt()
+            if await self.job.attempt(self._poll_held) is not None:
+                self.mark_disconnected()
             if loop.time() >= records_s:
-                await self.going.attempt(self._compare_records)
-                records_s = loop.time() + _RECORDS_S
-            pause_s = min(max(_LOOK_S, (loop.time() - began_s) * _LOOK_SHARE), _LOOK_MAX_S)
-        self._doubt.clear()
+                await self.job.attempt(self._compare_records)
+                records_s = loop.time() + _RECORDS_INTERVAL_S
+            pause_s = min(
+                max(_POLL_INTERVAL_S, (loop.time() - began_s) * _POLL_PAUSE_FACTOR),
+                _POLL_INTERVAL_MAX_S,
+            )
+        self._is_resync_needed.clear()
 
-    async def _look(self) -> None:
-        self._holdings.asking()
-        if self._holdings.is_lacking(await self._client.held(feed_pb2.HeldRequest())):
-            self._doubt.set()
+    async def _poll_held(self) -> None:
+        self._holdings.begin_read()
+        if self._holdings.has_lost_state(await self._client.held(feed_pb2.HeldRequest())):
+            self._is_resync_needed.set()
 
     async def _compare_records(self) -> None:
         """A change is found also when nobody told of it: its process died after the commit, or another made it."""
         async with self._database.read() as tx:
             rows = await namespaces.revisions(tx)
-        for namespace_id in self._holdings.differing(rows):
+        for namespace_id in self._holdings.differing_ids(rows):
             if namespace_id not in self._wanted:
-                self.changed(namespace_id)
-        self._note_orphans(rows)
+                self.enqueue(namespace_id)
+        self._update_orphans(rows)
 
-    def _note_orphans(self, rows: Sequence[Record]) -> None:
-        if self._holdings.note_orphans(rows) and self._holdings.orphans:
+    def _update_orphans(self, rows: Sequence[Record]) -> None:
+        if self._holdings.update_orphans(rows) and self._holdings.orphans:
             _log.warning(
                 "the data plane holds namespaces that no record has: see `pyservice namespace orphans`",
                 count=self.orphans,
@@ -369,33 +374,33 @@ class Feeder:
 
     async def _compare(self) -> None:
         """What the data plane holds against what the records have; what differs is wanted."""
-        self._holdings.asking()
+        self._holdings.begin_read()
         answer = await self._client.held(feed_pb2.HeldRequest())
         async with self._database.read() as tx:
             rows = await namespaces.revisions(tx)
         self._is_connected.set()
         self._holdings.take(answer)
-        different = list(self._holdings.differing(rows))
-        self.changed(*different)
-        self._contents.compare(self._holdings.told_of(rows, set(different)))
-        self._note_orphans(rows)
+        different = list(self._holdings.differing_ids(rows))
+        self.enqueue(*different)
+        self._contents.compare(self._holdings.reported_for(rows, set(different)))
+        self._update_orphans(rows)
 
     async def _send_all(self) -> None:
-        pauses = self.going.pauses()
+        pauses = self.job.new_backoff()
         while True:
             namespace_id = await self._queue.get()
             sending = functools.partial(self._send_as_it_is, namespace_id)
-            error = await self.going.attempt(sending, namespace_id=namespace_id)
+            error = await self.job.attempt(sending, namespace_id=namespace_id)
             if error is None:
-                pauses.begin_anew()
-            elif self.going.is_foreseen(error):
-                if isinstance(error, Away):
-                    self.doubt()
+                pauses.reset()
+            elif self.job.is_expected(error):
+                if isinstance(error, DataPlaneUnavailable):
+                    self.mark_disconnected()
                 self._queue.put_nowait(namespace_id)
-                await pauses.pause()
+                await pauses.wait()
             else:
                 # One namespace must not keep the others waiting.
-                self._later(namespace_id)
+                self._park(namespace_id)
 
     async def _send_as_it_is(self, namespace_id: str) -> None:
         """Once; whatever is left to do about it is planned then."""
@@ -406,7 +411,7 @@ class Feeder:
         elif wanted.number > number:
             self._queue.put_nowait(namespace_id)
         else:
-            self._later(namespace_id)
+            self._park(namespace_id)
 
     def _done(self, namespace_id: str, number: int) -> None:
         wanted = self._wanted[namespace_id]
@@ -419,7 +424,7 @@ class Feeder:
         else:
             del self._wanted[namespace_id]
 
-    def _later(self, namespace_id: str) -> None:
+    def _park(self, namespace_id: str) -> None:
         """What the data plane does not take may be taken when its operator changed something."""
         loop = asyncio.get_running_loop()
         wanted = self._wanted[namespace_id]
@@ -435,14 +440,14 @@ class Feeder:
     async def _send(self, namespace_id: str, number: int) -> bool:
         """Sends it as it is; whether the data plane holds it now. Raises Away, ServiceError."""
         while True:
-            message = await self._messages.add(Wish(namespace_id))
+            message = await self._messages.add(ComposeRequest(namespace_id))
             if message is None:
                 return True
             answer = await self._client.apply(feed_pb2.ApplyRequest(configuration=message))
             match answer.WhichOneof("outcome"):
                 case "applied":
                     self.acknowledged += 1
-                    for one in self._refused.is_taken(message) & self._wanted.keys():
+                    for one in self._refused.record_accepted(message) & self._wanted.keys():
                         self._unpark(one)
                     self._holdings.acknowledged(message)
                     return True
@@ -451,7 +456,7 @@ class Feeder:
                         return False
                 case _:
                     wanted = self._wanted[namespace_id]
-                    if not await self._refused.is_to_be_sent_again(
+                    if not await self._refused.handle_refusal(
                         message, answer.refused, wanted, number
                     ):
                         return False

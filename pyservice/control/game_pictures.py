@@ -8,11 +8,11 @@ from google.protobuf.message import Message
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
-from pyservice.control.name_rules import refuse
-from pyservice.control.resource_summaries import Links
+from pyservice.control.name_rules import require_valid
+from pyservice.control.resource_summaries import PublicUrls
 from pyservice.control.timestamps import rfc3339
 from pyservice.control.upload_validation import path_problems
-from pyservice.control.uploads import Preparation, Uploading
+from pyservice.control.uploads import UploadLifecycle, UploadPlan
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.pb.hosting.v1 import uploads_pb2 as pb
 from pyservice.storage import uploads
@@ -26,10 +26,10 @@ _MIME: Final = {"image/png": "png", "image/jpeg": "jpeg", "image/jpg": "jpeg"}
 Answer = TypeVar("Answer", bound=Message)
 
 
-class Pictures:
+class GamePictureOperations:
     """The operations on pictures of games."""
 
-    def __init__(self, uploading: Uploading) -> None:
+    def __init__(self, uploading: UploadLifecycle) -> None:
         self._uploading = uploading
 
     async def prepare_banner(
@@ -66,12 +66,12 @@ class Pictures:
 
 
 async def prepare_picture(
-    uploading: Uploading, kind: str, request: Any, caller: Caller, answer_type: type[Answer]
+    uploading: UploadLifecycle, kind: str, request: Any, caller: Caller, answer_type: type[Answer]
 ) -> Answer:
     """Prepares a picture of a kind of upload; requests of all kinds have the same fields, answers too."""
 
     async def find(tx: Transaction) -> Record:
-        return await authorization.game(tx, caller, request.game_id)
+        return await authorization.find_game(tx, caller, request.game_id)
 
     async def make(tx: Transaction, game_id: str, upload_id: str, now: int) -> Answer:
         made: Any = answer_type
@@ -81,26 +81,26 @@ async def prepare_picture(
     def address(answer: Any, requests: list[pb.PresignedRequest]) -> None:
         answer.presigned_request.CopyFrom(requests[0])
 
-    preparation = Preparation(
+    preparation = UploadPlan(
         kind=kind,
         display_name=request.path,
         find_game=find,
         files=[NewFile(request.path, request.content_length)],
-        judge=lambda: _judge(request),
+        check_request=lambda: _judge(request),
         make=make,
         answer_type=answer_type,
-        address=address,
+        set_urls=address,
     )
     return await uploading.prepare(caller, request, preparation)
 
 
 async def complete_picture(
-    uploading: Uploading, kind: str, request: Any, caller: Caller, answer_type: type[Answer]
+    uploading: UploadLifecycle, kind: str, request: Any, caller: Caller, answer_type: type[Answer]
 ) -> Answer:
     """Completes an upload of this kind of the game in the path."""
 
     async def find(tx: Transaction) -> Record:
-        game = await authorization.game(tx, caller, request.game_id)
+        game = await authorization.find_game(tx, caller, request.game_id)
         row = await uploads.find(tx, request.upload_id)
         if row is None or row.kind != kind or row.game_id != game.game_id:
             raise ServiceError("UPLOAD_NOT_FOUND")
@@ -119,15 +119,15 @@ def _judge(request: Any) -> None:
     ):
         reason = "must be image/png or image/jpeg, as the name of the file says"
         problems.append(field_problem(["mime"], "not-allowed", reason))
-    refuse(problems)
+    require_valid(problems)
     if request.content_length > PICTURE_MAX_BYTES:
         raise ServiceError("UPLOAD_TOO_LARGE", "A picture has at most 2 MiB.")
 
 
-class Avatars:
+class AvatarOperations:
     """The operations on avatars."""
 
-    def __init__(self, database: Database, uploading: Uploading, links: Links) -> None:
+    def __init__(self, database: Database, uploading: UploadLifecycle, links: PublicUrls) -> None:
         self._database = database
         self._uploading = uploading
         self._links = links
@@ -155,7 +155,7 @@ class Avatars:
     ) -> pb.ListCustomAvatarsResponse:
         """Decisions 8.8. Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
-            game = await authorization.game(tx, caller, request.game_id)
+            game = await authorization.find_game(tx, caller, request.game_id)
             rows = await uploads.of_kind(tx, game.game_id, "avatar")
         answer = pb.ListCustomAvatarsResponse()
         for row in rows:
@@ -166,7 +166,7 @@ class Avatars:
                 upload_id=row.upload_id,
                 display_name=row.display_name,
                 create_ts=rfc3339(row.create_ms),
-                url=self._links.shown(row.upload_id, kind) if kind else None,
+                url=self._links.picture_url(row.upload_id, kind) if kind else None,
                 content_length=row.content_length,
                 complete=row.complete_ms is not None,
             )

@@ -13,19 +13,19 @@ from typing import Final, NamedTuple, Protocol
 from pyservice.calls import Caller, WaitForChange
 from pyservice.control import authorization
 from pyservice.control.authorization import scope_of
-from pyservice.control.batching import Shared
+from pyservice.control.batching import SingleFlight
 from pyservice.control.configuration_encoding import encode
-from pyservice.control.idempotent_changes import Changes
+from pyservice.control.idempotent_changes import IdempotentChanges
 from pyservice.control.name_rules import (
     derived_name_id,
     display_name_problems,
     name_id_problems,
-    refuse,
-    told,
+    problem_messages,
+    require_valid,
     with_suffix,
 )
 from pyservice.control.resource_summaries import (
-    Links,
+    PublicUrls,
     game_summary,
     group_handle,
     group_summary,
@@ -51,16 +51,16 @@ _SUFFIXES_BELOW: Final = (10**3, 10**5, 10**7, 10**9)
 """Of what comes after the first in order, as many are drawn at random from each of these."""
 
 
-class PlayerCounts(Protocol):
+class PlayerCounter(Protocol):
     """How many are connected, at most a second old."""
 
     def players(self, namespace_ids: Iterable[str]) -> int: ...
 
 
-class Feeder(Protocol):
+class ChangeFeeder(Protocol):
     """Gets new configuration to the data plane, soon."""
 
-    def changed(self, *namespace_ids: str) -> None: ...
+    def enqueue(self, *namespace_ids: str) -> None: ...
 
 
 def identity_topic(identity_id: str) -> str:
@@ -86,18 +86,18 @@ class _ListKey(NamedTuple):
     only_game_id: str | None
 
 
-class Games:
+class GameOperations:
     """The operations on games."""
 
     def __init__(
         self,
         database: Database,
-        changes: Changes,
+        changes: IdempotentChanges,
         ids: RecordIds,
         topics: Topics,
-        feeder: Feeder,
-        counts: PlayerCounts,
-        links: Links,
+        feeder: ChangeFeeder,
+        counts: PlayerCounter,
+        links: PublicUrls,
         regions: Sequence[pb.RegionSummary],
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
@@ -111,9 +111,9 @@ class Games:
         self._regions = regions
         self._now_ms = clock_ms
         # A change wakes many who watch the same.
-        self._found: Shared[str, Record | None] = Shared()
-        self._lists: Shared[_ListKey, pb.GetGamesResponse] = Shared()
-        self._games: Shared[tuple[str, str], pb.GetGameResponse] = Shared()
+        self._found: SingleFlight[str, Record | None] = SingleFlight()
+        self._lists: SingleFlight[_ListKey, pb.GetGamesResponse] = SingleFlight()
+        self._games: SingleFlight[tuple[str, str], pb.GetGameResponse] = SingleFlight()
 
     async def validate(
         self, request: pb.ValidateGameRequest, caller: Caller
@@ -121,24 +121,24 @@ class Games:
         """Contract games.validateGame."""
         async with self._database.read() as tx:
             problems = await _problems(tx, request)
-        return pb.ValidateGameResponse(errors=told(problems))
+        return pb.ValidateGameResponse(errors=problem_messages(problems))
 
     async def create(self, request: pb.CreateGameRequest, caller: Caller) -> pb.CreateGameResponse:
         """Contract games.createGame. Raises GROUP_NOT_FOUND, VALIDATION_FAILED."""
         attempts = itertools.count()
 
         async def change(tx: Transaction) -> pb.CreateGameResponse:
-            await authorization.group(tx, caller, request.developer_group_id)
-            refuse(await _problems(tx, request))
+            await authorization.find_group(tx, caller, request.developer_group_id)
+            require_valid(await _problems(tx, request))
             name_id = request.name_id if request.HasField("name_id") else None
             if name_id is None:
                 name_id = await _free_name_id(tx, request.display_name, next(attempts))
             game_id, namespace_ids = await self._add(tx, request, name_id)
-            tx.afterwards(lambda: self._feeder.changed(*namespace_ids))
+            tx.afterwards(lambda: self._feeder.enqueue(*namespace_ids))
             tx.afterwards(lambda: self._topics.bump(group_topic(request.developer_group_id)))
             return pb.CreateGameResponse(game_id=game_id)
 
-        return await self._changes.make(caller, request, pb.CreateGameResponse, change)
+        return await self._changes.apply(caller, request, pb.CreateGameResponse, change)
 
     async def _add(
         self, tx: Transaction, request: pb.CreateGameRequest, name_id: str
@@ -207,7 +207,9 @@ class Games:
         """Decisions 8.1. Raises GAME_NOT_FOUND."""
         text = request.game_id
         row = await self._found.get(text, lambda: self._find(text))
-        if row is None or not authorization.covers(scope_of(caller), row.game_id, row.group_id):
+        if row is None or not authorization.scope_covers(
+            scope_of(caller), row.game_id, row.group_id
+        ):
             raise ServiceError("GAME_NOT_FOUND")
         topic = game_topic(row.game_id)
         index = self._topics.index_of(topic)
@@ -240,8 +242,8 @@ class Games:
             display_name=row.display_name,
             developer_group_id=row.group_id,
             total_player_count=self._counts.players(one.namespace_id for one in of_game),
-            logo_url=self._links.shown(row.logo_upload_id, row.logo_kind),
-            banner_url=self._links.shown(row.banner_upload_id, row.banner_kind),
+            logo_url=self._links.picture_url(row.logo_upload_id, row.logo_kind),
+            banner_url=self._links.picture_url(row.banner_upload_id, row.banner_kind),
             namespaces=[namespace_summary(one) for one in of_game],
             versions=[version_summary(one) for one in await games.versions_of(tx, row.game_id)],
             available_regions=self._regions,

@@ -13,9 +13,9 @@ from pyservice.calls import Caller, WaitForChange
 from pyservice.control import authorization
 from pyservice.control.authorization import scope_of
 from pyservice.control.games import identity_topic
-from pyservice.control.idempotent_changes import Changes
-from pyservice.control.name_rules import display_name_problems, refuse
-from pyservice.control.resource_summaries import Links, group_summary
+from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.name_rules import display_name_problems, require_valid
+from pyservice.control.resource_summaries import PublicUrls, group_summary
 from pyservice.control.timestamps import now_ms, rfc3339
 from pyservice.control.tokens import new_secret
 from pyservice.durable_files import write_file
@@ -32,16 +32,16 @@ def billing_topic(group_id: str) -> str:
     return f"billing:{group_id}"
 
 
-class Groups:
+class GroupOperations:
     """The operations on groups."""
 
     def __init__(
         self,
         database: Database,
-        changes: Changes,
+        changes: IdempotentChanges,
         ids: RecordIds,
         topics: Topics,
-        links: Links,
+        links: PublicUrls,
         doubt: Callable[[], None],
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
@@ -51,7 +51,7 @@ class Groups:
         self._ids = ids
         self._topics = topics
         self._links = links
-        self._doubt = doubt
+        self._clear_token_cache = doubt
         self._now_ms = clock_ms
 
     async def create(
@@ -61,20 +61,20 @@ class Groups:
         identity_id = scope_of(caller).identity_id
 
         async def change(tx: Transaction) -> pb.CreateGroupResponse:
-            refuse(list(display_name_problems(request.display_name, "display_name")))
+            require_valid(list(display_name_problems(request.display_name, "display_name")))
             group_id = self._ids.new()
             await groups.add(tx, group_id, request.display_name, identity_id, self._now_ms())
             # The caller's own token reaches the new group at once.
-            tx.afterwards(self._doubt)
+            tx.afterwards(self._clear_token_cache)
             tx.afterwards(lambda: self._topics.bump(identity_topic(identity_id)))
             return pb.CreateGroupResponse(group_id=group_id)
 
-        return await self._changes.make(caller, request, pb.CreateGroupResponse, change)
+        return await self._changes.apply(caller, request, pb.CreateGroupResponse, change)
 
     async def get(self, request: pb.GetGroupRequest, caller: Caller) -> pb.GetGroupResponse:
         """Decisions 8.4. Raises GROUP_NOT_FOUND."""
         async with self._database.read() as tx:
-            row = await authorization.group(tx, caller, request.group_id)
+            row = await authorization.find_group(tx, caller, request.group_id)
             identity_id = scope_of(caller).identity_id
             is_member = await groups.is_member(tx, row.group_id, identity_id)
         return pb.GetGroupResponse(group=group_summary(row, self._links, is_member=is_member))
@@ -87,7 +87,7 @@ class Groups:
         index = self._topics.index_of(topic)
         parked = self._topics.wait_unless_changed(request.watch_index, caller.call, topic)
         async with self._database.read() as tx:
-            row = await authorization.group(tx, caller, request.group_id)
+            row = await authorization.find_group(tx, caller, request.group_id)
         if parked is not None:
             return parked
 
@@ -111,7 +111,7 @@ _GROUP: Final = "Developers"
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class ServiceOwner:
     """Who owns the service."""
 
     group_id: str
@@ -119,7 +119,7 @@ class Owner:
     source_epoch: int
 
 
-async def ensure_owner(database: Database, ids: RecordIds, folder: Path) -> Owner:
+async def ensure_owner(database: Database, ids: RecordIds, folder: Path) -> ServiceOwner:
     """The owner's group, made when there is none. Raises OSError, and ServiceError when the database is away.
 
     The token is in its file before its hash is in the records: whoever finds the records finds the file.
@@ -129,7 +129,7 @@ async def ensure_owner(database: Database, ids: RecordIds, folder: Path) -> Owne
         epoch = await numbers.get(tx, numbers.SOURCE_EPOCH)
         first = await groups.first(tx)
     if epoch is not None and first is not None:
-        return Owner(first.group_id, path, epoch)
+        return ServiceOwner(first.group_id, path, epoch)
     token = _kept(path)
     if token is None:
         secret = new_secret("cloud")
@@ -149,7 +149,7 @@ async def ensure_owner(database: Database, ids: RecordIds, folder: Path) -> Owne
         # The other one made the owner, and this token is nobody's.
         path.unlink()
         return await ensure_owner(database, ids, folder)
-    return Owner(group_id, path, now)
+    return ServiceOwner(group_id, path, now)
 
 
 def _kept(path: Path) -> str | None:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 from google.protobuf.message import Message
 
 from pyservice.calls import Caller, TokenKind
-from pyservice.control.retrying_job import GoingOn
+from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
 from pyservice.storage import numbers
@@ -26,13 +26,13 @@ from pyservice.storage.database import Database, Record, Transaction
 
 Answer = TypeVar("Answer", bound=Message)
 Change = Callable[[Transaction], Awaitable[Answer]]
-Prepared = Callable[[], AbstractAsyncContextManager[Change[Answer]]]
-Again = Callable[[Transaction, Answer], Awaitable[None]]
+ChangeWithResource = Callable[[], AbstractAsyncContextManager[Change[Answer]]]
+ReplayCheck = Callable[[Transaction, Answer], Awaitable[None]]
 
-REMEMBERED_MS: Final = 24 * 3_600_000
+RESPONSE_RETENTION_MS: Final = 24 * 3_600_000
 _KEY_BYTES: Final = 32
-_TIDY_S: Final = 3_600.0
-_RETRIES_S: Final = (60.0, _TIDY_S)
+_CLEANUP_INTERVAL_S: Final = 3_600.0
+_RETRIES_S: Final = (60.0, _CLEANUP_INTERVAL_S)
 
 
 class _Key(NamedTuple):
@@ -42,7 +42,7 @@ class _Key(NamedTuple):
     message_hash: bytes
 
 
-class Changes:
+class IdempotentChanges:
     """Makes changes; one per process."""
 
     def __init__(
@@ -59,17 +59,17 @@ class Changes:
         self._now_ms = clock_ms
         self._mac_key = secrets.token_bytes(_KEY_BYTES) if mac_key is None else mac_key
         self._in_flight: dict[bytes, tuple[bytes, asyncio.Task[Any]]] = {}
-        self.going = GoingOn(
+        self.job = RetryingJob(
             "answers", "old answers not dropped", pauses_s=_RETRIES_S, is_worth_a_warning=True
         )
 
-    async def make(
+    async def apply(
         self,
         caller: Caller,
         request: Message,
         answer_type: type[Answer],
         change: Change[Answer],
-        again: Again[Answer] | None = None,
+        again: ReplayCheck[Answer] | None = None,
     ) -> Answer:
         """Runs `change` in a transaction and commits; the answer is told when that is durable.
 
@@ -82,13 +82,13 @@ class Changes:
             caller, request, lambda key: self._change(key, answer_type, change, again)
         )
 
-    async def make_prepared(
+    async def apply_with_resource(
         self,
         caller: Caller,
         request: Message,
         answer_type: type[Answer],
-        prepared: Prepared[Answer],
-        again: Again[Answer] | None = None,
+        prepared: ChangeWithResource[Answer],
+        again: ReplayCheck[Answer] | None = None,
     ) -> Answer:
         """The same of a change that needs something beside the records, which `prepared` has for as long as it is made.
         An answer that is remembered needs nothing of it. Raises what `prepared` raises as well.
@@ -99,13 +99,13 @@ class Changes:
                 async with self._database.read() as tx:
                     before = await numbers.remembered(tx, key.key)
                     if self._is_kept(before):
-                        return await _told_again(tx, before, key, answer_type, again)
+                        return await _stored_response(tx, before, key, answer_type, again)
             async with prepared() as change:
                 return await self._change(key, answer_type, change, again)
 
         return await self._once(caller, request, work)
 
-    async def forget(self, caller: Caller) -> None:
+    async def forget_response(self, caller: Caller) -> None:
         """What came after the change failed: a repetition is to be tried afresh."""
         key = _caller_key(caller)
         if key is None:
@@ -117,13 +117,13 @@ class Changes:
 
         await again_on_conflict(attempt)
 
-    async def keep_tidy(self) -> None:
+    async def run_cleanup(self) -> None:
         """Until cancelled: answers are not kept for longer than they are promised."""
-        await self.going.for_ever(self.forget_old, every_s=_TIDY_S)
+        await self.job.repeat_forever(self.delete_expired_responses, every_s=_CLEANUP_INTERVAL_S)
 
-    async def forget_old(self) -> int:
+    async def delete_expired_responses(self) -> int:
         """Drops answers that need not be remembered any more; how many."""
-        return await numbers.forget_before(self._database, self._now_ms() - REMEMBERED_MS)
+        return await numbers.forget_before(self._database, self._now_ms() - RESPONSE_RETENTION_MS)
 
     async def _once(
         self, caller: Caller, request: Message, work: Callable[[_Key | None], Awaitable[Answer]]
@@ -131,7 +131,7 @@ class Changes:
         """Does the work, or waits for what a duplicate does."""
         key = _caller_key(caller)
         if key is None:
-            return await _to_the_end(asyncio.ensure_future(work(None)))
+            return await _await_shielded(asyncio.ensure_future(work(None)))
         message_hash = _message_hash(self._mac_key, request)
         running = self._in_flight.get(key)
         if running is None:
@@ -142,7 +142,7 @@ class Changes:
             if running[0] != message_hash:
                 raise ServiceError("IDEMPOTENCY_KEY_REUSED")
             task = running[1]
-        answer: Answer = await _to_the_end(task)
+        answer: Answer = await _await_shielded(task)
         return answer
 
     async def _change(
@@ -150,7 +150,7 @@ class Changes:
         key: _Key | None,
         answer_type: type[Answer],
         change: Change[Answer],
-        again: Again[Answer] | None,
+        again: ReplayCheck[Answer] | None,
     ) -> Answer:
         async def attempt() -> Answer:
             async with self._database.write() as tx:
@@ -158,7 +158,7 @@ class Changes:
                     return await change(tx)
                 before = await numbers.remembered(tx, key.key)
                 if self._is_kept(before):
-                    return await _told_again(tx, before, key, answer_type, again)
+                    return await _stored_response(tx, before, key, answer_type, again)
                 if before is not None:
                     await numbers.forget(tx, key.key)
                 answer = await change(tx)
@@ -170,15 +170,17 @@ class Changes:
 
     def _is_kept(self, before: Record | None) -> TypeGuard[Record]:
         """Whether it is promised to be told once more."""
-        return before is not None and bool(before.create_ms > self._now_ms() - REMEMBERED_MS)
+        return before is not None and bool(
+            before.create_ms > self._now_ms() - RESPONSE_RETENTION_MS
+        )
 
 
-async def _told_again(
+async def _stored_response(
     tx: Transaction,
     before: Record,
     key: _Key,
     answer_type: type[Answer],
-    again: Again[Answer] | None,
+    again: ReplayCheck[Answer] | None,
 ) -> Answer:
     if before.message_hash != key.message_hash:
         raise ServiceError("IDEMPOTENCY_KEY_REUSED")
@@ -188,7 +190,7 @@ async def _told_again(
     return kept
 
 
-async def _to_the_end(task: asyncio.Future[Answer]) -> Answer:
+async def _await_shielded(task: asyncio.Future[Answer]) -> Answer:
     """Waits for it. That nobody waits any more does not stop it."""
     try:
         return await asyncio.shield(task)

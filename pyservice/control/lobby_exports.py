@@ -20,13 +20,13 @@ from typing import Final, Protocol, cast
 from pyservice.calls import Caller
 from pyservice.concurrency.cancellation import await_despite_cancel
 from pyservice.control import authorization
-from pyservice.control.fair_thread_pool import FairPlaces, FairThreads
-from pyservice.control.lobby_records import Recorded
-from pyservice.control.lobby_runs import Process
-from pyservice.control.name_rules import refuse
-from pyservice.control.retrying_job import GoingOn
+from pyservice.control.fair_thread_pool import FairPermits, FairThreadPool
+from pyservice.control.lobby_records import LobbyRecordLookup
+from pyservice.control.lobby_runs import LobbyProcess
+from pyservice.control.name_rules import require_valid
+from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import now_ms, rfc3339
-from pyservice.control.upload_validation import TURN_S
+from pyservice.control.upload_validation import STEP_S
 from pyservice.errors import ServiceError, field_problem
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
@@ -36,30 +36,30 @@ from pyservice.storage.database import Database, Record
 from pyservice.storage.drafts import Draft
 from pyservice.storage.objects import Objects, Run
 
-GOOD_S: Final = 3_600
-_TIDY_S: Final = 600.0
-_RETRIES_S: Final = (5.0, _TIDY_S)
+EXPORT_URL_EXPIRES_S: Final = 3_600
+_CLEANUP_INTERVAL_S: Final = 600.0
+_RETRIES_S: Final = (5.0, _CLEANUP_INTERVAL_S)
 _LATE_MS: Final = 3_600_000
 """So long after its address ended a file is removed: a download that has begun may go on."""
 _INERT: Final = ("=", "+", "-", "@", "\t", "\r")
 _PORTION: Final = 1_000
-HISTORY: Final = (
+HISTORY_COLUMNS: Final = (
     *("lobby_id", "namespace_id", "namespace_name", "region_id", "tier", "version_id"),
     *("version_name", "game_mode", "start_ts", "stop_ts", "total_uptime_ms", "query_uptime_ms"),
     *("peak_players", "stop_reason"),
 )
 
 
-class Node(Protocol):
+class LocalRuns(Protocol):
     """Where lobbies run, as far as exports tell of it."""
 
     def folder_of(self, run_id: str) -> Path: ...
-    def processes(self, run_ids: Sequence[str]) -> dict[str, Process]:
+    def processes(self, run_ids: Sequence[str]) -> dict[str, LobbyProcess]:
         """Of those whose end is not told; blocks."""
         ...
 
 
-class Exports:
+class LobbyExportOperations:
     """The operations on exports."""
 
     def __init__(
@@ -67,8 +67,8 @@ class Exports:
         database: Database,
         objects: Objects,
         ids: RecordIds,
-        recorded: Recorded,
-        node: Node,
+        recorded: LobbyRecordLookup,
+        node: LocalRuns,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._database = database
@@ -77,9 +77,9 @@ class Exports:
         self._recorded = recorded
         self._node = node
         self._now_ms = clock_ms
-        self._threads = FairThreads(1, "exports")
-        self._places = FairPlaces()
-        self.going = GoingOn("exports", "exports not removed", pauses_s=_RETRIES_S)
+        self._threads = FairThreadPool(1, "exports")
+        self._permits = FairPermits()
+        self.job = RetryingJob("exports", "exports not removed", pauses_s=_RETRIES_S)
 
     async def stop(self) -> None:
         """Nobody makes any more; waits for the turn that has begun."""
@@ -91,16 +91,16 @@ class Exports:
         """Contract, exportLobbyLogs: as long as the log was when it began. Raises GAME_NOT_FOUND,
         MATCHMAKER_LOBBY_NOT_FOUND, STORAGE_FULL.
         """
-        row = await self._recorded.of_game(caller, request.game_id, request.lobby_id)
+        row = await self._recorded.find_in_game(caller, request.game_id, request.lobby_id)
         async with self._database.read() as tx:
-            game = await authorization.game(tx, caller, request.game_id)
+            game = await authorization.find_game(tx, caller, request.game_id)
         stream = cast(Stream, request.stream)
         folder = Folder(self._node.folder_of(row.lobby_id))
 
         async def write(draft: Draft, run: Run) -> None:
             end = await run(folder.end)
             turn = partial(_log_turn, folder.lines(), end, stream)
-            await draft.add(table([_LOG]))
+            await draft.add(csv_rows([_LOG_COLUMNS]))
             is_more = True
             while is_more:
                 content, is_more = await run(turn)
@@ -114,13 +114,15 @@ class Exports:
     ) -> pb.ExportLobbyHistoryResponse:
         """Decisions 8.3. Raises GAME_NOT_FOUND, VALIDATION_FAILED, STORAGE_FULL."""
         if request.query_end < request.query_start:
-            refuse([field_problem(["query_end"], "too-low", "must not be before query_start")])
+            require_valid(
+                [field_problem(["query_end"], "too-low", "must not be before query_start")]
+            )
         span = (request.query_start, request.query_end)
         async with self._database.read() as tx:
-            game = await authorization.game(tx, caller, request.game_id)
+            game = await authorization.find_game(tx, caller, request.game_id)
 
         async def write(draft: Draft, run: Run) -> None:
-            await draft.add(table([HISTORY]))
+            await draft.add(csv_rows([HISTORY_COLUMNS]))
             after, is_more = "", True
             while is_more:
                 async with self._database.read() as tx:
@@ -134,7 +136,7 @@ class Exports:
         url = await self._made(game.group_id, f"{game.name_id}-lobbies.csv", write)
         return pb.ExportLobbyHistoryResponse(url=url)
 
-    async def _runs(self, lobby_ids: list[str]) -> Mapping[str, Process | Record]:
+    async def _runs(self, lobby_ids: list[str]) -> Mapping[str, LobbyProcess | Record]:
         # In this order: what ends meanwhile is written by the time when it is no process any more.
         processes = await asyncio.to_thread(self._node.processes, lobby_ids)
         async with self._database.read() as tx:
@@ -142,9 +144,9 @@ class Exports:
 
     async def run(self) -> None:
         """Until cancelled: files whose time is over are removed."""
-        await self.going.for_ever(self.tidy, every_s=_TIDY_S)
+        await self.job.repeat_forever(self.delete_expired, every_s=_CLEANUP_INTERVAL_S)
 
-    async def tidy(self) -> int:
+    async def delete_expired(self) -> int:
         """How many were removed."""
         count = 0
         while True:
@@ -164,9 +166,9 @@ class Exports:
         self, group_id: str, filename: str, write: Callable[[Draft, Run], Awaitable[None]]
     ) -> str:
         """The address of what is written, in turns of the group."""
-        async with self._places.place(group_id):
+        async with self._permits.permit(group_id):
             export_id = self._ids.new()
-            expires_ms = self._now_ms() + GOOD_S * 1000 + _LATE_MS
+            expires_ms = self._now_ms() + EXPORT_URL_EXPIRES_S * 1000 + _LATE_MS
             # First the record: what nobody knows nobody removes.
             async with self._database.write() as tx:
                 await exports.add(tx, export_id, expires_ms)
@@ -181,7 +183,7 @@ class Exports:
                     await await_despite_cancel(self._objects.delete_prefix(_folder(export_id)))
                 raise
         return self._objects.presign_get(
-            key, GOOD_S, filename=filename, content_type="text/csv; charset=utf-8"
+            key, EXPORT_URL_EXPIRES_S, filename=filename, content_type="text/csv; charset=utf-8"
         )
 
 
@@ -189,12 +191,12 @@ def _folder(export_id: str) -> str:
     return f"exports/{export_id}"
 
 
-_LOG: Final = ("timestamp", "stream", "line")
+_LOG_COLUMNS: Final = ("timestamp", "stream", "line")
 
 
 def _log_turn(lines: Iterator[Line], end: int, stream: Stream) -> tuple[bytes, bool]:
     """Lines up to that position, as many as a turn takes, and whether there are more."""
-    until = time.perf_counter() + TURN_S
+    until = time.perf_counter() + STEP_S
     is_more = False
 
     def rows() -> Iterator[Sequence[object]]:
@@ -207,20 +209,20 @@ def _log_turn(lines: Iterator[Line], end: int, stream: Stream) -> tuple[bytes, b
             if is_more := time.perf_counter() >= until:
                 return
 
-    return table(rows()), is_more
+    return csv_rows(rows()), is_more
 
 
 def _history_turn(
     page: Iterable[Record],
-    runs: Mapping[str, Process | Record],
+    runs: Mapping[str, LobbyProcess | Record],
     span: tuple[int, int],
     now: int,
 ) -> bytes:
-    return table(_history_row(row, runs.get(row.lobby_id), span, now) for row in page)
+    return csv_rows(_history_row(row, runs.get(row.lobby_id), span, now) for row in page)
 
 
 def _history_row(
-    row: Record, run: Process | Record | None, span: tuple[int, int], now: int
+    row: Record, run: LobbyProcess | Record | None, span: tuple[int, int], now: int
 ) -> Sequence[object]:
     # One without a process of ours was there when it was attached. A process that has not begun is not up.
     start_ms = row.create_ms if run is None else run.start_ms
@@ -245,7 +247,7 @@ def _history_row(
     )
 
 
-def table(rows: Iterable[Sequence[object]]) -> bytes:
+def csv_rows(rows: Iterable[Sequence[object]]) -> bytes:
     """Rows as in RFC 4180. Cells that a spreadsheet would take for a formula are made inert."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\r\n")

@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
-from pyservice.control.feeder import Away
-from pyservice.control.retrying_job import GoingOn
+from pyservice.control.feeder import DataPlaneUnavailable
+from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import milliseconds, now_ms, rfc3339
 from pyservice.errors import ServiceError, field_problem
 from pyservice.observability.logging import get_logger
@@ -23,10 +23,10 @@ from pyservice.pb.hosting.v1 import logs_pb2 as pb
 from pyservice.storage import lobbies, lobby_runs, numbers
 from pyservice.storage.database import Database, Record, Transaction
 
-KEPT_MS: Final = 7 * 24 * 3_600_000
+LOBBY_RETENTION_MS: Final = 7 * 24 * 3_600_000
 """How long a lobby that ended is told of (decisions 8.3)."""
 
-REASONS: Final = {
+STOP_REASONS: Final = {
     facts_pb2.LOBBY_END_REASON_EXITED: "exited",
     facts_pb2.LOBBY_END_REASON_START_TIMEOUT: "start_timeout",
     facts_pb2.LOBBY_END_REASON_SILENT: "silent",
@@ -55,7 +55,7 @@ class FactsClient(Protocol):
     async def lobby_places(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]: ...
 
 
-class History:
+class LobbyFactReader:
     """Reads facts as long as `run` runs."""
 
     def __init__(
@@ -68,24 +68,24 @@ class History:
         """`doubt` is called when the data plane was away: it may hold something else than it did."""
         self._database = database
         self._client = client
-        self._doubt = doubt
+        self._on_disconnect = doubt
         self._now_ms = clock_ms
         self._prune_ms = 0
         self._is_gap = True
         """Ends may have been missed: what is alive here is compared with the data plane once it told all it has."""
         self.applied = asyncio.Event()
         """Of the next facts: set when they are in the records."""
-        self.going = GoingOn("facts", "facts not read", Away, pauses_s=_RETRIES_S)
+        self.job = RetryingJob("facts", "facts not read", DataPlaneUnavailable, pauses_s=_RETRIES_S)
 
     async def run(self) -> None:
         """Until cancelled. What cannot be read now is read again, nothing is lost by that."""
-        await self.going.for_ever(self._next)
+        await self.job.repeat_forever(self._next)
 
     async def _next(self) -> None:
         try:
             await self.step(_WAIT_MS)
-        except Away:
-            self._doubt()
+        except DataPlaneUnavailable:
+            self._on_disconnect()
             raise
 
     async def step(self, wait_ms: int) -> int:
@@ -154,8 +154,8 @@ class History:
         now = self._now_ms()
         if now < self._prune_ms:
             return
-        await lobbies.forget_stopped(self._database, now - KEPT_MS)
-        await lobby_runs.forget(self._database, now - KEPT_MS)
+        await lobbies.forget_stopped(self._database, now - LOBBY_RETENTION_MS)
+        await lobby_runs.forget(self._database, now - LOBBY_RETENTION_MS)
         self._prune_ms = now + _PRUNE_EVERY_MS
 
 
@@ -164,13 +164,13 @@ async def _apply(tx: Transaction, facts: Sequence[facts_pb2.Fact]) -> None:
     ids = sorted({fact.lobby_id for fact in facts})
     known = {row.lobby_id: dict(row._mapping) for row in await lobbies.find_many(tx, ids)}
     rows = {one: dict(row) for one, row in known.items()}
-    fold(rows, facts)
+    apply_facts(rows, facts)
     await lobbies.add_many(tx, [row for one, row in rows.items() if one not in known])
     changed = [row for one, row in rows.items() if one in known and row != known[one]]
     await lobbies.change_many(tx, changed)
 
 
-def fold(rows: dict[str, Row], facts: Iterable[facts_pb2.Fact]) -> None:
+def apply_facts(rows: dict[str, Row], facts: Iterable[facts_pb2.Fact]) -> None:
     """What the lobbies are after these facts. A fact that comes again changes nothing; of a lobby whose beginning was
     lost nothing is known before its end, which tells it again.
     """
@@ -219,7 +219,7 @@ def _new(fact: facts_pb2.Fact, about: facts_pb2.LobbyAbout) -> Row:
 def _end(row: Row, fact: facts_pb2.Fact) -> None:
     ended = fact.ended
     row["stop_ms"] = fact.ts_ms
-    row["stop_reason"] = REASONS.get(ended.reason, UNKNOWN)
+    row["stop_reason"] = STOP_REASONS.get(ended.reason, UNKNOWN)
     row["exit_code"] = ended.exit_code if ended.HasField("exit_code") else None
     row["peak_players"] = ended.peak_players
     row["player_ms"] = ended.player_ms
@@ -228,21 +228,21 @@ def _end(row: Row, fact: facts_pb2.Fact) -> None:
     row["connected_count"] = ended.connected_count
 
 
-_TOLD_S: Final = 1.0
+_FACT_TIMEOUT_S: Final = 1.0
 """Facts are read every 50 ms; longer than this only who has fallen behind takes."""
 
 _Found = TypeVar("_Found")
 
 
-class Recorded:
+class LobbyRecordLookup:
     """Looks again for what is about to be there."""
 
-    def __init__(self, database: Database, client: FactsClient, history: History) -> None:
+    def __init__(self, database: Database, client: FactsClient, history: LobbyFactReader) -> None:
         self._database = database
         self._client = client
         self._history = history
 
-    async def found(
+    async def find(
         self, lobby_id: str, look: Callable[[], Awaitable[_Found | None]]
     ) -> _Found | None:
         """What `look` finds, now or when the lobby was told of; None: there is no such lobby. Raises ServiceError."""
@@ -250,7 +250,7 @@ class Recorded:
         if record is not None or not await self._is_alive(lobby_id):
             return record
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_TOLD_S):
+            async with asyncio.timeout(_FACT_TIMEOUT_S):
                 while record is None:
                     # In this order nothing is applied between looking and waiting.
                     applied = self._history.applied
@@ -259,15 +259,15 @@ class Recorded:
                         await applied.wait()
         return record
 
-    async def of_game(self, caller: Caller, game_id: str, lobby_id: str) -> Record:
+    async def find_in_game(self, caller: Caller, game_id: str, lobby_id: str) -> Record:
         """Columns of `lobbies`. Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND."""
 
         async def look() -> Record | None:
             async with self._database.read() as tx:
-                game = await authorization.game(tx, caller, game_id)
+                game = await authorization.find_game(tx, caller, game_id)
                 return await lobbies.of_game(tx, game.game_id, lobby_id)
 
-        record = await self.found(lobby_id, look)
+        record = await self.find(lobby_id, look)
         if record is None:
             raise ServiceError("MATCHMAKER_LOBBY_NOT_FOUND")
         return record
@@ -275,13 +275,13 @@ class Recorded:
     async def _is_alive(self, lobby_id: str) -> bool:
         try:
             return lobby_id in await self._client.lobby_places([lobby_id])
-        except Away:
+        except DataPlaneUnavailable:
             return False
 
 
 PAGE: Final = 64
 _PLACES_AT_ONCE: Final = 1_000
-FAILURES_OF_RUNS: Final = {
+RUN_FAILURE_CODES: Final = {
     "exec_failed": "EXEC_FAILED",
     "out_of_memory": "OUT_OF_MEMORY",
     "build_unusable": "BUILD_UNUSABLE",
@@ -301,14 +301,14 @@ class PlacesClient(Protocol):
     async def lobby_places(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]: ...
 
 
-class Lobbies:
+class LobbyRecordOperations:
     """The operations on records of lobbies."""
 
     def __init__(
         self,
         database: Database,
         client: PlacesClient,
-        recorded: Recorded,
+        recorded: LobbyRecordLookup,
         started_ms: Callable[[str], int | None],
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
@@ -325,10 +325,10 @@ class Lobbies:
         """Raises GAME_, NAMESPACE_NOT_FOUND, QUERY_INVALID, CONTROL_PLANE_UNAVAILABLE."""
         before_ms = None
         if request.HasField("before_create_ts"):
-            before_ms = _moment(request.before_create_ts)
-        kept_since_ms = self._now_ms() - KEPT_MS
+            before_ms = _parse_create_ts(request.before_create_ts)
+        kept_since_ms = self._now_ms() - LOBBY_RETENTION_MS
         async with self._database.read() as tx:
-            namespace = await authorization.namespace(
+            namespace = await authorization.find_namespace(
                 tx, caller, request.game_id, request.namespace_id
             )
             rows = await lobbies.page(tx, namespace.namespace_id, before_ms, kept_since_ms, PAGE)
@@ -340,18 +340,18 @@ class Lobbies:
         self, request: pb.GetLobbyRecordRequest, caller: Caller
     ) -> pb.GetLobbyRecordResponse:
         """Raises GAME_, NAMESPACE_, MATCHMAKER_LOBBY_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
-        kept_since_ms = self._now_ms() - KEPT_MS
+        kept_since_ms = self._now_ms() - LOBBY_RETENTION_MS
 
         async def look() -> tuple[Record, dict[str, Record], str] | None:
             async with self._database.read() as tx:
-                namespace = await authorization.namespace(
+                namespace = await authorization.find_namespace(
                     tx, caller, request.game_id, request.namespace_id
                 )
                 row = await lobbies.get(tx, namespace.namespace_id, request.lobby_id, kept_since_ms)
                 runs = await lobby_runs.find_many(tx, [request.lobby_id])
             return None if row is None else (row, runs, namespace.version_id)
 
-        there = await self._recorded.found(request.lobby_id, look)
+        there = await self._recorded.find(request.lobby_id, look)
         if there is None:
             raise ServiceError("MATCHMAKER_LOBBY_NOT_FOUND")
         row, runs, version_id = there
@@ -366,7 +366,7 @@ class Lobbies:
         try:
             for start in range(0, len(live), _PLACES_AT_ONCE):
                 places |= await self._client.lobby_places(live[start : start + _PLACES_AT_ONCE])
-        except Away:
+        except DataPlaneUnavailable:
             raise ServiceError(
                 "CONTROL_PLANE_UNAVAILABLE",
                 "The data plane counts the players and does not answer; try again.",
@@ -430,13 +430,13 @@ def _failure(row: Record, run: Record | None) -> str | None:
     if row.stop_ms is None:
         return None
     if row.stop_reason == "exited":
-        if run is not None and run.reason in FAILURES_OF_RUNS:
-            return FAILURES_OF_RUNS[run.reason]
+        if run is not None and run.reason in RUN_FAILURE_CODES:
+            return RUN_FAILURE_CODES[run.reason]
         return "EXITED" if row.exit_code or row.ready_ms is None else None
     return _FAILURES.get(row.stop_reason)
 
 
-def _moment(text: str) -> int:
+def _parse_create_ts(text: str) -> int:
     try:
         return milliseconds(text)
     except ValueError:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from pyservice.concurrency.cancellation import cancel_and_wait
-from pyservice.control.feeder import Away
-from pyservice.control.retrying_job import GoingOn
+from pyservice.control.feeder import DataPlaneUnavailable
+from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import now_ms
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
 from pyservice.runtime.orders import Backend, End, Order, Owner, PortOrder, Resources, Unheard
@@ -24,7 +24,7 @@ from pyservice.storage.conflicts import again_on_conflict
 from pyservice.storage.database import Database
 
 WAIT_MS: Final = 10_000
-_AGAIN_MS: Final = 1_000
+_RETRY_INTERVAL_MS: Final = 1_000
 """While a lobby is left that could not be taken, or it is not told where the doors are."""
 _RETRIES_S: Final = (0.05, 0.5)
 
@@ -36,7 +36,7 @@ class RuntimeClient(Protocol):
     async def report(self, report: pb.LobbyReport) -> None: ...
 
 
-class Runs(Protocol):
+class RunSupervisor(Protocol):
     """The supervisor, as far as lobbies need it."""
 
     def want(self, order: Order) -> None: ...
@@ -55,7 +55,7 @@ class TierSize:
     cpu_mhz: int
 
 
-class Process(NamedTuple):
+class LobbyProcess(NamedTuple):
     """Of a lobby, as long as its end is not told."""
 
     tier: str
@@ -106,16 +106,18 @@ class LobbyRuns:
         """Those that could not be taken, or are told later."""
         self._telling: dict[str, asyncio.Task[None]] = {}
         """Ends of lobbies that were never begun here."""
-        self.going = GoingOn("lobbies", "lobbies not followed", Away, Unheard, pauses_s=_RETRIES_S)
+        self.job = RetryingJob(
+            "lobbies", "lobbies not followed", DataPlaneUnavailable, Unheard, pauses_s=_RETRIES_S
+        )
 
-    async def run(self, runs: Runs) -> None:
+    async def run(self, runs: RunSupervisor) -> None:
         """Until cancelled."""
         try:
-            await self.going.for_ever(lambda: self._step(runs))
+            await self.job.repeat_forever(lambda: self._step(runs))
         finally:
             await cancel_and_wait(*self._telling.values())
 
-    async def _step(self, runs: Runs) -> None:
+    async def _step(self, runs: RunSupervisor) -> None:
         answer = await self._ask()
         if answer.http_address or answer.run != self._run:
             self.addresses = answer.http_address, answer.grpc_address
@@ -132,7 +134,7 @@ class LobbyRuns:
         self._run, self._sequence = answer.run, answer.sequence
         self.known.set()
 
-    def room_changed(self) -> None:
+    def capacity_changed(self) -> None:
         """Another part of the node is free: the data plane is told at once."""
         self._room_changed.set()
 
@@ -140,7 +142,7 @@ class LobbyRuns:
         """What is new; says what of the node is free. When that changes the question is dropped and another one is
         asked. An answer that was on its way is lost and comes again: what was not taken is still new.
         """
-        wait_ms = _AGAIN_MS if self._left or not self.addresses[0] else WAIT_MS
+        wait_ms = _RETRY_INTERVAL_MS if self._left or not self.addresses[0] else WAIT_MS
         asking = asyncio.ensure_future(self._client.wanted(self._question(wait_ms)))
         changing = asyncio.ensure_future(self._room_changed.wait())
         try:
@@ -162,17 +164,17 @@ class LobbyRuns:
             capacity=self._capacity(),
         )
 
-    def _try(self, lobby: pb.WantedLobby, runs: Runs) -> None:
+    def _try(self, lobby: pb.WantedLobby, runs: RunSupervisor) -> None:
         if lobby.is_later:
             self._left[lobby.lobby_id] = lobby
             return
         try:
             self._take(lobby, runs)
         except Exception as error:  # noqa: BLE001 — whatever it is, the others are taken
-            self.going.met(error, id=lobby.lobby_id)
+            self.job.record_failure(error, id=lobby.lobby_id)
             self._left[lobby.lobby_id] = lobby
 
-    def _take(self, lobby: pb.WantedLobby, runs: Runs) -> None:
+    def _take(self, lobby: pb.WantedLobby, runs: RunSupervisor) -> None:
         lobby_id, tier = lobby.lobby_id, lobby.spec.tier
         if lobby.is_stopping:
             is_known = runs.end(lobby_id)
@@ -181,15 +183,15 @@ class LobbyRuns:
             is_known = True
         else:
             # Of one that has begun the size is known, whatever became of its tier.
-            is_known = runs.refuse(lobby_id, _refused(lobby))
+            is_known = runs.refuse(lobby_id, _refusal_end(lobby))
         if not is_known:
             # Nobody has it: neither we nor anybody else will ever tell more of it.
-            self._tell(lobby_id, lambda: self.over(lobby_id, _refused(lobby), tier))
+            self._tell(lobby_id, lambda: self.over(lobby_id, _refusal_end(lobby), tier))
 
     def _tell(self, lobby_id: str, work: Callable[[], Awaitable[None]]) -> None:
         """Until it is heard; nobody waits for it."""
         if lobby_id not in self._telling:
-            task = asyncio.create_task(self.going.until_done(work, id=lobby_id))
+            task = asyncio.create_task(self.job.retry_until_done(work, id=lobby_id))
             self._telling[lobby_id] = task
             task.add_done_callback(lambda _: self._telling.pop(lobby_id))
 
@@ -197,7 +199,7 @@ class LobbyRuns:
         spec = lobby.spec
         http_address, grpc_address = self.addresses
         if not http_address:
-            raise Away("the data plane has not told yet where its doors are")
+            raise DataPlaneUnavailable("the data plane has not told yet where its doors are")
         own_env = {
             **api_variables(self._api_url(http_address), grpc_address),
             **size_variables(size),
@@ -262,11 +264,11 @@ class LobbyRuns:
     async def _report(self, report: pb.LobbyReport) -> None:
         try:
             await self._client.report(report)
-        except Away as error:
+        except DataPlaneUnavailable as error:
             raise Unheard(str(error)) from None
 
 
-def _refused(lobby: pb.WantedLobby) -> End:
+def _refusal_end(lobby: pb.WantedLobby) -> End:
     """How one ends that nobody can order any more."""
     if not lobby.HasField("spec"):
         return End("lost", message="it runs nowhere")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 
-class Feed(Protocol):
+class FeedStatus(Protocol):
     """What is on its way to the data plane."""
 
     acknowledged: int
@@ -24,10 +24,10 @@ class Feed(Protocol):
     def is_connected(self) -> bool: ...
     @property
     def orphans(self) -> int: ...
-    def problems(self) -> Mapping[str, str]: ...
+    def refused_reasons(self) -> Mapping[str, str]: ...
 
 
-class Objects(Protocol):
+class ObjectStatistics(Protocol):
     """What happened to objects."""
 
     puts: int
@@ -37,10 +37,10 @@ class Objects(Protocol):
     failures: dict[str, int]
 
 
-def render(
-    feed: Feed,
+def render_metrics(
+    feed: FeedStatus,
     changes: int,
-    objects: Objects,
+    objects: ObjectStatistics,
     cdn_answers: Mapping[str, int],
     cdn_bytes: int,
     *,
@@ -53,7 +53,9 @@ def render(
     lines = [
         *_gauge("feed_waiting", "Namespaces that the data plane does not hold yet.", feed.waiting),
         *_gauge("feed_lag_seconds", "How long the oldest of them has waited.", feed.lag_s),
-        *_gauge("feed_refused", "Namespaces that the data plane refuses.", len(feed.problems())),
+        *_gauge(
+            "feed_refused", "Namespaces that the data plane refuses.", len(feed.refused_reasons())
+        ),
         *_gauge("feed_orphans", "Namespaces held without a record.", feed.orphans),
         *_gauge("feed_connected", "Whether the data plane answers.", int(feed.is_connected)),
         *_counter("feed_acknowledged", "Configurations that it took.", feed.acknowledged),

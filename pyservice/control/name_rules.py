@@ -68,7 +68,7 @@ def with_suffix(name: str, number: int, longest: int) -> str:
     return name[: longest - len(suffix)].rstrip("-") + suffix
 
 
-def told(problems: list[FieldProblem]) -> list[envelope_pb2.FieldProblem]:
+def problem_messages(problems: list[FieldProblem]) -> list[envelope_pb2.FieldProblem]:
     """What a validate operation answers."""
     return [
         envelope_pb2.FieldProblem(path=problem.path, message=problem.message)
@@ -76,7 +76,7 @@ def told(problems: list[FieldProblem]) -> list[envelope_pb2.FieldProblem]:
     ]
 
 
-def refuse(problems: list[FieldProblem]) -> None:
+def require_valid(problems: list[FieldProblem]) -> None:
     """Raises VALIDATION_FAILED when there are any."""
     if problems:
         raise ServiceError("VALIDATION_FAILED", errors=problems)

@@ -14,9 +14,9 @@ import bcrypt
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
-from pyservice.control.fair_thread_pool import FairThreads
-from pyservice.control.name_rules import refuse
-from pyservice.control.namespace_change import OneNamespace
+from pyservice.control.fair_thread_pool import FairThreadPool
+from pyservice.control.name_rules import require_valid
+from pyservice.control.namespace_change import NamespaceChange
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.network.hosts import is_host_name
@@ -32,13 +32,13 @@ _USER_MAX: Final = 128
 _USER = re.compile(r"[!-9;-~]+")
 
 
-class Admittance:
+class NamespaceAccessOperations:
     """The operations on domains and users of a namespace."""
 
     def __init__(
         self,
         database: Database,
-        one: OneNamespace,
+        one: NamespaceChange,
         service_domains: Collection[str] = (),
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
@@ -46,7 +46,7 @@ class Admittance:
         self._service_domains = [domain.lower() for domain in service_domains]
         self._database = database
         self._one = one
-        self._passwords = Passwords()
+        self._passwords = PasswordHasher()
         self._now_ms = clock_ms
 
     # Domains --------------------------------------------------------------------------------------
@@ -61,7 +61,9 @@ class Admittance:
             await namespaces.change(tx, row.namespace_id, values)
             return pb.SetDomainPublicAuthResponse()
 
-        return await self._one.settle(caller, request, pb.SetDomainPublicAuthResponse, change)
+        return await self._one.apply_and_confirm(
+            caller, request, pb.SetDomainPublicAuthResponse, change
+        )
 
     async def add_domain(
         self, request: pb.AddDomainRequest, caller: Caller
@@ -88,7 +90,7 @@ class Admittance:
                 await namespaces.add_domain(tx, row.namespace_id, domain, self._now_ms())
             return pb.AddDomainResponse()
 
-        return await self._one.settle(caller, request, pb.AddDomainResponse, change)
+        return await self._one.apply_and_confirm(caller, request, pb.AddDomainResponse, change)
 
     async def remove_domain(
         self, request: pb.RemoveDomainRequest, caller: Caller
@@ -101,7 +103,7 @@ class Admittance:
                 await namespaces.change(tx, row.namespace_id, {})
             return pb.RemoveDomainResponse()
 
-        return await self._one.settle(caller, request, pb.RemoveDomainResponse, change)
+        return await self._one.apply_and_confirm(caller, request, pb.RemoveDomainResponse, change)
 
     # Users of the site ----------------------------------------------------------------------------
 
@@ -124,9 +126,11 @@ class Admittance:
         VALIDATION_FAILED.
         """
         async with self._database.read() as tx:
-            found = await authorization.namespace(tx, caller, request.game_id, request.namespace_id)
-        refuse(_user_problems(request))
-        hashed = await self._passwords.hashed(request.password, found.group_id)
+            found = await authorization.find_namespace(
+                tx, caller, request.game_id, request.namespace_id
+            )
+        require_valid(_user_problems(request))
+        hashed = await self._passwords.hash(request.password, found.group_id)
 
         async def change(tx: Transaction, row: Record) -> pb.SetAuthUserResponse:
             place = (row.namespace_id, request.user, hashed)
@@ -135,7 +139,7 @@ class Admittance:
             if not await namespaces.change_password(tx, *place):
                 if await namespaces.count_users(tx, row.namespace_id) >= _USERS_MAX:
                     sentence = f"the namespace has {_USERS_MAX:,} users; remove one first"
-                    refuse([field_problem(["user"], "too-many", sentence)])
+                    require_valid([field_problem(["user"], "too-many", sentence)])
                 await namespaces.add_user(tx, *place)
             return pb.SetAuthUserResponse()
 
@@ -165,11 +169,11 @@ def _user_problems(request: pb.SetAuthUserRequest) -> list[FieldProblem]:
     elif _USER.fullmatch(request.user) is None:
         problems.append(field_problem(["user"], "invalid", sentence))
     length = len(request.password.encode())
-    sentence = f"must have 1 to {MAX_BYTES} bytes"
+    sentence = f"must have 1 to {PASSWORD_MAX_BYTES} bytes"
     if not length:
         problems.append(field_problem(["password"], "too-short", sentence))
-    elif length > MAX_BYTES or "\0" in request.password:
-        word = "too-long" if length > MAX_BYTES else "invalid"
+    elif length > PASSWORD_MAX_BYTES or "\0" in request.password:
+        word = "too-long" if length > PASSWORD_MAX_BYTES else "invalid"
         problems.append(field_problem(["password"], word, sentence))
     return problems
 
@@ -189,27 +193,27 @@ def _host(text: str) -> str | None:
     return None if "%" in host else str(address)
 
 
-MAX_BYTES: Final = 72
+PASSWORD_MAX_BYTES: Final = 72
 """What bcrypt looks at."""
-ROUNDS: Final = 10
+BCRYPT_ROUNDS: Final = 10
 """Cost of every hash, of unknown users' too: how long a check takes tells nothing."""
-OF_GROUP_MAX: Final = 64
-OF_ADDRESS_MAX: Final = 64
-OF_ADDRESS_IN_GROUP_MAX: Final = 32
+WAITING_PER_GROUP_MAX: Final = 64
+WAITING_PER_ADDRESS_MAX: Final = 64
+WAITING_PER_ADDRESS_AND_GROUP_MAX: Final = 32
 """At one time, those at work included."""
 
 _Result = TypeVar("_Result")
 
 
-class Crowded(Exception):
+class TooManyWaiting(Exception):
     """Too much of this group or client address is waiting already."""
 
 
-class PasswordThreads:
+class PasswordThreadPool:
     """Threads for bcrypt. Of each group one at a time, groups one after the other (`FairThreads`)."""
 
     def __init__(self, threads: int) -> None:
-        self._threads = FairThreads(threads, "passwords")
+        self._threads = FairThreadPool(threads, "passwords")
         self._present: Counter[object] = Counter()
 
     def __len__(self) -> int:
@@ -220,11 +224,14 @@ class PasswordThreads:
         """What the work returns or raises, in its group's turn. `address` is the client's; None where it stands for
         many. Raises Crowded, at once.
         """
-        most: dict[object, int] = {group: OF_GROUP_MAX}
+        most: dict[object, int] = {group: WAITING_PER_GROUP_MAX}
         if address is not None:
-            most |= {address: OF_ADDRESS_MAX, (group, address): OF_ADDRESS_IN_GROUP_MAX}
+            most |= {
+                address: WAITING_PER_ADDRESS_MAX,
+                (group, address): WAITING_PER_ADDRESS_AND_GROUP_MAX,
+            }
         if any(self._present[key] >= bound for key, bound in most.items()):
-            raise Crowded
+            raise TooManyWaiting
         self._present.update(most.keys())
         try:
             return await self._threads.run(group, work)
@@ -239,20 +246,20 @@ class PasswordThreads:
         self._threads.close()
 
 
-class Passwords:
+class PasswordHasher:
     """Hashes passwords."""
 
     def __init__(self) -> None:
-        self._threads = PasswordThreads(1)
+        self._threads = PasswordThreadPool(1)
 
-    async def hashed(self, password: str, group: str) -> str:
+    async def hash(self, password: str, group: str) -> str:
         """The hash, for somebody of this group. Raises OVERLOADED when too many of it wait."""
 
         def work() -> bytes:
-            return bcrypt.hashpw(password.encode(), bcrypt.gensalt(ROUNDS))
+            return bcrypt.hashpw(password.encode(), bcrypt.gensalt(BCRYPT_ROUNDS))
 
         try:
             # No address: behind a balancer it is everybody's, and who comes here has a token.
             return (await self._threads.run(group, None, work)).decode()
-        except Crowded:
+        except TooManyWaiting:
             raise ServiceError("OVERLOADED") from None

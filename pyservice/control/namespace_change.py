@@ -12,9 +12,9 @@ from google.protobuf.message import Message
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
-from pyservice.control.feeder import WAIT_S
+from pyservice.control.feeder import CONFIRM_TIMEOUT_S
 from pyservice.control.games import game_topic
-from pyservice.control.idempotent_changes import Changes
+from pyservice.control.idempotent_changes import IdempotentChanges
 from pyservice.errors import ServiceError
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.watch import Topics
@@ -22,14 +22,14 @@ from pyservice.watch import Topics
 Answer = TypeVar("Answer", bound=Message)
 
 
-class Feeder(Protocol):
+class ConfirmingFeeder(Protocol):
     """Gets configuration to the data plane."""
 
-    def changed(self, *namespace_ids: str) -> None: ...
-    async def settled(
-        self, namespace_id: str, *, version_id: str | None = None, wait_s: float = WAIT_S
+    def enqueue(self, *namespace_ids: str) -> None: ...
+    async def enqueue_and_confirm(
+        self, namespace_id: str, *, version_id: str | None = None, wait_s: float = CONFIRM_TIMEOUT_S
     ) -> None: ...
-    async def check(self, namespace_id: str, version_id: str) -> None: ...
+    async def check_version(self, namespace_id: str, version_id: str) -> None: ...
 
 
 def site_topic(namespace_id: str) -> str:
@@ -37,18 +37,22 @@ def site_topic(namespace_id: str) -> str:
     return f"site:{namespace_id}"
 
 
-class OneNamespace:
+class NamespaceChange:
     """Changes the namespace that a request's path names."""
 
     def __init__(
-        self, database: Database, changes: Changes, topics: Topics, feeder: Feeder
+        self,
+        database: Database,
+        changes: IdempotentChanges,
+        topics: Topics,
+        feeder: ConfirmingFeeder,
     ) -> None:
         self._database = database
         self._changes = changes
         self._topics = topics
         self._feeder = feeder
 
-    async def settle(
+    async def apply_and_confirm(
         self,
         caller: Caller,
         request: Any,
@@ -56,7 +60,7 @@ class OneNamespace:
         change: Callable[[Transaction, Record], Awaitable[Answer]],
         *,
         version_id: str | None = None,
-        wait_s: float = WAIT_S,
+        wait_s: float = CONFIRM_TIMEOUT_S,
     ) -> Answer:
         """Changes it and waits for the data plane. `version_id`: the one that is set."""
         found: list[str] = []
@@ -69,15 +73,15 @@ class OneNamespace:
         if not found:
             # Remembered from the first time; the data plane may not have heard of it yet.
             async with self._database.look() as tx:
-                row = await authorization.namespace(
+                row = await authorization.find_namespace(
                     tx, caller, request.game_id, request.namespace_id
                 )
             found = [row.namespace_id]
         try:
-            await self._feeder.settled(found[0], version_id=version_id, wait_s=wait_s)
+            await self._feeder.enqueue_and_confirm(found[0], version_id=version_id, wait_s=wait_s)
         except ServiceError as error:
             if error.code == "VALIDATION_FAILED":
-                await self._changes.forget(caller)
+                await self._changes.forget_response(caller)
             raise
         return answer
 
@@ -91,12 +95,14 @@ class OneNamespace:
         """Changes the namespace of the request's path."""
 
         async def found(tx: Transaction) -> Answer:
-            row = await authorization.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await authorization.find_namespace(
+                tx, caller, request.game_id, request.namespace_id
+            )
             # Also when nobody waits for the answer any more.
-            tx.afterwards(lambda: self._feeder.changed(row.namespace_id))
+            tx.afterwards(lambda: self._feeder.enqueue(row.namespace_id))
             tx.afterwards(
                 lambda: self._topics.bump(game_topic(row.game_id), site_topic(row.namespace_id))
             )
             return await change(tx, row)
 
-        return await self._changes.make(caller, request, answer_type, found)
+        return await self._changes.apply(caller, request, answer_type, found)

@@ -12,11 +12,16 @@ from typing import Final, NamedTuple
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
-from pyservice.control.feeder import WAIT_S
+from pyservice.control.feeder import CONFIRM_TIMEOUT_S
 from pyservice.control.games import NEW_LIMITS, game_topic, group_topic
-from pyservice.control.idempotent_changes import Changes
-from pyservice.control.name_rules import display_name_problems, name_id_problems, refuse, told
-from pyservice.control.namespace_change import Feeder, OneNamespace
+from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.name_rules import (
+    display_name_problems,
+    name_id_problems,
+    problem_messages,
+    require_valid,
+)
+from pyservice.control.namespace_change import ConfirmingFeeder, NamespaceChange
 from pyservice.control.resource_summaries import namespace_summary
 from pyservice.control.timestamps import milliseconds, now_ms, rfc3339
 from pyservice.errors import FieldProblem, ServiceError, field_problem
@@ -39,17 +44,17 @@ class _Set(NamedTuple):
     is_new: bool
 
 
-class Namespaces:
+class NamespaceOperations:
     """The operations on namespaces."""
 
     def __init__(
         self,
         database: Database,
-        changes: Changes,
+        changes: IdempotentChanges,
         ids: RecordIds,
         topics: Topics,
-        feeder: Feeder,
-        one: OneNamespace,
+        feeder: ConfirmingFeeder,
+        one: NamespaceChange,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._database = database
@@ -65,9 +70,9 @@ class Namespaces:
     ) -> pb.ValidateNamespaceResponse:
         """Contract games.namespaces.validateGameNamespace. Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
-            game = await authorization.game(tx, caller, request.game_id)
+            game = await authorization.find_game(tx, caller, request.game_id)
             problems = await _problems(tx, game.game_id, request)
-        return pb.ValidateNamespaceResponse(errors=told(problems))
+        return pb.ValidateNamespaceResponse(errors=problem_messages(problems))
 
     async def create(
         self, request: pb.CreateNamespaceRequest, caller: Caller
@@ -75,8 +80,8 @@ class Namespaces:
         """Decisions 8.1. Raises GAME_NOT_FOUND, VERSION_NOT_FOUND, VALIDATION_FAILED."""
 
         async def change(tx: Transaction) -> pb.CreateNamespaceResponse:
-            game = await authorization.game(tx, caller, request.game_id)
-            refuse(await _problems(tx, game.game_id, request))
+            game = await authorization.find_game(tx, caller, request.game_id)
+            require_valid(await _problems(tx, game.game_id, request))
             await _require_version(tx, game.game_id, request.version_id)
             namespace_id = self._ids.new()
             new = namespaces.New(
@@ -86,25 +91,27 @@ class Namespaces:
                 tx, game.game_id, request.version_id, [new], NEW_LIMITS, self._now_ms()
             )
             topics = game_topic(game.game_id), group_topic(game.group_id)
-            tx.afterwards(lambda: self._feeder.changed(namespace_id))
+            tx.afterwards(lambda: self._feeder.enqueue(namespace_id))
             tx.afterwards(lambda: self._topics.bump(*topics))
             return pb.CreateNamespaceResponse(namespace_id=namespace_id)
 
-        return await self._changes.make(caller, request, pb.CreateNamespaceResponse, change)
+        return await self._changes.apply(caller, request, pb.CreateNamespaceResponse, change)
 
     async def list_(
         self, request: pb.ListNamespacesRequest, caller: Caller
     ) -> pb.ListNamespacesResponse:
         """Decisions 8.1. Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
-            game = await authorization.game(tx, caller, request.game_id)
+            game = await authorization.find_game(tx, caller, request.game_id)
             rows = await namespaces.of_game(tx, game.game_id)
         return pb.ListNamespacesResponse(namespaces=[namespace_summary(row) for row in rows])
 
     async def get(self, request: pb.GetNamespaceRequest, caller: Caller) -> pb.GetNamespaceResponse:
         """Decisions 8.1. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
         async with self._database.read() as tx:
-            row = await authorization.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await authorization.find_namespace(
+                tx, caller, request.game_id, request.namespace_id
+            )
             domains = await namespaces.domains_of(tx, row.namespace_id)
             users = await namespaces.users_of(tx, row.namespace_id)
         cdn = pb.CdnNamespaceConfig(
@@ -135,7 +142,7 @@ class Namespaces:
         VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE.
         """
         async with self._database.look() as tx:
-            row = await authorization.namespace(
+            row = await authorization.find_namespace(
                 tx, caller, request.game_id, request.namespace_id, request.version_id
             )
         if not row.has_version:
@@ -143,19 +150,19 @@ class Namespaces:
         began = monotonic()
         if row.version_id != request.version_id:
             await self._check(caller, row.namespace_id, request.version_id)
-        wait_s = max(WAIT_S - (monotonic() - began), 0.0)
+        wait_s = max(CONFIRM_TIMEOUT_S - (monotonic() - began), 0.0)
         made = await self._set_version(request, caller, wait_s)
         if not made.is_new and made.entry_id and not await self._has_entry(row, made.entry_id):
             # Nobody waited any more when the data plane refused it: what failed is tried afresh.
-            await self._changes.forget(caller)
+            await self._changes.forget_response(caller)
             await self._set_version(request, caller, wait_s)
         return pb.UpdateNamespaceVersionResponse()
 
     async def _check(self, caller: Caller, namespace_id: str, version_id: str) -> None:
         try:
-            await self._feeder.check(namespace_id, version_id)
+            await self._feeder.check_version(namespace_id, version_id)
         except ServiceError:
-            await self._changes.forget(caller)
+            await self._changes.forget_response(caller)
             raise
 
     async def _set_version(
@@ -176,7 +183,7 @@ class Namespaces:
             return remembered_pb2.VersionSet(entry_id=entry_id)
 
         version_id = request.version_id
-        kept = await self._one.settle(
+        kept = await self._one.apply_and_confirm(
             caller,
             request,
             remembered_pb2.VersionSet,
@@ -197,7 +204,9 @@ class Namespaces:
         limit = request.limit if request.HasField("limit") else _HISTORY_PAGE
         before_ms = _before_ms(request.anchor) if request.HasField("anchor") else None
         async with self._database.read() as tx:
-            row = await authorization.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await authorization.find_namespace(
+                tx, caller, request.game_id, request.namespace_id
+            )
             entries = await namespaces.history(tx, row.namespace_id, before_ms, limit)
         return pb.GetVersionHistoryResponse(
             versions=[
@@ -217,9 +226,9 @@ class Namespaces:
     ) -> pb.ValidateMatchmakerConfigResponse:
         """Decisions 8.1. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
         async with self._database.read() as tx:
-            await authorization.namespace(tx, caller, request.game_id, request.namespace_id)
+            await authorization.find_namespace(tx, caller, request.game_id, request.namespace_id)
         problems = _limit_problems(request)
-        return pb.ValidateMatchmakerConfigResponse(errors=told(problems))
+        return pb.ValidateMatchmakerConfigResponse(errors=problem_messages(problems))
 
     async def set_limits(
         self, request: pb.UpdateMatchmakerConfigRequest, caller: Caller
@@ -229,7 +238,7 @@ class Namespaces:
         """
 
         async def change(tx: Transaction, row: Record) -> pb.UpdateMatchmakerConfigResponse:
-            refuse(_limit_problems(request))
+            require_valid(_limit_problems(request))
             values = {
                 "lobby_count_max": request.lobby_count_max,
                 "max_players": request.max_players,
@@ -237,7 +246,9 @@ class Namespaces:
             await namespaces.change(tx, row.namespace_id, values)
             return pb.UpdateMatchmakerConfigResponse()
 
-        return await self._one.settle(caller, request, pb.UpdateMatchmakerConfigResponse, change)
+        return await self._one.apply_and_confirm(
+            caller, request, pb.UpdateMatchmakerConfigResponse, change
+        )
 
 
 def _before_ms(anchor: str) -> int:

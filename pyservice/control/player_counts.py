@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
-from pyservice.control.feeder import Away
+from pyservice.control.feeder import DataPlaneUnavailable
 from pyservice.control.games import game_topic, group_topic
-from pyservice.control.retrying_job import GoingOn
+from pyservice.control.retrying_job import RetryingJob
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
 from pyservice.storage import lobbies
 from pyservice.storage.database import Database
@@ -32,7 +32,7 @@ class PlayerCounts:
         """Of these namespaces together."""
         return sum(self._players.get(namespace_id, 0) for namespace_id in namespace_ids)
 
-    def take(self, players: Mapping[str, int], *, is_all: bool = False) -> list[str]:
+    def update(self, players: Mapping[str, int], *, is_all: bool = False) -> list[str]:
         """What the data plane said of some namespaces, or of all that have players; those whose number changed."""
         told = dict(players)
         if is_all:
@@ -52,7 +52,7 @@ class CountsClient(Protocol):
     async def read_counts(self, request: pb.CountsRequest) -> pb.CountsResponse: ...
 
 
-class CountsReader:
+class PlayerCountReader:
     """Keeps the counts true as long as `run` runs, and wakes watches of games whose number changed. `begin` before
     anybody is answered, then `run`.
     """
@@ -67,11 +67,13 @@ class CountsReader:
         self._generation = 0
         # A namespace stays with its game and a game with its group.
         self._topics_of: dict[str, tuple[str, str]] = {}
-        self._untold: set[str] = set()
+        self._unannounced: set[str] = set()
         """Namespaces whose number changed and whose game was not looked up yet."""
-        self.going = GoingOn("counts", "counts not read", Away, TimeoutError, pauses_s=_RETRIES_S)
+        self.job = RetryingJob(
+            "counts", "counts not read", DataPlaneUnavailable, TimeoutError, pauses_s=_RETRIES_S
+        )
 
-    async def begin(self) -> None:
+    async def read_current(self) -> None:
         """Reads what is so now: those who play through a restart of this plane are in its first answers. A data plane
         that is away or slow delays nobody for longer than two seconds; `run` goes on with it.
         """
@@ -80,25 +82,25 @@ class CountsReader:
             async with asyncio.timeout(_BEGIN_S):
                 await self.step(0)
 
-        await self.going.attempt(step)
+        await self.job.attempt(step)
 
     async def run(self) -> None:
         """Until cancelled. What cannot be read now is read again, nothing is lost by that."""
-        await self.going.for_ever(lambda: self.step(_WAIT_MS))
+        await self.job.repeat_forever(lambda: self.step(_WAIT_MS))
 
     async def step(self, wait_ms: int) -> None:
         """Reads what changed and tells who waits for it. Raises Away, ServiceError."""
         request = pb.CountsRequest(
-            after_generation=self._generation, wait_ms=0 if self._untold else wait_ms
+            after_generation=self._generation, wait_ms=0 if self._unannounced else wait_ms
         )
         answer = await self._client.read_counts(request)
         players = {one.namespace_id: one.player_count for one in answer.namespaces}
-        self._untold.update(self._counts.take(players, is_all=answer.is_all))
+        self._unannounced.update(self._counts.update(players, is_all=answer.is_all))
         self._generation = answer.generation
-        await self._tell()
+        await self._report()
 
-    async def _tell(self) -> None:
-        unknown = sorted(one for one in self._untold if one not in self._topics_of)
+    async def _report(self) -> None:
+        unknown = sorted(one for one in self._unannounced if one not in self._topics_of)
         for start in range(0, len(unknown), _ASKED_AT_ONCE):
             async with self._database.read() as tx:
                 rows = await lobbies.games_of(tx, unknown[start : start + _ASKED_AT_ONCE])
@@ -107,6 +109,6 @@ class CountsReader:
                 self._topics_of[row.namespace_id] = topics
         # One that the records do not have is of nobody's concern.
         self._topics.bump(
-            *{topic for one in self._untold for topic in self._topics_of.get(one, ())}
+            *{topic for one in self._unannounced for topic in self._topics_of.get(one, ())}
         )
-        self._untold.clear()
+        self._unannounced.clear()

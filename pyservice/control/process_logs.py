@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final, cast
 
 from pyservice.calls import Call, Caller, WaitForChange
-from pyservice.control.lobby_records import Recorded
-from pyservice.control.servers import found
+from pyservice.control.lobby_records import LobbyRecordLookup
+from pyservice.control.servers import find_server
 from pyservice.control.timestamps import rfc3339
 from pyservice.pb.hosting.v1 import logs_pb2, servers_pb2
 from pyservice.runtime.keeper import Stream
@@ -25,14 +25,14 @@ _OWN: Final = 8
 """Characters of an id that tell whose index it is."""
 
 
-class ProcessLogs:
+class ProcessLogOperations:
     """The operations on logs."""
 
     def __init__(
         self,
         database: Database,
         topics: Topics,
-        recorded: Recorded,
+        recorded: LobbyRecordLookup,
         folder_of: Callable[[str], Path],
         follow: Callable[[str, int], None],
     ) -> None:
@@ -57,7 +57,7 @@ class ProcessLogs:
     ) -> servers_pb2.GetServerLogsResponse | WaitForChange:
         """Contract, logs.get. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
         async with self._database.read() as tx:
-            row = await found(tx, caller, request)
+            row = await find_server(tx, caller, request)
         answer = servers_pb2.GetServerLogsResponse()
         parked = await self._read(answer, row.server_id, request, caller.call)
         return parked or answer
@@ -66,7 +66,7 @@ class ProcessLogs:
         self, request: logs_pb2.GetLobbyLogsRequest, caller: Caller
     ) -> logs_pb2.GetLobbyLogsResponse | WaitForChange:
         """Decisions 8.3. Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND."""
-        row = await self._recorded.of_game(caller, request.game_id, request.lobby_id)
+        row = await self._recorded.find_in_game(caller, request.game_id, request.lobby_id)
         answer = logs_pb2.GetLobbyLogsResponse()
         parked = await self._read(answer, row.lobby_id, request, caller.call)
         return parked or answer

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pyservice.calls import Caller
-from pyservice.control.authorization import Reach, covers, scope_of
-from pyservice.control.retrying_job import GoingOn
+from pyservice.control.authorization import GrantedScope, scope_covers, scope_of
+from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import now_ms, rfc3339
 from pyservice.errors import ServiceError
 from pyservice.ids import GAME_NAME_MAX, is_name_id, is_uuid
@@ -22,7 +22,7 @@ from pyservice.schema.validation import validate
 from pyservice.storage import groups, rays
 from pyservice.storage.database import Conflict, Database, Record, Transaction
 
-KEPT_MS: Final = 24 * 3_600_000
+RAY_RETENTION_MS: Final = 24 * 3_600_000
 """How long a ray is shown (decisions 8.11)."""
 _SHOWN_MAX: Final = 1_000
 """Span sets of one ray that are looked at: whoever sends one traceparent again and again gets the oldest."""
@@ -41,13 +41,13 @@ class RayStore:
         self._database = database
         self._kept_max = kept_max
         self._now_ms = clock_ms
-        self.going = GoingOn(
+        self.job = RetryingJob(
             "rays", "rays not pruned", pauses_s=_RETRIES_S, is_worth_a_warning=True
         )
 
     async def perf(self, request: pb.GetRayPerfRequest, caller: Caller) -> pb.GetRayPerfResponse:
         """Contract logs.getRayPerfLogs. An unknown ray is an empty list."""
-        since_ms = self._now_ms() - KEPT_MS
+        since_ms = self._now_ms() - RAY_RETENTION_MS
         async with self._database.read() as tx:
             rows = await rays.of_ray(tx, request.ray_id, since_ms, _SHOWN_MAX)
         return pb.GetRayPerfResponse(perf_lists=map(_shown, _visible(rows, scope_of(caller))))
@@ -73,11 +73,11 @@ class RayStore:
 
     async def run(self) -> None:
         """Until cancelled: removes what is too old or too much."""
-        await self.going.for_ever(self.prune, every_s=_PRUNE_EVERY_S)
+        await self.job.repeat_forever(self.prune, every_s=_PRUNE_EVERY_S)
 
     async def prune(self) -> None:
         """Once."""
-        await rays.prune(self._database, self._now_ms() - KEPT_MS, self._kept_max)
+        await rays.prune(self._database, self._now_ms() - RAY_RETENTION_MS, self._kept_max)
 
 
 # Whose it is --------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def _reaches(asker: internal.Asker, game: Record, members: Sequence[str]) -> boo
 # What is shown ------------------------------------------------------------------------------------
 
 
-def _visible(rows: Sequence[Record], scope: Reach) -> list[internal.SpanSet]:
+def _visible(rows: Sequence[Record], scope: GrantedScope) -> list[internal.SpanSet]:
     """Those that are the caller's to see, and those of the door through which they came. Anybody may send anybody's ray
     id: each request of a ray is judged by itself.
     """
@@ -180,9 +180,9 @@ def _visible(rows: Sequence[Record], scope: Reach) -> list[internal.SpanSet]:
     return sorted(span_sets, key=lambda one: one.start_ns)
 
 
-def _is_covered(row: Record, scope: Reach) -> bool:
+def _is_covered(row: Record, scope: GrantedScope) -> bool:
     if row.game_id is not None:
-        return covers(scope, row.game_id, row.group_id)
+        return scope_covers(scope, row.game_id, row.group_id)
     if row.group_id is not None:
         return scope.game_id is None and row.group_id in scope.groups
     is_whole = scope.group_id is None and scope.game_id is None

@@ -11,7 +11,7 @@ from pyservice.storage.database import Record
 
 
 @dataclass(slots=True)
-class Links:
+class PublicUrls:
     """`cdn_domain` None: local mode, where everything of the CDN is below `cdn_url`. `public_url` is the base of the
     API; `given_hub_url` None: the same.
     """
@@ -28,7 +28,7 @@ class Links:
         """Where people look at groups."""
         return self.given_hub_url or self.public_url
 
-    def game(self, name_id: str) -> str:
+    def game_site_url(self, name_id: str) -> str:
         """Where the site of its `prod` is (decisions 8.4)."""
         if self.cdn_domain is None:
             return f"{self.cdn_url}/{name_id}/prod/"
@@ -41,31 +41,31 @@ class Links:
         hosts = [f"{game_name_id}--{name_id}.{self.cdn_domain}"]
         return [*hosts, f"{game_name_id}.{self.cdn_domain}"] if name_id == "prod" else hosts
 
-    def shown(self, upload_id: str | None, kind: str | None) -> str | None:
+    def picture_url(self, upload_id: str | None, kind: str | None) -> str | None:
         """Address of the picture that was uploaded with it, png or jpeg; None without one."""
         return None if upload_id is None else self.picture(f"{upload_id}.{kind}")
 
-    def profile(self, group_id: str) -> str:
+    def group_profile_url(self, group_id: str) -> str:
         """Profile page of a group."""
         return f"{self.hub_url}/groups/{group_id}"
 
 
-def group_handle(row: Record, links: Links) -> groups_pb2.GroupHandle:
+def group_handle(row: Record, links: PublicUrls) -> groups_pb2.GroupHandle:
     """From a row of groups."""
     return groups_pb2.GroupHandle(
         group_id=row.group_id,
         display_name=row.display_name,
-        external=groups_pb2.GroupExternal(profile=links.profile(row.group_id)),
+        external=groups_pb2.GroupExternal(profile=links.group_profile_url(row.group_id)),
         is_developer=True,
     )
 
 
-def group_summary(row: Record, links: Links, *, is_member: bool) -> groups_pb2.GroupSummary:
+def group_summary(row: Record, links: PublicUrls, *, is_member: bool) -> groups_pb2.GroupSummary:
     """From a row of groups with its member count."""
     return groups_pb2.GroupSummary(
         group_id=row.group_id,
         display_name=row.display_name,
-        external=groups_pb2.GroupExternal(profile=links.profile(row.group_id)),
+        external=groups_pb2.GroupExternal(profile=links.group_profile_url(row.group_id)),
         bio=row.bio,
         is_current_identity_member=is_member,
         member_count=row.member_count,
@@ -75,18 +75,18 @@ def group_summary(row: Record, links: Links, *, is_member: bool) -> groups_pb2.G
 
 
 def game_summary(
-    row: Record, developer: groups_pb2.GroupHandle, links: Links, player_count: int
+    row: Record, developer: groups_pb2.GroupHandle, links: PublicUrls, player_count: int
 ) -> games_pb2.GameSummary:
     """From a row of games."""
     return games_pb2.GameSummary(
         game_id=row.game_id,
         name_id=row.name_id,
         display_name=row.display_name,
-        url=links.game(row.name_id),
+        url=links.game_site_url(row.name_id),
         total_player_count=player_count,
         developer=developer,
-        logo_url=links.shown(row.logo_upload_id, row.logo_kind),
-        banner_url=links.shown(row.banner_upload_id, row.banner_kind),
+        logo_url=links.picture_url(row.logo_upload_id, row.logo_kind),
+        banner_url=links.picture_url(row.banner_upload_id, row.banner_kind),
     )
 
 

@@ -19,7 +19,7 @@ _log = get_logger("control")
 Sleep = Callable[[float], Awaitable[None]]
 
 
-class Pauses:
+class Backoff:
     """Between tries: twice as long each time, up to a longest one, until one succeeds."""
 
     def __init__(self, first_s: float, longest_s: float, sleep: Sleep = asyncio.sleep) -> None:
@@ -28,17 +28,17 @@ class Pauses:
         self._sleep = sleep
         self._next_s = first_s
 
-    async def pause(self) -> None:
+    async def wait(self) -> None:
         """The next one."""
         pause_s, self._next_s = self._next_s, min(self._next_s * 2, self._longest_s)
         await self._sleep(pause_s)
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """After a success."""
         self._next_s = self._first_s
 
 
-class GoingOn:
+class RetryingJob:
     """One piece of work, in steps."""
 
     def __init__(
@@ -55,7 +55,7 @@ class GoingOn:
         `pauses_s`: the first one and the longest.
         """
         self.work = work
-        self.unforeseen = 0
+        self.unexpected_errors = 0
         """How many errors nobody foresaw."""
         self._failed = failed
         self._foreseen: tuple[type[Exception], ...] = (ServiceError, Conflict, *foreseen)
@@ -63,9 +63,9 @@ class GoingOn:
         self._tell = _log.warning if is_worth_a_warning else _log.debug
         self._sleep = sleep
 
-    def pauses(self) -> Pauses:
+    def new_backoff(self) -> Backoff:
         """For somebody who tries again."""
-        return Pauses(*self._pauses_s, self._sleep)
+        return Backoff(*self._pauses_s, self._sleep)
 
     async def attempt(
         self, step: Callable[[], Awaitable[object]], **about: Any
@@ -74,33 +74,33 @@ class GoingOn:
         try:
             await step()
         except Exception as error:  # noqa: BLE001 — whatever it is, the work goes on
-            self.met(error, **about)
+            self.record_failure(error, **about)
             return error
         return None
 
-    def met(self, error: Exception, **about: Any) -> None:
+    def record_failure(self, error: Exception, **about: Any) -> None:
         """Says what a step met, and counts it when nobody foresaw it."""
-        if self.is_foreseen(error):
+        if self.is_expected(error):
             self._tell(self._failed, error=str(error), **about)
             return
-        self.unforeseen += 1
+        self.unexpected_errors += 1
         _log.error(self._failed, work=self.work, exc_info=error, **about)
 
-    def is_foreseen(self, error: Exception) -> bool:
+    def is_expected(self, error: Exception) -> bool:
         """Whether it is one that this work may meet."""
         return isinstance(error, self._foreseen)
 
-    async def until_done(self, step: Callable[[], Awaitable[object]], **about: Any) -> None:
+    async def retry_until_done(self, step: Callable[[], Awaitable[object]], **about: Any) -> None:
         """Tries until it succeeds. `about` goes to the log."""
-        pauses = self.pauses()
+        pauses = self.new_backoff()
         while await self.attempt(step, **about) is not None:
-            await pauses.pause()
+            await pauses.wait()
 
-    async def for_ever(
+    async def repeat_forever(
         self, step: Callable[[], Awaitable[object]], *, every_s: float = 0.0
     ) -> NoReturn:
         """Until cancelled: a step, so long a pause, the next one."""
         while True:
-            await self.until_done(step)
+            await self.retry_until_done(step)
             # At the least, others have their turn of the loop: statements of SQLite do not give it away.
             await self._sleep(every_s)

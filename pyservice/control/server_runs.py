@@ -12,10 +12,10 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
-from pyservice.control.feeder import Away
-from pyservice.control.lobby_records import FAILURES_OF_RUNS
-from pyservice.control.lobby_runs import Runs, api_variables
-from pyservice.control.retrying_job import GoingOn
+from pyservice.control.feeder import DataPlaneUnavailable
+from pyservice.control.lobby_records import RUN_FAILURE_CODES
+from pyservice.control.lobby_runs import RunSupervisor, api_variables
+from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import now_ms
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
@@ -24,7 +24,7 @@ from pyservice.storage import servers
 from pyservice.storage.conflicts import again_on_conflict
 from pyservice.storage.database import Database, Record, Transaction
 
-LOOK_S: Final = 60.0
+COMPARE_INTERVAL_S: Final = 60.0
 """So often records, processes and leases are compared without a reason."""
 
 _RETRIES_S: Final = (0.1, 2.0)
@@ -34,7 +34,7 @@ _MESSAGES: Final[Mapping[str, str]] = {
 }
 
 
-class _Left(Exception):
+class _ServersFailed(Exception):
     """Some could not be looked after, each told by itself: all are compared again soon."""
 
 
@@ -59,15 +59,20 @@ class ServerRuns:
         self._database = database
         self._client = client
         self._api = api
-        self._runs: Runs | None = None
+        self._runs: RunSupervisor | None = None
         self._making: set[str] = set()
         self._look = asyncio.Event()
-        self.going = GoingOn(
-            "servers", "servers not compared", Away, Unheard, _Left, pauses_s=_RETRIES_S
+        self.job = RetryingJob(
+            "servers",
+            "servers not compared",
+            DataPlaneUnavailable,
+            Unheard,
+            _ServersFailed,
+            pauses_s=_RETRIES_S,
         )
 
     @contextlib.contextmanager
-    def being_made(self, server_id: str) -> Iterator[None]:
+    def creating(self, server_id: str) -> Iterator[None]:
         """Within it the server has a lease and no record yet."""
         self._making.add(server_id)
         try:
@@ -78,29 +83,29 @@ class ServerRuns:
     def want(self, record: pb.Server, game_id: str) -> None:
         """Its record is there."""
         if self._runs is None or self._api() is None:
-            self.look_again()
+            self.compare_again()
         else:
             self._runs.want(self._order(record, game_id))
 
     def stop(self, server_id: str, timeout_ms: int) -> None:
         """Its end was asked for, and that is written."""
         if self._runs is None or not self._runs.end(server_id, timeout_ms):
-            self.look_again()
+            self.compare_again()
 
-    def look_again(self) -> None:
+    def compare_again(self) -> None:
         """Something may be without a record."""
         self._look.set()
 
-    async def run(self, runs: Runs) -> None:
+    async def run(self, runs: RunSupervisor) -> None:
         """Until cancelled."""
         self._runs = runs
-        await self.going.for_ever(self._step)
+        await self.job.repeat_forever(self._step)
 
     async def _step(self) -> None:
         self._look.clear()
         await self._compare()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_S):
+            async with asyncio.timeout(COMPARE_INTERVAL_S):
                 await self._look.wait()
 
     async def _compare(self) -> None:
@@ -118,20 +123,20 @@ class ServerRuns:
         for server_id in leased - live - running:
             await self._client.end_lease(server_id)
         if left:
-            raise _Left(f"{len(left)} of {len(rows)} are tried again")
+            raise _ServersFailed(f"{len(left)} of {len(rows)} are tried again")
 
-    async def _try(self, row: Record, runs: Runs) -> bool:
+    async def _try(self, row: Record, runs: RunSupervisor) -> bool:
         """False: it is tried again. Raises Unheard: of others nobody would hear now, either."""
         try:
             await self._keep(row, runs)
         except Unheard:
             raise
         except Exception as error:  # noqa: BLE001 — whatever it is, the others are looked after
-            self.going.met(error, id=row.server_id)
+            self.job.record_failure(error, id=row.server_id)
             return False
         return True
 
-    async def _keep(self, row: Record, runs: Runs) -> None:
+    async def _keep(self, row: Record, runs: RunSupervisor) -> None:
         server_id = row.server_id
         if row.stop_ms is not None:
             left_ms = max(0, row.stop_ms + row.stop_timeout_ms - now_ms())
@@ -145,7 +150,7 @@ class ServerRuns:
     def _order(self, record: pb.Server, game_id: str) -> Order:
         api = self._api()
         if api is None:
-            raise Away("the data plane has not told yet where its doors are")
+            raise DataPlaneUnavailable("the data plane has not told yet where its doors are")
         url, grpc_address = api
         resources = record.resources
         return Order(
@@ -179,7 +184,7 @@ class ServerRuns:
         if backends:
             try:
                 await self._client.place_server(request)
-            except Away as error:
+            except DataPlaneUnavailable as error:
                 raise Unheard(str(error)) from None
         await self._write(lambda tx: servers.note_placed(tx, run_id))
 
@@ -190,7 +195,7 @@ class ServerRuns:
     async def over(self, run_id: str, end: End, tier: str = "") -> None:
         """Written first: a lease without a live record is ended by whoever finds it."""
         failure = None
-        code = FAILURES_OF_RUNS.get(end.reason)
+        code = RUN_FAILURE_CODES.get(end.reason)
         if code is not None:
             failure = code, end.message or _MESSAGES.get(code, "It did not run.")
         await self._write(
@@ -200,10 +205,10 @@ class ServerRuns:
         )
         try:
             await self._client.end_lease(run_id)
-        except Away as error:
+        except DataPlaneUnavailable as error:
             raise Unheard(str(error)) from None
 
-    async def _write(self, change: Change) -> None:
+    async def _write(self, change: ServerWrite) -> None:
         async def attempt() -> None:
             async with self._database.write() as tx:
                 await change(tx)
@@ -211,7 +216,7 @@ class ServerRuns:
         await again_on_conflict(attempt)
 
 
-class Change(Protocol):
+class ServerWrite(Protocol):
     """What is written in a transaction."""
 
     async def __call__(self, tx: Transaction, /) -> None: ...

@@ -13,14 +13,14 @@ from typing import Final, Protocol
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
-from pyservice.control.builds import problems_in_tag, read_filter
+from pyservice.control.builds import parse_tag_filter, tag_problems
 from pyservice.control.configuration_validation import (
     findings_in_arguments,
     findings_in_environment,
 )
-from pyservice.control.feeder import Away
-from pyservice.control.idempotent_changes import Change, Changes
-from pyservice.control.name_rules import refuse
+from pyservice.control.feeder import DataPlaneUnavailable
+from pyservice.control.idempotent_changes import Change, IdempotentChanges
+from pyservice.control.name_rules import require_valid
 from pyservice.control.server_runs import ServerRuns
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import FieldProblem, ServiceError, field_problem
@@ -36,7 +36,7 @@ PAGE: Final = 64
 LEASE_WAIT_S: Final = 2.0
 """So long a new server waits for a data plane that is being started again."""
 
-_LEASE_PAUSE_S: Final = 0.1
+_LEASE_POLL_INTERVAL_S: Final = 0.1
 _HOST_PROTOCOLS: Final = ("tcp", "udp")
 
 
@@ -46,26 +46,26 @@ class LeaseClient(Protocol):
     async def lease(self, request: runtime_pb2.LeaseRequest) -> runtime_pb2.LeaseResponse: ...
 
 
-class NodeRoom(Protocol):
+class NodeCapacity(Protocol):
     """What nothing on the node has asked for yet. What is reserved is the run's as soon as it begins."""
 
     def reserve(self, run_id: str, wanted: Resources) -> bool: ...
     def give_back(self, run_id: str) -> None: ...
 
 
-class Servers:
+class ServerOperations:
     """The operations on servers."""
 
     def __init__(
         self,
         database: Database,
-        changes: Changes,
+        changes: IdempotentChanges,
         ids: RecordIds,
         client: LeaseClient,
         runs: ServerRuns,
         regions: Collection[str],
         kinds: Callable[[], Collection[str]],
-        room: NodeRoom,
+        room: NodeCapacity,
         node_address: str,
         host_ports: range,
     ) -> None:
@@ -91,9 +91,9 @@ class Servers:
         """
 
         async def again(tx: Transaction, _: pb.CreateServerResponse) -> None:
-            await authorization.namespace(tx, caller, request.game_id, request.environment_id)
+            await authorization.find_namespace(tx, caller, request.game_id, request.environment_id)
 
-        return await self._changes.make_prepared(
+        return await self._changes.apply_with_resource(
             caller,
             request,
             pb.CreateServerResponse,
@@ -113,12 +113,12 @@ class Servers:
         if not self._room.reserve(server_id, wanted):
             raise ServiceError("CAPACITY_EXHAUSTED")
         try:
-            with self._runs.being_made(server_id):
+            with self._runs.creating(server_id):
                 ports = await self._lease(server_id, environment.namespace_id, request)
                 yield self._adding(request, caller, server_id, ports)
         except BaseException:
             # Nobody knows how far it came.
-            self._runs.look_again()
+            self._runs.compare_again()
             raise
         finally:
             self._room.give_back(server_id)
@@ -133,14 +133,14 @@ class Servers:
         host_ports = _host_ports(request)
 
         async def change(tx: Transaction) -> pb.CreateServerResponse:
-            found = await authorization.namespace(
+            found_namespace = await authorization.find_namespace(
                 tx, caller, request.game_id, request.environment_id
             )
             # Nobody deletes the build beside us.
-            await games.lock(tx, found.game_id)
+            await games.lock(tx, found_namespace.game_id)
             environment = await self._judge(tx, request, caller)
             taken = await servers.taken_host_ports(tx, set(host_ports))
-            refuse(
+            require_valid(
                 [
                     field_problem(
                         ["network", "ports", name, "internal_port"],
@@ -178,15 +178,15 @@ class Servers:
     async def get(self, request: pb.GetServerRequest, caller: Caller) -> pb.GetServerResponse:
         """Contract, get. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
         async with self._database.read() as tx:
-            row = await found(tx, caller, request)
-        return pb.GetServerResponse(server=told(row))
+            row = await find_server(tx, caller, request)
+        return pb.GetServerResponse(server=server_message(row))
 
     async def list_(self, request: pb.ListServersRequest, caller: Caller) -> pb.ListServersResponse:
         """Contract, list. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, QUERY_INVALID."""
-        tags = read_filter(request.tags_json)
+        tags = parse_tag_filter(request.tags_json)
         before = request.cursor if request.HasField("cursor") else None
         async with self._database.read() as tx:
-            environment = await authorization.namespace(
+            environment = await authorization.find_namespace(
                 tx, caller, request.game_id, request.environment_id
             )
             rows = await servers.page(
@@ -199,7 +199,7 @@ class Servers:
             )
         shown = rows[:PAGE]
         cursor = shown[-1].server_id if len(rows) > PAGE else None
-        return pb.ListServersResponse(servers=map(told, shown), cursor=cursor)
+        return pb.ListServersResponse(servers=map(server_message, shown), cursor=cursor)
 
     async def destroy(
         self, request: pb.DestroyServerRequest, caller: Caller
@@ -207,27 +207,27 @@ class Servers:
         """Decisions 6.2. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
 
         async def change(tx: Transaction) -> pb.DestroyServerResponse:
-            row = await found(tx, caller, request)
-            timeout_ms = told(row).lifecycle.kill_timeout
+            row = await find_server(tx, caller, request)
+            timeout_ms = server_message(row).lifecycle.kill_timeout
             if request.HasField("override_kill_timeout"):
                 timeout_ms = request.override_kill_timeout
             await servers.ask_to_stop(tx, row.server_id, now_ms(), timeout_ms)
             tx.afterwards(lambda: self._runs.stop(row.server_id, timeout_ms))
             return pb.DestroyServerResponse()
 
-        return await self._changes.make(caller, request, pb.DestroyServerResponse, change)
+        return await self._changes.apply(caller, request, pb.DestroyServerResponse, change)
 
     async def _judge(
         self, tx: Transaction, request: pb.CreateServerRequest, caller: Caller
     ) -> Record:
         """Its environment. Raises what is wrong with the request."""
-        environment = await authorization.namespace(
+        environment = await authorization.find_namespace(
             tx, caller, request.game_id, request.environment_id
         )
         if request.datacenter not in self._regions:
             raise ServiceError("REGION_NOT_FOUND")
         build = await builds.find(tx, environment.game_id, request.runtime.build)
-        refuse(
+        require_valid(
             [
                 *self._build_problems(build),
                 *_port_problems(request, self._host_ports),
@@ -268,13 +268,13 @@ class Servers:
         while True:
             try:
                 return (await self._client.lease(wanted)).ports
-            except Away:
+            except DataPlaneUnavailable:
                 if asyncio.get_running_loop().time() >= until_s:
                     raise ServiceError(
                         "CONTROL_PLANE_UNAVAILABLE",
                         "The data plane leases ports and does not answer; try again.",
                     ) from None
-            await asyncio.sleep(_LEASE_PAUSE_S)
+            await asyncio.sleep(_LEASE_POLL_INTERVAL_S)
 
     def _record(
         self,
@@ -303,28 +303,36 @@ class Servers:
         )
 
     def _port(self, port: pb.NewServerPort, public: runtime_pb2.PublicPort | None) -> pb.ServerPort:
-        told = pb.ServerPort(protocol=port.protocol)
+        answer = pb.ServerPort(protocol=port.protocol)
         if port.HasField("internal_port"):
-            told.internal_port = port.internal_port
+            answer.internal_port = port.internal_port
         if public is not None:
-            told.public_hostname, told.public_port = public.hostname, public.port
-            told.routing.edge_guard.SetInParent()
+            answer.public_hostname, answer.public_port = (
+                public.hostname,
+                public.port,
+            )
+            answer.routing.edge_guard.SetInParent()
         else:
-            told.public_hostname, told.public_port = self._node_address, port.internal_port
-            told.routing.host.SetInParent()
-        return told
+            answer.public_hostname, answer.public_port = (
+                self._node_address,
+                port.internal_port,
+            )
+            answer.routing.host.SetInParent()
+        return answer
 
 
-async def found(tx: Transaction, caller: Caller, request: Named) -> Record:
+async def find_server(tx: Transaction, caller: Caller, request: ServerPath) -> Record:
     """The server of a path. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
-    environment = await authorization.namespace(tx, caller, request.game_id, request.environment_id)
+    environment = await authorization.find_namespace(
+        tx, caller, request.game_id, request.environment_id
+    )
     row = await servers.find(tx, environment.namespace_id, request.server_id)
     if row is None:
         raise ServiceError("SERVER_NOT_FOUND")
     return row
 
 
-class Named(Protocol):
+class ServerPath(Protocol):
     """A message that names a server."""
 
     game_id: str
@@ -332,7 +340,7 @@ class Named(Protocol):
     server_id: str
 
 
-def told(row: Record) -> pb.Server:
+def server_message(row: Record) -> pb.Server:
     """As answers have it."""
     record = pb.Server.FromString(row.record)
     record.status = _status(row)
@@ -386,7 +394,7 @@ def _runtime_problems(request: pb.CreateServerRequest) -> list[FieldProblem]:
 def _tag_problems(request: pb.CreateServerRequest) -> Iterator[FieldProblem]:
     """By the rule of the filter that finds them."""
     for name, value in request.tags.entries.items():
-        yield from problems_in_tag("tags", name, value)
+        yield from tag_problems("tags", name, value)
 
 
 def _port_problems(request: pb.CreateServerRequest, host_ports: range) -> Iterator[FieldProblem]:

@@ -13,7 +13,7 @@ from pyservice.pb.hosting.v1 import platform_pb2 as pb
 from pyservice.storage.database import Database
 
 
-class Platform:
+class ServiceInfoOperations:
     """The operations on the service itself."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Platform:
     ) -> pb.ListDatacentersResponse:
         """Decisions 8.1. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
         async with self._database.read() as tx:
-            await authorization.namespace(tx, caller, request.game_id, request.environment_id)
+            await authorization.find_namespace(tx, caller, request.game_id, request.environment_id)
         return pb.ListDatacentersResponse(datacenters=self._datacenters)
 
 

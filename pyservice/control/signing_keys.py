@@ -21,8 +21,8 @@ from pyservice.durable_files import is_disk_full, remove_unfinished, write_file
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 
-FILE: Final = "keys.json"
-NEEDED_MS: Final = 6 * 3_600_000 + 60_000
+KEY_FILE: Final = "keys.json"
+KEY_RETENTION_MS: Final = 6 * 3_600_000 + 60_000
 """The longest that something lasts that says when it ends, an address to upload a part to (decisions 8.8), and a minute
 for what was being signed when its key ended.
 """
@@ -32,7 +32,7 @@ _KEY_BYTES: Final = 32
 _log = get_logger("control")
 
 
-class Key(NamedTuple):
+class SigningKey(NamedTuple):
     """One that signs, or did until `ended_ms`."""
 
     number: int
@@ -48,22 +48,22 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class SigningKeys:
     """The content of the file; `signing` is oldest first, and the last one signs."""
 
-    signing: tuple[Key, ...]
+    signing: tuple[SigningKey, ...]
     hash_key: bytes = field(repr=False)
 
     @property
-    def current(self) -> Key:
+    def current(self) -> SigningKey:
         return self.signing[-1]
 
-    def numbered(self, number: int) -> Key | None:
+    def numbered(self, number: int) -> SigningKey | None:
         """None: it was dropped, or there never was one."""
         return next((key for key in self.signing if key.number == number), None)
 
 
-class Rotated(NamedTuple):
+class KeyRotation(NamedTuple):
     """Numbers of keys: the one that signs, those that verify beside it, those that are gone."""
 
     current: int
@@ -71,18 +71,18 @@ class Rotated(NamedTuple):
     dropped: list[int]
 
 
-class ControlKeys:
+class SigningKeyFile:
     """The keys of a folder, as they are now. One process has the folder."""
 
-    def __init__(self, path: Path, keys: Keys, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, path: Path, keys: SigningKeys, clock_ms: Callable[[], int]) -> None:
         self._path = path
         self._now_ms = clock_ms
         self._turn = asyncio.Lock()
-        self._rotating: asyncio.Task[Rotated] | None = None
-        self._listeners: list[Callable[[Keys], None]] = []
+        self._rotating: asyncio.Task[KeyRotation] | None = None
+        self._listeners: list[Callable[[SigningKeys], None]] = []
         self.now = keys
 
-    def listen(self, changed: Callable[[Keys], None]) -> None:
+    def listen(self, changed: Callable[[SigningKeys], None]) -> None:
         """Calls it now, and with each new key before it is told that there is one."""
         self._listeners.append(changed)
         changed(self.now)
@@ -90,14 +90,14 @@ class ControlKeys:
     @classmethod
     def load_or_create(
         cls, folder: Path, clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    ) -> ControlKeys:
+    ) -> SigningKeyFile:
         """The first start makes them. Raises OSError, also when the file was damaged."""
-        path = folder / FILE
+        path = folder / KEY_FILE
         remove_unfinished(path)
         try:
             content = path.read_bytes()
         except FileNotFoundError:
-            made = Keys((_new(1),), secrets.token_bytes(_KEY_BYTES))
+            made = SigningKeys((_new(1),), secrets.token_bytes(_KEY_BYTES))
             write_file(path, _text(made), mode=0o600)
             return cls(path, made, clock_ms)
         try:
@@ -106,7 +106,7 @@ class ControlKeys:
             # The cause quotes what it stumbled over, which may be a key.
             raise OSError(f"{path} is damaged: restore it from a backup") from None
 
-    async def rotate(self, *, drop_unused: bool) -> Rotated:
+    async def rotate(self, *, drop_unused: bool) -> KeyRotation:
         """A new key signs when this returns; older ones verify what they signed. `drop_unused`: those go of which all
         has ended that says when it ends. Raises STORAGE_FULL; then the keys are as before.
         """
@@ -114,7 +114,7 @@ class ControlKeys:
         self._rotating = asyncio.create_task(self._rotate(drop_unused))
         return await asyncio.shield(self._rotating)
 
-    async def _rotate(self, drop_unused: bool) -> Rotated:
+    async def _rotate(self, drop_unused: bool) -> KeyRotation:
         async with self._turn:
             now_ms, before = self._now_ms(), self.now
             ended = before.current._replace(ended_ms=now_ms)
@@ -131,20 +131,20 @@ class ControlKeys:
             for changed in self._listeners:
                 changed(after)
         dropped = [key.number for key in older if key not in kept]
-        told = Rotated(after.current.number, [key.number for key in kept], dropped)
+        told = KeyRotation(after.current.number, [key.number for key in kept], dropped)
         _log.info("keys rotated", current_key=told.current, kept=told.kept, dropped=told.dropped)
         return told
 
 
-def _is_needed(key: Key, now_ms: int) -> bool:
-    return key.ended_ms is None or now_ms <= key.ended_ms + NEEDED_MS
+def _is_needed(key: SigningKey, now_ms: int) -> bool:
+    return key.ended_ms is None or now_ms <= key.ended_ms + KEY_RETENTION_MS
 
 
-def _new(number: int) -> Key:
-    return Key(number, secrets.token_bytes(_KEY_BYTES))
+def _new(number: int) -> SigningKey:
+    return SigningKey(number, secrets.token_bytes(_KEY_BYTES))
 
 
-def _text(keys: Keys) -> bytes:
+def _text(keys: SigningKeys) -> bytes:
     content = {
         "format": _FORMAT,
         "hash_key": keys.hash_key.hex(),
@@ -156,16 +156,16 @@ def _text(keys: Keys) -> bytes:
     return json.dumps(content, indent=1).encode() + b"\n"
 
 
-def _parse(content: dict[str, Any]) -> Keys:
+def _parse(content: dict[str, Any]) -> SigningKeys:
     if content["format"] != _FORMAT:
         raise ValueError
     signing = tuple(
-        Key(int(one["number"]), _bytes(one["key"]), one["ended_ms"])
+        SigningKey(int(one["number"]), _bytes(one["key"]), one["ended_ms"])
         for one in content["signing_keys"]
     )
     if [key.ended_ms is None for key in signing] != [False] * (len(signing) - 1) + [True]:
         raise ValueError
-    return Keys(signing, _bytes(content["hash_key"]))
+    return SigningKeys(signing, _bytes(content["hash_key"]))
 
 
 def _bytes(text: str) -> bytes:

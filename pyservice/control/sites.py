@@ -8,10 +8,10 @@ from typing import Final
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
-from pyservice.control.name_rules import display_name_problems, refuse
+from pyservice.control.name_rules import display_name_problems, require_valid
 from pyservice.control.timestamps import rfc3339
 from pyservice.control.upload_validation import content_type_problems, path_problems
-from pyservice.control.uploads import Preparation, Uploading
+from pyservice.control.uploads import UploadLifecycle, UploadPlan
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import cdn_pb2 as pb
@@ -26,10 +26,10 @@ _PROBLEMS_MAX: Final = 1_000
 _READ_AT_ONCE: Final = 500
 
 
-class Sites:
+class SiteOperations:
     """The operations on sites."""
 
-    def __init__(self, database: Database, ids: RecordIds, uploading: Uploading) -> None:
+    def __init__(self, database: Database, ids: RecordIds, uploading: UploadLifecycle) -> None:
         self._database = database
         self._ids = ids
         self._uploading = uploading
@@ -42,7 +42,7 @@ class Sites:
         files, problems = await _read(request)
 
         async def find(tx: Transaction) -> Record:
-            return await authorization.game(tx, caller, request.game_id)
+            return await authorization.find_game(tx, caller, request.game_id)
 
         async def make(
             tx: Transaction, game_id: str, upload_id: str, now: int
@@ -51,15 +51,15 @@ class Sites:
             await sites.add(tx, site_id, game_id, upload_id, name, now)
             return pb.CreateGameCdnSiteResponse(site_id=site_id, upload_id=upload_id)
 
-        preparation = Preparation(
+        preparation = UploadPlan(
             kind="site",
             display_name=name,
             find_game=find,
             files=files,
-            judge=lambda: _judge(files, problems),
+            check_request=lambda: _judge(files, problems),
             make=make,
             answer_type=pb.CreateGameCdnSiteResponse,
-            address=_address,
+            set_urls=_address,
         )
         answer = await self._uploading.prepare(caller, request, preparation)
         # The door writes the answer in one go: others have their turn before.
@@ -69,13 +69,13 @@ class Sites:
     async def list_(self, request: pb.ListSitesRequest, caller: Caller) -> pb.ListSitesResponse:
         """Decisions 8.8. Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
-            game = await authorization.game(tx, caller, request.game_id)
+            game = await authorization.find_game(tx, caller, request.game_id)
             rows = await sites.of_game(tx, game.game_id)
         return pb.ListSitesResponse(sites=[_site(row) for row in rows])
 
 
 def _judge(files: Sequence[NewFile], problems: list[FieldProblem]) -> None:
-    refuse(problems)
+    require_valid(problems)
     if sum(file.content_length for file in files) > SITE_MAX_BYTES:
         raise ServiceError("UPLOAD_TOO_LARGE", "The files of a site have at most 1 GiB together.")
 

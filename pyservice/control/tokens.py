@@ -13,15 +13,15 @@ from typing import Any, Final, NamedTuple, Protocol
 from pyservice.calls import Caller
 from pyservice.control import authorization
 from pyservice.control.authorization import scope_of
-from pyservice.control.idempotent_changes import Changes
+from pyservice.control.idempotent_changes import IdempotentChanges
 from pyservice.control.timestamps import now_ms, rfc3339
 from pyservice.control.undelivered_secrets import (
-    Added,
-    Feeder,
-    Finish,
-    Made,
-    Note,
-    Untold,
+    NewToken,
+    NoteStored,
+    RunToCompletion,
+    StoredToken,
+    TokenFeeder,
+    UndeliveredSecrets,
     raise_revision,
 )
 from pyservice.errors import FieldProblem, ServiceError, field_problem
@@ -57,36 +57,36 @@ def new_secret(kind: str) -> Secret:
     return Secret(token, sha256(token.encode()).digest())
 
 
-class Signer(Protocol):
+class NamespaceTokenSigner(Protocol):
     """The data plane's signatures. Raises CONTROL_PLANE_UNAVAILABLE when it is away."""
 
     async def public_token(self, namespace_id: str, token_id: str) -> str: ...
     async def development_token(self, namespace_id: str, token_id: str, expires_ms: int) -> str: ...
 
 
-class Tokens:
+class TokenOperations:
     """The operations on tokens."""
 
     def __init__(
         self,
         database: Database,
-        changes: Changes,
+        changes: IdempotentChanges,
         ids: RecordIds,
-        feeder: Feeder,
-        signer: Signer,
+        feeder: TokenFeeder,
+        signer: NamespaceTokenSigner,
         doubt: Callable[[], None],
-        finish: Finish,
+        finish: RunToCompletion,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         """`doubt` is called after a revocation: what is believed of tokens may be wrong."""
-        self._untold = Untold(database, feeder, finish)
-        self.going = self._untold.going
+        self._untold = UndeliveredSecrets(database, feeder, finish)
+        self.job = self._untold.job
         self._database = database
         self._changes = changes
         self._ids = ids
         self._feeder = feeder
         self._signer = signer
-        self._doubt = doubt
+        self._clear_token_cache = doubt
         self._now_ms = clock_ms
 
     # Of a namespace -------------------------------------------------------------------------------
@@ -98,22 +98,24 @@ class Tokens:
         CONTROL_PLANE_UNAVAILABLE.
         """
         async with self._database.look() as tx:
-            row = await authorization.namespace(tx, caller, request.game_id, request.environment_id)
+            row = await authorization.find_namespace(
+                tx, caller, request.game_id, request.environment_id
+            )
         made = await self.make_environment_token(row.namespace_id)
         return pb.CreateServiceTokenResponse(token=made.token, token_id=made.token_id)
 
     async def make_environment_token(
         self, namespace_id: str, expires_in_ms: int | None = None
-    ) -> Made:
+    ) -> NewToken:
         """One that is good now. Raises VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
         # Operations that answer it ignore keys: nobody could ask for it again.
-        return await self._untold.told(
+        return await self._untold.deliver(
             lambda note: self._make_environment_token(namespace_id, expires_in_ms, note)
         )
 
     async def _make_environment_token(
-        self, namespace_id: str, expires_in_ms: int | None, note: Note
-    ) -> Made:
+        self, namespace_id: str, expires_in_ms: int | None, note: NoteStored
+    ) -> NewToken:
         secret, token_id, now = new_secret("env"), self._ids.new(), self._now_ms()
         expires_ms = None if expires_in_ms is None else now + expires_in_ms
 
@@ -130,15 +132,15 @@ class Tokens:
                     sha256=secret.sha256,
                     expires_ms=expires_ms,
                 )
-                note(Added(token_id, namespace_id))
+                note(StoredToken(token_id, namespace_id))
 
         await again_on_conflict(add)
 
         async def told() -> str:
             return secret.token
 
-        token = await self._untold.confirmed(namespace_id, told)
-        return Made(token, token_id, expires_ms, namespace_id)
+        token = await self._untold.deliver_confirmed(namespace_id, told)
+        return NewToken(token, token_id, expires_ms, namespace_id)
 
     async def create_public(
         self, request: pb.CreatePublicTokenRequest, caller: Caller
@@ -146,29 +148,33 @@ class Tokens:
         """A pub_ token. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED when there are too many,
         CONTROL_PLANE_UNAVAILABLE.
         """
-        made = await self._untold.told(
+        made = await self._untold.deliver(
             lambda note: self._create_public(request, caller, note), is_kept=_has_key(caller)
         )
         return pb.CreatePublicTokenResponse(token=made.token, token_id=made.token_id)
 
     async def _create_public(
-        self, request: pb.CreatePublicTokenRequest, caller: Caller, note: Note
-    ) -> Made:
+        self, request: pb.CreatePublicTokenRequest, caller: Caller, note: NoteStored
+    ) -> NewToken:
         async def change(tx: Transaction) -> pb.CreatePublicTokenResponse:
-            row = await authorization.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await authorization.find_namespace(
+                tx, caller, request.game_id, request.namespace_id
+            )
             token_id = await self._add_public(tx, row.namespace_id, note)
             return pb.CreatePublicTokenResponse(token_id=token_id)
 
-        answer = await self._changes.make(caller, request, pb.CreatePublicTokenResponse, change)
+        answer = await self._changes.apply(caller, request, pb.CreatePublicTokenResponse, change)
         async with self._database.look() as tx:
-            row = await authorization.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await authorization.find_namespace(
+                tx, caller, request.game_id, request.namespace_id
+            )
         # Not kept: the same id is signed to the same token.
         return await self._sign_public(row.namespace_id, answer.token_id, is_kept=_has_key(caller))
 
-    async def make_public_token(self, namespace_id: str) -> Made:
+    async def make_public_token(self, namespace_id: str) -> NewToken:
         """It is good now. Raises VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
 
-        async def make(note: Note) -> Made:
+        async def make(note: NoteStored) -> NewToken:
             async def add() -> str:
                 async with self._database.write() as tx:
                     return await self._add_public(tx, namespace_id, note)
@@ -176,30 +182,30 @@ class Tokens:
             token_id = await again_on_conflict(add)
             return await self._sign_public(namespace_id, token_id, is_kept=False)
 
-        return await self._untold.told(make)
+        return await self._untold.deliver(make)
 
-    async def _add_public(self, tx: Transaction, namespace_id: str, note: Note) -> str:
+    async def _add_public(self, tx: Transaction, namespace_id: str, note: NoteStored) -> str:
         """Adds the record; its id. Raises VALIDATION_FAILED when there are too many."""
         await self._make_room(tx, namespace_id, "pub")
         token_id = self._ids.new()
         await tokens.add_of_namespace(tx, token_id, namespace_id, "pub", self._now_ms())
-        note(Added(token_id, namespace_id))
+        note(StoredToken(token_id, namespace_id))
         return token_id
 
-    async def _sign_public(self, namespace_id: str, token_id: str, *, is_kept: bool) -> Made:
+    async def _sign_public(self, namespace_id: str, token_id: str, *, is_kept: bool) -> NewToken:
         """The token, when the data plane knows the namespace; see `Untold.confirmed`."""
-        token = await self._untold.confirmed(
+        token = await self._untold.deliver_confirmed(
             namespace_id,
             lambda: self._signer.public_token(namespace_id, token_id),
             is_kept=is_kept,
         )
-        return Made(token, token_id, namespace_id=namespace_id)
+        return NewToken(token, token_id, namespace_id=namespace_id)
 
     async def create_development(
         self, request: pb.CreateDevelopmentTokenRequest, caller: Caller
     ) -> pb.CreateDevelopmentTokenResponse:
         """A dev_ token. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
-        made = await self._untold.told(
+        made = await self._untold.deliver(
             lambda note: self._create_development(request, caller, note), is_kept=_has_key(caller)
         )
         return pb.CreateDevelopmentTokenResponse(
@@ -207,10 +213,12 @@ class Tokens:
         )
 
     async def _create_development(
-        self, request: pb.CreateDevelopmentTokenRequest, caller: Caller, note: Note
-    ) -> Made:
+        self, request: pb.CreateDevelopmentTokenRequest, caller: Caller, note: NoteStored
+    ) -> NewToken:
         async def change(tx: Transaction) -> pb.CreateDevelopmentTokenResponse:
-            row = await authorization.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await authorization.find_namespace(
+                tx, caller, request.game_id, request.namespace_id
+            )
             problems = development_problems(request)
             if problems:
                 raise ServiceError("VALIDATION_FAILED", errors=problems)
@@ -227,26 +235,28 @@ class Tokens:
                 answers=mock_answers(request, token_id, expires_ms).SerializeToString(),
                 expires_ms=expires_ms,
             )
-            note(Added(token_id, row.namespace_id))
+            note(StoredToken(token_id, row.namespace_id))
             return pb.CreateDevelopmentTokenResponse(
                 token_id=token_id, expires_ts=rfc3339(expires_ms)
             )
 
-        answer = await self._changes.make(
+        answer = await self._changes.apply(
             caller, request, pb.CreateDevelopmentTokenResponse, change
         )
         async with self._database.read() as tx:
-            row = await authorization.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await authorization.find_namespace(
+                tx, caller, request.game_id, request.namespace_id
+            )
             kept = await tokens.find_of_namespace(tx, row.namespace_id, answer.token_id)
         if kept is None:
             raise ServiceError("TOKEN_NOT_FOUND")
         expires_ms: int = kept.expires_ms
-        token = await self._untold.confirmed(
+        token = await self._untold.deliver_confirmed(
             row.namespace_id,
             lambda: self._signer.development_token(row.namespace_id, answer.token_id, expires_ms),
             is_kept=_has_key(caller),
         )
-        return Made(token, answer.token_id, expires_ms, row.namespace_id)
+        return NewToken(token, answer.token_id, expires_ms, row.namespace_id)
 
     async def _make_room(self, tx: Transaction, namespace_id: str, kind: str) -> None:
         """Refuses the one too many: the data plane takes a namespace whole or not at all. Exact when the namespace is
@@ -271,7 +281,9 @@ class Tokens:
     ) -> pb.ListNamespaceTokensResponse:
         """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
         async with self._database.read() as tx:
-            row = await authorization.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await authorization.find_namespace(
+                tx, caller, request.game_id, request.namespace_id
+            )
             rows = await tokens.of_namespace(tx, row.namespace_id)
         return pb.ListNamespaceTokensResponse(tokens=[_record(row, row.kind) for row in rows])
 
@@ -282,7 +294,9 @@ class Tokens:
         namespace_ids: list[str] = []
 
         async def change(tx: Transaction) -> pb.RevokeNamespaceTokenResponse:
-            row = await authorization.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await authorization.find_namespace(
+                tx, caller, request.game_id, request.namespace_id
+            )
             namespace_ids[:] = [row.namespace_id]
             found = await tokens.find_of_namespace(tx, row.namespace_id, request.token_id)
             if found is None:
@@ -292,14 +306,14 @@ class Tokens:
                 await self._raise_revision(tx, row.namespace_id)
             return pb.RevokeNamespaceTokenResponse()
 
-        answer = await self._changes.make(caller, request, pb.RevokeNamespaceTokenResponse, change)
+        answer = await self._changes.apply(caller, request, pb.RevokeNamespaceTokenResponse, change)
         if not namespace_ids:
             async with self._database.look() as tx:
-                row = await authorization.namespace(
+                row = await authorization.find_namespace(
                     tx, caller, request.game_id, request.namespace_id
                 )
             namespace_ids = [row.namespace_id]
-        await self._feeder.settled(namespace_ids[0])
+        await self._feeder.enqueue_and_confirm(namespace_ids[0])
         return answer
 
     async def _raise_revision(self, tx: Transaction, namespace_id: str) -> None:
@@ -312,24 +326,24 @@ class Tokens:
     ) -> pb.CreateGameTokenResponse:
         """A cloud_ token of one game. Raises GAME_NOT_FOUND."""
 
-        async def add(tx: Transaction) -> Made:
-            game = await authorization.game(tx, caller, request.game_id)
+        async def add(tx: Transaction) -> NewToken:
+            game = await authorization.find_game(tx, caller, request.game_id)
             identity_id = scope_of(caller).identity_id
             return await self.add_cloud(tx, identity_id, game.group_id, game.game_id)
 
         made = await self.make_cloud_token(add)
         return pb.CreateGameTokenResponse(token=made.token, token_id=made.token_id)
 
-    async def make_cloud_token(self, add: Callable[[Transaction], Awaitable[Made]]) -> Made:
+    async def make_cloud_token(self, add: Callable[[Transaction], Awaitable[NewToken]]) -> NewToken:
         """The cloud_ token that `add` adds. Raises what it raises."""
 
-        async def make(note: Note) -> Made:
+        async def make(note: NoteStored) -> NewToken:
             async with self._database.write() as tx:
                 made = await add(tx)
-                note(Added(made.token_id))
+                note(StoredToken(made.token_id))
             return made
 
-        return await self._untold.told(lambda note: again_on_conflict(lambda: make(note)))
+        return await self._untold.deliver(lambda note: again_on_conflict(lambda: make(note)))
 
     async def add_cloud(
         self,
@@ -338,21 +352,21 @@ class Tokens:
         group_id: str | None,
         game_id: str | None,
         expires_in_ms: int | None = None,
-    ) -> Made:
+    ) -> NewToken:
         """A new cloud_ token."""
         secret, token_id, now = new_secret("cloud"), self._ids.new(), self._now_ms()
         expires_ms = None if expires_in_ms is None else now + expires_in_ms
         await tokens.add_cloud(
             tx, token_id, secret.sha256, identity_id, group_id, game_id, now, expires_ms
         )
-        return Made(secret.token, token_id, expires_ms)
+        return NewToken(secret.token, token_id, expires_ms)
 
     async def list_of_group(
         self, request: pb.ListGroupTokensRequest, caller: Caller
     ) -> pb.ListGroupTokensResponse:
         """Raises GROUP_NOT_FOUND."""
         async with self._database.read() as tx:
-            await authorization.group(tx, caller, request.group_id)
+            await authorization.find_group(tx, caller, request.group_id)
             rows = await tokens.of_group(tx, request.group_id, _all_groups_of(caller))
         records = [_record(row, "cloud", row.game_id) for row in rows]
         return pb.ListGroupTokensResponse(tokens=records)
@@ -363,15 +377,15 @@ class Tokens:
         """Raises GROUP_NOT_FOUND, TOKEN_NOT_FOUND."""
 
         async def change(tx: Transaction) -> pb.RevokeGroupTokenResponse:
-            await authorization.group(tx, caller, request.group_id)
+            await authorization.find_group(tx, caller, request.group_id)
             rows = await tokens.of_group(tx, request.group_id, _all_groups_of(caller))
             if request.token_id not in {row.token_id for row in rows}:
                 raise ServiceError("TOKEN_NOT_FOUND")
             await tokens.revoke_cloud(tx, request.token_id, self._now_ms())
-            tx.afterwards(self._doubt)
+            tx.afterwards(self._clear_token_cache)
             return pb.RevokeGroupTokenResponse()
 
-        return await self._changes.make(caller, request, pb.RevokeGroupTokenResponse, change)
+        return await self._changes.apply(caller, request, pb.RevokeGroupTokenResponse, change)
 
     async def inspect(
         self, request: pb.InspectTokenRequest, caller: Caller

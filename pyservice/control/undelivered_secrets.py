@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from pyservice.control.feeder import WAIT_S, not_confirmed
-from pyservice.control.retrying_job import GoingOn
+from pyservice.control.feeder import CONFIRM_TIMEOUT_S, unconfirmed_error
+from pyservice.control.retrying_job import RetryingJob
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.storage import namespaces, tokens
@@ -21,26 +21,26 @@ _NOT_MADE: Final = (
     "Repeating the request is harmless."
 )
 _RETRIES_S: Final = (0.05, 1.0)
-_TRIED_S: Final = 60.0
+_REVOKE_TIMEOUT_S: Final = 60.0
 """For so long it is tried to take something back, unless the plane stops before."""
 
 _log = get_logger("control")
 
 
-class Finish(Protocol):
+class RunToCompletion(Protocol):
     """Keeps a task until its end, which the process waits for."""
 
     def __call__(self, name: str, work: Coroutine[Any, Any, None]) -> None: ...
 
 
-class Feeder(Protocol):
+class TokenFeeder(Protocol):
     """Gets configuration to the data plane."""
 
-    def changed(self, *namespace_ids: str) -> None: ...
-    async def settled(self, namespace_id: str) -> None: ...
+    def enqueue(self, *namespace_ids: str) -> None: ...
+    async def enqueue_and_confirm(self, namespace_id: str) -> None: ...
 
 
-class Made(NamedTuple):
+class NewToken(NamedTuple):
     """A new token. `expires_ms` None: it does not end; `namespace_id` is empty for cloud_."""
 
     token: str
@@ -49,35 +49,35 @@ class Made(NamedTuple):
     namespace_id: str = ""
 
 
-class Added(NamedTuple):
+class StoredToken(NamedTuple):
     """A token that is in a transaction: from now on it may be there. `namespace_id` is empty for cloud_."""
 
     token_id: str
     namespace_id: str = ""
 
 
-Note = Callable[[Added], None]
+NoteStored = Callable[[StoredToken], None]
 
 
-class Untold:
+class UndeliveredSecrets:
     """Tokens, from their records to the answer."""
 
-    def __init__(self, database: Database, feeder: Feeder, finish: Finish) -> None:
+    def __init__(self, database: Database, feeder: TokenFeeder, finish: RunToCompletion) -> None:
         self._database = database
         self._feeder = feeder
         self._finish = finish
-        self.going = GoingOn(
+        self.job = RetryingJob(
             "tokens", "a token that nobody was told of is not taken back yet", pauses_s=_RETRIES_S
         )
 
-    async def told(
-        self, make: Callable[[Note], Coroutine[Any, Any, Made]], *, is_kept: bool = False
-    ) -> Made:
+    async def deliver(
+        self, make: Callable[[NoteStored], Coroutine[Any, Any, NewToken]], *, is_kept: bool = False
+    ) -> NewToken:
         """What is made, to its end. `make` notes what it adds in its transaction; that is taken back when `make` raises
         something, and when the caller goes before it is told. `is_kept`: a repetition gets the same one, so it stays.
         Raises what `make` raises.
         """
-        added: list[Added] = []
+        added: list[StoredToken] = []
         making = asyncio.ensure_future(make((lambda one: None) if is_kept else added.append))
         try:
             return await asyncio.shield(making)
@@ -92,26 +92,26 @@ class Untold:
                 await tried.wait()
             raise
 
-    async def confirmed(
+    async def deliver_confirmed(
         self, namespace_id: str, tell: Callable[[], Awaitable[str]], *, is_kept: bool = False
     ) -> str:
         """What `tell` says, when the data plane knows of the token. Raises CONTROL_PLANE_UNAVAILABLE after a second,
         which says what becomes of the token (`is_kept` as above), and VALIDATION_FAILED.
         """
-        until = asyncio.get_running_loop().time() + WAIT_S
+        until = asyncio.get_running_loop().time() + CONFIRM_TIMEOUT_S
         try:
-            await self._feeder.settled(namespace_id)
+            await self._feeder.enqueue_and_confirm(namespace_id)
             async with asyncio.timeout_at(until):
                 return await tell()
         except TimeoutError:
-            error = not_confirmed()
+            error = unconfirmed_error()
         except ServiceError as failure:
             if failure.code != "CONTROL_PLANE_UNAVAILABLE":
                 raise
-            error = not_confirmed()
+            error = unconfirmed_error()
         raise error if is_kept else ServiceError(error.code, _NOT_MADE)
 
-    async def _undo(self, making: asyncio.Future[Made], added: Sequence[Added]) -> None:
+    async def _undo(self, making: asyncio.Future[NewToken], added: Sequence[StoredToken]) -> None:
         await asyncio.wait({making})
         if not making.cancelled():
             # What it raised was for somebody who is not there any more.
@@ -119,7 +119,7 @@ class Untold:
         if added:
             await self._take_back(added, asyncio.Event())
 
-    async def _take_back(self, added: Sequence[Added], tried: asyncio.Event) -> None:
+    async def _take_back(self, added: Sequence[StoredToken], tried: asyncio.Event) -> None:
         """Again and again until it is done, but not for ever. `tried` after the first time."""
 
         async def remove() -> None:
@@ -132,14 +132,14 @@ class Untold:
 
         token_ids = [one.token_id for one in added]
         try:
-            async with asyncio.timeout(_TRIED_S):
-                await self.going.until_done(remove, token_ids=token_ids)
+            async with asyncio.timeout(_REVOKE_TIMEOUT_S):
+                await self.job.retry_until_done(remove, token_ids=token_ids)
         except (TimeoutError, asyncio.CancelledError) as error:
             _log.warning("a token that nobody was told of stays", token_ids=token_ids)
             if isinstance(error, asyncio.CancelledError):
                 raise
 
-    async def _remove(self, tx: Transaction, one: Added) -> None:
+    async def _remove(self, tx: Transaction, one: StoredToken) -> None:
         if one.namespace_id:
             await tokens.remove_of_namespace(tx, one.token_id)
             await raise_revision(tx, one.namespace_id, self._feeder)
@@ -147,7 +147,7 @@ class Untold:
             await tokens.remove_cloud(tx, one.token_id)
 
 
-async def raise_revision(tx: Transaction, namespace_id: str, feeder: Feeder) -> None:
+async def raise_revision(tx: Transaction, namespace_id: str, feeder: TokenFeeder) -> None:
     """The data plane hears of it, also when nobody waits for the answer any more."""
     await namespaces.change(tx, namespace_id, {})
-    tx.afterwards(lambda: feeder.changed(namespace_id))
+    tx.afterwards(lambda: feeder.enqueue(namespace_id))

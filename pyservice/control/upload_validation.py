@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from pyservice.control.name_rules import refuse
+from pyservice.control.name_rules import require_valid
 from pyservice.errors import FieldProblem, field_problem
 from pyservice.runtime.archive_rules import BadArchive, RootRules
 from pyservice.runtime.archives import Archive, SmallFiles
@@ -31,9 +31,9 @@ from pyservice.storage.objects import FILE_PATH_MAX_BYTES, Objects, Run, is_file
 ARCHIVE: Final = "archive"
 IMAGE: Final = "docker_image"
 BUNDLE: Final = "oci_bundle"
-Form = tuple[str, str, str | None]
+BuildForm = tuple[str, str, str | None]
 """Of a build: kind, compression, and which of several images."""
-TURN_S: Final = 0.05
+STEP_S: Final = 0.05
 """After so long somebody else's file has its turn."""
 _BATCH_BYTES: Final = 1 << 20
 _SMALL: Final[Mapping[str, tuple[str | None, int]]] = {
@@ -45,7 +45,7 @@ _SMALL: Final[Mapping[str, tuple[str | None, int]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CheckedContents:
     """What a good upload is: SHA-256 of files by path, and the kind of the picture."""
 
     digests: dict[str, bytes] = field(default_factory=dict)
@@ -56,47 +56,51 @@ async def check_contents(
     objects: Objects,
     run: Run,
     kind: str,
-    build: Form | None,
+    build: BuildForm | None,
     files: Sequence[Record],
     keys: Mapping[str, str],
-) -> Found:
+) -> CheckedContents:
     """Files are rows of `upload_files` whose objects are kept under `keys`; what takes long is done by `run`, in steps.
 
     Raises VALIDATION_FAILED, and FileNotFoundError when the objects are gone.
     """
     if kind == "site":
-        return Found()
+        return CheckedContents()
     (file,) = files
     key = keys[file.path]
     if build is None:
-        return Found(picture=await _picture(objects, run, file, key))
-    return Found(digests={file.path: await _build(objects, run, build, file, key)})
+        return CheckedContents(picture=await _picture(objects, run, file, key))
+    return CheckedContents(digests={file.path: await _build(objects, run, build, file, key)})
 
 
 async def _picture(objects: Objects, run: Run, file: Record, key: str) -> str:
     content = b"".join([block async for block in objects.read(key)])
     picture = await run(lambda: check_image(content))
     if picture is None:
-        refuse([field_problem(["path"], "invalid", "is not a whole png or jpeg picture")])
+        require_valid([field_problem(["path"], "invalid", "is not a whole png or jpeg picture")])
     elif picture.kind != kind_of_name(file.path):
-        refuse([field_problem(["path"], "invalid", f"does not say {picture.kind}, as the file is")])
+        require_valid(
+            [field_problem(["path"], "invalid", f"does not say {picture.kind}, as the file is")]
+        )
     assert picture is not None
     return picture.kind
 
 
-async def _build(objects: Objects, run: Run, form: Form, file: Record, key: str) -> bytes:
+async def _build(objects: Objects, run: Run, form: BuildForm, file: Record, key: str) -> bytes:
     """Its SHA-256. It is gone through while it is digested: it is read once."""
-    digest, problem = await _read_archive(objects, run, _Reading(*form, file.content_length), key)
+    digest, problem = await _read_archive(
+        objects, run, _ArchiveCheck(*form, file.content_length), key
+    )
     problems: list[FieldProblem] = [] if problem is None else [problem]
     if file.sha256 is not None and file.sha256 != digest:
         reason = f"is not that of what was uploaded, which is {digest.hex()}"
         problems.insert(0, field_problem(["image_file", "sha256"], "invalid", reason))
-    refuse(problems)
+    require_valid(problems)
     return digest
 
 
 async def _read_archive(
-    objects: Objects, run: Run, reading: _Reading, key: str
+    objects: Objects, run: Run, reading: _ArchiveCheck, key: str
 ) -> tuple[bytes, FieldProblem | None]:
     blocks: list[bytes] = []
     async for block in objects.read(key):
@@ -116,7 +120,7 @@ async def _read_archive(
     return reading.digest.digest(), problem
 
 
-class _Reading:
+class _ArchiveCheck:
     """A build and its digest, as far as they were read; what is bad is gone through no further."""
 
     def __init__(self, kind: str, compression: str, image_tag: str | None, length: int) -> None:
@@ -174,7 +178,7 @@ async def _done(run: Run, steps: Iterator[None]) -> None:
 
 def _advance(steps: Iterator[None]) -> bool:
     """Whether there are more after so long."""
-    until = time.perf_counter() + TURN_S
+    until = time.perf_counter() + STEP_S
     return any(time.perf_counter() >= until for _ in steps)
 
 

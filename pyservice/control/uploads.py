@@ -19,12 +19,12 @@ from google.protobuf.message import Message
 from pyservice.calls import Caller
 from pyservice.control import authorization
 from pyservice.control.authorization import scope_of
-from pyservice.control.fair_thread_pool import FairPlaces, FairThreads
+from pyservice.control.fair_thread_pool import FairPermits, FairThreadPool
 from pyservice.control.games import game_topic, group_topic
-from pyservice.control.idempotent_changes import Changes
-from pyservice.control.retrying_job import GoingOn
+from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import now_ms
-from pyservice.control.upload_validation import Found, check_contents
+from pyservice.control.upload_validation import CheckedContents, check_contents
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import remembered_pb2
@@ -50,9 +50,9 @@ Find = Callable[[Transaction], Awaitable[Record]]
 
 PICTURES: Final = frozenset({"avatar", "banner", "logo"})
 _SHOWN_ON_GAME: Final = frozenset({"banner", "logo"})
-LEFT_AFTER_MS: Final = 24 * 3_600_000
-TIDY_EVERY_S: Final = 3_600.0
-_RETRIES_S: Final = (60.0, TIDY_EVERY_S)
+ABANDONED_AFTER_MS: Final = 24 * 3_600_000
+CLEANUP_INTERVAL_S: Final = 3_600.0
+_RETRIES_S: Final = (60.0, CLEANUP_INTERVAL_S)
 _PORTION: Final = 100
 _SIGNED_AT_ONCE: Final = 100
 _REMEMBERED_MAX: Final = 1024
@@ -71,19 +71,19 @@ def part_bytes(content_length: int, is_multipart: bool) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Preparation(Generic[Answer]):
+class UploadPlan(Generic[Answer]):
     """What a noun says of an upload that is asked for."""
 
     kind: str
     display_name: str
     find_game: Find
     files: Sequence[NewFile]
-    judge: Callable[[], None]
+    check_request: Callable[[], None]
     """Raises what is wrong with the request; a repetition under its key is not judged again."""
     make: Callable[[Transaction, str, str, int], Awaitable[Answer]]
     """Adds what is to become of the upload: gets ids of game and upload and the time, and answers without addresses."""
     answer_type: type[Answer]
-    address: Callable[[Answer, list[pb.PresignedRequest]], None]
+    set_urls: Callable[[Answer, list[pb.PresignedRequest]], None]
     """Puts into the answer where to PUT the files."""
 
 
@@ -94,13 +94,13 @@ def _parts(files: Sequence[NewFile]) -> Iterator[tuple[NewFile, Part]]:
             yield file, part
 
 
-class Uploading:
+class UploadLifecycle:
     """Prepares, completes and removes uploads."""
 
     def __init__(
         self,
         database: Database,
-        changes: Changes,
+        changes: IdempotentChanges,
         topics: Topics,
         objects: Objects,
         clock_ms: Callable[[], int] = now_ms,
@@ -110,11 +110,11 @@ class Uploading:
         self._topics = topics
         self._objects = objects
         self._now_ms = clock_ms
-        self._checks: dict[str, asyncio.Task[Found]] = {}
+        self._checks: dict[str, asyncio.Task[CheckedContents]] = {}
         self._removals: set[asyncio.Task[None]] = set()
-        self._threads = FairThreads()
-        self._places = FairPlaces()
-        self.going = GoingOn(
+        self._threads = FairThreadPool()
+        self._permits = FairPermits()
+        self.job = RetryingJob(
             "uploads",
             "uploads left behind not removed",
             pauses_s=_RETRIES_S,
@@ -123,7 +123,7 @@ class Uploading:
 
     # Prepare
 
-    async def prepare(self, caller: Caller, request: Any, wanted: Preparation[Answer]) -> Answer:
+    async def prepare(self, caller: Caller, request: Any, wanted: UploadPlan[Answer]) -> Answer:
         """Adds an upload, and what is made of it, and tells where to PUT its files.
 
         Ids alone are remembered: a repetition gets addresses of the same upload that are good from then on, while the
@@ -132,7 +132,7 @@ class Uploading:
 
         async def change(tx: Transaction) -> remembered_pb2.PreparedUpload:
             game = await wanted.find_game(tx)
-            wanted.judge()
+            wanted.check_request()
             for _, part in _parts(wanted.files):
                 self._objects.refuse_too_long(part.content_length)
             upload_id, now = str(uuid4()), self._now_ms()
@@ -151,11 +151,11 @@ class Uploading:
                     "UPLOAD_NOT_FOUND", "What this key prepared is gone. Use another key."
                 )
 
-        kept = await self._changes.make(
+        kept = await self._changes.apply(
             caller, request, remembered_pb2.PreparedUpload, change, again
         )
         answer = wanted.answer_type.FromString(kept.answer)
-        wanted.address(answer, await self._requests(wanted.kind, kept.upload_id, wanted.files))
+        wanted.set_urls(answer, await self._requests(wanted.kind, kept.upload_id, wanted.files))
         return answer
 
     async def _requests(
@@ -211,9 +211,9 @@ class Uploading:
             tx.afterwards(lambda: self._forget(row.upload_id))
             return answer_type()
 
-        return await self._changes.make(caller, request, answer_type, change)
+        return await self._changes.apply(caller, request, answer_type, change)
 
-    async def _checked(self, row: Record) -> Found:
+    async def _checked(self, row: Record) -> CheckedContents:
         """One check of an upload at a time. It goes on when nobody waits any more, and is remembered for a repetition:
         the largest builds take longer than a request may.
         """
@@ -229,13 +229,13 @@ class Uploading:
     def _forget(self, upload_id: str) -> None:
         self._checks.pop(upload_id, None)
 
-    def _forget_failed(self, upload_id: str, task: asyncio.Task[Found]) -> None:
+    def _forget_failed(self, upload_id: str, task: asyncio.Task[CheckedContents]) -> None:
         if (task.cancelled() or task.exception() is not None) and (
             self._checks.get(upload_id) is task
         ):
             del self._checks[upload_id]
 
-    async def _check(self, row: Record) -> Found:
+    async def _check(self, row: Record) -> CheckedContents:
         async with self._database.read() as tx:
             files = await uploads.files_of(tx, row.upload_id)
             build = await uploads.build_form(tx, row.upload_id)
@@ -247,7 +247,7 @@ class Uploading:
         try:
             await self._objects.complete(prepared)
             run = functools.partial(self._threads.run, row.group_id)
-            place = self._places.place(row.group_id) if build else contextlib.nullcontext()
+            place = self._permits.permit(row.group_id) if build else contextlib.nullcontext()
             async with place:
                 return await check_contents(self._objects, run, row.kind, build, files, keys)
         except ServiceError as error:
@@ -262,11 +262,11 @@ class Uploading:
 
     # What is left behind
 
-    def removal(self, upload_id: str) -> asyncio.Task[None]:
+    def start_removal(self, upload_id: str) -> asyncio.Task[None]:
         """Begins to remove it, and goes on when nobody waits. What fails is left for the next tidying."""
 
         async def remove() -> None:
-            await self.going.attempt(lambda: self.remove(upload_id), upload_id=upload_id)
+            await self.job.attempt(lambda: self.remove(upload_id), upload_id=upload_id)
 
         task = asyncio.create_task(remove(), name="removal of an upload")
         self._removals.add(task)
@@ -282,11 +282,11 @@ class Uploading:
         async with self._database.write() as tx:
             await uploads.remove(tx, upload_id)
 
-    async def tidy(self) -> int:
+    async def remove_abandoned(self) -> int:
         """Removes what was left behind for a day; how many uploads. One that cannot be removed keeps no other from it:
         it is told, and left for the next tidying.
         """
-        before_ms, count, passed = self._now_ms() - LEFT_AFTER_MS, 0, ""
+        before_ms, count, passed = self._now_ms() - ABANDONED_AFTER_MS, 0, ""
         while True:
             async with self._database.read() as tx:
                 left = await uploads.left_behind(tx, before_ms, passed, _PORTION)
@@ -296,26 +296,26 @@ class Uploading:
                     continue
                 self._checks.pop(upload_id, None)
                 removing = functools.partial(self.remove, upload_id)
-                if await self.going.attempt(removing, upload_id=upload_id) is None:
+                if await self.job.attempt(removing, upload_id=upload_id) is None:
                     count += 1
             if len(left) < _PORTION:
                 return count
             passed = left[-1]
 
-    async def keep_tidy(self) -> None:
+    async def run_cleanup(self) -> None:
         """Tidies up for ever: uploads by their records, and objects that no record has, whatever becomes of the
         other.
         """
 
         async def remove() -> None:
-            _tell(await self.tidy())
+            _log_removed(await self.remove_abandoned())
 
         async def sweep() -> None:
-            _tell(await self._objects.sweep(LEFT_AFTER_MS / 1000))
+            _log_removed(await self._objects.sweep(ABANDONED_AFTER_MS / 1000))
 
         async with asyncio.TaskGroup() as group:
             for step in (remove, sweep):
-                group.create_task(self.going.for_ever(step, every_s=TIDY_EVERY_S))
+                group.create_task(self.job.repeat_forever(step, every_s=CLEANUP_INTERVAL_S))
 
     async def stop(self) -> None:
         """Ends what is running: whoever completes again begins anew, and what is to be removed is found again."""
@@ -326,15 +326,15 @@ class Uploading:
         await asyncio.to_thread(self._threads.close)
 
 
-def _tell(count: int) -> None:
+def _log_removed(count: int) -> None:
     if count:
         _log.info("uploads left behind removed", count=count)
 
 
-class Uploads:
+class UploadOperations:
     """The operations on uploads."""
 
-    def __init__(self, uploading: Uploading) -> None:
+    def __init__(self, uploading: UploadLifecycle) -> None:
         self._uploading = uploading
 
     async def complete(
@@ -347,7 +347,7 @@ class Uploads:
             if (
                 row is None
                 or row.kind == uploads.GONE
-                or not authorization.covers(scope_of(caller), row.game_id, row.group_id)
+                or not authorization.scope_covers(scope_of(caller), row.game_id, row.group_id)
             ):
                 raise ServiceError("UPLOAD_NOT_FOUND")
             return row

@@ -16,14 +16,14 @@ from pyservice.control.authorization import scope_of
 from pyservice.control.configuration_encoding import encode, json_of, version_answer
 from pyservice.control.configuration_validation import (
     Completeness,
-    Context,
+    ValidationContext,
+    configuration_problems,
     image_ids,
-    problems_of,
     site_ids,
 )
 from pyservice.control.games import game_topic, group_topic
-from pyservice.control.idempotent_changes import Changes
-from pyservice.control.name_rules import display_name_problems, refuse, told
+from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.name_rules import display_name_problems, problem_messages, require_valid
 from pyservice.control.resource_summaries import version_summary
 from pyservice.control.timestamps import now_ms, rfc3339
 from pyservice.errors import FieldProblem, ServiceError
@@ -53,10 +53,10 @@ class Judge(Protocol):
 
     def __call__(
         self, builds: Mapping[str, Completeness], sites: Mapping[str, Completeness]
-    ) -> Context: ...
+    ) -> ValidationContext: ...
 
 
-class Uploaded(Protocol):
+class UploadStatus(Protocol):
     """Which builds and sites of a game there are, of those asked for."""
 
     async def builds(
@@ -67,16 +67,16 @@ class Uploaded(Protocol):
     ) -> dict[str, Completeness]: ...
 
 
-class Versions:
+class VersionOperations:
     """The operations on versions."""
 
     def __init__(
         self,
         database: Database,
-        changes: Changes,
+        changes: IdempotentChanges,
         ids: RecordIds,
         topics: Topics,
-        uploaded: Uploaded,
+        uploaded: UploadStatus,
         judge: Judge,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
@@ -94,8 +94,8 @@ class Versions:
         """Decisions 8.1. Raises GAME_NOT_FOUND, VALIDATION_FAILED."""
 
         async def change(tx: Transaction) -> pb.CreateVersionResponse:
-            game = await authorization.game(tx, caller, request.game_id)
-            refuse(await self._problems(tx, game.game_id, request))
+            game = await authorization.find_game(tx, caller, request.game_id)
+            require_valid(await self._problems(tx, game.game_id, request))
             version_id = self._ids.new()
             await games.add_version(
                 tx,
@@ -112,16 +112,16 @@ class Versions:
             tx.afterwards(lambda: self._topics.bump(*topics))
             return pb.CreateVersionResponse(version_id=version_id)
 
-        return await self._changes.make(caller, request, pb.CreateVersionResponse, change)
+        return await self._changes.apply(caller, request, pb.CreateVersionResponse, change)
 
     async def validate(
         self, request: pb.ValidateVersionRequest, caller: Caller
     ) -> pb.ValidateVersionResponse:
         """Decisions 8.1. Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
-            game = await authorization.game(tx, caller, request.game_id)
+            game = await authorization.find_game(tx, caller, request.game_id)
             problems = await self._problems(tx, game.game_id, request)
-        return pb.ValidateVersionResponse(errors=told(problems))
+        return pb.ValidateVersionResponse(errors=problem_messages(problems))
 
     async def reserve_name(
         self, request: pb.ReserveVersionNameRequest, caller: Caller
@@ -129,7 +129,7 @@ class Versions:
         """Decisions 8.1: never twice the same, and none that a version has. Raises GAME_NOT_FOUND."""
 
         async def change(tx: Transaction) -> pb.ReserveVersionNameResponse:
-            game_id = (await authorization.game(tx, caller, request.game_id)).game_id
+            game_id = (await authorization.find_game(tx, caller, request.game_id)).game_id
             # First: nobody reserves one of the game beside us.
             reserved = (await games.lock(tx, game_id)).reserved_version_names
             names = [_numbered(reserved + 1 + number) for number in range(_NAMES_AT_ONCE)]
@@ -142,7 +142,7 @@ class Versions:
 
         while True:
             try:
-                return await self._changes.make(
+                return await self._changes.apply(
                     caller, request, pb.ReserveVersionNameResponse, change
                 )
             except _AllTaken as found:
@@ -154,8 +154,10 @@ class Versions:
         """Contract games.versions.getGameVersionById. Raises GAME_NOT_FOUND, VERSION_NOT_FOUND."""
         async with self._database.look() as tx:
             row = await games.find_version_with_game(tx, request.game_id, request.version_id)
-            if row is None or not authorization.covers(scope_of(caller), row.game_id, row.group_id):
-                await authorization.game(tx, caller, request.game_id)
+            if row is None or not authorization.scope_covers(
+                scope_of(caller), row.game_id, row.group_id
+            ):
+                await authorization.find_game(tx, caller, request.game_id)
                 raise ServiceError("VERSION_NOT_FOUND")
         return version_answer(
             row.config,
@@ -170,7 +172,7 @@ class Versions:
     ) -> pb.ListVersionsResponse:
         """Decisions 8.1. Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
-            game = await authorization.game(tx, caller, request.game_id)
+            game = await authorization.find_game(tx, caller, request.game_id)
             rows = await games.versions_of(tx, game.game_id)
         return pb.ListVersionsResponse(versions=[version_summary(row) for row in rows])
 
@@ -179,7 +181,7 @@ class Versions:
         sites = await self._uploaded.sites(tx, game_id, site_ids(request.config))
         return [
             *display_name_problems(request.display_name, "display_name"),
-            *problems_of(request.config, self._judge(builds, sites)),
+            *configuration_problems(request.config, self._judge(builds, sites)),
         ]
 
 
@@ -188,17 +190,17 @@ def _numbered(reserved: int) -> str:
     return f"0.0.{reserved + 1}"
 
 
-class StoredUploads:
+class StoredUploadStatus:
     """What the records say of ids in a configuration."""
 
     async def builds(self, tx: Transaction, game_id: str, ids: set[str]) -> dict[str, Completeness]:
         """Those that are builds of the game."""
-        return _told(await builds.completeness(tx, game_id, ids))
+        return _completeness(await builds.completeness(tx, game_id, ids))
 
     async def sites(self, tx: Transaction, game_id: str, ids: set[str]) -> dict[str, Completeness]:
         """Those that are sites of the game."""
-        return _told(await sites.completeness(tx, game_id, ids))
+        return _completeness(await sites.completeness(tx, game_id, ids))
 
 
-def _told(found: dict[str, bool]) -> dict[str, Completeness]:
+def _completeness(found: dict[str, bool]) -> dict[str, Completeness]:
     return {one: "complete" if is_complete else "incomplete" for one, is_complete in found.items()}

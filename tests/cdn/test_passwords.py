@@ -15,7 +15,7 @@ import pytest
 
 from pyservice.cdn.credentials import Busy, Credentials, Source, TooOften
 from pyservice.cdn.sites import Site
-from pyservice.control.namespace_access import ROUNDS
+from pyservice.control.namespace_access import BCRYPT_ROUNDS
 from tests.cdn.arena import FILES, SCRIPT, Browser, make_site
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Wire
@@ -237,9 +237,9 @@ async def test_a_wrong_user_costs_as_much_as_a_wrong_password_whatever_the_hashe
     async def costs(users: dict[str, bytes], names: Iterable[str]) -> set[int]:
         return {await cost_of(users, name, "wrong") for name in names}
 
-    usual, mixed = costing(ROUNDS), costing(4, 9, 12)
-    assert await costs(usual, [*usual, "nobody"]) == {2**ROUNDS}
-    assert await costs({}, ["nobody"]) == {2**ROUNDS}
+    usual, mixed = costing(BCRYPT_ROUNDS), costing(4, 9, 12)
+    assert await costs(usual, [*usual, "nobody"]) == {2**BCRYPT_ROUNDS}
+    assert await costs({}, ["nobody"]) == {2**BCRYPT_ROUNDS}
     assert await costs(mixed, [*mixed, "nobody"]) == {2**12}
     assert await cost_of(mixed, "user-4", "right") == 2**4
     checker.close()

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 from hypothesis import strategies as st
 
-from pyservice.control.configuration_validation import Context
+from pyservice.control.configuration_validation import ValidationContext
 from pyservice.edge import codec
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
 from pyservice.schema.methods import METHODS
@@ -19,7 +19,7 @@ SITE_ID = "0192f000-0000-7000-8000-0000000000e1"
 CREATE = METHODS["hosting.v1.Versions.CreateVersion"]
 PATH = {"game_id": "arena"}
 
-CONTEXT = Context(
+CONTEXT = ValidationContext(
     player_limit_max=256,
     regions=("local", "eu-1", "us-1"),
     tiers=("basic-1d1", "basic-4d1"),

@@ -16,9 +16,9 @@ from sqlalchemy import update
 from pyservice.app.planes import DataPlaneClient
 from pyservice.control import feeder
 from pyservice.control.configuration_encoding import encode
-from pyservice.control.feed_messages import Composer
+from pyservice.control.feed_messages import FeedComposer
 from pyservice.control.feeder import Feeder
-from pyservice.control.resource_summaries import Links
+from pyservice.control.resource_summaries import PublicUrls
 from pyservice.control.timestamps import now_ms
 from pyservice.dataplane.configuration_feed import ConfigurationFeed
 from pyservice.dataplane.feed_files import FeedFiles
@@ -207,8 +207,12 @@ class Fed:
         self._running: asyncio.Task[None] | None = None
 
     def new_feeder(self, epoch: int = EPOCH) -> Feeder:
-        links = Links("http://cdn.invalid", None, "http://hub.invalid", None, lambda upload: upload)
-        return Feeder(self.source.database, Composer(epoch, links), DataPlaneClient(self._client))
+        links = PublicUrls(
+            "http://cdn.invalid", None, "http://hub.invalid", None, lambda upload: upload
+        )
+        return Feeder(
+            self.source.database, FeedComposer(epoch, links), DataPlaneClient(self._client)
+        )
 
     def run(self) -> None:
         self._running = asyncio.create_task(self.feeder.run())
@@ -230,18 +234,20 @@ class Fed:
         await self.end()
         await self._client.close()
 
-    async def settled(self, namespace_id: str, version_id: str | None = None) -> None:
+    async def enqueue_and_confirm(self, namespace_id: str, version_id: str | None = None) -> None:
         """What a caller is told who waits longer than the second of the product: a machine with other work may take
         that for itself.
         """
-        await self.feeder.settled(namespace_id, version_id=version_id, wait_s=PATIENCE_S)
+        await self.feeder.enqueue_and_confirm(
+            namespace_id, version_id=version_id, wait_s=PATIENCE_S
+        )
 
     async def checked(self, namespace_id: str, version_id: str) -> None:
         """The same of a check, which asks nobody before the feeder is connected."""
         await self.is_connected()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(feeder, "_CHECK_S", PATIENCE_S)
-            await self.feeder.check(namespace_id, version_id)
+            patch.setattr(feeder, "_CHECK_TIMEOUT_S", PATIENCE_S)
+            await self.feeder.check_version(namespace_id, version_id)
 
     async def is_connected(self) -> None:
         """Returns when the feeder has compared what is held with the records."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pyservice.control.batching import BYTES_AT_ONCE, Batches
+from pyservice.control.batching import BYTES_AT_ONCE, Batcher
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ class Work:
 
 async def test_items_go_together_in_order_up_to_a_count() -> None:
     work = Work()
-    batches = Batches(work)
+    batches = Batcher(work)
     results = await asyncio.gather(*(batches.add(number) for number in range(150)))
     assert results == [2 * number for number in range(150)]
     assert work.batches == [list(range(64)), list(range(64, 128)), list(range(128, 150))]
@@ -43,7 +43,7 @@ async def test_items_go_together_in_order_up_to_a_count() -> None:
 async def test_a_batch_ends_before_it_has_too_many_bytes_and_one_item_always_goes() -> None:
     work = Work()
     work.go_on.clear()
-    batches = Batches(work, size_of=lambda item: item)
+    batches = Batcher(work, size_of=lambda item: item)
     half = BYTES_AT_ONCE // 2
     sizes = [1, half, half, half + 1, 9 * BYTES_AT_ONCE, half, half, 1]
     adding = asyncio.gather(*(batches.add(size) for size in sizes))
@@ -63,7 +63,7 @@ async def test_a_batch_ends_before_it_has_too_many_bytes_and_one_item_always_goe
 @pytest.mark.parametrize("is_of_one", [True, False])
 async def test_a_failure_is_everybodys_unless_it_may_be_of_one(is_of_one: bool) -> None:
     work = Work()
-    batches = Batches(work, is_of_one=lambda error: is_of_one and isinstance(error, Poisoned))
+    batches = Batcher(work, is_of_one=lambda error: is_of_one and isinstance(error, Poisoned))
     adding = (batches.add(number) for number in (1, -1, 2))
     results = await asyncio.gather(*adding, return_exceptions=True)
     assert isinstance(results[1], Poisoned)
@@ -78,7 +78,7 @@ async def test_a_failure_is_everybodys_unless_it_may_be_of_one(is_of_one: bool) 
 async def test_what_nobody_waits_for_any_more_is_not_done() -> None:
     work = Work()
     work.go_on.clear()
-    batches = Batches(work)
+    batches = Batcher(work)
     adding = [asyncio.create_task(batches.add(number)) for number in range(4)]
     await asyncio.sleep(0)
     late = [asyncio.create_task(batches.add(number)) for number in range(4, 7)]

@@ -73,7 +73,7 @@ async def test_the_lease_of_a_server_that_is_made_meanwhile_stays(tmp_path: Path
         await migrate(database, is_allowed=True)
         runs = ServerRuns(database, data_plane, lambda: None)
         making = contextlib.ExitStack()
-        making.enter_context(runs.being_made(NEW))
+        making.enter_context(runs.creating(NEW))
         work = asyncio.create_task(runs.run(Runs(making)))
         await asyncio.wait_for(data_plane.has_ended.wait(), PATIENCE_S)
         work.cancel()

@@ -74,7 +74,7 @@ async def test_one_whose_folder_cannot_be_read_holds_up_no_other(desk: Desk, pla
         assert await ended(desk, stopped) == "destroyed"
         assert await ended(desk, lost) == "failed"
         assert not (await desk.record(broken)).HasField("destroyed_at")
-        assert desk.runs.going.unforeseen > 0
+        assert desk.runs.job.unexpected_errors > 0
         # It is tried again, soon.
         spec.unlink()
         assert (await place.ear.end(broken)).reason == "lost"

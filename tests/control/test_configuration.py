@@ -16,7 +16,7 @@ from pyservice.control.configuration_encoding import (
     to_feed,
     version_answer,
 )
-from pyservice.control.configuration_validation import problems_of
+from pyservice.control.configuration_validation import configuration_problems
 from pyservice.dataplane import feed_validation
 from pyservice.dataplane.feed_validation import OperatorLimits
 from pyservice.dataplane.namespace_index import NamespaceIndex
@@ -220,7 +220,7 @@ def test_an_empty_part_of_a_mode_is_fed_where_it_replaces_another() -> None:
 
 def test_captcha_without_a_provider_is_not_fed() -> None:
     document = {"matchmaker": {"captcha": {"requests_before_reverify": 1, "verification_ttl": 1}}}
-    assert not problems_of(read(document), CONTEXT)
+    assert not configuration_problems(read(document), CONTEXT)
     assert not to_feed(read(document)).HasField("captcha")
 
 
@@ -236,7 +236,7 @@ _LIMITS = OperatorLimits(
 @example(EVERYTHING)
 def test_what_the_control_plane_accepts_the_data_plane_accepts_and_resolves(document: Any) -> None:
     config = read(document)
-    assert problems_of(config, CONTEXT) == []
+    assert configuration_problems(config, CONTEXT) == []
     namespace = configuration()
     namespace.versions[0].matchmaker.CopyFrom(to_feed(config))
     refused = feed_validation.configuration_problems(namespace, _LIMITS, NamespaceIndex())

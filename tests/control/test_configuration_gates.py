@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyservice.control.configuration_encoding import to_feed
-from pyservice.control.configuration_validation import problems_of
+from pyservice.control.configuration_validation import configuration_problems
 from pyservice.dataplane import feed_validation
 from pyservice.dataplane.feed_validation import OperatorLimits
 from pyservice.dataplane.namespace_index import NamespaceIndex
@@ -28,7 +28,7 @@ Place = tuple[str | int, ...]
 
 
 def paths(document: Any, context: Any = CONTEXT) -> list[tuple[str, ...]]:
-    return [problem.path for problem in problems_of(read(document), context)]
+    return [problem.path for problem in configuration_problems(read(document), context)]
 
 
 def headers(count: int) -> dict[str, str]:
@@ -175,7 +175,7 @@ def test_a_verification_that_is_accepted_here_is_accepted_by_the_data_plane(
     find.enabled = True
     find.verification.url = url
     find.verification.headers.entries.update(headers)
-    if problems_of(config, CONTEXT):
+    if configuration_problems(config, CONTEXT):
         return
     namespace = configuration()
     namespace.versions[0].matchmaker.CopyFrom(to_feed(config))

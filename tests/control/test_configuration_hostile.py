@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from pyservice.control.configuration_encoding import to_feed
-from pyservice.control.configuration_validation import image_ids, problems_of
+from pyservice.control.configuration_validation import configuration_problems, image_ids
 from pyservice.edge import codec
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
@@ -104,7 +104,7 @@ def cpu_s(body: bytes) -> float:
     try:
         refuse_invalid(METHOD, message, unread)
         image_ids(message.config)
-        problems = problems_of(message.config, CONTEXT)
+        problems = configuration_problems(message.config, CONTEXT)
     except ServiceError as refused:
         problems = list(refused.errors)
     answer = orjson.dumps([list(problem) for problem in problems])
@@ -142,7 +142,7 @@ def test_the_largest_good_configuration_is_judged_and_fed_in_linear_time() -> No
         message, unread = _decode(body, b"", {"game_id": "arena"})
         refuse_invalid(METHOD, message, unread)
         assert isinstance(message, pb.ValidateVersionRequest)
-        assert problems_of(message.config, CONTEXT) == []
+        assert configuration_problems(message.config, CONTEXT) == []
         assert len(to_feed(message.config).game_modes) == modes
         return time.process_time() - started
 

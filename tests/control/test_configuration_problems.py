@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pyservice.control.configuration_validation import (
+    configuration_problems,
     glob_problem,
     image_ids,
-    problems_of,
     site_ids,
 )
 from tests.control.configurations import (
@@ -39,7 +39,7 @@ Place = tuple[str | int, ...]
 
 
 def paths(document: Any, context: Any = CONTEXT) -> list[tuple[str, ...]]:
-    return [problem.path for problem in problems_of(read(document), context)]
+    return [problem.path for problem in configuration_problems(read(document), context)]
 
 
 def named(count: int, value: Any) -> dict[str, Any]:
@@ -249,7 +249,7 @@ def test_both_ends_of_too_many_idle_lobbies_are_told() -> None:
 
 def test_the_path_of_the_decisions_is_the_path_that_is_told() -> None:
     document = {"matchmaker": {"game_modes": {"duel": {"max_players": 257}}}}
-    (problem,) = problems_of(read(document), CONTEXT)
+    (problem,) = configuration_problems(read(document), CONTEXT)
     path = ("config", "matchmaker", "game_modes", "duel", "max_players", "too-high")
     assert problem.path == path
     assert problem.message == "config.matchmaker.game_modes.duel.max_players must be at most 256"

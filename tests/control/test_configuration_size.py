@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pyservice.control.configuration_encoding import to_feed
-from pyservice.control.configuration_validation import MATCHMAKER_BYTES_MAX, problems_of
+from pyservice.control.configuration_validation import MATCHMAKER_BYTES_MAX, configuration_problems
 from pyservice.dataplane import feed_validation
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
 from tests.control.configurations import CONTEXT
@@ -39,8 +39,8 @@ def test_both_planes_have_the_same_bound() -> None:
 
 
 def test_the_largest_is_taken_and_a_byte_more_is_not() -> None:
-    assert problems_of(config_of(MAX), CONTEXT) == []
-    [problem] = problems_of(config_of(MAX + 1), CONTEXT)
+    assert configuration_problems(config_of(MAX), CONTEXT) == []
+    [problem] = configuration_problems(config_of(MAX + 1), CONTEXT)
     assert list(problem.path) == ["config", "matchmaker", "too-long"]
     assert f"{MAX + 1:,} bytes" in problem.message
     assert f"at most {MAX:,}" in problem.message
@@ -52,7 +52,7 @@ def test_what_only_the_command_line_reads_does_not_count() -> None:
         for number in range(64):
             mode.docker.build_args.entries[f"A{number}"] = "a" * 1_000
     assert config.matchmaker.ByteSize() > 2 * MAX
-    assert problems_of(config, CONTEXT) == []
+    assert configuration_problems(config, CONTEXT) == []
 
 
 @pytest.mark.anyio

@@ -14,11 +14,11 @@ import pytest
 from sqlalchemy import delete, insert, select, text
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control.database_health import DatabaseWatch
-from pyservice.control.device_links import Devices, LinkKeys
-from pyservice.control.idempotent_changes import Changes
-from pyservice.control.resource_summaries import Links
-from pyservice.control.signing_keys import ControlKeys
+from pyservice.control.database_health import DatabaseHealthCheck
+from pyservice.control.device_links import DeviceLinkKeys, DeviceLinkOperations
+from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.resource_summaries import PublicUrls
+from pyservice.control.signing_keys import SigningKeyFile
 from pyservice.control.timestamps import now_ms
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
@@ -92,13 +92,13 @@ async def test_who_makes_a_link_notices_nothing_of_a_server_that_gave_up_droppin
 
     async def lock_out() -> None:
         # Each drops old ones at its first link, and then not for a while.
-        made = Devices(
+        made = DeviceLinkOperations(
             database,
-            Changes(database),
+            IdempotentChanges(database),
             RecordIds(),
             Topics(),
-            LinkKeys(ControlKeys.load_or_create(tmp_path)),
-            Links("http://127.0.0.1:1", None, "https://hub.example", None, str),
+            DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path)),
+            PublicUrls("http://127.0.0.1:1", None, "https://hub.example", None, str),
         )
         async with database.write() as tx:
             await tx.run(delete(device_links))
@@ -149,10 +149,10 @@ async def test_a_member_who_is_added_is_one_whatever_others_do_meanwhile(
 async def test_of_two_services_that_see_for_the_first_time_whether_they_can_write_neither_is_wrong(
     on_server: Database,
 ) -> None:
-    watch = DatabaseWatch(on_server)
+    watch = DatabaseHealthCheck(on_server)
     async with on_server.write() as tx:
         await numbers.add(tx, numbers.WRITTEN_MS, 1)
-        looking = asyncio.create_task(watch.look())
+        looking = asyncio.create_task(watch.check())
         await until_one_waits(on_server)
     await looking
     assert watch.problem == ""

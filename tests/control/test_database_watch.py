@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from pyservice.control import database_health
-from pyservice.control.database_health import DatabaseWatch
+from pyservice.control.database_health import DatabaseHealthCheck
 from pyservice.errors import ServiceError
 from pyservice.storage import numbers
 from pyservice.storage.database import Database, open_database
@@ -33,15 +33,15 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 LOG = "control/records.db-wal"
 
 
-async def look(watch: DatabaseWatch) -> str:
-    await watch.look()
+async def look(watch: DatabaseHealthCheck) -> str:
+    await watch.check()
     return watch.problem
 
 
-async def is_well(watch: DatabaseWatch) -> bool:
+async def is_well(watch: DatabaseHealthCheck) -> bool:
     """Whether a look finds nothing wrong, however long the disk of a busy machine takes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(database_health, "_PATIENCE_S", PATIENCE_S)
+        patch.setattr(database_health, "_TURN_TIMEOUT_S", PATIENCE_S)
         return await look(watch) == ""
 
 
@@ -68,7 +68,7 @@ async def migrated(url: str | None, folder: Path) -> Database:
 
 async def test_one_that_is_well_is_written_to_now_and_then(tmp_path: Path) -> None:
     database = await migrated(None, tmp_path)
-    watch = DatabaseWatch(database, write_s=3_600)
+    watch = DatabaseHealthCheck(database, write_s=3_600)
     assert await is_well(watch)
     with sqlite3.connect(tmp_path / "records.db") as other:
         [(first,)] = other.execute("SELECT value FROM service_state WHERE name = 'written_ms'")
@@ -81,7 +81,7 @@ async def test_one_that_is_well_is_written_to_now_and_then(tmp_path: Path) -> No
 
 async def test_a_server_that_stops_is_told_until_it_is_back(server: Server, tmp_path: Path) -> None:
     database = await migrated(server.url(), tmp_path)
-    watch = DatabaseWatch(database)
+    watch = DatabaseHealthCheck(database)
     assert await is_well(watch)
     await asyncio.to_thread(server.stop)
     assert await look(watch) == "does not answer: see the log"
@@ -89,7 +89,7 @@ async def test_a_server_that_stops_is_told_until_it_is_back(server: Server, tmp_
     async with asyncio.timeout(30):
         while await look(watch):
             await asyncio.sleep(0.01)
-    assert watch.going.unforeseen == 0
+    assert watch.job.unexpected_errors == 0
     await database.close()
 
 
@@ -97,7 +97,7 @@ async def test_a_database_that_somebody_else_keeps_writing_to_takes_no_changes(
     tmp_path: Path,
 ) -> None:
     database = await migrated(None, tmp_path)
-    watch = DatabaseWatch(database)
+    watch = DatabaseHealthCheck(database)
     other = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     assert await look(watch) == "is read and takes no changes: see the log"
@@ -119,7 +119,7 @@ async def test_one_whose_users_have_to_wait_for_each_other_is_well(
     kind: str, databases: Databases, tmp_path: Path
 ) -> None:
     database = await migrated(databases.url(kind), tmp_path)
-    watch = DatabaseWatch(database)
+    watch = DatabaseHealthCheck(database)
 
     async def use() -> None:
         # Some may be told that there are too many of them.
@@ -141,7 +141,7 @@ async def test_one_that_hangs_is_told_also_while_all_its_connections_are_in_use(
     server: Server, tmp_path: Path
 ) -> None:
     database = await migrated(server.url(), tmp_path)
-    watch = DatabaseWatch(database)
+    watch = DatabaseHealthCheck(database)
     is_over = asyncio.Event()
 
     async def use() -> None:
@@ -168,7 +168,7 @@ async def test_a_loss_is_a_warning_once_and_its_end_is_said_once(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     database = await migrated(server.url(), tmp_path)
-    watch = DatabaseWatch(database)
+    watch = DatabaseHealthCheck(database)
 
     def said() -> list[str]:
         """What the watch said of the database since the last time, each with its level."""
@@ -186,13 +186,13 @@ async def test_a_loss_is_a_warning_once_and_its_end_is_said_once(
     assert said() == []
     await asyncio.to_thread(server.stop)
     for _ in range(3):
-        await watch.look()
+        await watch.check()
     assert said() == ["warning: database is not well"]
     await asyncio.to_thread(server.start)
     async with asyncio.timeout(PATIENCE_S):
         while await look(watch):
             await asyncio.sleep(POLL_S)
-    await watch.look()
+    await watch.check()
     assert said() == ["info: database is well again"]
     await database.close()
 

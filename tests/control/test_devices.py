@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import delete, func, select
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control.device_links import LIVES_MS, Devices, LinkKeys
-from pyservice.control.idempotent_changes import Changes
-from pyservice.control.resource_summaries import Links
-from pyservice.control.signing_keys import ControlKeys
+from pyservice.control.device_links import LINK_LIFETIME_MS, DeviceLinkKeys, DeviceLinkOperations
+from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.resource_summaries import PublicUrls
+from pyservice.control.signing_keys import SigningKeyFile
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
@@ -175,20 +175,20 @@ async def test_a_link_ends_after_ten_minutes_and_is_forgotten_a_day_later(
     # Long ago: what others have in the same records is not over by it.
     clock = [1_000_000_000_000]
     topics, ids = Topics(), RecordIds()
-    made = Devices(
+    made = DeviceLinkOperations(
         database,
-        Changes(database),
+        IdempotentChanges(database),
         ids,
         topics,
-        LinkKeys(ControlKeys.load_or_create(tmp_path)),
-        Links("http://127.0.0.1:1", None, "https://hub.example", None, str),
+        DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path)),
+        PublicUrls("http://127.0.0.1:1", None, "https://hub.example", None, str),
         lambda: clock[0],
     )
     call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1")
     caller = Caller(TokenKind.TOKENLESS, b"", b"", call.address, call)
     link = await made.prepare(pb.PrepareDeviceLinkRequest(), caller)
     request = pb.GetDeviceLinkRequest(device_link_token=link.device_link_token)
-    clock[0] += LIVES_MS - 1
+    clock[0] += LINK_LIFETIME_MS - 1
     assert isinstance(await made.get(request, caller), pb.GetDeviceLinkResponse)
     clock[0] += 1
     with pytest.raises(ServiceError) as caught:
@@ -205,14 +205,14 @@ async def test_links_and_answers_that_anybody_can_make_are_bounded(
 ) -> None:
     database, kept, now_ms = records.database, 200, 4_000_000_000_000
     topics, ids = Topics(), RecordIds()
-    changes = Changes(database)
-    made = Devices(
+    changes = IdempotentChanges(database)
+    made = DeviceLinkOperations(
         database,
         changes,
         ids,
         topics,
-        LinkKeys(ControlKeys.load_or_create(tmp_path)),
-        Links("http://127.0.0.1:1", None, "https://hub.example", None, str),
+        DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path)),
+        PublicUrls("http://127.0.0.1:1", None, "https://hub.example", None, str),
         lambda: now_ms,
         kept,
     )
@@ -225,7 +225,7 @@ async def test_links_and_answers_that_anybody_can_make_are_bounded(
     owner = Caller(
         TokenKind.CLOUD, b"", b"", uuid4().bytes, Call("0" * 32, b"", idempotency_key="k")
     )
-    remembered = await changes.make(
+    remembered = await changes.apply(
         owner, pb.GetDeviceLinkRequest(), pb.GetDeviceLinkResponse, _same
     )
     first = await made.prepare(pb.PrepareDeviceLinkRequest(), caller(0))
@@ -252,7 +252,7 @@ async def test_links_and_answers_that_anybody_can_make_are_bounded(
     assert kept <= waiting.number <= most
     assert answered.number <= most
     assert None not in newest
-    again = await changes.make(owner, pb.GetDeviceLinkRequest(), pb.GetDeviceLinkResponse, _other)
+    again = await changes.apply(owner, pb.GetDeviceLinkRequest(), pb.GetDeviceLinkResponse, _other)
     assert again == remembered
     # A repetition whose link went makes a new one.
     async with database.write() as tx:
@@ -273,13 +273,13 @@ async def test_of_many_who_make_links_at_once_one_drops_what_is_too_much(
         return await forget(database, kept, most)
 
     monkeypatch.setattr(links, "forget_uncompleted_beyond", noted)
-    made = Devices(
+    made = DeviceLinkOperations(
         records.database,
-        Changes(records.database),
+        IdempotentChanges(records.database),
         RecordIds(),
         Topics(),
-        LinkKeys(ControlKeys.load_or_create(tmp_path)),
-        Links("http://127.0.0.1:1", None, "https://hub.example", None, str),
+        DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path)),
+        PublicUrls("http://127.0.0.1:1", None, "https://hub.example", None, str),
         lambda: 4_000_000_000_000,
         kept_max=5_000,
     )
@@ -305,14 +305,18 @@ async def _other(_: Transaction) -> pb.GetDeviceLinkResponse:
     return pb.GetDeviceLinkResponse(cloud_token="other")
 
 
-def later(full_service: FullService, records: Records, now_ms: int) -> tuple[Devices, LinkKeys]:
+def later(
+    full_service: FullService, records: Records, now_ms: int
+) -> tuple[DeviceLinkOperations, DeviceLinkKeys]:
     """The service's links, looked at with its own keys when it is so late."""
-    keys = LinkKeys(ControlKeys.load_or_create(full_service.data_dir / "control"))
+    keys = DeviceLinkKeys(SigningKeyFile.load_or_create(full_service.data_dir / "control"))
     database, hub = (
         records.database,
-        Links("http://127.0.0.1:1", None, "https://h.example", None, str),
+        PublicUrls("http://127.0.0.1:1", None, "https://h.example", None, str),
     )
-    made = Devices(database, Changes(database), RecordIds(), Topics(), keys, hub, lambda: now_ms)
+    made = DeviceLinkOperations(
+        database, IdempotentChanges(database), RecordIds(), Topics(), keys, hub, lambda: now_ms
+    )
     return made, keys
 
 
@@ -334,7 +338,7 @@ async def test_when_its_link_has_ended_nobody_can_make_the_token_of_a_device_aga
     # Until then it takes both, what the records have and the key.
     for ended_ms in (row.expires_ms - 1, row.expires_ms):
         made, keys = later(full_service, records, ended_ms)
-        await made.tidy()
+        await made.delete_expired()
         row = await row_of(records, link)
         kept = [b"", row.token_secret or b""]
         can = {keys.device_token(row.device_link_id, secret, row.key_number) for secret in kept}
@@ -346,7 +350,7 @@ async def test_when_its_link_has_ended_nobody_can_make_the_token_of_a_device_aga
 
 
 async def test_two_devices_of_one_link_key_have_nothing_in_common(tmp_path: Path) -> None:
-    keys, link_id = LinkKeys(ControlKeys.load_or_create(tmp_path)), str(uuid4())
+    keys, link_id = DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path)), str(uuid4())
     made = [keys.device_token(link_id, bytes([number]) * 32, keys.current) for number in (1, 2, 1)]
     assert made[0] == made[2] != made[1]
 
@@ -387,17 +391,17 @@ async def test_a_service_that_was_away_when_a_link_ended_forgets_its_secret_when
 
 async def test_links_of_before_a_rotation_go_on_and_last_no_longer(tmp_path: Path) -> None:
     now = [5_000_000]
-    control = ControlKeys.load_or_create(tmp_path, lambda: now[0])
-    keys, link_id = LinkKeys(control), str(uuid4())
-    old = keys.link_token(link_id, now[0] + LIVES_MS, 1)
+    control = SigningKeyFile.load_or_create(tmp_path, lambda: now[0])
+    keys, link_id = DeviceLinkKeys(control), str(uuid4())
+    old = keys.link_token(link_id, now[0] + LINK_LIFETIME_MS, 1)
     device = keys.device_token(link_id, b"secret", 1)
     await control.rotate(drop_unused=False)
     assert keys.current == 2
-    assert keys.link_token(link_id, now[0] + LIVES_MS, 1) == old
-    assert keys.read(old) == (link_id, now[0] + LIVES_MS)
+    assert keys.link_token(link_id, now[0] + LINK_LIFETIME_MS, 1) == old
+    assert keys.read(old) == (link_id, now[0] + LINK_LIFETIME_MS)
     assert keys.device_token(link_id, b"secret", 1) == device
     # What somebody makes with the old key does not outlast what the service made with it.
-    forged = keys.link_token(link_id, now[0] + 2 * LIVES_MS, 1)
+    forged = keys.link_token(link_id, now[0] + 2 * LINK_LIFETIME_MS, 1)
     with pytest.raises(ServiceError, match="device_link_token"):
         keys.read(forged)
     now[0] += 24 * 3_600_000

@@ -13,10 +13,10 @@ import pytest
 from sqlalchemy import insert
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control.authorization import Reach
-from pyservice.control.lobby_exports import GOOD_S, Exports
-from pyservice.control.lobby_records import History, Recorded
-from pyservice.control.lobby_runs import Process
+from pyservice.control.authorization import GrantedScope
+from pyservice.control.lobby_exports import EXPORT_URL_EXPIRES_S, LobbyExportOperations
+from pyservice.control.lobby_records import LobbyFactReader, LobbyRecordLookup
+from pyservice.control.lobby_runs import LobbyProcess
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
 from pyservice.storage import exports, games, groups, lobbies, namespaces
@@ -43,16 +43,16 @@ class Counter:
         self._folder = folder
         self._places: dict[str, tuple[str, str]] = {}
         self._groups: tuple[str, ...] = ()
-        history = History(desk.database, Nobody(), lambda: None)
-        recorded = Recorded(desk.database, Nobody(), history)
-        self.exports = Exports(
+        history = LobbyFactReader(desk.database, Nobody(), lambda: None)
+        recorded = LobbyRecordLookup(desk.database, Nobody(), history)
+        self.exports = LobbyExportOperations(
             desk.database, desk.objects, IDS, recorded, self, lambda: desk.now_ms
         )
 
     def folder_of(self, run_id: str) -> Path:
         return self._folder / run_id
 
-    def processes(self, run_ids: Sequence[str]) -> dict[str, Process]:
+    def processes(self, run_ids: Sequence[str]) -> dict[str, LobbyProcess]:
         return {}
 
     async def game(self) -> str:
@@ -80,7 +80,7 @@ class Counter:
     @property
     def caller(self) -> Caller:
         """Somebody who is in all groups."""
-        scope = Reach(self.desk.scope.identity_id, IDS.new(), None, None, self._groups)
+        scope = GrantedScope(self.desk.scope.identity_id, IDS.new(), None, None, self._groups)
         return Caller(TokenKind.CLOUD, b"", b"", b"token", Call("0" * 32, b"\x7f\0\0\1"), scope)
 
     async def ended(self, game_id: str, count: int = 1) -> list[str]:
@@ -181,8 +181,8 @@ async def test_nothing_goes_on_for_whoever_goes_away(counter: Counter) -> None:
         key = await counter.logs(game_id, short_id)
     folder = key.rpartition("/")[0]
     assert all(name.startswith(f"kept/{folder}/") for name in await counter.pieces())
-    counter.desk.now_ms += 3 * GOOD_S * 1000
-    assert await counter.exports.tidy() == 2
+    counter.desk.now_ms += 3 * EXPORT_URL_EXPIRES_S * 1000
+    assert await counter.exports.delete_expired() == 2
     assert await counter.pieces() == []
 
 
@@ -201,7 +201,7 @@ async def test_those_of_an_earlier_version_are_removed_too(counter: Counter) -> 
         await exports.add(tx, "of-before", NOW_MS)
     await put_whole(counter.desk.objects, "exports/of-before", b"timestamp")
     counter.desk.now_ms += 1
-    assert await counter.exports.tidy() == 1
+    assert await counter.exports.delete_expired() == 1
     assert await counter.pieces() == []
 
 

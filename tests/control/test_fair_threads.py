@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from pyservice.control.fair_thread_pool import FairPlaces, FairThreads
+from pyservice.control.fair_thread_pool import FairPermits, FairThreadPool
 from pyservice.runtime.archives import Archive
 from pyservice.runtime.unpacked_sizes import Allowance
 from tests.control.files import packed, tar
@@ -38,14 +38,14 @@ class Gate:
 
 
 @pytest.fixture
-async def threads() -> AsyncIterator[FairThreads]:
-    made = FairThreads(threads=2)
+async def threads() -> AsyncIterator[FairThreadPool]:
+    made = FairThreadPool(threads=2)
     yield made
     await asyncio.to_thread(made.close)
 
 
 async def test_one_tenant_has_one_thread_and_the_other_is_free_for_others(
-    threads: FairThreads,
+    threads: FairThreadPool,
 ) -> None:
     first, second = Gate(), Gate()
     several = [asyncio.ensure_future(threads.run("a", gate.step)) for gate in (first, second)]
@@ -60,7 +60,7 @@ async def test_one_tenant_has_one_thread_and_the_other_is_free_for_others(
 
 
 async def test_tenants_have_turns_whoever_has_much_to_do() -> None:
-    threads, order, gate = FairThreads(threads=1), list[str](), Gate()
+    threads, order, gate = FairThreadPool(threads=1), list[str](), Gate()
 
     def noting(name: str) -> Callable[[], None]:
         return lambda: order.append(name)
@@ -77,7 +77,7 @@ async def test_tenants_have_turns_whoever_has_much_to_do() -> None:
     await asyncio.to_thread(threads.close)
 
 
-async def test_who_gives_up_keeps_the_turn_until_the_step_is_over(threads: FairThreads) -> None:
+async def test_who_gives_up_keeps_the_turn_until_the_step_is_over(threads: FairThreadPool) -> None:
     gate, later = Gate(), Gate()
     given_up = asyncio.ensure_future(threads.run("a", gate.step))
     await gate.reached()
@@ -92,10 +92,10 @@ async def test_who_gives_up_keeps_the_turn_until_the_step_is_over(threads: FairT
     later.open()
     assert await asyncio.wait_for(next_one, WAIT_S) == "done"
     assert await threads.run("a", lambda: 2) == 2
-    assert not threads.lines
+    assert not threads.queues
 
 
-async def test_what_a_step_raises_is_told_and_the_turn_goes_on(threads: FairThreads) -> None:
+async def test_what_a_step_raises_is_told_and_the_turn_goes_on(threads: FairThreadPool) -> None:
     def fail() -> None:
         raise LookupError("no")
 
@@ -106,10 +106,10 @@ async def test_what_a_step_raises_is_told_and_the_turn_goes_on(threads: FairThre
 
 
 async def test_places_are_few_and_a_tenant_has_one() -> None:
-    places, inside, let_go = FairPlaces(places=2), list[str](), asyncio.Event()
+    places, inside, let_go = FairPermits(places=2), list[str](), asyncio.Event()
 
     async def stay(tenant: str) -> None:
-        async with places.place(tenant):
+        async with places.permit(tenant):
             inside.append(tenant)
             await let_go.wait()
 
@@ -124,7 +124,7 @@ async def test_places_are_few_and_a_tenant_has_one() -> None:
     let_go.set()
     await asyncio.gather(*several, return_exceptions=True)
     assert sorted(inside) == ["a", "a", "a", "b", "c"]
-    assert not places.lines
+    assert not places.queues
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "lz4"])

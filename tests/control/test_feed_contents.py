@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import update
 
 from pyservice.control import feed_comparison
-from pyservice.control.feed_comparison import Contents, Message
-from pyservice.control.feed_messages import Wish
-from pyservice.control.retrying_job import GoingOn
+from pyservice.control.feed_comparison import ContentComparison, Message
+from pyservice.control.feed_messages import ComposeRequest
+from pyservice.control.retrying_job import RetryingJob
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import feed_pb2
 from pyservice.storage.tables import versions
@@ -32,7 +32,7 @@ SAID = "not fed"
 async def all_fed(fed: Fed, count: int) -> list[str]:
     """Namespaces that the data plane holds as the records have them, in the order in which they are compared."""
     names = [await fed.source.namespace(f"n{number}") for number in range(count)]
-    await asyncio.gather(*(fed.feeder.settled(one, wait_s=PATIENCE_S) for one in names))
+    await asyncio.gather(*(fed.feeder.enqueue_and_confirm(one, wait_s=PATIENCE_S) for one in names))
     await fed.is_idle()
     return names
 
@@ -92,14 +92,14 @@ async def test_what_cannot_be_read_is_told_once_and_not_at_each_comparison(
     await is_fed(fed, last)
     said = capsys.readouterr()
     assert (said.out + said.err).count(f"namespace_ids=['{broken}']") == 1
-    assert fed.feeder.going.unforeseen == 1
+    assert fed.feeder.job.unexpected_errors == 1
     for limit in (5, 6):
         await fork(fed, other, limit)
-        fed.feeder.look_again()
+        fed.feeder.compare_again()
         await is_fed(fed, other, limit)
     said = capsys.readouterr()
     assert broken not in said.out + said.err
-    assert fed.feeder.going.unforeseen == 1
+    assert fed.feeder.job.unexpected_errors == 1
 
 
 async def test_what_can_be_read_again_is_compared_though_nobody_asks_for_it(
@@ -114,7 +114,7 @@ async def test_what_can_be_read_again_is_compared_though_nobody_asks_for_it(
     await fed.run_anew()
     await is_fed(fed, other)
     async with asyncio.timeout(PATIENCE_S):
-        while not fed.feeder.going.unforeseen:
+        while not fed.feeder.job.unexpected_errors:
             await asyncio.sleep(0.005)
     await configuration(fed, broken, stored)
     await is_fed(fed, broken)
@@ -124,7 +124,7 @@ async def test_a_database_that_was_away_is_not_made_up_for_by_a_longer_rest() ->
     """The rest between two looks is as long as the look took, several times; waiting for a database is no look."""
     pause_s, tried, left = 1.5, 0, asyncio.Event()
 
-    async def compose(wishes: Sequence[Wish]) -> list[Message | None]:
+    async def compose(wishes: Sequence[ComposeRequest]) -> list[Message | None]:
         nonlocal tried
         tried += 1
         if tried == 1:
@@ -133,8 +133,8 @@ async def test_a_database_that_was_away_is_not_made_up_for_by_a_longer_rest() ->
             left.set()
         return [None for _ in wishes]
 
-    going = GoingOn("feeder", SAID, pauses_s=(pause_s, pause_s))
-    contents = Contents(compose, lambda namespace_id: None, going)
+    going = RetryingJob("feeder", SAID, pauses_s=(pause_s, pause_s))
+    contents = ContentComparison(compose, lambda namespace_id: None, going)
     names = [f"n{number}" for number in range(20)]
     contents.compare(feed_pb2.HeldConfiguration(namespace_id=one) for one in [*names, "last"])
     began = FreeTime()

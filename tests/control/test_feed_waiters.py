@@ -51,7 +51,7 @@ async def fed(
 async def code_of(fed: Fed, namespace_id: str, version_id: str | None = None) -> str:
     """What somebody is told who waits."""
     try:
-        await fed.settled(namespace_id, version_id=version_id)
+        await fed.enqueue_and_confirm(namespace_id, version_id=version_id)
     except ServiceError as error:
         return error.code
     return "OK"
@@ -69,7 +69,7 @@ async def is_running(fed: Fed, namespace_id: str, version_id: str) -> None:
 
 async def test_a_refused_version_is_told_to_who_set_it_and_the_others_get_theirs(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     runs = (await fed.source.row(namespace_id)).version_id
     refused = await fed.source.version(TOO_MANY)
     fed.plane.go_on.clear()
@@ -91,11 +91,11 @@ async def test_a_refused_version_is_told_to_who_set_it_and_the_others_get_theirs
 
 async def test_who_comes_after_its_version_was_taken_back_is_told_all_the_same(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     runs = (await fed.source.row(namespace_id)).version_id
     refused = await fed.source.version(TOO_MANY)
     await fed.source.set_version(namespace_id, refused)
-    fed.feeder.changed(namespace_id)
+    fed.feeder.enqueue(namespace_id)
     await fed.is_idle()
     await is_running(fed, namespace_id, runs)
     for _ in range(2):
@@ -115,7 +115,7 @@ async def test_who_comes_after_its_version_was_taken_back_is_told_all_the_same(f
 
 async def test_behind_a_refused_version_is_the_one_that_was_set_before_it(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     runs = (await fed.source.row(namespace_id)).version_id
     good, refused = await fed.source.version(16), await fed.source.version(TOO_MANY)
     fed.plane.go_on.clear()
@@ -132,7 +132,7 @@ async def test_behind_a_refused_version_is_the_one_that_was_set_before_it(fed: F
 
 async def test_two_refused_versions_are_both_taken_back(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     runs = (await fed.source.row(namespace_id)).version_id
     refused = [await fed.source.version(TOO_MANY + number) for number in range(2)]
     fed.plane.go_on.clear()
@@ -155,7 +155,7 @@ async def test_a_namespace_that_is_too_large_to_be_sent_is_refused_alone(
 ) -> None:
     monkeypatch.setattr(planes, "_ITEM_BYTES_MAX", 20_000)
     large, others = await fed.source.namespace("large"), [await fed.source.namespace("small")]
-    await fed.settled(large)
+    await fed.enqueue_and_confirm(large)
     before = (await fed.source.row(large)).version_id
     too_large = await fed.source.version(bulk=24_000)
     await fed.source.set_version(large, too_large)
@@ -168,15 +168,15 @@ async def test_a_namespace_that_is_too_large_to_be_sent_is_refused_alone(
     # The same beside the version that runs: it stays refused, is told, and tried again.
     monkeypatch.setattr(planes, "_ITEM_BYTES_MAX", 50)
     assert await code_of(fed, large) == "VALIDATION_FAILED"
-    assert "at most 50 get to the data plane" in fed.feeder.problems()[large]
+    assert "at most 50 get to the data plane" in fed.feeder.refused_reasons()[large]
     monkeypatch.undo()
     assert await code_of(fed, large) == "OK"
-    assert fed.feeder.problems() == {}
+    assert fed.feeder.refused_reasons() == {}
 
 
 async def all_but_one_are_fed(fed: Fed, names: list[str], broken: str) -> None:
     """Wanted at once, they go in one batch."""
-    fed.feeder.changed(*names)
+    fed.feeder.enqueue(*names)
     for name in names:
         if name != broken:
             await fed.agrees(name, within_s=20)
@@ -190,17 +190,17 @@ async def test_one_slow_namespace_does_not_hold_up_the_others(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its version is to be taken back, and its record is somebody else's for as long as that one likes."""
-    met, taken = fed.feeder.going.met, fed.plane.taken
+    met, taken = fed.feeder.job.record_failure, fed.plane.taken
     taken_before: list[int] = []
 
     def noted(error: Exception, **about: object) -> None:
         taken_before.append(len(taken))
         met(error, **about)
 
-    monkeypatch.setattr(fed.feeder.going, "met", noted)
+    monkeypatch.setattr(fed.feeder.job, "record_failure", noted)
     slow = await fed.source.namespace("slow")
     names = [await fed.source.namespace(f"n{number}") for number in range(20)]
-    await asyncio.gather(*map(fed.settled, [slow, *names]))
+    await asyncio.gather(*map(fed.enqueue_and_confirm, [slow, *names]))
     await fed.is_idle()
     refused = await fed.source.version(TOO_MANY)
     await fed.source.set_version(slow, refused)
@@ -211,9 +211,9 @@ async def test_one_slow_namespace_does_not_hold_up_the_others(
         await namespaces.lock(tx, slow)
         waiting = asyncio.create_task(code_of(fed, slow, refused))
         async with asyncio.timeout(PATIENCE_S):
-            while slow not in fed.feeder.problems():
+            while slow not in fed.feeder.refused_reasons():
                 await asyncio.sleep(0.005)
-        await asyncio.gather(*map(fed.settled, names))
+        await asyncio.gather(*map(fed.enqueue_and_confirm, names))
         assert {name for name, _ in taken} == set(names)
         assert (waiting.done(), fed.feeder.waiting) == (False, 1)
         # A server gives up who waits for a record, after 10 s. That is not what the others came after.
@@ -265,7 +265,7 @@ async def test_many_large_namespaces_go_in_calls_of_a_bounded_size(
 async def test_a_change_of_which_nobody_told_arrives(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feeder, "_RECORDS_S", 0.2)
+    monkeypatch.setattr(feeder, "_RECORDS_INTERVAL_S", 0.2)
     namespace_id = await fed.source.namespace()
     await fed.run_anew()
     await fed.agrees(namespace_id, within_s=5)
@@ -281,7 +281,7 @@ async def test_a_change_of_which_nobody_told_arrives(
 
 async def test_a_ray_has_the_wait_as_long_as_it_was(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     await fed.source.touch(namespace_id, 7)
     trace = Trace("1" * 32, perf_counter())
     let_go: list[float] = []
@@ -292,7 +292,7 @@ async def test_a_ray_has_the_wait_as_long_as_it_was(fed: Fed) -> None:
 
     async def change() -> None:
         current.set(trace)
-        await fed.settled(namespace_id)
+        await fed.enqueue_and_confirm(namespace_id)
 
     fed.plane.go_on.clear()
     changing = asyncio.create_task(change())
@@ -305,12 +305,12 @@ async def test_a_ray_has_the_wait_as_long_as_it_was(fed: Fed) -> None:
 
 async def test_a_ray_has_the_wait_also_when_it_was_in_vain(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     trace, wait_s = Trace("1" * 32, perf_counter()), 0.05
 
     async def change() -> None:
         current.set(trace)
-        await fed.feeder.settled(namespace_id, wait_s=wait_s)
+        await fed.feeder.enqueue_and_confirm(namespace_id, wait_s=wait_s)
 
     fed.plane.go_on.clear()
     with pytest.raises(ServiceError, match="CONTROL_PLANE_UNAVAILABLE"):

@@ -60,7 +60,7 @@ async def error_of(work: Awaitable[None]) -> ServiceError:
 
 async def test_settled_means_that_it_is_on_the_data_planes_disk(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     await fed.plane.stop()
     await fed.plane.start()
     held = fed.plane.holds(namespace_id)
@@ -74,7 +74,7 @@ async def test_changes_come_in_order_and_the_last_one_wins(fed: Fed) -> None:
 
     async def change(number: int) -> None:
         await fed.source.touch(namespace_id, number)
-        await fed.settled(namespace_id)
+        await fed.enqueue_and_confirm(namespace_id)
 
     await asyncio.gather(*(change(number) for number in range(1, 40)))
     revisions = [revision for _, revision in fed.plane.taken]
@@ -91,40 +91,42 @@ async def test_a_slow_data_plane_holds_a_caller_for_one_second_and_has_it_in_the
     namespace_id = await fed.source.namespace()
     fed.plane.go_on.clear()
     began = FreeTime()
-    error = await error_of(fed.feeder.settled(namespace_id))
+    error = await error_of(fed.feeder.enqueue_and_confirm(namespace_id))
     assert error.code == "CONTROL_PLANE_UNAVAILABLE"
     assert "is stored and will take effect" in error.detail
     assert began.wall_s > 0.9
     assert began.is_within(1.5)
     # Repeated: the same while it is slow, and good as soon as it is not.
-    assert (await error_of(fed.feeder.settled(namespace_id))).code == error.code
+    assert (await error_of(fed.feeder.enqueue_and_confirm(namespace_id))).code == error.code
     fed.plane.go_on.set()
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     assert fed.plane.holds(namespace_id) is not None
 
 
 async def test_a_slow_data_plane_does_not_delay_a_check(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     fed.plane.go_on.clear()
     began = FreeTime()
-    await fed.feeder.check(namespace_id, await fed.source.version(TOO_MANY))
+    await fed.feeder.check_version(namespace_id, await fed.source.version(TOO_MANY))
     assert began.is_within(1.0)
 
 
 async def test_who_waited_in_vain_is_forgotten(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
     fed.plane.go_on.clear()
-    await asyncio.gather(*(error_of(fed.feeder.settled(namespace_id)) for _ in range(50)))
+    await asyncio.gather(
+        *(error_of(fed.feeder.enqueue_and_confirm(namespace_id)) for _ in range(50))
+    )
     assert fed.feeder._wanted[namespace_id].waiting == []
 
 
 async def problem_of(fed: Fed, namespace_id: str) -> str:
     """What is told of it, when there is something."""
     async with asyncio.timeout(PATIENCE_S):
-        while namespace_id not in fed.feeder.problems():
+        while namespace_id not in fed.feeder.refused_reasons():
             await asyncio.sleep(0.005)
-    return fed.feeder.problems()[namespace_id]
+    return fed.feeder.refused_reasons()[namespace_id]
 
 
 # Away ---------------------------------------------------------------------------------------------
@@ -134,21 +136,21 @@ async def test_what_changes_while_the_data_plane_is_away_is_there_a_second_after
     fed: Fed,
 ) -> None:
     first, second = await fed.source.namespace("one"), await fed.source.namespace("two")
-    await asyncio.gather(fed.settled(first), fed.settled(second))
+    await asyncio.gather(fed.enqueue_and_confirm(first), fed.enqueue_and_confirm(second))
     await fed.plane.stop()
     await fed.source.touch(first, 7)
-    error = await error_of(fed.feeder.settled(first))
+    error = await error_of(fed.feeder.enqueue_and_confirm(first))
     assert error.code == "CONTROL_PLANE_UNAVAILABLE"
     # Long enough for every pause between two tries to have grown as far as it does.
     await asyncio.sleep(3)
     await fed.plane.start()
     await fed.agrees(first)
-    await fed.settled(first)
+    await fed.enqueue_and_confirm(first)
 
 
 async def test_a_data_plane_that_lost_its_disk_is_fed_anew_though_nothing_changes(fed: Fed) -> None:
     names = [await fed.source.namespace(f"n{number}") for number in range(5)]
-    await asyncio.gather(*map(fed.settled, names))
+    await asyncio.gather(*map(fed.enqueue_and_confirm, names))
     for _ in range(2):
         await fed.plane.stop()
         fed.plane.lose_its_disk()
@@ -159,7 +161,7 @@ async def test_a_data_plane_that_lost_its_disk_is_fed_anew_though_nothing_change
 
 async def test_looking_after_an_idle_data_plane_costs_little(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     asked, began_s = fed.plane.asked, time.monotonic()
     await asyncio.sleep(2)
     async with asyncio.timeout(PATIENCE_S):
@@ -179,7 +181,7 @@ async def test_what_was_acknowledged_while_it_was_asked_what_is_held_is_not_sent
         while fed.plane.asked == asked:
             await asyncio.sleep(0.001)
     names = [await fed.source.namespace(f"n{number}") for number in range(3)]
-    await asyncio.gather(*map(fed.settled, names))
+    await asyncio.gather(*map(fed.enqueue_and_confirm, names))
     fed.plane.tell.set()
     await fed.is_connected()
     await fed.is_idle()
@@ -188,7 +190,7 @@ async def test_what_was_acknowledged_while_it_was_asked_what_is_held_is_not_sent
 
 async def test_a_new_control_plane_sends_only_what_differs(fed: Fed) -> None:
     names = [await fed.source.namespace(f"n{number}") for number in range(3)]
-    await asyncio.gather(*map(fed.settled, names))
+    await asyncio.gather(*map(fed.enqueue_and_confirm, names))
     # Whatever the first one was about to send is there.
     await fed.is_connected()
     await fed.is_idle()
@@ -206,11 +208,11 @@ async def test_a_new_control_plane_sends_only_what_differs(fed: Fed) -> None:
 
 async def test_a_version_that_is_refused_is_taken_back_with_its_history(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     before = await fed.source.row(namespace_id)
     refused = await fed.source.version(TOO_MANY)
     await fed.source.set_version(namespace_id, refused)
-    error = await error_of(fed.settled(namespace_id, version_id=refused))
+    error = await error_of(fed.enqueue_and_confirm(namespace_id, version_id=refused))
     assert error.code == "VALIDATION_FAILED"
     assert [list(problem.path) for problem in error.errors] == [
         ["config", "matchmaker", "max_players", "not-allowed"]
@@ -221,13 +223,13 @@ async def test_a_version_that_is_refused_is_taken_back_with_its_history(fed: Fed
     # And the next good one goes.
     good = await fed.source.version(16)
     await fed.source.set_version(namespace_id, good)
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     assert await fed.source.history(namespace_id) == [good, before.version_id]
 
 
 async def test_a_check_says_the_same_before_anything_is_changed(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     error = await error_of(fed.checked(namespace_id, await fed.source.version(TOO_MANY)))
     assert error.code == "VALIDATION_FAILED"
     assert [list(problem.path) for problem in error.errors] == [
@@ -244,31 +246,31 @@ async def test_after_a_refusal_the_next_change_is_sent_at_once(
     monkeypatch.setattr(feeder, "_REFUSED_RETRY_S", 3_600.0)
     namespace_id = await fed.source.namespace(players=TOO_MANY)
     for _ in range(2):
-        error = await error_of(fed.settled(namespace_id))
+        error = await error_of(fed.enqueue_and_confirm(namespace_id))
         assert error.code == "VALIDATION_FAILED"
-    assert namespace_id in fed.feeder.problems()
+    assert namespace_id in fed.feeder.refused_reasons()
     await fed.source.set_version(namespace_id, await fed.source.version(16))
-    await fed.settled(namespace_id)
-    assert fed.feeder.problems() == {}
+    await fed.enqueue_and_confirm(namespace_id)
+    assert fed.feeder.refused_reasons() == {}
     await fed.is_idle()
 
 
 async def test_a_limit_that_was_lowered_keeps_no_other_change_back(fed: Fed) -> None:
     namespace_id = await fed.source.namespace(players=200)
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     await fed.plane.stop()
     fed.plane.limit = 16
     await fed.plane.start()
     await fed.source.touch(namespace_id, 9)
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     held = fed.plane.holds(namespace_id)
     assert held is not None
     assert held.matchmaker.lobby_count_max == 9
-    assert fed.feeder.problems() == {}
+    assert fed.feeder.refused_reasons() == {}
     # What is new is judged as it is now.
     refused = await fed.source.version(17)
     await fed.source.set_version(namespace_id, refused)
-    error = await error_of(fed.settled(namespace_id, version_id=refused))
+    error = await error_of(fed.enqueue_and_confirm(namespace_id, version_id=refused))
     assert error.code == "VALIDATION_FAILED"
     assert "runs the one that it ran" in error.detail
     await fed.agrees(namespace_id)
@@ -278,9 +280,9 @@ async def test_a_limit_that_was_lowered_keeps_no_other_change_back(fed: Fed) -> 
 async def test_a_change_that_is_refused_is_said_to_be_stored_and_not_taken(fed: Fed) -> None:
     """Only a version is taken back."""
     namespace_id = await fed.source.namespace()
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     await fed.source.touch(namespace_id, 0)
-    error = await error_of(fed.settled(namespace_id))
+    error = await error_of(fed.enqueue_and_confirm(namespace_id))
     assert error.code == "VALIDATION_FAILED"
     assert "is stored" in error.detail
     assert "runs what it ran" in error.detail
@@ -289,19 +291,19 @@ async def test_a_change_that_is_refused_is_said_to_be_stored_and_not_taken(fed: 
     [problem] = error.errors
     assert problem.path == ("lobby_count_max", "not-allowed")
     assert problem.message == "lobby_count_max must be greater than or equal to 1"
-    assert "matchmaker.lobby_count_max must be" in fed.feeder.problems()[namespace_id]
+    assert "matchmaker.lobby_count_max must be" in fed.feeder.refused_reasons()[namespace_id]
     held = fed.plane.holds(namespace_id)
     assert held is not None
     assert held.matchmaker.lobby_count_max == 512
     await fed.source.touch(namespace_id, 5)
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
 
 
 async def test_a_refused_namespace_does_not_keep_the_others_waiting(fed: Fed) -> None:
     bad = await fed.source.namespace("bad", TOO_MANY)
-    await error_of(fed.settled(bad))
+    await error_of(fed.enqueue_and_confirm(bad))
     good = await fed.source.namespace("good")
-    await fed.settled(good)
+    await fed.enqueue_and_confirm(good)
     assert fed.feeder.waiting == 1
 
 
@@ -312,7 +314,7 @@ async def test_a_restored_backup_catches_up_with_what_the_data_plane_holds(fed: 
     namespace_id = await fed.source.namespace()
     for number in range(1, 6):
         await fed.source.touch(namespace_id, number)
-        await fed.settled(namespace_id)
+        await fed.enqueue_and_confirm(namespace_id)
     await fed.end()
     await fed.source.set_revision(namespace_id, 2)
     await fed.source.touch(namespace_id, 77)
@@ -328,7 +330,7 @@ async def forked(fed: Fed) -> str:
     """A namespace of which the records of a backup and the data plane know different changes under one revision."""
     namespace_id = await fed.source.namespace()
     await fed.source.touch(namespace_id, 5)
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     await fed.is_idle()
     await fed.end()
     await fed.source.set_revision(namespace_id, 1)
@@ -345,7 +347,7 @@ async def test_a_change_after_a_restored_backup_is_taken_though_its_revision_is_
 ) -> None:
     namespace_id = await forked(fed)
     await fed.run_anew()
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     held = fed.plane.holds(namespace_id)
     assert held is not None
     assert held.matchmaker.lobby_count_max == 77
@@ -356,7 +358,7 @@ async def test_restored_records_that_nobody_changes_any_more_are_compared_by_the
     fed: Fed,
 ) -> None:
     others = [await fed.source.namespace(f"n{number}") for number in range(40)]
-    await asyncio.gather(*(fed.settled(one) for one in others))
+    await asyncio.gather(*(fed.enqueue_and_confirm(one) for one in others))
     namespace_id = await forked(fed)
     fed.plane.taken.clear()
     await fed.run_anew()
@@ -373,7 +375,7 @@ async def test_restored_records_that_nobody_changes_any_more_are_compared_by_the
 async def test_an_older_database_wins_nothing_by_the_same_revision(fed: Fed) -> None:
     namespace_id = await forked(fed)
     await fed.run_anew(epoch=EPOCH - 1)
-    error = await error_of(fed.feeder.settled(namespace_id))
+    error = await error_of(fed.feeder.enqueue_and_confirm(namespace_id))
     assert error.code == "CONTROL_PLANE_UNAVAILABLE"
     held = fed.plane.holds(namespace_id)
     assert held is not None
@@ -383,9 +385,9 @@ async def test_an_older_database_wins_nothing_by_the_same_revision(fed: Fed) -> 
 
 async def test_a_database_that_is_older_than_what_is_held_is_not_fed_and_says_so(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     await fed.run_anew(epoch=EPOCH - 1)
-    error = await error_of(fed.feeder.settled(namespace_id))
+    error = await error_of(fed.feeder.enqueue_and_confirm(namespace_id))
     assert error.code == "CONTROL_PLANE_UNAVAILABLE"
     assert "newer database" in await problem_of(fed, namespace_id)
 
@@ -394,7 +396,7 @@ async def test_a_new_database_takes_the_place_of_the_old_one(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
     for number in range(1, 4):
         await fed.source.touch(namespace_id, number)
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     await fed.source.set_revision(namespace_id, 1)
     await fed.run_anew(epoch=EPOCH + 1)
     await fed.agrees(namespace_id)
@@ -404,9 +406,9 @@ async def test_the_feeder_outlives_a_database_that_is_away(fed: Fed, tmp_path: P
     if fed.source.database.name != "sqlite":
         pytest.skip("a server that is away is in tests/faults/control")
     namespace_id = await fed.source.namespace()
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     (tmp_path / "records.db").rename(tmp_path / "away")
-    fed.feeder.changed(namespace_id)
+    fed.feeder.enqueue(namespace_id)
     await fed.plane.stop()
     fed.plane.lose_its_disk()
     await fed.plane.start()

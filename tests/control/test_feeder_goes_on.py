@@ -9,10 +9,10 @@ import pytest
 
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control import feeder
-from pyservice.control.authorization import Reach
-from pyservice.control.idempotent_changes import Changes
-from pyservice.control.namespace_change import OneNamespace
-from pyservice.control.namespaces import Namespaces
+from pyservice.control.authorization import GrantedScope
+from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.namespace_change import NamespaceChange
+from pyservice.control.namespaces import NamespaceOperations
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
@@ -37,18 +37,18 @@ async def test_tables_that_are_away_for_a_moment_end_nothing(
     fed: Fed, caplog: pytest.LogCaptureFixture
 ) -> None:
     namespace_id = await fed.source.namespace()
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     database = fed.source.database
 
     async def run(statement: str) -> None:
         await database.run_sync(lambda connection: connection.exec_driver_sql(statement))
 
     await run("ALTER TABLE namespaces RENAME TO namespaces_away")
-    fed.feeder.look_again()
-    await until(lambda: fed.feeder.going.unforeseen > 0)
+    fed.feeder.compare_again()
+    await until(lambda: fed.feeder.job.unexpected_errors > 0)
     await run("ALTER TABLE namespaces_away RENAME TO namespaces")
     await fed.source.set_version(namespace_id, await fed.source.version(9))
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
 
 
 async def test_a_version_is_not_taken_back_for_a_domain_that_is_not_free_yet(
@@ -70,7 +70,7 @@ async def test_a_version_is_not_taken_back_for_a_domain_that_is_not_free_yet(
 
     await change(giving, adds=True)
     for namespace_id in (giving, taking):
-        await fed.settled(namespace_id)
+        await fed.enqueue_and_confirm(namespace_id)
     await fed.end()
     await fed.plane.stop()
     await change(giving, adds=False)
@@ -81,7 +81,7 @@ async def test_a_version_is_not_taken_back_for_a_domain_that_is_not_free_yet(
     fed.feeder = fed.new_feeder()
     fed.run()
     await fed.is_connected()
-    await fed.settled(taking)
+    await fed.enqueue_and_confirm(taking)
     assert (await source.row(taking)).version_id == wanted
     assert wanted in await source.history(taking)
 
@@ -91,15 +91,15 @@ async def test_a_version_that_was_refused_when_nobody_waited_is_set_afresh_under
 ) -> None:
     source, plane = fed.source, fed.plane
     namespace_id = await source.namespace()
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     ran, wanted = (await source.row(namespace_id)).version_id, await source.version(TOO_MANY)
-    changes, topics = Changes(source.database), Topics()
-    one = OneNamespace(source.database, changes, topics, fed.feeder)
-    nouns = Namespaces(source.database, changes, RecordIds(), topics, fed.feeder, one)
+    changes, topics = IdempotentChanges(source.database), Topics()
+    one = NamespaceChange(source.database, changes, topics, fed.feeder)
+    nouns = NamespaceOperations(source.database, changes, RecordIds(), topics, fed.feeder, one)
     async with source.database.read() as tx:
         game = await games.find(tx, source.game_id)
     assert game is not None
-    reach = Reach("identity", "token", None, None, (game.group_id,))
+    reach = GrantedScope("identity", "token", None, None, (game.group_id,))
     call = Call("0" * 32, b"\x7f\0\0\1", idempotency_key="key")
     caller = Caller(TokenKind.CLOUD, b"", b"", b"x" * 16, call, reach)
     request = pb.UpdateNamespaceVersionRequest(
@@ -123,7 +123,7 @@ async def test_a_version_that_was_refused_when_nobody_waited_is_set_afresh_under
     await plane.stop()
     plane.limit = TOO_MANY
     await plane.start()
-    fed.feeder.look_again()
+    fed.feeder.compare_again()
     await fed.is_connected()
     async with asyncio.timeout(30):
         while (said := await code()) == "CONTROL_PLANE_UNAVAILABLE":

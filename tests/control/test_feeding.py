@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.control.feed_messages import Composer
-from pyservice.control.resource_summaries import Links
+from pyservice.control.feed_messages import FeedComposer
+from pyservice.control.resource_summaries import PublicUrls
 from pyservice.control.tokens import new_secret
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 from pyservice.storage import games, tokens
@@ -34,9 +34,11 @@ async def source(
 
 
 async def composed(source: Source, namespace_id: str) -> pb.NamespaceConfiguration:
-    links = Links("http://cdn.invalid", None, "http://hub.invalid", None, lambda upload: upload)
+    links = PublicUrls(
+        "http://cdn.invalid", None, "http://hub.invalid", None, lambda upload: upload
+    )
     async with source.database.read() as tx:
-        message = await Composer(EPOCH, links, lambda: NOW_MS).compose(tx, namespace_id)
+        message = await FeedComposer(EPOCH, links, lambda: NOW_MS).compose(tx, namespace_id)
     assert message is not None
     return message
 

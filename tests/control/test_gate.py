@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.control.authorization import Gate
+from pyservice.control.authorization import CallAuthenticator
 from pyservice.errors import ServiceError
 from pyservice.storage import tokens
 from pyservice.storage.database import Database, Transaction, open_database
@@ -56,7 +56,7 @@ async def counted(
     await database.close()
 
 
-async def code_of(gate: Gate, token: str) -> str:
+async def code_of(gate: CallAuthenticator, token: str) -> str:
     try:
         await gate.check(token)
     except ServiceError as error:
@@ -67,7 +67,7 @@ async def code_of(gate: Gate, token: str) -> str:
 async def test_many_that_come_at_once_are_looked_up_together_and_judged_each(
     counted: Counted,
 ) -> None:
-    records, gate = Records(counted.database), Gate(counted.database)
+    records, gate = Records(counted.database), CallAuthenticator(counted.database)
     identity_id, (own, left) = await records.identity("Own", "Left")
     given = [await records.cloud_token(identity_id) for _ in range(50)]
     wanted = dict.fromkeys((token for token, _ in given), "OK")
@@ -89,7 +89,7 @@ async def test_many_that_come_at_once_are_looked_up_together_and_judged_each(
 async def test_what_was_looked_up_before_a_change_is_not_believed_after_it(
     counted: Counted,
 ) -> None:
-    records, gate = Records(counted.database), Gate(counted.database)
+    records, gate = Records(counted.database), CallAuthenticator(counted.database)
     identity_id, _ = await records.identity("Own")
     token, token_id = await records.cloud_token(identity_id)
     counted.is_done.clear()
@@ -98,7 +98,7 @@ async def test_what_was_looked_up_before_a_change_is_not_believed_after_it(
     await counted.is_done.wait()
     async with counted.database.write() as tx:
         await tokens.revoke_cloud(tx, token_id, 1)
-    gate.doubt()
+    gate.clear_cache()
     counted.may_end.set()
     # It came before the change.
     assert await early == "OK"

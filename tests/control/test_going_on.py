@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pyservice.control.retrying_job import GoingOn
+from pyservice.control.retrying_job import RetryingJob
 from pyservice.errors import ServiceError
 from pyservice.storage.database import Conflict
 from tests.support.full_service import Developer, FullService, eventually
@@ -26,7 +26,7 @@ class Work:
         self.left = list(errors)
         self.slept: list[float] = []
         self.is_over = asyncio.Event()
-        self.going = GoingOn(
+        self.job = RetryingJob(
             "work", "work failed", LookupError, pauses_s=(1.0, 4.0), sleep=self._sleep
         )
 
@@ -42,7 +42,7 @@ class Work:
 
     async def done(self) -> Work:
         """Runs until every step was made, and the pause after the last one began."""
-        running = asyncio.create_task(self.going.for_ever(self.step, every_s=60.0))
+        running = asyncio.create_task(self.job.repeat_forever(self.step, every_s=60.0))
         await asyncio.wait_for(self.is_over.wait(), PATIENCE_S)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -59,7 +59,7 @@ async def test_an_error_that_nobody_foresaw_is_logged_with_its_traceback_and_cou
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     work = await Work(RuntimeError("a defect"), None).done()
-    assert work.going.unforeseen == 1
+    assert work.job.unexpected_errors == 1
     told = logged(capsys)
     assert "work failed" in told
     assert "Traceback" in told
@@ -73,7 +73,7 @@ async def test_what_was_foreseen_is_a_line_and_not_counted(
     capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
     work = await Work(error, None).done()
-    assert (work.going.unforeseen, work.going.is_foreseen(error)) == (0, True)
+    assert (work.job.unexpected_errors, work.job.is_expected(error)) == (0, True)
     told = logged(capsys)
     assert "work failed" in told
     assert "Traceback" not in told
@@ -89,12 +89,12 @@ async def test_each_pause_is_twice_the_one_before_up_to_the_longest_until_a_step
 
 async def test_who_ends_the_work_is_no_error() -> None:
     work = Work()
-    waiting = asyncio.create_task(work.going.attempt(asyncio.Event().wait))
+    waiting = asyncio.create_task(work.job.attempt(asyncio.Event().wait))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert work.going.unforeseen == 0
+    assert work.job.unexpected_errors == 0
 
 
 async def test_the_metrics_page_counts_them_by_work_and_the_service_goes_on(

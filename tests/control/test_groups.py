@@ -8,10 +8,10 @@ from uuid import uuid4
 import pytest
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control.authorization import Reach
-from pyservice.control.groups import Groups
-from pyservice.control.idempotent_changes import Changes
-from pyservice.control.resource_summaries import Links
+from pyservice.control.authorization import GrantedScope
+from pyservice.control.groups import GroupOperations
+from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.resource_summaries import PublicUrls
 from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.watch import Topics
 from tests.control.shapes import ID, TEXT, WATCH, shape
@@ -61,11 +61,15 @@ async def test_who_left_while_the_token_was_believed_is_told_to_be_no_member(
 ) -> None:
     """What was found of a token a moment ago lets in; who is a member is read anew."""
     database = records.database
-    links = Links("http://cdn.invalid", None, "http://hub.invalid", None, lambda upload: upload)
-    groups = Groups(database, Changes(database), IDS, Topics(), links, lambda: None)
+    links = PublicUrls(
+        "http://cdn.invalid", None, "http://hub.invalid", None, lambda upload: upload
+    )
+    groups = GroupOperations(
+        database, IdempotentChanges(database), IDS, Topics(), links, lambda: None
+    )
     _, (group_id,) = await records.identity("Ours")
     leaver_id, _ = await records.identity()
-    scope = Reach(leaver_id, IDS.new(), None, None, (group_id,))
+    scope = GrantedScope(leaver_id, IDS.new(), None, None, (group_id,))
     caller = Caller(TokenKind.CLOUD, b"", b"", b"token", Call("0" * 32, b"\x7f\0\0\1"), scope)
     told = (await groups.get(groups_pb2.GetGroupRequest(group_id=group_id), caller)).group
     assert (told.is_current_identity_member, told.member_count) == (False, 1)

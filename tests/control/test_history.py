@@ -13,10 +13,10 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import select
 
-from pyservice.control.feeder import Away
+from pyservice.control.feeder import DataPlaneUnavailable
 from pyservice.control.games import game_topic, group_topic
-from pyservice.control.lobby_records import KEPT_MS, History
-from pyservice.control.player_counts import CountsReader, PlayerCounts
+from pyservice.control.lobby_records import LOBBY_RETENTION_MS, LobbyFactReader
+from pyservice.control.player_counts import PlayerCountReader, PlayerCounts
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
@@ -51,7 +51,7 @@ class Scripted:
 
     async def read_facts(self, request: pb.ReadRequest) -> pb.ReadResponse:
         if self.is_away:
-            raise Away("away")
+            raise DataPlaneUnavailable("away")
         self.asked.append((request.stream, request.acknowledged_lsn))
         is_restarted = request.stream not in ("", self.stream)
         after = 0 if is_restarted else request.acknowledged_lsn
@@ -106,8 +106,8 @@ def plane() -> Scripted:
 
 
 @pytest.fixture
-def history(database: Database, plane: Scripted) -> History:
-    return History(database, plane, lambda: None)
+def history(database: Database, plane: Scripted) -> LobbyFactReader:
+    return LobbyFactReader(database, plane, lambda: None)
 
 
 async def rows(database: Database) -> dict[str, Record]:
@@ -116,7 +116,7 @@ async def rows(database: Database) -> dict[str, Record]:
 
 
 async def test_facts_of_a_lobby_fold_into_its_record(
-    database: Database, plane: Scripted, history: History
+    database: Database, plane: Scripted, history: LobbyFactReader
 ) -> None:
     one, other = str(uuid4()), str(uuid4())
     plane.alive = {other}
@@ -142,13 +142,13 @@ async def test_facts_of_a_lobby_fold_into_its_record(
     # In parts it is the same.
     parts = Scripted()
     parts.facts, parts.alive, parts.stream = plane.facts, plane.alive, "two"
-    again = History(database, parts, lambda: None)
+    again = LobbyFactReader(database, parts, lambda: None)
     await again.step(0)
     assert await rows(database) == kept
 
 
 async def test_no_fact_is_applied_again_and_the_place_outlives_the_reader(
-    database: Database, plane: Scripted, history: History
+    database: Database, plane: Scripted, history: LobbyFactReader
 ) -> None:
     lobby = str(uuid4())
     plane.alive = {lobby}
@@ -157,7 +157,7 @@ async def test_no_fact_is_applied_again_and_the_place_outlives_the_reader(
     assert await history.step(0) == 2
     assert await history.step(0) == 0
     assert plane.asked == [("", 0), ("one", 20)]
-    after_restart = History(database, plane, lambda: None)
+    after_restart = LobbyFactReader(database, plane, lambda: None)
     plane.tell(lobby, closed=pb.LobbyClosed(is_closed=False))
     assert await after_restart.step(0) == 1
     assert plane.asked[-1] == ("one", 20)
@@ -165,7 +165,7 @@ async def test_no_fact_is_applied_again_and_the_place_outlives_the_reader(
 
 
 async def test_a_change_that_is_not_committed_leaves_the_facts_to_come_again(
-    database: Database, plane: Scripted, history: History, monkeypatch: pytest.MonkeyPatch
+    database: Database, plane: Scripted, history: LobbyFactReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lobby = str(uuid4())
     plane.alive = {lobby}
@@ -185,7 +185,7 @@ async def test_a_change_that_is_not_committed_leaves_the_facts_to_come_again(
 
 
 async def test_the_beginning_of_another_stream_is_read_and_nothing_is_there_twice(
-    database: Database, plane: Scripted, history: History
+    database: Database, plane: Scripted, history: LobbyFactReader
 ) -> None:
     kept, gone = str(uuid4()), str(uuid4())
     plane.alive = {kept, gone}
@@ -204,7 +204,7 @@ async def test_the_beginning_of_another_stream_is_read_and_nothing_is_there_twic
 
 
 async def test_an_empty_other_stream_is_taken_over_too(
-    database: Database, plane: Scripted, history: History
+    database: Database, plane: Scripted, history: LobbyFactReader
 ) -> None:
     plane.tell(str(uuid4()), made=pb.LobbyMade(about=about()))
     await history.step(0)
@@ -215,7 +215,7 @@ async def test_an_empty_other_stream_is_taken_over_too(
 
 
 async def test_ends_that_were_lost_are_found_out(
-    database: Database, plane: Scripted, history: History
+    database: Database, plane: Scripted, history: LobbyFactReader
 ) -> None:
     lobby, unknown = str(uuid4()), str(uuid4())
     plane.alive = {lobby}
@@ -237,7 +237,7 @@ async def test_ends_that_were_lost_are_found_out(
 
 
 async def test_an_end_between_two_questions_is_told_as_what_it_was(
-    database: Database, plane: Scripted, history: History
+    database: Database, plane: Scripted, history: LobbyFactReader
 ) -> None:
     """After a start all lobbies are compared, and one may end at this very moment."""
     lobbies_there = [str(uuid4()) for _ in range(250)]
@@ -257,7 +257,7 @@ async def test_an_end_between_two_questions_is_told_as_what_it_was(
 
 
 async def test_more_facts_than_one_answer_holds_are_all_applied(
-    database: Database, plane: Scripted, history: History
+    database: Database, plane: Scripted, history: LobbyFactReader
 ) -> None:
     made = [str(uuid4()) for _ in range(450)]
     plane.alive = set(made)
@@ -271,14 +271,17 @@ async def test_lobbies_that_ended_are_kept_for_seven_days(
     database: Database, plane: Scripted
 ) -> None:
     clock = [now_ms()]
-    history = History(database, plane, lambda: None, lambda: clock[0])
+    history = LobbyFactReader(database, plane, lambda: None, lambda: clock[0])
     lobby, live = str(uuid4()), str(uuid4())
     plane.alive = {live}
     plane.tell(live, made=pb.LobbyMade(about=about()))
     plane.tell(lobby, ended=ended())
     await history.step(0)
     stop_ms = (await rows(database))[lobby].stop_ms
-    for at_ms, kept in ((KEPT_MS - 1, {lobby, live}), (KEPT_MS + 3_600_000, {live})):
+    for at_ms, kept in (
+        (LOBBY_RETENTION_MS - 1, {lobby, live}),
+        (LOBBY_RETENTION_MS + 3_600_000, {live}),
+    ):
         clock[0] = stop_ms + at_ms
         await history.step(0)
         assert set(await rows(database)) == kept
@@ -292,7 +295,7 @@ async def test_a_data_plane_that_is_away_is_asked_again_and_doubted(
     database: Database, plane: Scripted
 ) -> None:
     doubted = asyncio.Event()
-    history = History(database, plane, doubted.set)
+    history = LobbyFactReader(database, plane, doubted.set)
     plane.is_away = True
     lobby = str(uuid4())
     plane.alive = {lobby}
@@ -347,7 +350,7 @@ async def test_counts_wake_the_watches_of_the_games_whose_number_changed(
             new = namespaces.New(namespace_id, "prod", "x", ids.new())
             await namespaces.add(tx, game_id, version_id, [new], (1, 1), 1)
     one, other = namespace_ids
-    reader = CountsReader(database, plane, counts, topics)
+    reader = PlayerCountReader(database, plane, counts, topics)
 
     async def woken() -> set[str]:
         before = topics.sequence

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import select
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control.idempotent_changes import Change, Changes
+from pyservice.control.idempotent_changes import Change, IdempotentChanges
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
 from pyservice.storage.database import Transaction
@@ -197,7 +197,7 @@ async def test_at_either_door_a_key_without_form_makes_nothing(
 # The key under which messages are remembered -------------------------------------------------------
 
 
-async def remembered_by(changes: Changes, caller: Caller) -> str:
+async def remembered_by(changes: IdempotentChanges, caller: Caller) -> str:
     """What is answered to one and the same message."""
     made = uuid4().hex
 
@@ -205,7 +205,7 @@ async def remembered_by(changes: Changes, caller: Caller) -> str:
         return pb.GetDeviceLinkResponse(cloud_token=made)
 
     request = pb.GetDeviceLinkRequest(device_link_token="secret")
-    return (await changes.make(caller, request, pb.GetDeviceLinkResponse, change)).cloud_token
+    return (await changes.apply(caller, request, pb.GetDeviceLinkResponse, change)).cloud_token
 
 
 def caller_with_a_key() -> Caller:
@@ -215,9 +215,12 @@ def caller_with_a_key() -> Caller:
 
 async def test_a_message_is_known_again_under_the_same_secret_alone(records: Records) -> None:
     caller, ours, theirs = caller_with_a_key(), token_bytes(32), token_bytes(32)
-    made = await remembered_by(Changes(records.database, mac_key=ours), caller)
-    assert await remembered_by(Changes(records.database, mac_key=ours), caller) == made
-    for other in (Changes(records.database, mac_key=theirs), Changes(records.database)):
+    made = await remembered_by(IdempotentChanges(records.database, mac_key=ours), caller)
+    assert await remembered_by(IdempotentChanges(records.database, mac_key=ours), caller) == made
+    for other in (
+        IdempotentChanges(records.database, mac_key=theirs),
+        IdempotentChanges(records.database),
+    ):
         with pytest.raises(ServiceError) as caught:
             await remembered_by(other, caller)
         assert caught.value.code == "IDEMPOTENCY_KEY_REUSED"
@@ -230,10 +233,10 @@ async def test_one_message_leaves_another_trace_under_each_secret(records: Recor
 
     before = await traces()
     for changes in (
-        Changes(records.database, mac_key=token_bytes(32)),
-        Changes(records.database, mac_key=token_bytes(32)),
-        Changes(records.database),
-        Changes(records.database),
+        IdempotentChanges(records.database, mac_key=token_bytes(32)),
+        IdempotentChanges(records.database, mac_key=token_bytes(32)),
+        IdempotentChanges(records.database),
+        IdempotentChanges(records.database),
     ):
         await remembered_by(changes, caller_with_a_key())
     after = await traces()
@@ -318,14 +321,18 @@ class Ports:
         yield change
 
 
-async def made_with(ports: Ports, changes: Changes, caller: Caller, message: str = "one") -> str:
+async def made_with(
+    ports: Ports, changes: IdempotentChanges, caller: Caller, message: str = "one"
+) -> str:
     request = pb.GetDeviceLinkRequest(device_link_token=message)
-    answer = await changes.make_prepared(caller, request, pb.GetDeviceLinkResponse, ports.prepared)
+    answer = await changes.apply_with_resource(
+        caller, request, pb.GetDeviceLinkResponse, ports.prepared
+    )
     return answer.cloud_token
 
 
 async def test_what_is_remembered_is_told_though_what_it_needed_is_gone(records: Records) -> None:
-    ports, changes, caller = Ports(), Changes(records.database), caller_with_a_key()
+    ports, changes, caller = Ports(), IdempotentChanges(records.database), caller_with_a_key()
     ports.is_away = True
     with pytest.raises(ServiceError):
         await made_with(ports, changes, caller)
@@ -342,6 +349,6 @@ async def test_what_is_remembered_is_told_though_what_it_needed_is_gone(records:
 
 
 async def test_duplicates_in_flight_need_it_once(records: Records) -> None:
-    ports, changes, caller = Ports(), Changes(records.database), caller_with_a_key()
+    ports, changes, caller = Ports(), IdempotentChanges(records.database), caller_with_a_key()
     made = await asyncio.gather(*(made_with(ports, changes, caller) for _ in range(8)))
     assert (set(made), ports.had) == ({"1"}, 1)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from pyservice.control.uploads import LEFT_AFTER_MS
+from pyservice.control.uploads import ABANDONED_AFTER_MS
 from pyservice.storage.database import open_database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.s3_objects import Bucket, BucketSettings
@@ -288,10 +288,10 @@ async def test_what_is_never_completed_leaves_the_bucket_after_a_day(
             url = one.image_presigned_request.url
             assert (await client.put(url, content=tar())).status_code == 200
     assert await desk.complete(made[0]) == "OK"
-    desk.now_ms += LEFT_AFTER_MS
-    assert await desk.uploading.tidy() == 0
+    desk.now_ms += ABANDONED_AFTER_MS
+    assert await desk.uploading.remove_abandoned() == 0
     desk.now_ms += 1
-    assert await desk.uploading.tidy() == 2
+    assert await desk.uploading.remove_abandoned() == 2
     assert await bucket.names("pending") == []
     assert len(await bucket.names("kept")) == 1
     assert await desk.listed() == {made[0].build_id: True}

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from pyservice.control import signing_keys
-from pyservice.control.signing_keys import NEEDED_MS, ControlKeys
+from pyservice.control.signing_keys import KEY_RETENTION_MS, SigningKeyFile
 from pyservice.errors import ServiceError
 from tests.control.files import png, put, tar
 from tests.support.command_line import json_output
@@ -84,11 +84,11 @@ def file_of(folder: Path) -> Any:
 
 
 async def test_keys_stay_over_a_restart_and_are_private(tmp_path: Path) -> None:
-    made = ControlKeys.load_or_create(tmp_path)
+    made = SigningKeyFile.load_or_create(tmp_path)
     assert stat.S_IMODE((tmp_path / "signing_keys.json").stat().st_mode) == 0o600
     await made.rotate(drop_unused=False)
     assert stat.S_IMODE((tmp_path / "signing_keys.json").stat().st_mode) == 0o600
-    again = ControlKeys.load_or_create(tmp_path)
+    again = SigningKeyFile.load_or_create(tmp_path)
     assert again.now == made.now
     assert len({key.secret for key in again.now.signing} | {again.now.hash_key}) == 3
     assert made.now.current.secret.hex() not in repr(made.now)
@@ -107,12 +107,12 @@ async def test_keys_stay_over_a_restart_and_are_private(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_file_is_refused_and_not_shown(tmp_path: Path, change: Any) -> None:
-    made = ControlKeys.load_or_create(tmp_path)
+    made = SigningKeyFile.load_or_create(tmp_path)
     content = file_of(tmp_path)
     change(content)
     (tmp_path / "signing_keys.json").write_text(json.dumps(content))
     with pytest.raises(OSError, match="restore it from a backup") as caught:
-        ControlKeys.load_or_create(tmp_path)
+        SigningKeyFile.load_or_create(tmp_path)
     assert made.now.current.secret.hex() not in str(caught.value)
 
 
@@ -120,9 +120,9 @@ async def test_older_keys_go_when_they_are_told_to_and_nothing_is_left_of_them(
     tmp_path: Path,
 ) -> None:
     now = [1_000_000]
-    made = ControlKeys.load_or_create(tmp_path, lambda: now[0])
+    made = SigningKeyFile.load_or_create(tmp_path, lambda: now[0])
     assert (await made.rotate(drop_unused=True)) == (2, [1], [])
-    now[0] += NEEDED_MS
+    now[0] += KEY_RETENTION_MS
     assert (await made.rotate(drop_unused=True)) == (3, [1, 2], [])
     now[0] += 1
     assert (await made.rotate(drop_unused=False)) == (4, [1, 2, 3], [])
@@ -133,7 +133,7 @@ async def test_older_keys_go_when_they_are_told_to_and_nothing_is_left_of_them(
 async def test_a_key_that_cannot_be_kept_signs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = ControlKeys.load_or_create(tmp_path)
+    made = SigningKeyFile.load_or_create(tmp_path)
     heard: list[int] = []
     made.listen(lambda now: heard.append(now.current.number))
 

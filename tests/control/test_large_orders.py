@@ -28,7 +28,7 @@ async def test_what_does_not_fit_into_one_answer_is_asked_for(
             await both.node.ear.told(lobby, "running")
         later = await both.lobby()
         await both.node.ear.told(later, "running")
-        assert runs.going.unforeseen == 0
+        assert runs.job.unexpected_errors == 0
     assert all(both.is_live(lobby) for lobby in [*lobbies, later])
 
 

@@ -137,7 +137,7 @@ async def test_a_lobby_that_cannot_be_taken_keeps_no_other_and_is_tried_again(bo
         await both.node.ear.told(good, "running")
         later = await both.lobby()
         await both.node.ear.told(later, "running")
-        assert runs.going.unforeseen > 0
+        assert runs.job.unexpected_errors > 0
         assert not both.node.supervisor.is_known(bad)
         shutil.rmtree(in_the_way)
         await both.node.ear.told(bad, "running")
@@ -147,7 +147,7 @@ async def test_one_that_could_not_be_taken_and_has_ended_is_not_tried_again(both
     bad = await both.lobby()
     in_the_way = both.in_the_way_of(bad)
     async with both.following() as runs:
-        await until(lambda: runs.going.unforeseen > 0)
+        await until(lambda: runs.job.unexpected_errors > 0)
         await both.data.engine.processes.exited(raw_id(bad), None)
         good = await both.lobby()
         await both.node.ear.told(good, "running")
@@ -167,7 +167,7 @@ async def test_a_lobby_of_a_tier_that_there_is_not_is_over_and_no_other(both: Bo
         assert (run.tier, run.reason, run.start_ms) == (TIER, "tier_unknown", None)
         assert run.message == f"no tier {TIER} is there any more: give the game mode another one"
         assert not both.is_live(poor)
-        assert runs.going.unforeseen == 0
+        assert runs.job.unexpected_errors == 0
     async with both.following():
         late = await both.lobby()
         await until(lambda: not both.is_live(late))

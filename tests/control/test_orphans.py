@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pyservice.control.admin_operations import Orphans
-from pyservice.control.feed_comparison import Holdings
+from pyservice.control.admin_operations import OrphanedNamespaces
+from pyservice.control.feed_comparison import HeldConfigurations
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import feed_pb2
 from pyservice.storage.database import open_database
@@ -73,9 +73,9 @@ async def successor(
     await made.close()
 
 
-def orphans_beside(fed: Fed, epoch: int) -> Orphans:
+def orphans_beside(fed: Fed, epoch: int) -> OrphanedNamespaces:
     client = fed.feeder._client
-    return Orphans(fed.source.database, epoch, client, fed.feeder.look_again)  # type: ignore[arg-type]
+    return OrphanedNamespaces(fed.source.database, epoch, client, fed.feeder.compare_again)  # type: ignore[arg-type]
 
 
 async def looked(fed: Fed) -> None:
@@ -98,24 +98,24 @@ async def test_what_a_lost_database_left_is_told_of_and_stays_until_it_is_remove
 ) -> None:
     old = await successor.fed(EPOCH)
     left = [await old.source.namespace(name) for name in ("prod", "staging")]
-    await asyncio.gather(*map(old.settled, left))
+    await asyncio.gather(*map(old.enqueue_and_confirm, left))
     await old.end()
 
     new = await successor.fed(epoch)
     fresh = await new.source.namespace("fresh")
-    await new.settled(fresh)
+    await new.enqueue_and_confirm(fresh)
     await counts(new, 2)
     assert all(successor.plane.holds(one) is not None for one in left)
 
     # One has the name that a new one is to have; it says so to both who may do something about it.
     blocked = await new.source.namespace("prod")
     with pytest.raises(ServiceError) as caught:
-        await new.settled(blocked)
+        await new.enqueue_and_confirm(blocked)
     [problem] = caught.value.errors
     assert list(problem.path) == ["name_id", "not-unique"]
     assert "left of another database" in problem.message
     assert left[0] not in problem.message
-    reason = new.feeder.problems()[blocked]
+    reason = new.feeder.refused_reasons()[blocked]
     assert f"arena/prod ({left[0]})" in reason
     assert "pyservice namespace orphans" in reason
 
@@ -143,7 +143,7 @@ async def test_what_a_lost_database_left_is_told_of_and_stays_until_it_is_remove
 async def test_what_has_a_record_or_a_file_is_not_removed(successor: Successor) -> None:
     fed = await successor.fed(EPOCH)
     mine = await fed.source.namespace("prod")
-    await fed.settled(mine)
+    await fed.enqueue_and_confirm(mine)
     of_file = configuration(game={"game_id": mine, "name_id": "other", "display_name": "O"})
     answer = await successor.plane.feed.apply(feed_pb2.ApplyRequest(configuration=of_file))
     assert answer.HasField("applied")
@@ -164,7 +164,7 @@ async def test_an_orphan_whose_record_comes_back_from_a_backup_is_fed_again(
     fed = await successor.fed(EPOCH)
     namespace_id = await fed.source.namespace("prod")
     await fed.source.touch(namespace_id, 5)
-    await fed.settled(namespace_id)
+    await fed.enqueue_and_confirm(namespace_id)
     other = await successor.fed(EPOCH + 1)
     await looked(other)
     assert len(await orphans_beside(other, EPOCH + 1).remove()) == 1
@@ -182,13 +182,13 @@ async def test_without_a_data_plane_nothing_is_known(successor: Successor) -> No
 
 
 def test_news_of_orphans_is_news_once() -> None:
-    holdings = Holdings(EPOCH)
+    holdings = HeldConfigurations(EPOCH)
     one = feed_pb2.HeldConfiguration(namespace_id="one", source_epoch=1, revision=1)
     holdings.take(feed_pb2.HeldResponse(configurations=[one]))
-    assert holdings.note_orphans([])
-    assert not holdings.note_orphans([])
+    assert holdings.update_orphans([])
+    assert not holdings.update_orphans([])
     holdings.take(feed_pb2.HeldResponse())
-    assert holdings.note_orphans([])
+    assert holdings.update_orphans([])
     assert holdings.orphans == {}
 
 

@@ -11,7 +11,7 @@ import bcrypt
 import pytest
 
 from pyservice.cdn.credentials import Busy, Credentials, Source
-from pyservice.control.namespace_access import Crowded, PasswordThreads
+from pyservice.control.namespace_access import PasswordThreadPool, TooManyWaiting
 from tests.control.test_games import new_developer
 from tests.control.world import Records
 from tests.support.full_service import Developer
@@ -160,7 +160,7 @@ async def test_so_many_addresses_find_no_place_in_one_group_and_do_in_another(
 
 
 async def test_places_are_given_back_when_work_fails_or_is_not_waited_for() -> None:
-    threads = PasswordThreads(1)
+    threads = PasswordThreadPool(1)
 
     def fails() -> None:
         raise LookupError
@@ -173,7 +173,7 @@ async def test_places_are_given_back_when_work_fails_or_is_not_waited_for() -> N
             asyncio.ensure_future(threads.run("group", b"address", lambda: None)) for _ in range(32)
         ]
         await asyncio.sleep(0)
-        with pytest.raises(Crowded):
+        with pytest.raises(TooManyWaiting):
             await threads.run("group", b"address", lambda: None)
         for one in waiting:
             one.cancel()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.app import described
-from pyservice.control.resource_summaries import Links
+from pyservice.control.resource_summaries import PublicUrls
 from pyservice.settings import Settings
 from pyservice.settings.sections import CaptchaSettings, Domains
 from tests.control.shapes import FLAG, NUMBER, TEXT, shape
@@ -68,7 +68,7 @@ def test_domains_stand_in_the_place_of_addresses() -> None:
         main="games.example", cdn="sites.example", job="lobbies.example", open_backend="b.example"
     )
     settings = Settings(domains=domains, access="private", cluster="enterprise")
-    links = Links(
+    links = PublicUrls(
         "http://127.0.0.1:1", "sites.example", "http://127.0.0.1:2", "https://hub.example", str
     )
     told = described.bootstrap(settings, links)
@@ -81,7 +81,7 @@ def test_domains_stand_in_the_place_of_addresses() -> None:
 
 
 def test_the_key_of_the_services_own_captcha_is_told_where_it_is_set() -> None:
-    links = Links(
+    links = PublicUrls(
         "http://127.0.0.1:1", "sites.example", "http://127.0.0.1:2", "https://hub.example", str
     )
     without = described.bootstrap(Settings(), links)

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import func, select
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control.authorization import Reach
-from pyservice.control.rays import KEPT_MS, RayStore
+from pyservice.control.authorization import GrantedScope
+from pyservice.control.rays import RAY_RETENTION_MS, RayStore
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import rays_pb2 as internal
 from pyservice.pb.hosting.v1 import rays_pb2 as pb
@@ -71,7 +71,7 @@ def span_set(number: int, ray_id: str = "a" * 32, **fields: Any) -> internal.Spa
 
 def caller(**scope: Any) -> Caller:
     reach = {"identity_id": IDENTITY, "group_id": GROUP, "game_id": None, "groups": (GROUP,)}
-    made = Reach(token_id=str(uuid4()), **{**reach, **scope})
+    made = GrantedScope(token_id=str(uuid4()), **{**reach, **scope})
     return Caller(TokenKind.CLOUD, b"", b"", b"", Call("0" * 32, b"\x7f\0\0\1"), made)
 
 
@@ -107,7 +107,7 @@ async def test_what_is_older_than_a_day_is_not_shown_and_then_gone(database: Dat
     clock = Clock()
     store = RayStore(database, 100, clock)
     await store.store([span_set(0), span_set(10)])
-    clock.now_ms = NOW_MS + KEPT_MS + 5
+    clock.now_ms = NOW_MS + RAY_RETENTION_MS + 5
     assert [one.req_id for one in await shown(store, caller())] == [f"{11:016x}"]
     assert await count(database) == 2
     await store.prune()

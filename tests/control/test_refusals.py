@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from pyservice.control.configuration_encoding import json_of, to_feed
-from pyservice.control.feed_messages import STORED, refusal
+from pyservice.control.feed_messages import STORED, refusal_error
 from pyservice.dataplane.feed_validation import OperatorLimits, own_problems
 from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as fed
@@ -33,7 +33,7 @@ def told(*path: str, reason: str = "is wrong", held_by: str = "") -> tuple[list[
     problem = feed_pb2.Problem(path=path, reason=reason, held_by=held_by)
     message = configuration(**NAMESPACE)
     orphans = {"left": feed_pb2.HeldConfiguration()}
-    error = refusal(message, feed_pb2.Refused(problems=[problem]), STORED, orphans)
+    error = refusal_error(message, feed_pb2.Refused(problems=[problem]), STORED, orphans)
     assert error.code == "VALIDATION_FAILED"
     [one] = error.errors
     assert one.path[-1] == ("not-unique" if held_by else "not-allowed")
@@ -133,7 +133,7 @@ def test_every_path_of_a_configuration_leads_to_where_its_author_wrote_it(
     limits = OperatorLimits(256, ("local", "eu-1", "us-1"), (), ("captcha_b",))
     problems = own_problems(message, limits, NamespaceIndex())
     assert problems
-    error = refusal(message, feed_pb2.Refused(problems=problems), STORED, {})
+    error = refusal_error(message, feed_pb2.Refused(problems=problems), STORED, {})
     written = {"config": orjson.loads(json_of(config))}
     paths = [one.path[:-1] for one in error.errors]
     assert not any("versions.0" in one.message for one in error.errors)

@@ -94,7 +94,7 @@ class Node:
                 lambda address: address,
                 self._capacity,
             )
-            self.room.changed = lobbies.room_changed
+            self.room.changed = lobbies.capacity_changed
             work = asyncio.create_task(lobbies.run(self.begun))
             yield
             work.cancel()

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from pyservice.control.server_runs import ServerRuns
-from pyservice.control.servers import told
+from pyservice.control.servers import server_message
 from pyservice.control.timestamps import now_ms
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
@@ -71,7 +71,7 @@ class Desk:
         async with self._database.read() as tx:
             row = await servers.find(tx, self._namespace_id, server_id)
         assert row is not None
-        return told(row)
+        return server_message(row)
 
 
 @pytest.fixture(params=KINDS)

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from pyservice.control.batching import Shared
+from pyservice.control.batching import SingleFlight
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,7 @@ class Reader:
 
 
 async def test_who_asks_for_the_same_at_once_has_the_same_result() -> None:
-    reader, shared = Reader(), Shared[str, list[int]]()
+    reader, shared = Reader(), SingleFlight[str, list[int]]()
     keys = ["a", "b", "a", "a", "b"]
     results = await asyncio.gather(*(shared.get(key, partial(reader.read, key)) for key in keys))
     assert reader.reads == ["a", "b"]
@@ -41,7 +41,7 @@ async def test_who_asks_for_the_same_at_once_has_the_same_result() -> None:
 
 
 async def test_who_asks_while_it_is_read_has_it_read_anew() -> None:
-    reader, shared = Reader(), Shared[str, list[int]]()
+    reader, shared = Reader(), SingleFlight[str, list[int]]()
     reader.go_on.clear()
     first = asyncio.create_task(shared.get("a", lambda: reader.read("a")))
     while not reader.reads:
@@ -54,7 +54,7 @@ async def test_who_asks_while_it_is_read_has_it_read_anew() -> None:
 
 
 async def test_who_goes_away_takes_nothing_from_the_others() -> None:
-    reader, shared = Reader(), Shared[str, list[int]]()
+    reader, shared = Reader(), SingleFlight[str, list[int]]()
     reader.go_on.clear()
     several = [asyncio.create_task(shared.get("a", lambda: reader.read("a"))) for _ in range(3)]
     while not reader.reads:
@@ -68,7 +68,7 @@ async def test_who_goes_away_takes_nothing_from_the_others() -> None:
 
 
 async def test_a_failure_is_told_to_all_and_is_not_kept() -> None:
-    reader, shared = Reader(), Shared[str, list[int]]()
+    reader, shared = Reader(), SingleFlight[str, list[int]]()
     several = [shared.get("bad", lambda: reader.read("bad")) for _ in range(2)]
     results = await asyncio.gather(*several, return_exceptions=True)
     assert [type(result) for result in results] == [ValueError, ValueError]

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control.idempotent_changes import Changes
+from pyservice.control.idempotent_changes import IdempotentChanges
 from pyservice.pb.hosting.v1.devices_pb2 import GetDeviceLinkRequest, GetDeviceLinkResponse
 from pyservice.storage.database import Conflict, Transaction
 from tests.control.crowds import add_users, add_versions
@@ -133,7 +133,9 @@ async def test_whoever_loses_to_others_many_times_changes_in_the_end(records: Re
         return GetDeviceLinkResponse(cloud_token="made")
 
     request = GetDeviceLinkRequest(device_link_token="one")
-    made = await Changes(records.database).make(caller, request, GetDeviceLinkResponse, change)
+    made = await IdempotentChanges(records.database).apply(
+        caller, request, GetDeviceLinkResponse, change
+    )
     assert (made.cloud_token, lost) == ("made", 8)
 
 

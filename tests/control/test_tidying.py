@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.control.uploads import LEFT_AFTER_MS
+from pyservice.control.uploads import ABANDONED_AFTER_MS
 from pyservice.storage import uploads
 from pyservice.storage.objects import file_key
 from tests.control.test_uploads import Desk
@@ -40,7 +40,7 @@ def pending_of_nobody(folder: Path) -> Path:
     path = folder / "pending" / f"{file_key('nobody', 'server.tar')}.0"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"left")
-    then_s = path.stat().st_mtime - 2 * LEFT_AFTER_MS / 1000
+    then_s = path.stat().st_mtime - 2 * ABANDONED_AFTER_MS / 1000
     os.utime(path, (then_s, then_s))
     return path
 
@@ -48,7 +48,7 @@ def pending_of_nobody(folder: Path) -> Path:
 @contextlib.asynccontextmanager
 async def tidied(desk: Desk) -> AsyncIterator[None]:
     """As the service does it, within the block."""
-    task = asyncio.create_task(desk.uploading.keep_tidy())
+    task = asyncio.create_task(desk.uploading.run_cleanup())
     try:
         yield
         assert not task.done()
@@ -64,22 +64,22 @@ async def test_an_upload_that_cannot_be_removed_keeps_no_other_from_it(
     made = [await desk.prepare() for _ in range(105)]
     desk.upload(made[0])
     desk.upload(made[-1])
-    desk.now_ms += LEFT_AFTER_MS + 1
-    assert await desk.uploading.tidy() == 105
+    desk.now_ms += ABANDONED_AFTER_MS + 1
+    assert await desk.uploading.remove_abandoned() == 105
     assert desk.objects_left() == []
     assert await left_behind(desk) == [NO_KEY]
     # It is told, counted, and tried again with the next ones.
     said = capsys.readouterr()
     assert f"upload_id='{NO_KEY}'" in said.out + said.err
-    assert desk.uploading.going.unforeseen == 1
-    assert await desk.uploading.tidy() == 0
-    assert desk.uploading.going.unforeseen == 2
+    assert desk.uploading.job.unexpected_errors == 1
+    assert await desk.uploading.remove_abandoned() == 0
+    assert desk.uploading.job.unexpected_errors == 2
 
 
 async def test_nor_from_being_swept_what_no_record_has(desk: Desk) -> None:
     await broken_upload(desk)
     path = pending_of_nobody(desk.folder)
-    desk.now_ms += LEFT_AFTER_MS + 1
+    desk.now_ms += ABANDONED_AFTER_MS + 1
 
     async def is_swept() -> bool:
         return not path.exists()
@@ -92,7 +92,7 @@ async def test_records_that_cannot_be_read_do_not_keep_anything_from_being_swept
     desk: Desk,
 ) -> None:
     made = await desk.prepare()
-    desk.now_ms += LEFT_AFTER_MS + 1
+    desk.now_ms += ABANDONED_AFTER_MS + 1
     path = pending_of_nobody(desk.folder)
 
     async def run(statement: str) -> None:
@@ -112,7 +112,7 @@ async def test_objects_that_cannot_be_swept_keep_no_upload_from_being_removed(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await desk.prepare()
-    desk.now_ms += LEFT_AFTER_MS + 1
+    desk.now_ms += ABANDONED_AFTER_MS + 1
     met = asyncio.Event()
 
     async def names(folder: str) -> list[str]:

@@ -16,13 +16,13 @@ import pytest
 from sqlalchemy import Connection, insert
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control.authorization import Reach
-from pyservice.control.games import Games
-from pyservice.control.idempotent_changes import Changes
-from pyservice.control.namespaces import Namespaces
-from pyservice.control.sites import FILES_MAX, Sites
-from pyservice.control.uploads import Uploading
-from pyservice.control.versions import Versions
+from pyservice.control.authorization import GrantedScope
+from pyservice.control.games import GameOperations
+from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.namespaces import NamespaceOperations
+from pyservice.control.sites import FILES_MAX, SiteOperations
+from pyservice.control.uploads import UploadLifecycle
+from pyservice.control.versions import VersionOperations
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import cdn_pb2, games_pb2, namespaces_pb2, versions_pb2
@@ -97,7 +97,7 @@ def measured(database: Database) -> Iterator[Turns]:
 class DataPlane:
     """Hears of changes, and is not asked."""
 
-    def changed(self, *_: str) -> None:
+    def enqueue(self, *_: str) -> None:
         """Nobody waits for it here."""
 
 
@@ -110,17 +110,21 @@ class Plane:
         self._ids, topics, nobody = RecordIds(), Topics(), cast(Any, DataPlane())
         signer = UrlSigner(b"k" * 32)
         self.blobs = Folder(folder, signer, URL, 0)
-        changes = Changes(database)
-        self.uploading = Uploading(database, changes, topics, Objects(self.blobs, signer, URL))
-        self.sites = Sites(database, self._ids, self.uploading)
-        self.versions = Versions(database, changes, self._ids, topics, nobody, nobody)
-        self.games = Games(database, changes, self._ids, topics, nobody, nobody, nobody, [])
-        self.namespaces = Namespaces(database, changes, self._ids, topics, nobody, nobody)
+        changes = IdempotentChanges(database)
+        self.uploading = UploadLifecycle(
+            database, changes, topics, Objects(self.blobs, signer, URL)
+        )
+        self.sites = SiteOperations(database, self._ids, self.uploading)
+        self.versions = VersionOperations(database, changes, self._ids, topics, nobody, nobody)
+        self.games = GameOperations(
+            database, changes, self._ids, topics, nobody, nobody, nobody, []
+        )
+        self.namespaces = NamespaceOperations(database, changes, self._ids, topics, nobody, nobody)
 
     async def prepare(self) -> None:
         await migrate(self.database, is_allowed=True)
         identity_id, (self.group_id,) = await self.records.identity("Ours")
-        scope = Reach(identity_id, self._ids.new(), None, None, (self.group_id,))
+        scope = GrantedScope(identity_id, self._ids.new(), None, None, (self.group_id,))
         self.caller = Caller(
             TokenKind.CLOUD, b"", b"", b"token", Call(uuid4().hex, b"\x7f\0\0\1"), scope
         )

@@ -19,10 +19,10 @@ from pyservice.app.planes import DataPlaneClient
 from pyservice.app.tasks import Tasks
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control import undelivered_secrets
-from pyservice.control.authorization import Reach
-from pyservice.control.idempotent_changes import Changes
+from pyservice.control.authorization import GrantedScope
+from pyservice.control.idempotent_changes import IdempotentChanges
 from pyservice.control.timestamps import now_ms
-from pyservice.control.tokens import Tokens
+from pyservice.control.tokens import TokenOperations
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import tokens_pb2 as pb
@@ -83,9 +83,9 @@ class Desk:
         self._folder = folder
         self.way = way
         self.tasks = Tasks()
-        self.tokens = Tokens(
+        self.tokens = TokenOperations(
             self.database,
-            Changes(self.database),
+            IdempotentChanges(self.database),
             IDS,
             fed.feeder,
             DataPlaneClient(fed._client),
@@ -95,7 +95,7 @@ class Desk:
 
     async def open(self) -> Desk:
         self.namespace_id = await self.fed.source.namespace()
-        await self.fed.feeder.settled(self.namespace_id, wait_s=PATIENCE_S)
+        await self.fed.feeder.enqueue_and_confirm(self.namespace_id, wait_s=PATIENCE_S)
         self.identity_id = IDS.new()
         async with self.database.write() as tx:
             await groups.add_identity(tx, self.identity_id, "Somebody", now_ms())
@@ -106,7 +106,7 @@ class Desk:
 
     def caller(self, key: str | None = None) -> Caller:
         call = Call("0" * 32, b"\x7f\0\0\1", idempotency_key=key)
-        reach = Reach(self.identity_id, "token", None, None, (self.group_id,))
+        reach = GrantedScope(self.identity_id, "token", None, None, (self.group_id,))
         return Caller(TokenKind.CLOUD, b"", b"", b"x" * 16, call, reach)
 
     async def ask(self, kind: str, key: str | None = None) -> Any:
@@ -324,7 +324,7 @@ async def test_of_one_that_stays_away_the_token_that_stays_is_told(
     capsys: pytest.CaptureFixture[str],
     tried_s: float,
 ) -> None:
-    monkeypatch.setattr(undelivered_secrets, "_TRIED_S", tried_s)
+    monkeypatch.setattr(undelivered_secrets, "_REVOKE_TIMEOUT_S", tried_s)
     desk.after_commit.act = desk.go_away
     assert await outcome(desk.ask("dev")) == "CONTROL_PLANE_UNAVAILABLE"
     async with asyncio.timeout(PATIENCE_S):

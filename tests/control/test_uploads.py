@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control.authorization import Reach
-from pyservice.control.builds import Builds
+from pyservice.control.authorization import GrantedScope
+from pyservice.control.builds import BuildOperations
 from pyservice.control.fair_thread_pool import THREADS
-from pyservice.control.idempotent_changes import Changes
-from pyservice.control.uploads import LEFT_AFTER_MS, Uploading, Uploads
+from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.uploads import ABANDONED_AFTER_MS, UploadLifecycle, UploadOperations
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import builds_pb2, uploads_pb2
@@ -68,15 +68,17 @@ class Desk:
         signer = UrlSigner(b"k" * 32)
         self.blobs = Folder(folder, signer, "http://cdn.invalid", 0)
         self.objects = Objects(bucket or self.blobs, signer, "http://cdn.invalid")
-        self.changes = Changes(database, lambda: self.now_ms)
+        self.changes = IdempotentChanges(database, lambda: self.now_ms)
         self._begin()
 
     def _begin(self) -> None:
-        self.uploading = Uploading(
+        self.uploading = UploadLifecycle(
             self.database, self.changes, Topics(), self.objects, lambda: self.now_ms
         )
-        self.builds = Builds(self.database, self.changes, IDS, self.uploading, Taken("archive"))
-        self.uploads = Uploads(self.uploading)
+        self.builds = BuildOperations(
+            self.database, self.changes, IDS, self.uploading, Taken("archive")
+        )
+        self.uploads = UploadOperations(self.uploading)
 
     async def restart(self) -> None:
         """Whoever goes on knows what is in the records and in the folder, and nothing else."""
@@ -89,7 +91,7 @@ class Desk:
             await groups.add_identity(tx, identity_id, "Somebody", NOW_MS)
             await groups.add(tx, group_id, "Group", identity_id, NOW_MS)
             await games.add(tx, self.game_id, "game", "Game", group_id, NOW_MS)
-        self.scope = Reach(identity_id, IDS.new(), None, None, (group_id,))
+        self.scope = GrantedScope(identity_id, IDS.new(), None, None, (group_id,))
         self.caller = self.calling()
         return self
 
@@ -146,7 +148,9 @@ async def test_a_repeated_preparation_is_not_judged_by_settings_that_came_later(
     """An operator who takes no such builds any more does not change what was answered."""
     desk.caller = desk.calling("key")
     first = await desk.prepare()
-    desk.builds = Builds(desk.database, desk.changes, IDS, desk.uploading, Taken("oci_bundle"))
+    desk.builds = BuildOperations(
+        desk.database, desk.changes, IDS, desk.uploading, Taken("oci_bundle")
+    )
     assert (await desk.prepare()).upload_id == first.upload_id
     desk.caller = desk.calling("another")
     with pytest.raises(ServiceError) as refused:
@@ -210,11 +214,11 @@ async def test_what_is_not_completed_in_a_day_is_removed_and_the_rest_stays(desk
     desk.upload(kept)
     desk.upload(uploaded)
     assert await desk.complete(kept) == "OK"
-    desk.now_ms += LEFT_AFTER_MS
-    assert await desk.uploading.tidy() == 0
+    desk.now_ms += ABANDONED_AFTER_MS
+    assert await desk.uploading.remove_abandoned() == 0
     later = await desk.prepare()
     desk.now_ms += 1
-    assert await desk.uploading.tidy() == 2
+    assert await desk.uploading.remove_abandoned() == 2
     assert await desk.listed() == {kept.build_id: True, later.build_id: False}
     assert desk.objects_left() == [file_key(kept.upload_id, "server.tar").rpartition("/")[2]]
     for gone in (uploaded, empty):
@@ -224,8 +228,8 @@ async def test_what_is_not_completed_in_a_day_is_removed_and_the_rest_stays(desk
 async def test_more_than_a_portion_is_removed_at_once(desk: Desk) -> None:
     for _ in range(205):
         await desk.prepare()
-    desk.now_ms += LEFT_AFTER_MS + 1
-    assert await desk.uploading.tidy() == 205
+    desk.now_ms += ABANDONED_AFTER_MS + 1
+    assert await desk.uploading.remove_abandoned() == 205
     assert await desk.listed() == {}
 
 
@@ -246,7 +250,7 @@ async def test_what_a_crash_left_of_a_deleted_build_is_removed(
     assert await desk.listed() == {}
     assert await desk.complete(made) == "UPLOAD_NOT_FOUND"
     assert len(desk.objects_left()) == 1
-    assert await desk.uploading.tidy() == 1
+    assert await desk.uploading.remove_abandoned() == 1
     assert desk.objects_left() == []
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, select, text
 
-from pyservice.control.idempotent_changes import Changes
+from pyservice.control.idempotent_changes import IdempotentChanges
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import feed_pb2
 from pyservice.storage.database import (
@@ -241,8 +241,8 @@ def nobody() -> Any:
 
 
 async def changed(database: Database, change: Callable[[Transaction], Awaitable[Any]]) -> Any:
-    changes = Changes(database)
-    return await changes.make(nobody(), feed_pb2.HeldRequest(), feed_pb2.HeldResponse, change)
+    changes = IdempotentChanges(database)
+    return await changes.apply(nobody(), feed_pb2.HeldRequest(), feed_pb2.HeldResponse, change)
 
 
 async def test_a_name_that_is_there_is_a_conflict_and_changes_nothing(database: Database) -> None:

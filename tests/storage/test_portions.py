@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, select
 
 from pyservice.control import lobby_records
-from pyservice.control.rays import KEPT_MS, RayStore
+from pyservice.control.rays import RAY_RETENTION_MS, RayStore
 from pyservice.storage import devices, lobbies, numbers, rays, tables
 from pyservice.storage.database import Database, open_database
 from pyservice.storage.migrations import migrate
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 NOW_MS = 1_000_000
 MANY = 2 * PORTION + 5
-AFTER_MS = NOW_MS + MANY + lobby_records.KEPT_MS
+AFTER_MS = NOW_MS + MANY + lobby_records.LOBBY_RETENTION_MS
 """When lobbies that ended before `NOW_MS` + `MANY` are not told of any more."""
 
 
@@ -140,7 +140,7 @@ async def test_lobbies_that_ended_go_in_portions_and_others_stay(
 ) -> None:
     await add_lobbies(database, MANY + 1)
     begun = noted_writes(database, monkeypatch)
-    await lobby_records.History(database, Nobody(), lambda: None, lambda: AFTER_MS)._prune()
+    await lobby_records.LobbyFactReader(database, Nobody(), lambda: None, lambda: AFTER_MS)._prune()
     assert len(begun) == 4, "three for them, one for what became of their processes"
     # The last one ended in the very millisecond from which on they are kept.
     left = await names_of(database, tables.lobbies.c.lobby_id)
@@ -164,7 +164,7 @@ async def test_rays_that_are_too_old_or_too_many_go_in_portions(
     count = 2 * MANY
     await add_rays(database, count)
     begun = noted_writes(database, monkeypatch)
-    clock = [NOW_MS + MANY + KEPT_MS]
+    clock = [NOW_MS + MANY + RAY_RETENTION_MS]
     store = RayStore(database, count, lambda: clock[0])
     await store.prune()
     assert len(begun) == count // PORTION + 1

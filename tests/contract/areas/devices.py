@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import httpx
 
-from pyservice.control.device_links import LIVES_MS, LinkKeys
-from pyservice.control.signing_keys import ControlKeys
+from pyservice.control.device_links import LINK_LIFETIME_MS, DeviceLinkKeys
+from pyservice.control.signing_keys import SigningKeyFile
 from tests.contract.conditions import SWEEPS
 from tests.contract.provocations import elsewhere, provokes
 from tests.contract.scene import Scene, place
@@ -23,7 +23,7 @@ def _(scene: Scene) -> str:
 
 def _signed(scene: Scene, lives_ms: int) -> str:
     """The token, by the service's own key, of a link that the records do not have."""
-    keys = LinkKeys(ControlKeys.load_or_create(scene.service.data_dir / "control"))
+    keys = DeviceLinkKeys(SigningKeyFile.load_or_create(scene.service.data_dir / "control"))
     end_ms = time.time_ns() // 1_000_000 + lives_ms
     return keys.link_token(str(uuid4()), end_ms, keys.current)
 
@@ -38,7 +38,7 @@ def _show(scene: Scene, slug: str, token: str) -> httpx.Response:
 def _of_link(slug: str) -> None:
     @provokes(slug, "DEVICE_LINK_NOT_FOUND")
     def _(scene: Scene) -> httpx.Response:
-        return _show(scene, slug, _signed(scene, LIVES_MS))
+        return _show(scene, slug, _signed(scene, LINK_LIFETIME_MS))
 
 
 for _slug in ("get_device_link", "complete_device_link"):

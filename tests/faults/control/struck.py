@@ -18,8 +18,8 @@ from typing import Any, Final, TypeVar
 import httpx
 
 from pyservice.cli.asking import control_socket
-from pyservice.control.feed_messages import Composer
-from pyservice.control.resource_summaries import Links
+from pyservice.control.feed_messages import FeedComposer
+from pyservice.control.resource_summaries import PublicUrls
 from pyservice.dataplane.feed_files import _read
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2, feed_pb2
 from pyservice.rpc import InternalClient, Unreachable
@@ -351,11 +351,13 @@ class Witness:
         return {name: frozenset(tuple(row) for row in found) for name, found in rows.items()}
 
     async def _differences(self) -> list[Any]:
-        links = Links("http://cdn.invalid", None, "http://hub.invalid", None, lambda upload: upload)
+        links = PublicUrls(
+            "http://cdn.invalid", None, "http://hub.invalid", None, lambda upload: upload
+        )
         async with self._look() as tx:
             epoch = await numbers.get(tx, numbers.SOURCE_EPOCH)
             assert epoch is not None
-            composer = Composer(epoch, links)
+            composer = FeedComposer(epoch, links)
             ids = await _all_namespaces(tx)
             wanted = {one: await composer.compose(tx, one) for one in ids}
         answer = await self._client.call(_HELD, feed_pb2.HeldRequest())

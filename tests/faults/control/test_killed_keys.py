@@ -15,7 +15,7 @@ import pytest
 
 from pyservice.auth import keyring
 from pyservice.control import signing_keys
-from pyservice.control.signing_keys import Keys
+from pyservice.control.signing_keys import SigningKeys
 from tests.control.files import put
 from tests.faults.control.scene import BUILD, Scene
 from tests.faults.control.struck import MOMENTS, Step, answer_of, struck
@@ -46,7 +46,7 @@ class Signing:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
 
-    def ring(self) -> Keys:
+    def ring(self) -> SigningKeys:
         """As it is on the disk."""
         return signing_keys._parse(
             json.loads((self.scene.full_service.data_dir / RING).read_text())
@@ -85,7 +85,7 @@ class Signing:
         assert (await self.prepare(key))["upload_id"] == signed["upload_id"]
 
 
-def check_ring(before: Keys, now: Keys, answer: Answer | None) -> None:
+def check_ring(before: SigningKeys, now: SigningKeys, answer: Answer | None) -> None:
     """It is the old one, or the old one with a key more, which signs. None has ended for so long that it may go."""
     assert now.hash_key == before.hash_key
     added = before.current.number + 1
