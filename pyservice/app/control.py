@@ -30,7 +30,7 @@ from pyservice.control.feeder import Feeder
 from pyservice.control.game_pictures import AvatarOperations, GamePictureOperations
 from pyservice.control.games import GameOperations, game_topic
 from pyservice.control.groups import GroupOperations, ServiceOwner, ensure_owner
-from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
 from pyservice.control.lobby_exports import LobbyExportOperations
 from pyservice.control.lobby_records import (
     LobbyFactReader,
@@ -44,7 +44,7 @@ from pyservice.control.operations import Handlers, operation_table
 from pyservice.control.player_counts import PlayerCountReader, PlayerCounts
 from pyservice.control.rays import RayStore
 from pyservice.control.resource_summaries import PublicUrls
-from pyservice.control.servers import ServerOperations
+from pyservice.control.servers import ServerNode, ServerOperations
 from pyservice.control.service_info import ServiceInfoOperations
 from pyservice.control.signing_keys import SigningKeyFile
 from pyservice.control.sites import SiteOperations
@@ -170,12 +170,12 @@ class ControlPlane:
         self._runtime = Runtime(
             settings, self._database, self._files.objects, data_plane, self._topics, self._recorded
         )
+        changes = self._changes = IdempotentChanges(self._database, mac_key=self._keys.now.hash_key)
+        self._records = RecordContext(self._database, changes, self._ids, self._topics)
         nouns = self._nouns(links, data_plane)
         self._tokens = nouns.tokens
         administration = AdminOperations(
-            self._database,
-            self._ids,
-            self._topics,
+            self._records,
             self._gate,
             nouns.tokens,
             OrphanedNamespaces(
@@ -213,44 +213,27 @@ class ControlPlane:
 
     def _nouns(self, links: PublicUrls, data_plane: DataPlaneClient) -> Handlers:
         settings, database, ids, topics = self._settings, self._database, self._ids, self._topics
-        changes = self._changes = IdempotentChanges(database, mac_key=self._keys.now.hash_key)
+        changes, records = self._changes, self._records
         one = NamespaceChange(database, changes, topics, self._feeder)
         uploading = UploadLifecycle(database, changes, topics, self._files.objects)
         self._uploading = uploading
-        self._devices = DeviceLinkOperations(
-            database, changes, ids, topics, DeviceLinkKeys(self._keys), links
-        )
+        self._devices = DeviceLinkOperations(records, DeviceLinkKeys(self._keys), links)
         self._exports = LobbyExportOperations(
             database, self._files.objects, ids, self._recorded, self._runtime
         )
         return Handlers(
             games=GameOperations(
-                database,
-                changes,
-                ids,
-                topics,
-                self._feeder,
-                self._counts,
-                links,
-                described.regions(settings),
+                records, self._feeder, self._counts, links, described.regions(settings)
             ),
-            groups=GroupOperations(database, changes, ids, topics, links, self._gate.clear_cache),
-            namespaces=NamespaceOperations(database, changes, ids, topics, self._feeder, one),
+            groups=GroupOperations(records, links, self._gate.clear_cache),
+            namespaces=NamespaceOperations(records, self._feeder, one),
             admittance=NamespaceAccessOperations(
                 database, one, described.service_domains(settings)
             ),
             tokens=TokenOperations(
-                database,
-                changes,
-                ids,
-                self._feeder,
-                data_plane,
-                self._gate.clear_cache,
-                self._tasks.finish,
+                records, self._feeder, data_plane, self._gate.clear_cache, self._tasks.finish
             ),
-            versions=VersionOperations(
-                database, changes, ids, topics, StoredUploadStatus(), self._context
-            ),
+            versions=VersionOperations(records, StoredUploadStatus(), self._context),
             platform=self._platform,
             devices=self._devices,
             lobbies=LobbyRecordOperations(
@@ -263,16 +246,16 @@ class ControlPlane:
             avatars=AvatarOperations(database, uploading, links),
             pictures=GamePictureOperations(uploading),
             servers=ServerOperations(
-                database,
-                changes,
-                ids,
+                records,
                 data_plane,
                 self._runtime.servers,
-                {region.name_id for region in settings.regions},
-                self._runtime.kinds,
                 self._runtime,
-                settings.edge.node_address,
-                settings.runtime.host_ports.numbers,
+                ServerNode(
+                    {region.name_id for region in settings.regions},
+                    self._runtime.kinds,
+                    settings.edge.node_address,
+                    settings.runtime.host_ports.numbers,
+                ),
             ),
             process_logs=self._runtime.logs,
             exports=self._exports,

@@ -15,6 +15,7 @@ from pyservice.control.feed_comparison import find_orphans
 from pyservice.control.feeder import DataPlaneUnavailable
 from pyservice.control.games import group_topic, identity_topic
 from pyservice.control.groups import billing_topic
+from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import (
     bio_problems,
     display_name_problems,
@@ -22,11 +23,9 @@ from pyservice.control.name_rules import (
     require_valid,
 )
 from pyservice.control.signing_keys import SigningKeyFile
-from pyservice.control.timestamps import now_ms
 from pyservice.control.tokens import TokenOperations
 from pyservice.control.undelivered_secrets import NewToken
 from pyservice.errors import FieldProblem, ServiceError
-from pyservice.ids import RecordIds
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import admin_pb2, control_pb2, feed_pb2
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as pb
@@ -34,7 +33,6 @@ from pyservice.schema.validation import validate
 from pyservice.storage import games, groups, namespaces
 from pyservice.storage.conflicts import again_on_conflict
 from pyservice.storage.database import Database, Record, Transaction
-from pyservice.watch import Topics
 
 _SERVICE: Final = "hosting.internal.v1.ControlAdmin"
 _BILLING: Final = {
@@ -57,23 +55,20 @@ class AdminOperations:
 
     def __init__(
         self,
-        database: Database,
-        ids: RecordIds,
-        topics: Topics,
+        context: RecordContext,
         gate: CallAuthenticator,
         tokens: TokenOperations,
         orphans: OrphanedNamespaces,
         keys: SigningKeyFile,
-        clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        self._database = database
-        self._ids = ids
-        self._topics = topics
+        self._database = context.database
+        self._ids = context.ids
+        self._topics = context.topics
         self._gate = gate
         self._tokens = tokens
         self._orphans = orphans
         self._keys = keys
-        self._now_ms = clock_ms
+        self._now_ms = context.now_ms
 
     def handlers(self) -> dict[str, Any]:
         """By full names of the methods."""

@@ -21,18 +21,16 @@ from uuid import UUID
 from pyservice.calls import Caller, WaitForChange
 from pyservice.control import authorization
 from pyservice.control.authorization import scope_of
-from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.resource_summaries import PublicUrls
 from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.signing_keys import SigningKey, SigningKeyFile
-from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
-from pyservice.ids import RecordIds, format_uuid
+from pyservice.ids import format_uuid
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
 from pyservice.pb.hosting.v1 import envelope_pb2
 from pyservice.storage import devices, numbers, tokens
-from pyservice.storage.database import Database, Record, Transaction
-from pyservice.watch import Topics
+from pyservice.storage.database import Record, Transaction
 
 LINK_LIFETIME_MS: Final = 10 * 60_000
 """How long a link can be completed and asked for (decisions 3)."""
@@ -121,22 +119,18 @@ class DeviceLinkOperations:
 
     def __init__(
         self,
-        database: Database,
-        changes: IdempotentChanges,
-        ids: RecordIds,
-        topics: Topics,
+        context: RecordContext,
         keys: DeviceLinkKeys,
         links: PublicUrls,
-        clock_ms: Callable[[], int] = now_ms,
         kept_max: int = KEPT_MAX,
     ) -> None:
-        self._database = database
-        self._changes = changes
-        self._ids = ids
-        self._topics = topics
+        self._database = context.database
+        self._changes = context.changes
+        self._ids = context.ids
+        self._topics = context.topics
         self._keys = keys
         self._links = links
-        self._now_ms = clock_ms
+        self._now_ms = context.now_ms
         self._prune_ms = 0
         self._kept_max = kept_max
         self._unpruned = 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from pyservice.calls import Caller, WaitForChange
@@ -15,7 +15,7 @@ from pyservice.control import authorization
 from pyservice.control.authorization import scope_of
 from pyservice.control.batching import SingleFlight
 from pyservice.control.configuration_encoding import encode
-from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import (
     derived_name_id,
     display_name_problems,
@@ -32,14 +32,13 @@ from pyservice.control.resource_summaries import (
     namespace_summary,
     version_summary,
 )
-from pyservice.control.timestamps import now_ms, rfc3339
+from pyservice.control.timestamps import rfc3339
 from pyservice.errors import FieldProblem, ServiceError, field_problem
-from pyservice.ids import GAME_NAME_MAX, RecordIds
+from pyservice.ids import GAME_NAME_MAX
 from pyservice.pb.hosting.v1 import envelope_pb2, versions_pb2
 from pyservice.pb.hosting.v1 import games_pb2 as pb
 from pyservice.storage import games, groups, namespaces
-from pyservice.storage.database import Conflict, Database, Record, Transaction
-from pyservice.watch import Topics
+from pyservice.storage.database import Conflict, Record, Transaction
 
 FIRST_NAMESPACES: Final = (("prod", "Production"), ("staging", "Staging"))
 FIRST_VERSION: Final = "0.0.1"
@@ -91,25 +90,21 @@ class GameOperations:
 
     def __init__(
         self,
-        database: Database,
-        changes: IdempotentChanges,
-        ids: RecordIds,
-        topics: Topics,
+        context: RecordContext,
         feeder: ChangeFeeder,
         counts: PlayerCounter,
         links: PublicUrls,
         regions: Sequence[pb.RegionSummary],
-        clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        self._database = database
-        self._changes = changes
-        self._ids = ids
-        self._topics = topics
+        self._database = context.database
+        self._changes = context.changes
+        self._ids = context.ids
+        self._topics = context.topics
         self._feeder = feeder
         self._counts = counts
         self._links = links
         self._regions = regions
-        self._now_ms = clock_ms
+        self._now_ms = context.now_ms
         # A change wakes many who watch the same.
         self._found: SingleFlight[str, Record | None] = SingleFlight()
         self._lists: SingleFlight[_ListKey, pb.GetGamesResponse] = SingleFlight()

@@ -13,7 +13,7 @@ from pyservice.calls import Caller, WaitForChange
 from pyservice.control import authorization
 from pyservice.control.authorization import scope_of
 from pyservice.control.games import identity_topic
-from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import display_name_problems, require_valid
 from pyservice.control.resource_summaries import PublicUrls, group_summary
 from pyservice.control.timestamps import now_ms, rfc3339
@@ -24,7 +24,6 @@ from pyservice.pb.hosting.v1 import envelope_pb2
 from pyservice.pb.hosting.v1 import groups_pb2 as pb
 from pyservice.storage import groups, numbers, tokens
 from pyservice.storage.database import Conflict, Database, Transaction
-from pyservice.watch import Topics
 
 
 def billing_topic(group_id: str) -> str:
@@ -37,22 +36,18 @@ class GroupOperations:
 
     def __init__(
         self,
-        database: Database,
-        changes: IdempotentChanges,
-        ids: RecordIds,
-        topics: Topics,
+        context: RecordContext,
         links: PublicUrls,
-        doubt: Callable[[], None],
-        clock_ms: Callable[[], int] = now_ms,
+        clear_token_cache: Callable[[], None],
     ) -> None:
-        """`doubt` is called after a change of members: what is believed of tokens may be wrong."""
-        self._database = database
-        self._changes = changes
-        self._ids = ids
-        self._topics = topics
+        """`clear_token_cache` is called after a change of members: what is believed of tokens may be wrong."""
+        self._database = context.database
+        self._changes = context.changes
+        self._ids = context.ids
+        self._topics = context.topics
         self._links = links
-        self._clear_token_cache = doubt
-        self._now_ms = clock_ms
+        self._clear_token_cache = clear_token_cache
+        self._now_ms = context.now_ms
 
     async def create(
         self, request: pb.CreateGroupRequest, caller: Caller

@@ -12,6 +12,7 @@ import hmac
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 
 from google.protobuf.message import Message
@@ -20,9 +21,11 @@ from pyservice.calls import Caller, TokenKind
 from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
+from pyservice.ids import RecordIds
 from pyservice.storage import numbers
 from pyservice.storage.conflicts import again_on_conflict
 from pyservice.storage.database import Database, Record, Transaction
+from pyservice.watch import Topics
 
 Answer = TypeVar("Answer", bound=Message)
 Change = Callable[[Transaction], Awaitable[Answer]]
@@ -173,6 +176,17 @@ class IdempotentChanges:
         return before is not None and bool(
             before.create_ms > self._now_ms() - RESPONSE_RETENTION_MS
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RecordContext:
+    """The database and everything that a change of records needs."""
+
+    database: Database
+    changes: IdempotentChanges
+    ids: RecordIds
+    topics: Topics
+    now_ms: Callable[[], int] = now_ms
 
 
 async def _stored_response(

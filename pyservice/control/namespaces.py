@@ -6,7 +6,6 @@ Who may come to a namespace is `admittance`'s; how a change gets to the data pla
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import monotonic
 from typing import Final, NamedTuple
 
@@ -14,7 +13,7 @@ from pyservice.calls import Caller
 from pyservice.control import authorization
 from pyservice.control.feeder import CONFIRM_TIMEOUT_S
 from pyservice.control.games import NEW_LIMITS, game_topic, group_topic
-from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import (
     display_name_problems,
     name_id_problems,
@@ -23,14 +22,13 @@ from pyservice.control.name_rules import (
 )
 from pyservice.control.namespace_change import ConfirmingFeeder, NamespaceChange
 from pyservice.control.resource_summaries import namespace_summary
-from pyservice.control.timestamps import milliseconds, now_ms, rfc3339
+from pyservice.control.timestamps import milliseconds, rfc3339
 from pyservice.errors import FieldProblem, ServiceError, field_problem
-from pyservice.ids import NAMESPACE_NAME_MAX, RecordIds
+from pyservice.ids import NAMESPACE_NAME_MAX
 from pyservice.pb.hosting.internal.v1 import remembered_pb2
 from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
 from pyservice.storage import games, namespaces
-from pyservice.storage.database import Database, Record, Transaction
-from pyservice.watch import Topics
+from pyservice.storage.database import Record, Transaction
 
 _HISTORY_PAGE: Final = 64
 _LIMIT_MAX: Final = 0xFFFF_FFFF
@@ -49,21 +47,17 @@ class NamespaceOperations:
 
     def __init__(
         self,
-        database: Database,
-        changes: IdempotentChanges,
-        ids: RecordIds,
-        topics: Topics,
+        context: RecordContext,
         feeder: ConfirmingFeeder,
         one: NamespaceChange,
-        clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        self._database = database
-        self._changes = changes
-        self._ids = ids
-        self._topics = topics
+        self._database = context.database
+        self._changes = context.changes
+        self._ids = context.ids
+        self._topics = context.topics
         self._feeder = feeder
         self._one = one
-        self._now_ms = clock_ms
+        self._now_ms = context.now_ms
 
     async def validate(
         self, request: pb.ValidateNamespaceRequest, caller: Caller

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from pyservice.calls import Caller
@@ -19,18 +20,17 @@ from pyservice.control.configuration_validation import (
     findings_in_environment,
 )
 from pyservice.control.feeder import DataPlaneUnavailable
-from pyservice.control.idempotent_changes import Change, IdempotentChanges
+from pyservice.control.idempotent_changes import Change, RecordContext
 from pyservice.control.name_rules import require_valid
 from pyservice.control.server_runs import ServerRuns
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import FieldProblem, ServiceError, field_problem
-from pyservice.ids import RecordIds
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
 from pyservice.runtime.orders import KILL_TIMEOUT_MS, Resources
 from pyservice.schema.problems import tell
 from pyservice.storage import builds, games, servers
-from pyservice.storage.database import Database, Record, Transaction
+from pyservice.storage.database import Record, Transaction
 
 PAGE: Final = 64
 LEASE_WAIT_S: Final = 2.0
@@ -53,35 +53,36 @@ class NodeCapacity(Protocol):
     def give_back(self, run_id: str) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class ServerNode:
+    """The node on which dynamic servers run."""
+
+    regions: Collection[str]
+    kinds: Callable[[], Collection[str]]
+    """Kinds of builds that the node runs."""
+    address: str
+    """Address of ports that players reach without edge-guard; these are `host_ports`."""
+    host_ports: range
+
+
 class ServerOperations:
     """The operations on servers."""
 
     def __init__(
         self,
-        database: Database,
-        changes: IdempotentChanges,
-        ids: RecordIds,
+        context: RecordContext,
         client: LeaseClient,
         runs: ServerRuns,
-        regions: Collection[str],
-        kinds: Callable[[], Collection[str]],
         room: NodeCapacity,
-        node_address: str,
-        host_ports: range,
+        node: ServerNode,
     ) -> None:
-        """`kinds`: of builds that this node runs. `node_address`: where players reach it without edge-guard, at one of
-        `host_ports`.
-        """
-        self._database = database
-        self._changes = changes
-        self._ids = ids
+        self._database = context.database
+        self._changes = context.changes
+        self._ids = context.ids
         self._client = client
         self._runs = runs
-        self._regions = regions
-        self._kinds = kinds
         self._room = room
-        self._node_address = node_address
-        self._host_ports = host_ports
+        self._node = node
 
     async def create(
         self, request: pb.CreateServerRequest, caller: Caller
@@ -224,13 +225,13 @@ class ServerOperations:
         environment = await authorization.find_namespace(
             tx, caller, request.game_id, request.environment_id
         )
-        if request.datacenter not in self._regions:
+        if request.datacenter not in self._node.regions:
             raise ServiceError("REGION_NOT_FOUND")
         build = await builds.find(tx, environment.game_id, request.runtime.build)
         require_valid(
             [
                 *self._build_problems(build),
-                *_port_problems(request, self._host_ports),
+                *_port_problems(request, self._node.host_ports),
                 *_tag_problems(request),
                 # Last: it may end with how many more there are.
                 *_runtime_problems(request),
@@ -244,7 +245,7 @@ class ServerOperations:
             yield field_problem(path, "not-found", "is not a build of this game")
         elif build.complete_ms is None:
             yield field_problem(path, "incomplete", "is not completely uploaded")
-        elif build.kind not in self._kinds():
+        elif build.kind not in self._node.kinds():
             reason = f"is of kind {build.kind}, which nothing here runs"
             yield field_problem(path, "not-allowed", reason)
 
@@ -314,7 +315,7 @@ class ServerOperations:
             answer.routing.edge_guard.SetInParent()
         else:
             answer.public_hostname, answer.public_port = (
-                self._node_address,
+                self._node.address,
                 port.internal_port,
             )
             answer.routing.host.SetInParent()

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from pyservice.calls import Caller
 from pyservice.control import authorization
 from pyservice.control.authorization import scope_of
-from pyservice.control.idempotent_changes import IdempotentChanges
-from pyservice.control.timestamps import now_ms, rfc3339
+from pyservice.control.idempotent_changes import RecordContext
+from pyservice.control.timestamps import rfc3339
 from pyservice.control.undelivered_secrets import (
     NewToken,
     NoteStored,
@@ -25,13 +25,13 @@ from pyservice.control.undelivered_secrets import (
     raise_revision,
 )
 from pyservice.errors import FieldProblem, ServiceError, field_problem
-from pyservice.ids import PORT_NAME_MAX, RecordIds, is_name_id
+from pyservice.ids import PORT_NAME_MAX, is_name_id
 from pyservice.network.hosts import is_host
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.pb.hosting.v1 import tokens_pb2 as pb
 from pyservice.storage import tokens
 from pyservice.storage.conflicts import again_on_conflict
-from pyservice.storage.database import Database, Record, Transaction
+from pyservice.storage.database import Record, Transaction
 
 DEVELOPMENT_MS: Final = 30 * 24 * 3_600_000
 _SECRET_BYTES: Final = 32
@@ -69,25 +69,22 @@ class TokenOperations:
 
     def __init__(
         self,
-        database: Database,
-        changes: IdempotentChanges,
-        ids: RecordIds,
+        context: RecordContext,
         feeder: TokenFeeder,
         signer: NamespaceTokenSigner,
-        doubt: Callable[[], None],
+        clear_token_cache: Callable[[], None],
         finish: RunToCompletion,
-        clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        """`doubt` is called after a revocation: what is believed of tokens may be wrong."""
-        self._untold = UndeliveredSecrets(database, feeder, finish)
+        """`clear_token_cache` is called after a revocation: what is believed of tokens may be wrong."""
+        self._untold = UndeliveredSecrets(context.database, feeder, finish)
         self.job = self._untold.job
-        self._database = database
-        self._changes = changes
-        self._ids = ids
+        self._database = context.database
+        self._changes = context.changes
+        self._ids = context.ids
         self._feeder = feeder
         self._signer = signer
-        self._clear_token_cache = doubt
-        self._now_ms = clock_ms
+        self._clear_token_cache = clear_token_cache
+        self._now_ms = context.now_ms
 
     # Of a namespace -------------------------------------------------------------------------------
 

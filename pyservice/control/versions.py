@@ -5,7 +5,7 @@ What a configuration may have is `configuration`'s. A version never changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from google.protobuf.message import Message
@@ -22,16 +22,14 @@ from pyservice.control.configuration_validation import (
     site_ids,
 )
 from pyservice.control.games import game_topic, group_topic
-from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import display_name_problems, problem_messages, require_valid
 from pyservice.control.resource_summaries import version_summary
-from pyservice.control.timestamps import now_ms, rfc3339
+from pyservice.control.timestamps import rfc3339
 from pyservice.errors import FieldProblem, ServiceError
-from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
 from pyservice.storage import builds, games, sites
-from pyservice.storage.database import Database, Transaction
-from pyservice.watch import Topics
+from pyservice.storage.database import Transaction
 
 Input = pb.CreateVersionRequest | pb.ValidateVersionRequest
 
@@ -72,21 +70,17 @@ class VersionOperations:
 
     def __init__(
         self,
-        database: Database,
-        changes: IdempotentChanges,
-        ids: RecordIds,
-        topics: Topics,
+        context: RecordContext,
         uploaded: UploadStatus,
         judge: Judge,
-        clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        self._database = database
-        self._changes = changes
-        self._ids = ids
-        self._topics = topics
+        self._database = context.database
+        self._changes = context.changes
+        self._ids = context.ids
+        self._topics = context.topics
         self._uploaded = uploaded
         self._judge = judge
-        self._now_ms = clock_ms
+        self._now_ms = context.now_ms
 
     async def create(
         self, request: pb.CreateVersionRequest, caller: Caller

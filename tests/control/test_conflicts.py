@@ -16,7 +16,7 @@ from sqlalchemy import delete, insert, select, text
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control.database_health import DatabaseHealthCheck
 from pyservice.control.device_links import DeviceLinkKeys, DeviceLinkOperations
-from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
 from pyservice.control.resource_summaries import PublicUrls
 from pyservice.control.signing_keys import SigningKeyFile
 from pyservice.control.timestamps import now_ms
@@ -93,10 +93,7 @@ async def test_who_makes_a_link_notices_nothing_of_a_server_that_gave_up_droppin
     async def lock_out() -> None:
         # Each drops old ones at its first link, and then not for a while.
         made = DeviceLinkOperations(
-            database,
-            IdempotentChanges(database),
-            RecordIds(),
-            Topics(),
+            RecordContext(database, IdempotentChanges(database), RecordIds(), Topics()),
             DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path)),
             PublicUrls("http://127.0.0.1:1", None, "https://hub.example", None, str),
         )

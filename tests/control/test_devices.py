@@ -13,7 +13,7 @@ from sqlalchemy import delete, func, select
 
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control.device_links import LINK_LIFETIME_MS, DeviceLinkKeys, DeviceLinkOperations
-from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
 from pyservice.control.resource_summaries import PublicUrls
 from pyservice.control.signing_keys import SigningKeyFile
 from pyservice.errors import ServiceError
@@ -176,13 +176,9 @@ async def test_a_link_ends_after_ten_minutes_and_is_forgotten_a_day_later(
     clock = [1_000_000_000_000]
     topics, ids = Topics(), RecordIds()
     made = DeviceLinkOperations(
-        database,
-        IdempotentChanges(database),
-        ids,
-        topics,
+        RecordContext(database, IdempotentChanges(database), ids, topics, lambda: clock[0]),
         DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path)),
         PublicUrls("http://127.0.0.1:1", None, "https://hub.example", None, str),
-        lambda: clock[0],
     )
     call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1")
     caller = Caller(TokenKind.TOKENLESS, b"", b"", call.address, call)
@@ -207,13 +203,9 @@ async def test_links_and_answers_that_anybody_can_make_are_bounded(
     topics, ids = Topics(), RecordIds()
     changes = IdempotentChanges(database)
     made = DeviceLinkOperations(
-        database,
-        changes,
-        ids,
-        topics,
+        RecordContext(database, changes, ids, topics, lambda: now_ms),
         DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path)),
         PublicUrls("http://127.0.0.1:1", None, "https://hub.example", None, str),
-        lambda: now_ms,
         kept,
     )
 
@@ -274,13 +266,15 @@ async def test_of_many_who_make_links_at_once_one_drops_what_is_too_much(
 
     monkeypatch.setattr(links, "forget_uncompleted_beyond", noted)
     made = DeviceLinkOperations(
-        records.database,
-        IdempotentChanges(records.database),
-        RecordIds(),
-        Topics(),
+        RecordContext(
+            records.database,
+            IdempotentChanges(records.database),
+            RecordIds(),
+            Topics(),
+            lambda: 4_000_000_000_000,
+        ),
         DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path)),
         PublicUrls("http://127.0.0.1:1", None, "https://hub.example", None, str),
-        lambda: 4_000_000_000_000,
         kept_max=5_000,
     )
     call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1")
@@ -315,7 +309,9 @@ def later(
         PublicUrls("http://127.0.0.1:1", None, "https://h.example", None, str),
     )
     made = DeviceLinkOperations(
-        database, IdempotentChanges(database), RecordIds(), Topics(), keys, hub, lambda: now_ms
+        RecordContext(database, IdempotentChanges(database), RecordIds(), Topics(), lambda: now_ms),
+        keys,
+        hub,
     )
     return made, keys
 

@@ -10,7 +10,7 @@ import pytest
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control import feeder
 from pyservice.control.authorization import GrantedScope
-from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
 from pyservice.control.namespace_change import NamespaceChange
 from pyservice.control.namespaces import NamespaceOperations
 from pyservice.errors import ServiceError
@@ -95,7 +95,9 @@ async def test_a_version_that_was_refused_when_nobody_waited_is_set_afresh_under
     ran, wanted = (await source.row(namespace_id)).version_id, await source.version(TOO_MANY)
     changes, topics = IdempotentChanges(source.database), Topics()
     one = NamespaceChange(source.database, changes, topics, fed.feeder)
-    nouns = NamespaceOperations(source.database, changes, RecordIds(), topics, fed.feeder, one)
+    nouns = NamespaceOperations(
+        RecordContext(source.database, changes, RecordIds(), topics), fed.feeder, one
+    )
     async with source.database.read() as tx:
         game = await games.find(tx, source.game_id)
     assert game is not None

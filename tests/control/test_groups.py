@@ -10,7 +10,7 @@ import pytest
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control.authorization import GrantedScope
 from pyservice.control.groups import GroupOperations
-from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
 from pyservice.control.resource_summaries import PublicUrls
 from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.watch import Topics
@@ -65,7 +65,7 @@ async def test_who_left_while_the_token_was_believed_is_told_to_be_no_member(
         "http://cdn.invalid", None, "http://hub.invalid", None, lambda upload: upload
     )
     groups = GroupOperations(
-        database, IdempotentChanges(database), IDS, Topics(), links, lambda: None
+        RecordContext(database, IdempotentChanges(database), IDS, Topics()), links, lambda: None
     )
     _, (group_id,) = await records.identity("Ours")
     leaver_id, _ = await records.identity()

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, insert
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control.authorization import GrantedScope
 from pyservice.control.games import GameOperations
-from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
 from pyservice.control.namespaces import NamespaceOperations
 from pyservice.control.sites import FILES_MAX, SiteOperations
 from pyservice.control.uploads import UploadLifecycle
@@ -115,11 +115,10 @@ class Plane:
             database, changes, topics, Objects(self.blobs, signer, URL)
         )
         self.sites = SiteOperations(database, self._ids, self.uploading)
-        self.versions = VersionOperations(database, changes, self._ids, topics, nobody, nobody)
-        self.games = GameOperations(
-            database, changes, self._ids, topics, nobody, nobody, nobody, []
-        )
-        self.namespaces = NamespaceOperations(database, changes, self._ids, topics, nobody, nobody)
+        context = RecordContext(database, changes, self._ids, topics)
+        self.versions = VersionOperations(context, nobody, nobody)
+        self.games = GameOperations(context, nobody, nobody, nobody, [])
+        self.namespaces = NamespaceOperations(context, nobody, nobody)
 
     async def prepare(self) -> None:
         await migrate(self.database, is_allowed=True)

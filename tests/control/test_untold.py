@@ -20,7 +20,7 @@ from pyservice.app.tasks import Tasks
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control import undelivered_secrets
 from pyservice.control.authorization import GrantedScope
-from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
 from pyservice.control.timestamps import now_ms
 from pyservice.control.tokens import TokenOperations
 from pyservice.errors import ServiceError
@@ -29,6 +29,7 @@ from pyservice.pb.hosting.v1 import tokens_pb2 as pb
 from pyservice.storage import games, groups
 from pyservice.storage import tokens as rows
 from pyservice.storage.database import Transaction, open_database
+from pyservice.watch import Topics
 from tests.control.fed import Fed, FedPlane, Source
 from tests.faults.cut import Way, way_to
 from tests.support.databases import KINDS, Databases
@@ -84,9 +85,7 @@ class Desk:
         self.way = way
         self.tasks = Tasks()
         self.tokens = TokenOperations(
-            self.database,
-            IdempotentChanges(self.database),
-            IDS,
+            RecordContext(self.database, IdempotentChanges(self.database), IDS, Topics()),
             fed.feeder,
             DataPlaneClient(fed._client),
             lambda: None,
