@@ -9,7 +9,7 @@ PROGRAMS := pyservice/bin/hosting-edge-guard pyservice/bin/hosting-keeper
 NATIVE_SOURCES := $(shell find native -name '*.rs' -not -path '*/tests/*' -not -path '*/examples/*') $(wildcard native/*/Cargo.toml) Cargo.toml Cargo.lock
 export PYTHONDONTWRITEBYTECODE ?=
 
-.PHONY: help check run test test-full proofs lint bench build generate lock clean
+.PHONY: help check run test test-full proofs lint docs bench build generate lock clean
 
 help: ## List the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,10 @@ proofs: build ## The long proofs: kill -9, full disks, soak
 
 lint: build ## Format, types, layers, proto, stub and generated code
 	./scripts/lint
+
+docs: $(BIN)/.installed ## Build the documentation site in build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "build/site/index.html"
 
 bench: build ## Measure, with a baseline beside each figure; JSON and tables in bench/results
 	$(BIN)/python -m bench.run
