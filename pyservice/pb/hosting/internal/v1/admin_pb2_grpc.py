@@ -52,17 +52,14 @@ class AdminServicer:
     """
 
     def CreateToken(self, request, context):
-        """Makes a token of a namespace. It is good when the answer is there.
-        Errors: NAMESPACE_NOT_FOUND.
+        """Creates a token of a namespace. The token is valid when the response arrives. Errors: NAMESPACE_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RotateKeys(self, request, context):
-        """Adds a key to the ring that signs from now on. Older keys verify on; of them, those that nothing needs any more may
-        be dropped.
-        Errors: STORAGE_FULL.
+        """Adds a signing key. Older keys continue to verify. Unused older keys can be dropped. Errors: STORAGE_FULL.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -107,104 +107,97 @@ class ControlAdminServicer:
     """
 
     def CreateIdentity(self, request, context):
-        """Makes an identity, a person or a machine that can be a member of groups.
-        Errors: VALIDATION_FAILED.
+        """Creates an identity: a person or machine that can be a member of groups. Errors: VALIDATION_FAILED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListIdentities(self, request, context):
-        """All identities.
+        """Lists all identities.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AdminCreateGroup(self, request, context):
-        """Makes a group.
-        Errors: VALIDATION_FAILED, NOT_FOUND when there is no such identity.
+        """Creates a group. Errors: VALIDATION_FAILED, NOT_FOUND for an unknown identity.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateGroup(self, request, context):
-        """Changes what a group says of itself; what is left out stays (decisions 8.4).
-        Errors: GROUP_NOT_FOUND, VALIDATION_FAILED.
+        """Changes the description of a group. Absent fields stay. Errors: GROUP_NOT_FOUND, VALIDATION_FAILED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListGroups(self, request, context):
-        """All groups.
+        """Lists all groups.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AddMember(self, request, context):
-        """Makes an identity a member; repeats change nothing.
-        Errors: GROUP_NOT_FOUND, NOT_FOUND when there is no such identity.
+        """Adds a member to a group. Repeats change nothing. Errors: GROUP_NOT_FOUND, NOT_FOUND for an unknown identity.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveMember(self, request, context):
-        """Ends a membership; tokens that the identity has for the group end with it. Repeats change nothing.
-        Errors: GROUP_NOT_FOUND, IN_USE for the owner of the group.
+        """Removes a member and its tokens for the group. Repeats change nothing. Errors: GROUP_NOT_FOUND, IN_USE for the
+        owner of the group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateCloudToken(self, request, context):
-        """Makes a cloud_ token.
-        Errors: GROUP_NOT_FOUND, GAME_NOT_FOUND, NOT_FOUND when there is no such identity, FORBIDDEN when it is not a
-        member of the group.
+        """Creates a cloud_ token. Errors: GROUP_NOT_FOUND, GAME_NOT_FOUND, NOT_FOUND for an unknown identity, FORBIDDEN if it
+        is not a member of the group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateNamespaceToken(self, request, context):
-        """Makes a token of a namespace. It is good when the answer is there.
-        Errors: NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE when the data plane does not answer.
+        """Creates a token of a namespace. The token is valid when the response arrives. Errors: NAMESPACE_NOT_FOUND,
+        CONTROL_PLANE_UNAVAILABLE without a response of the data plane.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RecordBilling(self, request, context):
-        """Writes down when a group paid (decisions 8.6).
-        Errors: GROUP_NOT_FOUND.
+        """Sets a billing timestamp of a group. Errors: GROUP_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RotateControlKeys(self, request, context):
-        """Adds a key that signs device links and addresses of files from now on. Older keys verify what they signed; those of
-        which nothing is left may be dropped.
-        Errors: STORAGE_FULL.
+        """Adds a key that signs device links and file URLs. Older keys verify what they signed. Unused older keys can be
+        dropped. Errors: STORAGE_FULL.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListOrphans(self, request, context):
-        """Namespaces that the data plane holds and no record has: left of a database that was lost or replaced.
-        Errors: CONTROL_PLANE_UNAVAILABLE when the data plane does not answer.
+        """Lists namespaces that the data plane has and the database does not, left over from a lost or replaced database.
+        Errors: CONTROL_PLANE_UNAVAILABLE without a response of the data plane.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveOrphans(self, request, context):
-        """Removes such namespaces from the data plane; their names and hosts are free then.
-        Errors: NAMESPACE_NOT_FOUND when one is none of these, CONTROL_PLANE_UNAVAILABLE when the data plane does not answer.
+        """Removes such namespaces from the data plane. This frees their names and hosts. Errors: NAMESPACE_NOT_FOUND for any
+        other namespace, CONTROL_PLANE_UNAVAILABLE without a response of the data plane.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

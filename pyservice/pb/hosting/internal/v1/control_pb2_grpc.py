@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ControlStub:
-    """Spoken by the data plane to the control plane.
+    """Requests of the data plane to the control plane.
     """
 
     def __init__(self, channel):
@@ -53,27 +53,26 @@ class ControlStub:
 
 
 class ControlServicer:
-    """Spoken by the data plane to the control plane.
+    """Requests of the data plane to the control plane.
     """
 
     def NextChanges(self, request, context):
-        """What changed after a number, so that requests that wait for it are sent again. Waits until something has. Another
-        run, or a number that is forgotten, is answered at once and is_complete is not set.
+        """Returns the topics that changed after a number, so that long polls can be answered. Waits for a change. For another
+        run or a forgotten number it returns at once, without is_complete.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CheckToken(self, request, context):
-        """What a cloud_ token stands for.
-        Errors: TOKEN_INVALID, TOKEN_EXPIRED, TOKEN_REVOKED.
+        """Returns the scope of a cloud_ token. Errors: TOKEN_INVALID, TOKEN_EXPIRED, TOKEN_REVOKED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Metrics(self, request, context):
-        """The metrics of the control plane, so that one scrape shows both planes.
+        """Returns the metrics of the control plane, so that one scrape shows both planes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -106,7 +105,7 @@ def add_ControlServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Control:
-    """Spoken by the data plane to the control plane.
+    """Requests of the data plane to the control plane.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class FactsStub:
-    """Spoken by the control plane to the data plane.
+    """Requests of the control plane to the data plane.
     """
 
     def __init__(self, channel):
@@ -53,26 +53,26 @@ class FactsStub:
 
 
 class FactsServicer:
-    """Spoken by the control plane to the data plane.
+    """Requests of the control plane to the data plane.
     """
 
     def Read(self, request, context):
-        """Facts after the acknowledged ones, in order. Exactly once is the reader's: it stores stream and LSN in the
-        transaction that applies the facts, and says them in the next call.
+        """Returns the facts after the acknowledged ones, in order. For exactly-once processing, the reader stores stream and
+        LSN in the transaction that applies the facts, and sends them in the next call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Counts(self, request, context):
-        """Namespaces whose players or lobbies changed.
+        """Returns the namespaces with a changed number of players or lobbies.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Lobbies(self, request, context):
-        """Places of some lobbies now, for lists of them. Waits for nothing.
+        """Returns the current slot counts of some lobbies. Does not wait.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -105,7 +105,7 @@ def add_FactsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Facts:
-    """Spoken by the control plane to the data plane.
+    """Requests of the control plane to the data plane.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class FeedStub:
-    """Spoken by a feeder (static file, control plane) to the data plane.
+    """Requests of a feeder (static file or control plane) to the data plane.
     """
 
     def __init__(self, channel):
@@ -58,32 +58,33 @@ class FeedStub:
 
 
 class FeedServicer:
-    """Spoken by a feeder (static file, control plane) to the data plane.
+    """Requests of a feeder (static file or control plane) to the data plane.
     """
 
     def Apply(self, request, context):
-        """Takes one namespace, whole, or says why not. A refused one changes nothing: the last good one stays.
+        """Takes one whole namespace or refuses it. A refused configuration changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ApplyMany(self, request, context):
-        """Takes many, in this order, each as Apply does; those that are looked at only are not taken. One answer for each.
+        """Takes several namespaces in order, each like Apply. Items with is_check are only checked. Returns one result for
+        each.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Remove(self, request, context):
-        """Removes a namespace under the same rule of order.
+        """Removes a namespace. The same order rule applies.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Held(self, request, context):
-        """What is held, so that a feeder sends only what is missing.
+        """Returns what the data plane has, so that a feeder sends only what is missing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,7 +122,7 @@ def add_FeedServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Feed:
-    """Spoken by a feeder (static file, control plane) to the data plane.
+    """Requests of a feeder (static file or control plane) to the data plane.
     """
 
     @staticmethod

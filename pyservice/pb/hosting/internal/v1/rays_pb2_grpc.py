@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class RaysStub:
-    """Spoken by the data plane to the control plane, over the socket of control.proto.
+    """Requests of the data plane to the control plane, over the socket of control.proto.
     """
 
     def __init__(self, channel):
@@ -43,13 +43,12 @@ class RaysStub:
 
 
 class RaysServicer:
-    """Spoken by the data plane to the control plane, over the socket of control.proto.
+    """Requests of the data plane to the control plane, over the socket of control.proto.
     """
 
     def StoreSpans(self, request, context):
-        """Stores span sets. One that is there already is not stored again, so repeating it is harmless. It is stored when the
-        answer is there.
-        Errors: those of a database that is away.
+        """Stores span sets durably. Known ones are not stored again, so a repeat is harmless. Errors: those of an unavailable
+        database.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -72,7 +71,7 @@ def add_RaysServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Rays:
-    """Spoken by the data plane to the control plane, over the socket of control.proto.
+    """Requests of the data plane to the control plane, over the socket of control.proto.
     """
 
     @staticmethod

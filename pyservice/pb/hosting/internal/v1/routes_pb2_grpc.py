@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class RoutesStub:
-    """Spoken by edge-guard to the data plane.
+    """Requests of edge-guard to the data plane.
     """
 
     def __init__(self, channel):
@@ -43,12 +43,12 @@ class RoutesStub:
 
 
 class RoutesServicer:
-    """Spoken by edge-guard to the data plane.
+    """Requests of edge-guard to the data plane.
     """
 
     def Follow(self, request, context):
-        """What edge-guard ought to serve, and what became of what it was told. A long poll: answered at once when something is
-        new to the asker, else when it is, else with nothing after wait_ms.
+        """Returns the routes to serve, and takes the outcomes of earlier ones. A long poll: it returns at once if there is
+        news, otherwise after the first change or wait_ms.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -71,7 +71,7 @@ def add_RoutesServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Routes:
-    """Spoken by edge-guard to the data plane.
+    """Requests of edge-guard to the data plane.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class RuntimeStub:
-    """Spoken by the control plane to the data plane.
+    """Requests of the control plane to the data plane.
     """
 
     def __init__(self, channel):
@@ -68,50 +68,49 @@ class RuntimeStub:
 
 
 class RuntimeServicer:
-    """Spoken by the control plane to the data plane.
+    """Requests of the control plane to the data plane.
     """
 
     def Wanted(self, request, context):
-        """The lobbies that ought to run, and what changed about them. A long poll: complete at first and whenever the data
-        plane cannot tell what changed since; then changes, or nothing after wait_ms.
+        """Returns the lobbies that should run. A long poll: the first response is complete, and so is each one after the data
+        plane has lost track. The others have changes, or nothing after wait_ms.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Report(self, request, context):
-        """What became of lobbies. Unknown and ended lobbies are no error: what the reporter still has of them is to be stopped.
+        """Takes reports about lobbies. Unknown and ended lobbies are no error: the caller stops what it still runs of them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Lease(self, request, context):
-        """Ports of a dynamic server, durably its own. The same server gets the same ports; a lease that has ended is refused.
-        Errors: PORTS_EXHAUSTED, STORAGE_FULL, IN_USE for a server whose lease has ended.
+        """Leases ports for a dynamic server durably. The same server gets the same ports. Errors: PORTS_EXHAUSTED,
+        STORAGE_FULL, IN_USE if the server's lease has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PlaceServer(self, request, context):
-        """Where the process of a dynamic server listens.
-        Errors: STORAGE_FULL, NOT_FOUND without a lease.
+        """Sets the backends of a dynamic server. Errors: STORAGE_FULL, NOT_FOUND without a lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EndLease(self, request, context):
-        """The server is over: its routes go, then its ports rest. Repeats, and servers without a lease, change nothing.
-        Errors: STORAGE_FULL.
+        """Ends the lease of a server: its routes are removed, then its ports are quarantined. Repeats, and servers without a
+        lease, change nothing. Errors: STORAGE_FULL.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Leases(self, request, context):
-        """The servers that have leases, so that those which no record wants are ended.
+        """Returns the servers with leases, so that leases without a record can be ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -159,7 +158,7 @@ def add_RuntimeServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Runtime:
-    """Spoken by the control plane to the data plane.
+    """Requests of the control plane to the data plane.
     """
 
     @staticmethod

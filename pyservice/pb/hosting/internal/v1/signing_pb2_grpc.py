@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class SigningStub:
-    """Spoken by the control plane to the data plane.
+    """Requests of the control plane to the data plane.
     """
 
     def __init__(self, channel):
@@ -43,11 +43,11 @@ class SigningStub:
 
 
 class SigningServicer:
-    """Spoken by the control plane to the data plane.
+    """Requests of the control plane to the data plane.
     """
 
     def SignToken(self, request, context):
-        """Makes the token of an id; the same again for the same request. Errors: NAMESPACE_NOT_FOUND.
+        """Returns the signed token for an id. The same request returns the same token. Errors: NAMESPACE_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -70,7 +70,7 @@ def add_SigningServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Signing:
-    """Spoken by the control plane to the data plane.
+    """Requests of the control plane to the data plane.
     """
 
     @staticmethod
