@@ -1,66 +1,54 @@
-//! `hosting-keeper <folder>`: runs the one game server of a folder, keeps its log, and records its end.
+//! `hosting-keeper <folder>`: runs the one game server of a run folder, stores its log, and records its end.
 //!
-//! The folder is the whole interface: `spec` says what to run, `state` says how it is and is locked as long as it may
-//! run, `control` takes commands, `log/` has what it wrote. Nothing else is needed: the service may stop, crash and be
-//! replaced meanwhile. One folder is one run, ever.
+//! The folder is the whole interface. `spec` says what to run. `state` says how the run is, and is locked while the
+//! keeper lives. `control` takes commands, and `log/` has the output. A folder is one run, ever.
 //!
-//! Ends with 0 when the run has begun, or could not begin and that is recorded; 64 when it is called wrongly, 70 when
-//! the keeper was killed before the run had begun, 74 when the disk fails, 75 when the folder is somebody else's or was
-//! run before, 78 when `spec` cannot be used.
+//! Exit status: 0 when the run has started, or its failure is recorded; 64 wrong usage; 70 the keeper was killed before
+//! the run started; 74 disk error; 75 the folder is in use or was run before; 78 invalid `spec`.
 //!
-//! `hosting-keeper --nursery <folder of runs>` does the same for each folder that it is told, without a program to load.
+//! `hosting-keeper --nursery <folder of runs>` is the keeper launcher: it forks a keeper for each requested folder.
 
-mod control;
-mod inherited;
+mod clock;
+mod control_fifo;
+mod disk_writer;
 mod isolation;
-mod keeper;
-mod lines;
-mod log;
-mod memory;
-mod numbers;
-mod nursery;
+mod launcher;
+mod log_lines;
+mod log_segments;
+mod process_title;
+mod process_tree;
 mod processes;
 mod program;
-mod reserve;
-mod run;
-mod scribe;
-mod spec;
-mod state;
-mod templates;
-mod times;
-mod title;
+mod run_loop;
+mod run_spec;
+mod run_start;
+mod run_state;
 
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use keeper::Refusal;
-
-#[global_allocator]
-static HEAP: inherited::Heap = inherited::Heap;
+use run_start::StartError;
 
 fn main() -> ExitCode {
-    program::heed_signals();
-    memory::share_one_heap();
+    program::restore_ignored_signals();
+    process_tree::limit_malloc_arenas();
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    match &arguments[..] {
-        [word, runs] if word == "--nursery" => match nursery::serve(Path::new(runs)) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("{}: {error}", Path::new(runs).display());
-                ExitCode::from(Refusal::Disk(error).status())
-            }
-        },
-        [folder] => match keeper::keep(Path::new(folder)) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(refusal) => {
-                eprintln!("{}: {refusal}", Path::new(folder).display());
-                ExitCode::from(refusal.status())
-            }
-        },
+    let (folder, done) = match &arguments[..] {
+        [flag, runs] if flag == "--nursery" => {
+            (Path::new(runs), launcher::serve(Path::new(runs)).map_err(StartError::Disk))
+        }
+        [folder] => (Path::new(folder), run_start::keep(Path::new(folder))),
         _ => {
             eprintln!("usage: hosting-keeper <folder>, or hosting-keeper --nursery <folder of runs>");
-            ExitCode::from(64)
+            return ExitCode::from(64);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}: {error}", folder.display());
+            ExitCode::from(error.status())
         }
     }
 }

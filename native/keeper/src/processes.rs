@@ -1,18 +1,22 @@
-//! How processes are made: copies of this one, and one that borrows its memory.
+//! Process creation: fork with namespaces, a child with lent memory, daemonizing; and PIDs as seen from outside.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-use rustix::process::{Pid, chdir, setsid};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, chdir, getpid, setsid};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stdin};
 
-/// Exit status of a process that was to become the program.
+/// Exit status of a child that could not become the program.
 pub const NOT_RUN: libc::c_int = 127;
 const STACK_ALIGNMENT: usize = 64;
-/// More than what is used below us by who waits. Not much more: memory that was used before is there already.
+/// More than the waiting parent uses below its own frame.
 const LENT_STACK_GAP: usize = 4 << 10;
+/// "4194304" is the largest PID.
+const PID_DIGITS_MAX: usize = 16;
 
-/// None in the child. Who calls it has one thread, so the child may do whatever that may.
+/// Forks a single-threaded process. Returns `None` in the child.
 pub fn fork(namespaces: libc::c_int) -> io::Result<Option<Pid>> {
     // SAFETY: without CLONE_VM this is fork, with namespaces of its own for the child.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::c_long::from(namespaces | libc::SIGCHLD), 0, 0, 0, 0) };
@@ -23,20 +27,20 @@ pub fn fork(namespaces: libc::c_int) -> io::Result<Option<Pid>> {
     }
 }
 
-/// Runs it in a child that has our memory until it runs a program or ends. We wait for so long, so nothing is used by
-/// two at a time. What is not memory is the child's own: descriptors, folders, signals, user. For the first thread
-/// of a process: the child goes on where its stack ends, which the kernel lets grow.
-pub fn lend(namespaces: libc::c_int, mut body: &mut dyn FnMut()) -> io::Result<Pid> {
+/// Runs `body` in a child that uses this process's memory until it executes a program or exits.
+///
+/// The caller waits meanwhile, so both never use the memory at once. Descriptors, folders, signals and user are the
+/// child's own. Call it from the first thread: the child continues on the part of that stack below the caller.
+pub fn lend_memory(namespaces: libc::c_int, mut body: &mut dyn FnMut()) -> io::Result<Pid> {
     extern "C" fn run(body: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: it is what is given below, by who waits.
+        // SAFETY: the pointer is the one passed below, by the waiting parent.
         unsafe { (*body.cast::<&mut dyn FnMut()>())() };
         NOT_RUN
     }
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD | namespaces;
     let here = (&raw mut body).expose_provenance();
     let top = (here - LENT_STACK_GAP) & !(STACK_ALIGNMENT - 1);
-    // SAFETY: below the gap nothing of ours is in use, nor will be until this call returns, which it does when the
-    // child uses it no more.
+    // SAFETY: nothing below the gap is in use until this call returns, which is after the child's last use of it.
     let pid = unsafe {
         let top = std::ptr::with_exposed_provenance_mut(top);
         libc::clone(run, top, flags, (&raw mut body).cast())
@@ -44,61 +48,72 @@ pub fn lend(namespaces: libc::c_int, mut body: &mut dyn FnMut()) -> io::Result<P
     Pid::from_raw(pid).filter(|_| pid > 0).ok_or_else(io::Error::last_os_error)
 }
 
-/// Where one is after `detach`.
-pub enum Detached {
-    /// In the process that goes on. What it writes there is told to the caller, when it is closed.
-    Here(File),
-    /// In the caller's, with what was told.
-    Elsewhere(Vec<u8>),
+/// Which process `daemonize` returned in.
+pub enum Daemonized {
+    /// The daemon. The parent reads what the daemon writes here, until it is closed.
+    Child(File),
+    /// The caller's process, with what the daemon wrote.
+    Parent(Vec<u8>),
 }
 
-/// Goes on in a process of its own session that is nobody's child, without the caller's streams.
-pub fn detach(namespaces: libc::c_int) -> io::Result<Detached> {
-    let (begun, begun_end) = pipe()?;
+/// Continues in a process with a session of its own, without parent and without the caller's streams.
+pub fn daemonize(namespaces: libc::c_int) -> io::Result<Daemonized> {
+    let (report, report_end) = pipe()?;
     if fork(namespaces)?.is_some() {
-        drop(begun_end);
-        let mut told = Vec::new();
-        File::from(begun).read_to_end(&mut told)?;
-        return Ok(Detached::Elsewhere(told));
+        drop(report_end);
+        let mut written = Vec::new();
+        File::from(report).read_to_end(&mut written)?;
+        return Ok(Daemonized::Parent(written));
     }
-    drop(begun);
-    leave()?;
-    Ok(Detached::Here(File::from(begun_end)))
-}
-
-/// Away from the caller's session, folder and streams.
-pub fn leave() -> io::Result<()> {
+    drop(report);
     let _ = setsid();
-    // The caller's folder is nobody's any more.
     chdir("/")?;
-    hear_nothing(0..3)
+    redirect_stdin_and_stdout()?;
+    dup2_stderr(stdin())?;
+    Ok(Daemonized::Child(File::from(report_end)))
 }
 
-/// These numbers are of what is empty and takes everything.
-pub fn hear_nothing(numbers: std::ops::Range<libc::c_int>) -> io::Result<()> {
+/// Replaces standard input and output by `/dev/null`.
+pub fn redirect_stdin_and_stdout() -> io::Result<()> {
     let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
-    for number in numbers {
-        // SAFETY: the first is an open descriptor of this process, the second one of its standard streams.
-        unsafe { libc::dup2(null.as_raw_fd(), number) };
-    }
+    dup2_stdin(&null)?;
+    dup2_stdout(&null)?;
     Ok(())
 }
 
-/// The same for who is forked by one that has left its own folder, and hears nothing.
-pub fn leave_also() {
+/// Leaves the session and standard error of the launcher, whose other streams are `/dev/null` already.
+pub fn leave_launcher_session() {
     let _ = setsid();
-    // SAFETY: both are open descriptors of this process.
-    unsafe { libc::dup2(0, 2) };
+    let _ = dup2_stderr(stdin());
 }
 
-/// Its end for reading, and that for writing.
+/// Returns the read end and the write end.
 pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut ends = [0; 2];
-    // SAFETY: the array has room for both, and both are owned from here on.
-    unsafe {
-        if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])))
+    Ok(pipe_with(PipeFlags::CLOEXEC)?)
+}
+
+/// Whether this process is the first of its PID namespace: all others there end with it.
+pub fn is_namespace_init() -> bool {
+    getpid().is_init()
+}
+
+/// Returns the PID of this process as seen from outside of a namespace whose first process is the keeper.
+pub fn outer_pid(is_inside: bool) -> io::Result<i32> {
+    if !is_inside {
+        return Ok(getpid().as_raw_nonzero().get());
     }
+    // `/proc` is still that of the outer namespace.
+    let target = rustix::fs::readlink("/proc/self", Vec::with_capacity(PID_DIGITS_MAX))?;
+    let pid = target.to_str().ok().and_then(|text| text.parse().ok());
+    pid.ok_or_else(|| io::Error::other("/proc/self: no number"))
+}
+
+/// Whether the kernel counts processes of a user for each user namespace (Linux 5.14). Before, one limit would hold for
+/// all processes of the keeper's user.
+pub fn counts_processes_by_user_namespace() -> bool {
+    let system = rustix::system::uname();
+    let mut parts = system.release().to_bytes().split(|byte| !byte.is_ascii_digit());
+    let mut number =
+        || parts.next().and_then(|part| str::from_utf8(part).ok()?.parse::<u32>().ok()).unwrap_or_default();
+    (number(), number()) >= (5, 14)
 }

@@ -1,14 +1,16 @@
-//! Starts the program: a process, isolation, exec. What fails on the way comes back as a sentence.
+//! Start of the program: child process, sandbox, exec. Returns failures as sentences for the record.
 //!
-//! The process that becomes the program borrows the keeper's memory until then, so nothing is copied for it. Where the
-//! keeper is not the first of the program's namespace of processes, another one is (`first`).
+//! The child uses the keeper's memory until the exec. If the keeper is not the first process of the program's PID
+//! namespace, `namespace_init` starts one.
 
-mod first;
+mod namespace_init;
+
+use std::convert::Infallible;
 
 use std::ffi::{CString, OsStr};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -17,64 +19,61 @@ use rustix::process::{
     kill_process, kill_process_group, nice, set_dumpable_behavior, set_parent_process_death_signal, setrlimit, setsid,
 };
 
-use crate::isolation::{Cage, Failure};
-use crate::numbers;
-use crate::processes::{lend, pipe};
-use crate::spec::{Isolation, Spec};
+use rustix::stdio::{dup2_stderr, dup2_stdout};
 
-/// Of a program whose processes and threads are counted for it alone. More than any game needs, and no machine runs out
-/// of numbers for one.
+use crate::isolation::{ExecError, Sandbox};
+use crate::processes::{self, lend_memory, pipe};
+use crate::run_spec::{Isolation, RunSpec};
+
+/// Processes and threads of a program that the kernel counts separately.
 const PROCESSES_MAX: u64 = 4_096;
 
-/// What it may have open.
 const FILES_MAX: u64 = 65_536;
 
-/// A program that runs, or ran for a moment.
+/// A program that was started.
 pub struct Program {
-    /// Leader of its group; in a namespace that the keeper is not of, the first one there.
+    /// Leader of the program's process group, or the separate first process of its PID namespace.
     pub pid: Pid,
-    /// The same, as others see it.
-    pub shown: i32,
-    /// Whether ending `pid` ends all others, and signals go to it alone.
+    pub outer_pid: i32,
+    /// Whether ending `pid` ends all others, and signals go to `pid` alone.
     pub is_init: bool,
-    /// Its standard output and standard error, as long as somebody may write there.
+    /// Standard output and standard error, until their ends.
     pub streams: [Option<File>; 2],
-    /// How the program ended, where the first process is not the program.
-    verdict: Option<File>,
+    /// Wait status of the program, from the separate first process.
+    exit_report: Option<File>,
 }
 
 impl Program {
-    /// How it ended, when the first process did with that status of `wait`.
-    pub fn end(&mut self, of_first: i32) -> End {
+    /// Returns how the program ended, from the wait status of `pid`.
+    pub fn end(&mut self, status: i32) -> ProgramEnd {
         let mut raw = [0; 4];
-        match self.verdict.as_mut().map(|verdict| verdict.read_exact(&mut raw)) {
-            Some(Ok(())) => End::of(i32::from_ne_bytes(raw)),
-            // Killed before it could tell, or there is nobody in between.
-            _ => End::of(of_first),
+        match self.exit_report.as_mut().map(|report| report.read_exact(&mut raw)) {
+            Some(Ok(())) => ProgramEnd::of(i32::from_ne_bytes(raw)),
+            // There is no separate first process, or it was killed before it reported.
+            _ => ProgramEnd::of(status),
         }
     }
 
-    /// A signal to all of its group.
+    /// Signals the process group.
     pub fn signal(&self, signal: Signal) {
         let _ = if self.is_init { kill_process(self.pid, signal) } else { kill_process_group(self.pid, signal) };
     }
 }
 
-/// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// By itself, with this code.
+pub enum ProgramEnd {
+    /// Exit code.
     Exited(i32),
-    /// By this signal.
+    /// Signal.
     Killed(i32),
 }
 
-impl End {
+impl ProgramEnd {
     fn of(raw: i32) -> Self {
         if libc::WIFEXITED(raw) { Self::Exited(libc::WEXITSTATUS(raw)) } else { Self::Killed(libc::WTERMSIG(raw)) }
     }
 
-    /// As shells tell it.
+    /// Returns the exit code as shells do: 128 + n for signal n.
     pub fn code(self) -> i32 {
         match self {
             Self::Exited(code) => code,
@@ -83,71 +82,69 @@ impl End {
     }
 }
 
-/// All that the child needs, made before the fork.
-struct Plan {
+/// Everything that the child needs, prepared before the fork.
+struct ExecPlan {
     path: CString,
     arguments: Vec<CString>,
     environment: Vec<CString>,
     workdir: PathBuf,
     cgroups: Vec<PathBuf>,
     nice: i32,
-    cage: Cage,
-    /// Whether the first process of its namespace is neither the keeper nor the program.
-    has_other_first: bool,
+    sandbox: Sandbox,
+    /// Whether the first process of the PID namespace is neither the keeper nor the program.
+    has_separate_init: bool,
     namespaces: libc::c_int,
 }
 
-/// Runs it. `begins` is told its number when nothing is left to do but to run it, by the process that does. Where the
-/// first process is another one it is told nothing. The error is a sentence for the record.
-pub fn start(spec: &Spec, cage: Cage, begins: &mut dyn FnMut(i32)) -> Result<Program, String> {
-    let plan = Plan::new(spec, cage)?;
+/// Starts the program. The child calls `on_exec` with its outer PID just before the exec, unless the first process is a
+/// separate one. The error is a sentence for the record.
+pub fn start(spec: &RunSpec, sandbox: Sandbox, on_exec: &mut dyn FnMut(i32)) -> Result<Program, String> {
+    let plan = ExecPlan::new(spec, sandbox)?;
     let (out, out_end) = pipe().map_err(told)?;
     let (err, err_end) = pipe().map_err(told)?;
     for end in [&out, &err] {
         rustix::io::ioctl_fionbio(end, true).map_err(|error| told(error.into()))?;
     }
-    if let Some((uid, gid)) = plan.cage.owner() {
-        // Who opens /dev/stdout opens the pipe by its name, and needs to be its owner.
+    if let Some((uid, gid)) = plan.sandbox.owner() {
+        // A program that opens /dev/stdout has to own the pipe.
         for end in [&out_end, &err_end] {
             std::os::unix::fs::fchown(end, Some(uid), Some(gid)).map_err(told)?;
         }
     }
     let ends = [out_end.as_fd(), err_end.as_fd()];
     let streams = [out, err].map(|end| Some(File::from(end)));
-    if plan.has_other_first {
-        return plan.start_first(ends, streams);
+    if plan.has_separate_init {
+        return plan.start_namespace_init(ends, streams);
     }
-    let (pid, shown) = plan.start_lent(ends, begins)?;
-    Ok(Program { pid, shown, is_init: false, streams, verdict: None })
+    let (pid, outer_pid) = plan.start_with_lent_memory(ends, on_exec)?;
+    Ok(Program { pid, outer_pid, is_init: false, streams, exit_report: None })
 }
 
 fn told(error: io::Error) -> String {
     format!("starting: {error}")
 }
 
-/// The kernel ends this process when the keeper ends; if that ended before this was asked for, nothing would.
-fn die_with_keeper(is_there: impl Fn() -> Result<bool, Failure>) -> Result<(), Failure> {
+/// Makes the kernel kill this process when the keeper ends. Checks that the keeper did not end before.
+fn request_parent_death_signal(keeper_is_alive: impl Fn() -> Result<bool, ExecError>) -> Result<(), ExecError> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(named("prctl"))?;
-    if is_there()? { Ok(()) } else { Err(Failure("the keeper is gone".to_owned())) }
+    if keeper_is_alive()? { Ok(()) } else { Err(ExecError("the keeper has ended".to_owned())) }
 }
 
-/// No more than what is allowed already.
+/// Lowers a limit, and never raises it.
 fn limit(resource: Resource, most: u64) -> rustix::io::Result<()> {
     let now = getrlimit(resource);
     let least = |limit: Option<u64>| Some(limit.map_or(most, |limit| limit.min(most)));
     setrlimit(resource, Rlimit { current: least(now.current), maximum: least(now.maximum) })
 }
 
-fn named(what: &'static str) -> impl Fn(rustix::io::Errno) -> Failure {
-    move |error| Failure(format!("{what}: {error}"))
+fn named(what: &'static str) -> impl Fn(rustix::io::Errno) -> ExecError {
+    move |error| ExecError(format!("{what}: {error}"))
 }
-
-enum Never {}
 
 const OWN_PROCESSES: libc::c_int = libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWIPC;
 
-impl Plan {
-    fn new(spec: &Spec, cage: Cage) -> Result<Self, String> {
+impl ExecPlan {
+    fn new(spec: &RunSpec, sandbox: Sandbox) -> Result<Self, String> {
         let text = |value: &OsStr| CString::new(value.as_bytes()).map_err(|_| "a NUL in the command".to_owned());
         let environment = spec.env.iter().map(|(name, value)| {
             let mut variable = name.clone();
@@ -162,106 +159,104 @@ impl Plan {
             workdir: spec.workdir.clone(),
             cgroups: spec.cgroups.clone(),
             nice: spec.nice,
-            has_other_first: spec.isolation.has_own_processes() && !spec.isolation.has_first_keeper(),
+            has_separate_init: spec.isolation.has_pid_namespace() && !spec.isolation.keeper_is_namespace_init(),
             namespaces: match spec.isolation {
                 Isolation::None | Isolation::Landlock => 0,
-                Isolation::User if !cage.begins_with_mounts() => libc::CLONE_NEWIPC,
                 Isolation::User => libc::CLONE_NEWIPC | libc::CLONE_NEWNS,
                 Isolation::Processes if geteuid().is_root() => OWN_PROCESSES,
                 Isolation::Namespace | Isolation::Processes => OWN_PROCESSES | libc::CLONE_NEWUSER,
             },
-            cage,
+            sandbox,
         })
     }
 
-    /// Its number here, and as others see it.
-    fn start_lent(&self, ends: [BorrowedFd<'_>; 2], begins: &mut dyn FnMut(i32)) -> Result<(Pid, i32), String> {
+    /// Returns the PID in this namespace, and the outer PID.
+    fn start_with_lent_memory(
+        &self,
+        ends: [BorrowedFd<'_>; 2],
+        on_exec: &mut dyn FnMut(i32),
+    ) -> Result<(Pid, i32), String> {
         let keeper = getpid();
-        let (mut shown, mut why) = (0, None);
-        let pid = lend(self.namespaces, &mut || {
-            why = self.become_program(keeper, ends, &mut shown, begins).err();
+        let (mut outer_pid, mut why) = (0, None);
+        let pid = lend_memory(self.namespaces, &mut || {
+            why = self.become_program(keeper, ends, &mut outer_pid, on_exec).err();
         });
         let pid = pid.map_err(told)?;
-        if let Some(Failure(why)) = why {
+        if let Some(ExecError(why)) = why {
             let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
             return Err(why);
         }
-        Ok((pid, shown))
+        Ok((pid, outer_pid))
     }
 
     fn become_program(
         &self,
         keeper: Pid,
         ends: [BorrowedFd<'_>; 2],
-        shown: &mut i32,
-        begins: &mut dyn FnMut(i32),
-    ) -> Result<Never, Failure> {
+        outer_pid: &mut i32,
+        on_exec: &mut dyn FnMut(i32),
+    ) -> Result<Infallible, ExecError> {
         let _ = setsid();
-        // The first of a namespace ends all others there with it, without being asked to.
-        let die = || match keeper.is_init() {
+        // The end of a first process ends its whole PID namespace anyway.
+        let die_with_keeper = || match keeper.is_init() {
             true => Ok(()),
-            false => die_with_keeper(|| Ok(getppid() == Some(keeper))),
+            false => request_parent_death_signal(|| Ok(getppid() == Some(keeper))),
         };
-        *shown = numbers::outside(keeper.is_init()).map_err(|error| Failure(error.to_string()))?;
+        *outer_pid = processes::outer_pid(keeper.is_init()).map_err(|error| ExecError(error.to_string()))?;
         self.join(ends)?;
-        // Isolation may come with another user, after which this has to be said again; before it, it covers the way.
-        die()?;
-        self.cage.enter()?;
-        die()?;
-        if self.cage.owner().is_some() {
-            // Whoever has that user must not look into what is the keeper's memory still.
+        // The kernel clears the request when the user changes.
+        die_with_keeper()?;
+        self.sandbox.enter()?;
+        die_with_keeper()?;
+        if self.sandbox.owner().is_some() {
+            // This is still the keeper's memory: other processes of that user must not read it.
             set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(named("memory"))?;
         }
-        self.run(&mut || begins(*shown))
+        self.run(&mut || on_exec(*outer_pid))
     }
 
-    /// Streams, control groups and limits of the program.
-    fn join(&self, ends: [BorrowedFd<'_>; 2]) -> Result<(), Failure> {
+    /// Sets streams, control groups and limits of the program. Its standard input is `/dev/null`, from the keeper.
+    fn join(&self, [out, err]: [BorrowedFd<'_>; 2]) -> Result<(), ExecError> {
         reset_signals();
-        // Its standard input is the keeper's, which is nothing.
-        for (number, end) in (1..).zip(ends) {
-            // SAFETY: both are open descriptors of this process.
-            if unsafe { libc::dup2(end.as_raw_fd(), number) } < 0 {
-                return Err(Failure(format!("stdio: {}", io::Error::last_os_error())));
-            }
-        }
-        // SAFETY: marks descriptors only; none of them is used after the exec.
+        dup2_stdout(out).map_err(named("stdio"))?;
+        dup2_stderr(err).map_err(named("stdio"))?;
+        // SAFETY: only marks descriptors, and none is used after the exec.
         unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int) };
         for path in &self.cgroups {
             let joined = OpenOptions::new().write(true).open(path).and_then(|mut file| file.write_all(b"0"));
-            joined.map_err(|error| Failure(format!("{}: {error}", path.display())))?;
+            joined.map_err(|error| ExecError(format!("{}: {error}", path.display())))?;
         }
         if self.nice != 0 {
             nice(self.nice).map_err(named("nice"))?;
         }
-        if self.cage.is_counted_alone() {
+        if self.sandbox.has_own_process_count() {
             limit(Resource::Nproc, PROCESSES_MAX).map_err(named("process limit"))?;
         }
         limit(Resource::Nofile, FILES_MAX).map_err(named("file limit"))?;
         limit(Resource::Core, 0).map_err(named("core limit"))
     }
 
-    fn run(&self, begins: &mut dyn FnMut()) -> Result<Never, Failure> {
-        chdir(&self.workdir).map_err(|error| Failure(format!("workdir {}: {error}", self.workdir.display())))?;
-        begins();
+    fn run(&self, on_exec: &mut dyn FnMut()) -> Result<Infallible, ExecError> {
+        chdir(&self.workdir).map_err(|error| ExecError(format!("workdir {}: {error}", self.workdir.display())))?;
+        on_exec();
         self.exec()
     }
 
-    fn exec(&self) -> Result<Never, Failure> {
+    fn exec(&self) -> Result<Infallible, ExecError> {
         let pointers = |all: &[CString]| -> Vec<*const libc::c_char> {
             all.iter().map(|one| one.as_ptr()).chain([std::ptr::null()]).collect()
         };
         let (arguments, environment) = (pointers(&self.arguments), pointers(&self.environment));
         // SAFETY: both lists end with null and outlive the call.
         unsafe { libc::execve(self.path.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
-        Err(Failure(format!("{}: {}", self.path.to_string_lossy(), io::Error::last_os_error())))
+        Err(ExecError(format!("{}: {}", self.path.to_string_lossy(), io::Error::last_os_error())))
     }
 }
 
-/// What is ignored stays so in a program, and nobody expects that. Once, before anything is started.
-pub fn heed_signals() {
+/// Restores the default action of ignored signals, which an exec would keep. Called once, at the start.
+pub fn restore_ignored_signals() {
     for signal in 1..=64 {
-        // SAFETY: plain calls with valid arguments. What is ours is left: only the program is without it.
+        // SAFETY: plain calls with valid arguments.
         unsafe {
             let mut now: libc::sigaction = std::mem::zeroed();
             let is_known = libc::sigaction(signal, std::ptr::null(), &raw mut now) == 0;
@@ -272,7 +267,7 @@ pub fn heed_signals() {
     }
 }
 
-/// Of those the keeper ignores or blocks some itself.
+/// Undoes the signal mask of the keeper, and its ignored SIGPIPE.
 fn reset_signals() {
     // SAFETY: plain calls with valid arguments.
     unsafe {

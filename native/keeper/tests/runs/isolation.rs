@@ -1,19 +1,22 @@
-//! What a program can reach that wants more than its own.
+//! Isolation of programs: hostile access, given resources, and files of root.
 
 use std::fs;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tempfile::TempDir;
 
-use crate::folder::{KEEPER, Run, USER, Way, apart, is_root, needs_root, possible, system_paths};
-use crate::nursery::{Nursery, told};
+use crate::launcher::{Launcher, reply};
+use crate::run_fixture::{
+    KEEPER, Mode, NONE, Run, USER, available_modes, is_root, isolating_modes, needs_root, system_paths, wait_until,
+};
 
-/// Says what it could do that it must not be able to.
+/// Prints what it could do and should not.
 const HOSTILE: &str = r#"
 $| = 1;
 until (-s "go") { select undef, undef, undef, 0.01 }
@@ -100,53 +103,52 @@ broke("does not end its child", !kill(9, $child) || waitpid($child, 0) != $child
 print "over\n";
 "#;
 
-/// A process that is nobody's of the run, and has a secret.
-struct Bystander(Child);
+/// A process outside of the run that has a secret.
+struct ForeignProcess(Child);
 
-impl Bystander {
-    /// With the program's own user where that can be, which is the hardest.
-    fn beside(way: Way) -> Self {
+impl ForeignProcess {
+    /// Has the program's user if possible, which is the hardest case.
+    fn spawn(mode: Mode) -> Self {
         let mut command = Command::new("/bin/sleep");
         command.arg("1000").env("SECRET", "secret").stdin(Stdio::null());
-        if way.is_ordinary || needs_root("another user's process") {
+        if mode.is_unprivileged || needs_root("another user's process") {
             command.uid(USER).gid(USER);
         }
         Self(command.process_group(0).spawn().expect("sleeps"))
     }
 }
 
-impl Drop for Bystander {
+impl Drop for ForeignProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn a_key(mode: u32) -> TempDir {
+fn secret_folder(mode: u32) -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("secret"), "secret").expect("key");
-    // Whoever would open it, if modes were all that there is.
+    // Only the modes of the files would allow access.
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).expect("mode");
     fs::set_permissions(folder.path().join("secret"), fs::Permissions::from_mode(mode & 0o666)).expect("mode");
     folder
 }
 
-/// Sockets that anybody could connect to, if modes were all that there is.
-fn listens(folder: &TempDir, name: &str) -> UnixListener {
+/// Sockets whose mode allows any user to connect.
+fn unix_listener(folder: &TempDir, name: &str) -> UnixListener {
     let listener = UnixListener::bind(folder.path().join(name)).expect("bound");
     fs::set_permissions(folder.path().join(name), fs::Permissions::from_mode(0o777)).expect("mode");
     listener
 }
 
-fn hears(folder: &TempDir, name: &str) -> UnixDatagram {
+fn unix_datagram(folder: &TempDir, name: &str) -> UnixDatagram {
     let socket = UnixDatagram::bind(folder.path().join(name)).expect("bound");
     socket.set_nonblocking(true).expect("does not wait");
     fs::set_permissions(folder.path().join(name), fs::Permissions::from_mode(0o777)).expect("mode");
     socket
 }
 
-/// Whether this kernel can keep a program from sockets that have a name and no file.
-fn can_scope() -> bool {
+fn has_abstract_socket_scope() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel");
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().expect("a version"), numbers.next().unwrap_or_default());
@@ -157,43 +159,43 @@ fn can_scope() -> bool {
 }
 
 #[test]
-fn a_hostile_program_reaches_nothing_but_its_own() {
+fn hostile_program_is_isolated() {
     let name = SocketAddr::from_abstract_name(format!("keeper-test-{}", std::process::id())).expect("a name");
     let _listens = UnixListener::bind_addr(&name).expect("bound");
-    for way in apart() {
-        is_kept_from_all(way, Run::begun);
-        if way.isolation == "user" {
-            // The other one is begun first: what it made for its own root is the base of this one's.
+    for mode in isolating_modes() {
+        assert_isolated(mode, Run::started);
+        if mode.isolation == "user" {
             let runs = tempfile::tempdir().expect("a folder");
-            let mut nursery = Nursery::new(runs.path());
-            is_kept_from_all(way, |run| {
-                assert_eq!(nursery.start(run.folder.path()), told("0", run.folder.path(), ""));
+            let mut launcher = Launcher::new(runs.path());
+            assert_isolated(mode, |run| {
+                assert_eq!(launcher.start(run.folder.path()), reply("0", run.folder.path(), ""));
                 run
             });
         }
     }
 }
 
-fn is_kept_from_all(way: Way, mut begin: impl FnMut(Run) -> Run) {
-    let key = a_key(0o777);
-    let (_stream, datagram) = (listens(&key, "stream"), hears(&key, "datagram"));
-    if way.is_ordinary {
+fn assert_isolated(mode: Mode, mut begin: impl FnMut(Run) -> Run) {
+    let key = secret_folder(0o777);
+    let (_stream, datagram) = (unix_listener(&key, "stream"), unix_datagram(&key, "datagram"));
+    if mode.is_unprivileged {
         chown(key.path(), Some(USER), Some(USER)).expect("given");
         chown(key.path().join("secret"), Some(USER), Some(USER)).expect("given");
     }
-    let bystander = Bystander::beside(way);
-    let other = begin(Run::new(way, "echo up; sleep 1000", &[]));
-    other.says("o up");
-    let run = Run::new(way, "exec perl hostile", &[]);
+    let foreign_process = ForeignProcess::spawn(mode);
+    let other = begin(Run::new(mode, "echo up; sleep 1000", &[]));
+    other.wait_for_line("o up");
+    let run = Run::new(mode, "exec perl hostile", &[]);
     fs::write(run.path("scratch/hostile"), HOSTILE).expect("program");
     fs::set_permissions(run.path("scratch/hostile"), fs::Permissions::from_mode(0o644)).expect("mode");
     let run = begin(run);
-    let pids = [bystander.0.id() as i32, run.number("keeper_pid"), other.number("keeper_pid"), other.number("pid")];
+    let pids =
+        [foreign_process.0.id() as i32, run.number("keeper_pid"), other.number("keeper_pid"), other.number("pid")];
     let pids = pids.map(|pid| pid.to_string()).join(" ");
-    // Landlock has no rule for modes and owners, so whoever is the owner of a file may change these.
-    let is_weak = u8::from(way.isolation == "landlock" && (way.is_ordinary || !is_root()));
-    let is_scoped = u8::from(can_scope());
-    let is_landlock = u8::from(way.isolation == "landlock");
+    // Landlock does not restrict modes and owners of files of the own user.
+    let is_weak = u8::from(mode.isolation == "landlock" && (mode.is_unprivileged || !is_root()));
+    let is_scoped = u8::from(has_abstract_socket_scope());
+    let is_landlock = u8::from(mode.isolation == "landlock");
     let (folder, theirs) = (run.folder.path().display(), other.folder.path().display());
     fs::write(
         run.path("scratch/go"),
@@ -205,17 +207,17 @@ fn is_kept_from_all(way: Way, mut begin: impl FnMut(Run) -> Run) {
         ),
     )
     .expect("told");
-    let state = run.ended();
-    assert_eq!(run.log(), ["o over"], "{way:?}: {state:?}");
+    let state = run.wait_ended();
+    assert_eq!(run.log(), ["o over"], "{mode:?}: {state:?}");
     assert_eq!(fs::read(key.path().join("secret")).expect("still there"), b"secret");
-    assert!(datagram.recv(&mut [0]).is_err(), "{way:?}: it was heard");
-    other.tell("stop 0");
-    other.ended();
+    assert!(datagram.recv(&mut [0]).is_err(), "{mode:?}: it was heard");
+    other.send_command("stop 0");
+    other.wait_ended();
 }
 
-/// A 32-bit program: makes a socket for paths, and ends with its number.
+/// A 32-bit program that makes a Unix socket and exits with its descriptor.
 #[cfg(target_arch = "x86_64")]
-fn foreign_program() -> Vec<u8> {
+fn x86_32_program() -> Vec<u8> {
     let code: [&[u8]; 8] = [
         &[0xb8, 0x67, 0x01, 0, 0], // mov eax, 359: socket
         &[0xbb, 1, 0, 0, 0],       // mov ebx, 1: AF_UNIX
@@ -242,71 +244,71 @@ fn foreign_program() -> Vec<u8> {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn a_program_of_another_machine_has_no_way_around_what_is_refused() {
-    for way in possible().into_iter().filter(|way| ["none", "landlock"].contains(&way.isolation)) {
-        let run = Run::new(way, "exec ./foreign", &[]);
-        fs::write(run.path("scratch/foreign"), foreign_program()).expect("program");
+fn seccomp_filter_kills_programs_of_another_architecture() {
+    for mode in available_modes().into_iter().filter(|mode| ["none", "landlock"].contains(&mode.isolation)) {
+        let run = Run::new(mode, "exec ./foreign", &[]);
+        fs::write(run.path("scratch/foreign"), x86_32_program()).expect("program");
         fs::set_permissions(run.path("scratch/foreign"), fs::Permissions::from_mode(0o755)).expect("mode");
-        run.give("scratch/foreign");
-        let state = run.begun().ended();
+        run.chown_to_program("scratch/foreign");
+        let state = run.started().wait_ended();
         match state["exit_code"].as_str() {
-            "126" => skipped!("{way:?}: the kernel runs no 32-bit programs"),
-            code => assert_eq!(code, if way.isolation == "none" { "3" } else { "159" }, "{way:?}"),
+            "126" => skipped!("{mode:?}: the kernel runs no 32-bit programs"),
+            code => assert_eq!(code, if mode.isolation == "none" { "3" } else { "159" }, "{mode:?}"),
         }
     }
 }
 
 #[test]
-fn a_program_has_no_descriptors_no_variables_and_no_files_but_what_it_is_given() {
-    for way in possible() {
+fn program_has_only_the_given_descriptors_variables_and_files() {
+    for mode in available_modes() {
         let script = "set -- /proc/self/fd/*; echo $#; env; echo fine > mine; cat mine; echo through > /dev/null; \
                       [ -w . ] && umask";
-        let run = Run::new(way, script, &["env=A=b c"]).begun();
-        assert_eq!(run.ended()["exit_code"], "0", "{way:?}: {:?}", run.log());
-        let mut seen = run.said();
-        // Standard streams and the folder that is being read; and what the shell sets by itself.
-        assert_eq!(seen.remove(0), "4", "{way:?}");
+        let run = Run::new(mode, script, &["env=A=b c"]).started();
+        assert_eq!(run.wait_ended()["exit_code"], "0", "{mode:?}: {:?}", run.log());
+        let mut seen = run.stdout_lines();
+        // Three streams and the listed folder. The shell sets some variables itself.
+        assert_eq!(seen.remove(0), "4", "{mode:?}");
         seen.retain(|line| !["PWD=", "OLDPWD=", "SHLVL=", "_="].iter().any(|start| line.starts_with(start)));
         seen.sort();
-        assert_eq!(seen, ["0022", "A=b c", "PATH=/usr/bin:/bin", "fine"], "{way:?}");
+        assert_eq!(seen, ["0022", "A=b c", "PATH=/usr/bin:/bin", "fine"], "{mode:?}");
     }
 }
 
 #[test]
-fn a_program_has_all_that_it_needs_however_careful_its_keeper_is_started() {
-    for way in possible() {
-        let run = Run::new(way, "echo up; echo x > /dev/null && echo y > scratched && cat scratched", &[]);
+fn program_is_independent_of_the_keepers_umask() {
+    for mode in available_modes() {
+        let run = Run::new(mode, "echo up; echo x > /dev/null && echo y > scratched && cat scratched", &[]);
         let mut careful = Command::new("/bin/sh");
         careful.args(["-c", "umask 077; exec \"$0\" \"$1\"", KEEPER]).arg(run.folder.path());
-        if way.is_ordinary {
+        if mode.is_unprivileged {
             careful.uid(USER).gid(USER);
         }
         assert!(careful.status().expect("keeper runs").success());
-        let state = run.ended();
-        assert_eq!(run.said(), ["up", "y"], "{way:?}: {state:?}");
+        let state = run.wait_ended();
+        assert_eq!(run.stdout_lines(), ["up", "y"], "{mode:?}: {state:?}");
     }
 }
 
 #[test]
-fn a_program_ignores_and_blocks_no_signal_whatever_its_keeper_is_started_with() {
-    for way in possible() {
+fn program_starts_with_default_signal_actions() {
+    for mode in available_modes() {
         let script =
             "while read line; do case $line in SigBlk*|SigIgn*) echo \"$line\"; esac; done < /proc/self/status";
-        let run = Run::new(way, script, &[]);
+        let run = Run::new(mode, script, &[]);
         let mut deaf = Command::new("/bin/sh");
         deaf.args(["-c", "trap '' HUP INT QUIT USR1 PIPE TERM XFSZ; exec \"$0\" \"$1\"", KEEPER]);
-        assert!(run.as_keepers_user(deaf.arg(run.folder.path())).status().expect("keeper runs").success());
-        let state = run.ended();
-        let said = run.said();
+        assert!(run.set_keeper_user(deaf.arg(run.folder.path())).status().expect("keeper runs").success());
+        let state = run.wait_ended();
+        let said = run.stdout_lines();
         let masks = said.iter().filter_map(|line| u64::from_str_radix(line.split_once(":\t")?.1, 16).ok());
-        // Two are the C library's, which keeps everybody's hands off.
+        // The C library reserves two signals.
         let masks: Vec<u64> = masks.map(|mask| mask & !(0b11 << 31)).collect();
-        assert_eq!(masks, [0, 0], "{way:?}: {state:?} {said:?}");
+        assert_eq!(masks, [0, 0], "{mode:?}: {state:?} {said:?}");
     }
 }
 
 #[test]
-fn a_program_sees_nothing_of_who_keeps_it_and_of_its_mounts() {
+fn program_cannot_see_the_keepers_mounts() {
     if !needs_root("a mount") {
         return;
     }
@@ -316,26 +318,25 @@ fn a_program_sees_nothing_of_who_keeps_it_and_of_its_mounts() {
     let name = place.path().file_name().expect("a name").to_string_lossy().into_owned();
     let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
     assert!(mounts.contains(&name), "there is something to be seen");
-    // Whoever is the first there.
     let script = "echo first $(cat /proc/1/mountinfo /proc/1/mounts /proc/1/mountstats /proc/1/cgroup 2> /dev/null); \
                   echo all $(cat /proc/[0-9]*/mountinfo); echo own $(ls /proc/self/fd | wc -l)";
-    for way in apart().into_iter().filter(|way| way.has_own_processes()) {
+    for mode in isolating_modes().into_iter().filter(|mode| mode.has_pid_namespace()) {
         let runs = tempfile::tempdir().expect("a folder");
-        let mut nursery = Nursery::new(runs.path());
+        let mut launcher = Launcher::new(runs.path());
         for is_forked in [false, true] {
-            let run = Run::new(way, script, &[]);
-            let run = if is_forked && !way.is_ordinary {
-                assert_eq!(nursery.start(run.folder.path()), told("0", run.folder.path(), ""));
+            let run = Run::new(mode, script, &[]);
+            let run = if is_forked && !mode.is_unprivileged {
+                assert_eq!(launcher.start(run.folder.path()), reply("0", run.folder.path(), ""));
                 run
             } else {
-                run.begun()
+                run.started()
             };
-            let state = run.ended();
-            let said = run.said();
-            assert_eq!(said.len(), 3, "{way:?}: {state:?} {said:?}");
-            assert!(!said.iter().any(|line| line.contains(&name)), "{way:?}: {said:?}");
-            assert_eq!(said[2], "own 4", "{way:?}: its own is seen");
-            if way.isolation == "user" {
+            let state = run.wait_ended();
+            let said = run.stdout_lines();
+            assert_eq!(said.len(), 3, "{mode:?}: {state:?} {said:?}");
+            assert!(!said.iter().any(|line| line.contains(&name)), "{mode:?}: {said:?}");
+            assert_eq!(said[2], "own 4", "{mode:?}: its own is seen");
+            if mode.isolation == "user" {
                 assert_eq!(said[0], "first", "its keeper is there, and nothing of it");
             }
         }
@@ -344,9 +345,9 @@ fn a_program_sees_nothing_of_who_keeps_it_and_of_its_mounts() {
 }
 
 #[test]
-fn what_is_written_by_the_keeper_is_for_its_user_alone() {
-    let run = Run::of_shell("echo up").begun();
-    run.ended();
+fn files_of_the_keeper_are_private() {
+    let run = Run::of_shell("echo up").started();
+    run.wait_ended();
     for (name, mode) in [("state", 0o600), ("control", 0o600), ("log", 0o700)] {
         let found = fs::metadata(run.path(name)).expect("there").permissions().mode() & 0o777;
         assert_eq!(found, mode, "{name}");
@@ -356,11 +357,11 @@ fn what_is_written_by_the_keeper_is_for_its_user_alone() {
 }
 
 #[test]
-fn what_is_listed_for_reading_is_read_only_in_its_depth() {
+fn read_paths_are_read_only_including_nested_mounts() {
     if !needs_root("a disk below another") {
         return;
     }
-    for way in apart() {
+    for mode in isolating_modes() {
         let build = tempfile::tempdir().expect("a folder");
         fs::set_permissions(build.path(), fs::Permissions::from_mode(0o777)).expect("mode");
         let below = build.path().join("below");
@@ -370,37 +371,116 @@ fn what_is_listed_for_reading_is_read_only_in_its_depth() {
         let place = below.display();
         let script =
             format!("cat {place}/asset; echo x > {place}/new && echo wrote; echo x > {place}/../new && echo wrote");
-        let run = Run::new(way, &script, &[&format!("read={}", build.path().display())]).begun();
-        run.ended();
+        let run = Run::new(mode, &script, &[&format!("read={}", build.path().display())]).started();
+        run.wait_ended();
         unmount(&below, UnmountFlags::DETACH).expect("unmounted");
-        assert_eq!(run.said(), ["asset"], "{way:?}: {:?}", run.log());
+        assert_eq!(run.stdout_lines(), ["asset"], "{mode:?}: {:?}", run.log());
     }
 }
 
 #[test]
-fn only_what_is_the_runs_own_is_given_away() {
+fn only_write_paths_inside_the_run_folder_change_owner() {
     if !needs_root("giving away") {
         return;
     }
     let shared = tempfile::tempdir().expect("a folder");
     let owner = |path: &std::path::Path| std::os::unix::fs::MetadataExt::uid(&fs::metadata(path).expect("there"));
-    for way in apart().into_iter().filter(|way| !way.is_ordinary) {
-        let run = Run::new(way, "echo up", &[&format!("write={}", shared.path().display())]).begun();
-        run.ended();
+    for mode in isolating_modes().into_iter().filter(|mode| !mode.is_unprivileged) {
+        let run = Run::new(mode, "echo up", &[&format!("write={}", shared.path().display())]).started();
+        run.wait_ended();
         assert_eq!((owner(&run.path("scratch")), owner(shared.path()), owner(run.folder.path())), (USER, 0, 0));
     }
 }
 
 #[test]
-fn who_stays_root_under_landlock_has_none_of_its_powers() {
+fn root_under_landlock_has_no_capabilities() {
     if !needs_root("root's powers") {
         return;
     }
-    let way = Way { isolation: "landlock", is_ordinary: false };
-    let run = Run::new(way, "while read line; do echo $line; done < /proc/self/status", &["uid=0", "gid=0"]).begun();
-    run.ended();
-    let said = run.said();
+    let mode = Mode { isolation: "landlock", is_unprivileged: false };
+    let run = Run::new(mode, "while read line; do echo $line; done < /proc/self/status", &["uid=0", "gid=0"]).started();
+    run.wait_ended();
+    let said = run.stdout_lines();
     for name in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
         assert!(said.contains(&format!("{name} 0000000000000000")), "{name} {said:?}");
     }
+}
+
+fn mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("mode");
+}
+
+fn root_modes() -> impl Iterator<Item = Mode> {
+    isolating_modes().into_iter().filter(|mode| !mode.is_unprivileged)
+}
+
+#[test]
+fn root_only_files_stay_unreadable() {
+    if !needs_root("what is root's alone") {
+        return;
+    }
+    let shown = tempfile::tempdir().expect("a folder");
+    mode(shown.path(), 0o755);
+    for (name, of_file) in [("key", 0o600), ("certificate", 0o644)] {
+        fs::write(shown.path().join(name), format!("{name}\n")).expect("a file");
+        mode(&shown.path().join(name), of_file);
+    }
+    let place = shown.path().display();
+    let script = format!("cat {place}/key; cat {place}/certificate");
+    for mode in root_modes() {
+        let run = Run::new(mode, &script, &[&format!("read={place}")]).started();
+        run.wait_ended();
+        assert_eq!(run.stdout_lines(), ["certificate"], "{mode:?}");
+    }
+}
+
+#[test]
+fn programs_of_a_root_keeper_have_another_user() {
+    if !needs_root("users of runs") {
+        return;
+    }
+    let script = "echo made > mine; while read name rest; do case $name in Uid:|Gid:|Groups:) echo $name $rest; \
+                  esac; done < /proc/self/status; exec sleep 1000";
+    for mode in root_modes() {
+        let run = Run::new(mode, script, &[]).started();
+        wait_until(|| run.stdout_lines().len() == 3, "it says who it is");
+        let inside = if mode.isolation == "namespace" { 65_534 } else { USER };
+        let [uid, gid] = ["Uid:", "Gid:"].map(|name| format!("{name} {inside} {inside} {inside} {inside}"));
+        assert_eq!(run.stdout_lines(), [uid.as_str(), gid.as_str(), "Groups:"], "{mode:?}");
+        let mine = fs::metadata(run.path("scratch/mine")).expect("made");
+        assert_eq!((mine.uid(), mine.gid()), (USER, USER), "{mode:?}");
+        let program = fs::metadata(format!("/proc/{}/stat", run.number("pid"))).expect("runs");
+        assert!(program.uid() == USER || mode.isolation == "namespace", "{mode:?}");
+    }
+}
+
+#[test]
+fn parents_of_listed_paths_may_be_inaccessible() {
+    if !needs_root("folders of root") {
+        return;
+    }
+    for mode in root_modes().filter(|mode| mode.isolation != "landlock") {
+        let above = tempfile::tempdir().expect("a folder, closed to others");
+        let (folder, build) = (above.path().join("run"), above.path().join("build"));
+        fs::create_dir(&folder).expect("a folder");
+        fs::create_dir(&build).expect("a build");
+        fs::write(build.join("asset"), "asset\n").expect("an asset");
+        let inner = tempfile::tempdir_in(&folder).expect("a folder");
+        let script = format!("cat {}/asset; echo x > mine && cat mine", build.display());
+        let run = Run::with_folder(mode, inner, &["/bin/sh", "-c", &script], &[&format!("read={}", build.display())])
+            .started();
+        let state = run.wait_ended();
+        assert_eq!(run.stdout_lines(), ["asset", "x"], "{mode:?}: {state:?}");
+    }
+}
+
+#[test]
+fn namespace_mode_refuses_root_outside() {
+    if !needs_root("root's programs") {
+        return;
+    }
+    let mode = Mode { isolation: "namespace", ..NONE };
+    let state = Run::new(mode, "echo up", &["uid=0", "gid=0"]).started().wait_ended();
+    assert_eq!(state["reason"], "exec_failed");
+    assert!(state["message"].contains("no user of its own"), "{}", state["message"]);
 }

@@ -1,6 +1,6 @@
-//! Whole runs: real programs under a real keeper, seen through the folder alone.
+//! Runs of real programs under a real keeper, observed through the run folder alone.
 
-/// Says what this machine cannot show, whatever becomes of the test: what is printed by one that passes is not seen.
+/// Reports a test that this machine cannot run, even if the test passes.
 macro_rules! skipped {
     ($($what:tt)*) => {{
         use std::io::Write as _;
@@ -8,13 +8,11 @@ macro_rules! skipped {
     }};
 }
 
-mod disks;
-mod folder;
+mod disk_failures;
 mod isolation;
-mod kills;
+mod killed_start;
+mod launcher;
+mod lifecycle;
 mod limits;
-mod lives;
-mod nursery;
-mod shown;
-mod starts;
-mod templates;
+mod run_fixture;
+mod start;

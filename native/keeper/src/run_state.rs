@@ -1,6 +1,6 @@
-//! `state`: how the run is. What is new stands behind what was, each with an empty line at its end: a reader takes the
-//! last that has one, and so sees one state or the next and never half of one. A file in place of the file would be
-//! found as fast; but file systems look at numbers of files that went long after they did, and each run would leave three.
+//! `state`: append-only file of the run's states, and lock of the run folder.
+//!
+//! An empty line ends each state. A reader takes the last complete one, so it never sees half a state.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -9,63 +9,49 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 
-use crate::times::wall_us;
+use crate::clock::wall_us;
 
-/// Where a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
-    /// The program may or may not run; who finds this without a holder of the lock must not start it again.
+pub enum RunStatus {
+    /// The program may run already. The folder must not be started again, even if the lock is free.
     Starting,
-    /// It runs, or is about to.
     Running,
-    /// It was told to end.
     Stopping,
-    /// All of its processes are gone.
+    /// All processes have ended.
     Ended,
 }
 
-/// Why it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// By itself.
+pub enum EndReason {
     Exited,
-    /// By a signal that was not ours.
+    /// By a signal that the keeper did not send.
     Killed,
-    /// It was asked to.
     Stopped,
-    /// It could not be run at all.
     ExecFailed,
-    /// It used more memory than it may.
     OutOfMemory,
 }
 
-/// What is written.
+/// One state of a run.
 #[derive(Clone, Debug)]
-pub struct State {
-    /// Of the keeper.
+pub struct RunState {
     pub keeper_pid: i32,
-    /// Where it is.
-    pub status: Status,
-    /// Of the program; 0 before.
+    pub status: RunStatus,
+    /// PID of the program, 0 before its start.
     pub pid: i32,
-    /// Microseconds since the epoch.
     pub started_us: u64,
-    /// The same; 0 before.
+    /// 0 before the end.
     pub ended_us: u64,
     /// 0 to 255, or 128 + n for signal n.
     pub exit_code: Option<i32>,
-    /// Once it has ended.
-    pub reason: Option<Reason>,
-    /// A sentence about it, if there is something to say.
+    pub reason: Option<EndReason>,
     pub message: String,
 }
 
-impl State {
-    /// A run that begins now, kept by this one.
+impl RunState {
     pub fn starting(keeper_pid: i32) -> Self {
         Self {
             keeper_pid,
-            status: Status::Starting,
+            status: RunStatus::Starting,
             pid: 0,
             started_us: wall_us(),
             ended_us: 0,
@@ -76,47 +62,45 @@ impl State {
     }
 }
 
-/// The file, which is the lock of its folder as well: one that is made anew costs more than all that is done with it.
+/// The open `state` file of a folder.
 pub struct StateFile {
     file: File,
     folder: File,
-    /// Where the next state goes.
+    /// Position of the next state.
     end: u64,
 }
 
 impl StateFile {
-    /// Of this folder; empty at first.
     pub fn open(folder: File) -> io::Result<Self> {
         let how = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
         let file = openat(&folder, "state", how, Mode::RUSR | Mode::WUSR)?.into();
         Ok(Self { file, folder, end: 0 })
     }
 
-    /// Whether a keeper said something: then this folder was run before. One that came no further said nothing.
-    pub fn is_begun(&self) -> bool {
+    /// Whether a keeper has recorded a start in this folder.
+    pub fn has_started(&self) -> bool {
         self.file.metadata().is_ok_and(|found| found.len() > 0)
     }
 
-    /// Whether the folder was removed, so that nobody will ever look.
-    pub fn is_nowhere(&self) -> bool {
+    pub fn is_folder_removed(&self) -> bool {
         self.folder.metadata().is_ok_and(|found| found.nlink() == 0)
     }
 
-    /// Takes the lock, as long as this or what is returned is there.
+    /// Takes the lock, which lasts as long as this file or the returned one is open.
     pub fn lock(&self) -> io::Result<File> {
         flock(&self.file, FlockOperation::NonBlockingLockExclusive)?;
         self.file.try_clone()
     }
 
-    /// Adds one. An end is durable when this returns; all before it is of a program that a crash of the machine ends.
-    pub fn write(&mut self, state: &State) -> io::Result<()> {
+    /// Appends a state. Only an end is synced: a crash of the machine ends a running program anyway.
+    pub fn write(&mut self, state: &RunState) -> io::Result<()> {
         let text = text(state);
         if let Err(error) = self.file.write_all_at(text.as_bytes(), self.end) {
-            // Half of one is none; where even that cannot be taken back, the next one goes over it.
+            // Removes half a state. If that fails, the next state overwrites it.
             let _ = self.file.set_len(self.end);
             return Err(error);
         }
-        if state.status == Status::Ended {
+        if state.status == RunStatus::Ended {
             self.file.sync_all()?;
             self.folder.sync_all()?;
         }
@@ -125,12 +109,12 @@ impl StateFile {
     }
 }
 
-fn text(state: &State) -> String {
+fn text(state: &RunState) -> String {
     let status = match state.status {
-        Status::Starting => "starting",
-        Status::Running => "running",
-        Status::Stopping => "stopping",
-        Status::Ended => "ended",
+        RunStatus::Starting => "starting",
+        RunStatus::Running => "running",
+        RunStatus::Stopping => "stopping",
+        RunStatus::Ended => "ended",
     };
     let mut text = format!(
         "status={status}\nkeeper_pid={}\npid={}\nstarted_us={}\nended_us={}\n",
@@ -141,11 +125,11 @@ fn text(state: &State) -> String {
     }
     if let Some(reason) = state.reason {
         let word = match reason {
-            Reason::Exited => "exited",
-            Reason::Killed => "killed",
-            Reason::Stopped => "stopped",
-            Reason::ExecFailed => "exec_failed",
-            Reason::OutOfMemory => "out_of_memory",
+            EndReason::Exited => "exited",
+            EndReason::Killed => "killed",
+            EndReason::Stopped => "stopped",
+            EndReason::ExecFailed => "exec_failed",
+            EndReason::OutOfMemory => "out_of_memory",
         };
         let _ = writeln!(text, "reason={word}");
     }
@@ -156,7 +140,7 @@ fn text(state: &State) -> String {
     text
 }
 
-/// For some reader or other.
+/// Whether any reader takes the character for a line end.
 fn ends_a_line(letter: char) -> bool {
     letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}')
 }
@@ -172,11 +156,11 @@ mod tests {
     }
 
     #[test]
-    fn states_stand_behind_each_other_and_have_what_is_known() {
+    fn states_are_appended_with_known_fields() {
         let folder = tempfile::tempdir().expect("folder");
         let mut states = states_of(&folder);
-        assert!(!states.is_begun(), "nothing was said");
-        let mut state = State::starting(7);
+        assert!(!states.has_started(), "nothing was said");
+        let mut state = RunState::starting(7);
         states.write(&state).expect("written");
         let first = fs::read_to_string(folder.path().join("state")).expect("there");
         assert!(
@@ -184,23 +168,23 @@ mod tests {
                 && first.contains("\npid=0\n")
                 && first.contains("\nended_us=0\n")
         );
-        assert!(first.ends_with("=0\n\n") && states.is_begun());
+        assert!(first.ends_with("=0\n\n") && states.has_started());
         assert!(!first.contains("exit_code") && !first.contains("reason") && !first.contains("message"));
-        state.status = Status::Ended;
-        (state.exit_code, state.reason) = (Some(137), Some(Reason::Killed));
+        state.status = RunStatus::Ended;
+        (state.exit_code, state.reason) = (Some(137), Some(EndReason::Killed));
         state.message = "a\nb\r\u{85}c\u{2029}d".to_owned();
         states.write(&state).expect("written");
         let both = fs::read_to_string(folder.path().join("state")).expect("there");
         let last = both.strip_prefix(&first).expect("what was said stays");
         assert!(last.starts_with("status=ended\n"));
         assert!(last.ends_with("exit_code=137\nreason=killed\nmessage=a b  c d\n\n"), "{last}");
-        assert!(!states.is_nowhere());
+        assert!(!states.is_folder_removed());
         drop(folder);
-        assert!(states.is_nowhere());
+        assert!(states.is_folder_removed());
     }
 
     #[test]
-    fn it_is_locked_as_long_as_somebody_has_it() {
+    fn lock_lasts_as_long_as_its_file() {
         let folder = tempfile::tempdir().expect("folder");
         let states = states_of(&folder);
         let others = states_of(&folder);

@@ -1,4 +1,4 @@
-//! Logs and records on disks that are full or slow.
+//! Runs whose disk is full, small, or hangs.
 
 use std::fs;
 use std::io::Read;
@@ -7,9 +7,9 @@ use std::path::Path;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tempfile::TempDir;
 
-use crate::folder::{NONE, Run, needs_root, until};
+use crate::run_fixture::{NONE, Run, needs_root, wait_until};
 
-/// A small disk, as long as it is needed.
+/// A small tmpfs, unmounted on drop.
 struct Disk {
     place: TempDir,
 }
@@ -28,7 +28,7 @@ impl Disk {
 
     fn run_with(&self, script: &str, more: &[&str]) -> Run {
         let folder = TempDir::new_in(self.place.path()).expect("a folder");
-        Run::of(NONE, folder, &["/bin/sh", "-c", script], &[&["log_bytes_max=67108864"], more].concat())
+        Run::with_folder(NONE, folder, &["/bin/sh", "-c", script], &[&["log_bytes_max=67108864"], more].concat())
     }
 
     fn free_bytes(&self) -> u64 {
@@ -36,7 +36,7 @@ impl Disk {
         about.f_bavail * about.f_frsize
     }
 
-    /// Takes all that is left, and says where.
+    /// Writes a file that uses all free space.
     fn fill(&self) -> std::path::PathBuf {
         let ballast = self.place.path().join("ballast");
         let mut file = fs::File::create(&ballast).expect("ballast");
@@ -46,9 +46,8 @@ impl Disk {
     }
 }
 
-/// Its room is free at once: without a name it would keep it for as long as a child of another test, between its fork
-/// and its program, has it open too.
-fn let_go(ballast: &Path) {
+/// Truncates before the removal: a child of another test may have the file open until its exec.
+fn free_ballast(ballast: &Path) {
     fs::File::options().write(true).open(ballast).and_then(|file| file.set_len(0)).expect("room again");
     fs::remove_file(ballast).expect("removed");
 }
@@ -59,22 +58,22 @@ impl Drop for Disk {
     }
 }
 
-/// Numbers in lines of the keeper that say so of lines.
+/// Numbers in the keeper's lines that end with `what`.
 fn told(log: &[String], what: &str) -> Vec<u64> {
     let number = |line: &String| line.strip_prefix("e [")?.strip_suffix(what)?.parse().ok();
     log.iter().filter_map(number).collect()
 }
 
-const LEFT_OUT: &str = " lines left out for want of disk space]";
-/// What one keeper may take of the reserve between two looks, and its files beside the log.
-const BLIND_BYTES: u64 = 256 << 10;
+const LEFT_OUT_SUFFIX: &str = " lines left out for want of disk space]";
+/// What a keeper may use of the reserve between two checks, and its files beside the log.
+const RESERVE_OVERSHOOT_BYTES: u64 = 256 << 10;
 
 fn mark(path: &Path) -> String {
     format!("echo {} >&2; : > {}", "x".repeat(9), path.display())
 }
 
 #[test]
-fn a_program_never_waits_for_a_disk_that_is_full_and_what_was_lost_is_counted() {
+fn full_disk_never_blocks_the_program_and_lost_lines_are_counted() {
     if !needs_root("a full disk") {
         return;
     }
@@ -86,17 +85,17 @@ fn a_program_never_waits_for_a_disk_that_is_full_and_what_was_lost_is_counted() 
         full.display(),
         mark(&wrote)
     );
-    let run = disk.run(&script).begun();
-    run.says("o first");
+    let run = disk.run(&script).started();
+    run.wait_for_line("o first");
     let ballast = disk.fill();
     fs::write(&full, "").expect("told");
-    // It wrote all that it has, many times what a pipe takes.
-    until(|| wrote.exists(), "it writes as if there was no disk");
+    // The program wrote many times the size of a pipe.
+    wait_until(|| wrote.exists(), "it writes as if there was no disk");
     let keeper = run.number("keeper_pid");
-    until(|| crate::folder::descendants(keeper).is_empty(), "it ends");
+    wait_until(|| crate::run_fixture::descendants(keeper).is_empty(), "it ends");
     assert_eq!(run.state()["status"], "running", "an end that is not recorded is no end");
-    let_go(&ballast);
-    let state = run.ended();
+    free_ballast(&ballast);
+    let state = run.wait_ended();
     assert_eq!((state["exit_code"].as_str(), state["reason"].as_str()), ("0", "exited"));
     let log = run.log();
     let lost: u64 = log
@@ -110,7 +109,7 @@ fn a_program_never_waits_for_a_disk_that_is_full_and_what_was_lost_is_counted() 
 }
 
 #[test]
-fn a_log_stops_at_the_reserve_goes_on_above_it_and_says_once_how_much_was_left_out() {
+fn log_stops_at_the_disk_reserve_and_reports_left_out_lines_once() {
     if !needs_root("a small disk") {
         return;
     }
@@ -125,39 +124,38 @@ fn a_log_stops_at_the_reserve_goes_on_above_it_and_says_once_how_much_was_left_o
     );
     let ballast = disk.place.path().join("ballast");
     fs::write(&ballast, vec![0; 4 << 20]).expect("ballast");
-    let run = disk.run_with(&script, &[&format!("reserve_bytes={reserve}")]).begun();
-    until(|| wrote.exists(), "it writes as if there was no disk");
-    // What is left out is no part of the disk, so what is free is what was left.
-    assert!(disk.free_bytes() >= reserve - BLIND_BYTES, "{} of {reserve} are free", disk.free_bytes());
+    let run = disk.run_with(&script, &[&format!("reserve_bytes={reserve}")]).started();
+    wait_until(|| wrote.exists(), "it writes as if there was no disk");
+    assert!(disk.free_bytes() >= reserve - RESERVE_OVERSHOOT_BYTES, "{} of {reserve} are free", disk.free_bytes());
     assert!(run.log_bytes() > 4 << 20, "up to the reserve it is written");
-    let_go(&ballast);
-    until(|| !told(&run.log(), LEFT_OUT).is_empty(), "it is told while the program is silent");
+    free_ballast(&ballast);
+    wait_until(|| !told(&run.log(), LEFT_OUT_SUFFIX).is_empty(), "it is told while the program is silent");
     fs::write(&go, "").expect("told");
-    assert_eq!(run.ended()["exit_code"], "0");
+    assert_eq!(run.wait_ended()["exit_code"], "0");
     let log = run.log();
     assert_eq!(log.last().map(String::as_str), Some("o after"));
-    let left_out = told(&log, LEFT_OUT);
+    let left_out = told(&log, LEFT_OUT_SUFFIX);
     assert_eq!(left_out.len(), 1, "{left_out:?}");
     let kept = log.iter().filter(|line| ["o y", "e xxxxxxxxx"].contains(&line.as_str())).count() as u64;
-    // Where the disk is slower than the pipe some are lost on the way to it.
+    // On a disk that is slower than the pipe, some lines are lost as well.
     let lost: u64 = told(&log, " lines lost: the disk took no more]").iter().sum();
     assert_eq!(kept + lost + left_out[0], 3_000_001);
 }
 
 #[test]
-fn below_the_reserve_a_run_begins_ends_at_once_and_says_at_its_end_what_was_left_out() {
+fn run_below_the_disk_reserve_reports_left_out_lines_at_its_end() {
     if !needs_root("a small disk") {
         return;
     }
     let disk = Disk::of_bytes(4 << 20);
-    let run = disk.run_with("echo one; echo two >&2; exit 3", &["reserve_bytes=8388608"]).begun();
-    assert_eq!(run.ended()["exit_code"], "3");
-    assert_eq!(told(&run.log(), LEFT_OUT), [2]);
+    let run = disk.run_with("echo one; echo two >&2; exit 3", &["reserve_bytes=8388608"]).started();
+    assert_eq!(run.wait_ended()["exit_code"], "3");
+    assert_eq!(told(&run.log(), LEFT_OUT_SUFFIX), [2]);
     assert_eq!(run.log().len(), 1, "{:?}", run.log());
 }
 
 #[test]
-fn a_folder_on_a_full_disk_starts_nothing_and_may_be_tried_again() {
+fn start_on_a_full_disk_fails_and_can_be_retried() {
     if !needs_root("a full disk") {
         return;
     }
@@ -168,28 +166,28 @@ fn a_folder_on_a_full_disk_starts_nothing_and_may_be_tried_again() {
     assert_eq!(refused.status.code(), Some(74), "{}", String::from_utf8_lossy(&refused.stderr));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("No space left"));
     assert!(run.state().is_empty(), "nothing was said");
-    let_go(&ballast);
-    assert_eq!(run.begun().ended()["exit_code"], "0");
+    free_ballast(&ballast);
+    assert_eq!(run.started().wait_ended()["exit_code"], "0");
 }
 
 #[test]
-fn a_program_never_waits_for_a_disk_that_does_not_answer_and_is_stopped_in_time() {
+fn hanging_disk_never_blocks_the_program_or_its_stop() {
     let outside = tempfile::tempdir().expect("a folder");
     let wrote = outside.path().join("wrote");
     let script = format!("trap '' TERM; yes | head -n 3000000; {}; sleep 1000", mark(&wrote));
     let run = Run::of_shell(&script);
     fs::create_dir(run.path("log")).expect("log");
-    // Opening it takes until somebody reads: a disk that has no answer.
+    // Opening this FIFO blocks until a reader opens it, like a disk that hangs.
     let segment = run.path("log").join(format!("{:020}", 0));
     rustix::fs::mkfifoat(rustix::fs::CWD, &segment, rustix::fs::Mode::RWXU).expect("fifo");
-    let run = run.begun();
-    until(|| wrote.exists(), "it writes as if there was no disk");
+    let run = run.started();
+    wait_until(|| wrote.exists(), "it writes as if there was no disk");
     let keeper = run.number("keeper_pid");
-    run.tell("stop 20");
-    until(|| crate::folder::descendants(keeper).is_empty(), "the deadline needs no disk");
+    run.send_command("stop 20");
+    wait_until(|| crate::run_fixture::descendants(keeper).is_empty(), "the deadline needs no disk");
     let mut text = String::new();
     fs::File::open(segment).expect("answers").read_to_string(&mut text).expect("text");
-    assert_eq!(run.ended()["reason"], "stopped");
+    assert_eq!(run.wait_ended()["reason"], "stopped");
     let lost =
         text.lines().find_map(|line| line.split_once(" e [")?.1.strip_suffix(" lines lost: the disk took no more]"));
     let kept = text.lines().filter(|line| line.ends_with(" o y") || line.ends_with(" e xxxxxxxxx")).count();
@@ -197,24 +195,24 @@ fn a_program_never_waits_for_a_disk_that_does_not_answer_and_is_stopped_in_time(
 }
 
 #[test]
-fn a_log_that_somebody_removes_goes_on_and_the_end_is_recorded() {
+fn removed_log_continues_and_the_end_is_recorded() {
     let run = Run::of_shell("echo first; read x < go; yes | head -c 3000000; echo last");
     rustix::fs::mkfifoat(rustix::fs::CWD, run.path("scratch/go"), rustix::fs::Mode::RWXU).expect("fifo");
-    let run = run.begun();
-    run.says("o first");
+    let run = run.started();
+    run.wait_for_line("o first");
     fs::remove_dir_all(run.path("log")).expect("removed");
     fs::write(run.path("scratch/go"), "x\n").expect("told");
-    assert_eq!(run.ended()["reason"], "exited");
+    assert_eq!(run.wait_ended()["reason"], "exited");
     assert_eq!(run.log().last().map(String::as_str), Some("o last"));
 }
 
 #[test]
-fn a_keeper_whose_folder_is_nowhere_does_not_stay_when_its_program_ends() {
-    let run = Run::of_shell("echo up; sleep 1000").begun();
-    run.says("o up");
+fn keeper_exits_when_its_folder_was_removed() {
+    let run = Run::of_shell("echo up; sleep 1000").started();
+    run.wait_for_line("o up");
     let (keeper, program) = (run.number("keeper_pid"), run.number("pid"));
     fs::remove_dir_all(run.folder.path()).expect("removed");
     let pid = rustix::process::Pid::from_raw(program).expect("pid");
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
-    until(|| !crate::folder::is_alive(keeper), "the keeper goes");
+    wait_until(|| !crate::run_fixture::is_alive(keeper), "the keeper goes");
 }

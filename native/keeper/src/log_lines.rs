@@ -1,59 +1,55 @@
-//! Lines of the log from pieces of what a program writes.
+//! Log lines from chunks of the program's output.
 //!
-//! A line is `<microseconds> <stream> <text>`: stream `o` or `e`, in capitals where it goes on from the line of this
-//! stream before, since a line of the program is cut at 4 KiB. Each part is read by itself, so no character is cut: a
-//! line ends up to three bytes before it is full.
+//! A line is `<microseconds> <stream> <text>`, with stream `o` or `e`. Lines are split at 4 KiB, and a capital stream
+//! letter marks a continuation. No UTF-8 character is split, so a line may end up to three bytes earlier.
 
 use std::io::Write;
 
 const TEXT_MAX: usize = 4096;
 const BATCH_BYTES: usize = 64 << 10;
-/// No batch is longer: it is given on when it has this many bytes, at the end of a line.
-pub const BATCH_BYTES_MOST: usize = BATCH_BYTES + TEXT_MAX + 32;
+/// Largest batch: a batch is passed on at the end of the line that reaches `BATCH_BYTES`.
+pub const BATCH_BYTES_MAX: usize = BATCH_BYTES + TEXT_MAX + 32;
 
-/// Where a line came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
-    /// Standard output.
+pub enum OutputStream {
     Out,
-    /// Standard error.
     Err,
 }
 
-/// What has no end of line yet, and whole lines that nobody has yet.
+/// Unfinished lines of both streams, and a batch of finished ones.
 #[derive(Default)]
-pub struct Lines {
-    open: [Line; 2],
+pub struct LineSplitter {
+    open: [OpenLine; 2],
     batch: Vec<u8>,
 }
 
 #[derive(Default)]
-struct Line {
+struct OpenLine {
     text: Vec<u8>,
-    goes_on: bool,
+    continues: bool,
 }
 
-impl Lines {
-    /// Takes a piece of a stream. Whole lines are given when it returns; who gets them leaves them or takes them away.
-    pub fn take(&mut self, stream: Stream, mut piece: &[u8], now_us: u64, mut give: impl FnMut(&mut Vec<u8>)) {
+impl LineSplitter {
+    /// Adds a chunk of a stream, and passes all whole lines to `give`.
+    pub fn take(&mut self, stream: OutputStream, mut chunk: &[u8], now_us: u64, mut give: impl FnMut(&mut Vec<u8>)) {
         let mut stamp = [0; 20];
         let stamp = digits(now_us, &mut stamp);
-        while !piece.is_empty() {
+        while !chunk.is_empty() {
             let line = &mut self.open[stream as usize];
             let room = TEXT_MAX - line.text.len();
-            let upto = &piece[..piece.len().min(room + 1)];
+            let upto = &chunk[..chunk.len().min(room + 1)];
             match upto.iter().position(|&byte| byte == b'\n') {
                 Some(at) => {
-                    line.write(stream, stamp, &piece[..at], false, &mut self.batch);
-                    piece = &piece[at + 1..];
+                    line.write(stream, stamp, &chunk[..at], false, &mut self.batch);
+                    chunk = &chunk[at + 1..];
                 }
-                None if piece.len() > room => {
-                    let taken = line.cut(stream, stamp, piece, &mut self.batch);
-                    piece = &piece[taken..];
+                None if chunk.len() > room => {
+                    let taken = line.cut(stream, stamp, chunk, &mut self.batch);
+                    chunk = &chunk[taken..];
                 }
                 None => {
-                    line.text.extend_from_slice(piece);
-                    piece = &[];
+                    line.text.extend_from_slice(chunk);
+                    chunk = &[];
                 }
             }
             if self.batch.len() >= BATCH_BYTES {
@@ -61,23 +57,23 @@ impl Lines {
                 self.batch.clear();
             }
         }
-        self.give_rest(give);
+        self.flush_batch(give);
     }
 
-    /// What has no end of line by now never gets one.
+    /// Ends unfinished lines.
     pub fn finish(&mut self, now_us: u64, give: impl FnMut(&mut Vec<u8>)) {
         let mut stamp = [0; 20];
         let stamp = digits(now_us, &mut stamp);
-        for stream in [Stream::Out, Stream::Err] {
+        for stream in [OutputStream::Out, OutputStream::Err] {
             let line = &mut self.open[stream as usize];
             if !line.text.is_empty() {
                 line.write(stream, stamp, &[], false, &mut self.batch);
             }
         }
-        self.give_rest(give);
+        self.flush_batch(give);
     }
 
-    fn give_rest(&mut self, mut give: impl FnMut(&mut Vec<u8>)) {
+    fn flush_batch(&mut self, mut give: impl FnMut(&mut Vec<u8>)) {
         if !self.batch.is_empty() {
             give(&mut self.batch);
             self.batch.clear();
@@ -85,50 +81,50 @@ impl Lines {
     }
 }
 
-impl Line {
-    fn write(&mut self, stream: Stream, stamp: &[u8], rest: &[u8], goes_on: bool, to: &mut Vec<u8>) {
-        let letter = match (stream, self.goes_on) {
-            (Stream::Out, false) => b'o',
-            (Stream::Out, true) => b'O',
-            (Stream::Err, false) => b'e',
-            (Stream::Err, true) => b'E',
+impl OpenLine {
+    fn write(&mut self, stream: OutputStream, stamp: &[u8], rest: &[u8], continues: bool, to: &mut Vec<u8>) {
+        let letter = match (stream, self.continues) {
+            (OutputStream::Out, false) => b'o',
+            (OutputStream::Out, true) => b'O',
+            (OutputStream::Err, false) => b'e',
+            (OutputStream::Err, true) => b'E',
         };
         for part in [stamp, &[b' ', letter, b' '], &self.text, rest, b"\n"] {
             to.extend_from_slice(part);
         }
         self.text.clear();
-        self.goes_on = goes_on;
+        self.continues = continues;
     }
 
-    /// Writes as much as fits, of a line that the piece makes longer; how much of the piece that takes. What is left of
-    /// the text is less than a character, so each cut comes further.
-    fn cut(&mut self, stream: Stream, stamp: &[u8], piece: &[u8], to: &mut Vec<u8>) -> usize {
+    /// Writes the part of a too long line that fits, and returns how much of the chunk that used. Less than a character
+    /// of the text remains, so every call makes progress.
+    fn cut(&mut self, stream: OutputStream, stamp: &[u8], chunk: &[u8], to: &mut Vec<u8>) -> usize {
         let room = TEXT_MAX - self.text.len();
         let around = std::array::from_fn(|at| match (room + at).checked_sub(AROUND - 1) {
-            Some(at) => piece[at],
+            Some(at) => chunk[at],
             None => self.text[TEXT_MAX + at - (AROUND - 1)],
         });
-        let length = TEXT_MAX - begun(around);
+        let length = TEXT_MAX - partial_character_bytes(around);
         let left = self.text.split_off(length.min(self.text.len()));
         let taken = length - self.text.len();
-        self.write(stream, stamp, &piece[..taken], true, to);
+        self.write(stream, stamp, &chunk[..taken], true, to);
         self.text.extend_from_slice(&left);
         taken
     }
 }
 
-/// Of so many bytes a character has at most: some before a cut, and one behind it.
+/// Bytes around a split: at most three of a character before it, and one behind it.
 const AROUND: usize = 4;
 
-/// How many bytes before a cut belong to a character that goes on behind it. That all of it is there is not asked: what
-/// breaks off is read as one thing, too, where it stays together.
-fn begun(around: [u8; AROUND]) -> usize {
-    let goes_on = |byte: u8| byte & 0b1100_0000 == 0b1000_0000;
+/// Returns how many bytes before the split belong to a character that continues behind it. An incomplete character
+/// counts as well: decoders replace it as a whole.
+fn partial_character_bytes(around: [u8; AROUND]) -> usize {
+    let continues = |byte: u8| byte & 0b1100_0000 == 0b1000_0000;
     let behind = AROUND - 1;
-    if !goes_on(around[behind]) {
+    if !continues(around[behind]) {
         return 0;
     }
-    let Some(first) = around.iter().rposition(|&byte| !goes_on(byte)) else { return 0 };
+    let Some(first) = around.iter().rposition(|&byte| !continues(byte)) else { return 0 };
     let is_one = match std::str::from_utf8(&around[first..]) {
         Ok(_) => true,
         Err(error) => error.valid_up_to() == 0 && error.error_len().is_none(),
@@ -138,7 +134,6 @@ fn begun(around: [u8; AROUND]) -> usize {
 
 fn digits(number: u64, room: &mut [u8; 20]) -> &[u8] {
     let mut rest = &mut room[..];
-    // Twenty digits are enough for every number.
     let _ = write!(rest, "{number}");
     let left = rest.len();
     &room[..20 - left]
@@ -150,15 +145,15 @@ mod tests {
 
     #[derive(Default)]
     struct Written {
-        lines: Lines,
+        lines: LineSplitter,
         text: Vec<u8>,
     }
 
     impl Written {
-        fn take(&mut self, stream: Stream, piece: &[u8], now_us: u64) {
+        fn take(&mut self, stream: OutputStream, chunk: &[u8], now_us: u64) {
             let text = &mut self.text;
-            self.lines.take(stream, piece, now_us, |batch| {
-                assert!(batch.len() <= BATCH_BYTES_MOST && batch.ends_with(b"\n"));
+            self.lines.take(stream, chunk, now_us, |batch| {
+                assert!(batch.len() <= BATCH_BYTES_MAX && batch.ends_with(b"\n"));
                 text.append(batch);
             });
         }
@@ -174,11 +169,11 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_made_of_pieces_and_streams_do_not_mix() {
+    fn chunks_become_lines_for_each_stream() {
         let mut written = Written::default();
-        written.take(Stream::Out, b"hel", 1);
-        written.take(Stream::Err, b"oh\nwe", 2);
-        written.take(Stream::Out, b"lo\n\nlast", 3);
+        written.take(OutputStream::Out, b"hel", 1);
+        written.take(OutputStream::Err, b"oh\nwe", 2);
+        written.take(OutputStream::Out, b"lo\n\nlast", 3);
         assert_eq!(written.text(), "2 e oh\n3 o hello\n3 o \n");
         written.finish(u64::MAX);
         let end = format!("{0} o last\n{0} e we\n", u64::MAX);
@@ -188,12 +183,12 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_goes_on_in_the_next_and_one_that_just_fits_does_not() {
+    fn long_lines_are_split_exactly_at_the_limit() {
         for (length, cuts) in [(0, 1), (4095, 1), (4096, 1), (4097, 2), (8192, 2), (8193, 3)] {
             for piece_size in [1, 7, 4095, 4096, 4097, 100_000] {
                 let mut written = Written::default();
                 let line = [vec![b'x'; length], b"\nnext\n".to_vec()].concat();
-                line.chunks(piece_size).for_each(|piece| written.take(Stream::Out, piece, 1));
+                line.chunks(piece_size).for_each(|chunk| written.take(OutputStream::Out, chunk, 1));
                 let lines: Vec<&str> = written.text().lines().collect();
                 assert_eq!(lines.len(), cuts + 1, "{length} in pieces of {piece_size}");
                 assert!(lines[0].starts_with("1 o "));
@@ -204,11 +199,11 @@ mod tests {
         }
     }
 
-    /// Of one line that comes in pieces of this size.
+    /// Splits one line that arrives in chunks of this size.
     fn texts(line: &[u8], piece_size: usize) -> Vec<Vec<u8>> {
         let mut written = Written::default();
-        line.chunks(piece_size).for_each(|piece| written.take(Stream::Out, piece, 1));
-        written.take(Stream::Out, b"\n", 1);
+        line.chunks(piece_size).for_each(|chunk| written.take(OutputStream::Out, chunk, 1));
+        written.take(OutputStream::Out, b"\n", 1);
         let lines = written.text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
         let texts: Vec<_> = lines.map(|line| line[4..].to_vec()).collect();
         assert_eq!(texts.concat(), line, "in pieces of {piece_size}");
@@ -219,7 +214,7 @@ mod tests {
     const PIECE_SIZES: [usize; 9] = [1, 2, 3, 7, 4094, 4095, 4096, 4097, 100_000];
 
     #[test]
-    fn no_character_is_cut() {
+    fn split_never_cuts_a_character() {
         for character in ["я", "水", "🐟"] {
             for before in 0..character.len() {
                 let line = ["x".repeat(before), character.repeat(3 * TEXT_MAX / character.len())].concat();
@@ -234,14 +229,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_character_is_cut_where_the_line_is_full() {
+    fn invalid_utf8_is_split_at_the_limit() {
         let no_continuation = b"\xe0\x80".as_slice();
         let (no_more, too_high) = (b"\xc3\xa9\xa9".as_slice(), b"\xf4\x90\x80\x80".as_slice());
         for garbage in [b"\x80".as_slice(), b"\xff", b"\xf0", no_continuation, no_more, too_high] {
             let line = garbage.repeat(3 * TEXT_MAX / garbage.len());
             for piece_size in PIECE_SIZES {
                 let cuts = texts(&line, piece_size);
-                // A character that came before it in the same three bytes is whole.
+                // The valid character in the same three bytes stays whole.
                 let least = if garbage == no_more { TEXT_MAX - 1 } else { TEXT_MAX };
                 assert!(cuts[..cuts.len() - 1].iter().all(|text| text.len() >= least), "{garbage:?}");
             }
@@ -249,8 +244,8 @@ mod tests {
     }
 
     #[test]
-    fn a_line_reads_the_same_in_one_as_cut_whatever_is_in_it() {
-        // Bytes of which many begin, go on with, or break off characters.
+    fn split_lines_decode_like_the_whole_line() {
+        // Bytes that often start, continue, or break off characters.
         let bytes = b"\xf0\x9f\x98\x80\xe6\xb0\xb4\xd1\x8f\xed\xa0\xf4\xe0\xc0\xffx";
         let mut number = 1_u64;
         let mut draw = || {
@@ -270,9 +265,9 @@ mod tests {
     }
 
     #[test]
-    fn many_empty_lines_are_given_in_bounded_batches() {
+    fn batches_of_empty_lines_are_bounded() {
         let mut written = Written::default();
-        written.take(Stream::Err, &vec![b'\n'; 200_000], 1_700_000_000_000_000);
+        written.take(OutputStream::Err, &vec![b'\n'; 200_000], 1_700_000_000_000_000);
         assert_eq!(written.text().lines().filter(|line| *line == "1700000000000000 e ").count(), 200_000);
     }
 }

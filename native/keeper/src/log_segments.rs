@@ -1,43 +1,48 @@
-//! `log/`: lines in segments that are named by the position of their first byte.
+//! `log/`: log segments, each named by the position of its first byte.
 //!
-//! A position is the number of bytes before it in all segments that ever were, so a reader needs one number. What the
-//! disk does not take is counted, and a line says how much was lost as soon as it takes one; likewise what is left out
-//! below the reserve.
+//! A position counts the bytes of all segments before, including removed ones. Lines that the disk does not take, or
+//! that are left out below the disk reserve, are counted. A log line reports the count once the disk takes it.
 
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use crate::reserve::Reserve;
+use rustix::fs::statvfs;
+
+use crate::clock::now;
 
 const SEGMENT_BYTES: u64 = 1 << 20;
-/// What is written at once is not longer.
+/// Largest single write.
 pub const WRITE_BYTES_MAX: usize = 128 << 10;
-/// A write begins in a segment that is not full, and may end behind its end.
-const SEGMENT_BYTES_MOST: u64 = SEGMENT_BYTES + WRITE_BYTES_MAX as u64;
-/// A line of ours is not longer.
-const LINE_BYTES: usize = 128;
+/// A write starts in a segment that is not full, and may exceed it.
+const SEGMENT_BYTES_MAX: u64 = SEGMENT_BYTES + WRITE_BYTES_MAX as u64;
+/// Largest line that reports a loss.
+const LOSS_LINE_BYTES: usize = 128;
+/// Bytes that may be written between two reads of the free space.
+const UNCHECKED_BYTES_MAX: usize = WRITE_BYTES_MAX;
+const FREE_SPACE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The segments of a run.
-pub struct Log {
+/// Log of one run. Removes its oldest segments above `bytes_max`.
+pub struct SegmentedLog {
     folder: PathBuf,
     bytes_max: u64,
     segments: VecDeque<u64>,
     file: Option<File>,
     end: u64,
     lost: u64,
-    reserve: Reserve,
+    reserve: DiskReserve,
     left_out: u64,
 }
 
-impl Log {
-    /// An empty one, in a folder that is made with the first line. It stops where so much of the disk is free.
-    pub fn new(folder: PathBuf, bytes_max: u64, reserve: Reserve) -> Self {
+impl SegmentedLog {
+    /// The first line makes the folder.
+    pub fn new(folder: PathBuf, bytes_max: u64, reserve: DiskReserve) -> Self {
         Self {
             folder,
-            bytes_max: bytes_max.max(2 * SEGMENT_BYTES_MOST),
+            bytes_max: bytes_max.max(2 * SEGMENT_BYTES_MAX),
             segments: VecDeque::new(),
             file: None,
             end: 0,
@@ -47,9 +52,9 @@ impl Log {
         }
     }
 
-    /// Writes whole lines, as many of them as the disk takes.
+    /// Writes as many of these whole lines as the disk takes.
     pub fn write(&mut self, lines: &[u8], now_us: u64) {
-        self.tell_lost(now_us);
+        self.report_lost(now_us);
         if lines.is_empty() {
             return;
         }
@@ -58,23 +63,21 @@ impl Log {
             return;
         }
         let taken = self.append(lines);
-        self.lose(count(&lines[taken..]));
+        self.count_lost(count(&lines[taken..]));
     }
 
-    /// So many lines never came here.
-    pub fn lose(&mut self, lines: u64) {
+    pub fn count_lost(&mut self, lines: u64) {
         self.lost += lines;
     }
 
-    /// Whether there is something that the log does not tell yet.
-    pub fn has_lost(&self) -> bool {
+    pub fn has_unreported_loss(&self) -> bool {
         self.lost > 0 || self.left_out > 0
     }
 
-    /// Tells how many lines are not there, if the disk takes that.
-    pub fn tell_lost(&mut self, now_us: u64) {
-        if self.left_out > 0 && self.reserve.has_room_for(LINE_BYTES) {
-            self.tell_left_out(now_us);
+    /// Writes how many lines are missing, if the disk takes that.
+    pub fn report_lost(&mut self, now_us: u64) {
+        if self.left_out > 0 && self.reserve.has_room_for(LOSS_LINE_BYTES) {
+            self.report_left_out(now_us);
         }
         if self.lost > 0 {
             let line = format!("{now_us} e [{} lines lost: the disk took no more]\n", self.lost);
@@ -84,8 +87,8 @@ impl Log {
         }
     }
 
-    /// Tells how many were left out, below the reserve as well: at the end nobody else would.
-    pub fn tell_left_out(&mut self, now_us: u64) {
+    /// Writes how many lines were left out, even below the reserve. Called at the end of the run.
+    pub fn report_left_out(&mut self, now_us: u64) {
         if self.left_out > 0 {
             let line = format!("{now_us} e [{} lines left out for want of disk space]\n", self.left_out);
             if self.append(line.as_bytes()) == line.len() {
@@ -94,12 +97,12 @@ impl Log {
         }
     }
 
-    /// Position behind the last line.
+    /// Returns the position behind the last line.
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// How many bytes of these lines are there now: whole lines only.
+    /// Returns how many bytes of whole lines were written.
     fn append(&mut self, lines: &[u8]) -> usize {
         let is_full = self.segments.back().is_none_or(|&start| self.end - start >= SEGMENT_BYTES);
         if (is_full || self.file.is_none()) && self.begin_segment().is_err() {
@@ -117,7 +120,7 @@ impl Log {
         let whole = lines[..written].iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
         self.end += whole as u64;
         if whole < written {
-            // Half a line goes, so that readers find whole lines and positions stay true.
+            // Removes half a line, so that readers find whole lines and positions stay correct.
             let start = self.segments.back().copied().unwrap_or_default();
             if file.set_len(self.end - start).is_err() {
                 self.end += (written - whole) as u64;
@@ -127,9 +130,9 @@ impl Log {
         whole
     }
 
-    /// The oldest go first: a disk that is full has room then.
+    /// Removes the oldest segments first, which makes room on a full disk.
     fn begin_segment(&mut self) -> io::Result<()> {
-        while self.segments.front().is_some_and(|first| self.end - first + SEGMENT_BYTES_MOST > self.bytes_max) {
+        while self.segments.front().is_some_and(|first| self.end - first + SEGMENT_BYTES_MAX > self.bytes_max) {
             let Some(oldest) = self.segments.pop_front() else { break };
             let _ = fs::remove_file(self.path_of(oldest));
         }
@@ -137,7 +140,7 @@ impl Log {
         let path = self.path_of(self.end);
         let open = || OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
         let file = match open() {
-            // It is the first, or somebody has tidied up.
+            // The first segment, or the folder was removed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => make_folder(&self.folder).and_then(|()| open()),
             other => other,
         };
@@ -150,6 +153,41 @@ impl Log {
 
     fn path_of(&self, start: u64) -> PathBuf {
         self.folder.join(format!("{start:020}"))
+    }
+}
+
+/// Free space that logs leave to others.
+///
+/// Reads the free space once a second while lines are written, and at least every `UNCHECKED_BYTES_MAX`. A keeper takes
+/// at most that much of the reserve in a second.
+pub struct DiskReserve {
+    folder: PathBuf,
+    bytes: u64,
+    polled_at: Option<Duration>,
+    unchecked_bytes: usize,
+    is_reached: bool,
+}
+
+impl DiskReserve {
+    /// For the disk of this folder. 0 bytes: no reserve.
+    pub fn new(folder: PathBuf, bytes: u64) -> Self {
+        Self { folder, bytes, polled_at: None, unchecked_bytes: 0, is_reached: false }
+    }
+
+    fn has_room_for(&mut self, bytes: usize) -> bool {
+        if self.bytes == 0 {
+            return true;
+        }
+        let is_recent = self.polled_at.is_some_and(|at| now() < at + FREE_SPACE_POLL_INTERVAL);
+        if !is_recent || !self.is_reached && self.unchecked_bytes < bytes {
+            self.polled_at = Some(now());
+            self.unchecked_bytes = UNCHECKED_BYTES_MAX;
+            // If the call fails, the write itself reports whether there is room.
+            self.is_reached =
+                statvfs(&self.folder).is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < self.bytes);
+        }
+        self.unchecked_bytes = self.unchecked_bytes.saturating_sub(bytes);
+        !self.is_reached
     }
 }
 
@@ -168,8 +206,8 @@ fn make_folder(folder: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn log_in(folder: &Path, bytes_max: u64) -> Log {
-        Log::new(folder.to_owned(), bytes_max, Reserve::new(folder.to_owned(), 0))
+    fn log_in(folder: &Path, bytes_max: u64) -> SegmentedLog {
+        SegmentedLog::new(folder.to_owned(), bytes_max, DiskReserve::new(folder.to_owned(), 0))
     }
 
     fn segments(folder: &Path) -> Vec<(u64, String)> {
@@ -185,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_segments_go_and_positions_stay() {
+    fn oldest_segments_are_removed_and_positions_stay() {
         let folder = tempfile::tempdir().expect("folder");
         let mut log = log_in(folder.path(), 4 << 20);
         let line = [vec![b'y'; 999], b"\n".to_vec()].concat();
@@ -197,7 +235,7 @@ mod tests {
         let segments = segments(folder.path());
         let sizes: Vec<u64> = segments.iter().map(|(_, text)| text.len() as u64).collect();
         assert!(sizes.iter().sum::<u64>() <= 4 << 20);
-        assert!(sizes.iter().all(|&size| size <= SEGMENT_BYTES_MOST));
+        assert!(sizes.iter().all(|&size| size <= SEGMENT_BYTES_MAX));
         assert!(segments.len() >= 3);
         assert!(segments.windows(2).zip(&sizes).all(|(pair, size)| pair[0].0 + size == pair[1].0));
         assert_eq!(log.end(), 160 * 131_000);
@@ -205,17 +243,17 @@ mod tests {
     }
 
     #[test]
-    fn what_the_disk_does_not_take_is_counted_and_told() {
+    fn lines_that_the_disk_does_not_take_are_counted_and_reported() {
         let folder = tempfile::tempdir().expect("folder");
         let logs = folder.path().join("log");
         let mut log = log_in(&logs, 1 << 30);
         fs::write(&logs, "").expect("in the way");
         log.write(b"1 o one\n1 o two\n", 1);
-        log.lose(3);
-        assert!(log.has_lost());
+        log.count_lost(3);
+        assert!(log.has_unreported_loss());
         fs::remove_file(&logs).expect("out of the way");
         log.write(b"2 o three\n", 2);
-        assert!(!log.has_lost());
+        assert!(!log.has_unreported_loss());
         let told = "2 e [5 lines lost: the disk took no more]\n2 o three\n";
         assert_eq!(segments(&logs), [(0, told.to_owned())]);
         assert_eq!(log.end(), told.len() as u64);

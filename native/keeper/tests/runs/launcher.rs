@@ -1,4 +1,4 @@
-//! Keepers that are forked are as those that are called: one nursery, many runs.
+//! Keeper launcher: starts, replies, and the lock that a launcher hands over.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,19 +12,19 @@ use rustix::fs::{CWD, FlockOperation, Mode, flock, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::folder::{KEEPER, Run, is_alive, possible, until};
+use crate::run_fixture::{KEEPER, Run, available_modes, is_alive, wait_until};
 
-/// What it told: a status, of which folder, and why.
-pub type Told = (String, String, String);
+/// Status, folder and message.
+pub type Reply = (String, String, String);
 
-pub struct Nursery {
+pub struct Launcher {
     process: Child,
     asked: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
-impl Nursery {
-    /// One that may not be ready yet.
+impl Launcher {
+    /// Does not wait for the first reply.
     fn begin(runs: &Path) -> Self {
         let mut process = Command::new(KEEPER)
             .arg0("hosting-keeper, which forks a keeper for each run")
@@ -33,19 +33,15 @@ impl Nursery {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("a nursery");
+            .expect("a launcher");
         let answers = BufReader::new(process.stdout.take().expect("answers"));
         Self { asked: process.stdin.take(), answers, process }
     }
 
     pub fn new(runs: &Path) -> Self {
-        let mut nursery = Self::begin(runs);
-        assert_eq!(nursery.answer(), told("0", runs, ""));
-        nursery
-    }
-
-    pub fn pid(&self) -> i32 {
-        self.process.id() as i32
+        let mut launcher = Self::begin(runs);
+        assert_eq!(launcher.answer(), reply("0", runs, ""));
+        launcher
     }
 
     fn ask(&mut self, folder: &Path) {
@@ -53,22 +49,22 @@ impl Nursery {
         self.asked.as_mut().expect("open").write_all(&request).expect("asked");
     }
 
-    fn answer(&mut self) -> Told {
+    fn answer(&mut self) -> Reply {
         let [status, folder, why] = [(); 3].map(|()| {
             let mut word = Vec::new();
             self.answers.read_until(0, &mut word).expect("an answer");
-            assert_eq!(word.pop(), Some(0), "the nursery is gone");
+            assert_eq!(word.pop(), Some(0), "the launcher is gone");
             String::from_utf8(word).expect("text")
         });
         (status, folder, why)
     }
 
-    pub fn start(&mut self, folder: &Path) -> Told {
+    pub fn start(&mut self, folder: &Path) -> Reply {
         self.ask(folder);
         self.answer()
     }
 
-    /// Whoever reads what it tells hears that it is gone: no keeper has that pipe.
+    /// The end of the replies shows that no keeper has the pipe.
     fn ends(&mut self) {
         self.asked = None;
         assert!(self.process.wait().expect("ends").success());
@@ -78,14 +74,14 @@ impl Nursery {
     }
 }
 
-impl Drop for Nursery {
+impl Drop for Launcher {
     fn drop(&mut self) {
         self.asked = None;
         let _ = self.process.wait();
     }
 }
 
-pub fn told(status: &str, folder: &Path, why: &str) -> Told {
+pub fn reply(status: &str, folder: &Path, why: &str) -> Reply {
     (status.to_owned(), folder.display().to_string(), why.to_owned())
 }
 
@@ -94,75 +90,75 @@ fn lock_of(runs: &TempDir) -> File {
 }
 
 #[test]
-fn many_are_started_by_one_and_go_on_without_it() {
+fn launcher_starts_many_runs_that_outlive_it() {
     let runs = tempfile::tempdir().expect("a folder");
-    let mut nursery = Nursery::new(runs.path());
-    for way in possible().into_iter().filter(|way| !way.is_ordinary) {
-        let run = Run::new(way, "echo up; read never; sleep 1000", &[]);
-        assert_eq!(nursery.start(run.folder.path()), told("0", run.folder.path(), ""), "{way:?}");
-        let refused = nursery.start(run.folder.path());
-        assert_eq!((&refused.0[..], refused.2.contains("a folder is one run")), ("75", true), "{way:?}: {refused:?}");
-        run.tell("stop 0");
-        assert_eq!(run.ended()["reason"], "stopped", "{way:?}");
+    let mut launcher = Launcher::new(runs.path());
+    for mode in available_modes().into_iter().filter(|mode| !mode.is_unprivileged) {
+        let run = Run::new(mode, "echo up; read never; sleep 1000", &[]);
+        assert_eq!(launcher.start(run.folder.path()), reply("0", run.folder.path(), ""), "{mode:?}");
+        let refused = launcher.start(run.folder.path());
+        assert_eq!((&refused.0[..], refused.2.contains("a folder is one run")), ("75", true), "{mode:?}: {refused:?}");
+        run.send_command("stop 0");
+        assert_eq!(run.wait_ended()["reason"], "stopped", "{mode:?}");
     }
     let [one, other] = [(); 2].map(|()| Run::of_shell("echo up; sleep 1000; exit 3"));
-    nursery.ask(one.folder.path());
-    nursery.ask(other.folder.path());
-    let mut answers = [nursery.answer(), nursery.answer()];
+    launcher.ask(one.folder.path());
+    launcher.ask(other.folder.path());
+    let mut answers = [launcher.answer(), launcher.answer()];
     answers.sort();
-    let mut expected = [&one, &other].map(|run| told("0", run.folder.path(), ""));
+    let mut expected = [&one, &other].map(|run| reply("0", run.folder.path(), ""));
     expected.sort();
     assert_eq!(answers, expected);
-    nursery.ends();
+    launcher.ends();
     for run in [&one, &other] {
-        run.says("o up");
+        run.wait_for_line("o up");
         let keeper = run.number("keeper_pid");
         let shown = fs::read(format!("/proc/{keeper}/cmdline")).expect("a keeper");
         let words: Vec<&[u8]> = shown.split(|&byte| byte == 0).filter(|word| !word.is_empty()).collect();
         assert_eq!(words, [b"hosting-keeper".as_slice(), run.folder.path().as_os_str().as_bytes()]);
-        run.tell("stop 0");
-        assert_eq!(run.ended()["exit_code"], "137");
-        until(|| !is_alive(keeper), "the keeper goes");
+        run.send_command("stop 0");
+        assert_eq!(run.wait_ended()["exit_code"], "137");
+        wait_until(|| !is_alive(keeper), "the keeper goes");
     }
 }
 
 #[test]
-fn what_cannot_begin_says_why_and_the_next_one_begins() {
+fn failed_start_is_reported_and_can_be_retried() {
     let runs = tempfile::tempdir().expect("a folder");
-    let mut nursery = Nursery::new(runs.path());
+    let mut launcher = Launcher::new(runs.path());
     let nothing = runs.path().join("nothing");
-    assert_eq!(nursery.start(&nothing), told("74", &nothing, "folder: No such file or directory (os error 2)"));
+    assert_eq!(launcher.start(&nothing), reply("74", &nothing, "folder: No such file or directory (os error 2)"));
     let run = Run::of_shell("exit 0");
     let good = fs::read(run.path("spec")).expect("spec");
     fs::write(run.path("spec"), [good.clone(), b"bogus=1\0".to_vec()].concat()).expect("spec");
-    let refused = nursery.start(run.folder.path());
+    let refused = launcher.start(run.folder.path());
     assert_eq!((&refused.0[..], refused.2.contains("unknown key")), ("78", true), "{refused:?}");
     fs::write(run.path("spec"), good).expect("spec");
-    assert_eq!(nursery.start(run.folder.path()).0, "0");
-    assert_eq!(run.ended()["exit_code"], "0");
+    assert_eq!(launcher.start(run.folder.path()).0, "0");
+    assert_eq!(run.wait_ended()["exit_code"], "0");
 }
 
 #[test]
-fn a_keeper_that_is_killed_on_its_way_is_told_of() {
+fn killed_keeper_is_reported() {
     let runs = tempfile::tempdir().expect("a folder");
-    let mut nursery = Nursery::new(runs.path());
-    // Its program waits to join what nobody has.
+    let mut launcher = Launcher::new(runs.path());
+    // The program waits for a reader of this FIFO before it joins the control group.
     let group = runs.path().join("group");
     mkfifoat(CWD, &group, Mode::RUSR | Mode::WUSR).expect("a pipe");
-    let run = Run::new(crate::folder::NONE, "exit 0", &[&format!("cgroup={}", group.display())]);
-    nursery.ask(run.folder.path());
-    until(|| run.state().contains_key("keeper_pid"), "the record of its start");
+    let run = Run::new(crate::run_fixture::NONE, "exit 0", &[&format!("cgroup={}", group.display())]);
+    launcher.ask(run.folder.path());
+    wait_until(|| run.state().contains_key("keeper_pid"), "the record of its start");
     let keeper = Pid::from_raw(run.number("keeper_pid")).expect("a pid");
     kill_process(keeper, Signal::KILL).expect("killed");
-    assert_eq!((&nursery.answer().0[..], nursery.start(run.folder.path()).0), ("70", "75".to_owned()));
-    // What was forked for the program finds out as soon as it goes on.
+    assert_eq!((&launcher.answer().0[..], launcher.start(run.folder.path()).0), ("70", "75".to_owned()));
+    // Releases the process that was to become the program.
     drop(OpenOptions::new().read(true).open(&group).expect("opened by both"));
 }
 
-/// Whoever opens the file waits until this is gone.
-struct Leased(File);
+/// Blocks every open of the file until it is dropped.
+struct LeasedFile(File);
 
-impl Leased {
+impl LeasedFile {
     fn new(path: &Path) -> Self {
         let file = File::create(path).expect("a file");
         // SAFETY: plain calls. That somebody waits is told by a signal, which would end the tests.
@@ -175,7 +171,7 @@ impl Leased {
     }
 }
 
-impl Drop for Leased {
+impl Drop for LeasedFile {
     fn drop(&mut self) {
         // SAFETY: a plain call; the file is open.
         unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
@@ -183,18 +179,18 @@ impl Drop for Leased {
 }
 
 #[test]
-fn the_next_nursery_serves_when_nobody_of_the_last_is_on_the_way_to_a_run() {
+fn next_launcher_waits_for_pending_starts_of_the_last() {
     let runs = tempfile::tempdir().expect("a folder");
-    let mut last = Nursery::new(runs.path());
+    let mut last = Launcher::new(runs.path());
     let run = Run::of_shell("exit 0");
-    let leased = Leased::new(&run.path("state"));
+    let leased = LeasedFile::new(&run.path("state"));
     last.ask(run.folder.path());
     last.asked = None;
     assert!(last.process.wait().expect("ends").success());
-    let mut next = Nursery::begin(runs.path());
-    assert!(flock(lock_of(&runs), FlockOperation::NonBlockingLockExclusive).is_err(), "somebody is on the way");
+    let mut next = Launcher::begin(runs.path());
+    assert!(flock(lock_of(&runs), FlockOperation::NonBlockingLockExclusive).is_err(), "somebody is on the mode");
     drop(leased);
-    assert_eq!(next.answer(), told("0", runs.path(), ""));
+    assert_eq!(next.answer(), reply("0", runs.path(), ""));
     assert_eq!(next.start(run.folder.path()).0, "75", "it has its lock by then");
-    assert_eq!(run.ended()["exit_code"], "0");
+    assert_eq!(run.wait_ended()["exit_code"], "0");
 }

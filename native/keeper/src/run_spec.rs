@@ -1,83 +1,72 @@
-//! `spec`: what is to be run, written by the driver before the keeper starts.
+//! `spec`: command, limits and isolation of a run, written by the service before the start.
 //!
-//! NUL-terminated `key=value` records, in any order. Keys that may repeat are lists in their order. A key that is not
-//! known is refused: a keeper older than the service must not leave out a limit.
+//! NUL-terminated `key=value` records. Repeated keys are lists. Unknown keys are refused, so that a keeper that is older
+//! than the service never drops a limit.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How the program is kept from what is not its own.
+/// Isolation mode of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
-    /// Not at all.
     None,
-    /// Another user, in a root of its own. Needs root.
+    /// Another user, a root of its own, and a PID namespace. Needs root.
     User,
-    /// Landlock: it may open nothing but what is listed.
+    /// Only listed paths can be opened.
     Landlock,
-    /// A user namespace with a root and process ids of its own.
+    /// A user namespace with a root of its own and a PID namespace.
     Namespace,
-    /// Not at all, but with process ids and mounts of its own: for what makes containers, so that nothing is left.
+    /// No isolation, but PID and mount namespaces: for OCI runtimes, so that no process remains.
     Processes,
 }
 
 impl Isolation {
-    /// Whether all end with the first of them.
-    pub fn has_own_processes(self) -> bool {
+    /// Whether all processes end with the first one.
+    pub fn has_pid_namespace(self) -> bool {
         matches!(self, Self::User | Self::Namespace | Self::Processes)
     }
 
-    /// Whether the keeper itself is that first one. It can be where the program is another user, and so can neither
-    /// signal it nor look into it.
-    pub fn has_first_keeper(self) -> bool {
+    /// Whether the keeper itself is the first process. The program then has another user, and cannot signal or inspect
+    /// the keeper.
+    pub fn keeper_is_namespace_init(self) -> bool {
         matches!(self, Self::User)
     }
 }
 
-/// What to run, and within which limits.
 #[derive(Debug)]
-pub struct Spec {
-    /// Program and arguments; the first is a path.
+pub struct RunSpec {
+    /// Path of the program, and its arguments.
     pub command: Vec<OsString>,
-    /// All of its environment.
     pub env: Vec<(OsString, OsString)>,
-    /// Where it starts.
     pub workdir: PathBuf,
-    /// Between SIGTERM and SIGKILL when the keeper itself is told to end.
+    /// Time between SIGTERM and SIGKILL if a signal ends the keeper itself.
     pub kill_timeout: Duration,
-    /// Of the log on disk; the oldest segments go.
     pub log_bytes_max: u64,
-    /// Free space of the disk that the log does not take.
+    /// Free space of the disk that the log does not use.
     pub reserve_bytes: u64,
-    /// A FIFO that is told `<id> <what>` lines.
+    /// FIFO that receives `<id> <what>` lines.
     pub notify: Option<PathBuf>,
-    /// What it is called there.
     pub id: String,
-    /// How it is kept apart.
     pub isolation: Isolation,
-    /// Whom it runs as, with `Isolation::User`; where the keeper is root with `Isolation::Namespace`, too, and with
-    /// `Isolation::Landlock`, if it is not 0.
+    /// User of the program, with `Isolation::User`. With `Namespace` and `Landlock` only if the keeper is root; 0 is no
+    /// other user under `Landlock`.
     pub uid: u32,
-    /// Its group, likewise.
     pub gid: u32,
-    /// What it may read and run.
     pub read: Vec<PathBuf>,
-    /// What it may write.
     pub write: Vec<PathBuf>,
-    /// Of the whole tree of its processes, watched by the keeper; 0: somebody else does, or nobody.
+    /// Limit for all processes of the run that the keeper enforces. 0: none.
     pub memory_max_bytes: u64,
-    /// Files that take process ids of members: its control groups.
+    /// Files that add a PID to a control group.
     pub cgroups: Vec<PathBuf>,
-    /// A file that counts kills for want of memory, as `oom_kill <n>`: `memory.events` or `memory.oom_control`.
+    /// File with an `oom_kill <n>` line: `memory.events` or `memory.oom_control`.
     pub oom_counter: Option<PathBuf>,
-    /// Its weight against others; 0 is the usual one.
     pub nice: i32,
 }
 
-impl Spec {
-    /// Reads it. The error is a sentence.
+impl RunSpec {
+    /// Parses the file. The error is a sentence.
     pub fn parse(content: &[u8]) -> Result<Self, String> {
         let mut spec = Self {
             command: Vec::new(),
@@ -129,7 +118,7 @@ impl Spec {
             b"cgroup" => self.cgroups.push(value.into()),
             b"oom_counter" => self.oom_counter = Some(value.into()),
             b"nice" => self.nice = number(key, value)?,
-            // For whoever wrote it.
+            // For the service only.
             b"note" => {}
             _ => return Err(format!("spec: unknown key {:?}", OsStr::from_bytes(key))),
         }
@@ -150,7 +139,7 @@ impl Spec {
             return Err("spec: isolation=landlock needs both of uid and gid, or none".to_owned());
         }
         if [self.uid, self.gid].contains(&u32::MAX) {
-            return Err("spec: uid and gid 4294967295 are nobody's".to_owned());
+            return Err("spec: uid and gid must be below 4294967295".to_owned());
         }
         let files = self.cgroups.iter().chain(&self.notify).chain(&self.oom_counter);
         if let Some(path) = self.read.iter().chain(&self.write).chain(files).find(|path| !path.is_absolute()) {
@@ -192,12 +181,12 @@ mod tests {
 
     const LEAST: &[u8] = b"command=/bin/game\0command=--x=1\0workdir=/srv\0";
 
-    fn with(more: &[u8]) -> Result<Spec, String> {
-        Spec::parse(&[LEAST, more].concat())
+    fn with(more: &[u8]) -> Result<RunSpec, String> {
+        RunSpec::parse(&[LEAST, more].concat())
     }
 
     #[test]
-    fn values_keep_every_byte_but_nul() {
+    fn values_keep_all_bytes_except_nul() {
         let spec = with(b"env=A=b=c\nd\0env=EMPTY=\0kill_timeout_ms=250\0").expect("good");
         assert_eq!(spec.command, ["/bin/game", "--x=1"]);
         assert_eq!(spec.env, [("A".into(), "b=c\nd".into()), ("EMPTY".into(), "".into())]);
@@ -205,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_whole_or_not_known_is_refused() {
+    fn invalid_specs_are_refused() {
         for (more, words) in [
             (&b"nice=3"[..], "not whole"),
             (b"niceness=3\0", "unknown key"),
@@ -215,15 +204,15 @@ mod tests {
             (b"isolation=some\0", "none, user"),
             (b"isolation=user\0", "needs uid"),
             (b"isolation=landlock\0uid=7\0", "needs both"),
-            (b"isolation=user\0uid=4294967295\0gid=1\0", "nobody's"),
+            (b"isolation=user\0uid=4294967295\0gid=1\0", "below 4294967295"),
             (b"read=usr\0", "absolute"),
             (b"notify=fifo\0", "absolute"),
             (b"\0", "no '='"),
         ] {
-            let refusal = with(more).expect_err("refused");
-            assert!(refusal.contains(words), "{refusal}");
+            let error = with(more).expect_err("refused");
+            assert!(error.contains(words), "{error}");
         }
-        assert!(Spec::parse(b"workdir=/srv\0").expect_err("refused").contains("no command"));
-        assert!(Spec::parse(b"command=x\0").expect_err("refused").contains("workdir"));
+        assert!(RunSpec::parse(b"workdir=/srv\0").expect_err("refused").contains("no command"));
+        assert!(RunSpec::parse(b"command=x\0").expect_err("refused").contains("workdir"));
     }
 }

@@ -1,46 +1,45 @@
-//! System calls that a program under Landlock is refused: ways to what is not its own that Landlock has no rule for.
+//! Seccomp filter for programs under Landlock: denies calls that Landlock has no rule for.
 //!
-//! Landlock is about files that are opened. A socket with a path is connected to, which asks for the mode of its file
-//! alone, and where the keeper is no root the program has our user: it could command the service, and all else that
-//! its user runs. So it gets no socket that could be connected to one. Pairs of streams are left: they are connected
-//! already, for good. Pairs of datagram sockets are not, these send wherever they are told to.
+//! Landlock restricts opening files. Connecting to a Unix socket only needs the mode of its file, and if the keeper is
+//! not root the program has the user of the service. So Unix sockets are denied, also pairs of datagram sockets, which
+//! can send to any path. Pairs of stream sockets are connected for good, and allowed.
 //!
-//! A list of what is refused, not of what may be: game servers are anybody's programs. It holds for all machines and
-//! tables of calls that the kernel knows, or it would be a list for the honest.
+//! The filter is a deny list, because game servers are arbitrary programs. It kills programs that use the call table of
+//! another architecture.
 
 use std::io;
 use std::mem::offset_of;
 
 use libc::{seccomp_data, sock_filter};
 
-/// How the kernel names the table of calls that this binary uses. Programs for others are of another machine.
+/// `AUDIT_ARCH_*` value of this architecture.
 #[cfg(target_arch = "x86_64")]
-const TABLE: Option<u32> = Some(0xC000_003E);
+const AUDIT_ARCH: Option<u32> = Some(0xC000_003E);
 #[cfg(target_arch = "aarch64")]
-const TABLE: Option<u32> = Some(0xC000_00B7);
+const AUDIT_ARCH: Option<u32> = Some(0xC000_00B7);
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-const TABLE: Option<u32> = None;
+const AUDIT_ARCH: Option<u32> = None;
 
-/// From here on numbers are those of x32, a second table of x86-64 under the same name. Most kernels have none.
-const SECOND_TABLE: u32 = 0x4000_0000;
+/// First call number of x32, which shares the architecture value of x86-64.
+const X32_START: u32 = 0x4000_0000;
 
-/// A ring of `io_uring` makes sockets and connects them without a call for each. Keys of the user are no files.
-const REFUSED: [libc::c_long; 4] =
+/// `io_uring` makes and connects sockets without a call for each. Keys belong to the user and are no files.
+const DENIED_CALLS: [libc::c_long; 4] =
     [libc::SYS_io_uring_setup, libc::SYS_add_key, libc::SYS_request_key, libc::SYS_keyctl];
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
-/// The end, by SIGSYS: a program that is refused every call, its end too, would run for ever.
+/// Ends with SIGSYS. A program whose every call fails, `exit` included, would run forever.
 const END: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 const SOCKET_TYPES: u32 = 0xf;
 
-/// For this process and all that come of it, for good. Needs `no_new_privs`.
-pub fn refuse() -> io::Result<()> {
-    let Some(table) = TABLE else {
+/// Installs the filter for this process and its descendants. Needs `no_new_privs`.
+pub fn install_filter() -> io::Result<()> {
+    let Some(table) = AUDIT_ARCH else {
         return Err(io::Error::other("system calls cannot be refused on this machine"));
     };
     let mut program = program(table);
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the filter is as long as it says, and the kernel copies it.
+    // SAFETY: the length is correct, and the kernel copies the filter.
     let done = unsafe {
         libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0 as libc::c_uint, &raw const filter)
     };
@@ -53,10 +52,10 @@ fn program(table: u32) -> Vec<sock_filter> {
         is(table, 1, 0),
         answer(END),
         load(offset_of!(seccomp_data, nr)),
-        jump(libc::BPF_JGE, SECOND_TABLE, 0, 1),
+        jump(libc::BPF_JGE, X32_START, 0, 1),
         answer(error(libc::ENOSYS)),
     ];
-    for call in REFUSED {
+    for call in DENIED_CALLS {
         program.extend(on(call, &[answer(error(libc::EPERM))]));
     }
     program.extend(on(
@@ -74,7 +73,7 @@ fn program(table: u32) -> Vec<sock_filter> {
             answer(ALLOW),
         ],
     ));
-    // New limits are for oneself alone: with others a program ends whatever has its user.
+    // Limits of other processes: a CPU limit would end any process of the user.
     program.extend(on(
         libc::SYS_prlimit64,
         &[low(0), is(0, 5, 0), low(2), is(0, 0, 2), high(2), is(0, 1, 0), answer(error(libc::EPERM)), answer(ALLOW)],
@@ -83,7 +82,7 @@ fn program(table: u32) -> Vec<sock_filter> {
     program
 }
 
-/// What is answered for one call; `body` has an answer for every way through it.
+/// Runs `body` for this call. Every path through `body` returns an action.
 fn on(call: libc::c_long, body: &[sock_filter]) -> Vec<sock_filter> {
     [&[is(call as u32, 0, body.len() as u8)], body].concat()
 }
@@ -104,7 +103,7 @@ const fn load(at: usize) -> sock_filter {
     statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at as u32)
 }
 
-/// The half of an argument that the kernel takes an `int` from.
+/// Loads the half of an argument that the kernel reads an `int` from.
 const fn low(argument: usize) -> sock_filter {
     load(offset_of!(seccomp_data, args) + argument * 8 + if cfg!(target_endian = "big") { 4 } else { 0 })
 }
@@ -113,7 +112,7 @@ const fn high(argument: usize) -> sock_filter {
     load(offset_of!(seccomp_data, args) + argument * 8 + if cfg!(target_endian = "big") { 0 } else { 4 })
 }
 
-/// How many instructions are left out then, and else.
+/// Skips `then` instructions if the value is equal, else `otherwise`.
 const fn is(value: u32, then: u8, otherwise: u8) -> sock_filter {
     jump(libc::BPF_JEQ, value, then, otherwise)
 }

@@ -1,16 +1,16 @@
-//! A keeper that is killed at each step of its start.
+//! Start of a keeper that is killed at each of its steps.
 //!
-//! All processes of the start are traced; at one system call after the other the keeper is killed, just before the call
-//! is made, whoever makes it. So no moment between two steps is left out, and none is left to chance.
+//! All processes of the start are traced. The test kills the keeper just before each system call in turn, so it covers
+//! every moment between two steps.
 
 use std::fs;
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
 
-use crate::folder::{KEEPER, Run, Way, is_root, possible, until};
+use crate::run_fixture::{KEEPER, Mode, Run, available_modes, is_root, wait_until};
 
-/// These change nothing that anybody else sees.
-const OF_NO_MATTER: [libc::c_long; 14] = [
+/// Calls without effect outside of the process.
+const IGNORED_CALLS: [libc::c_long; 14] = [
     libc::SYS_mmap,
     libc::SYS_munmap,
     libc::SYS_mprotect,
@@ -28,21 +28,20 @@ const OF_NO_MATTER: [libc::c_long; 14] = [
 ];
 const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
 
-/// The start of a keeper, seen at each of its system calls.
-struct Traced {
+struct TracedStart {
     caller: i32,
     keeper: Option<i32>,
     steps: usize,
     has_begun: bool,
 }
 
-impl Traced {
-    /// Starts it and kills the keeper at that step, or its caller where there is none yet; `None` when the start has
-    /// fewer. Nobody is traced any more afterwards, since the thread that did is gone.
+impl TracedStart {
+    /// Kills the keeper at that step, or its caller if there is no keeper yet. Returns `None` if the start has fewer
+    /// steps. The end of the tracing thread releases the processes.
     fn killed_at(run: &Run, step: usize) -> Option<Child> {
         let mut caller = Command::new("/bin/sh");
         caller.args(["-c", "read go; exec \"$0\" \"$1\"", KEEPER]).arg(run.folder.path());
-        run.as_keepers_user(&mut caller).stdin(Stdio::piped()).stderr(Stdio::null());
+        run.set_keeper_user(&mut caller).stdin(Stdio::piped()).stderr(Stdio::null());
         std::thread::scope(|scope| {
             scope
                 .spawn(|| {
@@ -54,7 +53,7 @@ impl Traced {
                         | libc::PTRACE_O_TRACEVFORK
                         | libc::PTRACE_O_TRACECLONE
                         | libc::PTRACE_O_TRACEEXEC;
-                    ask(libc::PTRACE_SEIZE, pid, options as usize);
+                    ptrace(libc::PTRACE_SEIZE, pid, options as usize);
                     caller.stdin.take().expect("a pipe").write_all(b"go\n").expect("told");
                     traced.follow(step).then_some(caller)
                 })
@@ -63,7 +62,7 @@ impl Traced {
         })
     }
 
-    /// Whether it came to that step.
+    /// Returns whether the start reached that step.
     fn follow(&mut self, step: usize) -> bool {
         loop {
             let mut status = 0;
@@ -90,18 +89,18 @@ impl Traced {
                 }
                 (_, libc::PTRACE_EVENT_FORK) if pid == self.caller && self.keeper.is_none() => {
                     let mut child: libc::c_ulong = 0;
-                    ask(libc::PTRACE_GETEVENTMSG, pid, &raw mut child as usize);
+                    ptrace(libc::PTRACE_GETEVENTMSG, pid, &raw mut child as usize);
                     self.keeper = Some(child as i32);
                 }
                 (_, libc::PTRACE_EVENT_EXEC) if pid == self.caller => self.has_begun = true,
                 (_, libc::PTRACE_EVENT_EXEC) => {
-                    ask(libc::PTRACE_DETACH, pid, 0);
+                    ptrace(libc::PTRACE_DETACH, pid, 0);
                     continue;
                 }
                 (_, 1..) => {}
                 (number, _) => signal = number,
             }
-            ask(libc::PTRACE_SYSCALL, pid, signal as usize);
+            ptrace(libc::PTRACE_SYSCALL, pid, signal as usize);
         }
     }
 }
@@ -114,17 +113,17 @@ fn is_step(pid: i32) -> bool {
         info
     };
     // SAFETY: that part is there at an entry.
-    info.op == libc::PTRACE_SYSCALL_INFO_ENTRY && !OF_NO_MATTER.contains(&(unsafe { info.u.entry.nr } as libc::c_long))
+    info.op == libc::PTRACE_SYSCALL_INFO_ENTRY && !IGNORED_CALLS.contains(&(unsafe { info.u.entry.nr } as libc::c_long))
 }
 
-/// Whoever was killed meanwhile does not answer, which does not matter.
-fn ask(request: libc::c_uint, pid: i32, data: usize) {
+/// A process that was killed meanwhile returns an error, which is fine.
+fn ptrace(request: libc::c_uint, pid: i32, data: usize) {
     // SAFETY: the requests of this file take a number, or a place for one that is there.
     unsafe { libc::ptrace(request, pid, 0, data) };
 }
 
-/// Processes that have the folder among their words.
-fn anybody_of(run: &Run) -> Vec<String> {
+/// Command lines that contain the run folder.
+fn processes_of(run: &Run) -> Vec<String> {
     let place = run.folder.path().to_string_lossy().into_owned();
     let pids = fs::read_dir("/proc").expect("processes").flatten();
     pids.filter_map(|one| fs::read_to_string(one.path().join("cmdline")).ok())
@@ -132,72 +131,74 @@ fn anybody_of(run: &Run) -> Vec<String> {
         .collect()
 }
 
-fn times_started(run: &Run) -> usize {
+fn start_count(run: &Run) -> usize {
     fs::read(run.path("scratch/started")).map_or(0, |marks| marks.len())
 }
 
-/// The state after a kill at that step, and whether there was such a step.
-fn try_step(way: Way, step: usize) -> Option<Option<String>> {
-    let run = Run::new(way, "printf x >> started; read x < go", &[]);
+/// Returns the state after a kill at that step, and `None` if there was no such step.
+fn try_step(mode: Mode, step: usize) -> Option<Option<String>> {
+    let run = Run::new(mode, "printf x >> started; read x < go", &[]);
     rustix::fs::mkfifoat(rustix::fs::CWD, run.path("scratch/go"), rustix::fs::Mode::RWXU).expect("fifo");
-    run.give("scratch/go");
+    run.chown_to_program("scratch/go");
     let named =
         fs::read_to_string(run.path("spec")).expect("spec") + &format!("command={}\0", run.folder.path().display());
     fs::write(run.path("spec"), named).expect("spec");
-    let Some(mut caller) = Traced::killed_at(&run, step) else {
-        run.tell("stop 0");
-        run.ended();
+    let Some(mut caller) = TracedStart::killed_at(&run, step) else {
+        run.send_command("stop 0");
+        run.wait_ended();
         return None;
     };
     let code = caller.wait().expect("ended").code();
-    until(|| anybody_of(&run).is_empty(), "all of them go with the keeper");
-    let what = format!("{way:?}, step {step}: {code:?}, {:?}", run.state());
+    wait_until(|| processes_of(&run).is_empty(), "all of them go with the keeper");
+    let what = format!("{mode:?}, step {step}: {code:?}, {:?}", run.state());
     let state = run.state().get("status").cloned();
-    let before = times_started(&run);
+    let before = start_count(&run);
     match state.as_deref() {
         None => {
             assert_eq!(before, 0, "{what}: it ran and nobody knows");
             assert!([None, Some(70)].contains(&code), "{what}");
             assert_eq!(run.keep().status.code(), Some(0), "{what}: nothing ran, so it may");
-            until(|| times_started(&run) == 1 || run.is_over(), "it runs");
-            assert_eq!(times_started(&run), 1, "{what}, then {:?}", run.state());
-            run.tell("stop 0");
-            run.ended();
-            assert_eq!(times_started(&run), 1, "{what}");
+            wait_until(|| start_count(&run) == 1 || run.has_ended(), "it runs");
+            assert_eq!(start_count(&run), 1, "{what}, then {:?}", run.state());
+            run.send_command("stop 0");
+            run.wait_ended();
+            assert_eq!(start_count(&run), 1, "{what}");
         }
         Some("starting" | "running") => {
             assert!(before <= 1 && [None, Some(0), Some(70)].contains(&code), "{what}");
             assert!(run.number("keeper_pid") > 0);
             assert_eq!(run.keep().status.code(), Some(75), "{what}");
-            assert_eq!(times_started(&run), before, "{what}");
+            assert_eq!(start_count(&run), before, "{what}");
         }
         other => panic!("{what}: {other:?}"),
     }
     Some(state)
 }
 
-fn try_every_step(way: Way) {
+fn try_every_step(mode: Mode) {
     let mut step = 1;
     let mut seen = Vec::new();
-    while let Some(state) = try_step(way, step) {
+    while let Some(state) = try_step(mode, step) {
         if seen.last() != Some(&state) {
             seen.push(state);
         }
         step += 1;
     }
-    eprintln!("{way:?}: {} steps", step - 1);
+    eprintln!("{mode:?}: {} steps", step - 1);
     let words: Vec<Option<&str>> = seen.iter().map(Option::as_deref).collect();
-    assert!(words.starts_with(&[None, Some("starting")]), "{way:?}: {words:?}");
-    assert!(step > 50, "{way:?}: {step} steps are no start");
+    assert!(words.starts_with(&[None, Some("starting")]), "{mode:?}: {words:?}");
+    assert!(step > 50, "{mode:?}: {step} steps are no start");
 }
 
 #[test]
-fn a_folder_is_one_run_wherever_in_its_start_the_keeper_is_killed() {
-    // A namespace of users begins like the other one of processes: one of them is enough.
-    let ways = possible().into_iter().filter(|way| !way.is_ordinary && (way.isolation != "namespace" || !is_root()));
+fn folder_is_one_run_after_a_kill_at_any_step_of_the_start() {
+    // A namespace starts like `processes`, so root tests only one of them.
+    let modes = available_modes()
+        .into_iter()
+        .filter(|mode| !mode.is_unprivileged && (mode.isolation != "namespace" || !is_root()));
     std::thread::scope(|scope| {
-        for way in ways {
-            scope.spawn(move || try_every_step(way));
+        for mode in modes {
+            scope.spawn(move || try_every_step(mode));
         }
     });
 }

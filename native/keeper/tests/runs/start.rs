@@ -1,27 +1,27 @@
-//! A folder is one run, whatever happens while it starts.
+//! Starts: a folder is one run, and failures are reported.
 
 use std::fs;
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::folder::{Run, descendants, is_alive, possible, until};
+use crate::run_fixture::{Run, available_modes, descendants, is_alive, wait_until};
 
 #[test]
-fn a_folder_is_one_run_while_it_runs_and_ever_after() {
-    let run = Run::of_shell("echo up; sleep 1000").begun();
-    run.says("o up");
+fn second_start_of_a_folder_is_refused() {
+    let run = Run::of_shell("echo up; sleep 1000").started();
+    run.wait_for_line("o up");
     let pid = run.number("pid");
     assert_eq!(run.keep().status.code(), Some(75));
     assert!(is_alive(pid));
-    run.tell("stop 0");
-    let state = run.ended();
-    until(|| !is_alive(state["keeper_pid"].parse().expect("pid")), "the keeper goes");
+    run.send_command("stop 0");
+    let state = run.wait_ended();
+    wait_until(|| !is_alive(state["keeper_pid"].parse().expect("pid")), "the keeper goes");
     assert_eq!(run.keep().status.code(), Some(75));
     assert_eq!(run.state(), state);
 }
 
 #[test]
-fn a_spec_that_cannot_be_used_starts_nothing_and_leaves_the_folder_for_another_try() {
+fn invalid_spec_starts_nothing_and_can_be_replaced() {
     let run = Run::of_shell("exit 0");
     let good = fs::read(run.path("spec")).expect("spec");
     fs::write(run.path("spec"), [good.clone(), b"bogus=1\0".to_vec()].concat()).expect("spec");
@@ -30,34 +30,33 @@ fn a_spec_that_cannot_be_used_starts_nothing_and_leaves_the_folder_for_another_t
     assert!(String::from_utf8_lossy(&refused.stderr).contains("unknown key"));
     assert!(run.state().is_empty(), "nothing was said");
     fs::write(run.path("spec"), good).expect("spec");
-    assert_eq!(run.begun().ended()["exit_code"], "0");
+    assert_eq!(run.started().wait_ended()["exit_code"], "0");
 }
 
 #[test]
-fn what_cannot_be_run_says_why() {
-    for way in possible() {
-        let run = Run::new(way, "", &[]);
+fn missing_program_is_reported_as_exec_failed() {
+    for mode in available_modes() {
+        let run = Run::new(mode, "", &[]);
         let spec =
             fs::read_to_string(run.path("spec")).expect("spec").replace("command=/bin/sh", "command=/bin/nothing");
         fs::write(run.path("spec"), spec).expect("spec");
-        let state = run.begun().ended();
-        assert_eq!(state["reason"], "exec_failed", "{way:?}");
-        assert!(state["message"].contains("/bin/nothing: No such file"), "{way:?}: {}", state["message"]);
-        assert!(!state.contains_key("exit_code"), "{way:?}");
+        let state = run.started().wait_ended();
+        assert_eq!(state["reason"], "exec_failed", "{mode:?}");
+        assert!(state["message"].contains("/bin/nothing: No such file"), "{mode:?}: {}", state["message"]);
+        assert!(!state.contains_key("exit_code"), "{mode:?}");
     }
 }
 
 #[test]
-fn nothing_runs_on_when_its_keeper_is_killed() {
-    for way in possible() {
-        // Where process ids are its own, what forked away goes too.
-        let script = if way.has_own_processes() {
+fn program_ends_when_its_keeper_is_killed() {
+    for mode in available_modes() {
+        let script = if mode.has_pid_namespace() {
             "(setsid sleep 1000 &); echo up; sleep 1000"
         } else {
             "echo up; exec sleep 1000"
         };
-        let run = Run::new(way, script, &[]).begun();
-        run.says("o up");
+        let run = Run::new(mode, script, &[]).started();
+        run.wait_for_line("o up");
         let below = descendants(run.number("keeper_pid"));
         let (keeper, program) = (run.number("keeper_pid"), run.number("pid"));
         rustix::process::kill_process(
@@ -65,14 +64,14 @@ fn nothing_runs_on_when_its_keeper_is_killed() {
             rustix::process::Signal::KILL,
         )
         .expect("killed");
-        until(|| !is_alive(program) && !below.iter().any(|&pid| is_alive(pid)), "the program goes with it");
-        assert_eq!(run.state()["status"], "running", "{way:?}: nobody says that it ended");
-        assert_eq!(run.keep().status.code(), Some(75), "{way:?}");
+        wait_until(|| !is_alive(program) && !below.iter().any(|&pid| is_alive(pid)), "the program goes with it");
+        assert_eq!(run.state()["status"], "running", "{mode:?}: nobody says that it ended");
+        assert_eq!(run.keep().status.code(), Some(75), "{mode:?}");
     }
 }
 
 #[test]
-fn who_only_looks_whether_a_folder_is_kept_does_not_keep_it_from_starting() {
+fn lock_test_by_another_process_does_not_prevent_the_start() {
     let run = Run::of_shell("echo up");
     let look = fs::File::create(run.path("state")).expect("state");
     flock(&look, FlockOperation::NonBlockingLockExclusive).expect("free");
@@ -83,32 +82,32 @@ fn who_only_looks_whether_a_folder_is_kept_does_not_keep_it_from_starting() {
         let open = fs::read_dir(&fds).into_iter().flatten().flatten();
         open.filter_map(|one| fs::read_link(one.path()).ok()).any(|target| target == lock)
     };
-    until(|| has_it_open() || keeper.try_wait().expect("ours").is_some(), "the keeper tries");
+    wait_until(|| has_it_open() || keeper.try_wait().expect("ours").is_some(), "the keeper tries");
     drop(look);
     assert_eq!(keeper.wait().expect("ended").code(), Some(0));
-    assert_eq!(run.ended()["exit_code"], "0");
+    assert_eq!(run.wait_ended()["exit_code"], "0");
 }
 
 #[test]
-fn a_sentence_about_a_strange_name_stays_one_line() {
+fn message_with_control_characters_stays_one_line() {
     let run = Run::of_shell("");
     let spec = fs::read_to_string(run.path("spec")).expect("spec");
     let strange = "command=/bin/no\rsuch\nstatus=running\u{2028}x\u{85}y\x0cz";
     fs::write(run.path("spec"), spec.replace("command=/bin/sh", strange)).expect("spec");
-    let state = run.begun().ended();
+    let state = run.started().wait_ended();
     assert_eq!(state["reason"], "exec_failed");
     assert!(state["message"].starts_with("/bin/no such status=running x y z: No such file"), "{}", state["message"]);
 }
 
 #[test]
-fn of_many_who_start_a_folder_at_once_one_does() {
+fn one_of_many_concurrent_starts_wins() {
     let run = Run::of_shell("printf x >> started; sleep 1000");
     let all: Vec<_> = (0..8).map(|_| run.keeper().spawn().expect("keeper runs")).collect();
     let mut codes: Vec<_> = all.into_iter().map(|mut one| one.wait().expect("ended").code()).collect();
     codes.sort();
     assert_eq!(codes, [vec![Some(0)], vec![Some(75); 7]].concat());
-    until(|| run.path("scratch/started").exists(), "it runs");
-    run.tell("stop 0");
-    run.ended();
+    wait_until(|| run.path("scratch/started").exists(), "it runs");
+    run.send_command("stop 0");
+    run.wait_ended();
     assert_eq!(fs::read(run.path("scratch/started")).expect("marks"), b"x");
 }

@@ -1,0 +1,318 @@
+//! Thread that does all disk work of a keeper: the log, the state, and notifications about them.
+//!
+//! The run loop queues work and continues, so it reads output and keeps deadlines whatever the disk does. The queue is
+//! bounded: lines that do not fit in time are counted as lost. A state stays queued until it is on disk or a newer one
+//! replaces it, and is written after all earlier lines. The thread starts with the first work.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use crate::clock::{now, wall_us};
+use crate::log_lines::BATCH_BYTES_MAX;
+use crate::log_segments::{SegmentedLog, WRITE_BYTES_MAX};
+use crate::run_state::{RunState, RunStatus, StateFile};
+
+const _: () = assert!(BATCH_BYTES_MAX <= WRITE_BYTES_MAX);
+
+/// How long the run loop waits for room in the queue. The pipe buffers that long. After a loss it does not wait at all.
+const WRITE_WAIT: Duration = Duration::from_millis(200);
+const NOTIFY_INTERVAL: Duration = Duration::from_millis(20);
+const LOG_RETRY_LIMIT: Duration = Duration::from_secs(10);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+const STACK_BYTES: usize = 128 << 10;
+
+/// The run loop's side of the queue.
+pub struct DiskWriterHandle {
+    queue: Arc<WriteQueue>,
+    /// The writer, until its thread starts.
+    idle: Arc<Mutex<Option<DiskWriter>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl DiskWriterHandle {
+    pub fn new(writer: DiskWriter) -> Self {
+        Self { queue: writer.queue.clone(), idle: Arc::new(Mutex::new(Some(writer))), thread: None }
+    }
+
+    /// Queues whole lines for the log.
+    pub fn write(&mut self, lines: &mut Vec<u8>) {
+        self.start_thread();
+        self.queue.write(lines);
+    }
+
+    pub fn record(&mut self, state: &RunState) {
+        self.start_thread();
+        self.queue.record(state);
+    }
+
+    /// Sends notifications of log growth until then.
+    pub fn follow(&self, until: Duration) {
+        self.queue.follow(until);
+    }
+
+    /// Waits at most this long until the last state is on disk.
+    pub fn wait_recorded(&self, most: Duration) {
+        self.queue.wait_recorded(most);
+    }
+
+    /// Waits without limit until the end of the run is on disk.
+    pub fn end(mut self, state: &RunState) {
+        self.queue.record(state);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        } else if let Some(writer) = take(&self.idle) {
+            writer.run();
+        }
+    }
+
+    /// If the system refuses a thread, the next line tries again.
+    fn start_thread(&mut self) {
+        if self.thread.is_none() {
+            let idle = self.idle.clone();
+            let work = move || {
+                if let Some(writer) = take(&idle) {
+                    writer.run();
+                }
+            };
+            self.thread = Builder::new().stack_size(STACK_BYTES).spawn(work).ok();
+        }
+    }
+}
+
+fn take(idle: &Mutex<Option<DiskWriter>>) -> Option<DiskWriter> {
+    idle.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+#[derive(Default)]
+struct WriteQueue {
+    pending: Mutex<PendingWrites>,
+    has_work: Condvar,
+    has_moved: Condvar,
+}
+
+#[derive(Default)]
+struct PendingWrites {
+    lines: Vec<u8>,
+    lost: u64,
+    state: Option<RunState>,
+    is_unrecorded: bool,
+    follow_until: Option<Duration>,
+}
+
+impl WriteQueue {
+    fn write(&self, lines: &mut Vec<u8>) {
+        let mut pending = self.pending();
+        if pending.lost == 0 && pending.lines.len() + lines.len() > WRITE_BYTES_MAX {
+            let has_no_room = |pending: &mut PendingWrites| pending.lines.len() + lines.len() > WRITE_BYTES_MAX;
+            let waited = self.has_moved.wait_timeout_while(pending, WRITE_WAIT, has_no_room);
+            pending = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if pending.lost > 0 || pending.lines.len() + lines.len() > WRITE_BYTES_MAX {
+            pending.lost += lines.iter().filter(|&&byte| byte == b'\n').count() as u64;
+        } else if pending.lines.is_empty() {
+            std::mem::swap(&mut pending.lines, lines);
+        } else {
+            pending.lines.extend_from_slice(lines);
+        }
+        drop(pending);
+        self.has_work.notify_one();
+    }
+
+    fn record(&self, state: &RunState) {
+        let mut pending = self.pending();
+        pending.state = Some(state.clone());
+        pending.is_unrecorded = true;
+        drop(pending);
+        self.has_work.notify_one();
+    }
+
+    fn follow(&self, until: Duration) {
+        self.pending().follow_until = Some(until);
+        self.has_work.notify_one();
+    }
+
+    fn wait_recorded(&self, most: Duration) {
+        let pending = self.pending();
+        if pending.is_unrecorded {
+            drop(self.has_moved.wait_timeout_while(pending, most, |pending| pending.is_unrecorded));
+        }
+    }
+
+    /// Waits at most `most` for work. Moves queued lines into the empty `lines`.
+    fn take(&self, lines: &mut Vec<u8>, most: Option<Duration>) -> PendingWrites {
+        let has_none = |pending: &mut PendingWrites| {
+            pending.lines.is_empty() && pending.lost == 0 && pending.state.is_none() && pending.follow_until.is_none()
+        };
+        let mut pending = match most {
+            Some(most) => {
+                let waited = self.has_work.wait_timeout_while(self.pending(), most, has_none);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => self.has_work.wait_while(self.pending(), has_none).unwrap_or_else(PoisonError::into_inner),
+        };
+        std::mem::swap(&mut pending.lines, lines);
+        let taken = PendingWrites {
+            lines: Vec::new(),
+            lost: std::mem::take(&mut pending.lost),
+            state: pending.state.take(),
+            is_unrecorded: false,
+            follow_until: pending.follow_until.take(),
+        };
+        drop(pending);
+        if !lines.is_empty() {
+            self.has_moved.notify_all();
+        }
+        taken
+    }
+
+    fn recorded(&self) {
+        let mut pending = self.pending();
+        pending.is_unrecorded = pending.state.is_some();
+        drop(pending);
+        self.has_moved.notify_all();
+    }
+
+    fn pending(&self) -> MutexGuard<'_, PendingWrites> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// State of the writing thread.
+pub struct DiskWriter {
+    queue: Arc<WriteQueue>,
+    log: SegmentedLog,
+    states: StateFile,
+    notify: Option<Notifier>,
+    lines: Vec<u8>,
+    /// State that is not on disk yet, and the time of the next try.
+    state: Option<(RunState, Duration)>,
+    log_until: Duration,
+    follow_until: Duration,
+    notified_at: Duration,
+    notified_end: u64,
+}
+
+impl DiskWriter {
+    pub fn new(log: SegmentedLog, states: StateFile, notify: Option<Notifier>) -> Self {
+        Self {
+            queue: Arc::default(),
+            log,
+            states,
+            notify,
+            lines: Vec::new(),
+            state: None,
+            log_until: Duration::ZERO,
+            follow_until: Duration::ZERO,
+            notified_at: Duration::ZERO,
+            notified_end: 0,
+        }
+    }
+
+    /// Writes until the end of the run is on disk or its folder is removed.
+    pub fn run(mut self) {
+        loop {
+            let deadline = self.next_deadline();
+            let work = self.queue.take(&mut self.lines, deadline);
+            self.log.write(&self.lines, wall_us());
+            self.lines.clear();
+            self.log.count_lost(work.lost);
+            self.log.report_lost(wall_us());
+            if let Some(state) = work.state {
+                self.log_until = now() + LOG_RETRY_LIMIT;
+                self.state = Some((state, Duration::ZERO));
+            }
+            if let Some(until) = work.follow_until {
+                self.follow_until = self.follow_until.max(until);
+                self.notified_end = 0;
+            }
+            if self.record_due_state() {
+                return;
+            }
+            self.notify_growth();
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Duration> {
+        let now = now();
+        let due = [
+            self.state.as_ref().map(|(_, at)| *at),
+            self.log.has_unreported_loss().then(|| now + RETRY_DELAY),
+            self.has_unnotified_growth(now).then(|| self.notified_at + NOTIFY_INTERVAL),
+        ];
+        due.into_iter().flatten().min().map(|at| at.saturating_sub(now))
+    }
+
+    fn record_due_state(&mut self) -> bool {
+        let Some((state, at)) = &mut self.state else { return false };
+        if now() < *at {
+            return false;
+        }
+        let is_end = state.status == RunStatus::Ended;
+        if is_end {
+            self.log.report_left_out(wall_us());
+        }
+        // The end waits for lines that could not be written, but not longer than `LOG_RETRY_LIMIT`.
+        let waits_for_log = is_end && self.log.has_unreported_loss() && now() < self.log_until;
+        if waits_for_log || self.states.write(state).is_err() {
+            *at = now() + RETRY_DELAY;
+            return is_end && self.states.is_folder_removed();
+        }
+        self.state = None;
+        self.queue.recorded();
+        self.notify("state");
+        is_end
+    }
+
+    fn has_unnotified_growth(&self, now: Duration) -> bool {
+        self.notify.is_some() && now < self.follow_until && self.notified_end < self.log.end()
+    }
+
+    fn notify_growth(&mut self) {
+        let now = now();
+        if self.has_unnotified_growth(now) && self.notified_at + NOTIFY_INTERVAL <= now {
+            self.notified_at = now;
+            self.notified_end = self.log.end();
+            self.notify("log");
+        }
+    }
+
+    fn notify(&self, what: &str) {
+        if let Some(fifo) = self.notify.as_ref().and_then(Notifier::open) {
+            fifo.send(what);
+        }
+    }
+}
+
+/// FIFO of the service that receives `<id> <what>` lines.
+pub struct Notifier {
+    path: PathBuf,
+    id: String,
+}
+
+pub struct OpenNotifier<'a> {
+    fifo: File,
+    id: &'a str,
+}
+
+impl Notifier {
+    pub fn new(path: PathBuf, id: String) -> Self {
+        Self { path, id }
+    }
+
+    /// Returns `None` without a reader. Notifications are hints, so losing one is harmless.
+    pub fn open(&self) -> Option<OpenNotifier<'_>> {
+        let opened = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&self.path);
+        opened.ok().map(|fifo| OpenNotifier { fifo, id: &self.id })
+    }
+}
+
+impl OpenNotifier<'_> {
+    pub fn send(mut self, what: &str) {
+        let _ = self.fifo.write_all(format!("{} {what}\n", self.id).as_bytes());
+    }
+}

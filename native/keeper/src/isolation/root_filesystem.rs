@@ -1,0 +1,176 @@
+//! Root file system of a run: a private mount tree that shows only the listed paths.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::CWD;
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_bind_recursive,
+    mount_change, mount_remount, move_mount, open_tree, unmount,
+};
+use rustix::process::{chdir, pivot_root};
+
+use super::{DEVICES, ExecError, failure};
+
+const SAFE: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+const SAFE_READ: u64 = SAFE | libc::MOUNT_ATTR_RDONLY;
+const SIZE: &std::ffi::CStr = c"size=1m,mode=755";
+const HIDE_OTHER_USERS: &std::ffi::CStr = c"hidepid=2";
+
+/// Paths to show, with their mount attributes, and the folder that the root is mounted on first.
+pub struct RootFilesystem {
+    staging: PathBuf,
+    paths: Vec<(PathBuf, u64)>,
+}
+
+impl RootFilesystem {
+    /// `staging` is any existing folder: only this process sees the mount.
+    pub fn new(read: &[PathBuf], write: &[PathBuf], staging: PathBuf) -> Self {
+        let readable = read.iter().map(|path| (path.clone(), SAFE_READ));
+        let writable = write.iter().map(|path| (path.clone(), SAFE));
+        Self { staging, paths: readable.chain(writable).collect() }
+    }
+
+    /// Opens all paths. Happens before the user changes: the new user may have no access to the parent folders.
+    pub fn open_sources(&self) -> Result<Vec<MountSource>, ExecError> {
+        self.paths.iter().filter_map(|(path, attributes)| MountSource::open(path, *attributes).transpose()).collect()
+    }
+
+    /// Makes the tree and changes the root of this process to it.
+    pub fn enter(&self, sources: Vec<MountSource>) -> Result<(), ExecError> {
+        mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)
+            .map_err(|error| failure("making mounts private", error))?;
+        let safe = MountFlags::NOSUID | MountFlags::NODEV;
+        mount("tmpfs", &self.staging, "tmpfs", safe, Some(SIZE)).map_err(|error| failure("root", error))?;
+        for source in sources {
+            source.attach(&self.staging)?;
+        }
+        for device in DEVICES {
+            let path = Path::new("/dev").join(device);
+            let place = place_of(&self.staging, &path);
+            make_file(&place)?;
+            mount_bind_recursive(&path, &place).map_err(|error| failure(&path, error))?;
+        }
+        self.link_standard_streams()?;
+        self.mount_proc()?;
+        mount_remount(&self.staging, safe | MountFlags::RDONLY | MountFlags::BIND, c"")
+            .map_err(|error| failure("root, read-only", error))?;
+        self.pivot()
+    }
+
+    /// Mounts `/proc` of the PID namespace, without processes of other users: the keeper may be the first process of
+    /// that namespace, and has the machine's mounts.
+    fn mount_proc(&self) -> Result<(), ExecError> {
+        let place = self.staging.join("proc");
+        fs::create_dir(&place).map_err(|error| failure("/proc", error))?;
+        // Read-only: in a user namespace of root, `/proc/sys` would accept writes.
+        let safe = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
+        mount("proc", place, "proc", safe, Some(HIDE_OTHER_USERS)).map_err(|error| failure("/proc", error))
+    }
+
+    fn pivot(&self) -> Result<(), ExecError> {
+        chdir(&self.staging).map_err(|error| failure("root", error))?;
+        pivot_root(".", ".").map_err(|error| failure("pivot_root", error))?;
+        unmount(".", UnmountFlags::DETACH).map_err(|error| failure("the old root", error))?;
+        chdir("/").map_err(|error| failure("/", error))
+    }
+
+    fn link_standard_streams(&self) -> Result<(), ExecError> {
+        for (name, target) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
+            let place = self.staging.join("dev").join(name);
+            symlink(format!("/proc/self/fd{target}"), place).map_err(|error| failure("/dev", error))?;
+        }
+        Ok(())
+    }
+}
+
+/// A listed path, opened at its original place.
+pub struct MountSource {
+    path: PathBuf,
+    kind: SourceKind,
+}
+
+enum SourceKind {
+    /// Detached copy, with all mounts below.
+    Folder(OwnedFd),
+    File(OwnedFd),
+    Link(PathBuf),
+}
+
+impl MountSource {
+    /// Returns `None` for a path that does not exist, such as /lib64 on some machines.
+    fn open(path: &Path, attributes: u64) -> Result<Option<Self>, ExecError> {
+        let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(None) };
+        let failed = |error: io::Error| failure(path, error);
+        let kind = if metadata.is_symlink() {
+            SourceKind::Link(fs::read_link(path).map_err(failed)?)
+        } else {
+            let tree = clone_mounts(path, attributes).map_err(failed)?;
+            if metadata.is_dir() { SourceKind::Folder(tree) } else { SourceKind::File(tree) }
+        };
+        Ok(Some(Self { path: path.to_owned(), kind }))
+    }
+
+    /// Mounts the source at the same path below another root.
+    fn attach(self, root: &Path) -> Result<(), ExecError> {
+        let place = place_of(root, &self.path);
+        let tree = match self.kind {
+            SourceKind::Link(target) => {
+                make_parent(&place)?;
+                return symlink(target, &place).map_err(|error| failure(&self.path, error));
+            }
+            SourceKind::Folder(tree) => {
+                fs::create_dir_all(&place).map_err(|error| failure(&self.path, error))?;
+                tree
+            }
+            SourceKind::File(tree) => {
+                make_file(&place)?;
+                tree
+            }
+        };
+        let moved = move_mount(&tree, "", CWD, &place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH);
+        moved.map_err(|error| failure(&self.path, error))
+    }
+}
+
+/// Clones the mount at `path` and all mounts below. Later mounts do not propagate into the clone. Attributes are added:
+/// a mount that was more restricted stays so.
+fn clone_mounts(path: &Path, attributes: u64) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+    let tree = open_tree(CWD, path, flags)?;
+    let wanted = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
+    // SAFETY: the empty path ends with NUL, and the size matches the structure.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_RECURSIVE | libc::AT_EMPTY_PATH,
+            &raw const wanted,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(tree) }
+}
+
+fn place_of(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+fn make_parent(place: &Path) -> Result<(), ExecError> {
+    match place.parent() {
+        Some(parent) => fs::create_dir_all(parent).map_err(|error| failure(parent, error)),
+        None => Ok(()),
+    }
+}
+
+fn make_file(place: &Path) -> Result<(), ExecError> {
+    make_parent(place)?;
+    File::create(place).map(drop).map_err(|error| failure(place, error))
+}

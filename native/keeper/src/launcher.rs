@@ -1,0 +1,197 @@
+//! Keeper launcher: forks a keeper for each run folder that it reads from its standard input.
+//!
+//! A request is an absolute path and NUL. A reply on standard output is three NUL-terminated words: exit status as of
+//! `hosting-keeper <folder>`, the folder, and a message. The first reply is `0` for the folder of all runs: the launcher
+//! has its lock. A forked keeper holds that lock until it has the lock of its run, so the next launcher never meets a
+//! keeper that is about to start. The launcher ends with its input, and the keepers continue.
+
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::process::{Pid, WaitOptions, chdir, wait};
+
+use crate::process_title::ProcessTitle;
+use crate::processes;
+use crate::run_start::{self, StartError, StartRequester};
+
+const LOCK: &str = ".nursery";
+/// Keeps a reply below the size that a pipe writes atomically.
+const MESSAGE_BYTES_MAX: usize = 1024;
+const READ_BYTES: usize = 4 << 10;
+/// Exit status of a keeper that has to be forked again, with or without a PID namespace. Nothing has started.
+const NEEDS_OTHER_NAMESPACE: i32 = 76;
+
+/// Reply to one start request.
+pub struct StartReply {
+    replies: File,
+    folder: PathBuf,
+}
+
+impl StartReply {
+    /// Sends the reply. `status` is one of those in `main`.
+    pub fn send(mut self, status: u8, message: &str) {
+        let mut record = status.to_string().into_bytes();
+        record.push(0);
+        record.extend_from_slice(self.folder.as_os_str().as_bytes());
+        record.push(0);
+        record.extend(message.bytes().filter(|&byte| byte != 0).take(MESSAGE_BYTES_MAX));
+        record.push(0);
+        let _ = self.replies.write_all(&record);
+    }
+}
+
+/// Serves until the input ends. Also returns in a forked keeper, when its run is over.
+pub fn serve(runs: &Path) -> io::Result<()> {
+    let mut launcher = Launcher::new(runs)?;
+    launcher.reply_for(runs)?.send(0, "");
+    let mut input = Vec::new();
+    loop {
+        let [has_input, has_exits] = launcher.wait()?;
+        let mut requests = if has_exits { launcher.reap()? } else { Vec::new() };
+        let is_open = !has_input || read_some(&launcher.requests, &mut input)?;
+        while let Some(end) = input.iter().position(|&byte| byte == 0) {
+            requests.push((PathBuf::from(OsStr::from_bytes(&input[..end])), None));
+            input.drain(..=end);
+        }
+        for (folder, wants_namespace_init) in requests {
+            if let Some((folder, is_namespace_init)) = launcher.fork(folder, wants_namespace_init)? {
+                keep(&folder, launcher, is_namespace_init);
+                return Ok(());
+            }
+        }
+        if !is_open {
+            return Ok(());
+        }
+    }
+}
+
+/// Becomes the keeper of `folder`, in the forked process.
+fn keep(folder: &Path, launcher: Launcher, is_namespace_init: bool) {
+    let Launcher { lock, requests, child_signals, replies, title, .. } = launcher;
+    let reply = StartReply { replies, folder: folder.to_owned() };
+    title.set(folder);
+    drop((requests, child_signals));
+    let locked = match run_start::lock(folder) {
+        Ok(locked) if locked.wants_namespace_init() != is_namespace_init => std::process::exit(NEEDS_OTHER_NAMESPACE),
+        other => other,
+    };
+    match locked.and_then(run_start::LockedRun::prepare) {
+        Ok(prepared) => {
+            processes::leave_launcher_session();
+            drop(lock);
+            run_start::start(prepared, StartRequester::Launcher(reply));
+        }
+        Err(error) => reply.send(error.status(), &error.to_string()),
+    }
+}
+
+struct ForkedKeeper {
+    pid: Pid,
+    folder: PathBuf,
+    is_namespace_init: bool,
+}
+
+struct Launcher {
+    lock: File,
+    requests: File,
+    child_signals: File,
+    replies: File,
+    forked: Vec<ForkedKeeper>,
+    /// Whether the last keeper was the first process of a PID namespace, which is the guess for the next one. Only the
+    /// keeper reads the run folder, which may hang. It exits with `NEEDS_OTHER_NAMESPACE` if the guess was wrong.
+    is_namespace_init: bool,
+    title: ProcessTitle,
+}
+
+impl Launcher {
+    fn new(runs: &Path) -> io::Result<Self> {
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(runs.join(LOCK))?;
+        while let Err(error) = flock(&lock, FlockOperation::LockExclusive) {
+            if error != Errno::INTR {
+                return Err(error.into());
+            }
+        }
+        let requests = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+        let replies = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        // Standard error stays open, for errors of the launcher itself.
+        processes::redirect_stdin_and_stdout()?;
+        chdir("/")?;
+        let child_signals = run_start::signal_descriptor(&[libc::SIGCHLD])?;
+        let title = ProcessTitle::find();
+        Ok(Self { lock, requests, child_signals, replies, forked: Vec::new(), is_namespace_init: false, title })
+    }
+
+    fn reply_for(&self, folder: &Path) -> io::Result<StartReply> {
+        Ok(StartReply { replies: self.replies.try_clone()?, folder: folder.to_owned() })
+    }
+
+    /// Returns the folder in the child, with whether the child is the first process of a PID namespace.
+    fn fork(&mut self, folder: PathBuf, wanted: Option<bool>) -> io::Result<Option<(PathBuf, bool)>> {
+        let try_as = |is_init| (is_init, processes::fork(if is_init { libc::CLONE_NEWPID } else { 0 }));
+        let (is_namespace_init, forked) = match try_as(wanted.unwrap_or(self.is_namespace_init)) {
+            (true, Err(_)) if wanted.is_none() => try_as(false),
+            other => other,
+        };
+        match forked {
+            Ok(None) => return Ok(Some((folder, is_namespace_init))),
+            Ok(Some(pid)) => {
+                self.is_namespace_init = is_namespace_init;
+                self.forked.push(ForkedKeeper { pid, folder, is_namespace_init });
+            }
+            Err(error) => {
+                let error = StartError::Disk(error);
+                self.reply_for(&folder)?.send(error.status(), &error.to_string());
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits for input or child exits, and returns which of the two is ready.
+    fn wait(&self) -> io::Result<[bool; 2]> {
+        let mut fds = [PollFd::new(&self.requests, PollFlags::IN), PollFd::new(&self.child_signals, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(fds.map(|fd| !fd.revents().is_empty()))
+    }
+
+    /// Collects ended keepers, and replies for those that were killed. A keeper that has replied already is unaffected:
+    /// nothing waits for a second reply. Returns the folders to fork again, with whether they need a PID namespace.
+    fn reap(&mut self) -> io::Result<Vec<(PathBuf, Option<bool>)>> {
+        let mut again = Vec::new();
+        let mut record = [0; size_of::<libc::signalfd_siginfo>()];
+        while (&self.child_signals).read(&mut record).is_ok() {}
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) => {
+                    let Some(at) = self.forked.iter().position(|forked| forked.pid == pid) else { continue };
+                    let forked = self.forked.swap_remove(at);
+                    if status.signaled() {
+                        let error = StartError::Killed;
+                        self.reply_for(&forked.folder)?.send(error.status(), &error.to_string());
+                    } else if status.exit_status() == Some(NEEDS_OTHER_NAMESPACE) {
+                        again.push((forked.folder, Some(!forked.is_namespace_init)));
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Ok(None) | Err(_) => return Ok(again),
+            }
+        }
+    }
+}
+
+/// Returns false at the end of the input.
+fn read_some(from: &File, input: &mut Vec<u8>) -> io::Result<bool> {
+    input.reserve(READ_BYTES);
+    Ok(rustix::io::read(from, spare_capacity(input))? > 0)
+}

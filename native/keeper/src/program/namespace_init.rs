@@ -1,0 +1,141 @@
+//! Separate first process of the program's PID namespace: a fork of the keeper that stays while the program runs.
+
+use std::convert::Infallible;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{DumpableBehavior, WaitOptions, set_dumpable_behavior, setsid, wait};
+
+use super::{ExecPlan, Program, named, request_parent_death_signal, told};
+use crate::isolation::{ExecError, drop_capabilities};
+use crate::processes::{NOT_RUN, fork, lend_memory, pipe};
+
+const MAPPED: u8 = b'+';
+
+impl ExecPlan {
+    /// Starts it, and the program below it.
+    pub(super) fn start_namespace_init(
+        &self,
+        ends: [BorrowedFd<'_>; 2],
+        streams: [Option<File>; 2],
+    ) -> Result<Program, String> {
+        let (failure, failure_end) = pipe().map_err(told)?;
+        let (exit_report, exit_report_end) = pipe().map_err(told)?;
+        let (mapped, mapped_end) = pipe().map_err(told)?;
+        let Some(pid) = fork(self.namespaces).map_err(told)? else {
+            drop((streams, failure, exit_report, mapped_end));
+            let mut failure_end = File::from(failure_end);
+            let why = match self.become_namespace_init(ends, mapped, &mut failure_end, &exit_report_end) {
+                Err(ExecError(why)) => why,
+                Ok(never) => match never {},
+            };
+            let _ = failure_end.write_all(why.as_bytes());
+            // SAFETY: ends this process, and skips the exit handlers of the keeper.
+            unsafe { libc::_exit(NOT_RUN) }
+        };
+        drop((failure_end, exit_report_end, mapped));
+        if self.sandbox.needs_user_mapping() {
+            match self.sandbox.map_user(pid) {
+                Ok(()) => drop(File::from(mapped_end).write_all(&[MAPPED])),
+                // The child reads the end of the pipe, and exits.
+                Err(ExecError(why)) => {
+                    drop(mapped_end);
+                    let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+                    return Err(why);
+                }
+            }
+        }
+        let mut why = String::new();
+        // A successful exec closes the pipe.
+        File::from(failure).read_to_string(&mut why).map_err(told)?;
+        if why.is_empty() {
+            let (outer_pid, exit_report) = (pid.as_raw_nonzero().get(), Some(File::from(exit_report)));
+            return Ok(Program { pid, outer_pid, is_init: true, streams, exit_report });
+        }
+        let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+        Err(why)
+    }
+
+    fn become_namespace_init(
+        &self,
+        ends: [BorrowedFd<'_>; 2],
+        mapped: OwnedFd,
+        failure: &mut File,
+        exit_report: &OwnedFd,
+    ) -> Result<Infallible, ExecError> {
+        // The pipe has no reader if the keeper has ended.
+        let keeper_is_alive = |failure: &File| {
+            let mut fds = [PollFd::new(failure, PollFlags::empty())];
+            poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).map_err(named("poll"))?;
+            Ok(!fds[0].revents().contains(PollFlags::ERR))
+        };
+        self.join(ends)?;
+        request_parent_death_signal(|| keeper_is_alive(failure))?;
+        if self.sandbox.needs_user_mapping() && File::from(mapped).read_exact(&mut [0]).is_err() {
+            return Err(ExecError("the keeper did not map the user".to_owned()));
+        }
+        self.sandbox.enter()?;
+        // The kernel clears the request when the user changes.
+        request_parent_death_signal(|| keeper_is_alive(failure))?;
+        self.stay_as_init(failure, exit_report)
+    }
+
+    /// Starts the program and forwards signals. The program is not the first process itself: the kernel drops signals
+    /// that a first process does not handle.
+    fn stay_as_init(&self, failure: &mut File, exit_report: &OwnedFd) -> Result<Infallible, ExecError> {
+        // The program has the same user, and must not read this copy of the keeper's memory.
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(named("init"))?;
+        let mut why = None;
+        let program = lend_memory(0, &mut || {
+            let _ = setsid();
+            why = self.run(&mut || ()).err();
+        });
+        let program = program.map_err(|error| ExecError(format!("starting: {error}")))?;
+        if let Some(why) = why {
+            return Err(why);
+        }
+        drop_capabilities().map_err(named("init"))?;
+        PROGRAM.store(program.as_raw_nonzero().get(), Ordering::Relaxed);
+        // SAFETY: the handler calls nothing but kill.
+        unsafe {
+            for signal in [libc::SIGTERM, libc::SIGINT] {
+                libc::signal(signal, forward_signal as extern "C" fn(libc::c_int) as libc::sighandler_t);
+            }
+            // The keeper waits for the end of all descriptors but the exit report.
+            let exit_report = exit_report.as_raw_fd() as libc::c_uint;
+            libc::close(failure.as_raw_fd());
+            libc::close_range(0, exit_report - 1, 0);
+            libc::close_range(exit_report + 1, libc::c_uint::MAX, 0);
+        }
+        loop {
+            match wait(WaitOptions::empty()) {
+                Ok(Some((pid, status))) if pid == program => {
+                    let raw = status.as_raw().to_ne_bytes();
+                    // SAFETY: the descriptor is open, and the buffer is valid. The exit ends the whole namespace.
+                    unsafe {
+                        libc::write(exit_report.as_raw_fd(), raw.as_ptr().cast(), raw.len());
+                        libc::_exit(0)
+                    }
+                }
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                // SAFETY: as above.
+                Err(_) => unsafe { libc::_exit(255) },
+            }
+        }
+    }
+}
+
+static PROGRAM: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn forward_signal(signal: libc::c_int) {
+    let group = -PROGRAM.load(Ordering::Relaxed);
+    // SAFETY: allowed in a handler.
+    unsafe {
+        libc::kill(group, signal);
+        // A stopped process does not handle the signal. A first process cannot handle SIGCONT.
+        libc::kill(group, libc::SIGCONT);
+    }
+}

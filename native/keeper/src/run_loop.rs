@@ -1,0 +1,226 @@
+//! Event loop of a keeper while its program runs: `running → (stopping →) ended`.
+//!
+//! The loop only blocks in `poll`: for output, commands, exits and deadlines. `disk_writer` does the disk work. The run
+//! is over when its first process has ended. The keeper then kills the other processes and reads the rest of the output.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Signal, WaitOptions, wait};
+
+use crate::clock::{now, wall_us};
+use crate::control_fifo::{CommandReader, ControlCommand};
+use crate::disk_writer::DiskWriterHandle;
+use crate::log_lines::{LineSplitter, OutputStream};
+use crate::process_tree;
+use crate::program::{Program, ProgramEnd};
+use crate::run_spec::RunSpec;
+use crate::run_state::{EndReason, RunState, RunStatus};
+
+const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(500);
+const READ_BYTES: usize = 64 << 10;
+/// A process outside of the run that still writes into the pipe does not delay the end.
+const FINAL_READS_MAX: usize = 64;
+const COMMAND_READS_MAX: usize = 16;
+/// Exit code of a shell whose program was ended by SIGKILL.
+const EXIT_CODE_SIGKILL: i32 = 128 + 9;
+
+/// State of the loop.
+pub struct Run {
+    pub spec: RunSpec,
+    pub state: RunState,
+    pub disk: DiskWriterHandle,
+    lines: LineSplitter,
+    control: File,
+    commands: CommandReader,
+    oom_kills: u64,
+    kill_at: Option<Duration>,
+    is_stop_requested: bool,
+    is_out_of_memory: bool,
+    main_status: Option<i32>,
+    memory_check_at: Option<Duration>,
+}
+
+impl Run {
+    pub fn new(spec: RunSpec, state: RunState, disk: DiskWriterHandle, control: File) -> Self {
+        Self {
+            state,
+            disk,
+            lines: LineSplitter::default(),
+            control,
+            commands: CommandReader::default(),
+            oom_kills: spec.oom_counter.as_deref().map_or(0, oom_kills),
+            kill_at: None,
+            is_stop_requested: false,
+            is_out_of_memory: false,
+            main_status: None,
+            memory_check_at: (spec.memory_max_bytes > 0).then(|| now() + MEMORY_POLL_INTERVAL),
+            spec,
+        }
+    }
+
+    pub fn record(&mut self, status: RunStatus) {
+        self.state.status = status;
+        self.disk.record(&self.state);
+    }
+
+    /// Returns when all processes have ended and the end is on disk.
+    pub fn keep(mut self, mut program: Program, signals: &File) {
+        let mut chunk = Vec::new();
+        while self.is_anything_left(&mut program) {
+            self.wait(signals, &program);
+            self.handle_signals(signals, &program);
+            self.handle_commands(&program);
+            self.read_some(&mut program, &mut chunk, 1);
+            self.handle_deadlines(&program);
+        }
+        self.read_some(&mut program, &mut chunk, FINAL_READS_MAX);
+        self.lines.finish(wall_us(), |lines| self.disk.write(lines));
+        self.end();
+    }
+
+    fn end(mut self) {
+        let was_oom = self.spec.oom_counter.as_deref().map_or(0, oom_kills) > self.oom_kills;
+        self.state.exit_code = self.main_status;
+        self.state.reason = match self.state.reason {
+            _ if self.is_out_of_memory => Some(EndReason::OutOfMemory),
+            Some(EndReason::Killed) if was_oom => Some(EndReason::OutOfMemory),
+            // A shell reports the signal of its program as exit code.
+            Some(EndReason::Exited) if was_oom && self.main_status == Some(EXIT_CODE_SIGKILL) => {
+                Some(EndReason::OutOfMemory)
+            }
+            Some(EndReason::Exited | EndReason::Killed) if self.is_stop_requested => Some(EndReason::Stopped),
+            other => other,
+        };
+        self.state.ended_us = wall_us();
+        self.state.status = RunStatus::Ended;
+        self.disk.end(&self.state);
+    }
+
+    /// Reaps ended processes. Once the first process has ended, kills all others.
+    fn is_anything_left(&mut self, program: &mut Program) -> bool {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if pid == program.pid && self.main_status.is_none() => {
+                    let end = program.end(status.as_raw());
+                    self.main_status = Some(end.code());
+                    self.state.reason =
+                        Some(if matches!(end, ProgramEnd::Killed(_)) { EndReason::Killed } else { EndReason::Exited });
+                }
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) => break,
+                Err(_) => return false,
+            }
+        }
+        // The end of a namespace's first process has ended all others.
+        if self.main_status.is_some() && !program.is_init {
+            process_tree::kill_descendants();
+        }
+        true
+    }
+
+    fn wait(&self, signals: &File, program: &Program) {
+        let mut fds = vec![PollFd::new(signals, PollFlags::IN), PollFd::new(&self.control, PollFlags::IN)];
+        fds.extend(program.streams.iter().flatten().map(|stream| PollFd::new(stream, PollFlags::IN)));
+        let timeout = [self.kill_at, self.memory_check_at].into_iter().flatten().min().map(|at| {
+            let left = at.saturating_sub(now());
+            Timespec { tv_sec: left.as_secs().min(i32::MAX as u64) as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+        });
+        let _ = poll(&mut fds, timeout.as_ref());
+    }
+
+    fn handle_signals(&mut self, mut signals: &File, program: &Program) {
+        let mut record = [0; size_of::<libc::signalfd_siginfo>()];
+        while signals.read_exact(&mut record).is_ok() {
+            let number = u32::from_ne_bytes([record[0], record[1], record[2], record[3]]) as i32;
+            if number != libc::SIGCHLD && number != libc::SIGHUP {
+                self.stop(program, self.spec.kill_timeout);
+            }
+        }
+    }
+
+    fn handle_commands(&mut self, program: &Program) {
+        let mut chunk = [0; 512];
+        let mut asked = Vec::new();
+        for _ in 0..COMMAND_READS_MAX {
+            let Ok(count @ 1..) = self.control.read(&mut chunk) else { break };
+            self.commands.take(&chunk[..count], |command| asked.push(command));
+        }
+        for command in asked {
+            match command {
+                ControlCommand::Stop(ms) => self.stop(program, Duration::from_millis(ms)),
+                ControlCommand::Follow(ms) => self.disk.follow(now().saturating_add(Duration::from_millis(ms))),
+            }
+        }
+    }
+
+    fn stop(&mut self, program: &Program, timeout: Duration) {
+        if self.main_status.is_some() {
+            return;
+        }
+        let at = now().saturating_add(timeout);
+        self.kill_at = Some(self.kill_at.map_or(at, |before| before.min(at)));
+        if !self.is_stop_requested {
+            self.is_stop_requested = true;
+            if !timeout.is_zero() {
+                program.signal(Signal::TERM);
+                // A stopped process does not handle SIGTERM.
+                program.signal(Signal::CONT);
+            }
+            self.record(RunStatus::Stopping);
+        }
+    }
+
+    fn handle_deadlines(&mut self, program: &Program) {
+        let now = now();
+        if self.memory_check_at.is_some_and(|at| at <= now) {
+            self.memory_check_at = Some(now + MEMORY_POLL_INTERVAL);
+            let pids = process_tree::descendants(self.state.keeper_pid);
+            let most = self.spec.memory_max_bytes;
+            if let (Some(used), None) = (process_tree::memory_over_limit(most, &pids), self.main_status) {
+                if !self.is_out_of_memory {
+                    self.is_out_of_memory = true;
+                    self.state.message = format!("used {used} bytes of memory, may use {most}");
+                }
+                self.kill_at = Some(now);
+            }
+        }
+        if self.kill_at.is_some_and(|at| at <= now) {
+            self.kill_at = None;
+            // After the reaping, the PID may belong to another process.
+            if self.main_status.is_none() {
+                program.signal(Signal::KILL);
+            }
+            if !program.is_init {
+                process_tree::kill_descendants();
+            }
+        }
+    }
+
+    fn read_some(&mut self, program: &mut Program, chunk: &mut Vec<u8>, times: usize) {
+        for (slot, stream) in program.streams.iter_mut().zip([OutputStream::Out, OutputStream::Err]) {
+            for _ in 0..times {
+                let Some(file) = slot.as_mut() else { break };
+                chunk.clear();
+                // The kernel provides these pages only when they are written.
+                chunk.reserve(READ_BYTES);
+                match rustix::io::read(file, spare_capacity(chunk)) {
+                    Ok(0) => *slot = None,
+                    Ok(_) => self.lines.take(stream, chunk, wall_us(), |lines| self.disk.write(lines)),
+                    Err(Errno::INTR) => {}
+                    Err(_) => break,
+                }
+            }
+        }
+    }
+}
+
+fn oom_kills(counter: &Path) -> u64 {
+    let text = fs::read_to_string(counter).unwrap_or_default();
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok()).unwrap_or_default()
+}

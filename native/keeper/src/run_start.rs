@@ -1,0 +1,276 @@
+//! Start of a run: locks the folder, records the start, starts the program, and continues in `run_loop`.
+//!
+//! This order makes a folder one run, ever. The lock comes first, and the record of the start comes before the program.
+//! A keeper that dies in between leaves a folder that no keeper starts again.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::FromRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::process::{getpid, set_child_subreaper, umask};
+
+use crate::clock::wall_us;
+use crate::disk_writer::{DiskWriter, DiskWriterHandle, Notifier};
+use crate::isolation::Sandbox;
+use crate::launcher::StartReply;
+use crate::log_segments::{DiskReserve, SegmentedLog};
+use crate::processes::{self, Daemonized};
+use crate::program;
+use crate::run_loop::Run;
+use crate::run_spec::RunSpec;
+use crate::run_state::{EndReason, RunState, RunStatus, StateFile};
+
+const LOCK_TRIES: u32 = 200;
+const LOCK_RETRY_DELAY: Duration = Duration::from_millis(5);
+/// How long the requester waits for the record of the start to reach the disk.
+const RECORD_WAIT: Duration = Duration::from_secs(2);
+
+/// Why nothing was started.
+#[derive(Debug)]
+pub enum StartError {
+    /// Another keeper has the folder, or had it.
+    Taken,
+    /// `spec` is invalid.
+    Spec(String),
+    Disk(io::Error),
+    /// The keeper was killed before the run started.
+    Killed,
+}
+
+impl StartError {
+    /// Returns the exit status for this error.
+    pub const fn status(&self) -> u8 {
+        match self {
+            Self::Taken => 75,
+            Self::Spec(_) => 78,
+            Self::Disk(_) => 74,
+            Self::Killed => 70,
+        }
+    }
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Taken => to.write_str("is kept by another process, or was run before: a folder is one run"),
+            Self::Spec(why) => to.write_str(why),
+            Self::Disk(error) => write!(to, "{error}"),
+            Self::Killed => to.write_str("the keeper was killed before the run started"),
+        }
+    }
+}
+
+impl From<io::Error> for StartError {
+    fn from(error: io::Error) -> Self {
+        Self::Disk(error)
+    }
+}
+
+/// Process that waits until the run has started.
+pub enum StartRequester {
+    /// The process that was called with the folder.
+    Parent(File),
+    Launcher(StartReply),
+}
+
+impl StartRequester {
+    fn report_started(self) {
+        match self {
+            Self::Parent(mut to) => drop(to.write_all(&[STARTED])),
+            Self::Launcher(reply) => reply.send(0, ""),
+        }
+    }
+
+    fn report_failure(self, error: io::Error) {
+        match self {
+            Self::Parent(mut to) => drop(to.write_all(error.to_string().as_bytes())),
+            Self::Launcher(reply) => {
+                let error = StartError::Disk(error);
+                reply.send(error.status(), &error.to_string());
+            }
+        }
+    }
+}
+
+/// A folder that this keeper has locked, and its spec.
+pub struct LockedRun {
+    lock: File,
+    spec: RunSpec,
+    states: StateFile,
+    folder: PathBuf,
+}
+
+/// A run of which nothing has started.
+pub struct PreparedRun {
+    lock: File,
+    spec: RunSpec,
+    states: StateFile,
+    log: SegmentedLog,
+    control: File,
+    sandbox: Sandbox,
+}
+
+const STARTED: u8 = b'+';
+
+/// Runs the folder. Returns in the caller's process once the run has started or failed; a daemon continues.
+pub fn keep(folder: &Path) -> Result<(), StartError> {
+    let locked = lock(folder)?;
+    let namespaces = if locked.wants_namespace_init() { libc::CLONE_NEWPID } else { 0 };
+    let prepared = locked.prepare()?;
+    match processes::daemonize(namespaces)? {
+        Daemonized::Child(report) => start(prepared, StartRequester::Parent(report)),
+        Daemonized::Parent(report) if report == [STARTED] => {}
+        Daemonized::Parent(report) if report.is_empty() => return Err(StartError::Killed),
+        Daemonized::Parent(report) => return Err(io::Error::other(String::from_utf8_lossy(&report)).into()),
+    }
+    Ok(())
+}
+
+/// Takes the lock of the folder and reads its spec.
+pub fn lock(folder: &Path) -> Result<LockedRun, StartError> {
+    // The usual mask for files of the program. Files of the keeper have explicit modes.
+    umask(Mode::WGRP | Mode::WOTH);
+    let folder = if folder.is_absolute() { Ok(folder.to_owned()) } else { fs::canonicalize(folder) };
+    let folder = folder.map_err(|error| named("folder", error))?;
+    let opened = File::open(&folder).map_err(|error| named("folder", error))?;
+    let states = StateFile::open(opened).map_err(|error| named("state", error))?;
+    let lock = take_lock(&states)?;
+    if states.has_started() {
+        return Err(StartError::Taken);
+    }
+    let content = fs::read(folder.join("spec")).map_err(|error| named("spec", error))?;
+    let spec = RunSpec::parse(&content).map_err(StartError::Spec)?;
+    Ok(LockedRun { lock, spec, states, folder })
+}
+
+impl LockedRun {
+    /// Whether the keeper has to be the first process of a PID namespace.
+    pub fn wants_namespace_init(&self) -> bool {
+        self.spec.isolation.keeper_is_namespace_init()
+    }
+
+    pub fn prepare(self) -> Result<PreparedRun, StartError> {
+        let Self { lock, spec, states, folder } = self;
+        let reserve = DiskReserve::new(folder.clone(), spec.reserve_bytes);
+        let log = SegmentedLog::new(folder.join("log"), spec.log_bytes_max, reserve);
+        let control = open_control(&folder.join("control")).map_err(|error| named("control", error))?;
+        let sandbox = Sandbox::new(&spec, &folder)?;
+        Ok(PreparedRun { lock, spec, states, log, control, sandbox })
+    }
+}
+
+/// Starts the program and keeps the run until its end is recorded.
+pub fn start(mut prepared: PreparedRun, requester: StartRequester) {
+    let mut record_start = || -> io::Result<(RunState, File)> {
+        let is_init = processes::is_namespace_init();
+        let state = RunState::starting(processes::outer_pid(is_init)?);
+        let signals = signal_descriptor(&HANDLED_SIGNALS)?;
+        // Orphans come to the first process of a namespace anyway.
+        if !is_init {
+            set_child_subreaper(Some(getpid()))?;
+        }
+        // From here on no keeper starts this folder again.
+        prepared.states.write(&state)?;
+        Ok((state, signals))
+    };
+    match record_start() {
+        Err(error) => requester.report_failure(error),
+        Ok((state, signals)) => start_program(prepared, state, &signals, requester),
+    }
+}
+
+fn start_program(prepared: PreparedRun, mut state: RunState, signals: &File, requester: StartRequester) {
+    let PreparedRun { lock: _lock, spec, mut states, log, control, sandbox } = prepared;
+    let notifier = spec.notify.clone().map(|path| Notifier::new(path, spec.id.clone()));
+    let mut is_recorded = false;
+    // Opened before the program's root hides the path. The launcher replies instead of notifying.
+    let notified = notifier.as_ref().filter(|_| matches!(requester, StartRequester::Parent(_)));
+    let mut notification = notified.and_then(Notifier::open);
+    // Recorded by the process that becomes the program: a program never waits for a disk that hangs.
+    let mut on_exec = |pid| {
+        (state.status, state.pid) = (RunStatus::Running, pid);
+        is_recorded = states.write(&state).is_ok();
+        if let (Some(notification), true) = (notification.take(), is_recorded) {
+            notification.send("state");
+        }
+    };
+    let started = program::start(&spec, sandbox, &mut on_exec);
+    drop(notification);
+    let mut run = Run::new(spec, state, DiskWriterHandle::new(DiskWriter::new(log, states, notifier)), control);
+    let program = match started {
+        Ok(program) => {
+            run.state.pid = program.outer_pid;
+            if !is_recorded {
+                run.record(RunStatus::Running);
+            }
+            Some(program)
+        }
+        Err(why) => {
+            run.state.pid = 0;
+            (run.state.reason, run.state.message, run.state.ended_us) = (Some(EndReason::ExecFailed), why, wall_us());
+            run.record(RunStatus::Ended);
+            None
+        }
+    };
+    run.disk.wait_recorded(RECORD_WAIT);
+    requester.report_started();
+    match program {
+        Some(program) => run.keep(program, signals),
+        None => run.disk.end(&run.state),
+    }
+}
+
+/// Takes the lock. A process that only tests the lock has it for a moment, so an unused folder is tried again.
+fn take_lock(states: &StateFile) -> Result<File, StartError> {
+    for _ in 0..LOCK_TRIES {
+        match states.lock() {
+            Ok(lock) => return Ok(lock),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !states.has_started() => {
+                thread::sleep(LOCK_RETRY_DELAY);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(StartError::Disk(error)),
+        }
+    }
+    Err(StartError::Taken)
+}
+
+/// Opens the FIFO for reading and writing, so that it has no end when its writers close it.
+fn open_control(path: &Path) -> io::Result<File> {
+    match rustix::fs::mkfifoat(rustix::fs::CWD, path, Mode::RUSR | Mode::WUSR) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(error.into()),
+    }
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path)
+}
+
+const HANDLED_SIGNALS: [libc::c_int; 5] = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGQUIT, libc::SIGHUP];
+
+/// Blocks these signals and returns a descriptor that reports them.
+pub fn signal_descriptor(signals: &[libc::c_int]) -> io::Result<File> {
+    // SAFETY: plain calls with valid arguments; the descriptor is owned from here on.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for &signal in signals {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+        match libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(File::from_raw_fd(fd)),
+        }
+    }
+}
+
+fn named(what: &str, error: io::Error) -> StartError {
+    StartError::Disk(io::Error::other(format!("{what}: {error}")))
+}
