@@ -10,14 +10,14 @@ const SOCKET_PATH_MAX: usize = 107;
 
 /// Where a back end is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum BackendAddress {
     /// At a port.
     Port(SocketAddr),
     /// At a unix stream socket (`unix:/absolute/path`): our own, on this machine.
     Socket(Arc<Path>),
 }
 
-impl FromStr for Place {
+impl FromStr for BackendAddress {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
@@ -31,7 +31,7 @@ impl FromStr for Place {
     }
 }
 
-impl From<SocketAddr> for Place {
+impl From<SocketAddr> for BackendAddress {
     fn from(address: SocketAddr) -> Self {
         Self::Port(address)
     }
@@ -39,16 +39,16 @@ impl From<SocketAddr> for Place {
 
 /// A network such as `10.0.0.0/8`; a bare address is a network of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Network {
+pub struct IpNetwork {
     address: IpAddr,
     prefix: u32,
 }
 
-impl Network {
+impl IpNetwork {
     /// Whether an address is in it.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, plain(address)) {
+        match (self.address, canonical_ip(address)) {
             (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
                 self.prefix == 0 || (ours.to_bits() ^ theirs.to_bits()) >> (32 - self.prefix) == 0
             }
@@ -60,7 +60,7 @@ impl Network {
     }
 }
 
-impl FromStr for Network {
+impl FromStr for IpNetwork {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
@@ -68,7 +68,7 @@ impl FromStr for Network {
             Some((address, prefix)) => (address, Some(prefix.parse::<u32>().map_err(|_| ())?)),
             None => (text, None),
         };
-        let address = plain(address.parse().map_err(|_| ())?);
+        let address = canonical_ip(address.parse().map_err(|_| ())?);
         let most = if address.is_ipv4() { 32 } else { 128 };
         let prefix = prefix.unwrap_or(most);
         if prefix > most { Err(()) } else { Ok(Self { address, prefix }) }
@@ -77,14 +77,14 @@ impl FromStr for Network {
 
 /// An IPv4 address that came in the clothes of IPv6 is an IPv4 address.
 #[must_use]
-pub fn plain(address: IpAddr) -> IpAddr {
+pub fn canonical_ip(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
 /// What counts as one client: an IPv4 address, or a /64 of IPv6 (decisions 1.10).
 #[must_use]
-pub fn source(address: IpAddr) -> IpAddr {
-    match plain(address) {
+pub fn client_key(address: IpAddr) -> IpAddr {
+    match canonical_ip(address) {
         IpAddr::V4(address) => IpAddr::V4(address),
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
     }
@@ -95,35 +95,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_knows_its_addresses_in_either_clothes() {
-        let network: Network = "10.1.0.0/16".parse().unwrap();
+    fn network_contains_mapped_addresses() {
+        let network: IpNetwork = "10.1.0.0/16".parse().unwrap();
         assert!(network.contains("10.1.255.3".parse().unwrap()));
         assert!(network.contains("::ffff:10.1.2.3".parse().unwrap()));
         assert!(!network.contains("10.2.0.0".parse().unwrap()));
-        assert!("0.0.0.0/0".parse::<Network>().unwrap().contains("9.9.9.9".parse().unwrap()));
-        assert!("fd00::/8".parse::<Network>().unwrap().contains("fd12::1".parse().unwrap()));
+        assert!("0.0.0.0/0".parse::<IpNetwork>().unwrap().contains("9.9.9.9".parse().unwrap()));
+        assert!("fd00::/8".parse::<IpNetwork>().unwrap().contains("fd12::1".parse().unwrap()));
     }
 
     #[test]
-    fn a_back_end_is_at_a_port_or_at_a_socket_with_a_whole_path() {
-        assert_eq!("127.0.0.1:80".parse(), Ok(Place::Port(SocketAddr::from(([127, 0, 0, 1], 80)))));
-        assert_eq!("unix:/run/api.sock".parse(), Ok(Place::Socket(Arc::from(Path::new("/run/api.sock")))));
+    fn backend_address_is_a_port_or_an_absolute_socket_path() {
+        assert_eq!("127.0.0.1:80".parse(), Ok(BackendAddress::Port(SocketAddr::from(([127, 0, 0, 1], 80)))));
+        assert_eq!("unix:/run/api.sock".parse(), Ok(BackendAddress::Socket(Arc::from(Path::new("/run/api.sock")))));
         for wrong in ["127.0.0.1", "unix:", "unix:run/api.sock", "/run/api.sock"] {
-            assert_eq!(wrong.parse::<Place>(), Err(()), "{wrong}");
+            assert_eq!(wrong.parse::<BackendAddress>(), Err(()), "{wrong}");
         }
-        assert!(format!("unix:/{}", "x".repeat(106)).parse::<Place>().is_ok());
-        assert!(format!("unix:/{}", "x".repeat(107)).parse::<Place>().is_err(), "the system takes no longer path");
+        assert!(format!("unix:/{}", "x".repeat(106)).parse::<BackendAddress>().is_ok());
+        assert!(
+            format!("unix:/{}", "x".repeat(107)).parse::<BackendAddress>().is_err(),
+            "the system takes no longer path"
+        );
     }
 
     #[test]
-    fn a_network_with_too_long_a_prefix_is_refused() {
-        assert!("10.0.0.0/33".parse::<Network>().is_err());
-        assert!("::/129".parse::<Network>().is_err());
+    fn too_long_network_prefix_is_refused() {
+        assert!("10.0.0.0/33".parse::<IpNetwork>().is_err());
+        assert!("::/129".parse::<IpNetwork>().is_err());
     }
 
     #[test]
-    fn an_ipv6_client_is_its_64() {
-        assert_eq!(source("2001:db8:1:2:3::4".parse().unwrap()), source("2001:db8:1:2:ffff::".parse().unwrap()));
-        assert_ne!(source("2001:db8:1:3::4".parse().unwrap()), source("2001:db8:1:2::4".parse().unwrap()));
+    fn ipv6_client_key_is_its_64_network() {
+        assert_eq!(
+            client_key("2001:db8:1:2:3::4".parse().unwrap()),
+            client_key("2001:db8:1:2:ffff::".parse().unwrap())
+        );
+        assert_ne!(client_key("2001:db8:1:3::4".parse().unwrap()), client_key("2001:db8:1:2::4".parse().unwrap()));
     }
 }

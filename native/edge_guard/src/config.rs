@@ -3,16 +3,16 @@
 //!
 //! Owns names, defaults and ranges. What a setting does is told where it is used.
 
-mod fields;
+mod json_fields;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fields::Fields;
+use json_fields::Fields;
 use serde_json::Value;
 
-use crate::address::{Network, Place};
+use crate::address::{BackendAddress, IpNetwork};
 
 /// Everything that an edge-guard is told.
 #[derive(Debug, Clone)]
@@ -36,7 +36,7 @@ pub struct Config {
     /// Our API and CDN, by host.
     pub backends: Vec<Backend>,
     /// Proxies in front of us, whose word about the client's address counts.
-    pub proxies: Vec<Network>,
+    pub proxies: Vec<IpNetwork>,
     /// Threads for streams, and as many for datagrams.
     pub workers: usize,
     /// Nice value of its threads, where the system grants it.
@@ -73,7 +73,7 @@ pub struct Backend {
     /// Host names; `*.` stands for one label.
     pub hosts: Vec<String>,
     /// Where it is.
-    pub address: Place,
+    pub address: BackendAddress,
     /// Whether each connection to it begins with a PROXY v2 header.
     pub proxy_protocol: bool,
 }
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_settings_are_folder_and_source() {
+    fn folder_and_source_are_the_only_required_settings() {
         let config = Config::parse(r#"{"folder": "/a", "source": "/b"}"#).unwrap();
         assert_eq!(config.bind, IpAddr::V4(Ipv4Addr::LOCALHOST));
         assert_eq!(config.limits.datagram_sessions, 16_384);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn every_problem_is_told_at_once_with_its_place() {
+    fn all_problems_are_reported_with_their_paths() {
         let text = r#"{"source": 7, "bind": "here", "nice": -21, "https": "127.0.0.1:443", "limits": {"connections": 0, "speed": 1},
             "certificates": [{"server_names": [], "cert": "/c"}],
             "backends": [{"hosts": ["a"], "address": "unix:a.sock"}],
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_can_be_an_inherited_descriptor() {
+    fn listener_can_be_an_inherited_descriptor() {
         assert_eq!("fd:3".parse(), Ok(Listen::Inherited(3)));
         assert_eq!("fd:1".parse::<Listen>(), Err(()), "the standard streams are nobody's listener");
     }

@@ -14,7 +14,7 @@
 //! An older process that dies after `ready` has left everything to the newer one, since the sockets are there already.
 //! Connections that began in the older one go on in it until they end.
 
-mod frame;
+mod framing;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -26,18 +26,18 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::datagram::{Carried, Local, Rank};
-use crate::inherited::Inherited;
-use crate::routes::Set;
-pub use frame::{read_frame, write_frame};
+use crate::inherited::InheritedSockets;
+use crate::route_set::RouteSet;
+use crate::udp::{LocalAddress, MigratedSession, Rank};
+pub use framing::{read_frame, write_frame};
 
 /// How long the other side may take for one step.
-const STEP: Duration = Duration::from_secs(10);
+const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a descriptor is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Item {
+pub enum SocketRole {
     /// The lock of the folder.
     Lock,
     /// The listener of plain HTTP by host.
@@ -62,7 +62,7 @@ pub enum Item {
         client: SocketAddr,
         /// The address of ours that it speaks to. Older processes say nothing of it, nor does one that has one only.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        local: Option<Local>,
+        local: Option<LocalAddress>,
         /// Where it leads.
         backend: SocketAddr,
         /// How much it is worth.
@@ -73,11 +73,11 @@ pub enum Item {
 /// What is said.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Frame {
+pub enum HandoverMessage {
     /// The routes.
-    Routes(Set),
+    Routes(RouteSet),
     /// Descriptors that come with this frame, and what each is for.
-    Items(Vec<Item>),
+    Items(Vec<SocketRole>),
     /// That was all.
     End,
     /// All of it has arrived.
@@ -95,47 +95,47 @@ pub enum Frame {
 }
 
 /// A descriptor that is given, and still its owner's: there may be no room for as many again.
-pub type Held = Arc<dyn AsFd + Send + Sync>;
+pub type SharedDescriptor = Arc<dyn AsFd + Send + Sync>;
 
 /// What is given.
 #[derive(Default)]
-pub struct Gift {
+pub struct HandoverOffer {
     /// Descriptors and what they are for.
-    pub items: Vec<(Item, Held)>,
+    pub items: Vec<(SocketRole, SharedDescriptor)>,
     /// The routes.
-    pub set: Set,
+    pub set: RouteSet,
 }
 
 /// What was taken, sorted.
 #[derive(Debug, Default)]
-pub struct Taken {
+pub struct ReceivedState {
     /// The lock of the folder.
     pub lock: Option<OwnedFd>,
     /// Listeners of hosts: plain, TLS.
     pub hosts: [Option<TcpListener>; 2],
     /// Ports and sessions.
-    pub inherited: Inherited,
+    pub inherited: InheritedSockets,
     /// The routes.
-    pub set: Set,
+    pub set: RouteSet,
 }
 
 /// Gives everything to whoever is on the other end; returns when all has arrived there.
 ///
 /// # Errors
 /// The other side's: then nothing has changed.
-pub fn give(stream: &UnixStream, gift: &Gift) -> io::Result<()> {
+pub fn send_offer(stream: &UnixStream, gift: &HandoverOffer) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(STEP))?;
-    stream.set_write_timeout(Some(STEP))?;
-    frame::send(stream, &Frame::Routes(gift.set.clone()), &[])?;
-    for part in gift.items.chunks(frame::DESCRIPTORS) {
+    stream.set_read_timeout(Some(STEP_TIMEOUT))?;
+    stream.set_write_timeout(Some(STEP_TIMEOUT))?;
+    framing::send(stream, &HandoverMessage::Routes(gift.set.clone()), &[])?;
+    for part in gift.items.chunks(framing::DESCRIPTORS) {
         let items = part.iter().map(|(item, _)| item.clone()).collect();
         let descriptors: Vec<_> = part.iter().map(|(_, descriptor)| descriptor.as_fd()).collect();
-        frame::send(stream, &Frame::Items(items), &descriptors)?;
+        framing::send(stream, &HandoverMessage::Items(items), &descriptors)?;
     }
-    frame::send(stream, &Frame::End, &[])?;
-    match frame::receive(stream)?.0 {
-        Frame::Ready => Ok(()),
+    framing::send(stream, &HandoverMessage::End, &[])?;
+    match framing::receive(stream)?.0 {
+        HandoverMessage::Ready => Ok(()),
         other => Err(io::Error::other(format!("`ready` was expected and not {other:?}"))),
     }
 }
@@ -144,19 +144,19 @@ pub fn give(stream: &UnixStream, gift: &Gift) -> io::Result<()> {
 ///
 /// # Errors
 /// The other side's: then nothing has changed.
-pub fn say_yours(stream: &UnixStream) -> io::Result<()> {
-    frame::send(stream, &Frame::Yours, &[])
+pub fn confirm(stream: &UnixStream) -> io::Result<()> {
+    framing::send(stream, &HandoverMessage::Yours, &[])
 }
 
 /// Asks the process that has the folder for everything.
 ///
 /// # Errors
 /// It does not answer, or not as one that gives.
-pub fn ask(folder: &Path) -> io::Result<UnixStream> {
+pub fn connect(folder: &Path) -> io::Result<UnixStream> {
     use std::io::{Read, Write};
     let mut stream = UnixStream::connect(folder.join("admin.sock"))?;
-    stream.set_read_timeout(Some(STEP))?;
-    stream.set_write_timeout(Some(STEP))?;
+    stream.set_read_timeout(Some(STEP_TIMEOUT))?;
+    stream.set_write_timeout(Some(STEP_TIMEOUT))?;
     stream.write_all(
         b"POST /handover HTTP/1.1\r\nhost: edge\r\nconnection: upgrade\r\nupgrade: hosting-handover\r\n\r\n",
     )?;
@@ -180,15 +180,15 @@ pub fn ask(folder: &Path) -> io::Result<UnixStream> {
 ///
 /// # Errors
 /// The other side's.
-pub fn take(stream: &UnixStream) -> io::Result<Taken> {
-    let mut taken = Taken::default();
+pub fn receive(stream: &UnixStream) -> io::Result<ReceivedState> {
+    let mut taken = ReceivedState::default();
     loop {
-        match frame::receive(stream)? {
-            (Frame::Routes(set), _) => taken.set = set,
-            (Frame::Items(items), descriptors) if items.len() == descriptors.len() => {
-                items.into_iter().zip(descriptors).for_each(|(item, descriptor)| taken.put(item, descriptor));
+        match framing::receive(stream)? {
+            (HandoverMessage::Routes(set), _) => taken.set = set,
+            (HandoverMessage::Items(items), descriptors) if items.len() == descriptors.len() => {
+                items.into_iter().zip(descriptors).for_each(|(item, descriptor)| taken.add(item, descriptor));
             }
-            (Frame::End, _) => return Ok(taken),
+            (HandoverMessage::End, _) => return Ok(taken),
             (other, _) => return Err(io::Error::other(format!("{other:?} is out of place"))),
         }
     }
@@ -198,10 +198,10 @@ pub fn take(stream: &UnixStream) -> io::Result<Taken> {
 ///
 /// # Errors
 /// The other side's, or that it keeps it after all.
-pub fn agree(stream: &UnixStream) -> io::Result<()> {
-    frame::send(stream, &Frame::Ready, &[])?;
-    match frame::receive(stream) {
-        Ok((Frame::Yours, _)) => Ok(()),
+pub fn accept(stream: &UnixStream) -> io::Result<()> {
+    framing::send(stream, &HandoverMessage::Ready, &[])?;
+    match framing::receive(stream) {
+        Ok((HandoverMessage::Yours, _)) => Ok(()),
         Ok((other, _)) => Err(io::Error::other(format!("`yours` was expected and not {other:?}"))),
         // It has died: there is nobody else who could serve.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
@@ -209,16 +209,16 @@ pub fn agree(stream: &UnixStream) -> io::Result<()> {
     }
 }
 
-impl Taken {
-    fn put(&mut self, item: Item, descriptor: OwnedFd) {
+impl ReceivedState {
+    fn add(&mut self, item: SocketRole, descriptor: OwnedFd) {
         match item {
-            Item::Lock => self.lock = Some(descriptor),
-            Item::Http => self.hosts[0] = Some(TcpListener::from(descriptor)),
-            Item::Https => self.hosts[1] = Some(TcpListener::from(descriptor)),
-            Item::Stream { port } => drop(self.inherited.streams.insert(port, TcpListener::from(descriptor))),
-            Item::Datagram { port } => drop(self.inherited.datagrams.insert(port, UdpSocket::from(descriptor))),
-            Item::Session { port, client, local, backend, rank } => {
-                let session = Carried { number: 0, client, local, backend, rank, socket: Arc::new(descriptor) };
+            SocketRole::Lock => self.lock = Some(descriptor),
+            SocketRole::Http => self.hosts[0] = Some(TcpListener::from(descriptor)),
+            SocketRole::Https => self.hosts[1] = Some(TcpListener::from(descriptor)),
+            SocketRole::Stream { port } => drop(self.inherited.streams.insert(port, TcpListener::from(descriptor))),
+            SocketRole::Datagram { port } => drop(self.inherited.datagrams.insert(port, UdpSocket::from(descriptor))),
+            SocketRole::Session { port, client, local, backend, rank } => {
+                let session = MigratedSession { number: 0, client, local, backend, rank, socket: Arc::new(descriptor) };
                 self.inherited.sessions.entry(port).or_default().push(session);
             }
         }
@@ -229,29 +229,29 @@ impl Taken {
 mod tests {
     use super::*;
 
-    fn take_all(stream: &UnixStream) -> io::Result<Taken> {
-        let taken = take(stream)?;
-        agree(stream).map(|()| taken)
+    fn take_all(stream: &UnixStream) -> io::Result<ReceivedState> {
+        let taken = receive(stream)?;
+        accept(stream).map(|()| taken)
     }
 
     #[test]
-    fn what_is_given_arrives_with_what_it_is_for() {
+    fn sockets_arrive_with_their_roles() {
         let (older, newer) = UnixStream::pair().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let mut items: Vec<(Item, Held)> = vec![(Item::Stream { port }, Arc::new(listener))];
+        let mut items: Vec<(SocketRole, SharedDescriptor)> = vec![(SocketRole::Stream { port }, Arc::new(listener))];
         for number in 0..500 {
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             let client = SocketAddr::from(([10, 0, 0, 1], number));
             let backend = socket.local_addr().unwrap();
-            let local = Some(Local { address: [10, 0, 0, 2].into(), interface: 0 });
-            let item = Item::Session { port: 7, client, local, backend, rank: Rank::Answered };
+            let local = Some(LocalAddress { address: [10, 0, 0, 2].into(), interface: 0 });
+            let item = SocketRole::Session { port: 7, client, local, backend, rank: Rank::Answered };
             items.push((item, Arc::new(socket)));
         }
-        let gift = Gift { items, set: Set::default() };
+        let gift = HandoverOffer { items, set: RouteSet::default() };
         let giving = std::thread::spawn(move || {
-            give(&older, &gift).unwrap();
-            frame::send(&older, &Frame::Yours, &[]).unwrap();
+            send_offer(&older, &gift).unwrap();
+            framing::send(&older, &HandoverMessage::Yours, &[]).unwrap();
         });
         let taken = take_all(&newer).unwrap();
         giving.join().unwrap();
@@ -266,27 +266,27 @@ mod tests {
     }
 
     #[test]
-    fn a_session_of_an_older_process_has_no_known_address_of_ours_and_reads_as_before() {
+    fn session_role_without_local_address_is_accepted() {
         let text = r#"{"session":{"port":7,"client":"10.0.0.1:5","backend":"127.0.0.1:6","rank":"spoken"}}"#;
-        let item: Item = serde_json::from_str(text).unwrap();
-        assert!(matches!(item, Item::Session { port: 7, local: None, rank: Rank::Spoken, .. }), "{item:?}");
+        let item: SocketRole = serde_json::from_str(text).unwrap();
+        assert!(matches!(item, SocketRole::Session { port: 7, local: None, rank: Rank::Spoken, .. }), "{item:?}");
         assert_eq!(serde_json::to_string(&item).unwrap(), text);
     }
 
     #[test]
-    fn who_keeps_it_after_all_is_believed() {
+    fn kept_message_cancels_the_handover() {
         let (older, newer) = UnixStream::pair().unwrap();
         let taking = std::thread::spawn(move || take_all(&newer));
-        give(&older, &Gift::default()).unwrap();
-        frame::send(&older, &Frame::Kept, &[]).unwrap();
+        send_offer(&older, &HandoverOffer::default()).unwrap();
+        framing::send(&older, &HandoverMessage::Kept, &[]).unwrap();
         assert!(taking.join().unwrap().is_err());
     }
 
     #[test]
-    fn who_dies_after_giving_has_given() {
+    fn death_after_the_offer_completes_the_handover() {
         let (older, newer) = UnixStream::pair().unwrap();
         let taking = std::thread::spawn(move || take_all(&newer));
-        give(&older, &Gift::default()).unwrap();
+        send_offer(&older, &HandoverOffer::default()).unwrap();
         drop(older);
         assert!(taking.join().unwrap().is_ok());
     }

@@ -2,10 +2,10 @@
 //!
 //! Owns a player's connection. What is done with one request is `exchange`'s.
 
-mod body;
+mod activity;
 mod exchange;
-mod heads;
-mod watched;
+mod headers;
+mod response_body;
 
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpStream};
@@ -19,63 +19,64 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout};
 
-use crate::address::Place;
-use crate::asked::{Asked, Sender};
-use crate::listener::{Serve, prepare};
-use crate::live::Live;
-use crate::metrics::{Kind, Refusal};
-use crate::pool::Own;
-use crate::proxy;
-use crate::worker::{Open, Worker};
-use body::Through;
-use watched::{Tracker, Verdict, Watched};
+use crate::address::BackendAddress;
+use crate::backend_pool::DedicatedConnection;
+use crate::listener::{ConnectionHandler, prepare};
+use crate::live_route::LiveRoute;
+use crate::metrics::{ConnectionKind, ConnectionRefusal};
+use crate::proxy_protocol;
+use crate::request_body::{BackendSender, RequestBody};
+use crate::worker::{OpenConnection, Worker};
+use activity::{ActivityTracker, TrackedStream, Verdict};
+use response_body::BackendConnection;
 
 /// What every HTTP/2 connection begins with.
-const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n";
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
 
 /// How much of a body is read at once.
-const BUFFER: usize = 64 * 1024;
+const READ_BUFFER_BYTES: usize = 64 * 1024;
 
 /// Requests of one HTTP/2 connection at once, and how much of each answer is held for a client that does not read.
-const STREAMS: u32 = 100;
-const STREAM_BUFFER: usize = 16 * 1024;
+const HTTP2_STREAMS_MAX: u32 = 100;
+const HTTP2_SEND_BUFFER_BYTES: usize = 16 * 1024;
 
 /// What is done with connections that speak HTTP.
 #[derive(Debug)]
-pub struct Requests {
+pub struct HttpHandler {
     /// What a connection belongs to: its route, or the listener of all hosts.
-    pub live: Arc<Live>,
+    pub live: Arc<LiveRoute>,
     /// Whether the host says whose a request is.
     pub by_host: bool,
 }
 
 /// One connection of a player.
 #[derive(Debug)]
-struct Front {
+struct PlayerConnection {
     worker: Arc<Worker>,
     /// Whose all requests are, unless the host says it.
-    route: Option<Arc<Live>>,
+    route: Option<Arc<LiveRoute>>,
     is_tls: bool,
     peer: SocketAddr,
     local: SocketAddr,
     /// Whether the peer is a proxy whose word counts.
     is_proxied: bool,
-    told: heads::Told,
-    tracker: Arc<Tracker>,
+    forwarded: headers::ForwardedHeaders,
+    tracker: Arc<ActivityTracker>,
     /// A connection to a back end that was told who the player is.
-    own: Own<Asked>,
-    _open: Open,
+    own: DedicatedConnection<RequestBody>,
+    _open: OpenConnection,
 }
 
-impl Serve for Requests {
+impl ConnectionHandler for HttpHandler {
     fn serve(&self, client: TcpStream, peer: SocketAddr, worker: &Arc<Worker>) {
-        let kind = if self.live.is_tls { Kind::Https } else { Kind::Http };
+        let kind = if self.live.is_tls { ConnectionKind::Https } else { ConnectionKind::Http };
         let of_route = (!self.by_host).then_some(&self.live.connections);
         match worker.shared.limits.admit(worker.shared.client(peer), of_route) {
             Ok(permit) => {
-                let open = Open::new(worker, kind, Some(permit));
+                let open = OpenConnection::new(worker, kind, Some(permit));
                 let route = (!self.by_host).then(|| self.live.clone());
-                let arrived = Arrived { worker: worker.clone(), route, is_tls: self.live.is_tls, peer, open };
+                let arrived =
+                    AcceptedConnection { worker: worker.clone(), route, is_tls: self.live.is_tls, peer, open };
                 let of_worker = worker.clone();
                 self.live.spawn(&worker.handle, async move {
                     if let Err(refusal) = arrived.serve(client).await {
@@ -89,45 +90,48 @@ impl Serve for Requests {
 }
 
 /// A connection of which nothing was read yet.
-struct Arrived {
+struct AcceptedConnection {
     worker: Arc<Worker>,
-    route: Option<Arc<Live>>,
+    route: Option<Arc<LiveRoute>>,
     is_tls: bool,
     peer: SocketAddr,
-    open: Open,
+    open: OpenConnection,
 }
 
-impl Arrived {
-    async fn serve(mut self, client: TcpStream) -> Result<(), Refusal> {
+impl AcceptedConnection {
+    async fn serve(mut self, client: TcpStream) -> Result<(), ConnectionRefusal> {
         let worker = self.worker.clone();
         let timeouts = worker.shared.timeouts();
         let Ok(client) = prepare(client) else { return Ok(()) };
         let Ok(mut local) = client.local_addr() else { return Ok(()) };
         if worker.shared.is_trusted(self.peer) {
-            let told = timeout(timeouts.head, proxy::read(&client)).await.map_err(|_| Refusal::Proxy)?;
-            if let Some((client, server)) = told.map_err(|_| Refusal::Proxy)? {
+            let forwarded =
+                timeout(timeouts.head, proxy_protocol::read(&client)).await.map_err(|_| ConnectionRefusal::Proxy)?;
+            if let Some((client, server)) = forwarded.map_err(|_| ConnectionRefusal::Proxy)? {
                 (self.peer, local) = (client, server);
             }
         }
         // Whoever was named by such a header speaks for others only if it is a proxy of ours itself.
         let is_proxied = worker.shared.is_trusted(self.peer);
         if !self.is_tls {
-            let mut begin = [0; HTTP2.len()];
+            let mut begin = [0; HTTP2_PREFACE.len()];
             let Ok(Ok(_)) = timeout(timeouts.head, client.peek(&mut begin)).await else { return Ok(()) };
             let front = self.into_front(local, is_proxied);
-            front.run(client, begin == HTTP2).await;
+            front.run(client, begin == HTTP2_PREFACE).await;
             return Ok(());
         }
         let accepting = worker.shared.certificates.http().accept(client);
-        let Ok(Ok(client)) = timeout(timeouts.handshake, accepting).await else { return Err(Refusal::Handshake) };
+        let Ok(Ok(client)) = timeout(timeouts.handshake, accepting).await else {
+            return Err(ConnectionRefusal::Handshake);
+        };
         let is_http2 = client.get_ref().1.alpn_protocol() == Some(b"h2");
         self.into_front(local, is_proxied).run(client, is_http2).await;
         Ok(())
     }
 
-    fn into_front(self, local: SocketAddr, is_proxied: bool) -> Arc<Front> {
-        Arc::new(Front {
-            told: heads::Told::new(self.peer, local, self.is_tls),
+    fn into_front(self, local: SocketAddr, is_proxied: bool) -> Arc<PlayerConnection> {
+        Arc::new(PlayerConnection {
+            forwarded: headers::ForwardedHeaders::new(self.peer, local, self.is_tls),
             worker: self.worker,
             route: self.route,
             is_tls: self.is_tls,
@@ -135,22 +139,22 @@ impl Arrived {
             local,
             is_proxied,
             tracker: Arc::default(),
-            own: Own::default(),
+            own: DedicatedConnection::default(),
             _open: self.open,
         })
     }
 }
 
-impl Front {
+impl PlayerConnection {
     /// A connection that waits for a request to this back end.
-    fn take(&self, live: &Live, backend: &Place) -> Option<Sender> {
+    fn take(&self, live: &LiveRoute, backend: &BackendAddress) -> Option<BackendSender> {
         // Also where the request goes to a shared one: only one of both is counted.
         let own = self.own.take(live.number, backend);
-        if live.says_client { own } else { self.worker.pool.take(live.number, backend) }
+        if live.sends_proxy_header { own } else { self.worker.pool.take(live.number, backend) }
     }
 
     /// Keeps a connection whose request has been answered.
-    fn keep(&self, Through { is_own, route, backend, sender, .. }: Through) {
+    fn keep(&self, BackendConnection { is_own, route, backend, sender, .. }: BackendConnection) {
         if !is_own {
             self.worker.pool.put(route, backend, sender);
         } else if self.tracker.is_alone() {
@@ -163,7 +167,7 @@ impl Front {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let io = TokioIo::new(Watched::new(client, self.tracker.clone(), !is_http2));
+        let io = TokioIo::new(TrackedStream::new(client, self.tracker.clone(), !is_http2));
         let head_bytes = self.worker.shared.config.limits.head_bytes;
         let front = self.clone();
         let service = service_fn(move |request: Request<Incoming>| {
@@ -173,29 +177,29 @@ impl Front {
         if is_http2 {
             let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
             builder
-                .max_concurrent_streams(STREAMS)
+                .max_concurrent_streams(HTTP2_STREAMS_MAX)
                 .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX))
-                .max_send_buf_size(STREAM_BUFFER);
+                .max_send_buf_size(HTTP2_SEND_BUFFER_BYTES);
             let connection = builder.serve_connection(io, service);
             tokio::pin!(connection);
-            until_cut(connection, &self, |connection| connection.graceful_shutdown()).await;
+            serve_until_cut(connection, &self, |connection| connection.graceful_shutdown()).await;
         } else {
             let mut builder = hyper::server::conn::http1::Builder::new();
             // A player who ends its half has left, as other proxies see it, too (`half_close` stays off): that is the
             // only sign of leaving while an answer is awaited, and with the connection ends what was asked of the back
             // end. Whoever ends its half after a request and listens on (`nc -N`) hears nothing more.
-            builder.max_header_size(head_bytes).max_buf_size(head_bytes.max(BUFFER)).half_close(false);
+            builder.max_header_size(head_bytes).max_buf_size(head_bytes.max(READ_BUFFER_BYTES)).half_close(false);
             let connection = builder.serve_connection(io, service).with_upgrades();
             tokio::pin!(connection);
-            until_cut(connection, &self, |connection| connection.graceful_shutdown()).await;
+            serve_until_cut(connection, &self, |connection| connection.graceful_shutdown()).await;
         }
     }
 }
 
 /// Runs a connection until it ends by itself or its time is up.
-async fn until_cut<C: Future>(
+async fn serve_until_cut<C: Future>(
     mut connection: std::pin::Pin<&mut C>,
-    front: &Front,
+    front: &PlayerConnection,
     end_gently: impl Fn(std::pin::Pin<&mut C>),
 ) {
     let shared = &front.worker.shared;

@@ -10,9 +10,9 @@ use socket2::{Domain, Protocol as Transport, SockAddr, SockRef, Socket, TcpKeepa
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
-use crate::datagram;
-use crate::live::Live;
-use crate::metrics::Refusal;
+use crate::live_route::LiveRoute;
+use crate::metrics::ConnectionRefusal;
+use crate::udp;
 use crate::worker::{Worker, Workers};
 
 /// How long nothing is accepted when descriptors ran out, or all connections are there.
@@ -22,8 +22,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// 768 bytes: 4 MiB are 10,900 of them, which is 110 ms of 100,000 a second. A thread that shares its core with game
 /// servers may have to wait for so long now and then. Nothing is taken that does not wait, and all ports together have
 /// what the system gives UDP (`net.ipv4.udp_mem`).
-const DATAGRAMS_IN: usize = 4 * 1024 * 1024;
-const DATAGRAMS_OUT: usize = 1024 * 1024;
+const RECEIVE_BUFFER_BYTES: usize = 4 * 1024 * 1024;
+const SEND_BUFFER_BYTES: usize = 1024 * 1024;
 
 /// Binds a listener. A port that another program listens on is refused: the address may be used again only while old
 /// connections of it linger.
@@ -33,7 +33,7 @@ const DATAGRAMS_OUT: usize = 1024 * 1024;
 pub fn bind_stream(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Transport::TCP))?;
     socket.set_reuse_address(true)?;
-    take_both_families(&socket, address)?;
+    allow_both_families(&socket, address)?;
     socket.bind(&SockAddr::from(address))?;
     socket.listen(4_096)?;
     socket.set_nonblocking(true)?;
@@ -46,10 +46,10 @@ pub fn bind_stream(address: SocketAddr) -> io::Result<TcpListener> {
 /// The system's; `AddrInUse` when another program has the port.
 pub fn bind_datagram(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Transport::UDP))?;
-    take_both_families(&socket, address)?;
-    make_room(&socket);
-    if datagram::is_everywhere(address.ip()) {
-        datagram::ask(&socket);
+    allow_both_families(&socket, address)?;
+    set_buffer_sizes(&socket);
+    if udp::is_wildcard(address.ip()) {
+        udp::request_destination_address(&socket);
     }
     socket.bind(&SockAddr::from(address))?;
     socket.set_nonblocking(true)?;
@@ -58,47 +58,47 @@ pub fn bind_datagram(address: SocketAddr) -> io::Result<UdpSocket> {
 
 /// What arrives while its thread waits for a turn has to wait, too. Only the privileged may have more than the system's
 /// bound; less is no fault.
-fn make_room(socket: &Socket) {
-    if !force_room(socket, libc::SO_RCVBUFFORCE, DATAGRAMS_IN) {
-        let _ = socket.set_recv_buffer_size(DATAGRAMS_IN);
+fn set_buffer_sizes(socket: &Socket) {
+    if !force_buffer_size(socket, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES) {
+        let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES);
     }
-    if !force_room(socket, libc::SO_SNDBUFFORCE, DATAGRAMS_OUT) {
-        let _ = socket.set_send_buffer_size(DATAGRAMS_OUT);
+    if !force_buffer_size(socket, libc::SO_SNDBUFFORCE, SEND_BUFFER_BYTES) {
+        let _ = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
     }
 }
 
-fn force_room(socket: &Socket, option: libc::c_int, size: usize) -> bool {
+fn force_buffer_size(socket: &Socket, option: libc::c_int, size: usize) -> bool {
     let size = size as libc::c_int;
     let length = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: the option is an int, which lives through the call; the descriptor is open.
     unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const size).cast(), length) == 0 }
 }
 
-fn take_both_families(socket: &Socket, address: SocketAddr) -> io::Result<()> {
+fn allow_both_families(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     if address.is_ipv6() { socket.set_only_v6(false) } else { Ok(()) }
 }
 
 /// A listener whose connections are taken until it is dropped.
 #[derive(Debug)]
-pub struct Door {
+pub struct Listener {
     socket: Arc<TcpListener>,
     _open: oneshot::Sender<()>,
 }
 
 /// What is done with a connection that was taken: runs on the worker that is given.
-pub trait Serve: Send + Sync + 'static {
+pub trait ConnectionHandler: Send + Sync + 'static {
     /// Takes over a connection.
     fn serve(&self, client: TcpStream, peer: SocketAddr, worker: &Arc<Worker>);
 }
 
-impl Door {
+impl Listener {
     /// Takes connections of a socket on behalf of a route; ends with it.
     #[must_use]
-    pub fn open(socket: TcpListener, live: &Arc<Live>, workers: &Workers, serve: impl Serve) -> Self {
+    pub fn open(socket: TcpListener, live: &Arc<LiveRoute>, workers: &Workers, serve: impl ConnectionHandler) -> Self {
         let (open, closed) = oneshot::channel();
         let socket = Arc::new(socket);
         let port = socket.local_addr().map_or(0, |address| address.port());
-        let own = workers.of_port(port).clone();
+        let own = workers.for_port(port).clone();
         let (on, workers, taken) = (own.handle.clone(), workers.clone(), socket.clone());
         live.spawn(&on, async move {
             tokio::select! {
@@ -122,7 +122,12 @@ impl Door {
     }
 }
 
-async fn take_connections(socket: Arc<TcpListener>, own: &Arc<Worker>, workers: &Workers, serve: impl Serve) {
+async fn take_connections(
+    socket: Arc<TcpListener>,
+    own: &Arc<Worker>,
+    workers: &Workers,
+    serve: impl ConnectionHandler,
+) {
     let socket = loop {
         // SAFETY: the descriptor is the listener's own, and stays open as long as the listener that is held here.
         match unsafe { AsyncFd::register(socket.clone()) } {
@@ -132,15 +137,15 @@ async fn take_connections(socket: Arc<TcpListener>, own: &Arc<Worker>, workers: 
     };
     loop {
         if own.shared.limits.is_full() {
-            own.counters.refused.of(Refusal::All).one();
+            own.counters.refused.of(ConnectionRefusal::All).one();
             while own.shared.limits.is_full() {
                 tokio::time::sleep(PAUSE).await;
             }
         }
         let Ok(mut ready) = socket.readable().await else { return };
         match ready.try_io(|socket| socket.get_ref().accept()) {
-            Ok(Ok((client, peer))) => serve.serve(client, peer, workers.idlest(own)),
-            Ok(Err(error)) if is_of_the_client(&error) => {}
+            Ok(Ok((client, peer))) => serve.serve(client, peer, workers.least_loaded(own)),
+            Ok(Err(error)) if is_client_error(&error) => {}
             Ok(Err(_)) => {
                 // Out of descriptors or memory. Whoever waits keeps waiting in the socket's queue.
                 own.counters.accept_pauses.one();
@@ -151,7 +156,7 @@ async fn take_connections(socket: Arc<TcpListener>, own: &Arc<Worker>, workers: 
     }
 }
 
-fn is_of_the_client(error: &io::Error) -> bool {
+fn is_client_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
 }
@@ -173,11 +178,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_udp_port_has_as_much_room_as_the_system_gives_it() {
+    fn udp_socket_buffers_are_enlarged() {
         let port = bind_datagram(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         let bound: usize = std::fs::read_to_string("/proc/sys/net/core/rmem_max").unwrap().trim().parse().unwrap();
         let room = SockRef::from(&port).recv_buffer_size().unwrap();
         // What the system tells is twice what it was asked for.
-        assert!(room >= 2 * DATAGRAMS_IN.min(bound), "{room} bytes");
+        assert!(room >= 2 * RECEIVE_BUFFER_BYTES.min(bound), "{room} bytes");
     }
 }

@@ -12,10 +12,12 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match *arguments {
-        ["ca", folder, ref names @ ..] if !names.is_empty() => hosting_edge_guard::authority::make(folder, names),
-        [config, "--check"] => hosting_edge_guard::run::check(Path::new(config)),
-        [config, "--replace"] => hosting_edge_guard::run::run(Path::new(config), true),
-        [config] if !config.starts_with('-') => hosting_edge_guard::run::run(Path::new(config), false),
+        ["ca", folder, ref names @ ..] if !names.is_empty() => {
+            hosting_edge_guard::certificate_authority::make(folder, names)
+        }
+        [config, "--check"] => hosting_edge_guard::entrypoint::check(Path::new(config)),
+        [config, "--replace"] => hosting_edge_guard::entrypoint::run(Path::new(config), true),
+        [config] if !config.starts_with('-') => hosting_edge_guard::entrypoint::run(Path::new(config), false),
         _ => {
             eprintln!("{USAGE}");
             ExitCode::from(64)

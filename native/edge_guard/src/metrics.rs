@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A closed set of label values.
-pub trait Labels: Copy + 'static {
+pub trait LabelSet: Copy + 'static {
     /// Their texts, in the order of their numbers.
     const TEXTS: &'static [&'static str];
 
@@ -20,7 +20,7 @@ macro_rules! labels {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum $name { $($(#[$each])* $variant,)* }
 
-        impl Labels for $name {
+        impl LabelSet for $name {
             const TEXTS: &'static [&'static str] = &[$($text,)*];
 
             fn number(self) -> usize {
@@ -32,7 +32,7 @@ macro_rules! labels {
 
 labels! {
     /// What a connection speaks.
-    Kind {
+    ConnectionKind {
         /// Bytes.
         Tcp = "tcp",
         /// Bytes over TLS.
@@ -47,7 +47,7 @@ labels! {
 }
 labels! {
     /// Which way bytes go.
-    Way {
+    Direction {
         /// From players.
         In = "in",
         /// To players.
@@ -56,7 +56,7 @@ labels! {
 }
 labels! {
     /// Why a connection was closed before anything was done for it.
-    Refusal {
+    ConnectionRefusal {
         /// `limits.connections`.
         All = "connections",
         /// `limits.connections_per_route`.
@@ -75,7 +75,7 @@ labels! {
 }
 labels! {
     /// How an HTTP request ended.
-    Class {
+    StatusClass {
         /// Below 200: upgraded.
         Upgraded = "1xx",
         /// It went well.
@@ -90,7 +90,7 @@ labels! {
 }
 labels! {
     /// Why we answered an HTTP request ourselves.
-    Problem {
+    RequestProblem {
         /// Nobody has this host.
         Host = "host_unknown",
         /// The process is not there yet.
@@ -109,7 +109,7 @@ labels! {
 }
 labels! {
     /// Why a datagram was thrown away.
-    Drop {
+    DatagramDrop {
         /// The process is not there yet.
         NoBackend = "no_backend",
         /// No place for a session.
@@ -130,7 +130,7 @@ labels! {
 }
 labels! {
     /// Why a UDP session ended.
-    End {
+    SessionEnd {
         /// It carried nothing for its time.
         Idle = "idle",
         /// Its place was needed.
@@ -143,7 +143,7 @@ labels! {
 }
 labels! {
     /// What the control thread failed at.
-    Failure {
+    ControlFailure {
         /// Asking the data plane.
         Follow = "follow",
         /// Keeping the set on disk.
@@ -159,9 +159,9 @@ labels! {
 
 /// A number that one thread changes and any may read.
 #[derive(Debug, Default)]
-pub struct Count(AtomicU64);
+pub struct Counter(AtomicU64);
 
-impl Count {
+impl Counter {
     /// One more.
     pub fn one(&self) {
         self.add(1);
@@ -185,11 +185,11 @@ impl Count {
 
 /// Counts by one label; as many as the largest set has.
 #[derive(Debug, Default)]
-pub struct By([Count; 8]);
+pub struct LabelledCounters([Counter; 8]);
 
-impl By {
+impl LabelledCounters {
     /// The count of one label.
-    pub fn of(&self, label: impl Labels) -> &Count {
+    pub fn of(&self, label: impl LabelSet) -> &Counter {
         &self.0[label.number()]
     }
 }
@@ -197,28 +197,28 @@ impl By {
 /// What one thread counts.
 #[derive(Debug, Default)]
 #[allow(missing_docs, reason = "each is described where it is written out")]
-pub struct Counters {
-    pub open: By,
-    pub opened: By,
-    pub refused: By,
-    pub stream_bytes: By,
-    pub requests: By,
-    pub problems: By,
-    pub accept_pauses: Count,
-    pub datagrams: By,
-    pub datagram_bytes: By,
-    pub dropped: By,
-    pub sessions: Count,
-    pub sessions_begun: Count,
-    pub sessions_ended: By,
-    pub failures: By,
+pub struct ThreadCounters {
+    pub open: LabelledCounters,
+    pub opened: LabelledCounters,
+    pub refused: LabelledCounters,
+    pub stream_bytes: LabelledCounters,
+    pub requests: LabelledCounters,
+    pub problems: LabelledCounters,
+    pub accept_pauses: Counter,
+    pub datagrams: LabelledCounters,
+    pub datagram_bytes: LabelledCounters,
+    pub dropped: LabelledCounters,
+    pub sessions: Counter,
+    pub sessions_begun: Counter,
+    pub sessions_ended: LabelledCounters,
+    pub failures: LabelledCounters,
 }
 
 /// The text of a scrape.
 #[derive(Debug, Default)]
-pub struct Page(String);
+pub struct MetricsPage(String);
 
-impl Page {
+impl MetricsPage {
     /// One number.
     pub fn value(&mut self, name: &str, kind: &str, about: &str, value: impl std::fmt::Display) {
         self.head(name, kind, about);
@@ -234,10 +234,10 @@ impl Page {
     }
 
     /// What all threads have counted.
-    pub fn counters(&mut self, all: &[&Counters]) {
+    pub fn counters(&mut self, all: &[&ThreadCounters]) {
         self.streams(all);
         self.datagrams(all);
-        self.by::<Failure>("failures_total", "What failed and is tried again", "of", all, |c| &c.failures);
+        self.by::<ControlFailure>("failures_total", "What failed and is tried again", "of", all, |c| &c.failures);
     }
 
     /// The text.
@@ -246,26 +246,39 @@ impl Page {
         self.0
     }
 
-    fn streams(&mut self, all: &[&Counters]) {
-        self.by::<Kind>("connections", "Connections of clients that are open", "kind", all, |c| &c.open);
-        self.by::<Kind>("connections_total", "Connections of clients", "kind", all, |c| &c.opened);
-        self.by::<Refusal>("connections_refused_total", "Connections closed at once", "reason", all, |c| &c.refused);
-        self.by::<Way>("stream_bytes_total", "Bytes of TCP and WebSocket", "way", all, |c| &c.stream_bytes);
-        self.by::<Class>("http_requests_total", "HTTP requests by status", "status", all, |c| &c.requests);
-        self.by::<Problem>("http_problems_total", "Requests we answered ourselves", "reason", all, |c| &c.problems);
+    fn streams(&mut self, all: &[&ThreadCounters]) {
+        self.by::<ConnectionKind>("connections", "Connections of clients that are open", "kind", all, |c| &c.open);
+        self.by::<ConnectionKind>("connections_total", "Connections of clients", "kind", all, |c| &c.opened);
+        self.by::<ConnectionRefusal>("connections_refused_total", "Connections closed at once", "reason", all, |c| {
+            &c.refused
+        });
+        self.by::<Direction>("stream_bytes_total", "Bytes of TCP and WebSocket", "way", all, |c| &c.stream_bytes);
+        self.by::<StatusClass>("http_requests_total", "HTTP requests by status", "status", all, |c| &c.requests);
+        self.by::<RequestProblem>("http_problems_total", "Requests we answered ourselves", "reason", all, |c| {
+            &c.problems
+        });
         self.sum("accept_pauses_total", "counter", "Times that descriptors ran out", all, |c| &c.accept_pauses);
     }
 
-    fn datagrams(&mut self, all: &[&Counters]) {
-        self.by::<Way>("datagrams_total", "Datagrams passed on", "way", all, |c| &c.datagrams);
-        self.by::<Way>("datagram_bytes_total", "Their bytes", "way", all, |c| &c.datagram_bytes);
-        self.by::<Drop>("datagrams_dropped_total", "Datagrams thrown away", "reason", all, |c| &c.dropped);
+    fn datagrams(&mut self, all: &[&ThreadCounters]) {
+        self.by::<Direction>("datagrams_total", "Datagrams passed on", "way", all, |c| &c.datagrams);
+        self.by::<Direction>("datagram_bytes_total", "Their bytes", "way", all, |c| &c.datagram_bytes);
+        self.by::<DatagramDrop>("datagrams_dropped_total", "Datagrams thrown away", "reason", all, |c| &c.dropped);
         self.sum("datagram_sessions", "gauge", "UDP sessions", all, |c| &c.sessions);
         self.sum("datagram_sessions_total", "counter", "UDP sessions begun", all, |c| &c.sessions_begun);
-        self.by::<End>("datagram_sessions_ended_total", "UDP sessions ended", "reason", all, |c| &c.sessions_ended);
+        self.by::<SessionEnd>("datagram_sessions_ended_total", "UDP sessions ended", "reason", all, |c| {
+            &c.sessions_ended
+        });
     }
 
-    fn by<L: Labels>(&mut self, name: &str, about: &str, label: &str, all: &[&Counters], pick: fn(&Counters) -> &By) {
+    fn by<L: LabelSet>(
+        &mut self,
+        name: &str,
+        about: &str,
+        label: &str,
+        all: &[&ThreadCounters],
+        pick: fn(&ThreadCounters) -> &LabelledCounters,
+    ) {
         let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
         let values: Vec<(&str, u64)> = (L::TEXTS.iter().enumerate())
             .map(|(number, text)| (*text, all.iter().map(|each| pick(each).0[number].now()).fold(0, u64::wrapping_add)))
@@ -273,7 +286,14 @@ impl Page {
         self.values(&format!("hosting_edge_{name}"), kind, about, label, &values);
     }
 
-    fn sum(&mut self, name: &str, kind: &str, about: &str, all: &[&Counters], pick: fn(&Counters) -> &Count) {
+    fn sum(
+        &mut self,
+        name: &str,
+        kind: &str,
+        about: &str,
+        all: &[&ThreadCounters],
+        pick: fn(&ThreadCounters) -> &Counter,
+    ) {
         let sum = all.iter().map(|each| pick(each).now()).fold(0, u64::wrapping_add);
         self.value(&format!("hosting_edge_{name}"), kind, about, sum);
     }
@@ -288,12 +308,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scrape_adds_up_what_threads_counted_apart() {
-        let (here, there) = (Counters::default(), Counters::default());
-        here.open.of(Kind::Http).add(3);
+    fn scrape_sums_the_counters_of_all_threads() {
+        let (here, there) = (ThreadCounters::default(), ThreadCounters::default());
+        here.open.of(ConnectionKind::Http).add(3);
         // Opened here and closed there: only the sum means something.
-        there.open.of(Kind::Http).less();
-        let mut page = Page::default();
+        there.open.of(ConnectionKind::Http).less();
+        let mut page = MetricsPage::default();
         page.counters(&[&here, &there]);
         let text = page.into_text();
         assert!(text.contains("hosting_edge_connections{kind=\"http\"} 2\n"), "{text}");
@@ -301,11 +321,17 @@ mod tests {
     }
 
     #[test]
-    fn every_set_of_labels_has_room() {
-        for texts in
-            [Kind::TEXTS, Refusal::TEXTS, Class::TEXTS, Problem::TEXTS, Drop::TEXTS, End::TEXTS, Failure::TEXTS]
-        {
-            assert!(texts.len() <= By::default().0.len());
+    fn label_sets_fit_the_counter_array() {
+        for texts in [
+            ConnectionKind::TEXTS,
+            ConnectionRefusal::TEXTS,
+            StatusClass::TEXTS,
+            RequestProblem::TEXTS,
+            DatagramDrop::TEXTS,
+            SessionEnd::TEXTS,
+            ControlFailure::TEXTS,
+        ] {
+            assert!(texts.len() <= LabelledCounters::default().0.len());
         }
     }
 }

@@ -8,12 +8,12 @@ use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::handover::{Frame, read_frame, write_frame};
+use crate::handover::{HandoverMessage, read_frame, write_frame};
 
 /// What can be asked of it.
 #[derive(Debug)]
 pub struct Predecessor {
-    say: mpsc::UnboundedSender<Frame>,
+    say: mpsc::UnboundedSender<HandoverMessage>,
     state: Arc<Mutex<State>>,
 }
 
@@ -38,7 +38,7 @@ impl Predecessor {
         let heard = state.clone();
         tokio::spawn(async move {
             while let Ok(frame) = read_frame(&mut from).await {
-                if let Frame::Gone(owner) = frame {
+                if let HandoverMessage::Gone(owner) = frame {
                     heard.lock().unwrap_or_else(PoisonError::into_inner).waiting.remove(&owner);
                 }
             }
@@ -67,18 +67,18 @@ impl Predecessor {
             state.waiting.entry(owner.to_owned()).or_default().push(waits);
             gone
         };
-        let _ = self.say.send(Frame::Remove(owner.to_owned()));
+        let _ = self.say.send(HandoverMessage::Remove(owner.to_owned()));
         // The word is the end of the channel, however it comes.
         let _ = gone.await;
     }
 
     /// Ends the process.
     pub fn stop(&self) {
-        let _ = self.say.send(Frame::Stop);
+        let _ = self.say.send(HandoverMessage::Stop);
     }
 }
 
-async fn write_all(mut to: OwnedWriteHalf, mut said: mpsc::UnboundedReceiver<Frame>) {
+async fn write_all(mut to: OwnedWriteHalf, mut said: mpsc::UnboundedReceiver<HandoverMessage>) {
     while let Some(frame) = said.recv().await {
         if write_frame(&mut to, &frame).await.is_err() {
             return;

@@ -4,7 +4,7 @@
 //! not take at once is kept. Half closes are passed on. Two plain sockets with much to say change to splice(2).
 
 mod pipe;
-mod spliced;
+mod splice;
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -16,8 +16,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::metrics::{Counters, Way};
-use spliced::SplicedFlow;
+use crate::metrics::{Direction, ThreadCounters};
+use splice::SpliceFlow;
 
 /// How much one read takes at most.
 const SCRATCH: usize = 65_536;
@@ -37,17 +37,17 @@ pub async fn sockets(
     client: &mut TcpStream,
     backend: &mut TcpStream,
     idle: Duration,
-    counters: &Counters,
+    counters: &ThreadCounters,
 ) -> io::Result<()> {
-    let (mut there, mut back) = (SplicedFlow::default(), SplicedFlow::default());
+    let (mut there, mut back) = (SpliceFlow::default(), SpliceFlow::default());
     let mut is_over = (false, false);
     until_idle(idle, |cx| {
-        let before = there.carried() + back.carried();
-        let (in_before, out_before) = (there.carried(), back.carried());
+        let before = there.migrated_sessions() + back.migrated_sessions();
+        let (in_before, out_before) = (there.migrated_sessions(), back.migrated_sessions());
         is_over.0 = is_over.0 || there.poll(cx, client, backend)?.is_ready();
         is_over.1 = is_over.1 || back.poll(cx, backend, client)?.is_ready();
-        count(counters, there.carried() - in_before, back.carried() - out_before);
-        let has_moved = there.carried() + back.carried() != before;
+        count(counters, there.migrated_sessions() - in_before, back.migrated_sessions() - out_before);
+        let has_moved = there.migrated_sessions() + back.migrated_sessions() != before;
         Ok(Turn { has_moved, is_over: is_over.0 && is_over.1 })
     })
     .await
@@ -57,29 +57,29 @@ pub async fn sockets(
 ///
 /// # Errors
 /// Either side's, or that nothing was carried for `idle`.
-pub async fn streams<A, B>(client: &mut A, backend: &mut B, idle: Duration, counters: &Counters) -> io::Result<()>
+pub async fn streams<A, B>(client: &mut A, backend: &mut B, idle: Duration, counters: &ThreadCounters) -> io::Result<()>
 where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
     let (mut there, mut back) = (Flow::default(), Flow::default());
     until_idle(idle, |cx| {
-        let (in_before, out_before) = (there.carried, back.carried);
+        let (in_before, out_before) = (there.migrated_sessions, back.migrated_sessions);
         let _ = there.poll(cx, client, backend)?;
         let _ = back.poll(cx, backend, client)?;
-        count(counters, there.carried - in_before, back.carried - out_before);
-        let has_moved = (there.carried, back.carried) != (in_before, out_before);
+        count(counters, there.migrated_sessions - in_before, back.migrated_sessions - out_before);
+        let has_moved = (there.migrated_sessions, back.migrated_sessions) != (in_before, out_before);
         Ok(Turn { has_moved, is_over: there.is_over() && back.is_over() })
     })
     .await
 }
 
-fn count(counters: &Counters, more_in: u64, more_out: u64) {
+fn count(counters: &ThreadCounters, more_in: u64, more_out: u64) {
     if more_in > 0 {
-        counters.stream_bytes.of(Way::In).add(more_in);
+        counters.stream_bytes.of(Direction::In).add(more_in);
     }
     if more_out > 0 {
-        counters.stream_bytes.of(Way::Out).add(more_out);
+        counters.stream_bytes.of(Direction::Out).add(more_out);
     }
 }
 
@@ -125,7 +125,7 @@ struct Flow {
     sent: usize,
     stage: Stage,
     is_unflushed: bool,
-    carried: u64,
+    migrated_sessions: u64,
 }
 
 impl Flow {
@@ -171,14 +171,14 @@ impl Flow {
         match self.stage {
             Stage::Closed => Poll::Ready(Ok(())),
             Stage::Closing => {
-                ready!(Pin::new(to).poll_shutdown(cx)).or_else(no_longer_there)?;
+                ready!(Pin::new(to).poll_shutdown(cx)).or_else(ignore_not_connected)?;
                 self.is_unflushed = false;
                 self.stage = Stage::Closed;
                 Poll::Ready(Ok(()))
             }
             Stage::Open => BUFFER.with_borrow_mut(|buffer| {
                 let mut buffer = ReadBuf::new(buffer);
-                ready!(Pin::new(from).poll_read(cx, &mut buffer)).or_else(ended_without_a_word)?;
+                ready!(Pin::new(from).poll_read(cx, &mut buffer)).or_else(accept_missing_close_notify)?;
                 if buffer.filled().is_empty() {
                     self.stage = Stage::Closing;
                     return Poll::Ready(Ok(()));
@@ -201,18 +201,18 @@ impl Flow {
             return Err(io::ErrorKind::WriteZero.into());
         }
         self.is_unflushed = true;
-        self.carried += sent as u64;
+        self.migrated_sessions += sent as u64;
         Ok(())
     }
 }
 
 /// Many who speak TLS hang up without saying so. What they said before has to arrive, which it may not after a reset.
-fn ended_without_a_word(error: io::Error) -> io::Result<()> {
+fn accept_missing_close_notify(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::UnexpectedEof { Ok(()) } else { Err(error) }
 }
 
 /// Closing what the other side has closed already is no fault.
-fn no_longer_there(error: io::Error) -> io::Result<()> {
+fn ignore_not_connected(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotConnected { Ok(()) } else { Err(error) }
 }
 

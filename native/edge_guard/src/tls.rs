@@ -13,11 +13,11 @@ use rustls::sign::CertifiedKey;
 use tokio_rustls::TlsAcceptor;
 
 use crate::config::{Certificate, Config};
-use crate::hosts::find_name;
+use crate::host_table::find_name;
 
 /// All certificates, and what ends TLS with them.
 pub struct Certificates {
-    by_name: Arc<ByName>,
+    by_name: Arc<CertificateResolver>,
     http: TlsAcceptor,
     bytes: TlsAcceptor,
 }
@@ -35,8 +35,8 @@ impl Certificates {
     /// Every file that cannot be read, and why.
     pub fn read(config: &Config) -> Result<Self, Vec<String>> {
         let provider = Arc::new(ring::default_provider());
-        let names = Names::read(config, &provider)?;
-        let by_name = Arc::new(ByName { names: RwLock::new(names), provider });
+        let names = CertificateNames::read(config, &provider)?;
+        let by_name = Arc::new(CertificateResolver { names: RwLock::new(names), provider });
         let http = by_name.acceptor(&[b"h2", b"http/1.1"])?;
         let bytes = by_name.acceptor(&[])?;
         Ok(Self { by_name, http, bytes })
@@ -46,8 +46,8 @@ impl Certificates {
     ///
     /// # Errors
     /// Every file that cannot be read, and why.
-    pub fn read_again(&self, config: &Config) -> Result<(), Vec<String>> {
-        let names = Names::read(config, &self.by_name.provider)?;
+    pub fn reload(&self, config: &Config) -> Result<(), Vec<String>> {
+        let names = CertificateNames::read(config, &self.by_name.provider)?;
         *self.by_name.names.write().unwrap_or_else(PoisonError::into_inner) = names;
         Ok(())
     }
@@ -72,12 +72,12 @@ impl Certificates {
 }
 
 #[derive(Debug)]
-struct ByName {
-    names: RwLock<Names>,
+struct CertificateResolver {
+    names: RwLock<CertificateNames>,
     provider: Arc<CryptoProvider>,
 }
 
-impl ByName {
+impl CertificateResolver {
     fn acceptor(self: &Arc<Self>, protocols: &[&[u8]]) -> Result<TlsAcceptor, Vec<String>> {
         let problem = |error: rustls::Error| vec![format!("certificates: {error}")];
         let mut config = ServerConfig::builder_with_provider(self.provider.clone())
@@ -93,7 +93,7 @@ impl ByName {
     }
 }
 
-impl ResolvesServerCert for ByName {
+impl ResolvesServerCert for CertificateResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
         match hello.server_name() {
@@ -105,12 +105,12 @@ impl ResolvesServerCert for ByName {
 }
 
 #[derive(Debug, Default)]
-struct Names {
+struct CertificateNames {
     named: HashMap<String, Arc<CertifiedKey>>,
     unnamed: Option<Arc<CertifiedKey>>,
 }
 
-impl Names {
+impl CertificateNames {
     fn read(config: &Config, provider: &CryptoProvider) -> Result<Self, Vec<String>> {
         let mut names = Self::default();
         let mut problems = Vec::new();

@@ -9,32 +9,32 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use crate::asked::Asked;
+use crate::backend_pool::BackendPool;
 use crate::config::{Config, Timeouts};
-use crate::hosts::Hosts;
-use crate::limits::{Limits, Permit};
-use crate::metrics::{Counters, Kind};
-use crate::pool::Pool;
+use crate::connection_limits::{ConnectionLimits, ConnectionPermit};
+use crate::host_table::HostTable;
+use crate::metrics::{ConnectionKind, ThreadCounters};
+use crate::request_body::RequestBody;
 use crate::tls::Certificates;
 
 /// What every connection may need to know.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedState {
     /// Settings of the start.
     pub config: Config,
     /// How long everything may take from now on.
     pub times: RwLock<Timeouts>,
     /// How many connections there may be.
-    pub limits: Arc<Limits>,
+    pub limits: Arc<ConnectionLimits>,
     /// Who is reached by host name.
-    pub hosts: RwLock<Hosts>,
+    pub hosts: RwLock<HostTable>,
     /// For TLS that ends here.
     pub certificates: Certificates,
     /// Becomes true when the process is about to end.
     pub leaving: watch::Sender<bool>,
 }
 
-impl Shared {
+impl SharedState {
     /// How long everything may take, just now.
     #[must_use]
     pub fn timeouts(&self) -> Timeouts {
@@ -60,11 +60,11 @@ pub struct Worker {
     /// Where its tasks are spawned.
     pub handle: Handle,
     /// What it counts.
-    pub counters: Counters,
+    pub counters: ThreadCounters,
     /// What all workers know.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedState>,
     /// Connections to back ends that wait for their next request.
-    pub pool: Pool<Asked>,
+    pub pool: BackendPool<RequestBody>,
     load: AtomicUsize,
 }
 
@@ -77,15 +77,15 @@ impl Workers {
     ///
     /// # Errors
     /// The system gives no thread, or no descriptors for its loop.
-    pub fn start(shared: &Arc<Shared>) -> io::Result<Self> {
+    pub fn start(shared: &Arc<SharedState>) -> io::Result<Self> {
         let mut all = Vec::new();
         for number in 0..shared.config.workers {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let worker = Arc::new(Worker {
                 handle: runtime.handle().clone(),
-                counters: Counters::default(),
+                counters: ThreadCounters::default(),
                 shared: shared.clone(),
-                pool: Pool::of_each(shared.config.workers, shared.config.limits.connections),
+                pool: BackendPool::for_each_thread(shared.config.workers, shared.config.limits.connections),
                 load: AtomicUsize::new(0),
             });
             let sweeper = worker.clone();
@@ -109,13 +109,13 @@ impl Workers {
 
     /// The one that waits for connections of a port.
     #[must_use]
-    pub fn of_port(&self, port: u16) -> &Arc<Worker> {
+    pub fn for_port(&self, port: u16) -> &Arc<Worker> {
         &self.0[usize::from(port) % self.0.len()]
     }
 
     /// The one with the fewest connections, `own` among equals: so one busy port uses every core.
     #[must_use]
-    pub fn idlest<'a>(&'a self, own: &'a Arc<Worker>) -> &'a Arc<Worker> {
+    pub fn least_loaded<'a>(&'a self, own: &'a Arc<Worker>) -> &'a Arc<Worker> {
         let least = self.0.iter().min_by_key(|worker| worker.load.load(Relaxed)).unwrap_or(own);
         if least.load.load(Relaxed) < own.load.load(Relaxed) { least } else { own }
     }
@@ -123,16 +123,16 @@ impl Workers {
 
 /// Counts one connection while it is open.
 #[derive(Debug)]
-pub struct Open {
+pub struct OpenConnection {
     worker: Arc<Worker>,
-    kind: Kind,
-    _permit: Option<Permit>,
+    kind: ConnectionKind,
+    _permit: Option<ConnectionPermit>,
 }
 
-impl Open {
+impl OpenConnection {
     /// A connection began.
     #[must_use]
-    pub fn new(worker: &Arc<Worker>, kind: Kind, permit: Option<Permit>) -> Self {
+    pub fn new(worker: &Arc<Worker>, kind: ConnectionKind, permit: Option<ConnectionPermit>) -> Self {
         worker.load.fetch_add(1, Relaxed);
         worker.counters.open.of(kind).one();
         worker.counters.opened.of(kind).one();
@@ -140,7 +140,7 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.worker.load.fetch_sub(1, Relaxed);
         self.worker.counters.open.of(self.kind).less();

@@ -14,97 +14,103 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
-use super::body::{Answer, Exchange, Through};
-use super::watched::Watched;
-use super::{Front, heads};
-use crate::address::Place;
-use crate::asked::{Asked, Progress, Sender};
-use crate::live::Live;
-use crate::metrics::{Class, Kind, Problem};
-use crate::worker::Open;
-use crate::{proxy, reach, relay};
+use super::activity::TrackedStream;
+use super::response_body::{BackendConnection, Exchange, ResponseBody};
+use super::{PlayerConnection, headers};
+use crate::address::BackendAddress;
+use crate::live_route::LiveRoute;
+use crate::metrics::{ConnectionKind, RequestProblem, StatusClass};
+use crate::request_body::{BackendSender, BodyProgress, RequestBody};
+use crate::worker::OpenConnection;
+use crate::{backend_connect, proxy_protocol, relay};
 
 /// Answers a request, by its back end or with what is wrong.
-pub async fn answer(front: &Arc<Front>, request: Request<Incoming>) -> Response<Answer> {
+pub async fn answer(front: &Arc<PlayerConnection>, request: Request<Incoming>) -> Response<ResponseBody> {
     let mut exchange = Exchange::begin(front);
     let counters = &front.worker.counters;
-    let response = match pass_on(front, request, &mut exchange).await {
-        Ok(response) => response.map(|body| Answer::from_back_end(body, exchange)),
+    let response = match forward(front, request, &mut exchange).await {
+        Ok(response) => response.map(|body| ResponseBody::from_back_end(body, exchange)),
         Err(problem) => {
             counters.problems.of(problem).one();
-            tell(problem, exchange)
+            problem_response(problem, exchange)
         }
     };
     counters.requests.of(class(response.status())).one();
     response
 }
 
-async fn pass_on(
-    front: &Arc<Front>,
+async fn forward(
+    front: &Arc<PlayerConnection>,
     mut request: Request<Incoming>,
     exchange: &mut Exchange,
-) -> Result<Response<Incoming>, Problem> {
-    let live = whose(front, &request)?;
-    if exchange.is_beside_others && request.version() == Version::HTTP_2 {
+) -> Result<Response<Incoming>, RequestProblem> {
+    let live = find_route(front, &request)?;
+    if exchange.is_concurrent && request.version() == Version::HTTP_2 {
         // It takes what a connection of HTTP/1.1 would take: counted alike, whoever asks in whichever way has the same.
         let client = front.worker.shared.client(front.peer);
         let permit = front.worker.shared.limits.admit(client, Some(&live.connections));
-        exchange.permit = Some(permit.map_err(|_| Problem::Crowded)?);
+        exchange.permit = Some(permit.map_err(|_| RequestProblem::Crowded)?);
     }
-    let backend = live.backend().ok_or(Problem::NoBackend)?;
-    let is_upgrade = heads::is_upgrade(&request);
+    let backend = live.backend().ok_or(RequestProblem::NoBackend)?;
+    let is_upgrade = headers::is_upgrade(&request);
     let trusted = front.is_proxied.then_some(&front.worker.shared.config.proxies[..]);
-    heads::to_back_end(&mut request, &front.told, is_upgrade, trusted).ok_or(Problem::Request)?;
+    headers::to_back_end(&mut request, &front.forwarded, is_upgrade, trusted).ok_or(RequestProblem::Request)?;
     let upgrade = is_upgrade.then(|| hyper::upgrade::on(&mut request));
     if !request.body().is_end_stream() && !request.headers().contains_key(CONTENT_LENGTH) {
         // With a method that rarely has one a body of unknown length would not be sent otherwise.
         request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
-    let request = request.map(Asked::new);
+    let request = request.map(RequestBody::new);
     let progress = request.body().progress();
-    let (mut response, sender) = ask(front, &live, &backend, request).await?;
+    let (mut response, sender) = send_request(front, &live, &backend, request).await?;
     *response.version_mut() = Version::HTTP_11;
     match upgrade.filter(|_| response.status() == StatusCode::SWITCHING_PROTOCOLS) {
         Some(of_client) => {
-            heads::strip(response.headers_mut(), true);
+            headers::strip(response.headers_mut(), true);
             let of_backend = hyper::upgrade::on(&mut response);
             let tunnel = tunnel(front.clone(), of_client, of_backend);
             live.spawn(&front.worker.handle, tunnel);
         }
         // Whoever did not ask for another protocol does not speak it.
-        None if response.status() == StatusCode::SWITCHING_PROTOCOLS => return Err(Problem::Unreachable),
+        None if response.status() == StatusCode::SWITCHING_PROTOCOLS => return Err(RequestProblem::Unreachable),
         None => {
-            heads::strip(response.headers_mut(), false);
-            exchange.through(Through { is_own: live.says_client, route: live.number, backend, sender, progress });
+            headers::strip(response.headers_mut(), false);
+            exchange.set_backend_connection(BackendConnection {
+                is_own: live.sends_proxy_header,
+                route: live.number,
+                backend,
+                sender,
+                progress,
+            });
         }
     }
     Ok(response)
 }
 
-fn whose(front: &Front, request: &Request<Incoming>) -> Result<Arc<Live>, Problem> {
+fn find_route(front: &PlayerConnection, request: &Request<Incoming>) -> Result<Arc<LiveRoute>, RequestProblem> {
     if let Some(route) = &front.route {
         return Ok(route.clone());
     }
-    let host = heads::host(request.uri(), request.headers()).ok_or(Problem::Request)?;
+    let host = headers::host(request.uri(), request.headers()).ok_or(RequestProblem::Request)?;
     let hosts = front.worker.shared.hosts.read().unwrap_or_else(std::sync::PoisonError::into_inner);
     let found = if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
         hosts.find(front.is_tls, &host.to_ascii_lowercase())
     } else {
         hosts.find(front.is_tls, host)
     };
-    found.cloned().ok_or(Problem::Host)
+    found.cloned().ok_or(RequestProblem::Host)
 }
 
 /// Sends a request, on a connection that waits or a new one.
 ///
 /// A back end may close a connection just when it is used again. What it has not seen is sent over another; what it may
 /// have seen only if that does no harm: a request without a body whose method is safe.
-async fn ask(
-    front: &Arc<Front>,
-    live: &Arc<Live>,
-    backend: &Place,
-    mut request: Request<Asked>,
-) -> Result<(Response<Incoming>, Sender), Problem> {
+async fn send_request(
+    front: &Arc<PlayerConnection>,
+    live: &Arc<LiveRoute>,
+    backend: &BackendAddress,
+    mut request: Request<RequestBody>,
+) -> Result<(Response<Incoming>, BackendSender), RequestProblem> {
     loop {
         let waiting = front.take(live, backend);
         let is_reused = waiting.is_some();
@@ -117,15 +123,15 @@ async fn ask(
             if is_reused {
                 continue;
             }
-            return Err(Problem::Unreachable);
+            return Err(RequestProblem::Unreachable);
         }
-        let again = if is_reused { copy_of(&request) } else { None };
+        let again = if is_reused { copy_request(&request) } else { None };
         let progress = request.body().progress();
-        match in_time(front, progress, sender.try_send_request(request)).await? {
+        match wait_for_response(front, progress, sender.try_send_request(request)).await? {
             Ok(response) => return Ok((response, sender)),
             Err(mut error) => match error.take_message().filter(|_| is_reused).or(again) {
                 Some(unsent) => request = unsent,
-                None => return Err(Problem::Unreachable),
+                None => return Err(RequestProblem::Unreachable),
             },
         }
     }
@@ -133,14 +139,14 @@ async fn ask(
 
 /// Waits for an answer as long as there is hope: a player may take its time for a body of any size while pieces of it
 /// come, and the back end has its time from the last piece on.
-async fn in_time<T>(
-    front: &Front,
-    progress: Option<Arc<Progress>>,
+async fn wait_for_response<T>(
+    front: &PlayerConnection,
+    progress: Option<Arc<BodyProgress>>,
     answer: impl Future<Output = T>,
-) -> Result<T, Problem> {
+) -> Result<T, RequestProblem> {
     let timeouts = front.worker.shared.timeouts();
     let Some(progress) = progress else {
-        return timeout(timeouts.response, answer).await.map_err(|_late| Problem::Late);
+        return timeout(timeouts.response, answer).await.map_err(|_late| RequestProblem::Late);
     };
     tokio::pin!(answer);
     let (mut frames, mut idle) = (0, Duration::ZERO);
@@ -153,51 +159,59 @@ async fn in_time<T>(
             continue;
         }
         idle += timeouts.head;
-        if progress.waits_for_player() && !progress.is_over() {
-            return Err(Problem::Slow);
+        if progress.is_waiting_for_player() && !progress.is_over() {
+            return Err(RequestProblem::Slow);
         }
         if idle >= timeouts.response {
-            return Err(Problem::Late);
+            return Err(RequestProblem::Late);
         }
     }
 }
 
-fn copy_of(request: &Request<Asked>) -> Option<Request<Asked>> {
+fn copy_request(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
     if !request.method().is_safe() || !request.body().is_end_stream() || request.headers().contains_key(UPGRADE) {
         return None;
     }
-    let mut copy = Request::new(Asked::Nothing);
+    let mut copy = Request::new(RequestBody::Nothing);
     *copy.method_mut() = request.method().clone();
     *copy.uri_mut() = request.uri().clone();
     *copy.headers_mut() = request.headers().clone();
     Some(copy)
 }
 
-async fn connect(front: &Arc<Front>, live: &Arc<Live>, backend: &Place) -> Result<Sender, Problem> {
+async fn connect(
+    front: &Arc<PlayerConnection>,
+    live: &Arc<LiveRoute>,
+    backend: &BackendAddress,
+) -> Result<BackendSender, RequestProblem> {
     let within = front.worker.shared.timeouts().connect;
     match backend {
-        Place::Port(address) => speak(front, live, reach::connect(*address, within).await).await,
-        Place::Socket(path) => speak(front, live, reach::connect_socket(path, within).await).await,
+        BackendAddress::Port(address) => handshake(front, live, backend_connect::connect(*address, within).await).await,
+        BackendAddress::Socket(path) => handshake(front, live, backend_connect::connect_unix(path, within).await).await,
     }
 }
 
-async fn speak<S>(front: &Arc<Front>, live: &Arc<Live>, stream: std::io::Result<S>) -> Result<Sender, Problem>
+async fn handshake<S>(
+    front: &Arc<PlayerConnection>,
+    live: &Arc<LiveRoute>,
+    stream: std::io::Result<S>,
+) -> Result<BackendSender, RequestProblem>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut stream = stream.map_err(|error| match error.kind() {
-        std::io::ErrorKind::TimedOut => Problem::Late,
-        _ => Problem::Unreachable,
+        std::io::ErrorKind::TimedOut => RequestProblem::Late,
+        _ => RequestProblem::Unreachable,
     })?;
-    if live.says_client {
-        let header = proxy::header(front.peer, front.local);
-        stream.write_all(&header).await.map_err(|_| Problem::Unreachable)?;
+    if live.sends_proxy_header {
+        let header = proxy_protocol::header(front.peer, front.local);
+        stream.write_all(&header).await.map_err(|_| RequestProblem::Unreachable)?;
     }
     let (sender, connection) = hyper::client::conn::http1::Builder::new()
         .max_buf_size(64 * 1024)
         .handshake(TokioIo::new(stream))
         .await
-        .map_err(|_| Problem::Unreachable)?;
+        .map_err(|_| RequestProblem::Unreachable)?;
     live.spawn(&front.worker.handle, async move {
         let _ = connection.with_upgrades().await;
     });
@@ -205,45 +219,53 @@ where
 }
 
 /// Passes bytes of an upgraded connection until one side ends.
-async fn tunnel(front: Arc<Front>, of_client: OnUpgrade, of_backend: OnUpgrade) {
+async fn tunnel(front: Arc<PlayerConnection>, of_client: OnUpgrade, of_backend: OnUpgrade) {
     let (Ok(client), Ok(backend)) = (of_client.await, of_backend.await) else { return };
-    let _open = Open::new(&front.worker, Kind::WebSocket, None);
+    let _open = OpenConnection::new(&front.worker, ConnectionKind::WebSocket, None);
     // How it ended is nobody's business any more: both sides are closed.
     let _ = match (front.is_tls, backend.downcast::<TokioIo<TcpStream>>()) {
-        (true, Ok(backend)) => through::<TlsStream<TcpStream>, _>(&front, client, backend).await,
+        (true, Ok(backend)) => set_backend_connection::<TlsStream<TcpStream>, _>(&front, client, backend).await,
         (false, Ok(backend)) => between_sockets(&front, client, backend).await,
         (is_tls, Err(backend)) => {
             let Ok(backend) = backend.downcast::<TokioIo<UnixStream>>() else { return };
             if is_tls {
-                through::<TlsStream<TcpStream>, _>(&front, client, backend).await
+                set_backend_connection::<TlsStream<TcpStream>, _>(&front, client, backend).await
             } else {
-                through::<TcpStream, _>(&front, client, backend).await
+                set_backend_connection::<TcpStream, _>(&front, client, backend).await
             }
         }
     };
 }
 
-async fn between_sockets(front: &Front, client: Upgraded, backend: Parts<TokioIo<TcpStream>>) -> std::io::Result<()> {
-    let (mut client, mut backend) = begin::<TcpStream, _>(client, backend).await?;
+async fn between_sockets(
+    front: &PlayerConnection,
+    client: Upgraded,
+    backend: Parts<TokioIo<TcpStream>>,
+) -> std::io::Result<()> {
+    let (mut client, mut backend) = into_streams::<TcpStream, _>(client, backend).await?;
     relay::sockets(&mut client, &mut backend, front.worker.shared.timeouts().stream_idle, &front.worker.counters).await
 }
 
-async fn through<C, B>(front: &Front, client: Upgraded, backend: Parts<TokioIo<B>>) -> std::io::Result<()>
+async fn set_backend_connection<C, B>(
+    front: &PlayerConnection,
+    client: Upgraded,
+    backend: Parts<TokioIo<B>>,
+) -> std::io::Result<()>
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     B: AsyncRead + AsyncWrite + Unpin,
 {
-    let (mut client, mut backend) = begin::<C, _>(client, backend).await?;
+    let (mut client, mut backend) = into_streams::<C, _>(client, backend).await?;
     relay::streams(&mut client, &mut backend, front.worker.shared.timeouts().stream_idle, &front.worker.counters).await
 }
 
 /// The streams themselves, each of which was given what the other had said already.
-async fn begin<C, B>(client: Upgraded, backend: Parts<TokioIo<B>>) -> std::io::Result<(C, B)>
+async fn into_streams<C, B>(client: Upgraded, backend: Parts<TokioIo<B>>) -> std::io::Result<(C, B)>
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     B: AsyncRead + AsyncWrite + Unpin,
 {
-    let of_client = client.downcast::<TokioIo<Watched<C>>>().map_err(|_| std::io::ErrorKind::Unsupported)?;
+    let of_client = client.downcast::<TokioIo<TrackedStream<C>>>().map_err(|_| std::io::ErrorKind::Unsupported)?;
     let (mut client, mut to_backend) = (of_client.io.into_inner().into_inner(), backend.io.into_inner());
     send_first(&mut to_backend, &of_client.read_buf).await?;
     send_first(&mut client, &backend.read_buf).await?;
@@ -259,27 +281,31 @@ async fn send_first(to: &mut (impl AsyncWrite + Unpin), bytes: &Bytes) -> std::i
     to.flush().await
 }
 
-fn class(status: StatusCode) -> Class {
+fn class(status: StatusCode) -> StatusClass {
     match status.as_u16() / 100 {
-        1 => Class::Upgraded,
-        2 => Class::Success,
-        3 => Class::Redirect,
-        4 => Class::Client,
-        _ => Class::Server,
+        1 => StatusClass::Upgraded,
+        2 => StatusClass::Success,
+        3 => StatusClass::Redirect,
+        4 => StatusClass::Client,
+        _ => StatusClass::Server,
     }
 }
 
-fn tell(problem: Problem, exchange: Exchange) -> Response<Answer> {
+fn problem_response(problem: RequestProblem, exchange: Exchange) -> Response<ResponseBody> {
     let (status, code, detail) = match problem {
-        Problem::Host => (404, "NOT_FOUND", "No server has this host name."),
-        Problem::NoBackend => (502, "SERVER_NOT_THERE", "The server is not running yet, or not any more."),
-        Problem::Unreachable => (502, "SERVER_UNREACHABLE", "The server does not take the connection, or broke it."),
-        Problem::Late => (504, "SERVER_LATE", "The server does not answer in time."),
-        Problem::Slow => (408, "REQUEST_TIMEOUT", "The body of the request comes too slowly."),
-        Problem::Crowded => {
+        RequestProblem::Host => (404, "NOT_FOUND", "No server has this host name."),
+        RequestProblem::NoBackend => (502, "SERVER_NOT_THERE", "The server is not running yet, or not any more."),
+        RequestProblem::Unreachable => {
+            (502, "SERVER_UNREACHABLE", "The server does not take the connection, or broke it.")
+        }
+        RequestProblem::Late => (504, "SERVER_LATE", "The server does not answer in time."),
+        RequestProblem::Slow => (408, "REQUEST_TIMEOUT", "The body of the request comes too slowly."),
+        RequestProblem::Crowded => {
             (503, "OVERLOADED", "Too many requests of this client or for this server are under way; try again.")
         }
-        Problem::Request => (400, "REQUEST_INVALID", "The request needs a host and a method that can be passed on."),
+        RequestProblem::Request => {
+            (400, "REQUEST_INVALID", "The request needs a host and a method that can be passed on.")
+        }
     };
     let text = format!(
         concat!(
@@ -290,7 +316,7 @@ fn tell(problem: Problem, exchange: Exchange) -> Response<Answer> {
         status = status,
         detail = detail
     );
-    let mut response = Response::new(Answer::own(Bytes::from(text), exchange));
+    let mut response = Response::new(ResponseBody::from_text(Bytes::from(text), exchange));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     response

@@ -17,10 +17,10 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|index| (index * 31 % 251) as u8).collect()
 }
 
-async fn carry(is_spliced: bool, length: usize) -> Arc<Counters> {
+async fn carry(is_spliced: bool, length: usize) -> Arc<ThreadCounters> {
     let (mut player, mut front) = pair().await;
     let (mut back, mut server) = pair().await;
-    let counters = Arc::new(Counters::default());
+    let counters = Arc::new(ThreadCounters::default());
     let counted = counters.clone();
     let relay = tokio::spawn(async move {
         let idle = Duration::from_secs(60);
@@ -50,29 +50,29 @@ async fn carry(is_spliced: bool, length: usize) -> Arc<Counters> {
 }
 
 #[tokio::test]
-async fn ten_megabytes_arrive_whole_through_pipes_and_half_closed() {
+async fn splice_relays_ten_megabytes_and_half_close() {
     let counters = carry(true, 10_000_000).await;
-    assert_eq!(counters.stream_bytes.of(Way::In).now(), 10_000_000);
-    assert_eq!(counters.stream_bytes.of(Way::Out).now(), 10_000_000);
+    assert_eq!(counters.stream_bytes.of(Direction::In).now(), 10_000_000);
+    assert_eq!(counters.stream_bytes.of(Direction::Out).now(), 10_000_000);
 }
 
 #[tokio::test]
-async fn ten_megabytes_arrive_whole_through_the_buffer_and_half_closed() {
-    assert_eq!(carry(false, 10_000_000).await.stream_bytes.of(Way::Out).now(), 10_000_000);
+async fn buffer_relays_ten_megabytes_and_half_close() {
+    assert_eq!(carry(false, 10_000_000).await.stream_bytes.of(Direction::Out).now(), 10_000_000);
 }
 
 #[tokio::test]
-async fn nothing_but_an_end_is_passed_on() {
+async fn empty_stream_relays_only_its_end() {
     carry(true, 0).await;
     carry(false, 0).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pair_that_carries_nothing_ends_and_one_that_does_stays() {
+async fn idle_relay_ends_and_active_relay_stays() {
     let (player, mut front) = tokio::io::duplex(64);
     let (mut back, server) = tokio::io::duplex(64);
     let (mut player, mut server) = (player, server);
-    let counters = Arc::new(Counters::default());
+    let counters = Arc::new(ThreadCounters::default());
     let relay = tokio::spawn(async move { streams(&mut front, &mut back, Duration::from_secs(60), &counters).await });
     let begun = tokio::time::Instant::now();
     for _ in 0..4 {

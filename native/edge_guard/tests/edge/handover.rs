@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use serde_json::json;
 
-use crate::guard::{Guard, free_port, route};
-use crate::patience::until;
-use crate::plain_http::{get, server, upgrade, websocket};
-use crate::servers::{ask_datagram, connect, echo, is_closed, speak, tcp_echo, udp};
+use crate::backends::{ask_datagram, connect, echo, is_closed, speak, tcp_echo, udp};
+use crate::edge_process::{EdgeProcess, free_port, route};
+use crate::http_client::{get, server, upgrade, websocket};
+use crate::wait::wait_for;
 use crate::wire::OutcomeKind;
 
 /// A process that was replaced; it ends with the test.
@@ -24,7 +24,7 @@ impl Older {
 
     #[track_caller]
     fn assert_it_ends(&mut self) {
-        assert!(until("the older process ends", || self.has_ended()).success());
+        assert!(wait_for("the older process ends", || self.has_ended()).success());
     }
 }
 
@@ -36,7 +36,7 @@ impl Drop for Older {
 }
 
 /// A newer process in the place of the older one, which goes on as a child of its own.
-pub fn replace(guard: &mut Guard) -> Older {
+pub fn replace(guard: &mut EdgeProcess) -> Older {
     let newer = guard.another(&["--replace"]);
     let older = Older(std::mem::replace(&mut guard.child, newer));
     guard.wait_until_ready();
@@ -44,8 +44,8 @@ pub fn replace(guard: &mut Guard) -> Older {
 }
 
 #[test]
-fn sessions_go_on_and_new_ones_begin_while_a_newer_process_takes_over() {
-    let mut guard = Guard::start_with(json!({"http": "127.0.0.1:0"}));
+fn sessions_continue_during_a_takeover() {
+    let mut guard = EdgeProcess::start_with(json!({"http": "127.0.0.1:0"}));
     let (stream, datagram, web) = (free_port(), free_port(), free_port());
     let who = udp(|_, from| Some(from.port().to_string().into()));
     guard.source.put(&[
@@ -83,8 +83,8 @@ fn sessions_go_on_and_new_ones_begin_while_a_newer_process_takes_over() {
 }
 
 #[test]
-fn nobody_is_refused_and_no_datagram_is_lost_while_processes_change() {
-    let mut guard = Guard::start();
+fn takeover_refuses_no_connection_and_loses_no_datagram() {
+    let mut guard = EdgeProcess::start();
     let (stream, datagram) = (free_port(), free_port());
     guard.source.put(&[
         route("a", "tcp", stream, Some(tcp_echo())),
@@ -109,7 +109,7 @@ fn nobody_is_refused_and_no_datagram_is_lost_while_processes_change() {
             let mut count = 0_u64;
             // Each is awaited before the next is sent: a lost one would be waited for in vain.
             while !is_over.load(SeqCst) {
-                crate::servers::echo_datagram(&player, &count.to_string());
+                crate::backends::echo_datagram(&player, &count.to_string());
                 count += 1;
             }
             count
@@ -118,7 +118,7 @@ fn nobody_is_refused_and_no_datagram_is_lost_while_processes_change() {
     for _ in 0..3 {
         let before = connected.load(SeqCst);
         let mut older = replace(&mut guard);
-        until("comers are served by the newer process", || (connected.load(SeqCst) > before + 20).then_some(()));
+        wait_for("comers are served by the newer process", || (connected.load(SeqCst) > before + 20).then_some(()));
         older.assert_it_ends();
     }
     is_over.store(true, SeqCst);
@@ -128,8 +128,8 @@ fn nobody_is_refused_and_no_datagram_is_lost_while_processes_change() {
 }
 
 #[test]
-fn a_route_is_gone_when_the_older_processes_have_cut_it_too() {
-    let mut guard = Guard::start();
+fn removal_waits_for_older_processes() {
+    let mut guard = EdgeProcess::start();
     let (port, other) = (free_port(), free_port());
     let backend = tcp_echo();
     guard.source.put(&[route("a", "tcp", port, Some(backend)), route("b", "tcp", other, Some(backend))]);
@@ -149,13 +149,13 @@ fn a_route_is_gone_when_the_older_processes_have_cut_it_too() {
     oldest.assert_it_ends();
     echo(&mut stays, "untouched");
     guard.ask("POST", "/stop");
-    assert!(until("it ends", || guard.child.try_wait().unwrap()).success());
+    assert!(wait_for("it ends", || guard.child.try_wait().unwrap()).success());
     older.assert_it_ends();
 }
 
 #[test]
-fn requests_under_way_are_answered_by_the_older_process() {
-    let mut guard = Guard::start();
+fn older_process_finishes_its_requests() {
+    let mut guard = EdgeProcess::start();
     let port = free_port();
     let (say, hear) = std::sync::mpsc::channel::<()>();
     let hear = Arc::new(std::sync::Mutex::new(hear));
@@ -172,14 +172,14 @@ fn requests_under_way_are_answered_by_the_older_process() {
     let mut older = replace(&mut guard);
     assert_eq!(get(&mut connect(port), "a", "/quick").text(), "done");
     say.send(()).unwrap();
-    assert_eq!(crate::plain_http::read(&mut player).unwrap().text(), "done");
+    assert_eq!(crate::http_client::read(&mut player).unwrap().text(), "done");
     assert!(is_closed(&mut player), "the next request is the newer process's");
     older.assert_it_ends();
 }
 
 /// Starts a newer process that cannot serve; says why.
 #[track_caller]
-fn fail_to_replace(guard: &Guard) -> String {
+fn fail_to_replace(guard: &EdgeProcess) -> String {
     let mut newer = std::process::Command::new(env!("CARGO_BIN_EXE_hosting-edge-guard"));
     let ended = newer.arg(guard.config()).arg("--replace").output().unwrap();
     assert_eq!(ended.status.code(), Some(1));
@@ -187,8 +187,8 @@ fn fail_to_replace(guard: &Guard) -> String {
 }
 
 #[test]
-fn a_newer_process_that_cannot_have_what_it_needs_leaves_everything_to_the_older_one() {
-    let mut guard = Guard::start_with(json!({"http": "127.0.0.1:0"}));
+fn failed_takeover_leaves_everything_to_the_older_process() {
+    let mut guard = EdgeProcess::start_with(json!({"http": "127.0.0.1:0"}));
     let (stream, datagram) = (free_port(), free_port());
     let who = udp(|_, from| Some(from.port().to_string().into()));
     guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(who))]);
@@ -200,7 +200,7 @@ fn a_newer_process_that_cannot_have_what_it_needs_leaves_everything_to_the_older
     let session = ask_datagram(&speaker, "who");
     let listener = guard.listener("http");
     let mut failures = 0;
-    let mut assert_it_goes_on = |guard: &Guard, player: &mut TcpStream| {
+    let mut assert_it_goes_on = |guard: &EdgeProcess, player: &mut TcpStream| {
         failures += 1;
         guard.wait_for_figure("failures_total{of=\"handover\"}", |failed| failed == failures);
         guard.wait_until_ready();
@@ -240,8 +240,8 @@ fn a_newer_process_that_cannot_have_what_it_needs_leaves_everything_to_the_older
 }
 
 #[test]
-fn a_newer_process_that_dies_halfway_changes_nothing() {
-    let guard = Guard::start();
+fn newer_process_that_dies_during_the_handover_changes_nothing() {
+    let guard = EdgeProcess::start();
     let (stream, datagram) = (free_port(), free_port());
     let who = udp(|_, from| Some(from.port().to_string().into()));
     guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(who))]);
@@ -264,8 +264,8 @@ fn a_newer_process_that_dies_halfway_changes_nothing() {
 }
 
 #[test]
-fn a_newer_process_serves_what_was_told_last_with_the_source_away() {
-    let mut guard = Guard::start();
+fn newer_process_serves_the_last_routes_without_the_source() {
+    let mut guard = EdgeProcess::start();
     let port = free_port();
     guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
     guard.source.kill();
@@ -273,13 +273,13 @@ fn a_newer_process_serves_what_was_told_last_with_the_source_away() {
     older.assert_it_ends();
     echo(&mut connect(port), "alone");
     guard.kill();
-    guard.start_again();
+    guard.restart();
     echo(&mut connect(port), "from disk");
 }
 
 #[test]
-fn more_sessions_than_there_are_descriptors_left_are_taken_over_too() {
-    let mut guard = Guard::start_with(json!({"workers": 1}));
+fn takeover_of_more_sessions_than_free_descriptors_succeeds() {
+    let mut guard = EdgeProcess::start_with(json!({"workers": 1}));
     let port = free_port();
     let who = udp(|_, from| Some(from.port().to_string().into()));
     guard.source.serve_route(&route("a", "udp", port, Some(who)));

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::guard::{Guard, free_port, route};
-use crate::patience::{LONG, until};
-use crate::plain_http::{ask, get, mirror, read, read_chunk, read_head, server, upgrade, websocket};
-use crate::servers::{connect, echo, is_closed, tcp};
+use crate::backends::{connect, echo, is_closed, tcp};
+use crate::edge_process::{EdgeProcess, free_port, route};
+use crate::http_client::{ask, get, mirror, read, read_chunk, read_head, server, upgrade, websocket};
+use crate::wait::{LONG, wait_for};
 use crate::wire::OutcomeKind;
 
 #[test]
-fn a_request_is_passed_on_with_who_asks_and_without_what_is_a_connections_own() {
-    let guard = Guard::start();
+fn request_is_forwarded_with_client_headers_only() {
+    let guard = EdgeProcess::start();
     let port = free_port();
     guard.source.serve_route(&route("a", "http", port, Some(mirror())));
     let mut player = connect(port);
@@ -42,8 +42,8 @@ fn a_request_is_passed_on_with_who_asks_and_without_what_is_a_connections_own() 
 }
 
 #[test]
-fn connections_stay_on_both_sides_and_bodies_of_any_length_pass() {
-    let guard = Guard::start_with(json!({"workers": 1}));
+fn connections_are_reused_with_bodies_of_any_length() {
+    let guard = EdgeProcess::start_with(json!({"workers": 1}));
     let port = free_port();
     let connections = Arc::new(AtomicUsize::new(0));
     let count = connections.clone();
@@ -74,8 +74,8 @@ fn connections_stay_on_both_sides_and_bodies_of_any_length_pass() {
 }
 
 #[test]
-fn requests_that_come_at_once_are_answered_in_order() {
-    let guard = Guard::start();
+fn pipelined_requests_are_answered_in_order() {
+    let guard = EdgeProcess::start();
     let port = free_port();
     guard.source.serve_route(&route("a", "http", port, Some(mirror())));
     let mut player = connect(port);
@@ -87,8 +87,8 @@ fn requests_that_come_at_once_are_answered_in_order() {
 }
 
 #[test]
-fn a_websocket_is_bytes_both_ways_after_the_upgrade() {
-    let guard = Guard::start();
+fn websocket_relays_bytes_both_ways() {
+    let guard = EdgeProcess::start();
     let port = free_port();
     guard.source.serve_route(&route("a", "http", port, Some(websocket())));
     let mut player = connect(port);
@@ -100,8 +100,8 @@ fn a_websocket_is_bytes_both_ways_after_the_upgrade() {
 }
 
 #[test]
-fn a_websocket_is_cut_when_its_route_goes() {
-    let guard = Guard::start();
+fn removed_route_closes_its_websocket() {
+    let guard = EdgeProcess::start();
     let port = free_port();
     guard.source.serve_route(&route("a", "http", port, Some(websocket())));
     let mut player = connect(port);
@@ -113,8 +113,8 @@ fn a_websocket_is_cut_when_its_route_goes() {
 }
 
 #[test]
-fn a_server_that_refuses_to_upgrade_is_heard() {
-    let guard = Guard::start();
+fn refused_upgrade_is_relayed() {
+    let guard = EdgeProcess::start();
     let port = free_port();
     guard.source.serve_route(&route("a", "http", port, Some(mirror())));
     let mut player = connect(port);
@@ -124,8 +124,8 @@ fn a_server_that_refuses_to_upgrade_is_heard() {
 }
 
 #[test]
-fn an_upgrade_that_nobody_asked_for_is_no_answer() {
-    let guard = Guard::start();
+fn unrequested_upgrade_is_a_bad_gateway() {
+    let guard = EdgeProcess::start();
     let port = free_port();
     let backend = tcp(|mut stream: TcpStream| {
         while read(&mut stream).is_some() {
@@ -138,8 +138,8 @@ fn an_upgrade_that_nobody_asked_for_is_no_answer() {
 }
 
 #[test]
-fn an_old_client_that_names_no_host_is_served_on_a_port_of_its_own() {
-    let guard = Guard::start();
+fn http10_client_without_host_is_served_by_port() {
+    let guard = EdgeProcess::start();
     let port = free_port();
     guard.source.serve_route(&route("a", "http", port, Some(mirror())));
     let mut player = connect(port);
@@ -149,7 +149,7 @@ fn an_old_client_that_names_no_host_is_served_on_a_port_of_its_own() {
 }
 
 fn problem_of(route_to: Option<std::net::SocketAddr>, timeouts: Value) -> (u16, Value) {
-    let guard = Guard::start_with(json!({"timeouts": timeouts}));
+    let guard = EdgeProcess::start_with(json!({"timeouts": timeouts}));
     let port = free_port();
     guard.source.serve_route(&route("a", "http", port, route_to));
     let answer = get(&mut connect(port), "a", "/");
@@ -160,7 +160,7 @@ fn problem_of(route_to: Option<std::net::SocketAddr>, timeouts: Value) -> (u16, 
 }
 
 #[test]
-fn whoever_is_not_there_is_told_as_a_problem() {
+fn missing_backend_is_reported_as_a_problem() {
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     assert_eq!(problem_of(None, json!({})), (502, "SERVER_NOT_THERE".into()));
     assert_eq!(problem_of(Some(gone), json!({})), (502, "SERVER_UNREACHABLE".into()));
@@ -171,8 +171,8 @@ fn whoever_is_not_there_is_told_as_a_problem() {
 }
 
 #[test]
-fn a_server_that_closed_a_connection_meanwhile_is_asked_over_another() {
-    let guard = Guard::start_with(json!({"workers": 1}));
+fn closed_pooled_connection_is_retried() {
+    let guard = EdgeProcess::start_with(json!({"workers": 1}));
     let port = free_port();
     // Answers one request on each connection and closes it without a word about that.
     let backend = tcp(|mut stream: TcpStream| {
@@ -188,8 +188,8 @@ fn a_server_that_closed_a_connection_meanwhile_is_asked_over_another() {
 }
 
 #[test]
-fn a_slow_head_is_cut_off_and_a_slow_server_is_not() {
-    let guard = Guard::start_with(json!({"timeouts": {"head_ms": 300, "keep_alive_ms": 60_000}}));
+fn slow_head_is_cut_off_and_slow_backend_is_not() {
+    let guard = EdgeProcess::start_with(json!({"timeouts": {"head_ms": 300, "keep_alive_ms": 60_000}}));
     let port = free_port();
     let (say, hear) = std::sync::mpsc::channel::<()>();
     let hear = Arc::new(std::sync::Mutex::new(hear));
@@ -209,7 +209,7 @@ fn a_slow_head_is_cut_off_and_a_slow_server_is_not() {
     let mut loris = connect(port);
     loris.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n").unwrap();
     loris.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-    until("whoever drips is cut off", || match loris.read(&mut [0; 1]) {
+    wait_for("whoever drips is cut off", || match loris.read(&mut [0; 1]) {
         Err(error) if error.kind() == ErrorKind::WouldBlock => {
             let _ = loris.write_all(b"x-a: b\r\n");
             None
@@ -227,8 +227,8 @@ fn a_slow_head_is_cut_off_and_a_slow_server_is_not() {
 }
 
 #[test]
-fn a_slow_body_passes_while_it_comes_and_is_cut_off_when_it_does_not() {
-    let guard = Guard::start_with(json!({"timeouts": {"head_ms": 300, "response_ms": 600}}));
+fn slow_body_is_cut_off_only_when_it_stalls() {
+    let guard = EdgeProcess::start_with(json!({"timeouts": {"head_ms": 300, "response_ms": 600}}));
     let port = free_port();
     let (came, hear) = std::sync::mpsc::channel();
     let backend = tcp(move |mut stream: TcpStream| {
@@ -263,8 +263,8 @@ fn a_slow_body_passes_while_it_comes_and_is_cut_off_when_it_does_not() {
 }
 
 #[test]
-fn a_head_that_is_too_large_is_refused() {
-    let guard = Guard::start();
+fn too_large_head_is_refused() {
+    let guard = EdgeProcess::start();
     let port = free_port();
     guard.source.serve_route(&route("a", "http", port, Some(mirror())));
     let mut player = connect(port);
@@ -277,8 +277,8 @@ fn a_head_that_is_too_large_is_refused() {
 }
 
 #[test]
-fn a_request_with_two_lengths_reaches_nobody() {
-    let guard = Guard::start();
+fn request_with_two_lengths_is_refused() {
+    let guard = EdgeProcess::start();
     let port = free_port();
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
@@ -300,8 +300,8 @@ fn a_request_with_two_lengths_reaches_nobody() {
 }
 
 #[test]
-fn a_server_that_answers_before_a_body_is_whole_holds_up_nobody_else() {
-    let guard = Guard::start_with(json!({"workers": 1}));
+fn early_response_does_not_block_other_requests() {
+    let guard = EdgeProcess::start_with(json!({"workers": 1}));
     let port = free_port();
     let backend = tcp(|mut stream: TcpStream| {
         let mut head = Vec::new();
@@ -325,9 +325,9 @@ fn a_server_that_answers_before_a_body_is_whole_holds_up_nobody_else() {
 }
 
 #[test]
-fn who_does_not_read_an_answer_is_cut_off_and_who_reads_slowly_is_not() {
+fn stalled_reader_is_cut_off_and_slow_reader_is_not() {
     const WHOLE: usize = 12_000_000;
-    let guard = Guard::start_with(json!({"timeouts": {"head_ms": 100, "response_ms": 500}}));
+    let guard = EdgeProcess::start_with(json!({"timeouts": {"head_ms": 100, "response_ms": 500}}));
     let port = free_port();
     let backend = server(|_, _| "x".repeat(WHOLE));
     guard.source.serve_route(&route("a", "http", port, Some(backend)));
@@ -367,8 +367,8 @@ fn who_does_not_read_an_answer_is_cut_off_and_who_reads_slowly_is_not() {
 }
 
 #[test]
-fn the_head_of_an_answer_without_a_body_says_what_the_body_would_be() {
-    let guard = Guard::start();
+fn head_response_keeps_its_content_length() {
+    let guard = EdgeProcess::start();
     let port = free_port();
     let backend = tcp(|mut stream: TcpStream| {
         while let Some(request) = read(&mut stream) {

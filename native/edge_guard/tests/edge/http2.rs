@@ -14,14 +14,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 use tokio::net::TcpStream;
 
-use crate::guard::{Guard, free_port, route};
-use crate::patience::{LONG, until};
-use crate::plain_http::{ask, mirror, server};
-use crate::servers::connect;
+use crate::backends::connect;
+use crate::edge_process::{EdgeProcess, free_port, route};
+use crate::http_client::{ask, mirror, server};
+use crate::wait::{LONG, wait_for};
 
 /// A server that says what it was asked, behind a port of its own.
-fn mirrored(settings: serde_json::Value) -> (Guard, u16) {
-    let guard = Guard::start_with(settings);
+fn mirrored(settings: serde_json::Value) -> (EdgeProcess, u16) {
+    let guard = EdgeProcess::start_with(settings);
     let port = free_port();
     guard.source.serve_route(&route("a", "http", port, Some(mirror())));
     (guard, port)
@@ -32,7 +32,7 @@ pub fn runtime() -> tokio::runtime::Runtime {
 }
 
 #[test]
-fn http2_is_understood_without_tls_too() {
+fn http2_works_without_tls() {
     let (_guard, port) = mirrored(json!({}));
     runtime().block_on(async {
         let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
@@ -41,7 +41,7 @@ fn http2_is_understood_without_tls_too() {
 }
 
 #[test]
-fn a_head_that_is_too_large_is_refused_over_http2_and_others_of_its_connection_are_not() {
+fn too_large_http2_head_is_refused_alone() {
     let (_guard, port) = mirrored(json!({}));
     runtime().block_on(async {
         let mut sender = begin::<String>(port).await;
@@ -57,7 +57,7 @@ fn a_head_that_is_too_large_is_refused_over_http2_and_others_of_its_connection_a
 }
 
 #[test]
-fn an_http2_connection_that_asks_nothing_is_cut_off() {
+fn silent_http2_connection_is_cut_off() {
     let (guard, port) = mirrored(json!({"timeouts": {"head_ms": 200, "keep_alive_ms": 400}}));
     let mut silent = connect(port);
     silent.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
@@ -133,8 +133,8 @@ impl Body for Pieces {
 }
 
 #[test]
-fn requests_at_once_are_counted_as_the_connections_that_they_would_be() {
-    let guard = Guard::start_with(json!({"limits": {"connections_per_address": 3}}));
+fn concurrent_http2_requests_count_as_connections() {
+    let guard = EdgeProcess::start_with(json!({"limits": {"connections_per_address": 3}}));
     let port = free_port();
     let (go_on, may_go_on) = channel::<()>();
     let may_go_on = Arc::new(Mutex::new(may_go_on));
@@ -154,7 +154,7 @@ fn requests_at_once_are_counted_as_the_connections_that_they_would_be() {
         })
     };
     let mut asked: Vec<_> = (0..10).map(|_| ask()).collect();
-    until("those that are too many are answered", || {
+    wait_for("those that are too many are answered", || {
         (asked.iter().filter(|answer| answer.is_finished()).count() == 7).then_some(())
     });
     let (refused, waiting): (Vec<_>, Vec<_>) = asked.drain(..).partition(|answer| answer.is_finished());
@@ -172,7 +172,7 @@ fn requests_at_once_are_counted_as_the_connections_that_they_would_be() {
 }
 
 #[test]
-fn a_body_of_which_nobody_says_how_long_it_is_goes_with_every_method() {
+fn body_of_unknown_length_is_forwarded_with_every_method() {
     let (_guard, port) = mirrored(json!({}));
     let runtime = runtime();
     for method in ["GET", "DELETE", "POST"] {

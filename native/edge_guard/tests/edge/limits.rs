@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::guard::{Guard, free_port, route};
-use crate::patience::{until, until_rest};
-use crate::servers::{ask_datagram, connect, echo, echo_datagram, is_closed, speak, tcp_echo, udp_echo};
+use crate::backends::{ask_datagram, connect, echo, echo_datagram, is_closed, speak, tcp_echo, udp_echo};
+use crate::edge_process::{EdgeProcess, free_port, route};
+use crate::wait::{wait_for, wait_until_stable};
 
 fn from(address: [u8; 4], port: u16) -> TcpStream {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&std::net::SocketAddr::from((address, 0)).into()).unwrap();
     socket.connect(&std::net::SocketAddr::from(([127, 0, 0, 1], port)).into()).unwrap();
     let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(crate::patience::LONG)).unwrap();
+    stream.set_read_timeout(Some(crate::wait::LONG)).unwrap();
     stream
 }
 
 #[test]
-fn one_client_address_has_so_many_connections_and_another_its_own() {
-    let guard = Guard::start_with(json!({"limits": {"connections_per_address": 3}}));
+fn connections_per_address_are_limited() {
+    let guard = EdgeProcess::start_with(json!({"limits": {"connections_per_address": 3}}));
     let port = free_port();
     guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
     let mut held: Vec<_> = (0..3).map(|_| connect(port)).collect();
@@ -30,7 +30,7 @@ fn one_client_address_has_so_many_connections_and_another_its_own() {
     assert_eq!(guard.figure("connections_refused_total{reason=\"connections_per_address\"}"), 1);
     echo(&mut from([127, 5, 5, 5], port), "another client");
     held.pop();
-    until("the place is free", || {
+    wait_for("the place is free", || {
         let mut stream = connect(port);
         stream.write_all(b"x").ok()?;
         (stream.read(&mut [0; 1]).ok()? == 1).then_some(())
@@ -38,8 +38,8 @@ fn one_client_address_has_so_many_connections_and_another_its_own() {
 }
 
 #[test]
-fn one_route_has_so_many_connections_and_another_its_own() {
-    let guard = Guard::start_with(json!({"limits": {"connections_per_route": 2}}));
+fn connections_per_route_are_limited() {
+    let guard = EdgeProcess::start_with(json!({"limits": {"connections_per_route": 2}}));
     let (port, other) = (free_port(), free_port());
     let backend = tcp_echo();
     guard.source.put(&[route("a", "tcp", port, Some(backend)), route("b", "tcp", other, Some(backend))]);
@@ -53,8 +53,8 @@ fn one_route_has_so_many_connections_and_another_its_own() {
 }
 
 #[test]
-fn above_all_connections_new_ones_wait_and_are_served_when_others_have_left() {
-    let guard = Guard::start_with(json!({"limits": {"connections": 4}}));
+fn connections_above_the_total_limit_wait() {
+    let guard = EdgeProcess::start_with(json!({"limits": {"connections": 4}}));
     let port = free_port();
     guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
     let mut held: Vec<_> = (0..4).map(|_| connect(port)).collect();
@@ -66,8 +66,8 @@ fn above_all_connections_new_ones_wait_and_are_served_when_others_have_left() {
 }
 
 #[test]
-fn sighup_takes_other_limits_and_times_and_cuts_nobody() {
-    let mut guard = Guard::start_with(json!({
+fn sighup_applies_limits_and_timeouts_without_closing_connections() {
+    let mut guard = EdgeProcess::start_with(json!({
         "workers": 1,
         "limits": {"connections_per_address": 2, "datagram_sessions_per_address": 2},
     }));
@@ -124,8 +124,8 @@ pub fn limit_descriptors(pid: u32, now: Option<u64>) -> u64 {
 }
 
 #[test]
-fn descriptors_that_run_out_delay_new_players_and_ports_and_nothing_else() {
-    let guard = Guard::start();
+fn exhausted_descriptors_only_delay_new_connections() {
+    let guard = EdgeProcess::start();
     let port = free_port();
     guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
     let mut inside = connect(port);
@@ -136,7 +136,7 @@ fn descriptors_that_run_out_delay_new_players_and_ports_and_nothing_else() {
     limit_descriptors(guard.child.id(), Some(3));
     let begun = Instant::now();
     let mut late = connect(port);
-    until("it was tried again and again", || (door.figure("accept_pauses_total") >= 4).then_some(()));
+    wait_for("it was tried again and again", || (door.figure("accept_pauses_total") >= 4).then_some(()));
     let waited = begun.elapsed();
     assert!(waited >= Duration::from_millis(150), "4 tries in {waited:?}: a loop that does not pause");
     echo(&mut inside, "meanwhile");
@@ -155,35 +155,35 @@ fn descriptors_that_run_out_delay_new_players_and_ports_and_nothing_else() {
 }
 
 #[test]
-fn who_took_the_last_descriptor_waits_for_one_to_the_server() {
-    let guard = Guard::start_with(json!({"workers": 1}));
+fn connection_with_the_last_descriptor_waits_for_its_backend() {
+    let guard = EdgeProcess::start_with(json!({"workers": 1}));
     let (bytes, requests) = (free_port(), free_port());
     guard.source.put(&[
         route("a", "tcp", bytes, Some(tcp_echo())),
-        route("b", "http", requests, Some(crate::plain_http::mirror())),
+        route("b", "http", requests, Some(crate::http_client::mirror())),
     ]);
     guard.source.wait_for("a", crate::wire::OutcomeKind::Listening);
     guard.source.wait_for("b", crate::wire::OutcomeKind::Listening);
     guard.wait_for_figure("routes_kept", |kept| kept == 1);
-    let open = until_rest("nothing is opened or closed any more", || guard.descriptors());
+    let open = wait_until_stable("nothing is opened or closed any more", || guard.descriptors());
     // One for each player, none for their way on.
     let is_free = |number: &u64| !std::path::Path::new(&format!("/proc/{}/fd/{number}", guard.child.id())).exists();
     limit_descriptors(guard.child.id(), (0..).filter(is_free).nth(2));
     let (mut stream, mut request) = (connect(bytes), connect(requests));
     request.write_all(b"GET / HTTP/1.1\r\nhost: b\r\n\r\n").unwrap();
-    until("both are inside", || (guard.descriptors() == open + 2).then_some(()));
+    wait_for("both are inside", || (guard.descriptors() == open + 2).then_some(()));
     stream.set_nonblocking(true).unwrap();
     let waits = stream.read(&mut [0; 1]).unwrap_err();
     assert_eq!(waits.kind(), std::io::ErrorKind::WouldBlock, "the player was sent away");
     stream.set_nonblocking(false).unwrap();
     limit_descriptors(guard.child.id(), None);
     echo(&mut stream, "at last");
-    assert_eq!(crate::plain_http::read(&mut request).unwrap().status(), 200);
+    assert_eq!(crate::http_client::read(&mut request).unwrap().status(), 200);
 }
 
 #[test]
-fn the_limit_of_descriptors_is_raised_by_itself() {
-    let guard = Guard::start_with(json!({"limits": {"connections": 1_000, "datagram_sessions": 500}}));
+fn descriptor_limit_is_raised() {
+    let guard = EdgeProcess::start_with(json!({"limits": {"connections": 1_000, "datagram_sessions": 500}}));
     let told = guard.status();
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", guard.child.id())).unwrap();
     let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();

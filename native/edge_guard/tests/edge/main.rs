@@ -3,21 +3,21 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod datagrams;
-mod everywhere;
-mod gone;
-mod guard;
+mod backends;
+mod edge_process;
 mod handover;
-mod hosts;
+mod host_routing;
 mod http;
 mod http2;
+mod http_client;
 mod limits;
-mod patience;
-mod plain_http;
+mod player_leaves;
+mod route_source;
 mod routes;
-mod servers;
-mod sockets;
-mod source;
-mod streams;
+mod tcp;
 mod tls;
+mod udp;
+mod unix_backends;
+mod wait;
+mod wildcard_bind;
 mod wire;

@@ -5,15 +5,15 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use serde_json::json;
 
-use crate::guard::{Guard, free_port, route};
-use crate::patience::until;
-use crate::plain_http::{get, mirror};
-use crate::servers::{connect, echo, echo_datagram, is_closed, speak, tcp_echo, tcp_named, udp_echo};
+use crate::backends::{connect, echo, echo_datagram, is_closed, speak, tcp_echo, tcp_named, udp_echo};
+use crate::edge_process::{EdgeProcess, free_port, route};
+use crate::http_client::{get, mirror};
+use crate::wait::wait_for;
 use crate::wire::{FollowResponse, OutcomeKind, Route};
 
 #[test]
-fn a_route_is_told_as_listening_when_whoever_connects_is_served() {
-    let guard = Guard::start();
+fn route_is_reported_as_listening_once_it_serves() {
+    let guard = EdgeProcess::start();
     let (stream, datagram) = (free_port(), free_port());
     guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(udp_echo()))]);
     let told = guard.source.wait_for("a", OutcomeKind::Listening);
@@ -25,8 +25,8 @@ fn a_route_is_told_as_listening_when_whoever_connects_is_served() {
 }
 
 #[test]
-fn a_removed_route_is_told_as_gone_when_its_socket_is_closed_and_its_sessions_are_cut() {
-    let guard = Guard::start();
+fn removal_is_reported_after_sockets_and_sessions_are_closed() {
+    let guard = EdgeProcess::start();
     let (stream, datagram) = (free_port(), free_port());
     guard.source.put(&[
         route("a", "tcp", stream, Some(tcp_echo())),
@@ -47,15 +47,15 @@ fn a_removed_route_is_told_as_gone_when_its_socket_is_closed_and_its_sessions_ar
 }
 
 #[test]
-fn an_owner_that_was_never_here_is_told_as_gone() {
-    let guard = Guard::start();
+fn removal_of_an_unknown_route_is_reported() {
+    let guard = EdgeProcess::start();
     guard.source.remove(&["nobody"]);
     guard.source.wait_for("nobody", OutcomeKind::Removed);
 }
 
 #[test]
-fn an_empty_set_and_one_of_an_older_epoch_remove_nothing() {
-    let guard = Guard::start();
+fn empty_set_and_older_epoch_remove_nothing() {
+    let guard = EdgeProcess::start();
     let port = free_port();
     guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
     let mut player = connect(port);
@@ -80,8 +80,8 @@ fn an_empty_set_and_one_of_an_older_epoch_remove_nothing() {
 }
 
 #[test]
-fn who_is_named_as_removed_by_an_older_epoch_plays_on_and_by_the_same_one_is_cut() {
-    let guard = Guard::start();
+fn removal_by_an_older_epoch_is_ignored() {
+    let guard = EdgeProcess::start();
     let (first, second) = (free_port(), free_port());
     guard.source.put(&[route("a", "tcp", first, Some(tcp_echo())), route("b", "tcp", second, Some(tcp_echo()))]);
     guard.source.wait_for("a", OutcomeKind::Listening);
@@ -108,8 +108,8 @@ fn who_is_named_as_removed_by_an_older_epoch_plays_on_and_by_the_same_one_is_cut
 }
 
 #[test]
-fn a_complete_set_of_a_new_epoch_removes_whom_it_does_not_have() {
-    let mut guard = Guard::start();
+fn complete_set_of_a_new_epoch_removes_missing_routes() {
+    let mut guard = EdgeProcess::start();
     let (first, second) = (free_port(), free_port());
     guard.source.put(&[route("a", "tcp", first, Some(tcp_echo())), route("b", "tcp", second, Some(tcp_echo()))]);
     guard.source.wait_for("b", OutcomeKind::Listening);
@@ -122,8 +122,8 @@ fn a_complete_set_of_a_new_epoch_removes_whom_it_does_not_have() {
 }
 
 #[test]
-fn a_hundred_sessions_of_each_kind_outlive_every_death_of_the_source() {
-    let mut guard = Guard::start();
+fn sessions_survive_restarts_of_the_source() {
+    let mut guard = EdgeProcess::start();
     let (stream, datagram) = (free_port(), free_port());
     guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(udp_echo()))]);
     guard.source.wait_for("a", OutcomeKind::Listening);
@@ -147,15 +147,15 @@ fn a_hundred_sessions_of_each_kind_outlive_every_death_of_the_source() {
 }
 
 #[test]
-fn a_start_serves_the_last_routes_before_the_source_is_there() {
-    let mut guard = Guard::start();
+fn start_serves_the_saved_routes_without_the_source() {
+    let mut guard = EdgeProcess::start();
     let (stream, datagram) = (free_port(), free_port());
     guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(udp_echo()))]);
     guard.source.wait_for("a", OutcomeKind::Listening);
     guard.source.wait_for("b", OutcomeKind::Listening);
     guard.source.kill();
     guard.kill();
-    guard.start_again();
+    guard.restart();
     echo(&mut connect(stream), "alone");
     echo_datagram(&speak(datagram), "alone");
     assert_eq!(guard.status()["is_connected"], false);
@@ -165,34 +165,34 @@ fn a_start_serves_the_last_routes_before_the_source_is_there() {
 }
 
 #[test]
-fn what_was_told_as_gone_does_not_come_back_with_the_next_start() {
-    let mut guard = Guard::start();
+fn removed_routes_stay_removed_after_a_restart() {
+    let mut guard = EdgeProcess::start();
     let port = free_port();
     guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
     guard.source.remove(&["a"]);
     guard.source.wait_for("a", OutcomeKind::Removed);
     guard.source.kill();
     guard.kill();
-    guard.start_again();
+    guard.restart();
     assert_eq!(guard.status()["routes_listening"], 0);
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
 }
 
 #[test]
-fn a_damaged_file_of_routes_is_set_aside_and_the_routes_come_again() {
-    let mut guard = Guard::start();
+fn damaged_route_file_is_set_aside() {
+    let mut guard = EdgeProcess::start();
     let port = free_port();
     guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
     guard.kill();
     std::fs::write(guard.folder().join("routes"), "{").unwrap();
-    guard.start_again();
-    until("the route is back", || TcpStream::connect(("127.0.0.1", port)).ok());
+    guard.restart();
+    wait_for("the route is back", || TcpStream::connect(("127.0.0.1", port)).ok());
     assert!(guard.folder().join("routes.damaged").exists());
 }
 
 #[test]
-fn a_port_that_another_program_has_is_refused_and_taken_when_it_is_free() {
-    let guard = Guard::start();
+fn occupied_port_is_refused_and_retried() {
+    let guard = EdgeProcess::start();
     let (stream, datagram) = (free_port(), free_port());
     // Strangers that allow sharing get no more than those who do not.
     let stranger = TcpListener::bind(("127.0.0.1", stream)).unwrap();
@@ -214,8 +214,8 @@ fn a_port_that_another_program_has_is_refused_and_taken_when_it_is_free() {
 }
 
 #[test]
-fn a_refused_route_that_gets_another_port_is_served_there() {
-    let guard = Guard::start();
+fn refused_route_is_served_on_its_new_port() {
+    let guard = EdgeProcess::start();
     let (taken, free) = (free_port(), free_port());
     let _stranger = TcpListener::bind(("127.0.0.1", taken)).unwrap();
     let backend = tcp_echo();
@@ -227,8 +227,8 @@ fn a_refused_route_that_gets_another_port_is_served_there() {
 }
 
 #[test]
-fn a_route_without_a_process_closes_streams_and_drops_datagrams_until_it_has_one() {
-    let guard = Guard::start();
+fn route_without_backend_closes_streams_and_drops_datagrams() {
+    let guard = EdgeProcess::start();
     let (stream, datagram) = (free_port(), free_port());
     guard.source.put(&[route("a", "tcp", stream, None), route("b", "udp", datagram, None)]);
     guard.source.wait_for("a", OutcomeKind::Listening);
@@ -242,22 +242,22 @@ fn a_route_without_a_process_closes_streams_and_drops_datagrams_until_it_has_one
     guard.source.wait_for("a", OutcomeKind::Listening);
     guard.source.wait_for("b", OutcomeKind::Listening);
     echo(&mut connect(stream), "now");
-    until("the datagram port leads to the process", || {
+    wait_for("the datagram port leads to the process", || {
         early.send(b"now").unwrap();
         (early.recv(&mut [0; 8]).ok()? == 3).then_some(())
     });
 }
 
 #[test]
-fn where_a_route_leads_is_told_whenever_that_changes_and_to_a_source_that_may_have_forgotten() {
-    let mut guard = Guard::start_with(json!({"http": "127.0.0.1:0"}));
+fn backend_is_reported_on_change_and_to_a_restarted_source() {
+    let mut guard = EdgeProcess::start_with(json!({"http": "127.0.0.1:0"}));
     let (stream, datagram) = (free_port(), free_port());
     let routes = |backends: [Option<SocketAddr>; 3]| {
         let [to_stream, to_datagrams, to_host] = backends;
         let host = Route { host: "c.example".to_owned(), ..route("c", "http", 0, to_host) };
         [route("a", "tcp", stream, to_stream), route("b", "udp", datagram, to_datagrams), host]
     };
-    let wait_for_backends = |guard: &Guard, backends: [Option<SocketAddr>; 3]| {
+    let wait_for_backends = |guard: &EdgeProcess, backends: [Option<SocketAddr>; 3]| {
         let owners = ["a", "b", "c"].into_iter().zip(backends);
         owners.for_each(|(owner, backend)| guard.source.wait_for_backend(owner, backend));
     };
@@ -277,13 +277,13 @@ fn where_a_route_leads_is_told_whenever_that_changes_and_to_a_source_that_may_ha
     wait_for_backends(&guard, mirrors);
     guard.kill();
     guard.source.forget_outcomes();
-    guard.start_again();
+    guard.restart();
     wait_for_backends(&guard, mirrors);
 }
 
 #[test]
-fn a_route_that_leads_elsewhere_keeps_streams_that_go_on() {
-    let guard = Guard::start();
+fn changed_backend_keeps_open_streams() {
+    let guard = EdgeProcess::start();
     let port = free_port();
     guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
     let mut old = connect(port);
@@ -297,8 +297,8 @@ fn a_route_that_leads_elsewhere_keeps_streams_that_go_on() {
 }
 
 #[test]
-fn a_route_that_cannot_be_read_is_not_served_with_the_reason_and_hurts_no_other() {
-    let guard = Guard::start();
+fn invalid_route_is_unserved_with_its_reason() {
+    let guard = EdgeProcess::start();
     let port = free_port();
     guard.source.put(&[route("bad", "quic", 26_000, None), route("good", "tcp", port, Some(tcp_echo()))]);
     let told = guard.source.wait_for("bad", OutcomeKind::Unserved);
@@ -308,8 +308,8 @@ fn a_route_that_cannot_be_read_is_not_served_with_the_reason_and_hurts_no_other(
 }
 
 #[test]
-fn one_folder_has_one_edge_guard() {
-    let guard = Guard::start();
+fn second_process_in_a_folder_is_refused() {
+    let guard = EdgeProcess::start();
     let status = guard.another(&[]).wait().unwrap();
     assert_eq!(status.code(), Some(75));
     guard.wait_until_ready();
@@ -318,7 +318,7 @@ fn one_folder_has_one_edge_guard() {
 }
 
 #[test]
-fn settings_that_are_wrong_are_all_told_and_nothing_is_started() {
+fn invalid_settings_are_all_reported_and_nothing_starts() {
     let home = tempfile::tempdir().unwrap();
     let config = home.path().join("config.json");
     std::fs::write(&config, json!({"folder": "relative", "speed": 1}).to_string()).unwrap();
@@ -331,7 +331,7 @@ fn settings_that_are_wrong_are_all_told_and_nothing_is_started() {
 }
 
 #[test]
-fn a_certificate_that_cannot_be_read_is_a_wrong_setting_and_looking_starts_nothing() {
+fn unreadable_certificate_is_an_invalid_setting() {
     let home = tempfile::tempdir().unwrap();
     let config = home.path().join("config.json");
     let run = |settings: serde_json::Value, more: &[&str]| {
@@ -354,7 +354,7 @@ fn a_certificate_that_cannot_be_read_is_a_wrong_setting_and_looking_starts_nothi
 }
 
 #[test]
-fn a_listener_that_cannot_be_bound_is_named_in_the_last_word() {
+fn unbindable_listener_is_named_in_the_last_log_line() {
     let home = tempfile::tempdir().unwrap();
     let config = home.path().join("config.json");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -370,8 +370,8 @@ fn a_listener_that_cannot_be_bound_is_named_in_the_last_word() {
 }
 
 #[test]
-fn one_address_of_both_families_serves_both() {
-    let guard = Guard::start_with(json!({"bind": "::"}));
+fn dual_stack_address_serves_both_families() {
+    let guard = EdgeProcess::start_with(json!({"bind": "::"}));
     let (stream, datagram) = (free_port(), free_port());
     guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(udp_echo()))]);
     guard.source.wait_for("a", OutcomeKind::Listening);
@@ -380,7 +380,7 @@ fn one_address_of_both_families_serves_both() {
         echo(&mut TcpStream::connect((address, stream)).unwrap(), address);
         let player = UdpSocket::bind(own).unwrap();
         player.connect((address, datagram)).unwrap();
-        player.set_read_timeout(Some(crate::patience::LONG)).unwrap();
+        player.set_read_timeout(Some(crate::wait::LONG)).unwrap();
         echo_datagram(&player, address);
     }
 }

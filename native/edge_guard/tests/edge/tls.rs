@@ -12,11 +12,11 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::guard::{Guard, free_port, route};
+use crate::backends::{connect, echo, tcp, tcp_echo};
+use crate::edge_process::{EdgeProcess, free_port, route};
+use crate::http_client::{get, mirror, upgrade, websocket};
 use crate::http2::{ask_by_http2, runtime};
-use crate::patience::until;
-use crate::plain_http::{get, mirror, upgrade, websocket};
-use crate::servers::{connect, echo, tcp, tcp_echo};
+use crate::wait::wait_for;
 use crate::wire::{OutcomeKind, Route};
 
 /// Makes an authority and a certificate with the program itself.
@@ -58,14 +58,14 @@ pub fn secure_route(owner: &str, protocol: &str, port: u16, backend: std::net::S
     Route { is_tls: true, ..route(owner, protocol, port, Some(backend)) }
 }
 
-pub fn started() -> (Guard, TempDir) {
+pub fn started() -> (EdgeProcess, TempDir) {
     let keys = tempfile::tempdir().unwrap();
     let certificate = certificate(keys.path(), &["localhost", "127.0.0.1"]);
-    (Guard::start_with(json!({"certificates": [certificate]})), keys)
+    (EdgeProcess::start_with(json!({"certificates": [certificate]})), keys)
 }
 
 #[test]
-fn bytes_over_tls_end_here_and_a_half_close_is_passed_on() {
+fn tls_is_terminated_and_half_close_relayed() {
     let (guard, keys) = started();
     let port = free_port();
     guard.source.serve_route(&secure_route("a", "tcp_tls", port, tcp_echo()));
@@ -88,7 +88,7 @@ fn bytes_over_tls_end_here_and_a_half_close_is_passed_on() {
 }
 
 #[test]
-fn who_hangs_up_without_a_word_of_tls_has_said_what_was_said() {
+fn data_before_a_missing_close_notify_is_delivered() {
     let (guard, keys) = started();
     let port = free_port();
     let (tell, told) = std::sync::mpsc::channel();
@@ -106,11 +106,11 @@ fn who_hangs_up_without_a_word_of_tls_has_said_what_was_said() {
     player.write_all(b"goodbye").unwrap();
     player.flush().unwrap();
     drop(player);
-    assert_eq!(told.recv_timeout(crate::patience::LONG).unwrap().unwrap(), (1_000_007, true));
+    assert_eq!(told.recv_timeout(crate::wait::LONG).unwrap().unwrap(), (1_000_007, true));
 }
 
 #[test]
-fn a_websocket_over_tls_is_bytes_both_ways() {
+fn websocket_over_tls_relays_bytes() {
     let (guard, keys) = started();
     let port = free_port();
     guard.source.serve_route(&secure_route("a", "https", port, websocket()));
@@ -120,7 +120,7 @@ fn a_websocket_over_tls_is_bytes_both_ways() {
 }
 
 #[test]
-fn http2_over_tls_asks_many_things_at_once_of_a_server_that_knows_http1() {
+fn http2_over_tls_reaches_http1_backends_concurrently() {
     let (guard, keys) = started();
     let port = free_port();
     guard.source.serve_route(&secure_route("a", "https", port, mirror()));
@@ -137,13 +137,13 @@ fn http2_over_tls_asks_many_things_at_once_of_a_server_that_knows_http1() {
 }
 
 #[test]
-fn the_certificate_is_the_one_of_the_name_that_is_asked_for() {
+fn certificate_is_selected_by_server_name() {
     let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let certificates =
         json!([certificate(first.path(), &["*.lobby.example"]), certificate(second.path(), &["api.example"]),]);
     let backends = json!([{"hosts": ["api.example"], "address": mirror(), "proxy_protocol": false}]);
     let settings = json!({"https": "127.0.0.1:0", "certificates": certificates, "backends": backends});
-    let guard = Guard::start_with(settings);
+    let guard = EdgeProcess::start_with(settings);
     let host = "a-game.lobby.example";
     let by_host = Route { host: host.to_owned(), ..secure_route("a", "https", 0, mirror()) };
     guard.source.serve_route(&by_host);
@@ -157,7 +157,7 @@ fn the_certificate_is_the_one_of_the_name_that_is_asked_for() {
 }
 
 #[test]
-fn certificates_are_read_again_on_sighup_and_broken_ones_change_nothing() {
+fn sighup_reloads_certificates_and_keeps_old_ones_on_error() {
     let (mut guard, keys) = started();
     let port = free_port();
     guard.source.serve_route(&secure_route("a", "tcp_tls", port, tcp_echo()));
@@ -168,7 +168,7 @@ fn certificates_are_read_again_on_sighup_and_broken_ones_change_nothing() {
     guard.set("certificates", json!([certificate]));
     guard.signal(libc::SIGHUP);
     let new_authority = trusting(renewed.path(), &[]);
-    until("the new certificate is shown", || secure(&new_authority, "localhost", port).ok());
+    wait_for("the new certificate is shown", || secure(&new_authority, "localhost", port).ok());
     echo(&mut player, "whoever was there stays");
     std::fs::write(renewed.path().join("server.pem"), "nothing").unwrap();
     guard.signal(libc::SIGHUP);
@@ -177,14 +177,14 @@ fn certificates_are_read_again_on_sighup_and_broken_ones_change_nothing() {
 }
 
 #[test]
-fn a_route_with_tls_is_not_served_while_there_is_no_certificate() {
-    let guard = Guard::start();
+fn tls_route_without_certificate_is_unserved() {
+    let guard = EdgeProcess::start();
     guard.source.put(&[secure_route("a", "tcp_tls", free_port(), tcp_echo())]);
     assert!(guard.source.wait_for("a", OutcomeKind::Unserved).reason.contains("no certificate"));
 }
 
 #[test]
-fn an_authority_that_is_there_signs_again() {
+fn existing_authority_is_reused() {
     let keys = tempfile::tempdir().unwrap();
     certify(keys.path(), &["localhost"]);
     let authority = std::fs::read(keys.path().join("ca.pem")).unwrap();
@@ -200,10 +200,10 @@ fn an_authority_that_is_there_signs_again() {
 }
 
 #[test]
-fn who_does_not_agree_on_tls_in_time_is_cut_off() {
+fn slow_tls_handshake_is_cut_off() {
     let keys = tempfile::tempdir().unwrap();
     let certificate = certificate(keys.path(), &["localhost"]);
-    let guard = Guard::start_with(json!({"certificates": [certificate], "timeouts": {"handshake_ms": 200}}));
+    let guard = EdgeProcess::start_with(json!({"certificates": [certificate], "timeouts": {"handshake_ms": 200}}));
     let (bytes, requests) = (free_port(), free_port());
     guard
         .source
@@ -213,6 +213,6 @@ fn who_does_not_agree_on_tls_in_time_is_cut_off() {
     for port in [bytes, requests] {
         let mut silent = connect(port);
         silent.write_all(&[22, 3, 1]).unwrap();
-        assert!(crate::servers::is_closed(&mut silent));
+        assert!(crate::backends::is_closed(&mut silent));
     }
 }

@@ -1,0 +1,231 @@
+//! The administrators' door: HTTP over a unix socket that only the owner may use.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, UPGRADE};
+use http::{Method, Request, Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::metrics::{MetricsPage, ThreadCounters};
+use crate::route_controller::{AdminCommand, EdgeStatus};
+use crate::udp::UdpThreads;
+use crate::worker::Workers;
+
+/// What the door knows.
+#[derive(Debug)]
+pub struct AdminServer {
+    /// How things stand.
+    pub status: Arc<Mutex<EdgeStatus>>,
+    /// Orders to the control thread.
+    pub commands: UnboundedSender<AdminCommand>,
+    /// For figures.
+    pub workers: Workers,
+    /// For figures.
+    pub datagrams: Arc<UdpThreads>,
+    /// What the control thread counts.
+    pub counters: Arc<ThreadCounters>,
+    /// Where HTTP and HTTPS by host are served.
+    pub listeners: [(&'static str, Option<SocketAddr>); 2],
+}
+
+/// The socket, which may be in its place or not yet.
+#[derive(Debug)]
+pub struct AdminSocket {
+    /// Takes connections.
+    pub listener: UnixListener,
+    fresh: PathBuf,
+    place: PathBuf,
+}
+
+/// Binds the socket beside its place.
+///
+/// # Errors
+/// The folder's.
+pub fn bind(folder: &Path) -> io::Result<AdminSocket> {
+    let fresh = folder.join("admin.sock.new");
+    if let Err(error) = std::fs::remove_file(&fresh)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(error);
+    }
+    let listener = UnixListener::bind(&fresh)?;
+    let socket = AdminSocket { listener, fresh, place: folder.join("admin.sock") };
+    std::fs::set_permissions(&socket.fresh, PermissionsExt::from_mode(0o600)).inspect_err(|_| socket.discard())?;
+    Ok(socket)
+}
+
+impl AdminSocket {
+    /// Puts it into its place, whoever's was there before.
+    ///
+    /// # Errors
+    /// The folder's.
+    pub fn put(&self) -> io::Result<()> {
+        std::fs::rename(&self.fresh, &self.place)
+    }
+
+    /// Leaves the place to whoever has it.
+    pub fn discard(&self) {
+        let _ = std::fs::remove_file(&self.fresh);
+    }
+}
+
+impl AdminServer {
+    /// Answers until the task is ended.
+    pub async fn serve(self: Arc<Self>, listener: UnixListener) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    tokio::spawn(self.clone().serve_one(stream));
+                }
+                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
+            }
+        }
+    }
+
+    async fn serve_one(self: Arc<Self>, stream: UnixStream) {
+        let service = service_fn(move |request| {
+            let admin = self.clone();
+            async move { Ok::<_, Infallible>(admin.answer(request)) }
+        });
+        // What goes wrong here is the other side's.
+        let _ = hyper::server::conn::http1::Builder::new()
+            .serve_connection(TokioIo::new(stream), service)
+            .with_upgrades()
+            .await;
+    }
+
+    fn answer(&self, request: Request<Incoming>) -> Response<TextBody> {
+        match (request.method(), request.uri().path()) {
+            (&Method::GET, "/livez") => respond(StatusCode::OK, "ok\n".to_owned()),
+            (&Method::GET, "/readyz") => self.ready(request.uri().query() == Some("verbose")),
+            (&Method::GET, "/metrics") => {
+                let mut response = respond(StatusCode::OK, self.page());
+                response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4"));
+                response
+            }
+            (&Method::POST, "/stop") => self.command(AdminCommand::Stop),
+            (&Method::POST, "/drain") => self.command(AdminCommand::Drain),
+            (&Method::POST, "/handover") => self.hand_over(request),
+            (_, "/livez" | "/readyz" | "/metrics" | "/stop" | "/drain" | "/handover") => {
+                respond(StatusCode::METHOD_NOT_ALLOWED, "another method\n".to_owned())
+            }
+            _ => respond(StatusCode::NOT_FOUND, "not here\n".to_owned()),
+        }
+    }
+
+    fn command(&self, command: AdminCommand) -> Response<TextBody> {
+        // The control thread lives as long as the process.
+        let _ = self.commands.send(command);
+        respond(StatusCode::ACCEPTED, "will be done\n".to_owned())
+    }
+
+    fn hand_over(&self, mut request: Request<Incoming>) -> Response<TextBody> {
+        if request.headers().get(UPGRADE).is_none_or(|upgrade| upgrade != "hosting-handover") {
+            return respond(StatusCode::UPGRADE_REQUIRED, "Upgrade: hosting-handover\n".to_owned());
+        }
+        let upgraded = hyper::upgrade::on(&mut request);
+        let commands = self.commands.clone();
+        tokio::spawn(async move {
+            let Ok(upgraded) = upgraded.await else { return };
+            let Ok(parts) = upgraded.downcast::<TokioIo<UnixStream>>() else { return };
+            if let Ok(stream) = parts.io.into_inner().into_std() {
+                let _ = commands.send(AdminCommand::HandOver(stream));
+            }
+        });
+        let mut response = respond(StatusCode::SWITCHING_PROTOCOLS, String::new());
+        response.headers_mut().insert(UPGRADE, HeaderValue::from_static("hosting-handover"));
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        response
+    }
+
+    fn status(&self) -> EdgeStatus {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn ready(&self, is_verbose: bool) -> Response<TextBody> {
+        let status = self.status();
+        let is_ready = status.has_begun && !status.is_leaving;
+        let code = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        if !is_verbose {
+            return respond(code, if is_ready { "ready\n" } else { "not ready\n" }.to_owned());
+        }
+        let [(http, at_http), (https, at_https)] = self.listeners;
+        let told = serde_json::json!({
+            "is_ready": is_ready,
+            "is_leaving": status.is_leaving,
+            "is_connected": status.is_connected,
+            "is_kept": status.is_kept,
+            "epoch": status.epoch,
+            "version": status.version,
+            "routes_listening": status.counts.listening,
+            "routes_refused": status.counts.refused,
+            "descriptors": status.descriptors,
+            "datagram_sessions_max": status.datagram_sessions,
+            "pid": std::process::id(),
+            http: at_http,
+            https: at_https,
+        });
+        respond(code, format!("{told}\n"))
+    }
+
+    fn page(&self) -> String {
+        let status = self.status();
+        let mut page = MetricsPage::default();
+        let mut all: Vec<&ThreadCounters> = vec![&self.counters];
+        all.extend(self.workers.iter().map(|worker| &worker.counters));
+        all.extend(self.datagrams.counters().map(|counters| &**counters));
+        let routes = [("listening", status.counts.listening as u64), ("refused", status.counts.refused as u64)];
+        page.values("hosting_edge_routes", "gauge", "Routes by what became of them", "state", &routes);
+        let gauge = |page: &mut MetricsPage, name: &str, about: &str, value: u64| {
+            page.value(&format!("hosting_edge_{name}"), "gauge", about, value);
+        };
+        gauge(&mut page, "routes_epoch", "Epoch that routes come from", status.epoch);
+        gauge(&mut page, "routes_version", "Version of the routes", status.version);
+        gauge(&mut page, "routes_kept", "Whether the routes on disk are those in memory", status.is_kept.into());
+        gauge(&mut page, "source_connected", "Whether the data plane answers", status.is_connected.into());
+        gauge(&mut page, "descriptors_max", "Descriptors that there may be", status.descriptors);
+        gauge(&mut page, "datagram_sessions_max", "UDP sessions that there may be", status.datagram_sessions as u64);
+        page.counters(&all);
+        page.into_text()
+    }
+}
+
+fn respond(status: StatusCode, text: String) -> Response<TextBody> {
+    let mut response = Response::new(TextBody(Some(Bytes::from(text)).filter(|text| !text.is_empty())));
+    *response.status_mut() = status;
+    response
+}
+
+/// A body that is there at once.
+struct TextBody(Option<Bytes>);
+
+impl Body for TextBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        std::task::Poll::Ready(self.0.take().map(|text| Ok(Frame::data(text))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.as_ref().map_or(0, |text| text.len() as u64))
+    }
+}

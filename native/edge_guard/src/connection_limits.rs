@@ -1,0 +1,232 @@
+//! How many connections there may be: in all, of one route, of one client address; and descriptors for them.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::address;
+use crate::config::LimitSettings;
+use crate::metrics::ConnectionRefusal;
+
+/// Counts what is there, and says no.
+#[derive(Debug)]
+pub struct ConnectionLimits {
+    all_max: AtomicUsize,
+    route_max: AtomicUsize,
+    address_max: AtomicUsize,
+    all: AtomicUsize,
+    addresses: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// The right to one connection; dropping it gives it back.
+#[derive(Debug)]
+pub struct ConnectionPermit {
+    limits: Arc<ConnectionLimits>,
+    source: Option<IpAddr>,
+    of_route: Option<Arc<AtomicUsize>>,
+}
+
+impl ConnectionLimits {
+    /// With these settings.
+    #[must_use]
+    pub fn new(settings: &LimitSettings) -> Self {
+        Self {
+            all_max: settings.connections.into(),
+            route_max: settings.connections_per_route.into(),
+            address_max: settings.connections_per_address.into(),
+            all: AtomicUsize::new(0),
+            addresses: Mutex::default(),
+        }
+    }
+
+    /// Other settings from now on. Nobody who is in is put out.
+    pub fn change(&self, settings: &LimitSettings) {
+        self.all_max.store(settings.connections, SeqCst);
+        self.route_max.store(settings.connections_per_route, SeqCst);
+        self.address_max.store(settings.connections_per_address, SeqCst);
+    }
+
+    /// Whether all connections that there may be are there: nothing more need be accepted.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.all.load(SeqCst) >= self.all_max.load(SeqCst)
+    }
+
+    /// Lets a connection in. Without a client (a proxy in front of us) or a route (the listener of all hosts) only the
+    /// other limits count.
+    ///
+    /// # Errors
+    /// Which limit does not.
+    pub fn admit(
+        self: &Arc<Self>,
+        client: Option<IpAddr>,
+        of_route: Option<&Arc<AtomicUsize>>,
+    ) -> Result<ConnectionPermit, ConnectionRefusal> {
+        if !add_one(&self.all, &self.all_max) {
+            return Err(ConnectionRefusal::All);
+        }
+        // What is counted by it is given back by it, also when one of the next limits says no.
+        let mut permit = ConnectionPermit { limits: self.clone(), source: None, of_route: None };
+        if let Some(of_route) = of_route {
+            if !add_one(of_route, &self.route_max) {
+                return Err(ConnectionRefusal::Route);
+            }
+            permit.of_route = Some(of_route.clone());
+        }
+        if let Some(source) = client.map(address::client_key) {
+            let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = addresses.entry(source).or_default();
+            if *count >= self.address_max.load(SeqCst) {
+                drop(addresses);
+                return Err(ConnectionRefusal::Address);
+            }
+            *count += 1;
+            permit.source = Some(source);
+        }
+        Ok(permit)
+    }
+}
+
+fn add_one(count: &AtomicUsize, most: &AtomicUsize) -> bool {
+    let most = most.load(SeqCst);
+    count.fetch_update(SeqCst, SeqCst, |count| (count < most).then_some(count + 1)).is_ok()
+}
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        self.limits.all.fetch_sub(1, SeqCst);
+        if let Some(of_route) = &self.of_route {
+            of_route.fetch_sub(1, SeqCst);
+        }
+        let Some(source) = self.source else { return };
+        let mut addresses = self.limits.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = addresses.get_mut(&source) {
+            *count -= 1;
+            if *count == 0 {
+                addresses.remove(&source);
+            }
+        }
+    }
+}
+
+/// Raises the number of descriptors as far as we may, and says how many there are now.
+///
+/// Connections need two each and UDP sessions one. Where that is not to be had, each kind gets half, or less if it
+/// wants less: so neither starves the other.
+#[must_use]
+pub fn fit_descriptors(settings: &LimitSettings) -> (LimitSettings, u64) {
+    let wanted = wanted(settings) + RESERVED_DESCRIPTORS;
+    let have = raise_descriptors(wanted);
+    (fit_to_descriptors(settings, have), have)
+}
+
+/// For routes, shared connections to back ends between requests, pipes, and ourselves.
+const RESERVED_DESCRIPTORS: u64 = 8_192;
+
+fn wanted(settings: &LimitSettings) -> u64 {
+    2 * settings.connections as u64 + settings.datagram_sessions as u64
+}
+
+fn fit_to_descriptors(settings: &LimitSettings, have: u64) -> LimitSettings {
+    let free = usize::try_from(have.saturating_sub(RESERVED_DESCRIPTORS.min(have / 10))).unwrap_or(usize::MAX);
+    let for_connections = (2 * settings.connections).min(free.saturating_sub(settings.datagram_sessions).max(free / 2));
+    LimitSettings {
+        connections: (for_connections / 2).max(1),
+        datagram_sessions: settings.datagram_sessions.min(free - for_connections).max(1),
+        ..settings.clone()
+    }
+}
+
+fn raise_descriptors(wanted: u64) -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is ours and lives through the calls.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) != 0 {
+            return 1_024;
+        }
+        if limit.rlim_max < wanted {
+            // Only the privileged may; the others keep what they were given.
+            let higher = libc::rlimit { rlim_cur: wanted, rlim_max: wanted };
+            if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const higher) == 0 {
+                return wanted;
+            }
+        }
+        let own = libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max };
+        if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const own) == 0 { own.rlim_cur } else { limit.rlim_cur }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(all: usize, route: usize, address: usize) -> Arc<ConnectionLimits> {
+        let mut settings = crate::config::Config::parse(r#"{"folder": "/a", "source": "/b"}"#).unwrap().limits;
+        settings.connections = all;
+        settings.connections_per_route = route;
+        settings.connections_per_address = address;
+        Arc::new(ConnectionLimits::new(&settings))
+    }
+
+    #[test]
+    fn each_limit_refuses_with_its_own_reason() {
+        let (one, two) = (Arc::default(), Arc::default());
+        let here: IpAddr = "10.0.0.1".parse().unwrap();
+        let there: IpAddr = "10.0.0.2".parse().unwrap();
+        let limits = limits(3, 2, 2);
+        let first = limits.admit(Some(here), Some(&one)).unwrap();
+        let _second = limits.admit(Some(here), Some(&one)).unwrap();
+        assert_eq!(limits.admit(Some(there), Some(&one)).unwrap_err(), ConnectionRefusal::Route);
+        assert_eq!(limits.admit(Some(here), Some(&two)).unwrap_err(), ConnectionRefusal::Address);
+        let _third = limits.admit(Some(there), Some(&two)).unwrap();
+        assert!(limits.is_full());
+        assert_eq!(limits.admit(Some(there), Some(&two)).unwrap_err(), ConnectionRefusal::All);
+        drop(first);
+        assert!(limits.admit(Some(there), Some(&one)).is_ok(), "a place that was given back is a place");
+    }
+
+    #[test]
+    fn changed_limits_apply_to_new_connections_only() {
+        let route = Arc::default();
+        let here: IpAddr = "10.0.0.1".parse().unwrap();
+        let limits = limits(9, 9, 2);
+        let held: Vec<_> = (0..2).map(|_| limits.admit(Some(here), Some(&route)).unwrap()).collect();
+        let mut settings = crate::config::Config::parse(r#"{"folder": "/a", "source": "/b"}"#).unwrap().limits;
+        settings.connections_per_address = 1;
+        limits.change(&settings);
+        assert_eq!(route.load(SeqCst), 2, "both go on");
+        assert_eq!(limits.admit(Some(here), Some(&route)).unwrap_err(), ConnectionRefusal::Address);
+        settings.connections_per_address = 3;
+        limits.change(&settings);
+        let _third = limits.admit(Some(here), Some(&route)).unwrap();
+        settings.connections = 3;
+        limits.change(&settings);
+        assert_eq!(limits.admit(Some(here), Some(&route)).unwrap_err(), ConnectionRefusal::All);
+        drop(held);
+        assert!(limits.admit(Some(here), Some(&route)).is_ok());
+    }
+
+    #[test]
+    fn scarce_descriptors_are_divided_fairly() {
+        let settings = crate::config::Config::parse(r#"{"folder": "/a", "source": "/b"}"#).unwrap().limits;
+        let fitting = |connections, datagram_sessions, have| {
+            let few = fit_to_descriptors(&LimitSettings { connections, datagram_sessions, ..settings.clone() }, have);
+            (few.connections, few.datagram_sessions)
+        };
+        assert_eq!(fitting(4_000, 1_000, 1_000_000), (4_000, 1_000));
+        assert_eq!(fitting(65_536, 16_384, 20_000), (4_500, 9_000));
+        assert_eq!(fitting(65_536, 64, 20_000), (8_968, 64));
+        assert_eq!(fitting(100, 16_384, 10_000), (100, 8_800));
+    }
+
+    #[test]
+    fn ipv6_clients_of_one_64_network_share_a_limit() {
+        let route = Arc::default();
+        let limits = limits(9, 9, 1);
+        let (first, second) = ("2001:db8::1".parse().unwrap(), "2001:db8::2".parse().unwrap());
+        let _held = limits.admit(Some(first), Some(&route)).unwrap();
+        assert_eq!(limits.admit(Some(second), Some(&route)).unwrap_err(), ConnectionRefusal::Address);
+        assert!(limits.admit(None, Some(&route)).is_ok(), "a proxy in front of us speaks for many");
+    }
+}

@@ -1,0 +1,90 @@
+//! From the command line to an edge-guard that serves.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::config::Config;
+use crate::connection_limits::fit_descriptors;
+use crate::folder_lock::FolderLock;
+use crate::lifecycle::EdgeGuard;
+use crate::operator_log;
+use crate::process_context::ProcessContext;
+use crate::scheduling;
+use crate::startup::Startup;
+use crate::tls::Certificates;
+
+/// Another process has the folder.
+const EXIT_FOLDER_IN_USE: u8 = 75;
+
+/// Something is wrong with the settings.
+const EXIT_INVALID_SETTINGS: u8 = 78;
+
+/// Runs until it is told to end.
+#[must_use]
+pub fn run(path: &Path, is_replacing: bool) -> ExitCode {
+    let config = match Config::read(path) {
+        Ok(config) => config,
+        Err(problems) => {
+            problems.iter().for_each(|problem| operator_log::write_line(problem));
+            return ExitCode::from(EXIT_INVALID_SETTINGS);
+        }
+    };
+    // Threads that begin later have it too.
+    scheduling::apply(config.nice);
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            operator_log::write_line(&format!("no runtime: {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    let result = runtime.block_on(serve(config, path.to_owned(), is_replacing));
+    // Threads of others end with the process, and nobody waits for them.
+    match result {
+        Ok(code) => std::process::exit(code.into()),
+        Err(problem) => {
+            operator_log::write_line(&problem);
+            std::process::exit(1);
+        }
+    }
+}
+
+/// Reads the settings and says what is wrong with them.
+#[must_use]
+pub fn check(path: &Path) -> ExitCode {
+    let read = Config::read(path).and_then(|config| Certificates::read(&config).map(drop));
+    match read {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problems) => {
+            problems.iter().for_each(|problem| operator_log::write_line(problem));
+            ExitCode::from(EXIT_INVALID_SETTINGS)
+        }
+    }
+}
+
+async fn serve(mut config: Config, path: PathBuf, is_replacing: bool) -> Result<u8, String> {
+    let folder = config.folder.clone();
+    let lock = FolderLock::take(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    if lock.is_none() && !is_replacing {
+        operator_log::write_line(&format!("{}: another edge-guard has this folder", folder.display()));
+        return Ok(EXIT_FOLDER_IN_USE);
+    }
+    let certificates = match Certificates::read(&config) {
+        Ok(certificates) => certificates,
+        Err(problems) => {
+            problems.iter().for_each(|problem| operator_log::write_line(problem));
+            return Ok(EXIT_INVALID_SETTINGS);
+        }
+    };
+    let (limits, descriptors) = fit_descriptors(&config.limits);
+    config.limits = limits;
+    let context =
+        ProcessContext::start(config, path, certificates).map_err(|error| format!("cannot start: {error}"))?;
+    let begin = match lock {
+        Some(lock) => Startup::start_alone(lock, &context.shared.config)?,
+        None => Startup::take_over(&context.shared.config)?,
+    };
+    let life = EdgeGuard::begin(context, begin, descriptors);
+    operator_log::write_line("serves");
+    Ok(life.run().await)
+}

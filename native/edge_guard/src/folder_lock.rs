@@ -1,0 +1,82 @@
+//! The folder of an edge-guard: one process at a time, by a lock that it holds.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The lock: whoever holds the descriptor, or one that was made from it, is the one.
+#[derive(Debug)]
+pub struct FolderLock(Arc<File>);
+
+impl FolderLock {
+    /// Takes the lock of a folder, which is made if it is not there. None: another process has it.
+    ///
+    /// # Errors
+    /// The folder's.
+    pub fn take(folder: &Path) -> io::Result<Option<Self>> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .open(folder.join("LOCK"))?;
+        // SAFETY: the descriptor is open.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+            let error = io::Error::last_os_error();
+            return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+        }
+        let lock = Self(Arc::new(file));
+        lock.write_pid()?;
+        Ok(Some(lock))
+    }
+
+    /// A lock that another process held and gave; it is not signed yet.
+    #[must_use]
+    pub fn inherit(descriptor: OwnedFd) -> Self {
+        Self(Arc::new(File::from(descriptor)))
+    }
+
+    /// The lock itself, to give it to another process.
+    #[must_use]
+    pub fn descriptor(&self) -> Arc<File> {
+        self.0.clone()
+    }
+
+    /// Writes down who we are, for whoever looks.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn write_pid(&self) -> io::Result<()> {
+        use std::os::unix::fs::FileExt;
+        let pid = format!("{}\n", std::process::id());
+        // Written before it is cut: whoever looks meanwhile sees a whole first line.
+        self.0.write_all_at(pid.as_bytes(), 0)?;
+        self.0.set_len(pid.len() as u64)?;
+        (&*self.0).flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folder_lock_is_exclusive_and_has_the_pid() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("a/b");
+        let lock = FolderLock::take(&inner).unwrap().unwrap();
+        assert!(FolderLock::take(&inner).unwrap().is_none());
+        let pid = std::fs::read_to_string(inner.join("LOCK")).unwrap();
+        assert_eq!(pid, format!("{}\n", std::process::id()));
+        let given = FolderLock::inherit(lock.descriptor().try_clone().unwrap().into());
+        drop(lock);
+        assert!(FolderLock::take(&inner).unwrap().is_none(), "who was given the lock holds it");
+        drop(given);
+        assert!(FolderLock::take(&inner).unwrap().is_some());
+    }
+}

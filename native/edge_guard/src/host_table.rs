@@ -1,0 +1,93 @@
+//! Who is reached by host name: game servers of routes without a port, and our own API and CDN.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::config::Backend;
+use crate::live_route::LiveRoute;
+
+/// All names.
+#[derive(Debug, Default)]
+pub struct HostTable {
+    plain: HashMap<String, Arc<LiveRoute>>,
+    tls: HashMap<String, Arc<LiveRoute>>,
+    ours: HashMap<String, Arc<LiveRoute>>,
+}
+
+impl HostTable {
+    /// With back ends of our own, which are there as long as the process is.
+    #[must_use]
+    pub fn new(backends: &[Backend]) -> Self {
+        let mut ours = HashMap::new();
+        for backend in backends {
+            let live = LiveRoute::new(false, Some(backend.address.clone()), backend.proxy_protocol);
+            for host in &backend.hosts {
+                ours.insert(host.clone(), live.clone());
+            }
+        }
+        Self { ours, ..Self::default() }
+    }
+
+    /// Who is meant by a host name in lower case, without a port.
+    #[must_use]
+    pub fn find(&self, is_tls: bool, host: &str) -> Option<&Arc<LiveRoute>> {
+        let routes = if is_tls { &self.tls } else { &self.plain };
+        routes.get(host).or_else(|| find_name(&self.ours, host))
+    }
+
+    /// Puts a route; whoever had the name before has it no more.
+    pub fn put(&mut self, is_tls: bool, host: &str, live: &Arc<LiveRoute>) {
+        self.routes(is_tls).insert(host.to_owned(), live.clone());
+    }
+
+    /// Whether somebody has a name.
+    #[must_use]
+    pub fn has(&self, is_tls: bool, host: &str) -> bool {
+        self.find(is_tls, host).is_some()
+    }
+
+    /// Removes a route, if the name is still its own.
+    pub fn remove(&mut self, is_tls: bool, host: &str, live: &Arc<LiveRoute>) {
+        let routes = self.routes(is_tls);
+        if routes.get(host).is_some_and(|held| Arc::ptr_eq(held, live)) {
+            routes.remove(host);
+        }
+    }
+
+    fn routes(&mut self, is_tls: bool) -> &mut HashMap<String, Arc<LiveRoute>> {
+        if is_tls { &mut self.tls } else { &mut self.plain }
+    }
+}
+
+/// A name itself, else the `*.` of its parent.
+pub fn find_name<'a, T>(names: &'a HashMap<String, T>, name: &str) -> Option<&'a T> {
+    names.get(name).or_else(|| {
+        let (_, parent) = name.split_once('.')?;
+        names.get(&format!("*.{parent}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wildcard_stands_for_one_label() {
+        let names = HashMap::from([("*.cdn.example".to_owned(), 1), ("a.cdn.example".to_owned(), 2)]);
+        assert_eq!(find_name(&names, "a.cdn.example"), Some(&2));
+        assert_eq!(find_name(&names, "b.cdn.example"), Some(&1));
+        assert_eq!(find_name(&names, "c.b.cdn.example"), None);
+        assert_eq!(find_name(&names, "cdn.example"), None);
+    }
+
+    #[test]
+    fn reassigned_host_is_not_removed_by_its_former_route() {
+        let (first, second) = (LiveRoute::new(false, None, false), LiveRoute::new(false, None, false));
+        let mut hosts = HostTable::default();
+        hosts.put(false, "a", &first);
+        hosts.put(false, "a", &second);
+        hosts.remove(false, "a", &first);
+        assert!(hosts.find(false, "a").is_some_and(|held| Arc::ptr_eq(held, &second)));
+        assert!(!hosts.has(true, "a"));
+    }
+}

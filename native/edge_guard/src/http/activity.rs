@@ -1,0 +1,257 @@
+//! Knows what a player's connection is doing, so that slow heads and unused connections end: one timer for each
+//! connection that is rarely looked at, instead of one set anew with each request.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+
+use crate::config::Timeouts;
+
+/// What is going on.
+#[derive(Debug)]
+pub struct ActivityTracker {
+    begun: Instant,
+    exchanges: AtomicU32,
+    /// Milliseconds since the begin, counted from 1; 0: no head is under way.
+    head_since: AtomicU64,
+    idle_since: AtomicU64,
+    /// The same: since when the other side takes nothing; 0: it does.
+    stuck_since: AtomicU64,
+    /// Whether any byte went since somebody looked, and when that was so for the last time.
+    has_moved: AtomicBool,
+    moved: AtomicU64,
+}
+
+/// What becomes of a connection.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Its time is up.
+    Cut,
+    /// Nothing before this.
+    AskAgain(Instant),
+}
+
+impl Default for ActivityTracker {
+    fn default() -> Self {
+        Self {
+            begun: Instant::now(),
+            exchanges: AtomicU32::new(0),
+            // A connection that says nothing at all has begun a head, too.
+            head_since: AtomicU64::new(1),
+            idle_since: AtomicU64::new(1),
+            stuck_since: AtomicU64::new(0),
+            has_moved: AtomicBool::new(false),
+            moved: AtomicU64::new(1),
+        }
+    }
+}
+
+impl ActivityTracker {
+    /// A whole head is there. Whether other answers of the connection are under way.
+    pub fn begin_exchange(&self) -> bool {
+        let others = self.exchanges.fetch_add(1, Relaxed);
+        self.head_since.store(0, Relaxed);
+        others > 0
+    }
+
+    /// Whether only one exchange is under way: that of who asks.
+    pub fn is_alone(&self) -> bool {
+        self.exchanges.load(Relaxed) == 1
+    }
+
+    /// An answer is over.
+    pub fn end_exchange(&self) {
+        if self.exchanges.fetch_sub(1, Relaxed) == 1 {
+            self.idle_since.store(self.now(), Relaxed);
+        }
+    }
+
+    /// What becomes of the connection.
+    pub fn verdict(&self, timeouts: &Timeouts) -> Verdict {
+        let now = Instant::now();
+        if self.has_moved.swap(false, Relaxed) {
+            self.moved.store(self.now(), Relaxed);
+        }
+        let is_under_way = self.exchanges.load(Relaxed) > 0;
+        let (since, time) = match (is_under_way, self.stuck_since.load(Relaxed), self.head_since.load(Relaxed)) {
+            (true, 0, _) => (self.moved.load(Relaxed), timeouts.stream_idle),
+            (true, since, _) => (since, timeouts.response),
+            (false, _, 0) => (self.idle_since.load(Relaxed), timeouts.keep_alive),
+            (false, _, since) => (since, timeouts.head),
+        };
+        let end = self.begun + Duration::from_millis(since) + time;
+        if end <= now {
+            return Verdict::Cut;
+        }
+        // A head may begin meanwhile, and has a time of its own.
+        Verdict::AskAgain(end.min(now + timeouts.head))
+    }
+
+    fn went<T>(&self, result: &Poll<std::io::Result<T>>) {
+        if result.is_ready() {
+            self.has_moved.store(true, Relaxed);
+            self.stuck_since.store(0, Relaxed);
+        } else if self.stuck_since.load(Relaxed) == 0 {
+            self.stuck_since.store(self.now(), Relaxed);
+        }
+    }
+
+    fn bytes_came(&self) {
+        if self.exchanges.load(Relaxed) == 0 && self.head_since.load(Relaxed) == 0 {
+            self.head_since.store(self.now(), Relaxed);
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
+    }
+}
+
+/// A stream that tells the tracker when bytes come.
+#[derive(Debug)]
+pub struct TrackedStream<S> {
+    stream: S,
+    tracker: Arc<ActivityTracker>,
+    /// Whether bytes between requests are the begin of a head (in HTTP/2 they may be anything).
+    has_heads: bool,
+}
+
+impl<S> TrackedStream<S> {
+    /// Watches a stream.
+    pub fn new(stream: S, tracker: Arc<ActivityTracker>, has_heads: bool) -> Self {
+        Self { stream, tracker, has_heads }
+    }
+
+    /// The stream alone.
+    pub fn into_inner(self) -> S {
+        self.stream
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for TrackedStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if read.is_ready() {
+            self.tracker.has_moved.store(true, Relaxed);
+            if self.has_heads {
+                self.tracker.bytes_came();
+            }
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for TrackedStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.tracker.went(&written);
+        written
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
+        self.tracker.went(&written);
+        written
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.tracker.went(&flushed);
+        flushed
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timeouts() -> Timeouts {
+        let mut config = crate::config::Config::parse(r#"{"folder": "/a", "source": "/b"}"#).unwrap();
+        config.timeouts.head = Duration::from_secs(15);
+        config.timeouts.keep_alive = Duration::from_secs(60);
+        config.timeouts
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_connection_ends_with_the_head_timeout() {
+        let tracker = ActivityTracker::default();
+        assert_ne!(tracker.verdict(&timeouts()), Verdict::Cut);
+        tokio::time::advance(Duration::from_millis(15_001)).await;
+        assert_eq!(tracker.verdict(&timeouts()), Verdict::Cut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn response_in_progress_ends_with_the_idle_timeout() {
+        let tracker = ActivityTracker::default();
+        tracker.begin_exchange();
+        tokio::time::advance(Duration::from_secs(3_600)).await;
+        assert_ne!(tracker.verdict(&timeouts()), Verdict::Cut);
+        tracker.went(&Poll::Ready(Ok(())));
+        assert_ne!(tracker.verdict(&timeouts()), Verdict::Cut);
+        tokio::time::advance(Duration::from_secs(7_199)).await;
+        assert_ne!(tracker.verdict(&timeouts()), Verdict::Cut);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(tracker.verdict(&timeouts()), Verdict::Cut);
+        tracker.end_exchange();
+        tokio::time::advance(Duration::from_secs(59)).await;
+        assert_ne!(tracker.verdict(&timeouts()), Verdict::Cut, "between requests it may wait for longer");
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(tracker.verdict(&timeouts()), Verdict::Cut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unread_response_ends_with_the_response_timeout() {
+        let (near, far) = tokio::io::duplex(10);
+        let tracker = Arc::new(ActivityTracker::default());
+        let mut stream = TrackedStream::new(near, tracker.clone(), true);
+        tracker.begin_exchange();
+        let mut write = |bytes: &'static [u8]| {
+            let mut cx = Context::from_waker(std::task::Waker::noop());
+            Pin::new(&mut stream).poll_write(&mut cx, bytes).is_ready()
+        };
+        assert!(write(b"0123456789") && !write(b"more"));
+        tokio::time::advance(timeouts().response - Duration::from_secs(1)).await;
+        assert_ne!(tracker.verdict(&timeouts()), Verdict::Cut);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(tracker.verdict(&timeouts()), Verdict::Cut);
+        let mut far = far;
+        tokio::io::AsyncReadExt::read_exact(&mut far, &mut [0; 10]).await.unwrap();
+        assert!(write(b"more"));
+        assert_ne!(tracker.verdict(&timeouts()), Verdict::Cut, "it is taken again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn second_head_has_its_own_timeout() {
+        let tracker = ActivityTracker::default();
+        tracker.begin_exchange();
+        tracker.end_exchange();
+        tokio::time::advance(Duration::from_secs(30)).await;
+        tracker.bytes_came();
+        tokio::time::advance(Duration::from_secs(14)).await;
+        tracker.bytes_came();
+        assert_ne!(tracker.verdict(&timeouts()), Verdict::Cut);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(tracker.verdict(&timeouts()), Verdict::Cut, "a byte now and then does not prolong it");
+    }
+}

@@ -1,0 +1,232 @@
+//! An edge-guard that serves, until it ends: by order, gently, or because a newer one has taken over.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use tokio::net::UnixStream;
+use tokio::net::unix::OwnedReadHalf;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::Instant;
+
+use crate::folder_lock::FolderLock;
+use crate::handover::{self, HandoverMessage, HandoverOffer, SharedDescriptor, SocketRole, read_frame, write_frame};
+use crate::listener::Listener;
+use crate::metrics::ControlFailure;
+use crate::operator_log;
+use crate::process_context::ProcessContext;
+use crate::route_client::RouteClient;
+use crate::route_controller::{AdminCommand, RouteController, outcomes};
+use crate::route_set::RouteFile;
+use crate::route_table::{RouteOutcome, RouteTable};
+use crate::startup::{OpenedSockets, Startup, instance};
+use crate::udp::MigratedSession;
+
+fn to_async(stream: std::os::unix::net::UnixStream) -> std::io::Result<UnixStream> {
+    stream.set_nonblocking(true)?;
+    UnixStream::from_std(stream)
+}
+
+/// Reads frames in a task of its own: a half-read one must not be dropped.
+fn read_messages(mut from: OwnedReadHalf) -> UnboundedReceiver<HandoverMessage> {
+    let (say, said) = unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok(frame) = read_frame(&mut from).await {
+            let _ = say.send(frame);
+        }
+    });
+    said
+}
+
+/// What serves.
+pub struct EdgeGuard {
+    context: ProcessContext,
+    control: RouteController,
+    listeners: [Option<Listener>; 2],
+    lock: FolderLock,
+    told: UnboundedReceiver<AdminCommand>,
+    admin: tokio::task::JoinHandle<()>,
+}
+
+impl EdgeGuard {
+    /// Begins to serve.
+    pub fn begin(context: ProcessContext, begin: Startup, descriptors: u64) -> Self {
+        let Startup { lock, set, inherited, predecessor, opened } = begin;
+        let OpenedSockets { hosts, admin: socket, commands, told } = opened;
+        let folder = &context.shared.config.folder;
+        let listeners = context.open_host_listeners(hosts);
+        let (say, outcomes) = outcomes();
+        let has = (listeners[0].is_some(), listeners[1].is_some());
+        let mut table =
+            RouteTable::new(context.shared.clone(), context.workers.clone(), context.datagrams.clone(), has, say);
+        table.inherited = inherited;
+        table.predecessor = predecessor;
+        table.begin(&set);
+        let source = RouteClient::new(&context.shared.config.source, &context.shared.config.edge_id, &instance());
+        let kept = (RouteFile::new(folder), set);
+        let control =
+            RouteController::new(table, source, kept, outcomes, context.counters.clone(), context.status.clone());
+        context.publish_capacity(descriptors, context.shared.config.limits.datagram_sessions);
+        let admin = tokio::spawn(Arc::new(context.admin(commands, &listeners)).serve(socket.listener));
+        Self { context, control, listeners, lock, told, admin }
+    }
+
+    /// Serves until the end, and says with which code.
+    pub async fn run(mut self) -> u8 {
+        loop {
+            match self.control.run_until_command(&mut self.told).await {
+                AdminCommand::Stop => break,
+                AdminCommand::Drain => {
+                    self.drain().await;
+                    break;
+                }
+                AdminCommand::ReadAgain => self.reload(),
+                AdminCommand::HandOver(stream) => {
+                    if let Some(stream) = self.hand_over(stream).await {
+                        return self.finish_connections(stream).await;
+                    }
+                }
+            }
+        }
+        if let Some(predecessor) = &self.control.table.predecessor {
+            predecessor.stop();
+            // Its end is seen, or it is as slow as it was told to be quick.
+            let end = Instant::now() + Duration::from_secs(2);
+            while !predecessor.is_over() && Instant::now() < end {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        self.admin.abort();
+        let _ = std::fs::remove_file(self.context.shared.config.folder.join("admin.sock"));
+        operator_log::write_line("ends");
+        0
+    }
+
+    /// Gives everything to a newer process. Some: it serves from here on. None: nothing has changed.
+    async fn hand_over(&mut self, stream: std::os::unix::net::UnixStream) -> Option<UnixStream> {
+        let sessions = self.context.datagrams.pause().await;
+        let given = match self.handover_offer(sessions) {
+            Ok(handover_offer) => {
+                tokio::task::spawn_blocking(move || handover::send_offer(&stream, &handover_offer).map(|()| stream))
+                    .await
+            }
+            Err(error) => Ok(Err(error)),
+        };
+        // Until this word is out everything could still go on here; from then on nothing is read here any more.
+        let said = given.map_err(std::io::Error::other).and_then(|given| given).and_then(|stream| {
+            handover::confirm(&stream)?;
+            to_async(stream)
+        });
+        let stream = match said {
+            Ok(stream) => stream,
+            Err(error) => {
+                operator_log::write_line(&format!("not handed over: {error}"));
+                self.context.counters.failures.of(ControlFailure::Handover).one();
+                self.context.datagrams.resume();
+                return None;
+            }
+        };
+        self.context.datagrams.close_all().await;
+        self.control.table.stop_accepting();
+        self.listeners = [None, None];
+        self.admin.abort();
+        Some(stream)
+    }
+
+    fn handover_offer(&self, sessions: Vec<MigratedSession>) -> std::io::Result<HandoverOffer> {
+        let mut items: Vec<(SocketRole, SharedDescriptor)> = vec![(SocketRole::Lock, self.lock.descriptor())];
+        for (door, item) in self.listeners.iter().zip([SocketRole::Http, SocketRole::Https]) {
+            if let Some(door) = door {
+                items.push((item, door.socket()));
+            }
+        }
+        let (listeners, datagrams) = self.control.table.sockets();
+        for door in listeners {
+            let port = door.address().map_or(0, |address| address.port());
+            items.push((SocketRole::Stream { port }, door.socket()));
+        }
+        let mut ports = HashMap::new();
+        for (number, socket) in datagrams {
+            let port = socket.local_addr()?.port();
+            ports.insert(number, port);
+            items.push((SocketRole::Datagram { port }, socket.clone()));
+        }
+        for MigratedSession { number, client, local, backend, rank, socket } in sessions {
+            if let Some(port) = ports.get(&number).copied() {
+                items.push((SocketRole::Session { port, client, local, backend, rank }, socket));
+            }
+        }
+        Ok(HandoverOffer { items, set: self.control.set().clone() })
+    }
+
+    /// Goes on with the connections that there are, until they end; a newer process does everything else.
+    async fn finish_connections(self, stream: UnixStream) -> u8 {
+        let Self { context, mut control, lock, mut told, .. } = self;
+        // The newer process has the lock through a descriptor of its own.
+        drop(lock);
+        let end = Instant::now() + context.shared.timeouts().replaced;
+        let (from, mut to) = stream.into_split();
+        let mut frames = read_messages(from);
+        // New routes are not heard of here: whoever asks over a connection that stays is sent to the newer process.
+        context.shared.leaving.send_replace(true);
+        operator_log::write_line(&format!("was replaced; {} connections go on", context.active_count()));
+        let mut look = tokio::time::interval(Duration::from_millis(100));
+        loop {
+            tokio::select! {
+                Some(frame) = frames.recv() => match frame {
+                    HandoverMessage::Remove(owner) => control.table.remove(&owner),
+                    HandoverMessage::Stop => break,
+                    _ => {}
+                },
+                Some(outcome) = control.outcome() => {
+                    if let RouteOutcome::Removed(owner) = outcome {
+                        let _ = write_frame(&mut to, &HandoverMessage::Gone(owner)).await;
+                    }
+                }
+                Some(command) = told.recv() => {
+                    if matches!(command, AdminCommand::Stop | AdminCommand::Drain) {
+                        break;
+                    }
+                }
+                _ = look.tick() => {
+                    let is_last = control.table.predecessor.as_ref().is_none_or(|before| before.is_over());
+                    if (context.active_count() == 0 && is_last) || Instant::now() >= end {
+                        break;
+                    }
+                }
+            }
+        }
+        if let Some(predecessor) = &control.table.predecessor {
+            predecessor.stop();
+        }
+        operator_log::write_line("was replaced and ends");
+        0
+    }
+
+    /// Takes nobody in any more, and waits until everybody has left, within the time for it.
+    async fn drain(&mut self) {
+        self.context.status.lock().unwrap_or_else(PoisonError::into_inner).is_leaving = true;
+        let end = Instant::now() + self.context.shared.timeouts().drain;
+        operator_log::write_line(&format!("drains: {} go on", self.context.active_count()));
+        self.listeners = [None, None];
+        self.control.table.stop_accepting();
+        self.context.shared.leaving.send_replace(true);
+        while self.context.active_count() > 0 && Instant::now() < end {
+            match tokio::time::timeout(Duration::from_millis(50), self.told.recv()).await {
+                Ok(Some(AdminCommand::Drain | AdminCommand::Stop)) => return,
+                Ok(Some(AdminCommand::ReadAgain | AdminCommand::HandOver(_)) | None) | Err(_) => {}
+            }
+        }
+    }
+
+    fn reload(&self) {
+        match self.context.reload() {
+            Ok(()) => operator_log::write_line("certificates, limits and times were read again"),
+            Err(problems) => {
+                problems.iter().for_each(|problem| operator_log::write_line(problem));
+                operator_log::write_line("the certificates, limits and times of before stay");
+                self.context.counters.failures.of(ControlFailure::Certificates).one();
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What lives behind one route: where it leads just now, and every task that carries something for it.
+//!
+//! Whoever removes a route ends all of these, and is told when the last one is gone.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use slab::Slab;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use crate::address::BackendAddress;
+
+/// One route while it is served.
+#[derive(Debug)]
+pub struct LiveRoute {
+    /// No other one of this process has it.
+    pub number: u64,
+    /// Whether TLS ends here.
+    pub is_tls: bool,
+    /// Connections of clients.
+    pub connections: Arc<AtomicUsize>,
+    /// Whether connections to the back end begin with a PROXY v2 header.
+    pub sends_proxy_header: bool,
+    state: Mutex<State>,
+    over: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    backend: Option<BackendAddress>,
+    is_ended: bool,
+    tasks: Slab<Option<AbortHandle>>,
+}
+
+impl LiveRoute {
+    /// A route that is to be served.
+    #[must_use]
+    pub fn new(is_tls: bool, backend: Option<BackendAddress>, sends_proxy_header: bool) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Arc::new(Self {
+            number: NEXT.fetch_add(1, Relaxed),
+            is_tls,
+            connections: Arc::default(),
+            sends_proxy_header,
+            state: Mutex::new(State { backend, ..State::default() }),
+            over: Notify::new(),
+        })
+    }
+
+    /// Where it leads just now.
+    #[must_use]
+    pub fn backend(&self) -> Option<BackendAddress> {
+        self.state().backend.clone()
+    }
+
+    /// Leads it elsewhere; what goes on, goes on.
+    pub fn set_backend(&self, backend: Option<BackendAddress>) {
+        self.state().backend = backend;
+    }
+
+    /// Runs a task that ends with the route. A route that has ended runs nothing any more.
+    pub fn spawn(self: &Arc<Self>, on: &Handle, task: impl Future<Output = ()> + Send + 'static) {
+        let mut state = self.state();
+        if state.is_ended {
+            return;
+        }
+        // The lock is held until the handle is in its place, so a task that ends at once finds it there.
+        let place = state.tasks.insert(None);
+        let seat = TaskGuard { live: self.clone(), place };
+        let handle = on.spawn(async move {
+            let _seat = seat;
+            task.await;
+        });
+        state.tasks[place] = Some(handle.abort_handle());
+    }
+
+    /// Ends it: every task is cut, none begins any more.
+    pub fn end(&self) {
+        let mut state = self.state();
+        state.is_ended = true;
+        state.backend = None;
+        // A task is dropped by its own thread, which then frees its place.
+        state.tasks.iter().filter_map(|(_, handle)| handle.as_ref()).for_each(AbortHandle::abort);
+    }
+
+    /// Returns when no task is left.
+    pub async fn wait_ended(&self) {
+        loop {
+            let notified = self.over.notified();
+            if self.state().tasks.is_empty() {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct TaskGuard {
+    live: Arc<LiveRoute>,
+    place: usize,
+}
+
+impl Drop for TaskGuard {
+    fn drop(&mut self) {
+        let mut state = self.live.state();
+        state.tasks.remove(self.place);
+        if state.tasks.is_empty() {
+            self.live.over.notify_waiters();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn end_aborts_all_tasks() {
+        let live = LiveRoute::new(false, None, false);
+        let gone = Arc::new(AtomicUsize::new(0));
+        struct Gone(Arc<AtomicUsize>);
+        impl Drop for Gone {
+            fn drop(&mut self) {
+                self.0.fetch_add(1, Relaxed);
+            }
+        }
+        for _ in 0..3 {
+            let guard = Gone(gone.clone());
+            live.spawn(&Handle::current(), async move {
+                let _guard = guard;
+                std::future::pending().await
+            });
+        }
+        live.end();
+        live.wait_ended().await;
+        assert_eq!(gone.load(Relaxed), 3);
+        live.spawn(&Handle::current(), async { panic!("runs after the end") });
+        live.wait_ended().await;
+    }
+
+    #[tokio::test]
+    async fn ended_task_is_removed() {
+        let live = LiveRoute::new(false, None, false);
+        live.spawn(&Handle::current(), async {});
+        live.wait_ended().await;
+        assert!(live.state().tasks.is_empty());
+    }
+}

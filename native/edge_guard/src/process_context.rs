@@ -1,0 +1,114 @@
+//! What an edge-guard is made of: threads, and what is known to all of them.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
+
+use crate::admin_server::AdminServer;
+use crate::config::Config;
+use crate::connection_limits::{ConnectionLimits, fit_descriptors};
+use crate::host_table::HostTable;
+use crate::http::HttpHandler;
+use crate::listener::Listener;
+use crate::live_route::LiveRoute;
+use crate::metrics::ThreadCounters;
+use crate::route_controller::{AdminCommand, EdgeStatus};
+use crate::tls::Certificates;
+use crate::udp::{SessionLimits, UdpThreads};
+use crate::worker::{SharedState, Workers};
+
+/// What lives as long as the process.
+pub struct ProcessContext {
+    /// The settings file.
+    pub path: PathBuf,
+    /// What every connection may need to know.
+    pub shared: Arc<SharedState>,
+    /// Threads for streams.
+    pub workers: Workers,
+    /// Threads for datagrams.
+    pub datagrams: Arc<UdpThreads>,
+    /// What the control thread counts.
+    pub counters: Arc<ThreadCounters>,
+    /// How things stand.
+    pub status: Arc<Mutex<EdgeStatus>>,
+}
+
+impl ProcessContext {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn start(config: Config, path: PathBuf, certificates: Certificates) -> std::io::Result<Self> {
+        let bounds = SessionLimits::from(&config);
+        let shared = Arc::new(SharedState {
+            limits: Arc::new(ConnectionLimits::new(&config.limits)),
+            hosts: RwLock::new(HostTable::new(&config.backends)),
+            certificates,
+            leaving: watch::Sender::new(false),
+            times: RwLock::new(config.timeouts),
+            config,
+        });
+        let workers = Workers::start(&shared)?;
+        let datagrams = Arc::new(UdpThreads::start(shared.config.workers, bounds)?);
+        Ok(Self { path, shared, workers, datagrams, counters: Arc::default(), status: Arc::default() })
+    }
+
+    /// Other certificates, limits and times from now on; who is in stays in. Nothing changes when anything is wrong.
+    ///
+    /// # Errors
+    /// Every problem.
+    pub fn reload(&self) -> Result<(), Vec<String>> {
+        let mut config = Config::read(&self.path)?;
+        self.shared.certificates.reload(&config)?;
+        let (limits, descriptors) = fit_descriptors(&config.limits);
+        config.limits = limits;
+        self.shared.limits.change(&config.limits);
+        *self.shared.times.write().unwrap_or_else(PoisonError::into_inner) = config.timeouts;
+        self.datagrams.set_limits(SessionLimits::from(&config));
+        self.publish_capacity(descriptors, config.limits.datagram_sessions);
+        Ok(())
+    }
+
+    /// Writes down how much there may be.
+    pub fn publish_capacity(&self, descriptors: u64, datagram_sessions: usize) {
+        let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        (status.descriptors, status.datagram_sessions) = (descriptors, datagram_sessions);
+    }
+
+    /// The listeners for everybody who is reached by host.
+    pub fn open_host_listeners(&self, sockets: [Option<TcpListener>; 2]) -> [Option<Listener>; 2] {
+        let open = |socket: TcpListener, is_tls| {
+            let live = LiveRoute::new(is_tls, None, false);
+            Listener::open(socket, &live, &self.workers, HttpHandler { live: live.clone(), by_host: true })
+        };
+        let [http, https] = sockets;
+        [http.map(|socket| open(socket, false)), https.map(|socket| open(socket, true))]
+    }
+
+    /// The administrators' door.
+    pub fn admin(&self, commands: UnboundedSender<AdminCommand>, listeners: &[Option<Listener>; 2]) -> AdminServer {
+        let at = |door: &Option<Listener>| -> Option<SocketAddr> { door.as_ref().and_then(Listener::address) };
+        AdminServer {
+            status: self.status.clone(),
+            commands,
+            workers: self.workers.clone(),
+            datagrams: self.datagrams.clone(),
+            counters: self.counters.clone(),
+            listeners: [("http", at(&listeners[0])), ("https", at(&listeners[1]))],
+        }
+    }
+
+    /// How much goes on: connections of players and UDP sessions.
+    pub fn active_count(&self) -> u64 {
+        use crate::metrics::ConnectionKind::{Http, Https, Tcp, TcpTls};
+        let streams = self
+            .workers
+            .iter()
+            .flat_map(|worker| [Tcp, TcpTls, Http, Https].map(|kind| worker.counters.open.of(kind).now()));
+        let sessions = self.datagrams.counters().map(|counters| counters.sessions.now());
+        streams.chain(sessions).fold(0, u64::wrapping_add)
+    }
+}

@@ -1,0 +1,151 @@
+//! One direction between two sockets: read and write while little comes, splice(2) while much does.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::pipe::Pipe;
+use super::{BUFFER, Stage, TURNS, ignore_not_connected};
+
+/// A read of so much calls for a pipe; a fill of less gives it back.
+const SPLICE_THRESHOLD: usize = 16_384;
+
+#[derive(Default)]
+pub(super) struct SpliceFlow {
+    rest: Vec<u8>,
+    sent: usize,
+    pipe: Option<Pipe>,
+    is_much: bool,
+    stage: Stage,
+    migrated_sessions: u64,
+}
+
+impl SpliceFlow {
+    pub(super) fn migrated_sessions(&self) -> u64 {
+        self.migrated_sessions
+    }
+
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut TcpStream,
+        to: &mut TcpStream,
+    ) -> io::Result<Poll<()>> {
+        for _ in 0..TURNS {
+            match self.step(cx, from, to) {
+                Poll::Ready(Ok(())) if self.stage == Stage::Closed => return Ok(Poll::Ready(())),
+                Poll::Ready(result) => result?,
+                Poll::Pending => {
+                    // Nothing to carry just now: others may have the pipe.
+                    if self.pipe.as_ref().is_some_and(|pipe| pipe.held() == 0) {
+                        self.pipe.take().into_iter().for_each(Pipe::give_back);
+                    }
+                    return Ok(Poll::Pending);
+                }
+            }
+        }
+        cx.waker().wake_by_ref();
+        Ok(Poll::Pending)
+    }
+
+    fn step(&mut self, cx: &mut Context<'_>, from: &mut TcpStream, to: &mut TcpStream) -> Poll<io::Result<()>> {
+        if let Some(pipe) = self.pipe.as_mut().filter(|pipe| pipe.held() > 0) {
+            let sent = ready!(when_writable(cx, to, || pipe.empty(to.as_fd())))?;
+            self.migrated_sessions += sent as u64;
+            return Poll::Ready(Ok(()));
+        }
+        if self.sent < self.rest.len() {
+            let sent = ready!(Pin::new(to).poll_write(cx, &self.rest[self.sent..]))?;
+            self.migrated_sessions += sent as u64;
+            self.sent += sent;
+            if self.sent == self.rest.len() {
+                (self.rest, self.sent) = (Vec::new(), 0);
+            }
+            return Poll::Ready(Ok(()));
+        }
+        match self.stage {
+            Stage::Closed => Poll::Ready(Ok(())),
+            Stage::Closing => {
+                socket2::SockRef::from(&*to).shutdown(std::net::Shutdown::Write).or_else(ignore_not_connected)?;
+                self.pipe = None;
+                self.stage = Stage::Closed;
+                Poll::Ready(Ok(()))
+            }
+            Stage::Open if self.is_much => self.fill(cx, from),
+            Stage::Open => self.copy(cx, from, to),
+        }
+    }
+
+    fn fill(&mut self, cx: &mut Context<'_>, from: &mut TcpStream) -> Poll<io::Result<()>> {
+        if self.pipe.is_none() {
+            match Pipe::take() {
+                Ok(pipe) => self.pipe = Some(pipe),
+                // No descriptor for a pipe: bytes are copied as before.
+                Err(_) => {
+                    self.is_much = false;
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        }
+        let Some(pipe) = self.pipe.as_mut() else { return Poll::Ready(Ok(())) };
+        let taken = ready!(when_readable(cx, from, || pipe.fill(from.as_fd())))?;
+        self.is_much = taken >= SPLICE_THRESHOLD;
+        if taken == 0 {
+            self.stage = Stage::Closing;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn copy(&mut self, cx: &mut Context<'_>, from: &mut TcpStream, to: &mut TcpStream) -> Poll<io::Result<()>> {
+        self.pipe.take().into_iter().for_each(Pipe::give_back);
+        BUFFER.with_borrow_mut(|buffer| {
+            let mut buffer = ReadBuf::new(buffer);
+            ready!(Pin::new(from).poll_read(cx, &mut buffer))?;
+            let taken = buffer.filled();
+            if taken.is_empty() {
+                self.stage = Stage::Closing;
+                return Poll::Ready(Ok(()));
+            }
+            self.is_much = taken.len() >= SPLICE_THRESHOLD;
+            let sent = match Pin::new(to).poll_write(cx, taken) {
+                Poll::Ready(sent) => sent?,
+                Poll::Pending => 0,
+            };
+            self.migrated_sessions += sent as u64;
+            self.rest.extend_from_slice(&taken[sent..]);
+            Poll::Ready(Ok(()))
+        })
+    }
+}
+
+fn when_readable<T>(
+    cx: &mut Context<'_>,
+    of: &TcpStream,
+    mut act: impl FnMut() -> io::Result<T>,
+) -> Poll<io::Result<T>> {
+    loop {
+        ready!(of.poll_read_ready(cx))?;
+        match of.try_io(Interest::READABLE, &mut act) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            result => return Poll::Ready(result),
+        }
+    }
+}
+
+fn when_writable<T>(
+    cx: &mut Context<'_>,
+    of: &TcpStream,
+    mut act: impl FnMut() -> io::Result<T>,
+) -> Poll<io::Result<T>> {
+    loop {
+        ready!(of.poll_write_ready(cx))?;
+        match of.try_io(Interest::WRITABLE, &mut act) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            result => return Poll::Ready(result),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Bodies of requests to back ends: passed on from players, with an eye on how they come.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
+
+/// Sends requests over one connection to a back end.
+pub type BackendSender = SendRequest<RequestBody>;
+
+/// A body that is passed on, or known to be none: then the request can be made again.
+#[derive(Debug)]
+pub enum RequestBody {
+    /// Of a player's request.
+    Passed(Incoming, Arc<BodyProgress>),
+    /// None.
+    Nothing,
+}
+
+/// How a body comes.
+#[derive(Debug, Default)]
+pub struct BodyProgress {
+    frames: AtomicU64,
+    is_over: AtomicBool,
+    is_waiting_for_player: AtomicBool,
+}
+
+impl BodyProgress {
+    /// How many pieces have come.
+    pub fn frames(&self) -> u64 {
+        self.frames.load(Relaxed)
+    }
+
+    /// Whether all of it has come.
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Relaxed)
+    }
+
+    /// Whether it is the player who is waited for, and not the back end.
+    pub fn is_waiting_for_player(&self) -> bool {
+        self.is_waiting_for_player.load(Relaxed)
+    }
+}
+
+impl RequestBody {
+    /// Passes a body on.
+    #[must_use]
+    pub fn new(body: Incoming) -> Self {
+        if body.is_end_stream() { Self::Nothing } else { Self::Passed(body, Arc::default()) }
+    }
+
+    /// How the body comes, if there is one.
+    #[must_use]
+    pub fn progress(&self) -> Option<Arc<BodyProgress>> {
+        match self {
+            Self::Passed(_, progress) => Some(progress.clone()),
+            Self::Nothing => None,
+        }
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Self::Passed(body, progress) = &mut *self else { return Poll::Ready(None) };
+        let frame = Pin::new(&mut *body).poll_frame(cx);
+        progress.is_waiting_for_player.store(frame.is_pending(), Relaxed);
+        if frame.is_ready() {
+            progress.frames.fetch_add(1, Relaxed);
+            if matches!(frame, Poll::Ready(None)) || body.is_end_stream() {
+                progress.is_over.store(true, Relaxed);
+            }
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Passed(body, _) => body.is_end_stream(),
+            Self::Nothing => true,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Passed(body, _) => body.size_hint(),
+            Self::Nothing => SizeHint::with_exact(0),
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Asks the data plane for routes, again and again, and tells it what became of them.
+//!
+//! Owns the connection, the pace of asking, and outcomes until an answer shows that they arrived.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tokio::time::Instant;
+use tonic::transport::{Channel, Endpoint, Uri};
+
+use crate::route_set::RouteUpdate;
+use crate::route_table::RouteOutcome;
+use crate::wire;
+use crate::wire::routes_client::RoutesClient;
+
+/// How long a question waits for something new.
+const WAIT_MS: u32 = 15_000;
+
+/// How much later than that an answer is given up.
+const ANSWER_GRACE: Duration = Duration::from_secs(5);
+
+/// Between questions that failed. However long the data plane is away: a question that finds nobody is one connect()
+/// to a unix socket, and lobbies that start after its return wait for the next one.
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(50);
+const RETRY_DELAY_MAX: Duration = Duration::from_millis(250);
+
+/// How many outcomes go with one question.
+const OUTCOMES_PER_REQUEST: usize = 2_000;
+
+/// How large an answer may be.
+const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// The asking side.
+#[derive(Debug)]
+pub struct RouteClient {
+    client: RoutesClient<Channel>,
+    edge_id: String,
+    instance: String,
+    outcomes: Vec<RouteOutcome>,
+    questions: u64,
+    pause: Duration,
+    not_before: Option<Instant>,
+}
+
+/// A question, and how many outcomes go with it.
+#[derive(Debug)]
+pub struct FollowCall {
+    request: wire::FollowRequest,
+    outcomes: usize,
+}
+
+impl RouteClient {
+    /// Will ask at a unix socket; connects when it is first asked.
+    ///
+    /// # Panics
+    /// Never: the address is a constant.
+    #[must_use]
+    pub fn new(socket: &Path, edge_id: &str, instance: &str) -> Self {
+        let path = PathBuf::from(socket);
+        let connector = tower::service_fn(move |_: Uri| {
+            let path = path.clone();
+            async move { UnixStream::connect(path).await.map(TokioIo::new) }
+        });
+        // The name is never looked up: the connector knows the way.
+        let channel = Endpoint::from_static("http://data-plane").connect_with_connector_lazy(connector);
+        Self {
+            client: RoutesClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX),
+            edge_id: edge_id.to_owned(),
+            instance: instance.to_owned(),
+            outcomes: Vec::new(),
+            questions: 0,
+            pause: FIRST_RETRY_DELAY,
+            not_before: None,
+        }
+    }
+
+    /// Has something to tell with the next question.
+    pub fn report(&mut self, outcome: RouteOutcome) {
+        self.outcomes.push(outcome);
+    }
+
+    /// The next question, of somebody who has the set of this epoch and version. Ends are told only when the set
+    /// without them is kept: what was told as gone must not come back with the next start.
+    pub fn next_call(&mut self, (epoch, version): (u64, u64), is_kept: bool) -> FollowCall {
+        if !is_kept {
+            // Ends go to the back, and so wait.
+            self.outcomes.sort_by_key(|outcome| matches!(outcome, RouteOutcome::Removed(_)));
+        }
+        let sendable =
+            self.outcomes.iter().filter(|outcome| is_kept || !matches!(outcome, RouteOutcome::Removed(_))).count();
+        let outcomes = sendable.min(OUTCOMES_PER_REQUEST);
+        self.questions += 1;
+        let request = wire::FollowRequest {
+            edge_id: self.edge_id.clone(),
+            instance: self.instance.clone(),
+            epoch,
+            version,
+            // There is more to tell at once.
+            wait_ms: if sendable > outcomes { 0 } else { WAIT_MS },
+            outcomes: self.outcomes[..outcomes].iter().map(to_wire).collect(),
+            question: self.questions,
+        };
+        FollowCall { request, outcomes }
+    }
+
+    /// Asks, no sooner than the pace allows. Dropping it in between asks nothing and loses nothing.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub async fn send(&self, next_call: &FollowCall) -> Result<RouteUpdate, String> {
+        if let Some(not_before) = self.not_before {
+            tokio::time::sleep_until(not_before).await;
+        }
+        let mut client = self.client.clone();
+        let asking = client.follow(next_call.request.clone());
+        let within = Duration::from_millis(u64::from(next_call.request.wait_ms)) + ANSWER_GRACE;
+        match tokio::time::timeout(within, asking).await {
+            Ok(Ok(answer)) => Ok(RouteUpdate::from_wire(answer.into_inner())),
+            Ok(Err(status)) => Err(format!("{}: {}", status.code(), status.message())),
+            Err(_) => Err("no answer in time".to_owned()),
+        }
+    }
+
+    /// An answer came: what was told with its question has arrived.
+    pub fn succeeded(&mut self, next_call: &FollowCall) {
+        self.outcomes.drain(..next_call.outcomes);
+        self.pause = FIRST_RETRY_DELAY;
+        self.not_before = None;
+    }
+
+    /// None came: the next question waits, at first each time for longer.
+    pub fn failed(&mut self) {
+        self.not_before = Some(Instant::now() + self.pause);
+        self.pause = (self.pause * 2).min(RETRY_DELAY_MAX);
+    }
+}
+
+fn to_wire(outcome: &RouteOutcome) -> wire::Outcome {
+    use wire::OutcomeKind::{Listening, Refused, Removed, Unserved};
+    let (owner, port_name, port, kind, reason) = match outcome {
+        RouteOutcome::Listening(key, port, _) => (&key.owner, &*key.port_name, u32::from(*port), Listening, ""),
+        RouteOutcome::Refused(key, port, reason) => (&key.owner, &*key.port_name, *port, Refused, &**reason),
+        RouteOutcome::Unserved(key, port, reason) => (&key.owner, &*key.port_name, *port, Unserved, &**reason),
+        RouteOutcome::Removed(owner) => (owner, "", 0, Removed, ""),
+    };
+    let backend_port = match outcome {
+        RouteOutcome::Listening(_, _, Some(backend)) => backend.port().into(),
+        _ => 0,
+    };
+    wire::Outcome {
+        owner_id: owner.clone(),
+        port_name: port_name.to_owned(),
+        port,
+        kind: kind.into(),
+        reason: reason.to_owned(),
+        backend_port,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::route_set::RouteKey;
+
+    fn source() -> RouteClient {
+        RouteClient::new(Path::new("/nowhere"), "local", "one")
+    }
+
+    #[tokio::test]
+    async fn outcomes_are_repeated_until_acknowledged() {
+        let mut source = source();
+        let key = RouteKey { owner: "a".to_owned(), port_name: "game".to_owned() };
+        source.report(RouteOutcome::Listening(key, 26_000, None));
+        let next_call = source.next_call((0, 0), true);
+        assert!(source.send(&next_call).await.is_err(), "nobody is there");
+        source.failed();
+        let again = source.next_call((0, 0), true);
+        assert_eq!(again.request.outcomes, next_call.request.outcomes);
+        assert!(again.request.question > next_call.request.question, "which of both is the newer one can be seen");
+        source.report(RouteOutcome::Removed("b".to_owned()));
+        source.succeeded(&again);
+        assert_eq!(
+            source.outcomes,
+            [RouteOutcome::Removed("b".to_owned())],
+            "what came after the question is still to be told"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn retry_delay_is_bounded() {
+        let mut source = source();
+        (0..1_000).for_each(|_| source.failed());
+        let next_call = source.next_call((0, 0), true);
+        let begun = Instant::now();
+        assert!(source.send(&next_call).await.is_err(), "nobody is there");
+        let waited = begun.elapsed();
+        assert!(waited <= Duration::from_millis(250), "{waited:?} without a question");
+        assert!(waited >= Duration::from_millis(200), "{waited:?}: questions do not wait for each other");
+    }
+
+    #[tokio::test]
+    async fn removal_is_reported_after_the_set_is_saved() {
+        let mut source = source();
+        source.report(RouteOutcome::Removed("b".to_owned()));
+        assert_eq!(source.next_call((0, 0), false).outcomes, 0);
+        assert_eq!(source.next_call((0, 0), true).outcomes, 1);
+    }
+}

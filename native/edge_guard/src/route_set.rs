@@ -1,0 +1,288 @@
+//! The set of routes: which public port or host leads where, and the rules by which it changes.
+//!
+//! Nothing goes before a complete set of an epoch not older than the newest one seen. Then a route goes when its owner
+//! is named as removed, or when such a set that is not empty does not have it. So a data plane that lost its memory
+//! takes nobody's game away; what it brought itself it may remove.
+
+mod route_file;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+pub use route_file::RouteFile;
+
+use crate::wire;
+
+/// Whose route, and which of its ports.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RouteKey {
+    /// The lobby or server.
+    pub owner: String,
+    /// Name of its port.
+    pub port_name: String,
+}
+
+/// What is spoken on a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protocol {
+    /// HTTP/1.1, HTTP/2, WebSocket.
+    Http,
+    /// The same over TLS.
+    Https,
+    /// Bytes.
+    Tcp,
+    /// Bytes over TLS.
+    TcpTls,
+    /// Datagrams.
+    Udp,
+}
+
+/// One way in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Route {
+    /// Whose.
+    #[serde(flatten)]
+    pub key: RouteKey,
+    /// What is spoken.
+    pub protocol: Protocol,
+    /// The public port; 0: reached by host.
+    pub port: u16,
+    /// The host name, where the port is 0; lower case.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub host: String,
+    /// Whether TLS ends here.
+    pub is_tls: bool,
+    /// Where the process is; none: it is not there yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<SocketAddr>,
+}
+
+impl Route {
+    /// Reads a route as it was sent.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn from_wire(sent: wire::Route) -> Result<Self, (RouteKey, String)> {
+        let key = RouteKey { owner: sent.owner_id, port_name: sent.port_name };
+        match Self::read(&key, &sent.protocol, sent.port, &sent.host, (&sent.backend_address, sent.backend_port)) {
+            Ok((protocol, port, backend)) => {
+                let host = sent.host.to_ascii_lowercase();
+                Ok(Self { key, protocol, port, host, is_tls: sent.is_tls, backend })
+            }
+            Err(problem) => Err((key, problem)),
+        }
+    }
+
+    fn read(
+        key: &RouteKey,
+        protocol: &str,
+        port: u32,
+        host: &str,
+        backend: (&str, u32),
+    ) -> Result<(Protocol, u16, Option<SocketAddr>), String> {
+        let protocol = match protocol {
+            "http" => Protocol::Http,
+            "https" => Protocol::Https,
+            "tcp" => Protocol::Tcp,
+            "tcp_tls" => Protocol::TcpTls,
+            "udp" => Protocol::Udp,
+            other => return Err(format!("protocol `{other}` is not known")),
+        };
+        let port = u16::try_from(port).map_err(|_| format!("port {port} is none"))?;
+        let by_host = matches!(protocol, Protocol::Http | Protocol::Https) && !host.is_empty();
+        if key.owner.is_empty() || key.port_name.is_empty() || (port == 0 && !by_host) {
+            return Err("an owner, a port name, and a port or (http, https) a host are needed".to_owned());
+        }
+        let backend = match backend {
+            ("", _) => None,
+            (address, port) => {
+                let address: IpAddr = address.parse().map_err(|_| format!("`{address}` is no IP address"))?;
+                let port = u16::try_from(port).ok().filter(|port| *port != 0);
+                Some(SocketAddr::new(address, port.ok_or("the back end has no port")?))
+            }
+        };
+        Ok((protocol, port, backend))
+    }
+
+    /// Whether another route needs another socket than this one.
+    #[must_use]
+    pub fn needs_other_socket(&self, other: &Self) -> bool {
+        (self.protocol, self.port, &self.host, self.is_tls) != (other.protocol, other.port, &other.host, other.is_tls)
+    }
+}
+
+/// What the data plane answered, read.
+#[derive(Debug, Default, Clone)]
+pub struct RouteUpdate {
+    /// Of which start of the data plane.
+    pub epoch: u64,
+    /// Up to which change.
+    pub version: u64,
+    /// These are all.
+    pub is_complete: bool,
+    /// New and changed ones.
+    pub routes: Vec<Route>,
+    /// Those that could not be read, and why.
+    pub unreadable: Vec<(RouteKey, u32, String)>,
+    /// Owners whose routes have to go.
+    pub removed: Vec<String>,
+}
+
+impl RouteUpdate {
+    /// Reads an answer as it was sent.
+    #[must_use]
+    pub fn from_wire(sent: wire::FollowResponse) -> Self {
+        let mut answer = Self {
+            epoch: sent.epoch,
+            version: sent.version,
+            is_complete: sent.is_complete,
+            removed: sent.removed,
+            ..Self::default()
+        };
+        for route in sent.routes {
+            let port = route.port;
+            match Route::from_wire(route) {
+                Ok(route) => answer.routes.push(route),
+                Err((key, problem)) => answer.unreadable.push((key, port, problem)),
+            }
+        }
+        answer
+    }
+}
+
+/// What an answer changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct RouteChange {
+    /// Owners that have to go, also those that were never here: their end is told either way.
+    pub removed: Vec<String>,
+    /// Ports of owners that stay.
+    pub dropped: Vec<RouteKey>,
+    /// New and changed ones.
+    pub put: Vec<RouteKey>,
+}
+
+/// All routes, and how new they are.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteSet {
+    /// Of the last answer.
+    pub epoch: u64,
+    /// Of the last answer.
+    pub version: u64,
+    /// The newest epoch that was seen: an older one removes nothing that it did not bring.
+    pub newest_epoch: u64,
+    /// Of the last complete set.
+    #[serde(default)]
+    whole_epoch: u64,
+    /// Owners that an older epoch brought.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    of_older: BTreeSet<String>,
+    #[serde(with = "as_list")]
+    routes: BTreeMap<RouteKey, Route>,
+}
+
+impl RouteSet {
+    /// Takes an answer, by the rules above.
+    pub fn take(&mut self, answer: &RouteUpdate) -> RouteChange {
+        let is_from_older_epoch = answer.epoch < self.newest_epoch;
+        if answer.is_complete {
+            self.whole_epoch = answer.epoch;
+        }
+        let may_remove = !is_from_older_epoch && self.whole_epoch == answer.epoch;
+        // The end of an owner that is not here takes nothing away.
+        let goes = |owner: &&String| may_remove || self.of_older.contains(*owner) || !self.has(owner);
+        let removed = answer.removed.iter().filter(goes).cloned().collect();
+        let mut change = RouteChange { removed, ..RouteChange::default() };
+        if answer.is_complete && !answer.routes.is_empty() && !is_from_older_epoch {
+            self.add_missing_owners(answer, &mut change);
+        }
+        for owner in &change.removed {
+            self.routes.retain(|key, _| key.owner != *owner);
+            self.of_older.remove(owner);
+        }
+        for key in &change.dropped {
+            self.routes.remove(key);
+        }
+        if is_from_older_epoch {
+            let owners = answer.routes.iter().map(|route| &route.key.owner);
+            let brought: Vec<String> = owners.filter(|owner| !self.has(owner)).cloned().collect();
+            self.of_older.extend(brought);
+        } else {
+            self.of_older.clear();
+        }
+        for route in &answer.routes {
+            if self.routes.get(&route.key) != Some(route) {
+                self.routes.insert(route.key.clone(), route.clone());
+                change.put.push(route.key.clone());
+            }
+        }
+        self.epoch = answer.epoch;
+        self.version = answer.version;
+        self.newest_epoch = self.newest_epoch.max(answer.epoch);
+        change
+    }
+
+    /// Whether what was told last is all that there is, up to its version.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.whole_epoch == self.epoch
+    }
+
+    /// Whether the last answer came from an epoch that is not the newest one.
+    #[must_use]
+    pub fn is_from_older_epoch(&self) -> bool {
+        self.epoch < self.newest_epoch
+    }
+
+    fn has(&self, owner: &str) -> bool {
+        let first = RouteKey { owner: owner.to_owned(), port_name: String::new() };
+        self.routes.range(first..).next().is_some_and(|(key, _)| key.owner == owner)
+    }
+
+    fn add_missing_owners(&self, answer: &RouteUpdate, change: &mut RouteChange) {
+        // What could not be read is not missing.
+        let kept: BTreeSet<&RouteKey> = (answer.routes.iter().map(|route| &route.key))
+            .chain(answer.unreadable.iter().map(|(key, _, _)| key))
+            .collect();
+        let owners: BTreeSet<&str> = kept.iter().map(|key| key.owner.as_str()).collect();
+        for key in self.routes.keys() {
+            if !owners.contains(key.owner.as_str()) {
+                if change.removed.last() != Some(&key.owner) {
+                    change.removed.push(key.owner.clone());
+                }
+            } else if !kept.contains(key) {
+                change.dropped.push(key.clone());
+            }
+        }
+    }
+
+    /// One route.
+    #[must_use]
+    pub fn get(&self, key: &RouteKey) -> Option<&Route> {
+        self.routes.get(key)
+    }
+
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = &Route> {
+        self.routes.values()
+    }
+}
+
+mod as_list {
+    //! Routes carry their keys, so a list says it all.
+    use super::{BTreeMap, Deserialize, Route, RouteKey};
+
+    pub fn serialize<S: serde::Serializer>(routes: &BTreeMap<RouteKey, Route>, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(routes.values())
+    }
+
+    pub fn deserialize<'de, D: serde::Deserializer<'de>>(from: D) -> Result<BTreeMap<RouteKey, Route>, D::Error> {
+        let routes = Vec::<Route>::deserialize(from)?;
+        Ok(routes.into_iter().map(|route| (route.key.clone(), route)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,331 @@
+//! Routes and the sockets that serve them: binds what is new, leads elsewhere what moved, closes what went, and says
+//! what became of each.
+//!
+//! What cannot be served is tried again each second. A port that another program has is told as refused: it may be given
+//! another number. For every other reason it is told as not served, because another number would meet the same. An end
+//! is told when the socket is closed and nothing of it goes on any more.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::{Arc, PoisonError};
+
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
+
+use crate::http::HttpHandler;
+use crate::inherited::InheritedSockets;
+use crate::listener::{Listener, bind_datagram, bind_stream};
+use crate::live_route::LiveRoute;
+use crate::predecessor::Predecessor;
+use crate::route_set::{Protocol, Route, RouteChange, RouteKey, RouteSet};
+use crate::tcp::TcpHandler;
+use crate::udp::{UdpPort, UdpThreads};
+use crate::worker::{SharedState, Workers};
+
+/// What became of a route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RouteOutcome {
+    /// Whoever comes is served, and led to this back end from now on.
+    Listening(RouteKey, u16, Option<SocketAddr>),
+    /// Another program has its port.
+    Refused(RouteKey, u32, String),
+    /// It cannot be served now, whatever its number.
+    Unserved(RouteKey, u32, String),
+    /// An owner's routes are gone, and everything that went on over them.
+    Removed(String),
+}
+
+/// All routes that are served, or ought to be.
+#[derive(Debug)]
+pub struct RouteTable {
+    shared: Arc<SharedState>,
+    workers: Workers,
+    datagrams: Arc<UdpThreads>,
+    outcomes: UnboundedSender<RouteOutcome>,
+    served: HashMap<RouteKey, ServedRoute>,
+    /// Whether there are listeners for hosts: plain, TLS.
+    host_listeners: (bool, bool),
+    /// Sockets to begin with.
+    pub inherited: InheritedSockets,
+    /// A process before this one that still carries connections.
+    pub predecessor: Option<Arc<Predecessor>>,
+}
+
+#[derive(Debug)]
+struct ServedRoute {
+    route: Route,
+    live: Arc<LiveRoute>,
+    by: ServedBy,
+}
+
+#[derive(Debug)]
+enum ServedBy {
+    Listener(Listener),
+    UdpThreads(Arc<UdpSocket>),
+    Host,
+    Nothing(ServeError),
+}
+
+/// Why a route is not served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ServeError {
+    reason: String,
+    /// Whether another number would help.
+    is_of_port: bool,
+}
+
+impl ServeError {
+    /// Of the route, or of us.
+    fn of_route(reason: impl Into<String>) -> ServeError {
+        ServeError { reason: reason.into(), is_of_port: false }
+    }
+
+    /// Met when its port was opened.
+    fn for_port(address: SocketAddr, error: &std::io::Error) -> ServeError {
+        let is_of_port = error.kind() == std::io::ErrorKind::AddrInUse;
+        ServeError { reason: format!("{address}: {error}"), is_of_port }
+    }
+}
+
+/// How many routes there are of each kind.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct RouteCounts {
+    /// Served.
+    pub listening: usize,
+    /// Tried again each second.
+    pub refused: usize,
+}
+
+impl RouteTable {
+    /// An empty one.
+    pub fn new(
+        shared: Arc<SharedState>,
+        workers: Workers,
+        datagrams: Arc<UdpThreads>,
+        host_listeners: (bool, bool),
+        outcomes: UnboundedSender<RouteOutcome>,
+    ) -> Self {
+        Self {
+            shared,
+            workers,
+            datagrams,
+            outcomes,
+            served: HashMap::new(),
+            host_listeners,
+            inherited: InheritedSockets::default(),
+            predecessor: None,
+        }
+    }
+
+    /// Serves what a set has, at the begin.
+    pub fn begin(&mut self, set: &RouteSet) {
+        for route in set.all() {
+            self.put(route.clone());
+        }
+        // What no route wants is closed.
+        self.inherited = InheritedSockets::default();
+    }
+
+    /// Follows a change of the set.
+    pub fn follow(&mut self, change: &RouteChange, set: &RouteSet) {
+        for owner in change.removed.iter().collect::<BTreeSet<_>>() {
+            self.remove(owner);
+        }
+        for key in &change.dropped {
+            self.close(key);
+        }
+        let (moved, others): (Vec<&Route>, Vec<&Route>) =
+            (change.put.iter()).filter_map(|key| set.get(key)).partition(|route| {
+                self.served.get(&route.key).is_some_and(|served| served.route.needs_other_socket(route))
+            });
+        // Those that leave a port go first: another one may come to it.
+        for route in &moved {
+            self.close(&route.key);
+        }
+        for route in moved.into_iter().chain(others) {
+            self.put(route.clone());
+        }
+    }
+
+    /// Tries what was refused once more.
+    pub fn retry_unserved(&mut self) {
+        let refused: Vec<Route> = (self.served.values())
+            .filter(|served| matches!(served.by, ServedBy::Nothing(_)))
+            .map(|served| served.route.clone())
+            .collect();
+        for route in refused {
+            let key = route.key.clone();
+            let served = self.try_serve(route);
+            let reported = self.served.get(&key).map(|before| &before.by);
+            // What hinders it was told, unless it is something else now.
+            let is_known =
+                matches!((reported, &served.by), (Some(ServedBy::Nothing(a)), ServedBy::Nothing(b)) if a == b);
+            if !is_known {
+                self.report_outcome(&served);
+                self.served.insert(key, served);
+            }
+        }
+    }
+
+    /// Says of each route what became of it, to somebody who may not know.
+    pub fn report_all(&self) {
+        self.served.values().for_each(|served| self.report_outcome(served));
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn counts(&self) -> RouteCounts {
+        let refused = self.served.values().filter(|served| matches!(served.by, ServedBy::Nothing(_))).count();
+        RouteCounts { listening: self.served.len() - refused, refused }
+    }
+
+    /// Each listener with its port, and each UDP port with its number: to give them to another process.
+    pub fn sockets(&self) -> (Vec<&Listener>, Vec<(u64, &Arc<UdpSocket>)>) {
+        let (mut listeners, mut datagrams) = (Vec::new(), Vec::new());
+        for served in self.served.values() {
+            match &served.by {
+                ServedBy::Listener(listener) => listeners.push(listener),
+                ServedBy::UdpThreads(socket) => datagrams.push((served.live.number, socket)),
+                ServedBy::Host | ServedBy::Nothing(_) => {}
+            }
+        }
+        (listeners, datagrams)
+    }
+
+    /// Takes connections no more: another process does. What goes on, goes on, and can still be removed.
+    pub fn stop_accepting(&mut self) {
+        for served in self.served.values_mut() {
+            served.by = ServedBy::Host;
+        }
+    }
+
+    /// Ends everything of an owner, and says so when it is over.
+    pub fn remove(&mut self, owner: &str) {
+        let keys: Vec<RouteKey> = self.served.keys().filter(|key| key.owner == owner).cloned().collect();
+        let ends: Vec<_> = keys.iter().filter_map(|key| self.close(key)).collect();
+        let (outcomes, owner) = (self.outcomes.clone(), owner.to_owned());
+        let predecessor = self.predecessor.clone();
+        tokio::spawn(async move {
+            if let Some(predecessor) = predecessor {
+                predecessor.remove(&owner).await;
+            }
+            for (live, datagrams) in ends {
+                live.wait_ended().await;
+                if let Some(closed) = datagrams {
+                    let _ = closed.await;
+                }
+            }
+            let _ = outcomes.send(RouteOutcome::Removed(owner));
+        });
+    }
+
+    fn put(&mut self, route: Route) {
+        if let Some(served) = self.served.get_mut(&route.key)
+            && !matches!(served.by, ServedBy::Nothing(_))
+        {
+            served.live.set_backend(route.backend.map(Into::into));
+            if route.protocol == Protocol::Udp {
+                self.datagrams.set_backend(served.live.number, route.backend);
+            }
+            served.route = route;
+            let key = served.route.key.clone();
+            return self.report_outcome(&self.served[&key]);
+        }
+        let key = route.key.clone();
+        let served = self.try_serve(route);
+        self.report_outcome(&served);
+        self.served.insert(key, served);
+    }
+
+    fn try_serve(&mut self, route: Route) -> ServedRoute {
+        let live = LiveRoute::new(route.is_tls, route.backend.map(Into::into), false);
+        let by = self.serve(&route, &live).unwrap_or_else(ServedBy::Nothing);
+        ServedRoute { route, live, by }
+    }
+
+    fn serve(&mut self, route: &Route, live: &Arc<LiveRoute>) -> Result<ServedBy, ServeError> {
+        if route.is_tls && self.shared.certificates.is_empty() {
+            return Err(ServeError::of_route("there is no certificate"));
+        }
+        if route.port == 0 { self.serve_host(route, live) } else { self.serve_port(route, live) }
+    }
+
+    fn serve_host(&self, route: &Route, live: &Arc<LiveRoute>) -> Result<ServedBy, ServeError> {
+        let is_tls = route.protocol == Protocol::Https;
+        let has_listener = if is_tls { self.host_listeners.1 } else { self.host_listeners.0 };
+        if !has_listener {
+            let name = if is_tls { "https" } else { "http" };
+            return Err(ServeError::of_route(format!("there is no listener for {name}")));
+        }
+        let mut hosts = self.shared.hosts.write().unwrap_or_else(PoisonError::into_inner);
+        if hosts.has(is_tls, &route.host) {
+            return Err(ServeError::of_route("another route has this host"));
+        }
+        hosts.put(is_tls, &route.host, live);
+        Ok(ServedBy::Host)
+    }
+
+    fn serve_port(&mut self, route: &Route, live: &Arc<LiveRoute>) -> Result<ServedBy, ServeError> {
+        let address = SocketAddr::new(self.shared.config.bind, route.port);
+        let refused = |error: std::io::Error| ServeError::for_port(address, &error);
+        if route.protocol == Protocol::Udp {
+            let inherited = self.inherited.datagrams.remove(&route.port);
+            let socket = match inherited.filter(|socket| socket.local_addr().is_ok_and(|is| is == address)) {
+                Some(socket) => socket,
+                None => bind_datagram(address).map_err(refused)?,
+            };
+            let socket = Arc::new(socket);
+            let sessions = self.inherited.sessions.remove(&route.port).unwrap_or_default();
+            self.datagrams
+                .open(UdpPort { number: live.number, socket: socket.clone(), backend: route.backend }, sessions);
+            return Ok(ServedBy::UdpThreads(socket));
+        }
+        let inherited = self.inherited.streams.remove(&route.port);
+        let socket = match inherited.filter(|socket| socket.local_addr().is_ok_and(|is| is == address)) {
+            Some(socket) => socket,
+            None => bind_stream(address).map_err(refused)?,
+        };
+        let listener = match route.protocol {
+            Protocol::Http | Protocol::Https => {
+                Listener::open(socket, live, &self.workers, HttpHandler { live: live.clone(), by_host: false })
+            }
+            Protocol::Tcp | Protocol::TcpTls | Protocol::Udp => {
+                Listener::open(socket, live, &self.workers, TcpHandler { live: live.clone() })
+            }
+        };
+        Ok(ServedBy::Listener(listener))
+    }
+
+    fn close(&mut self, key: &RouteKey) -> Option<(Arc<LiveRoute>, Option<oneshot::Receiver<()>>)> {
+        let served = self.served.remove(key)?;
+        let route = &served.route;
+        served.live.end();
+        if route.port == 0 {
+            let mut hosts = self.shared.hosts.write().unwrap_or_else(PoisonError::into_inner);
+            hosts.remove(route.protocol == Protocol::Https, &route.host, &served.live);
+        }
+        let datagrams = (route.protocol == Protocol::Udp).then(|| self.datagrams.close(served.live.number));
+        Some((served.live, datagrams))
+    }
+
+    fn report_outcome(&self, served: &ServedRoute) {
+        let Route { key, port, backend, .. } = &served.route;
+        let listening = RouteOutcome::Listening(key.clone(), *port, *backend);
+        // Whoever listens lives as long as the process.
+        let outcomes = self.outcomes.clone();
+        let tell = move |outcome| drop(outcomes.send(outcome));
+        match &served.by {
+            ServedBy::Nothing(error) => {
+                let kind = if error.is_of_port { RouteOutcome::Refused } else { RouteOutcome::Unserved };
+                tell(kind(key.clone(), u32::from(*port), error.reason.clone()));
+            }
+            // What `live` says holds for each connection and request that comes after it was said.
+            ServedBy::Listener(_) | ServedBy::Host => tell(listening),
+            // The port's thread leads elsewhere only when it comes to what it was told, and reads datagrams before that.
+            ServedBy::UdpThreads(_) => self.datagrams.run_in_order(served.live.number, move || tell(listening)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

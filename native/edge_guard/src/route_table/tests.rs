@@ -1,0 +1,74 @@
+//! When a route of datagrams is told as leading somewhere.
+
+use std::sync::RwLock;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::watch;
+
+use super::*;
+use crate::config::Config;
+use crate::connection_limits::ConnectionLimits;
+use crate::host_table::HostTable;
+use crate::tls::Certificates;
+use crate::udp::SessionLimits;
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn table() -> (RouteTable, UnboundedReceiver<RouteOutcome>) {
+    let config = Config::parse(r#"{"folder": "/nowhere", "source": "/nowhere/source.sock", "workers": 1}"#).unwrap();
+    let bounds = SessionLimits::from(&config);
+    let shared = Arc::new(SharedState {
+        limits: Arc::new(ConnectionLimits::new(&config.limits)),
+        hosts: RwLock::new(HostTable::new(&config.backends)),
+        certificates: Certificates::read(&config).unwrap(),
+        leaving: watch::Sender::new(false),
+        times: RwLock::new(config.timeouts),
+        config,
+    });
+    let workers = Workers::start(&shared).unwrap();
+    let datagrams = Arc::new(UdpThreads::start(1, bounds).unwrap());
+    let (say, said) = unbounded_channel();
+    (RouteTable::new(shared, workers, datagrams, (false, false), say), said)
+}
+
+fn socket() -> (UdpSocket, SocketAddr) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(LONG)).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}
+
+#[test]
+fn udp_route_is_reported_after_its_thread_has_applied_it() {
+    let (mut table, mut told) = table();
+    let (public, at) = socket();
+    public.set_nonblocking(true).unwrap();
+    // No other program can take the port meanwhile.
+    table.inherited.datagrams.insert(at.port(), public);
+    let (process, backend) = socket();
+    let key = RouteKey { owner: "a".to_owned(), port_name: "game".to_owned() };
+    let (protocol, host) = (Protocol::Udp, String::new());
+    let route = Route { key: key.clone(), protocol, port: at.port(), host, is_tls: false, backend: None };
+    table.put(route.clone());
+    assert_eq!(told.blocking_recv(), Some(RouteOutcome::Listening(key.clone(), at.port(), None)));
+
+    let (resume, may_go_on) = channel::<()>();
+    let (say, said) = channel();
+    table.datagrams.run_in_order(table.served[&key].live.number, move || {
+        say.send(()).unwrap();
+        let _ = may_go_on.recv();
+    });
+    said.recv().unwrap();
+    table.put(Route { backend: Some(backend), ..route });
+    table.report_all();
+    assert!(told.try_recv().is_err(), "told while datagrams are still dropped");
+    resume.send(()).unwrap();
+    for _ in 0..2 {
+        assert_eq!(told.blocking_recv(), Some(RouteOutcome::Listening(key.clone(), at.port(), Some(backend))));
+    }
+    let (player, _) = socket();
+    player.send_to(b"first", at).unwrap();
+    assert_eq!(process.recv(&mut [0; 8]).unwrap(), 5);
+}

@@ -1,0 +1,83 @@
+//! TCP: takes a player's connection, ends TLS where it is ours to end, connects to the process, passes bytes.
+
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::time::timeout;
+
+use crate::address::BackendAddress;
+use crate::backend_connect;
+use crate::listener::{ConnectionHandler, prepare};
+use crate::live_route::LiveRoute;
+use crate::metrics::{ConnectionKind, ConnectionRefusal};
+use crate::relay;
+use crate::worker::{OpenConnection, Worker};
+
+/// What is done with connections of a route of bytes.
+#[derive(Debug)]
+pub struct TcpHandler {
+    /// The route.
+    pub live: Arc<LiveRoute>,
+}
+
+impl ConnectionHandler for TcpHandler {
+    fn serve(&self, client: TcpStream, peer: SocketAddr, worker: &Arc<Worker>) {
+        let kind = if self.live.is_tls { ConnectionKind::TcpTls } else { ConnectionKind::Tcp };
+        // Nobody there: the player is told by the end of the connection, before anything is set up for it.
+        let Some(BackendAddress::Port(backend)) = self.live.backend() else {
+            return worker.counters.refused.of(ConnectionRefusal::NoBackend).one();
+        };
+        match worker.shared.limits.admit(worker.shared.client(peer), Some(&self.live.connections)) {
+            Ok(permit) => {
+                let open = OpenConnection::new(worker, kind, Some(permit));
+                let (live, of_worker) = (self.live.clone(), worker.clone());
+                self.live.spawn(&worker.handle, async move {
+                    let _open = open;
+                    if let Err(refusal) = relay_connection(client, backend, &live, &of_worker).await {
+                        of_worker.counters.refused.of(refusal).one();
+                    }
+                });
+            }
+            Err(refusal) => worker.counters.refused.of(refusal).one(),
+        }
+    }
+}
+
+async fn relay_connection(
+    client: TcpStream,
+    backend: SocketAddr,
+    live: &LiveRoute,
+    worker: &Worker,
+) -> Result<(), ConnectionRefusal> {
+    let timeouts = worker.shared.timeouts();
+    let Ok(mut client) = prepare(client) else { return Ok(()) };
+    if live.is_tls {
+        let acceptor = worker.shared.certificates.bytes();
+        let Ok(Ok(mut client)) = timeout(timeouts.handshake, acceptor.accept(client)).await else {
+            return Err(ConnectionRefusal::Handshake);
+        };
+        let mut backend = connect(backend, timeouts.connect).await?;
+        if relay::streams(&mut client, &mut backend, timeouts.stream_idle, &worker.counters).await.is_err() {
+            reset(client.get_ref().0, &backend);
+        }
+        return Ok(());
+    }
+    let mut backend = connect(backend, timeouts.connect).await?;
+    if relay::sockets(&mut client, &mut backend, timeouts.stream_idle, &worker.counters).await.is_err() {
+        reset(&client, &backend);
+    }
+    Ok(())
+}
+
+async fn connect(backend: SocketAddr, within: Duration) -> Result<tokio::net::TcpStream, ConnectionRefusal> {
+    backend_connect::connect(backend, within).await.map_err(|_| ConnectionRefusal::Unreachable)
+}
+
+/// One side broke: the other is not to take this for an orderly end.
+fn reset(client: &tokio::net::TcpStream, backend: &tokio::net::TcpStream) {
+    for side in [client, backend] {
+        let _ = SockRef::from(side).set_linger(Some(Duration::ZERO));
+    }
+}

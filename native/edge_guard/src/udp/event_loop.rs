@@ -1,0 +1,405 @@
+//! The loop of one thread: reads what there is, passes it on, does what it is told, and ends what is idle.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+
+use slab::Slab;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::epoll::{Epoll, Waker};
+use super::local_address::{self, LocalAddress};
+use super::message_batch::{AddressInfo, BATCH, MessageBatch, SendResult, is_earlier_error};
+use super::session_table::{Rank, SessionTable};
+use super::{LoopCommand, MigratedSession, SessionLimits, UdpPort};
+use crate::metrics::{DatagramDrop, Direction, SessionEnd, ThreadCounters};
+
+/// How many descriptors are looked at in one turn.
+const EVENTS: usize = 256;
+
+/// How many datagrams of one session are read before others get their turn. Most have one, so more are asked for only
+/// where the turn before had some, too.
+const READS_PER_SESSION: usize = 16;
+
+/// How often idle sessions are looked for.
+const SWEEP_MS: u64 = 250;
+
+/// Tokens: the waker, a port, or the use of a place by a session.
+const WAKER: u64 = u64::MAX;
+const PORT: u64 = 1 << 63;
+
+struct ServedPort {
+    number: u64,
+    socket: Arc<UdpSocket>,
+    backend: Option<SocketAddr>,
+    /// It has all addresses of the machine.
+    is_wildcard: bool,
+}
+
+/// Everything of one thread.
+pub struct EventLoop {
+    bounds: SessionLimits,
+    orders: Receiver<LoopCommand>,
+    waker: Arc<Waker>,
+    counters: Arc<ThreadCounters>,
+    epoll: Epoll,
+    ports: Slab<ServedPort>,
+    by_number: HashMap<u64, usize>,
+    sessions: SessionTable,
+    batch: MessageBatch,
+    begun: Instant,
+    turn: u64,
+    now_ms: u64,
+    swept_ms: u64,
+    may_begin: u64,
+    refilled_ms: u64,
+    is_resting: bool,
+}
+
+impl EventLoop {
+    pub fn new(
+        bounds: SessionLimits,
+        orders: Receiver<LoopCommand>,
+        waker: Arc<Waker>,
+        counters: Arc<ThreadCounters>,
+    ) -> io::Result<Self> {
+        let epoll = Epoll::new()?;
+        epoll.add(waker.fd(), WAKER)?;
+        Ok(Self {
+            bounds,
+            orders,
+            waker,
+            counters,
+            epoll,
+            ports: Slab::new(),
+            by_number: HashMap::new(),
+            sessions: SessionTable::default(),
+            batch: MessageBatch::new(),
+            begun: Instant::now(),
+            turn: 0,
+            now_ms: 0,
+            swept_ms: 0,
+            may_begin: bounds.sessions_per_second as u64,
+            refilled_ms: 0,
+            is_resting: false,
+        })
+    }
+
+    /// Turns for ever.
+    pub fn run(&mut self) {
+        // SAFETY: plain data.
+        let mut events: [libc::epoll_event; EVENTS] = unsafe { std::mem::zeroed() };
+        loop {
+            let count = self.epoll.wait(&mut events, if self.sessions.len() > 0 { SWEEP_MS as i32 } else { 1_000 });
+            self.turn += 1;
+            self.now_ms = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+            if !self.is_resting {
+                self.receive_from_backends(&events[..count]);
+                for event in &events[..count] {
+                    let token = event.u64;
+                    if token != WAKER && token & PORT != 0 {
+                        self.receive_from_players((token & !PORT) as usize);
+                    }
+                }
+                self.sweep();
+            }
+            if events[..count].iter().any(|event| { event.u64 } == WAKER) {
+                self.waker.heard();
+                while let Ok(order) = self.orders.try_recv() {
+                    self.handle_command(order);
+                }
+            }
+        }
+    }
+
+    /// From players to the process.
+    fn receive_from_players(&mut self, port: usize) {
+        let Some(served) = self.ports.get(port) else { return };
+        let (fd, backend) = (served.socket.as_raw_fd(), served.backend);
+        let info = if served.is_wildcard { AddressInfo::SenderAndLocal } else { AddressInfo::Sender };
+        let Ok(count) = self.batch.receive(fd, 0, BATCH, info) else { return };
+        let mut place = 0;
+        while place < count {
+            let Some(client) = self.batch.sender(place) else {
+                place += 1;
+                continue;
+            };
+            let local = self.batch.local(place);
+            let session = match (self.sessions.find(port, client, local), backend) {
+                (Some(session), _) => Ok(session),
+                (None, Some(backend)) => self.open_session(port, (client, local), backend),
+                (None, None) => Err(DatagramDrop::NoBackend),
+            };
+            match session {
+                Ok(session) => {
+                    // Several in a row of one player go by one call.
+                    let mut end = place + 1;
+                    while end < count && self.batch.sender(end) == Some(client) && self.batch.local(end) == local {
+                        end += 1;
+                    }
+                    let to = self.sessions.at(session).socket.as_raw_fd();
+                    let sent = self.batch.send(to, place..end, true);
+                    self.sessions.record_player_packet(session, self.now_ms);
+                    self.count(Direction::In, sent, DatagramDrop::Backend);
+                    place = end;
+                }
+                Err(why) => {
+                    self.counters.dropped.of(why).one();
+                    place += 1;
+                }
+            }
+        }
+    }
+
+    /// From the process to players: what sessions of one port have goes by one call.
+    fn receive_from_backends(&mut self, events: &[libc::epoll_event]) {
+        let mut filled = 0;
+        let mut through = None;
+        for event in events {
+            let token = event.u64;
+            if token & PORT != 0 {
+                continue;
+            }
+            let place = (token & 0x7fff_ffff) as usize;
+            let Some(session) = self.sessions.get(place, (token >> 31) as u32) else { continue };
+            let (client, local) = (session.client, session.local);
+            let (port, fd) = (session.port, session.socket.as_raw_fd());
+            let most = if self.sessions.has_more(place, self.turn) { READS_PER_SESSION } else { 1 };
+            if through.is_some_and(|through| through != port) || BATCH - filled < most {
+                self.flush(through, &mut filled);
+            }
+            through = Some(port);
+            match self.batch.receive(fd, filled, most, AddressInfo::Nothing) {
+                Ok(count) => {
+                    (filled..filled + count).for_each(|at| self.batch.address_to(at, client, local));
+                    filled += count;
+                    self.sessions.record_reply(place, self.now_ms);
+                }
+                // Nobody listens there just now; the session waits for somebody who does.
+                Err(error) if is_earlier_error(&error) => {}
+                Err(_) => {}
+            }
+        }
+        self.flush(through, &mut filled);
+    }
+
+    fn flush(&mut self, port: Option<usize>, filled: &mut usize) {
+        let count = std::mem::take(filled);
+        let Some(port) = port.and_then(|port| self.ports.get(port)).filter(|_| count > 0) else { return };
+        let sent = self.batch.send(port.socket.as_raw_fd(), 0..count, false);
+        self.count(Direction::Out, sent, DatagramDrop::Client);
+    }
+
+    fn count(&self, way: Direction, sent: SendResult, drop: DatagramDrop) {
+        self.counters.datagrams.of(way).add(sent.datagrams);
+        self.counters.datagram_bytes.of(way).add(sent.bytes);
+        if sent.dropped > 0 {
+            self.counters.dropped.of(drop).add(sent.dropped);
+        }
+    }
+
+    fn open_session(
+        &mut self,
+        port: usize,
+        player: (SocketAddr, Option<LocalAddress>),
+        backend: SocketAddr,
+    ) -> Result<usize, DatagramDrop> {
+        if self.sessions.count_of_address(player.0.ip()) >= self.bounds.sessions_per_address {
+            return Err(DatagramDrop::Address);
+        }
+        // First of all, so that what a flooded port may not have takes nothing of what others may begin.
+        let displaced = self.choose_eviction(port)?;
+        if !self.may_open_session(self.holds_most_sessions(port, displaced)) {
+            return Err(DatagramDrop::Rate);
+        }
+        if let Some(displaced) = displaced {
+            self.end(displaced, SessionEnd::Displaced);
+        }
+        let socket = connect_backend(backend).map_err(|_| DatagramDrop::Descriptors)?;
+        let place = self.sessions.insert(port, player, socket, Rank::Begun, self.now_ms);
+        if self.poll_session(place).is_err() {
+            self.sessions.remove(place);
+            return Err(DatagramDrop::Descriptors);
+        }
+        self.counters.sessions.one();
+        self.counters.sessions_begun.one();
+        Ok(place)
+    }
+
+    /// Who makes room for a new one of a port; nobody where there is some.
+    fn choose_eviction(&self, port: usize) -> Result<Option<usize>, DatagramDrop> {
+        if self.sessions.count_of_port(port) >= self.bounds.sessions_per_route {
+            self.sessions.evictable_at_port(port, self.now_ms).ok_or(DatagramDrop::Route).map(Some)
+        } else if self.sessions.len() >= self.bounds.sessions {
+            self.sessions.evictable_for_port(port, self.now_ms).ok_or(DatagramDrop::Full).map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// Whether a port pushes out its own, or those of one that has little more than itself. A flood always finds
+    /// somebody to push out; a port with few players finds its room at one that has many.
+    fn holds_most_sessions(&self, port: usize, displaced: Option<usize>) -> bool {
+        displaced.is_some_and(|displaced| {
+            let others = self.sessions.count_of_port(self.sessions.at(displaced).port);
+            2 * self.sessions.count_of_port(port) >= others
+        })
+    }
+
+    fn poll_session(&self, place: usize) -> io::Result<()> {
+        let session = self.sessions.at(place);
+        let token = (u64::from(session.use_of_place) << 31 | place as u64) & !PORT;
+        self.epoll.add(session.socket.as_raw_fd(), token)
+    }
+
+    /// A flood of new addresses is not to take the time of those who play. Nor is it to take all that may begin: half
+    /// of that is kept for ports that are not crowded.
+    fn may_open_session(&mut self, holds_most_sessions: bool) -> bool {
+        let most = self.bounds.sessions_per_second as u64;
+        let refill = (self.now_ms - self.refilled_ms) * most / 1_000;
+        if refill > 0 {
+            self.may_begin = (self.may_begin + refill).min(most);
+            self.refilled_ms = self.now_ms;
+        }
+        let kept = if holds_most_sessions { most / 2 } else { 0 };
+        let may = self.may_begin > kept;
+        self.may_begin -= u64::from(may);
+        may
+    }
+
+    fn end(&mut self, place: usize, why: SessionEnd) {
+        let session = self.sessions.remove(place);
+        // Another process may hold the same socket: closing ours would not take it out.
+        self.epoll.remove(session.socket.as_raw_fd());
+        self.counters.sessions.less();
+        self.counters.sessions_ended.of(why).one();
+    }
+
+    fn sweep(&mut self) {
+        if self.now_ms - self.swept_ms < SWEEP_MS {
+            return;
+        }
+        self.swept_ms = self.now_ms;
+        let idle_ms = u64::try_from(self.bounds.idle.as_millis()).unwrap_or(u64::MAX);
+        self.sessions.idle(self.now_ms, idle_ms).into_iter().for_each(|place| self.end(place, SessionEnd::Idle));
+    }
+
+    fn handle_command(&mut self, order: LoopCommand) {
+        match order {
+            LoopCommand::Open(port, sessions) => self.open(port, sessions),
+            LoopCommand::Lead(number, backend) => {
+                let Some(port) = self.by_number.get(&number).copied() else { return };
+                if self.ports[port].backend != backend {
+                    self.ports[port].backend = backend;
+                    self.end_port_sessions(port, SessionEnd::Route);
+                }
+            }
+            LoopCommand::Close(number, done) => {
+                if let Some(port) = self.by_number.remove(&number) {
+                    self.end_port_sessions(port, SessionEnd::Route);
+                    self.close(port);
+                }
+                let _ = done.send(());
+            }
+            LoopCommand::Then(act) => act(),
+            LoopCommand::Rest(say) => {
+                self.is_resting = true;
+                self.set_port_polling(false);
+                let _ = say.send(self.migrated_sessions());
+            }
+            LoopCommand::Bound(bounds) => self.bounds = bounds,
+            LoopCommand::GoOn => {
+                self.is_resting = false;
+                self.set_port_polling(true);
+            }
+            LoopCommand::Forget(done) => {
+                let ports: Vec<usize> = self.by_number.drain().map(|(_, port)| port).collect();
+                for port in ports {
+                    self.end_port_sessions(port, SessionEnd::HandedOver);
+                    self.close(port);
+                }
+                let _ = done.send(());
+            }
+        }
+    }
+
+    fn open(&mut self, port: UdpPort, sessions: Vec<MigratedSession>) {
+        let UdpPort { number, socket, backend } = port;
+        let bound = socket.local_addr().map(|address| address.ip().to_canonical()).ok();
+        let is_wildcard = bound.is_some_and(local_address::is_wildcard);
+        if is_wildcard {
+            // It may come from a process that did not.
+            local_address::request_destination_address(&*socket);
+        }
+        let place = self.ports.insert(ServedPort { number, socket, backend, is_wildcard });
+        self.by_number.insert(number, place);
+        for MigratedSession { client, local, backend: leads_to, rank, socket, .. } in sessions {
+            // The socket may be another one, and no longer hear what is spoken to that address.
+            let is_heard = is_wildcard || local.is_none_or(|local| Some(local.address) == bound);
+            let player = (client, local.filter(|_| is_wildcard));
+            let is_new = self.sessions.place_of(place, player.0, player.1).is_none();
+            if Some(leads_to) == backend && is_heard && is_new && self.sessions.len() < self.bounds.sessions {
+                let session = self.sessions.insert(place, player, socket, rank, self.now_ms);
+                self.counters.sessions.one();
+                if self.poll_session(session).is_err() {
+                    self.end(session, SessionEnd::Route);
+                }
+            }
+        }
+        // Without a place in the loop the port would be silent: descriptors for it were there at its binding.
+        let _ = self.epoll.add(self.ports[place].socket.as_raw_fd(), PORT | place as u64);
+    }
+
+    fn close(&mut self, port: usize) {
+        let served = self.ports.remove(port);
+        self.epoll.remove(served.socket.as_raw_fd());
+    }
+
+    fn end_port_sessions(&mut self, port: usize, why: SessionEnd) {
+        let places: Vec<usize> =
+            self.sessions.iter().filter(|(_, session)| session.port == port).map(|(place, _)| place).collect();
+        places.into_iter().for_each(|place| self.end(place, why));
+    }
+
+    /// Events of what is not read would come again and again.
+    fn set_port_polling(&self, is_on: bool) {
+        for (place, served) in &self.ports {
+            let fd = served.socket.as_raw_fd();
+            if is_on {
+                let _ = self.epoll.add(fd, PORT | place as u64);
+            } else {
+                self.epoll.remove(fd);
+            }
+        }
+        for (place, session) in self.sessions.iter() {
+            if is_on {
+                let _ = self.poll_session(place);
+            } else {
+                self.epoll.remove(session.socket.as_raw_fd());
+            }
+        }
+    }
+
+    fn migrated_sessions(&self) -> Vec<MigratedSession> {
+        let mut all = Vec::new();
+        for (_, session) in self.sessions.iter() {
+            let served = &self.ports[session.port];
+            if let Some(backend) = served.backend {
+                let (client, local) = (session.client, session.local);
+                let (rank, socket) = (session.rank(), session.socket.clone());
+                all.push(MigratedSession { number: served.number, client, local, backend, rank, socket });
+            }
+        }
+        all
+    }
+}
+
+fn connect_backend(backend: SocketAddr) -> io::Result<Arc<OwnedFd>> {
+    let socket = Socket::new(Domain::for_address(backend), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+    socket.connect(&SockAddr::from(backend))?;
+    Ok(Arc::new(socket.into()))
+}

@@ -1,0 +1,332 @@
+//! Many datagrams by one system call: recvmmsg(2) and sendmmsg(2) over memory that is set up once. One datagram of a
+//! connected socket goes by recv(2) and send(2), which the system has less to read for.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::RawFd;
+
+use super::local_address::{self, ControlBuffer, LocalAddress};
+
+/// How many datagrams one call moves at most.
+pub const BATCH: usize = 64;
+
+/// No datagram is larger.
+const LARGEST: usize = 65_536;
+
+/// Room for a batch of datagrams with their addresses.
+pub struct MessageBatch {
+    bytes: Box<[u8]>,
+    names: Box<[libc::sockaddr_storage; BATCH]>,
+    controls: Box<[ControlBuffer; BATCH]>,
+    locals: [Option<LocalAddress>; BATCH],
+    lengths: [usize; BATCH],
+    iovecs: Box<[libc::iovec; BATCH]>,
+    messages: Box<[libc::mmsghdr; BATCH]>,
+}
+
+// SAFETY: the pointers in it lead into its own boxes, which move with it between threads and nowhere else.
+unsafe impl Send for MessageBatch {}
+
+/// What the system is to tell of datagrams beside their bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddressInfo {
+    /// Nothing.
+    Nothing,
+    /// Whom each came from.
+    Sender,
+    /// And which address of ours it came to.
+    SenderAndLocal,
+}
+
+/// What became of sending.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct SendResult {
+    /// Taken by the system.
+    pub datagrams: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Thrown away.
+    pub dropped: u64,
+}
+
+impl MessageBatch {
+    /// Empty room. Pages that no datagram has touched take no memory.
+    pub fn new() -> Self {
+        // SAFETY: all of these are plain data for which zeroes are valid.
+        let (names, iovecs, messages) =
+            unsafe { (Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed())) };
+        let bytes = vec![0; BATCH * LARGEST].into();
+        let controls = Box::new([ControlBuffer::new(); BATCH]);
+        let (locals, lengths) = ([None; BATCH], [0; BATCH]);
+        let mut batch = Self { bytes, names, controls, locals, lengths, iovecs, messages };
+        for place in 0..BATCH {
+            batch.iovecs[place].iov_base = batch.bytes[place * LARGEST..].as_mut_ptr().cast();
+            let message = &mut batch.messages[place].msg_hdr;
+            message.msg_iov = &raw mut batch.iovecs[place];
+            message.msg_iovlen = 1;
+        }
+        batch
+    }
+
+    /// Receives into the places from `first` on, at most `most`; says how many came.
+    pub fn receive(&mut self, fd: RawFd, first: usize, most: usize, told: AddressInfo) -> io::Result<usize> {
+        let count = most.min(BATCH - first);
+        if count == 1 && told == AddressInfo::Nothing {
+            self.lengths[first] = self.receive_one(fd, first)?;
+            return Ok(1);
+        }
+        for place in first..first + count {
+            self.iovecs[place].iov_len = LARGEST;
+            let message = &mut self.messages[place].msg_hdr;
+            if told == AddressInfo::Nothing {
+                clear_address(message);
+                continue;
+            }
+            message.msg_name = (&raw mut self.names[place]).cast();
+            message.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+            if told == AddressInfo::SenderAndLocal {
+                message.msg_control = self.controls[place].start();
+                message.msg_controllen = local_address::CONTROL_BYTES as _;
+            } else {
+                clear_control(message);
+            }
+        }
+        let messages = &raw mut self.messages[first];
+        // SAFETY: `count` messages follow, each with room of its own; they live as long as self.
+        let came = unsafe { libc::recvmmsg(fd, messages, count as u32, libc::MSG_DONTWAIT, std::ptr::null_mut()) };
+        let came = usize::try_from(came).map_err(|_| io::Error::last_os_error())?;
+        for place in first..first + came {
+            self.lengths[place] = self.messages[place].msg_len as usize;
+            // SAFETY: the system has just filled it.
+            let local = || unsafe { local_address::read(&self.messages[place].msg_hdr) };
+            self.locals[place] = if told == AddressInfo::SenderAndLocal { local() } else { None };
+        }
+        Ok(came)
+    }
+
+    fn receive_one(&mut self, fd: RawFd, place: usize) -> io::Result<usize> {
+        // SAFETY: the place has room for the largest datagram and lives as long as self.
+        let came = unsafe { libc::recv(fd, self.iovecs[place].iov_base, LARGEST, libc::MSG_DONTWAIT) };
+        usize::try_from(came).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Whom the datagram in a place came from.
+    pub fn sender(&self, place: usize) -> Option<SocketAddr> {
+        read_address(&self.names[place])
+    }
+
+    /// Which address of ours the datagram in a place came to, if that was to be told.
+    pub fn local(&self, place: usize) -> Option<LocalAddress> {
+        self.locals[place]
+    }
+
+    /// Addresses the datagram in a place, to go out from an address of ours if there are several to choose from.
+    pub fn address_to(&mut self, place: usize, client: SocketAddr, local: Option<LocalAddress>) {
+        let length = write_address(&mut self.names[place], client);
+        let message = &mut self.messages[place].msg_hdr;
+        message.msg_name = (&raw mut self.names[place]).cast();
+        message.msg_namelen = length;
+        if let Some(local) = local {
+            message.msg_controllen = local.write(&mut self.controls[place]) as _;
+            message.msg_control = self.controls[place].start();
+        } else {
+            clear_control(message);
+        }
+    }
+
+    /// Sends the datagrams in these places, to where they are addressed or (`is_connected`) where the socket leads.
+    /// What the socket does not take at once is dropped, as a network would.
+    pub fn send(&mut self, fd: RawFd, places: std::ops::Range<usize>, is_connected: bool) -> SendResult {
+        for place in places.clone() {
+            self.iovecs[place].iov_len = self.lengths[place];
+            if is_connected {
+                clear_address(&mut self.messages[place].msg_hdr);
+            }
+        }
+        let mut sent = SendResult::default();
+        let mut next = places.start;
+        // A connected socket first tells of what an earlier datagram met (nobody listened): once is enough to hear it.
+        let mut may_repeat = is_connected;
+        while next < places.end {
+            let taken = if is_connected && places.end - next == 1 {
+                self.send_one(fd, next)
+            } else {
+                self.send_many(fd, next..places.end)
+            };
+            match taken {
+                Ok(taken) => {
+                    sent.datagrams += taken as u64;
+                    sent.bytes += self.lengths[next..next + taken].iter().sum::<usize>() as u64;
+                    next += taken;
+                }
+                Err(error) if std::mem::take(&mut may_repeat) && is_earlier_error(&error) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    sent.dropped += (places.end - next) as u64;
+                    break;
+                }
+                Err(_) => {
+                    sent.dropped += 1;
+                    next += 1;
+                }
+            }
+        }
+        sent
+    }
+
+    /// Says how many were taken: one.
+    fn send_one(&self, fd: RawFd, place: usize) -> io::Result<usize> {
+        let part = &self.iovecs[place];
+        // SAFETY: the bytes live as long as self.
+        let sent = unsafe { libc::send(fd, part.iov_base, part.iov_len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(1) }
+    }
+
+    /// Says how many were taken, from the first on.
+    fn send_many(&mut self, fd: RawFd, places: std::ops::Range<usize>) -> io::Result<usize> {
+        let messages = &raw mut self.messages[places.start];
+        // SAFETY: so many messages follow, each of which points to bytes and an address that live as long as self.
+        let taken =
+            unsafe { libc::sendmmsg(fd, messages, places.len() as u32, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+        usize::try_from(taken).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+/// Whether an error is that of an earlier datagram.
+pub fn is_earlier_error(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
+    matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable)
+}
+
+/// A message of nothing but bytes.
+fn clear_address(message: &mut libc::msghdr) {
+    message.msg_name = std::ptr::null_mut();
+    message.msg_namelen = 0;
+    clear_control(message);
+}
+
+fn clear_control(message: &mut libc::msghdr) {
+    message.msg_control = std::ptr::null_mut();
+    message.msg_controllen = 0;
+}
+
+fn read_address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    match i32::from(name.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says that it is one.
+            let name = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in>() };
+            let address = Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr));
+            Some(SocketAddr::from((address, u16::from_be(name.sin_port))))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says that it is one.
+            let name = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in6>() };
+            let address = Ipv6Addr::from(name.sin6_addr.s6_addr);
+            let port = u16::from_be(name.sin6_port);
+            Some(std::net::SocketAddrV6::new(address, port, 0, name.sin6_scope_id).into())
+        }
+        _ => None,
+    }
+}
+
+fn write_address(name: &mut libc::sockaddr_storage, address: SocketAddr) -> libc::socklen_t {
+    match address {
+        SocketAddr::V4(address) => {
+            // SAFETY: the storage has room for any address.
+            let name = unsafe { &mut *(&raw mut *name).cast::<libc::sockaddr_in>() };
+            name.sin_family = libc::AF_INET as libc::sa_family_t;
+            name.sin_port = address.port().to_be();
+            name.sin_addr.s_addr = address.ip().to_bits().to_be();
+            size_of::<libc::sockaddr_in>() as libc::socklen_t
+        }
+        SocketAddr::V6(address) => {
+            // SAFETY: the storage has room for any address.
+            let name = unsafe { &mut *(&raw mut *name).cast::<libc::sockaddr_in6>() };
+            name.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+            name.sin6_port = address.port().to_be();
+            name.sin6_flowinfo = 0;
+            name.sin6_addr.s6_addr = address.ip().octets();
+            name.sin6_scope_id = address.scope_id();
+            size_of::<libc::sockaddr_in6>() as libc::socklen_t
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    fn socket() -> (UdpSocket, SocketAddr) {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        (socket, address)
+    }
+
+    #[test]
+    fn batch_keeps_senders_and_recipients() {
+        let ((from, sender), (through, middle), (to, receiver)) = (socket(), socket(), socket());
+        for text in ["one", "", "three"] {
+            from.send_to(text.as_bytes(), middle).unwrap();
+        }
+        let mut batch = MessageBatch::new();
+        assert_eq!(batch.receive(through.as_raw_fd(), 0, BATCH, AddressInfo::Sender).unwrap(), 3);
+        assert_eq!(batch.sender(2), Some(sender));
+        (0..3).for_each(|place| batch.address_to(place, receiver, None));
+        let sent = batch.send(through.as_raw_fd(), 0..3, false);
+        assert_eq!(sent, SendResult { datagrams: 3, bytes: 8, dropped: 0 });
+        let mut buffer = [0; 16];
+        for text in ["one", "", "three"] {
+            let (length, sender) = to.recv_from(&mut buffer).unwrap();
+            assert_eq!((&buffer[..length], sender), (text.as_bytes(), middle));
+        }
+    }
+
+    #[test]
+    fn local_address_is_received_and_used_for_sending() {
+        for bind in ["0.0.0.0:0", "[::]:0"] {
+            let through = UdpSocket::bind(bind).unwrap();
+            local_address::request_destination_address(&through);
+            let port = through.local_addr().unwrap().port();
+            let (player, address) = socket();
+            let mut batch = MessageBatch::new();
+            for last in [2, 3] {
+                let to = SocketAddr::from(([127, 0, 0, last], port));
+                player.send_to(b"in", to).unwrap();
+                assert_eq!(batch.receive(through.as_raw_fd(), 0, BATCH, AddressInfo::SenderAndLocal).unwrap(), 1);
+                assert_eq!(batch.local(0), Some(LocalAddress { address: to.ip(), interface: 0 }));
+                let sender = batch.sender(0).unwrap();
+                assert_eq!((sender.ip().to_canonical(), sender.port()), (address.ip(), address.port()));
+                batch.address_to(0, sender, batch.local(0));
+                assert_eq!(batch.send(through.as_raw_fd(), 0..1, false).datagrams, 1);
+                assert_eq!(player.recv_from(&mut [0; 8]).unwrap(), (2, to));
+            }
+        }
+    }
+
+    #[test]
+    fn error_of_an_earlier_datagram_loses_no_datagram() {
+        let (from, _) = socket();
+        let (gone, backend) = socket();
+        from.connect(backend).unwrap();
+        drop(gone);
+        from.send(b"nobody hears this").unwrap();
+        let back = UdpSocket::bind(backend).unwrap();
+        let mut batch = MessageBatch::new();
+        batch.lengths[0] = 5;
+        assert_eq!(batch.send(from.as_raw_fd(), 0..1, true).datagrams, 1);
+        assert_eq!(back.recv(&mut [0; 16]).unwrap(), 5);
+    }
+
+    #[test]
+    fn addresses_of_both_families_round_trip() {
+        for text in ["10.1.2.3:4", "[2001:db8::5]:6"] {
+            let address: SocketAddr = text.parse().unwrap();
+            // SAFETY: plain data.
+            let mut name = unsafe { std::mem::zeroed() };
+            write_address(&mut name, address);
+            assert_eq!(read_address(&name), Some(address));
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Which port has how many, and which one has most: what is asked for each new session, and changed with each, but with
+//! no datagram of one that is there.
+
+use std::collections::BTreeSet;
+
+/// How many of something each port has.
+#[derive(Debug, Default)]
+pub struct PortCounts {
+    of: Vec<usize>,
+    // The number first: the last one is a port that has most.
+    ranked: BTreeSet<(usize, usize)>,
+    all: usize,
+}
+
+impl PortCounts {
+    /// How many all ports have.
+    pub fn all(&self) -> usize {
+        self.all
+    }
+
+    /// How many a port has.
+    pub fn of(&self, port: usize) -> usize {
+        self.of.get(port).copied().unwrap_or(0)
+    }
+
+    /// A port that has most.
+    pub fn largest(&self) -> Option<usize> {
+        self.ranked.last().map(|(_, port)| *port)
+    }
+
+    /// A port has one more.
+    pub fn add(&mut self, port: usize) {
+        if port >= self.of.len() {
+            self.of.resize(port + 1, 0);
+        }
+        self.all += 1;
+        self.change(port, self.of[port] + 1);
+    }
+
+    /// A port has one less.
+    pub fn take(&mut self, port: usize) {
+        self.all -= 1;
+        self.change(port, self.of[port] - 1);
+    }
+
+    fn change(&mut self, port: usize, count: usize) {
+        let before = std::mem::replace(&mut self.of[port], count);
+        self.ranked.remove(&(before, port));
+        if count > 0 {
+            self.ranked.insert((count, port));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn largest_port_is_current_after_each_change() {
+        let mut crowds = PortCounts::default();
+        assert_eq!((crowds.largest(), crowds.of(5)), (None, 0));
+        [3, 1, 1].into_iter().for_each(|port| crowds.add(port));
+        assert_eq!((crowds.largest(), crowds.of(1), crowds.of(3), crowds.all()), (Some(1), 2, 1, 3));
+        [1, 1].into_iter().for_each(|port| crowds.take(port));
+        assert_eq!((crowds.largest(), crowds.of(1), crowds.all()), (Some(3), 0, 1));
+        crowds.take(3);
+        assert_eq!((crowds.largest(), crowds.ranked.len()), (None, 0));
+    }
+}

@@ -1,0 +1,139 @@
+//! Game servers, as small as they can be.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use crate::wait::{LONG, wait_for};
+
+/// A TCP server that answers each byte with itself, and ends its half when the player has.
+pub fn tcp_echo() -> SocketAddr {
+    tcp(|mut stream| {
+        let mut buffer = [0; 65_536];
+        while let Ok(count) = stream.read(&mut buffer) {
+            if count == 0 || stream.write_all(&buffer[..count]).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+/// A TCP server that says its name to whoever comes, and stays.
+pub fn tcp_named(name: &'static str) -> SocketAddr {
+    tcp(move |mut stream| {
+        let _ = stream.write_all(name.as_bytes());
+        let _ = stream.read(&mut [0; 1]);
+    })
+}
+
+/// A TCP server that does what it is told with each connection.
+pub fn tcp(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (stream, serve) = (stream.unwrap(), serve.clone());
+            stream.set_nodelay(true).unwrap();
+            thread::spawn(move || serve(stream));
+        }
+    });
+    address
+}
+
+/// A server at a unix socket that does what it is told with each connection.
+pub fn at_socket(path: &Path, act: impl Fn(UnixStream) + Clone + Send + 'static) {
+    serve(UnixListener::bind(path).unwrap(), act);
+}
+
+/// The same with a listener that is there.
+pub fn serve(listener: UnixListener, act: impl Fn(UnixStream) + Clone + Send + 'static) {
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (stream, act) = (stream.unwrap(), act.clone());
+            thread::spawn(move || act(stream));
+        }
+    });
+}
+
+/// A UDP server that answers each datagram with itself.
+pub fn udp_echo() -> SocketAddr {
+    udp(|datagram, _| Some(datagram.to_vec()))
+}
+
+/// A UDP server that answers as it is told.
+pub fn udp(answer: impl Fn(&[u8], SocketAddr) -> Option<Vec<u8>> + Send + 'static) -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    thread::spawn(move || {
+        let mut buffer = [0; 65_536];
+        // An answer to somebody who is gone comes back as an error of the next call.
+        loop {
+            if let Ok((length, client)) = socket.recv_from(&mut buffer)
+                && let Some(answer) = answer(&buffer[..length], client)
+            {
+                let _ = socket.send_to(&answer, client);
+            }
+        }
+    });
+    address
+}
+
+/// A player over TCP.
+#[track_caller]
+pub fn connect(port: u16) -> TcpStream {
+    let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+/// A player over UDP.
+pub fn speak(port: u16) -> UdpSocket {
+    speak_from("127.0.0.1", port)
+}
+
+/// A player over UDP from another address.
+pub fn speak_from(address: &str, port: u16) -> UdpSocket {
+    let socket = UdpSocket::bind((address, 0)).unwrap();
+    socket.connect(("127.0.0.1", port)).unwrap();
+    socket.set_read_timeout(Some(LONG)).unwrap();
+    socket
+}
+
+/// Says something and hears it back.
+#[track_caller]
+pub fn echo(stream: &mut (impl Read + Write), text: &str) {
+    stream.write_all(text.as_bytes()).unwrap();
+    let mut answer = vec![0; text.len()];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(String::from_utf8_lossy(&answer), text);
+}
+
+/// Says something and hears it back.
+#[track_caller]
+pub fn echo_datagram(socket: &UdpSocket, text: &str) {
+    socket.send(text.as_bytes()).unwrap();
+    let mut answer = [0; 2_048];
+    let length = socket.recv(&mut answer).unwrap();
+    assert_eq!(String::from_utf8_lossy(&answer[..length]), text);
+}
+
+/// Asks until it is answered, as players do where datagrams may be lost.
+#[track_caller]
+pub fn ask_datagram(socket: &UdpSocket, text: &str) -> String {
+    socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let mut answer = [0; 2_048];
+    wait_for("an answer", || {
+        socket.send(text.as_bytes()).unwrap();
+        let length = socket.recv(&mut answer).ok()?;
+        Some(String::from_utf8_lossy(&answer[..length]).into_owned())
+    })
+}
+
+/// Whether the other side has closed.
+pub fn is_closed(stream: &mut TcpStream) -> bool {
+    matches!(stream.read(&mut [0; 64]), Ok(0) | Err(_))
+}

@@ -1,0 +1,206 @@
+//! Players who leave before their answer is there, or whole: the server that works for them hears of it.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use http::Request;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::json;
+
+use crate::backends::{connect, tcp};
+use crate::edge_process::{EdgeProcess, free_port, route};
+use crate::http_client::{get, read, read_chunk, read_head};
+use crate::tls::{secure, secure_route, started, trusting};
+use crate::wait::LONG;
+
+/// Much shorter than anything here that ends by its time.
+const SOON: Duration = Duration::from_secs(5);
+
+/// What a server sees of a connection.
+#[derive(Debug, PartialEq, Eq)]
+enum Seen {
+    Request,
+    Gone,
+}
+
+/// A server that says this much to a request and then nothing, and tells what it sees.
+fn silent_after(answer: &'static str) -> (SocketAddr, Receiver<Seen>) {
+    let (tell, told) = channel();
+    let server = tcp(move |mut stream: TcpStream| {
+        while let Some(request) = read(&mut stream) {
+            if request.first_line.contains("/quick") {
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
+                continue;
+            }
+            stream.write_all(answer.as_bytes()).unwrap();
+            let _ = tell.send(Seen::Request);
+        }
+        let _ = tell.send(Seen::Gone);
+    });
+    (server, told)
+}
+
+/// A port that leads to such a server.
+fn silent_route(guard: &EdgeProcess, answer: &'static str) -> (u16, Receiver<Seen>) {
+    let port = free_port();
+    let (server, told) = silent_after(answer);
+    guard.source.serve_route(&route("a", "http", port, Some(server)));
+    (port, told)
+}
+
+#[track_caller]
+fn expect_gone(told: &Receiver<Seen>, why: &str) {
+    let begun = Instant::now();
+    assert_eq!(told.recv_timeout(LONG), Ok(Seen::Gone), "{why}");
+    assert!(begun.elapsed() < SOON, "{why}: after {:?}", begun.elapsed());
+}
+
+const REQUESTS: [&str; 4] = [
+    "GET /find HTTP/1.1\r\nhost: a\r\n\r\n",
+    "GET /find HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n",
+    "GET /find HTTP/1.0\r\nhost: a\r\n\r\n",
+    "POST /find HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbody",
+];
+
+/// By a reset, in order, or with one half only: whoever says nothing any more is not waited for either.
+const WAYS: [fn(TcpStream) -> Option<TcpStream>; 3] = [
+    |player| {
+        socket2::SockRef::from(&player).set_linger(Some(Duration::ZERO)).unwrap();
+        None
+    },
+    |_ended| None,
+    |player| {
+        player.shutdown(Shutdown::Write).unwrap();
+        Some(player)
+    },
+];
+
+#[test]
+fn backend_sees_a_waiting_player_leave() {
+    let guard = EdgeProcess::start();
+    let (port, told) = silent_route(&guard, "");
+    for request in REQUESTS {
+        for leave in WAYS {
+            let mut player = connect(port);
+            player.write_all(request.as_bytes()).unwrap();
+            assert_eq!(told.recv_timeout(LONG), Ok(Seen::Request));
+            let _half = leave(player);
+            expect_gone(&told, request);
+        }
+    }
+    guard.wait_for_figure("connections{kind=\"http\"}", |open| open == 0);
+    assert_eq!(guard.figure("connections_total{kind=\"http\"}"), 12);
+}
+
+#[test]
+fn backend_sees_a_player_leave_on_a_reused_connection() {
+    let guard = EdgeProcess::start_with(json!({"workers": 1}));
+    let (port, told) = silent_route(&guard, "");
+    let mut player = connect(port);
+    (0..3).for_each(|_| assert_eq!(get(&mut player, "a", "/quick").status(), 200));
+    player.write_all(REQUESTS[0].as_bytes()).unwrap();
+    assert_eq!(told.recv_timeout(LONG), Ok(Seen::Request));
+    drop(player);
+    expect_gone(&told, "it was used before");
+    // Nobody gets what is left of it.
+    assert_eq!(get(&mut connect(port), "a", "/quick").status(), 200);
+}
+
+#[test]
+fn backend_sees_a_player_leave_a_silent_stream() {
+    const FIRST: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n\
+        9\r\ndata: 1\n\n\r\n";
+    let guard = EdgeProcess::start();
+    let (port, told) = silent_route(&guard, FIRST);
+    for leave in WAYS {
+        let mut player = connect(port);
+        player.write_all(REQUESTS[0].as_bytes()).unwrap();
+        read_head(&mut player).unwrap();
+        assert_eq!(read_chunk(&mut player).unwrap(), b"data: 1\n\n");
+        assert_eq!(told.recv_timeout(LONG), Ok(Seen::Request));
+        let _half = leave(player);
+        expect_gone(&told, "after the first event");
+    }
+    guard.wait_for_figure("connections{kind=\"http\"}", |open| open == 0);
+}
+
+#[test]
+fn connection_limit_is_released_when_a_player_leaves() {
+    let guard = EdgeProcess::start_with(json!({"limits": {"connections_per_route": 1}}));
+    let (port, told) = silent_route(&guard, "");
+    for _ in 0..5 {
+        let mut player = connect(port);
+        player.write_all(REQUESTS[0].as_bytes()).unwrap();
+        assert_eq!(told.recv_timeout(LONG), Ok(Seen::Request), "the place is taken by somebody who left");
+        drop(player);
+        expect_gone(&told, "the only one");
+        guard.wait_for_figure("connections{kind=\"http\"}", |open| open == 0);
+    }
+    assert_eq!(guard.figure("connections_refused_total{reason=\"connections_per_route\"}"), 0);
+}
+
+#[test]
+fn backend_sees_a_player_leave_during_a_body() {
+    let guard = EdgeProcess::start();
+    let port = free_port();
+    let (tell, told) = channel();
+    let server = tcp(move |mut stream: TcpStream| {
+        read_head(&mut stream).unwrap();
+        stream.read_exact(&mut [0; 4]).unwrap();
+        let _ = tell.send(Seen::Request);
+        while matches!(stream.read(&mut [0; 64]), Ok(1..)) {}
+        let _ = tell.send(Seen::Gone);
+    });
+    guard.source.serve_route(&route("a", "http", port, Some(server)));
+    let mut player = connect(port);
+    player.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\nbody").unwrap();
+    assert_eq!(told.recv_timeout(LONG), Ok(Seen::Request));
+    drop(player);
+    expect_gone(&told, "with a part of the body");
+    guard.wait_for_figure("connections{kind=\"http\"}", |open| open == 0);
+}
+
+#[test]
+fn backend_sees_a_player_leave_over_tls() {
+    let (guard, keys) = started();
+    let port = free_port();
+    let (server, told) = silent_after("");
+    guard.source.serve_route(&secure_route("a", "https", port, server));
+    for says_goodbye in [false, true] {
+        let mut player = secure(&trusting(keys.path(), &[b"http/1.1"]), "localhost", port).unwrap();
+        player.write_all(b"GET /find HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+        assert_eq!(told.recv_timeout(LONG), Ok(Seen::Request));
+        if says_goodbye {
+            player.conn.send_close_notify();
+            player.flush().unwrap();
+        }
+        drop(player);
+        expect_gone(&told, "over TLS");
+    }
+    guard.wait_for_figure("connections{kind=\"https\"}", |open| open == 0);
+}
+
+#[test]
+fn backend_sees_one_cancelled_http2_request() {
+    let guard = EdgeProcess::start();
+    let (port, told) = silent_route(&guard, "");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let ask = |path| Request::get(format!("http://a{path}")).body(String::new()).unwrap();
+        let answer = tokio::spawn(sender.send_request(ask("/find")));
+        let told = tokio::task::spawn_blocking(move || {
+            assert_eq!(told.recv_timeout(LONG), Ok(Seen::Request));
+            told
+        });
+        let told = told.await.unwrap();
+        answer.abort();
+        tokio::task::spawn_blocking(move || expect_gone(&told, "over HTTP/2")).await.unwrap();
+        assert_eq!(sender.send_request(ask("/quick")).await.unwrap().status(), 200, "the others go on");
+    });
+}

@@ -1,0 +1,367 @@
+//! Datagrams: each player has its own session, floods push nobody out, and closed ports end nothing.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::backends::{ask_datagram, echo_datagram, speak, speak_from, udp, udp_echo};
+use crate::edge_process::{EdgeProcess, free_port, route};
+use crate::wait::wait_for;
+
+#[test]
+fn each_player_has_a_separate_session() {
+    let guard = EdgeProcess::start();
+    let port = free_port();
+    let server = udp(|datagram, from| Some(format!("{} {}", String::from_utf8_lossy(datagram), from.port()).into()));
+    guard.source.serve_route(&route("a", "udp", port, Some(server)));
+    let hear = |socket: &UdpSocket, text: &str| {
+        socket.send(text.as_bytes()).unwrap();
+        let mut answer = [0; 64];
+        let length = socket.recv(&mut answer).unwrap();
+        String::from_utf8_lossy(&answer[..length]).into_owned()
+    };
+    let players: Vec<_> = (0..20).map(|_| speak(port)).collect();
+    let first: Vec<String> = players.iter().enumerate().map(|(n, player)| hear(player, &n.to_string())).collect();
+    let again: Vec<String> = players.iter().enumerate().map(|(n, player)| hear(player, &n.to_string())).collect();
+    assert_eq!(first, again, "a session changed its address");
+    let seen: std::collections::BTreeSet<&str> = first.iter().map(|text| text.split(' ').nth(1).unwrap()).collect();
+    assert_eq!(seen.len(), 20, "the server cannot tell players apart");
+    assert_eq!(guard.figure("datagram_sessions"), 20);
+}
+
+#[test]
+fn largest_and_empty_datagrams_are_relayed() {
+    let guard = EdgeProcess::start();
+    let port = free_port();
+    guard.source.serve_route(&route("a", "udp", port, Some(udp_echo())));
+    let player = speak(port);
+    for length in [65_507, 0, 1_472] {
+        let sent: Vec<u8> = (0..length).map(|index| (index % 251) as u8).collect();
+        player.send(&sent).unwrap();
+        let mut answer = vec![0; 65_536];
+        let received = player.recv(&mut answer).unwrap();
+        assert!(answer[..received] == sent, "{length} bytes came back as {received}");
+    }
+}
+
+#[test]
+fn backend_burst_arrives_complete_and_in_order() {
+    const BURST: u32 = 200;
+    let guard = EdgeProcess::start_with(json!({"workers": 1}));
+    let port = free_port();
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    guard.source.serve_route(&route("a", "udp", port, server.local_addr().ok()));
+    let players = [speak(port), speak(port)];
+    let sessions = players.each_ref().map(|player| {
+        player.send(b"in").unwrap();
+        server.recv_from(&mut [0; 8]).unwrap().1
+    });
+    for number in 0..BURST {
+        server.send_to(&number.to_le_bytes(), sessions[0]).unwrap();
+    }
+    server.send_to(b"one", sessions[1]).unwrap();
+    let mut answer = [0; 8];
+    for number in 0..BURST {
+        assert_eq!(players[0].recv(&mut answer).unwrap(), 4, "the rest of {BURST} after {number}");
+        assert_eq!(answer[..4], number.to_le_bytes());
+    }
+    assert_eq!(players[1].recv(&mut answer).unwrap(), 3);
+}
+
+#[test]
+fn sessions_survive_a_short_backend_outage() {
+    let guard = EdgeProcess::start();
+    let port = free_port();
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    guard.source.serve_route(&route("a", "udp", port, Some(address)));
+    let player = speak(port);
+    player.send(b"one").unwrap();
+    let (_, session) = server.recv_from(&mut [0; 8]).unwrap();
+    drop(server);
+    // The system tells the session's socket that nobody listens.
+    (0..10).for_each(|_| drop(player.send(b"lost")));
+    guard.wait_for_figure("datagrams_total{way=\"in\"}", |passed| passed >= 10);
+    let server = UdpSocket::bind(address).unwrap();
+    server.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let again = wait_for("the process hears the player", || {
+        player.send(b"two").unwrap();
+        Some(server.recv_from(&mut [0; 8]).ok()?.1)
+    });
+    assert_eq!(again, session, "the player came back as somebody else");
+    server.send_to(b"welcome back", again).unwrap();
+    assert_eq!(player.recv(&mut [0; 32]).unwrap(), 12);
+}
+
+#[test]
+fn idle_session_ends() {
+    let guard = EdgeProcess::start_with(json!({"timeouts": {"datagram_idle_ms": 300}}));
+    let port = free_port();
+    guard.source.serve_route(&route("a", "udp", port, Some(udp_echo())));
+    echo_datagram(&speak(port), "hello");
+    guard.wait_for_figure("datagram_sessions_ended_total{reason=\"idle\"}", |ended| ended == 1);
+    assert_eq!(guard.figure("datagram_sessions"), 0);
+}
+
+/// Each source speaks, is answered if anybody is, and speaks once more, as a spoofer can who hears nothing. `meanwhile`
+/// comes between the two, and lasts until the answers have come.
+fn spoof(ports: &[u16], sources: std::ops::Range<u32>, meanwhile: impl FnOnce()) {
+    let spoofed: Vec<_> = sources
+        .map(|source| {
+            let [_, a, b, c] = source.to_be_bytes();
+            let from = UdpSocket::bind((std::net::Ipv4Addr::new(127, 1 + a, b, c), 0)).unwrap();
+            (from, ("127.0.0.1", ports[source as usize % ports.len()]))
+        })
+        .collect();
+    let speak = || spoofed.iter().for_each(|(from, to)| drop(from.send_to(b"who are you", to)));
+    speak();
+    meanwhile();
+    speak();
+}
+
+#[test]
+fn spoofed_flood_is_bounded_and_evicts_no_player() {
+    let bounds = json!({"limits": {"datagram_sessions": 600, "datagram_sessions_per_second": 100_000}});
+    let guard = EdgeProcess::start_with(bounds);
+    let (port, quiet) = (free_port(), free_port());
+    // Says who asks, to players alone.
+    let server = || udp(|datagram, from| datagram.starts_with(b"play").then(|| from.port().to_string().into()));
+    guard.source.put(&[route("a", "udp", port, Some(server())), route("b", "udp", quiet, Some(server()))]);
+    guard.source.wait_for("a", crate::wire::OutcomeKind::Listening);
+    guard.source.wait_for("b", crate::wire::OutcomeKind::Listening);
+    let players: Vec<_> = (0..50).map(|n| speak(if n % 2 == 0 { port } else { quiet })).collect();
+    let who = || -> Vec<String> { players.iter().map(|player| ask_datagram(player, "play")).collect() };
+    let first = who();
+    assert_eq!(who(), first);
+    let (memory, descriptors) = (guard.memory(), guard.descriptors());
+    for chunk in 0..1_000 {
+        spoof(&[port], chunk * 100..(chunk + 1) * 100, || ());
+        if chunk % 50 == 0 {
+            assert_eq!(who(), first, "a player was moved to another session");
+        }
+    }
+    assert_eq!(who(), first, "a player was moved to another session");
+    assert!(guard.figure("datagram_sessions") <= 600);
+    guard.has_at_most(descriptors + 600);
+    assert!(guard.memory() < memory + 8 * 1024 * 1024, "{} from {memory}", guard.memory());
+    assert!(guard.figure("datagram_sessions_ended_total{reason=\"displaced\"}") > 10_000);
+}
+
+/// An edge-guard of one thread, flooded ports and a quiet one, where everybody is told who asks.
+fn with_ports(flooded: usize, limits: serde_json::Value) -> (EdgeProcess, Vec<u16>, u16) {
+    let guard = EdgeProcess::start_with(json!({"workers": 1, "limits": limits}));
+    let ports: Vec<u16> = (0..=flooded).map(|_| free_port()).collect();
+    let server = || udp(|_, from| Some(from.port().to_string().into()));
+    let owners: Vec<String> = ports.iter().map(|port| format!("of {port}")).collect();
+    let routes = owners.iter().zip(&ports).map(|(owner, port)| route(owner, "udp", *port, Some(server())));
+    guard.source.put(&routes.collect::<Vec<_>>());
+    owners.iter().for_each(|owner| drop(guard.source.wait_for(owner, crate::wire::OutcomeKind::Listening)));
+    (guard, ports[..flooded].to_vec(), ports[flooded])
+}
+
+#[test]
+fn answered_flood_fills_only_its_own_port() {
+    let limits = json!({
+        "datagram_sessions": 400, "datagram_sessions_per_route": 100, "datagram_sessions_per_second": 100_000,
+    });
+    let (guard, flooded, quiet) = with_ports(1, limits);
+    let who = |player: &UdpSocket| ask_datagram(player, "who am I");
+    let mut players: Vec<_> = (0..20).map(|n| speak(if n % 2 == 0 { flooded[0] } else { quiet })).collect();
+    let descriptors = guard.descriptors();
+    let mut first: Vec<String> = players.iter().map(who).collect();
+    // Fewer at once than there is room for, or they would only push out each other before they speak again.
+    for chunk in 0..200 {
+        spoof(&flooded, chunk * 10..(chunk + 1) * 10, || {
+            assert_eq!(players.iter().map(who).collect::<Vec<_>>(), first, "somebody was moved to another session");
+        });
+        if chunk % 5 == 4 {
+            players.push(speak(quiet));
+            first.push(who(players.last().unwrap()));
+        }
+    }
+    assert_eq!(players.iter().map(who).collect::<Vec<_>>(), first, "{}", guard.ask("GET", "/metrics"));
+    // The flooded port has its own, and the quiet one 10 players of before and 40 of meanwhile.
+    let most = 100 + 50;
+    assert!(guard.figure("datagram_sessions") <= most, "{}", guard.figure("datagram_sessions"));
+    guard.has_at_most(descriptors + most as usize);
+    assert!(guard.figure("datagrams_dropped_total{reason=\"sessions_per_route\"}") > 1_000);
+    assert_eq!(guard.figure("datagrams_dropped_total{reason=\"sessions_full\"}"), 0);
+}
+
+#[test]
+fn flooded_ports_make_room_for_players_of_other_ports() {
+    // The thread has all that it may have before any port has.
+    let limits = json!({"datagram_sessions": 300, "datagram_sessions_per_second": 100_000});
+    let (guard, flooded, quiet) = with_ports(3, limits);
+    let who = |player: &UdpSocket| ask_datagram(player, "who am I");
+    let descriptors = guard.descriptors();
+    let mut players: Vec<_> = flooded.iter().map(|port| speak(*port)).collect();
+    let mut first: Vec<String> = players.iter().map(who).collect();
+    for chunk in 0..100 {
+        spoof(&flooded, chunk * 10..(chunk + 1) * 10, || {
+            assert_eq!(players.iter().map(who).collect::<Vec<_>>(), first, "somebody was moved to another session");
+        });
+        if chunk >= 40 {
+            let begun = Instant::now();
+            players.push(speak(quiet));
+            first.push(who(players.last().unwrap()));
+            assert!(begun.elapsed() < Duration::from_secs(5), "it waited until the flood was no longer in use");
+        }
+    }
+    assert_eq!(players.iter().map(who).collect::<Vec<_>>(), first, "{}", guard.ask("GET", "/metrics"));
+    assert_eq!(guard.figure("datagram_sessions"), 300);
+    guard.has_at_most(descriptors + 300);
+    assert_eq!(guard.figure("datagrams_dropped_total{reason=\"sessions_per_route\"}"), 0);
+}
+
+#[test]
+fn flood_above_the_session_rate_does_not_block_other_ports() {
+    let limits = json!({"datagram_sessions_per_route": 50, "datagram_sessions_per_second": 100});
+    let (guard, flooded, quiet) = with_ports(1, limits);
+    let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let flood = std::thread::spawn({
+        let (is_over, flooded) = (is_over.clone(), flooded[0]);
+        // Each datagram is another player's, who says nothing more.
+        move || {
+            for source in (0_u32..).take_while(|_| !is_over.load(SeqCst)) {
+                let [_, a, b, c] = source.to_be_bytes();
+                let from = UdpSocket::bind((std::net::Ipv4Addr::new(127, 1 + a, b, c), 0)).unwrap();
+                drop(from.send_to(b"who are you", ("127.0.0.1", flooded)));
+            }
+        }
+    });
+    let refused = || guard.figure("datagrams_dropped_total{reason=\"sessions_rate\"}");
+    for count in 1..=20 {
+        wait_for("the flood has all that it may have", || (refused() > count * 100).then_some(()));
+        // At the first word: one that is dropped is not said again.
+        let newcomer = speak(quiet);
+        newcomer.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        newcomer.send(b"let me in").unwrap();
+        newcomer.recv(&mut [0; 16]).expect("it was not let in");
+    }
+    // The flooded port has new players, too, when more may begin again than is kept.
+    guard.wait_for_figure("datagram_sessions_ended_total{reason=\"displaced\"}", |displaced| displaced > 0);
+    is_over.store(true, SeqCst);
+    flood.join().unwrap();
+}
+
+#[test]
+fn session_rate_is_limited() {
+    let guard = EdgeProcess::start_with(json!({"workers": 1, "limits": {"datagram_sessions_per_second": 5}}));
+    let port = free_port();
+    guard.source.serve_route(&route("a", "udp", port, Some(udp_echo())));
+    for source in 1..=200 {
+        speak_from(&format!("127.3.0.{source}"), port).send(b"new").unwrap();
+    }
+    guard.wait_for_figure("datagrams_dropped_total{reason=\"sessions_rate\"}", |dropped| dropped > 100);
+}
+
+#[test]
+fn sessions_per_address_are_limited() {
+    let guard = EdgeProcess::start_with(json!({"limits": {"datagram_sessions_per_address": 3}}));
+    let port = free_port();
+    guard.source.serve_route(&route("a", "udp", port, Some(udp_echo())));
+    let players: Vec<_> = (0..3).map(|_| speak(port)).collect();
+    players.iter().for_each(|player| echo_datagram(player, "in"));
+    speak(port).send(b"one too many").unwrap();
+    guard.wait_for_figure("datagrams_dropped_total{reason=\"sessions_per_address\"}", |dropped| dropped == 1);
+    echo_datagram(&speak_from("127.4.4.4", port), "another client");
+}
+
+#[test]
+fn sessions_per_port_are_limited_also_after_sighup() {
+    let limits = |per_route| json!({"datagram_sessions_per_route": per_route});
+    let (mut guard, full, other) = with_ports(1, limits(2));
+    let inside = [speak(full[0]), speak(full[0])];
+    let who = |player: &UdpSocket| ask_datagram(player, "who am I");
+    let first = inside.each_ref().map(who);
+    assert_eq!(inside.each_ref().map(who), first);
+    let late = speak(full[0]);
+    late.send(b"one too many").unwrap();
+    guard.wait_for_figure("datagrams_dropped_total{reason=\"sessions_per_route\"}", |dropped| dropped == 1);
+    who(&speak(other));
+    guard.set("limits", limits(3));
+    guard.signal(libc::SIGHUP);
+    who(&late);
+    assert_eq!(inside.each_ref().map(who), first, "nobody is put out");
+}
+
+#[test]
+fn unanswered_session_sends_nothing_to_the_player() {
+    let guard = EdgeProcess::start();
+    let port = free_port();
+    let heard = Arc::new(AtomicU64::new(0));
+    let sum = heard.clone();
+    let server = udp(move |datagram, _: SocketAddr| {
+        sum.fetch_add(datagram.len() as u64, SeqCst);
+        None
+    });
+    guard.source.serve_route(&route("a", "udp", port, Some(server)));
+    let player = speak(port);
+    (0..50).for_each(|_| assert_eq!(player.send(&[1; 100]).unwrap(), 100));
+    wait_for("all of it arrives", || (heard.load(SeqCst) == 5_000).then_some(()));
+    assert_eq!(guard.figure("datagram_bytes_total{way=\"out\"}"), 0);
+    player.set_nonblocking(true).unwrap();
+    assert!(player.recv(&mut [0; 8]).is_err(), "something came out of nowhere");
+}
+
+#[test]
+fn old_datagrams_never_reach_the_next_lobby_of_a_port() {
+    let guard = EdgeProcess::start();
+    let port = free_port();
+    let first = UdpSocket::bind("127.0.0.1:0").unwrap();
+    guard.source.serve_route(&route("a", "udp", port, first.local_addr().ok()));
+    let old = speak(port);
+    old.send(b"of the first lobby").unwrap();
+    let (_, session) = first.recv_from(&mut [0; 32]).unwrap();
+    let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let flood = std::thread::spawn({
+        let (is_over, old) = (is_over.clone(), old.try_clone().unwrap());
+        // A closed port is told as an error of the next call.
+        move || {
+            while !is_over.load(SeqCst) {
+                let _ = old.send(b"of the first lobby");
+            }
+        }
+    });
+    guard.source.remove(&["a"]);
+    guard.source.wait_for("a", crate::wire::OutcomeKind::Removed);
+    // The port rests between two lobbies, and longer than anybody goes on to send.
+    is_over.store(true, SeqCst);
+    flood.join().unwrap();
+    let second = UdpSocket::bind("127.0.0.1:0").unwrap();
+    guard.source.serve_route(&route("b", "udp", port, second.local_addr().ok()));
+    let new = speak(port);
+    new.send(b"of the second lobby").unwrap();
+    let mut buffer = [0; 64];
+    let (length, of_new) = second.recv_from(&mut buffer).unwrap();
+    assert_eq!(&buffer[..length], b"of the second lobby", "it came first, so nothing old was kept anywhere");
+    assert_ne!(of_new, session);
+    // The first lobby's process is still there and speaks to whom it knew.
+    first.send_to(b"late", session).unwrap();
+    second.send_to(b"welcome", of_new).unwrap();
+    assert_eq!(new.recv(&mut buffer).unwrap(), 7);
+    old.set_nonblocking(true).unwrap();
+    let is_echo = |heard: &std::io::Result<usize>| {
+        heard.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    };
+    let heard = std::iter::repeat_with(|| old.recv(&mut [0; 64])).find(|heard| !is_echo(heard)).unwrap();
+    assert_eq!(heard.unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "it hears of a game that is over");
+}
+
+#[test]
+fn changed_backend_receives_the_players() {
+    let guard = EdgeProcess::start();
+    let port = free_port();
+    let named = |name: &'static str| udp(move |_, _| Some(name.into()));
+    guard.source.serve_route(&route("a", "udp", port, Some(named("first"))));
+    let player = speak(port);
+    assert_eq!(ask_datagram(&player, "who"), "first");
+    guard.source.forget_outcomes();
+    guard.source.serve_route(&route("a", "udp", port, Some(named("second"))));
+    wait_for("the second answers", || (ask_datagram(&player, "who") == "second").then_some(()));
+    assert_eq!(guard.figure("datagram_sessions"), 1);
+}
