@@ -51,8 +51,6 @@ from pyservice.control.sites import SiteOperations
 from pyservice.control.tokens import TokenOperations
 from pyservice.control.uploads import UploadLifecycle, UploadOperations
 from pyservice.control.versions import StoredUploadStatus, VersionOperations
-from pyservice.doors import DoorSettings
-from pyservice.doors.limits import Limits, Rate
 from pyservice.edge.asgi import create_app
 from pyservice.edge.server import listen_unix, make_server
 from pyservice.errors import ServiceError
@@ -65,6 +63,8 @@ from pyservice.rpc import NEXT_CHANGES, Handler, InternalClient, RpcServer, next
 from pyservice.settings import Settings, SettingsError
 from pyservice.storage.database import Database, DatabaseUnusable, open_database
 from pyservice.storage.migrations import migrate
+from pyservice.transport import TransportSettings
+from pyservice.transport.rate_limits import Limits, Rate
 from pyservice.watch import Topics
 
 FAILURES: Final[tuple[type[Exception], ...]] = (DatabaseUnusable, PartDied)
@@ -373,10 +373,10 @@ class ControlPlane:
             raise PartDied(self._tasks.problem)
 
 
-def _door(settings: Settings) -> DoorSettings:
+def _door(settings: Settings) -> TransportSettings:
     """What the public door let through is not refused behind it: it adds some headers of its own."""
     http, messages = settings.http_limits, settings.grpc_limits
-    return DoorSettings(
+    return TransportSettings(
         is_internal=True,
         body_limit_bytes=http.body_bytes,
         headers_limit_bytes=http.header_bytes + _ADDED_HEADERS_BYTES,

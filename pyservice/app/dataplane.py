@@ -46,7 +46,6 @@ from pyservice.dataplane.outbound_http import OutboundHttpClient
 from pyservice.dataplane.region_catalog import Region, RegionCatalog
 from pyservice.dataplane.static_feed import StaticFeed
 from pyservice.dataplane.token_signing import KeyRotation, TokenAdministration, TokenSigning
-from pyservice.doors.limits import Limits, Rate
 from pyservice.durable_files import is_disk_full
 from pyservice.edge.probes import create_probes
 from pyservice.edge.server import listen_unix
@@ -59,6 +58,7 @@ from pyservice.pb.hosting.internal.v1 import control_pb2, feed_pb2
 from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import InternalClient, InternalServer, Unreachable
 from pyservice.settings import ListenAddress, RateLimit, Settings, SettingsError
+from pyservice.transport.rate_limits import Limits, Rate
 from pyservice.watch import Topics
 
 START_FAILURES: Final = (keyring.KeyringError, FeedFileError, engine.OpenFailed)

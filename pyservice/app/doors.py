@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from pyservice import openapi
 from pyservice.calls import Operation
-from pyservice.doors import DoorSettings
-from pyservice.doors.limits import Limits
 from pyservice.edge.asgi import create_app
 from pyservice.edge.passing import Passing
 from pyservice.edge.published import Published
@@ -23,6 +21,8 @@ from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import ChangesPoll, InternalClient, RpcPassing, RpcServer
 from pyservice.schema.methods import METHODS
 from pyservice.settings import Settings
+from pyservice.transport import TransportSettings
+from pyservice.transport.rate_limits import Limits
 from pyservice.watch import LongPolls, Topics
 
 _RPC_PART: Final = 4
@@ -109,11 +109,11 @@ class Doors:
         await self._rpc_passing.close()
 
 
-def _door(settings: Settings) -> DoorSettings:
+def _door(settings: Settings) -> TransportSettings:
     http, messages = settings.http_limits, settings.grpc_limits
     connections_max = descriptors.connections_most()
     rpc_connections_max = connections_max // _RPC_PART
-    return DoorSettings(
+    return TransportSettings(
         trusted_proxies=settings.trusted_proxies,
         front_proxies=settings.edge.proxies,
         proxy_protocol=settings.proxy_protocol,

@@ -18,10 +18,10 @@ from typing import Any, Final
 
 import orjson
 
-from pyservice.doors import tracecontext
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import CANCELLED, OK
 from pyservice.observability.rays import Trace
+from pyservice.transport import request_headers
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -122,7 +122,9 @@ async def _is_gone(receive: Receive) -> None:
 
 def trace_of(headers: Mapping[bytes, bytes]) -> Trace:
     """What is noted of a request with these headers, which is there now."""
-    ray_id, given = tracecontext.read(headers.get(b"traceparent", b"").decode("latin-1"))
+    ray_id, given = request_headers.read_traceparent(
+        headers.get(b"traceparent", b"").decode("latin-1")
+    )
     return Trace(ray_id, perf_counter(), given)
 
 

@@ -22,13 +22,13 @@ from pyservice.cdn.credentials import Busy, Credentials, Source, TooOften
 from pyservice.cdn.files import File, Files
 from pyservice.cdn.signed import SignedObjects
 from pyservice.cdn.sites import BadPath, Site, SiteFile, SiteSource, address, is_of_sites
-from pyservice.doors.addresses import Network, TrustedProxies
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED
 from pyservice.observability.rays import Rays, Trace
 from pyservice.storage.objects import Objects
 from pyservice.storage.signatures import PREFIX, UrlSigner
+from pyservice.transport.client_address import Network, TrustedProxies
 
 INDEX: Final = "index.html"
 _ALLOW: Final = {"allow": "GET, HEAD"}

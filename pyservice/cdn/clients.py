@@ -10,10 +10,10 @@ import contextlib
 from collections.abc import Iterable
 from typing import Final
 
-from pyservice.doors import addresses
-from pyservice.doors.addresses import Address, TrustedProxies
-from pyservice.doors.connections import Connections
 from pyservice.observability import descriptors
+from pyservice.transport import client_address
+from pyservice.transport.client_address import Address, TrustedProxies
+from pyservice.transport.server_budgets import ConnectionBudget
 
 CONNECTIONS_MAX: Final = 8192
 _FILES_EACH: Final = 2
@@ -30,7 +30,7 @@ class Clients:
 
     def __init__(self, proxies: TrustedProxies, most: int) -> None:
         self._proxies = proxies
-        self._places = Connections(most)
+        self._places = ConnectionBudget(most)
         self._transports: set[asyncio.Transport] = set()
         self._are_gone = asyncio.Event()
         self.are_leaving = False
@@ -49,7 +49,7 @@ class Clients:
         peername = transport.get_extra_info("peername")
         peer = _peer(peername)
         is_trusted = not isinstance(peername, tuple) or self._proxies.trusts(peer)
-        client = None if is_trusted else addresses.pack(peer)
+        client = None if is_trusted else client_address.packed_client(peer)
         if not self._places.enter(transport, client):
             return False
         self._transports.add(transport)
@@ -91,12 +91,14 @@ def client_of(
     if not peername:
         # By a socket that only we can open: edge-guard, which says one address and replaces what clients say.
         said = next((value for name, value in headers if name == b"x-forwarded-for"), b"")
-        return addresses.pack(addresses.parse(said.decode("latin-1")) or peer)
+        return client_address.packed_client(
+            client_address.parse_address(said.decode("latin-1")) or peer
+        )
     if proxies and proxies.trusts(peer):
         lines = [value for name, value in headers if name == b"x-forwarded-for"]
         peer = proxies.client(peer, b",".join(lines).decode("latin-1") or None)
-    return addresses.pack(peer)
+    return client_address.packed_client(peer)
 
 
 def _peer(peername: tuple[str, int] | None) -> Address:
-    return (addresses.parse(peername[0]) if peername else None) or addresses.LOCAL
+    return (client_address.parse_address(peername[0]) if peername else None) or client_address.LOCAL

@@ -19,13 +19,13 @@ from pyservice.cdn.answers import RAY_ID, Answer, page, problem, trace_of
 from pyservice.cdn.clients import Clients
 from pyservice.cdn.receiving import Reception, Uploads
 from pyservice.cdn.signed import CORS
-from pyservice.doors import NO_HOST, TWO_HOSTS, leaving
-from pyservice.doors.leaving import Leaving
-from pyservice.doors.reading import Reading, unread_bytes
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.rays import Trace
 from pyservice.storage.signatures import PREFIX
+from pyservice.transport import slow_readers
+from pyservice.transport.request_headers import NO_HOST_DETAIL, TWO_HOSTS_DETAIL
+from pyservice.transport.slow_readers import LingeringClose, ReadProgress, unread_bytes
 
 HEAD_MAX_BYTES: Final = 40 << 10
 """URL and headers together: 8 and 32 KiB (decisions 1.3)."""
@@ -61,7 +61,7 @@ class CdnConnection(HttpToolsProtocol):
         self._is_in_head = True
         self._head_bytes = 0
         self._heard_s = loop.time()
-        self._reading: Reading | None = None
+        self._reading: ReadProgress | None = None
         """Of the client, while something that was written for it waits."""
         self._look_s = 0.0
 
@@ -92,7 +92,10 @@ class CdnConnection(HttpToolsProtocol):
 
     def _check_reading(self, now_s: float) -> None:
         if self._reading is None:
-            self._reading, self._look_s = Reading(self.transport, now_s), now_s + READ_TIMEOUT_S
+            self._reading, self._look_s = (
+                ReadProgress(self.transport, now_s),
+                now_s + READ_TIMEOUT_S,
+            )
         elif now_s >= self._look_s:
             self._look_s = now_s + READ_TIMEOUT_S
             if not self._reading.goes_on(now_s):
@@ -152,9 +155,9 @@ class CdnConnection(HttpToolsProtocol):
         if size > HEAD_MAX_BYTES:
             self._refuse(ServiceError("HEADERS_TOO_LARGE"))
         elif (hosts := sum(name == b"host" for name, _ in self.headers)) > 1:
-            self._refuse(ServiceError("HEADER_INVALID", TWO_HOSTS))
+            self._refuse(ServiceError("HEADER_INVALID", TWO_HOSTS_DETAIL))
         elif not hosts and self.parser.get_http_version() != "1.0":
-            self._refuse(ServiceError("HEADER_INVALID", NO_HOST))
+            self._refuse(ServiceError("HEADER_INVALID", NO_HOST_DETAIL))
         elif self._is_upload():
             self._begin_or_refuse(self._trace())
         elif _has_path(self.url):
@@ -285,7 +288,7 @@ class CdnConnection(HttpToolsProtocol):
 
 
 class _Refused(asyncio.Protocol):
-    """Hears what a client still sends whose last answer is written: see `Leaving`."""
+    """Hears what a client still sends whose last answer is written: see `LingeringClose`."""
 
     def __init__(
         self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, clients: Clients
@@ -293,12 +296,12 @@ class _Refused(asyncio.Protocol):
         self._transport = transport
         self._loop = loop
         self._clients = clients
-        self._leaving = Leaving(transport, loop.time(), READ_TIMEOUT_S)
-        self._timer = loop.call_later(leaving.LOOK_S, self._look)
+        self._leaving = LingeringClose(transport, loop.time(), READ_TIMEOUT_S)
+        self._timer = loop.call_later(slow_readers.LINGER_POLL_INTERVAL_S, self._look)
 
     def data_received(self, data: bytes) -> None:
         """It has not stopped yet."""
-        self._leaving.heard()
+        self._leaving.on_data()
 
     def eof_received(self) -> None:
         """Now it has read."""
@@ -308,8 +311,8 @@ class _Refused(asyncio.Protocol):
         self._clients.leave(self._transport)
 
     def _look(self) -> None:
-        if self._leaving.may_stay(self._loop.time()):
-            self._timer = self._loop.call_later(leaving.LOOK_S, self._look)
+        if self._leaving.should_linger(self._loop.time()):
+            self._timer = self._loop.call_later(slow_readers.LINGER_POLL_INTERVAL_S, self._look)
         else:
             self._transport.abort()
 

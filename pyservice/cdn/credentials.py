@@ -26,7 +26,7 @@ from pyservice.control.namespace_access import (
     PasswordThreadPool,
     TooManyWaiting,
 )
-from pyservice.doors.limits import Buckets, Rate
+from pyservice.transport.rate_limits import Buckets, Rate
 
 WRONG_RATE: Final = Rate(per_second=10 / 60, burst=10)
 """Wrong passwords from one client address at one site."""

@@ -13,7 +13,7 @@ from uvicorn.server import ServerState
 from pyservice.cdn.clients import Clients, connections_most
 from pyservice.cdn.connection import CdnConnection
 from pyservice.cdn.receiving import Uploads
-from pyservice.doors.addresses import Network, TrustedProxies
+from pyservice.transport.client_address import Network, TrustedProxies
 
 _CHECK_S: Final = 5.0
 _CUT_S: Final = 1.0

@@ -33,9 +33,9 @@ from pyservice.dataplane.resolved_namespace import (
     VerificationRule,
     raw_id,
 )
-from pyservice.doors import addresses
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from pyservice.transport import client_address
 
 T = TypeVar("T")
 
@@ -261,7 +261,7 @@ class Admission:
             self._captcha,
             self._verification,
             details,
-            None if address is None else addresses.pack(address),
+            None if address is None else client_address.packed_client(address),
             request.captcha if request.HasField("captcha") else None,
         )
 
@@ -341,10 +341,12 @@ class _AdmissionAttempt:
         self._verdicts.update(zip(open_rules, verdicts, strict=True))
 
 
-def _address(request: PlacementRequest, caller: Caller) -> addresses.Address | None:
+def _address(request: PlacementRequest, caller: Caller) -> client_address.Address | None:
     """Returns the player's address. An env_ caller sends it, other callers are the player."""
     if caller.kind is TokenKind.ENVIRONMENT:
-        return addresses.parse(request.client_address) if request.client_address else None
+        return (
+            client_address.parse_address(request.client_address) if request.client_address else None
+        )
     if caller.call.client is not None:
         return caller.call.client
     packed = caller.call.address

@@ -20,11 +20,11 @@ from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.player_addresses import PlayerAddresses, set_port_address
 from pyservice.dataplane.region_catalog import RegionCatalog, RegionDistance
 from pyservice.dataplane.resolved_namespace import ResolvedNamespace, raw_id
-from pyservice.doors import addresses
 from pyservice.errors import ServiceError, field_problem
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.v1 import lobby_pb2, matchmaker_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from pyservice.transport import client_address
 
 if TYPE_CHECKING:
     # `admission` imports an HTTP client, which `check-config` does not need.
@@ -316,10 +316,10 @@ class Matchmaker:
         if caller.kind is TokenKind.ENVIRONMENT:
             if not request.HasField("client_address"):
                 return _NO_SOURCE
-            address = addresses.parse(request.client_address)
+            address = client_address.parse_address(request.client_address)
             if address is None:
                 raise _client_address("invalid")
-            return self._engine.source(caller.namespace_id, addresses.pack(address))
+            return self._engine.source(caller.namespace_id, client_address.packed_client(address))
         if request.HasField("client_address"):
             raise _client_address("not-allowed", "is for env_ tokens only")
         return self._engine.source(caller.namespace_id, caller.call.address)

@@ -15,10 +15,6 @@ from typing import Any, Final
 
 from pyservice.auth.bearer_token import bearer_token
 from pyservice.calls import Call, Caller, Operation
-from pyservice.doors import NO_HOST, TWO_HOSTS, DoorSettings, addresses, apart, tracecontext
-from pyservice.doors.addresses import TrustedProxies
-from pyservice.doors.bodies import SMALL_BYTES, BodyBudget, BodyLoan
-from pyservice.doors.limits import Limits
 from pyservice.edge import crowds, relayed
 from pyservice.edge.clients import Clients
 from pyservice.edge.cors import Cors
@@ -34,6 +30,16 @@ from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import OK, UNROUTED, Meter, RequestMetrics
 from pyservice.observability.rays import Rays, Trace
 from pyservice.schema.methods import METHODS
+from pyservice.transport import (
+    TransportSettings,
+    client_address,
+    large_body_worker,
+    request_headers,
+)
+from pyservice.transport.client_address import TrustedProxies
+from pyservice.transport.rate_limits import Limits
+from pyservice.transport.request_headers import NO_HOST_DETAIL, TWO_HOSTS_DETAIL
+from pyservice.transport.server_budgets import SMALL_BYTES, BodyBudget, BodyReservation
 from pyservice.watch import LongPolls
 
 Scope = MutableMapping[str, Any]
@@ -58,7 +64,7 @@ class Edge:
     def __init__(
         self,
         operations: Mapping[str, Operation],
-        door: DoorSettings,
+        door: TransportSettings,
         metrics: RequestMetrics,
         limits: Limits,
         passing: Passing | None = None,
@@ -137,12 +143,12 @@ class Edge:
             if endpoint.needs_token:
                 bearer_token(_text(request.headers, b"authorization"))
 
-    def loan(self, request: Request) -> BodyLoan:
+    def loan(self, request: Request) -> BodyReservation:
         """What the body of this request takes of the budget, its client's share."""
         source = request.source
         if self.proxies or request.is_fronted:
-            source = addresses.pack(self._clients.of(request)[0])
-        return self.bodies.loan(source)
+            source = client_address.packed_client(self._clients.of(request)[0])
+        return self.bodies.reserve(source)
 
     def open(self, request: Request) -> Answer | Open:
         """Take a request through every check up to its operation; what fails is answered here."""
@@ -151,10 +157,10 @@ class Edge:
         fields = request.headers
         traceparent = fields.get(b"traceparent")
         if traceparent is None:
-            ray_id = tracecontext.new_ray_id()
+            ray_id = request_headers.new_ray_id()
             trace = Trace(ray_id, started)
         else:
-            ray_id, given = tracecontext.read(traceparent.decode("latin-1"))
+            ray_id, given = request_headers.read_traceparent(traceparent.decode("latin-1"))
             trace = Trace(ray_id, started, given)
         meter = self._unrouted
         headers: Headers | None = None
@@ -180,7 +186,7 @@ class Edge:
                 return self._pass(request, endpoint, headers, trace)
             call = self._call(request, endpoint, ray_id, parameters)
             caller = endpoint.authorize(call)
-            if not isinstance(caller, Caller) or len(request.body) > apart.LARGE_BYTES:
+            if not isinstance(caller, Caller) or len(request.body) > large_body_worker.LARGE_BYTES:
                 return UnknownCaller(self._count, endpoint, request, caller, headers, trace)
             trace.caller = caller
             trace.authorized = perf_counter()
@@ -250,7 +256,7 @@ class Edge:
         client, address, coords, long_poll_expired = request.peer, request.source, None, False
         if self._believes_headers or request.is_fronted:
             client, coords = self._clients.of(request)
-            address = addresses.pack(client)
+            address = client_address.packed_client(client)
             long_poll_expired = self.door.is_internal and fields.get(relayed.HELD) == relayed.OVER
         return Call(
             ray_id,
@@ -293,18 +299,20 @@ class Edge:
         for name, value in scope["headers"]:
             fields[name] = fields[name] + b", " + value if name in fields else value
         client = scope.get("client")
-        peer = addresses.parse(client[0]) if client else None
+        peer = client_address.parse_address(client[0]) if client else None
         hosts = sum(name == b"host" for name, _ in scope["headers"])
         if hosts > 1 or (not hosts and scope["http_version"] == "1.1"):
-            refused = Request(b"", b"", fields, peer or addresses.LOCAL)
-            refused.failure = ServiceError("HEADER_INVALID", TWO_HOSTS if hosts else NO_HOST)
+            refused = Request(b"", b"", fields, peer or client_address.LOCAL)
+            refused.failure = ServiceError(
+                "HEADER_INVALID", TWO_HOSTS_DETAIL if hosts else NO_HOST_DETAIL
+            )
             return refused
         target = scope.get("raw_path") or scope["path"].encode()
         if scope["query_string"]:
             target += b"?" + scope["query_string"]
-        return Request(scope["method"].encode(), target, fields, peer or addresses.LOCAL)
+        return Request(scope["method"].encode(), target, fields, peer or client_address.LOCAL)
 
-    async def _receive(self, request: Request, loan: BodyLoan, receive: Receive) -> bool:
+    async def _receive(self, request: Request, loan: BodyReservation, receive: Receive) -> bool:
         """Its body; whether the client is there to be answered. What is wrong is the request's failure."""
         limit = self.body_limit_bytes(request)
         body = bytearray()
@@ -334,7 +342,7 @@ def _text(fields: dict[bytes, bytes], name: bytes) -> str | None:
     return None if value is None else value.decode("latin-1")
 
 
-async def _finish_watched(exchange: Open, receive: Receive, loan: BodyLoan) -> Answer | None:
+async def _finish_watched(exchange: Open, receive: Receive, loan: BodyReservation) -> Answer | None:
     """Finish an exchange while listening whether its client goes away; ASGI tells by `receive`."""
     finishing = asyncio.ensure_future(exchange.finish())
     leaving = asyncio.ensure_future(_disconnected(receive))
@@ -391,7 +399,7 @@ async def _live(receive: Receive, send: Send) -> None:
 
 def create_app(
     operations: Mapping[str, Operation],
-    door: DoorSettings,
+    door: TransportSettings,
     metrics: RequestMetrics,
     limits: Limits,
     *,

@@ -5,10 +5,10 @@ Pure: knows requests and networks, no connection.
 
 from __future__ import annotations
 
-from pyservice.doors import addresses
-from pyservice.doors.addresses import Address, TrustedProxies
 from pyservice.edge import relayed
 from pyservice.edge.exchanges import Request
+from pyservice.transport import client_address
+from pyservice.transport.client_address import Address, TrustedProxies
 
 
 class Clients:
@@ -26,9 +26,9 @@ class Clients:
         said = fields.get(b"x-forwarded-for", b"").decode("latin-1")
         if request.is_fronted:
             # One address: edge-guard replaces what came.
-            client = addresses.parse(said) or peer
+            client = client_address.parse_address(said) or peer
         else:
             client = self._proxies.client(peer, said or None)
         if not self._proxies.trusts(peer):
             return client, None
-        return client, addresses.coordinates(fields.get(b"x-coords", b"").decode("latin-1"))
+        return client, client_address.coordinates(fields.get(b"x-coords", b"").decode("latin-1"))

@@ -14,10 +14,10 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from pyservice.doors import addresses
-from pyservice.doors.connections import Connections
-from pyservice.doors.reading import Reading, unread_bytes
 from pyservice.edge.asgi import Edge
+from pyservice.transport import client_address
+from pyservice.transport.server_budgets import ConnectionBudget
+from pyservice.transport.slow_readers import ReadProgress, unread_bytes
 
 # What a refused client may still send before the connection is closed under it: closing at once
 # would take the answer away from it.
@@ -33,7 +33,7 @@ class Serving:
     state: ServerState
     """Has all connections that are open."""
     loop: asyncio.AbstractEventLoop
-    places: Connections
+    places: ConnectionBudget
     on_close: Callable[[], None]
     """Called after each that is gone."""
 
@@ -64,15 +64,15 @@ class Connection(HttpToolsProtocol):
         self._places = serving.places
         self._receive_timeout_s = self.app.door.receive_timeout_ms / 1000
         self._keep_alive_timeout_s = self.app.door.keep_alive_timeout_ms / 1000
-        self._peer: addresses.Address = addresses.LOCAL
-        self._source = addresses.pack(self._peer)
+        self._peer: client_address.Address = client_address.LOCAL
+        self._source = client_address.packed_client(self._peer)
         self._awaits_proxy_header = False
         self._is_edge_guard = False
         self._is_fronted = False
         """Behind edge-guard is another proxy, and each request is another client's."""
         self._proxy_bytes = b""
         self._is_write_paused = False
-        self._reading: Reading | None = None
+        self._reading: ReadProgress | None = None
         """Of the client, while what is written for it waits."""
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -84,7 +84,7 @@ class Connection(HttpToolsProtocol):
         # Whoever comes to the public door by a socket that only we can open is edge-guard.
         self._is_edge_guard = not isinstance(peer, tuple) and not self.app.door.is_internal
         if isinstance(peer, tuple):
-            self._set_peer(addresses.parse(peer[0]))
+            self._set_peer(client_address.parse_address(peer[0]))
         is_trusted = self._is_edge_guard or self.app.proxies.trusts(self._peer)
         if not self._places.enter(self, None if is_trusted else self._source):
             transport.abort()
@@ -107,15 +107,15 @@ class Connection(HttpToolsProtocol):
 
     # The peer
 
-    def _set_peer(self, peer: addresses.Address | None) -> None:
+    def _set_peer(self, peer: client_address.Address | None) -> None:
         self._peer = peer or self._peer
-        self._source = addresses.pack(self._peer)
+        self._source = client_address.packed_client(self._peer)
 
     def _read_proxy_header(self, data: bytes) -> bytes:
         """What follows the proxy header; empty while it is not whole, or when it is not right."""
         self._proxy_bytes += data
         try:
-            header = addresses.read_proxy_header(self._proxy_bytes)
+            header = client_address.read_proxy_header(self._proxy_bytes)
         except ValueError:
             self.transport.close()
             return b""
@@ -183,11 +183,11 @@ class Connection(HttpToolsProtocol):
     def _expect_leaving(self) -> None:
         """The last answer is written: let a refused client finish, another one read the rest."""
         is_closing = self.transport.is_closing()
-        self._reading = Reading(self.transport, self.loop.time())
+        self._reading = ReadProgress(self.transport, self.loop.time())
         self._expect_within(self._receive_timeout_s if is_closing else _LINGER_S)
 
     def pause_writing(self) -> None:
         """The client does not read its answers; nothing more is answered until it does."""
         self._is_write_paused = True
-        self._reading = Reading(self.transport, self.loop.time())
+        self._reading = ReadProgress(self.transport, self.loop.time())
         self._expect_within(self._receive_timeout_s)

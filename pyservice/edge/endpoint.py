@@ -14,8 +14,6 @@ from typing import Final
 from google.protobuf.message import Message
 
 from pyservice.calls import Caller, Operation, WaitForChange
-from pyservice.doors import DoorSettings, admit, apart, check_idempotency_key
-from pyservice.doors.limits import Gate
 from pyservice.edge import relayed
 from pyservice.edge.codec import decoder, encoder
 from pyservice.edge.exchanges import JSON, Answer, Headers, Request, problem
@@ -25,6 +23,9 @@ from pyservice.observability.metrics import CANCELLED, OK, Meter
 from pyservice.observability.rays import Trace, current
 from pyservice.schema.methods import METHODS
 from pyservice.schema.validation import refuse_invalid
+from pyservice.transport import TransportSettings, large_body_worker
+from pyservice.transport.rate_limits import Gate, check_rate_limit
+from pyservice.transport.request_headers import check_idempotency_key
 from pyservice.watch import LongPolls, run_until_changed
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
@@ -60,7 +61,7 @@ class Endpoint:
         operation: Operation,
         meter: Meter,
         gate: Gate | None,
-        door: DoorSettings,
+        door: TransportSettings,
         waiters: LongPolls | None,
     ) -> None:
         """`waiters` hold what the operation parks, unless the door in front does."""
@@ -93,13 +94,15 @@ class Endpoint:
     ) -> Message:
         """The same; a large body is read in a thread, while the loop goes on."""
         self._admit(request, caller)
-        if len(request.body) <= apart.LARGE_BYTES:
+        if len(request.body) <= large_body_worker.LARGE_BYTES:
             return self._read(request, parameters)
-        return await apart.reading.run(caller.identity, partial(self._read, request, parameters))
+        return await large_body_worker.WORKER.run(
+            caller.identity, partial(self._read, request, parameters)
+        )
 
     def _admit(self, request: Request, caller: Caller) -> None:
         if self.gate is not None and not (self.is_internal and relayed.HELD in request.headers):
-            admit(self.gate, caller, self.meter)
+            check_rate_limit(self.gate, caller, self.meter)
         if self.takes_body:
             media_type = request.headers.get(b"content-type", JSON)
             if media_type != JSON and media_type.partition(b";")[0].strip().lower() != JSON:

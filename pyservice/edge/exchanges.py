@@ -12,8 +12,8 @@ from typing import Any, Final
 import httptools
 import orjson
 
-from pyservice.doors.addresses import Address, pack
 from pyservice.errors import ServiceError
+from pyservice.transport.client_address import Address, packed_client
 
 JSON: Final = b"application/json"
 PROBLEM: Final = b"application/problem+json"
@@ -65,7 +65,7 @@ class Request:
         self.method = method
         self.headers = headers
         self.peer = peer
-        self.source = pack(peer) if source is None else source
+        self.source = packed_client(peer) if source is None else source
         self.path, _, self.query = target.partition(b"?")
         self.body = b""
         self.failure: ServiceError | None = None

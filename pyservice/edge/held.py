@@ -15,7 +15,6 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from pyservice.calls import WaitForChange
-from pyservice.doors.addresses import Address
 from pyservice.edge import crowds, relayed
 from pyservice.edge.crowds import Asked
 from pyservice.edge.exchanges import Answer, Headers, problem
@@ -25,6 +24,7 @@ from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED, Meter
 from pyservice.observability.rays import Rays, Trace
+from pyservice.transport.client_address import Address
 from pyservice.watch import LongPolls, WaitingRequest
 
 _AT_ONCE: Final = 3

@@ -12,12 +12,12 @@ from typing import Final
 
 import httptools
 
-from pyservice.doors import NO_HOST, TWO_HOSTS
-from pyservice.doors.bodies import SMALL_BYTES
 from pyservice.edge.answering import AnsweringConnection
 from pyservice.edge.connection import Serving, Stage
 from pyservice.edge.exchanges import Request, target_of
 from pyservice.errors import ServiceError
+from pyservice.transport.request_headers import NO_HOST_DETAIL, TWO_HOSTS_DETAIL
+from pyservice.transport.server_budgets import SMALL_BYTES
 
 logger = logging.getLogger("pyservice.edge")
 
@@ -147,7 +147,7 @@ class HttpProtocol(AnsweringConnection):
         fields = self._fields
         if name in fields:
             if name == b"host":
-                self._refuse(ServiceError("HEADER_INVALID", TWO_HOSTS))
+                self._refuse(ServiceError("HEADER_INVALID", TWO_HOSTS_DETAIL))
                 return
             value = fields[name] + b", " + value
             self._joined_fields += 1
@@ -169,7 +169,7 @@ class HttpProtocol(AnsweringConnection):
             self._refuse(ServiceError("HEADER_INVALID", _NOT_HTTP))
             return
         if b"host" not in fields and self.parser.get_http_version() != "1.0":
-            self._refuse(ServiceError("HEADER_INVALID", NO_HOST))
+            self._refuse(ServiceError("HEADER_INVALID", NO_HOST_DETAIL))
             return
         target = target_of(self._url)
         request = Request(self.parser.get_method(), target, fields, self._peer, self._source)

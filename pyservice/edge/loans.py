@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyservice.doors.bodies import SMALL_BYTES, BodyLoan
 from pyservice.edge.asgi import Edge
 from pyservice.edge.exchanges import Request
+from pyservice.transport.server_budgets import SMALL_BYTES, BodyReservation
 
 
 class Loans:
@@ -16,8 +16,8 @@ class Loans:
 
     def __init__(self, app: Edge) -> None:
         self._app: Final = app
-        self.receiving: BodyLoan | None = None
-        self.answering: dict[Request, BodyLoan] = {}
+        self.receiving: BodyReservation | None = None
+        self.answering: dict[Request, BodyReservation] = {}
 
     def grow(self, request: Request, size_bytes: int) -> None:
         """The body that comes, of this request, holds so much. Raises OVERLOADED."""

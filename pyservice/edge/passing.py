@@ -11,8 +11,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from pyservice.doors.addresses import Address
-from pyservice.doors.shares import WAIT_MS, Shares
 from pyservice.edge import relayed
 from pyservice.edge.exchanges import Answer, Request
 from pyservice.edge.held import Held, HeldRequests, Sender
@@ -23,6 +21,8 @@ from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import Meter
 from pyservice.observability.rays import Rays
 from pyservice.schema.methods import Method
+from pyservice.transport.client_address import Address
+from pyservice.transport.server_budgets import WAIT_MS, RequestPermits
 from pyservice.watch import LongPolls
 
 AT_ONCE: Final = 512
@@ -66,7 +66,7 @@ class Passing:
         answer_timeout_ms: int = ANSWER_TIMEOUT_MS,
     ) -> None:
         self._upstream = Upstream(socket_path, answer_timeout_ms)
-        self._shares = Shares(at_once, wait_ms)
+        self._shares = RequestPermits(at_once, wait_ms)
         self._is_away = False
         self.rays = rays or Rays("edge", queued_max=0)
         self.held = HeldRequests(self._ask, waiters, self.rays)
@@ -76,7 +76,7 @@ class Passing:
     ) -> Reply:
         """Pass a client's request on, in a place of its token's and address's share. Raises ServiceError."""
         header = wish.authorization
-        async with self._shares.place(header.decode("latin-1") if header else None, client):
+        async with self._shares.permit(header.decode("latin-1") if header else None, client):
             return await self._ask(head, body, is_safe=is_safe)
 
     async def _ask(

@@ -10,18 +10,18 @@ from typing import Final, NamedTuple
 import orjson
 
 from pyservice.calls import WaitForChange
-from pyservice.doors import addresses, behind
-from pyservice.doors.addresses import Address
 from pyservice.edge.exchanges import PROBLEM, Answer, Headers
 from pyservice.edge.upstream import Reply
 from pyservice.observability.metrics import OK
 from pyservice.pb.errors import TABLE
+from pyservice.transport import client_address, request_headers
+from pyservice.transport.client_address import Address
 
-CLIENT: Final = behind.CLIENT.encode()
-HELD: Final = behind.HELD.encode()
-WOKEN: Final = behind.WOKEN.encode()
-OVER: Final = behind.OVER.encode()
-PARK: Final = behind.PARK.encode()
+CLIENT: Final = request_headers.INTERNAL_CLIENT.encode()
+HELD: Final = request_headers.INTERNAL_HELD.encode()
+WOKEN: Final = request_headers.HELD_WOKEN.encode()
+OVER: Final = request_headers.HELD_EXPIRED.encode()
+PARK: Final = request_headers.INTERNAL_WAIT.encode()
 AUTHORIZATION: Final = b"authorization"
 
 # Hop-by-hop (RFC 9110, 7.6.1), or said anew, or the public door's matter.
@@ -81,18 +81,18 @@ def head(
 def client_of(fields: dict[bytes, bytes]) -> Address | None:
     """The client's address as the public door says it, None when it says none."""
     text = fields.get(CLIENT)
-    return None if text is None else addresses.parse(text.decode("latin-1"))
+    return None if text is None else client_address.parse_address(text.decode("latin-1"))
 
 
 def park_field(park: WaitForChange) -> tuple[bytes, bytes]:
     """The header of an answer that parks its request."""
-    return PARK, behind.park_text(park).encode()
+    return PARK, request_headers.wait_text(park).encode()
 
 
 def park_of(reply: Reply) -> WaitForChange | None:
     """What a reply parks its request for, None when it is an answer. Raises ValueError."""
     text = reply.fields.get(PARK)
-    return None if text is None else behind.read_park(text.decode("ascii"))
+    return None if text is None else request_headers.read_wait(text.decode("ascii"))
 
 
 def code_of(reply: Reply) -> str:

@@ -14,10 +14,10 @@ from pathlib import Path
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from pyservice.doors.connections import Connections
 from pyservice.edge.asgi import Edge
 from pyservice.edge.connection import Serving
 from pyservice.edge.http_protocol import HttpProtocol
+from pyservice.transport.server_budgets import ConnectionBudget
 
 
 class HttpServer:
@@ -49,7 +49,7 @@ class HttpServer:
         state = ServerState()
         state.connections = self._connections  # type: ignore[assignment]  # nothing else is put in
         loop = asyncio.get_running_loop()
-        places = Connections(self._app.door.connections_max)
+        places = ConnectionBudget(self._app.door.connections_max)
         serving = Serving(config, state, loop, places, self._on_close)
         for listener in self._sockets:
             is_unix = listener.family == socket.AF_UNIX

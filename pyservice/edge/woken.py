@@ -15,8 +15,6 @@ from typing import Final
 from google.protobuf.message import Message
 
 from pyservice.calls import Call, Caller
-from pyservice.doors import addresses, tracecontext
-from pyservice.doors.addresses import Address
 from pyservice.edge import crowds, relayed
 from pyservice.edge.codec import Encode
 from pyservice.edge.crowds import Asked
@@ -26,6 +24,8 @@ from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import DoorMetrics, Meter
 from pyservice.observability.rays import Trace
+from pyservice.transport import client_address, request_headers
+from pyservice.transport.client_address import Address
 
 _MESSAGE_LIMIT_BYTES: Final = 8 * 1024 * 1024
 """More than one request with the longest head that settings allow."""
@@ -72,7 +72,7 @@ class WokenDoor:
     def refused(self, error: ServiceError) -> Answer:
         """The answer to a message that fails as a whole."""
         self.metrics.in_flight -= 1
-        return problem(error, tracecontext.new_ray_id())
+        return problem(error, request_headers.new_ray_id())
 
 
 class WokenExchange:
@@ -92,7 +92,7 @@ class WokenExchange:
     async def finish(self) -> Answer:
         """The whole answer, when all of it is there. Cancelling it abandons what was begun."""
         body = b"".join([part async for part in self.parts()])
-        return Answer(200, body, tracecontext.new_ray_id())
+        return Answer(200, body, request_headers.new_ray_id())
 
     async def parts(self) -> AsyncGenerator[bytes, None]:
         """Their answers, as `crowds.Replies` reads them: those that are there soon together, each other one when it is
@@ -167,7 +167,7 @@ class WokenExchange:
         """As `Edge.open` does it for a request that comes for the first time."""
         door = self._door
         door.metrics.in_flight += 1
-        ray_id, given = tracecontext.read(asked.traceparent)
+        ray_id, given = request_headers.read_traceparent(asked.traceparent)
         trace = Trace(ray_id, perf_counter(), given)
         meter = door.meter
         try:
@@ -191,8 +191,8 @@ class WokenExchange:
     def _call(self, asked: Asked, ray_id: str, parameters: dict[str, str]) -> Call:
         known = self._clients.get(asked.client)
         if known is None:
-            client = addresses.parse(asked.client) or addresses.LOCAL
-            known = self._clients[asked.client] = client, addresses.pack(client)
+            client = client_address.parse_address(asked.client) or client_address.LOCAL
+            known = self._clients[asked.client] = client, client_address.packed_client(client)
         client, packed = known
         authorization = asked.wish.authorization
         return Call(
@@ -209,7 +209,7 @@ class WokenExchange:
         common = self._common.get(key)
         if common is None:
             fields = {relayed.HELD: relayed.WOKEN}
-            request = Request(*key, fields, addresses.LOCAL)
+            request = Request(*key, fields, client_address.LOCAL)
             common = self._common[key] = _Common(self._door.find, request, self._written)
         return common
 

@@ -12,11 +12,11 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.descriptor_pb2 import MethodOptions
 from google.protobuf.descriptor_pool import Default
 
-from pyservice.doors.limits import Limits
 from pyservice.openapi.credentials import Kind, kinds_of
 from pyservice.pb.errors import TABLE
 from pyservice.pb.hosting.v1 import options_pb2
 from pyservice.schema.methods import LENIENT_PATHS, Method, option
+from pyservice.transport.rate_limits import Limits
 
 ALWAYS: Final = (
     "QUERY_INVALID",

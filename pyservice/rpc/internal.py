@@ -17,10 +17,10 @@ from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from pyservice.doors import tracecontext
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.rpc.status import read_error, status_code, trailers
+from pyservice.transport import request_headers
 
 Handler = Callable[[Any], Awaitable[Message]]
 
@@ -111,7 +111,7 @@ def _serve(method: MethodDescriptor, handler: Handler) -> grpc.RpcMethodHandler[
     parse = message_factory.GetMessageClass(method.input_type).FromString
 
     async def serve(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        ray_id = tracecontext.new_ray_id()
+        ray_id = request_headers.new_ray_id()
         try:
             return (await handler(parse(data))).SerializeToString()
         except ServiceError as error:

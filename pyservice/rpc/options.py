@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from pyservice.doors import DoorSettings, addresses
 from pyservice.schema.methods import METHODS
+from pyservice.transport import TransportSettings, client_address
 
 # How many times its limit a message or metadata may be and still be told so by our own error. All of
 # it is in memory by then, for as many calls as a connection may have: grpcio refuses what is larger.
@@ -19,13 +19,13 @@ _PING_MS: Final = 75_000
 _ADDRESSES_OF_NAME: Final = 2
 
 
-def largest_message_bytes(door: DoorSettings, served: Iterable[str]) -> int:
+def largest_message_bytes(door: TransportSettings, served: Iterable[str]) -> int:
     """The largest message that grpcio takes, when these operations are served."""
     own_limits = (METHODS[name].body_limit_bytes or 0 for name in served)
     return max(_GRPCIO_LIMIT_FACTOR * door.message_limit_bytes, 0, *own_limits)
 
 
-def options(door: DoorSettings, address: str, largest_bytes: int) -> list[tuple[str, Any]]:
+def options(door: TransportSettings, address: str, largest_bytes: int) -> list[tuple[str, Any]]:
     """Of a server at `host:port` or `unix:<path>` that takes messages up to `largest_bytes`."""
     metadata_limit = _GRPCIO_LIMIT_FACTOR * door.headers_limit_bytes
     found: list[tuple[str, Any]] = [
@@ -54,4 +54,4 @@ def options(door: DoorSettings, address: str, largest_bytes: int) -> list[tuple[
 def _is_name(address: str) -> bool:
     """Whether `host:port` has a host that is no address."""
     host = address.rpartition(":")[0].strip("[]")
-    return not address.startswith("unix:") and addresses.parse(host) is None
+    return not address.startswith("unix:") and client_address.parse_address(host) is None

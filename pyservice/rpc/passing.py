@@ -17,14 +17,14 @@ from typing import Any, Final, NamedTuple
 import grpc
 
 from pyservice.calls import WaitForChange
-from pyservice.doors import behind
-from pyservice.doors.addresses import Address
-from pyservice.doors.shares import WAIT_MS, Shares
 from pyservice.errors import ServiceError
 from pyservice.observability.rays import Rays, Trace
 from pyservice.rpc.internal import unix_address
 from pyservice.rpc.status import DETAILS, RAY_ID, Metadata, read_error
 from pyservice.rpc.woken import WokenTurns
+from pyservice.transport import request_headers
+from pyservice.transport.client_address import Address
+from pyservice.transport.server_budgets import WAIT_MS, RequestPermits
 from pyservice.watch import LongPolls, WaitingTask
 
 AT_ONCE: Final = 512
@@ -93,7 +93,7 @@ class RpcPassing:
         self._waiters = waiters
         self._rays = rays or Rays("rpc", queued_max=0)
         self._answer_timeout_s = answer_timeout_ms / 1000
-        self._shares = Shares(at_once, wait_ms)
+        self._shares = RequestPermits(at_once, wait_ms)
         self._turns = WokenTurns()
         self._looking: asyncio.Task[None] | None = None
         self._is_ready = asyncio.Event()
@@ -111,14 +111,20 @@ class RpcPassing:
         loop = asyncio.get_running_loop()
         deadline = None if time_left_s is None else loop.time() + time_left_s
         metadata = _metadata(asked, self._rays.pass_on(asked.trace))
-        async with self._shares.place(asked.fields.get("authorization"), asked.client):
+        async with self._shares.permit(asked.fields.get("authorization"), asked.client):
             answer = await self._ask(asked, metadata, deadline)
         task = WaitingTask()
         while isinstance(answer, WaitForChange):
             asked.check_parked()
             asked.trace.is_held = True
             is_over = await self._waiters.wait(task, answer)
-            again = (*metadata, (behind.HELD, behind.OVER if is_over else behind.WOKEN))
+            again = (
+                *metadata,
+                (
+                    request_headers.INTERNAL_HELD,
+                    request_headers.HELD_EXPIRED if is_over else request_headers.HELD_WOKEN,
+                ),
+            )
             # Before its turn: while nobody is there, all find out at the same time.
             await self._look()
             async with self._turns.one(asked.fields.get("authorization"), asked.client):
@@ -157,8 +163,8 @@ class RpcPassing:
             finally:
                 asked.trace.note("control plane", began)
             for key, value in await call.trailing_metadata() or ():
-                if key == behind.PARK:
-                    return behind.read_park(str(value))
+                if key == request_headers.INTERNAL_WAIT:
+                    return request_headers.read_wait(str(value))
             return answer
         except grpc.aio.AioRpcError as failure:
             raise _failure(failure) from None
@@ -185,7 +191,7 @@ def _metadata(asked: Asked, traceparent: str) -> Metadata:
     fields = asked.fields
     return (
         *((name, fields[name]) for name in _PASSED if name in fields),
-        (behind.CLIENT, str(asked.client)),
+        (request_headers.INTERNAL_CLIENT, str(asked.client)),
         ("traceparent", traceparent),
     )
 

@@ -16,11 +16,11 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from pyservice.auth.bearer_token import bearer_token
-from pyservice.doors import DoorSettings, tracecontext
-from pyservice.doors.bodies import SMALL_BYTES, BodyBudget
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import DoorMetrics
 from pyservice.rpc.status import status_code, trailers
+from pyservice.transport import TransportSettings, request_headers
+from pyservice.transport.server_budgets import SMALL_BYTES, BodyBudget
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler = Any
@@ -61,7 +61,7 @@ class Reading:
     """Of one server. Make it on its loop; `close` it when the server has stopped."""
 
     def __init__(
-        self, door: DoorSettings, largest_bytes: int, metrics: DoorMetrics, client_of: ClientOf
+        self, door: TransportSettings, largest_bytes: int, metrics: DoorMetrics, client_of: ClientOf
     ) -> None:
         """`largest_bytes` is the largest message that grpcio takes."""
         limit_bytes = door.bodies_limit_bytes
@@ -94,7 +94,7 @@ class Reading:
         async def serve_one(message: bytes | ServiceError, context: Context) -> Any:
             given = _parsed(parse, message)
             if not is_told and isinstance(given, ServiceError):
-                ray_id = tracecontext.new_ray_id()
+                ray_id = request_headers.new_ray_id()
                 await context.abort(status_code(given), given.detail, trailers(given, ray_id))
             return await serve(given, context)
 
@@ -127,7 +127,7 @@ class Reading:
             yield message
 
     async def _serve_large(self, serve: Any, message: bytes, context: Context) -> Any:
-        loan = self._budget.loan(self._client_of(context))
+        loan = self._budget.reserve(self._client_of(context))
         given: bytes | ServiceError = message
         try:
             loan.grow_to(len(message))

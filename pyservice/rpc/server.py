@@ -17,17 +17,6 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from pyservice.calls import Call, Caller, Operation, WaitForChange
-from pyservice.doors import (
-    DoorSettings,
-    addresses,
-    admit,
-    apart,
-    behind,
-    check_idempotency_key,
-    tracecontext,
-)
-from pyservice.doors.addresses import TrustedProxies
-from pyservice.doors.limits import Gate, Limits
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED, OK, DoorMetrics, Meter, RequestMetrics
@@ -41,6 +30,15 @@ from pyservice.rpc.status import RAY_ID, status_code, trailers
 from pyservice.rpc.streams import stream_handler
 from pyservice.schema.methods import METHODS, STREAMS, Method
 from pyservice.schema.validation import refuse_invalid
+from pyservice.transport import (
+    TransportSettings,
+    client_address,
+    large_body_worker,
+    request_headers,
+)
+from pyservice.transport.client_address import TrustedProxies
+from pyservice.transport.rate_limits import Gate, Limits, check_rate_limit
+from pyservice.transport.request_headers import check_idempotency_key
 from pyservice.watch import LongPolls, run_until_changed
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -62,7 +60,7 @@ class RpcServer:
     def __init__(
         self,
         operations: Mapping[str, Operation],
-        door: DoorSettings,
+        door: TransportSettings,
         metrics: RequestMetrics,
         limits: Limits,
         address: str,
@@ -143,14 +141,14 @@ class _Calls:
     """What every call goes through; makes the handlers and knows the calls that are running."""
 
     def __init__(
-        self, door: DoorSettings, metrics: DoorMetrics, waiters: LongPolls | None, rays: Rays
+        self, door: TransportSettings, metrics: DoorMetrics, waiters: LongPolls | None, rays: Rays
     ) -> None:
         self._door = door
         self._rays = rays
         self._waiters = waiters
         self._proxies = TrustedProxies(door.trusted_proxies)
         self._metrics = metrics
-        self._peers: dict[str, tuple[addresses.Address, bytes]] = {}
+        self._peers: dict[str, tuple[client_address.Address, bytes]] = {}
         self._running: set[asyncio.Task[Any]] = set()
         self._is_refusing = False
         self._loop = asyncio.get_running_loop()
@@ -176,22 +174,22 @@ class _Calls:
             caller = found if isinstance(found, Caller) else await found
             trace.caller = caller
             trace.authorized = perf_counter()
-            if gate is not None and not (is_internal and behind.HELD in fields):
-                admit(gate, caller, meter)
+            if gate is not None and not (is_internal and request_headers.INTERNAL_HELD in fields):
+                check_rate_limit(gate, caller, meter)
             if takes_key:
                 check_idempotency_key(call.idempotency_key)
             else:
                 call.idempotency_key = None
-            if len(data) <= apart.LARGE_BYTES:
+            if len(data) <= large_body_worker.LARGE_BYTES:
                 message = read(data)
             else:
-                message = await apart.reading.run(caller.identity, partial(read, data))
+                message = await large_body_worker.WORKER.run(caller.identity, partial(read, data))
             trace.message = message
             trace.handled = perf_counter()
             response = await run(message, caller)
             if isinstance(response, WaitForChange):
                 if is_internal:
-                    park = (behind.PARK, behind.park_text(response))
+                    park = (request_headers.INTERNAL_WAIT, request_headers.wait_text(response))
                     context.set_trailing_metadata(((RAY_ID, ray_id), park))
                     return b""
                 check_parked(data, context)
@@ -237,7 +235,9 @@ class _Calls:
             failure: ServiceError | Failed
             try:
                 fields, size = _fields(context)
-                trace.ray_id, trace.given = tracecontext.read(fields.get("traceparent"))
+                trace.ray_id, trace.given = request_headers.read_traceparent(
+                    fields.get("traceparent")
+                )
                 if size > headers_limit:
                     raise ServiceError("HEADERS_TOO_LARGE")
                 if isinstance(data, ServiceError):
@@ -306,21 +306,29 @@ class _Calls:
             fields.get("user-agent"),
             None,
             client,
-            self._door.is_internal and fields.get(behind.HELD) == behind.OVER,
+            self._door.is_internal
+            and fields.get(request_headers.INTERNAL_HELD) == request_headers.HELD_EXPIRED,
         )
 
     def _client(
         self, context: Context, fields: _Fields
-    ) -> tuple[addresses.Address, bytes, tuple[float, float] | None]:
+    ) -> tuple[client_address.Address, bytes, tuple[float, float] | None]:
         """Address, also packed, and coordinates of the client, as far as who calls is believed."""
         peer, address = self._peer(context.peer())
         if self._door.is_internal:
-            client = addresses.parse(fields.get(behind.CLIENT, "")) or peer
-            return client, addresses.pack(client), None
+            client = (
+                client_address.parse_address(fields.get(request_headers.INTERNAL_CLIENT, ""))
+                or peer
+            )
+            return client, client_address.packed_client(client), None
         if not self._proxies or not self._proxies.trusts(peer):
             return peer, address, None
         client = self._proxies.client(peer, fields.get("x-forwarded-for"))
-        return client, addresses.pack(client), addresses.coordinates(fields.get("x-coords", ""))
+        return (
+            client,
+            client_address.packed_client(client),
+            client_address.coordinates(fields.get("x-coords", "")),
+        )
 
     def client_of(self, context: Context) -> bytes:
         """The packed address of who calls."""
@@ -330,7 +338,7 @@ class _Calls:
     def _limit_bytes(self, method: Method) -> int:
         return max(self._door.message_limit_bytes, method.body_limit_bytes or 0)
 
-    def _peer(self, text: str) -> tuple[addresses.Address, bytes]:
+    def _peer(self, text: str) -> tuple[client_address.Address, bytes]:
         """The address, also packed, in `ipv4:1.2.3.4:5`, `ipv6:%5B::1%5D:5` or `unix:`.
 
         Each text is read once: a connection is a peer of many calls.
@@ -339,8 +347,8 @@ class _Calls:
         if known is None:
             kind, _, rest = text.partition(":")
             host = unquote(rest).rpartition(":")[0].strip("[]") if kind != "unix" else ""
-            peer = addresses.parse(host) or addresses.LOCAL
-            known = (peer, addresses.pack(peer))
+            peer = client_address.parse_address(host) or client_address.LOCAL
+            known = (peer, client_address.packed_client(peer))
             if len(self._peers) >= _MAX_PEERS:
                 self._peers.clear()
             self._peers[text] = known

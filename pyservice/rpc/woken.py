@@ -12,8 +12,8 @@ from typing import Final
 
 from pyservice.auth.bearer_token import bearer_token
 from pyservice.concurrency.fair_queue import FairQueue, FairQueueLimits
-from pyservice.doors.addresses import Address, pack
 from pyservice.errors import ServiceError
+from pyservice.transport.client_address import Address, packed_client
 
 _AT_ONCE: Final = 32
 """Calls that are under way at one time; what else is woken waits for its turn."""
@@ -80,4 +80,4 @@ def _whose(authorization: str | None, client: Address) -> bytes:
     try:
         return bearer_token(authorization)[0].encode()
     except ServiceError:
-        return _NO_TOKEN + pack(client)
+        return _NO_TOKEN + packed_client(client)

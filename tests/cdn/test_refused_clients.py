@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from pyservice.doors import leaving
+from pyservice.transport import slow_readers
 from tests.cdn.arena import key, make_site
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.test_slow_readers import WHOLE, slow_line
@@ -32,7 +32,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 @pytest.fixture
 async def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listener]:
     """An impatient one."""
-    monkeypatch.setattr(leaving, "LOOK_S", LOOK_S)
+    monkeypatch.setattr(slow_readers, "LINGER_POLL_INTERVAL_S", LOOK_S)
     async with running_listener(tmp_path / "objects") as found:
         yield found
 
@@ -70,7 +70,7 @@ async def test_whoever_sends_slowly_for_a_long_time_reads_why_it_was_refused(
 async def test_whoever_never_stops_sending_is_cut_off_all_the_same(
     listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leaving, "MOST_S", 5 * LOOK_S)
+    monkeypatch.setattr(slow_readers, "LINGER_MAX_S", 5 * LOOK_S)
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     wire = await refused(listener, connect)

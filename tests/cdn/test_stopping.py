@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.doors import leaving
+from pyservice.transport import slow_readers
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Connect, Wire
 from tests.support.waiting import PATIENCE_S
@@ -67,7 +67,7 @@ async def test_an_upload_gets_its_answer_and_its_connection_takes_nothing_after_
 async def test_a_client_that_stays_after_its_answer_does_not_hold_up_the_stop(
     listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leaving, "LOOK_S", 0.1)
+    monkeypatch.setattr(slow_readers, "LINGER_POLL_INTERVAL_S", 0.1)
     wire = await begin_upload(listener, connect)
     stopping = asyncio.ensure_future(listener.server.stop(EVER_S))
     await wire.send(b"abcd")

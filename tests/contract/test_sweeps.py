@@ -17,9 +17,9 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from pyservice.doors.bodies import SMALL_BYTES
 from pyservice.edge.passing import AT_ONCE
 from pyservice.openapi.examples import fill_example
+from pyservice.transport.server_budgets import SMALL_BYTES
 from tests.app.household import Household, until
 from tests.contract import provocations
 from tests.contract.conditions import is_passed, swept

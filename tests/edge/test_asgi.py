@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
-from pyservice.doors import DoorSettings
-from pyservice.doors.limits import Limits, Rate
+from pyservice.transport import TransportSettings
+from pyservice.transport.rate_limits import Limits, Rate
 from tests.edge.connections import service as service
 from tests.support.sample_service import (
     GOOD,
@@ -37,7 +37,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def connection(kind: str, service: SmallService) -> AsyncIterator[HttpConnection]:
-    settings = DoorSettings(cors_origins=(CONSOLE,), body_limit_bytes=1000)
+    settings = TransportSettings(cors_origins=(CONSOLE,), body_limit_bytes=1000)
     async with open_door(kind, service, settings) as door:
         assert isinstance(door, HttpDoor)
         opened = await HttpConnection.open(door.address)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.doors import KIB, MIB, DoorSettings
+from pyservice.transport import KIB, MIB, TransportSettings
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.support.forwarding_pair import VALIDATE, Doors, open_doors, until
 from tests.support.sample_service import (
@@ -28,7 +28,7 @@ CONNECTED_PATH = "/matchmaker/players/connected"
 JOIN = "/matchmaker/lobbies/join"
 TOKEN = {"authorization": "Bearer cloud_a"}
 LARGE = 900 * KIB
-BUDGET = DoorSettings(bodies_limit_bytes=8 * MIB, receive_timeout_ms=30_000)
+BUDGET = TransportSettings(bodies_limit_bytes=8 * MIB, receive_timeout_ms=30_000)
 """8 MiB in all, and once half is held 1 MiB for one address: room for the largest body."""
 SHARE = MIB
 HALF = 5 * 900 * KIB
@@ -267,7 +267,7 @@ async def test_nothing_is_held_after_a_client_that(doors: Doors, client: Client,
 
 
 async def test_nothing_is_held_after_a_client_that_was_too_slow(tmp_path: Path) -> None:
-    settings = DoorSettings(receive_timeout_ms=200)
+    settings = TransportSettings(receive_timeout_ms=200)
     async with open_doors(tmp_path, settings=settings) as doors:
         connection = await HttpConnection.open(doors.http.address)
         await begin(connection, LARGE, MIB)
@@ -368,7 +368,7 @@ async def test_a_large_body_for_what_is_not_there_is_not_received(
 
 
 async def test_shares_are_of_clients_and_not_of_their_proxy(tmp_path: Path) -> None:
-    settings = DoorSettings(
+    settings = TransportSettings(
         bodies_limit_bytes=8 * MIB, trusted_proxies=("127.0.0.0/8",), body_limit_bytes=MIB
     )
     async with open_doors(tmp_path, settings=settings) as doors:

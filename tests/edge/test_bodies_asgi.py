@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from pyservice.doors import MIB, DoorSettings
 from pyservice.observability.metrics import RequestMetrics
+from pyservice.transport import MIB, TransportSettings
 from tests.edge.test_bodies import HALF, JOIN, LARGE
 from tests.support.forwarding_pair import until
 from tests.support.sample_service import (
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_other_servers_have_the_same_budget() -> None:
     service, metrics = SmallService(), RequestMetrics()
-    settings = DoorSettings(bodies_limit_bytes=8 * MIB)
+    settings = TransportSettings(bodies_limit_bytes=8 * MIB)
     async with open_door("asgi", service, settings, metrics) as door:
         assert isinstance(door, HttpDoor)
         first, second, *others = [

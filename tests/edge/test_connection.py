@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from pyservice.doors import DoorSettings
+from pyservice.transport import TransportSettings
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.edge.connections import connect as connect
 from tests.edge.connections import service as service
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.anyio
 CONNECTED_PATH = "/matchmaker/players/connected"
 STATE_PATH = f"/matchmaker/lobbies/{LOBBY_ID}/state"
 BODY = b'{"player_token":"some token"}'
-HASTY = DoorSettings(receive_timeout_ms=200, keep_alive_timeout_ms=200)
-FAIR = DoorSettings(receive_timeout_ms=1_000, keep_alive_timeout_ms=1_000)
+HASTY = TransportSettings(receive_timeout_ms=200, keep_alive_timeout_ms=200)
+FAIR = TransportSettings(receive_timeout_ms=1_000, keep_alive_timeout_ms=1_000)
 """A machine that is busy may keep a client for a part of it, who reads and writes as well as he can."""
 
 
@@ -71,7 +71,7 @@ async def test_a_connection_without_a_request_is_closed(connect: Connect) -> Non
 
 
 async def test_without_keep_alive_every_answer_ends_its_connection(connect: Connect) -> None:
-    connection = await connect(DoorSettings(keep_alive_timeout_ms=0))
+    connection = await connect(TransportSettings(keep_alive_timeout_ms=0))
     connection.say("POST", CONNECTED_PATH, BODY, GOOD)
     connection.say("POST", CONNECTED_PATH, BODY, GOOD)
     response = await connection.read()
@@ -80,7 +80,7 @@ async def test_without_keep_alive_every_answer_ends_its_connection(connect: Conn
 
 
 async def test_without_keep_alive_there_is_time_for_the_first_request(connect: Connect) -> None:
-    connection = await connect(DoorSettings(keep_alive_timeout_ms=0))
+    connection = await connect(TransportSettings(keep_alive_timeout_ms=0))
     connection.writer.write(f"POST {CONNECTED_PATH} HTTP/1.1\r\n".encode())
     await connection.writer.drain()
     await asyncio.sleep(0)
@@ -145,7 +145,7 @@ async def test_a_client_on_a_slow_line_gets_all_of_a_long_answer(
 
 # PROXY protocol v2
 
-BEHIND_PROXY = DoorSettings(trusted_proxies=("127.0.0.1", "10.0.0.0/8"), proxy_protocol=True)
+BEHIND_PROXY = TransportSettings(trusted_proxies=("127.0.0.1", "10.0.0.0/8"), proxy_protocol=True)
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 
 
@@ -207,7 +207,9 @@ async def test_a_trusted_proxy_that_does_not_introduce_its_client_is_cut_off(
 
 
 async def test_nobody_else_may_say_who_he_is(connect: Connect, service: SmallService) -> None:
-    connection = await connect(DoorSettings(trusted_proxies=("10.0.0.0/8",), proxy_protocol=True))
+    connection = await connect(
+        TransportSettings(trusted_proxies=("10.0.0.0/8",), proxy_protocol=True)
+    )
     connection.writer.write(proxy_header(bytes([203, 0, 113, 9])))
     connection.say("POST", CONNECTED_PATH, BODY, GOOD)
     assert code_of(await connection.read()) == "HEADER_INVALID"

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from pyservice.doors import DoorSettings
+from pyservice.transport import TransportSettings
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.edge.connections import service as service
 from tests.support.sample_service import GOOD, HttpConnection, HttpDoor, SmallService, open_door
@@ -19,19 +19,19 @@ pytestmark = pytest.mark.anyio
 
 MOST = 8
 HERE, ELSEWHERE, NOBODY, PROXY = "127.0.7.1", "127.0.7.2", "127.0.7.3", "127.0.7.9"
-SETTINGS = DoorSettings(connections_max=MOST, trusted_proxies=(PROXY,))
-INTRODUCED = DoorSettings(connections_max=MOST, trusted_proxies=(PROXY,), proxy_protocol=True)
+SETTINGS = TransportSettings(connections_max=MOST, trusted_proxies=(PROXY,))
+INTRODUCED = TransportSettings(connections_max=MOST, trusted_proxies=(PROXY,), proxy_protocol=True)
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 Connect = Callable[..., Awaitable[HttpConnection]]
 
 
 @pytest.fixture
-def settings() -> DoorSettings:
+def settings() -> TransportSettings:
     return SETTINGS
 
 
 @pytest.fixture
-async def connect(service: SmallService, settings: DoorSettings) -> AsyncIterator[Connect]:
+async def connect(service: SmallService, settings: TransportSettings) -> AsyncIterator[Connect]:
     """Opens a connection to the door from an address; what it says first is its proxy header."""
     async with AsyncExitStack() as stack:
         door = await stack.enter_async_context(open_door("http", service, settings))

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Awaitable
 import pytest
 
 from pyservice.calls import Call, Caller, Operation, TokenKind, WaitForChange
-from pyservice.doors import DoorSettings
-from pyservice.doors.limits import Limits, Rate
 from pyservice.edge.asgi import create_app
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from pyservice.transport import TransportSettings
+from pyservice.transport.rate_limits import Limits, Rate
 from pyservice.watch import LongPolls, Topics
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.support.forwarding_pair import until
@@ -139,7 +139,7 @@ async def test_who_leaves_while_he_is_asked_for_is_forgotten(service: SlowServic
 
 async def test_a_body_that_is_too_large_is_told_after_the_token(service: SlowService) -> None:
     service.may_know.set()
-    async with open_door("http", service, DoorSettings(body_limit_bytes=100)) as door:
+    async with open_door("http", service, TransportSettings(body_limit_bytes=100)) as door:
         assert isinstance(door, HttpDoor)
         for token, code in (("cloud_bad", "TOKEN_REVOKED"), ("cloud_good", "BODY_TOO_LARGE")):
             connection = await HttpConnection.open(door.address)
@@ -165,7 +165,7 @@ async def test_an_operation_of_the_own_process_waits_too() -> None:
 
     name = f"{MATCHMAKER}.ListLobbies"
     operations = {name: Operation(name, SmallService().authorize, run)}
-    app = create_app(operations, DoorSettings(), RequestMetrics(), Limits(), waiters=waiters)
+    app = create_app(operations, TransportSettings(), RequestMetrics(), Limits(), waiters=waiters)
     async with open_http(app) as door:
         connection = await HttpConnection.open(door.address)
         connection.say("GET", "/matchmaker/lobbies/list", None, GOOD)

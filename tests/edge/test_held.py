@@ -11,8 +11,8 @@ import pytest
 from google.protobuf.message import Message
 
 from pyservice.calls import Caller, WaitForChange
-from pyservice.doors.limits import Limits, Rate
 from pyservice.pb.hosting.v1 import groups_pb2
+from pyservice.transport.rate_limits import Limits, Rate
 from pyservice.watch import WOKEN_A_TURN
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.edge.watches import close_all, read_index, watch, watch_many

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyservice.doors import DoorSettings
+from pyservice.transport import TransportSettings
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.edge.connections import connect as connect
 from tests.edge.connections import service as service
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 CONNECTED_PATH = "/matchmaker/players/connected"
 BODY = b'{"player_token":"some token"}'
-SMALL = DoorSettings(body_limit_bytes=1000, headers_limit_bytes=2000, url_limit_bytes=500)
+SMALL = TransportSettings(body_limit_bytes=1000, headers_limit_bytes=2000, url_limit_bytes=500)
 
 
 # Requests that are fine

@@ -11,11 +11,11 @@ import pytest
 from google.protobuf.message import Message
 
 from pyservice.calls import Caller
-from pyservice.doors import DoorSettings
 from pyservice.edge.asgi import Edge
 from pyservice.edge.exchanges import Request
 from pyservice.edge.http_protocol import HttpProtocol
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from pyservice.transport import TransportSettings
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.edge.connections import connect as connect
 from tests.edge.connections import service as service
@@ -38,7 +38,7 @@ CONNECTED_PATH = "/matchmaker/players/connected"
 JOIN_PATH = "/matchmaker/lobbies/join"
 BODY = b'{"player_token":"some token"}'
 JOIN = b'{"lobby_id":"00000000-0000-4000-8000-000000000001"}'
-HASTY = DoorSettings(receive_timeout_ms=2_000, keep_alive_timeout_ms=2_000)
+HASTY = TransportSettings(receive_timeout_ms=2_000, keep_alive_timeout_ms=2_000)
 """Not so much that a client on a busy machine has no time to say what comes next."""
 SHORTEST = b"GET / HTTP/1.1\r\nhost:\r\n\r\n"
 

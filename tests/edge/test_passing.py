@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.doors import DoorSettings
-from pyservice.doors.limits import Limits, Rate
 from pyservice.edge.asgi import create_app
 from pyservice.edge.passing import Passing
 from pyservice.observability.metrics import RequestMetrics
+from pyservice.transport import TransportSettings
+from pyservice.transport.rate_limits import Limits, Rate
 from pyservice.watch import LongPolls
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.support.forwarding_pair import (
@@ -100,7 +100,7 @@ async def test_what_is_nowhere_is_refused_by_the_public_door(doors: Doors) -> No
 
 
 async def test_the_client_the_trace_and_the_key_go_along(tmp_path: Path) -> None:
-    settings = DoorSettings(trusted_proxies=("127.0.0.0/8",))
+    settings = TransportSettings(trusted_proxies=("127.0.0.0/8",))
     async with open_doors(tmp_path, settings=settings) as doors:
         headers = {
             **CLOUD,
@@ -142,7 +142,7 @@ async def test_no_client_speaks_for_the_public_door(doors: Doors) -> None:
 
 
 async def test_pages_may_read_what_the_public_door_allows(tmp_path: Path) -> None:
-    settings = DoorSettings(cors_origins=("https://console.example",))
+    settings = TransportSettings(cors_origins=("https://console.example",))
     async with open_doors(tmp_path, settings=settings) as doors:
         page = {**CLOUD, "origin": "https://console.example"}
         response = await ask(doors, "GET", f"/cloud/groups/{GROUP}", headers=page)
@@ -213,7 +213,7 @@ async def test_the_same_over_any_other_server(tmp_path: Path) -> None:
         passing = Passing(doors.behind.http_path, waiters)
         passed = tuple(doors.control.operations())
         app = create_app(
-            {}, DoorSettings(), RequestMetrics(), Limits(), passing=passing, passed=passed
+            {}, TransportSettings(), RequestMetrics(), Limits(), passing=passing, passed=passed
         )
         async with open_asgi(app) as other:
             connection = await HttpConnection.open(other.address)
@@ -270,7 +270,7 @@ async def test_a_client_that_goes_away_is_told_to_the_other_side(doors: Doors) -
 
 
 async def test_more_than_there_is_room_for_are_sent_away(tmp_path: Path) -> None:
-    settings = DoorSettings(trusted_proxies=("127.0.0.0/8",))
+    settings = TransportSettings(trusted_proxies=("127.0.0.0/8",))
     async with open_doors(tmp_path, at_once=8, wait_ms=50, settings=settings) as doors:
         doors.control.is_slow = True
 
@@ -305,7 +305,7 @@ async def test_more_than_there_is_room_for_are_sent_away(tmp_path: Path) -> None
 
 
 async def test_one_address_with_many_tokens_leaves_places_to_others(tmp_path: Path) -> None:
-    settings = DoorSettings(trusted_proxies=("127.0.0.0/8",))
+    settings = TransportSettings(trusted_proxies=("127.0.0.0/8",))
     async with open_doors(tmp_path, at_once=8, wait_ms=50, settings=settings) as doors:
         doors.control.is_slow = True
 
@@ -375,7 +375,11 @@ async def test_requests_under_way_when_the_door_stops_are_answered(doors: Doors)
 def test_a_door_without_a_way_passes_nothing_on() -> None:
     with pytest.raises(ValueError, match="no way"):
         create_app(
-            {}, DoorSettings(), RequestMetrics(), Limits(), passed=("hosting.v1.Games.GetGames",)
+            {},
+            TransportSettings(),
+            RequestMetrics(),
+            Limits(),
+            passed=("hosting.v1.Games.GetGames",),
         )
 
 
@@ -383,7 +387,7 @@ async def test_an_operation_has_one_plane() -> None:
     with pytest.raises(ValueError, match="taken"):
         create_app(
             SmallService().operations(),
-            DoorSettings(),
+            TransportSettings(),
             RequestMetrics(),
             Limits(),
             passing=Passing(Path("nowhere"), LongPolls()),

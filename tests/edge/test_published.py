@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pyservice.doors.addresses import LOCAL
 from pyservice.edge.exchanges import Answer, Request
 from pyservice.edge.published import Published
 from pyservice.errors import ServiceError
+from pyservice.transport.client_address import LOCAL
 
 RAY_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 BODY = b'{"openapi": "3.1.1"}'

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.doors.limits import Limits, Rate
 from pyservice.edge import crowds, woken
+from pyservice.transport.rate_limits import Limits, Rate
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.edge.watches import Behind, close_all, message, read_index, watch, watch_many
 from tests.support.forwarding_pair import (

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.doors import DoorSettings
-from pyservice.doors.limits import Limits
 from pyservice.edge.asgi import create_app
 from pyservice.edge.passing import Passing
 from pyservice.edge.upstream import NoAnswer, Reply, Upstream
 from pyservice.observability.metrics import RequestMetrics
+from pyservice.transport import TransportSettings
+from pyservice.transport.rate_limits import Limits
 from pyservice.watch import LongPolls
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.support.forwarding_pair import BILLING, CLOUD, VALIDATE, SmallControl, until
@@ -54,7 +54,9 @@ async def broken(
     if upstreams is not None:
         upstreams.append(passing._upstream)
     passed = tuple(SmallControl().operations())
-    app = create_app({}, DoorSettings(), RequestMetrics(), Limits(), passing=passing, passed=passed)
+    app = create_app(
+        {}, TransportSettings(), RequestMetrics(), Limits(), passing=passing, passed=passed
+    )
     async with open_http(app) as door:
         yield door
     await passing.close()

@@ -10,12 +10,12 @@ import pytest
 from google.protobuf.message import Message
 
 from pyservice.calls import Call, Caller, WaitForChange
-from pyservice.doors.limits import Limits, Rate
 from pyservice.edge import crowds
 from pyservice.edge.exchanges import Answer
 from pyservice.edge.upstream import Reply
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import groups_pb2
+from pyservice.transport.rate_limits import Limits, Rate
 from tests.edge.watches import TRACE, Behind, message, read_index, watch_many
 from tests.support.forwarding_pair import (
     BILLING,

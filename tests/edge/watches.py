@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from pyservice.doors import DoorSettings, addresses
-from pyservice.doors.limits import Limits
 from pyservice.edge import crowds
 from pyservice.edge.asgi import create_app
 from pyservice.edge.crowds import Asked
@@ -13,6 +11,8 @@ from pyservice.edge.exchanges import Request
 from pyservice.edge.relayed import Wish
 from pyservice.edge.woken import WokenExchange
 from pyservice.observability.metrics import RequestMetrics
+from pyservice.transport import TransportSettings, client_address
+from pyservice.transport.rate_limits import Limits
 from tests.support.forwarding_pair import BILLING, CLOUD, Doors, SmallControl, until
 from tests.support.sample_service import HttpConnection
 
@@ -59,7 +59,7 @@ async def close_all(connections: list[HttpConnection]) -> None:
 
 
 def message(*tokens: str, target: str = BILLING, is_over: bool = False) -> Request:
-    request = Request(b"POST", crowds.PATH, {}, addresses.LOCAL)
+    request = Request(b"POST", crowds.PATH, {}, client_address.LOCAL)
     request.body = crowds.write_asked(
         Asked(
             Wish(b"GET", target.encode(), f"Bearer {token}".encode()), "192.0.2.1", TRACE, is_over
@@ -75,7 +75,7 @@ class Behind:
     def __init__(self, control: SmallControl | None = None) -> None:
         self.control = control or SmallControl()
         self.metrics = RequestMetrics()
-        door = DoorSettings(is_internal=True)
+        door = TransportSettings(is_internal=True)
         self.edge = create_app(self.control.operations(), door, self.metrics, Limits())
 
     def open(self, request: Request) -> WokenExchange:

@@ -9,10 +9,10 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 import grpc
 import pytest
 
-from pyservice.doors import DoorSettings
-from pyservice.doors.limits import Limits
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.rpc import RpcServer
+from pyservice.transport import TransportSettings
+from pyservice.transport.rate_limits import Limits
 from tests.rpc.raw_http2 import RawCalls
 from tests.support.sample_service import CONNECTED, JOIN, GrpcDoor, SmallService
 from tests.support.waiting import PATIENCE_S
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 MOST = 4
 WATCH_PATH = "/grpc.health.v1.Health/Watch"
-HASTY = DoorSettings(receive_timeout_ms=300, keep_alive_timeout_ms=300)
+HASTY = TransportSettings(receive_timeout_ms=300, keep_alive_timeout_ms=300)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ class Line:
 
 @asynccontextmanager
 async def opened(
-    settings: DoorSettings, service: SmallService | None = None, host: str = "127.0.0.1"
+    settings: TransportSettings, service: SmallService | None = None, host: str = "127.0.0.1"
 ) -> AsyncIterator[tuple[RpcServer, int]]:
     operations = (service or SmallService()).operations()
     server = RpcServer(operations, settings, RequestMetrics(), Limits(), f"{host}:0")
@@ -83,7 +83,7 @@ async def connect(stack: AsyncExitStack, port: int, host: str = "127.0.0.1") -> 
 
 async def test_more_connections_than_there_are_places_for_are_closed_at_once() -> None:
     async with (
-        opened(DoorSettings(rpc_connections_max=MOST)) as (server, port),
+        opened(TransportSettings(rpc_connections_max=MOST)) as (server, port),
         AsyncExitStack() as stack,
     ):
         first = await stack.enter_async_context(client_of(server, port))
@@ -101,7 +101,7 @@ async def test_more_connections_than_there_are_places_for_are_closed_at_once() -
 
 
 async def test_addresses_of_a_name_have_no_more_places_together_than_one() -> None:
-    settings = DoorSettings(rpc_connections_max=MOST)
+    settings = TransportSettings(rpc_connections_max=MOST)
     async with opened(settings, host="localhost") as (_, port), AsyncExitStack() as stack:
         lines = []
         for host in ("127.0.0.1", "::1") * (2 * MOST):

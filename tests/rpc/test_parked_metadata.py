@@ -12,12 +12,12 @@ from typing import Any
 import grpc
 import pytest
 
-from pyservice.doors import DoorSettings
-from pyservice.doors.limits import Limits
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.rpc import RpcServer
 from pyservice.rpc.status import read_error
+from pyservice.transport import TransportSettings
+from pyservice.transport.rate_limits import Limits
 from pyservice.watch import LongPolls
 from tests.support.forwarding_pair import GROUP, GROUPS, SmallControl, open_doors, until
 from tests.support.waiting import PATIENCE_S
@@ -58,7 +58,7 @@ async def served_here(control: SmallControl) -> AsyncIterator[tuple[Channel, Lon
     control.topics.listen(partial(waiters.take, control.topics.run))
     server = RpcServer(
         control.operations(),
-        DoorSettings(),
+        TransportSettings(),
         RequestMetrics(),
         Limits(),
         "127.0.0.1:0",

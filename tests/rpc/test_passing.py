@@ -13,13 +13,13 @@ import pytest
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from pyservice.doors import DoorSettings
-from pyservice.doors.limits import Limits, Rate
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.internal.v1 import control_pb2
 from pyservice.pb.hosting.v1 import games_pb2, groups_pb2
 from pyservice.rpc import InternalClient, RpcServer
 from pyservice.rpc.status import read_error
+from pyservice.transport import TransportSettings
+from pyservice.transport.rate_limits import Limits, Rate
 from tests.support.forwarding_pair import (
     GAMES,
     GROUP,
@@ -118,7 +118,7 @@ async def test_status_and_details_come_back_as_they_are(doors: Doors) -> None:
 
 
 async def test_the_client_the_trace_and_the_key_go_along(tmp_path: Path) -> None:
-    settings = DoorSettings(trusted_proxies=("127.0.0.0/8",))
+    settings = TransportSettings(trusted_proxies=("127.0.0.0/8",))
     async with open_doors(tmp_path, settings=settings) as doors:
         metadata = (
             *CLOUD,
@@ -235,7 +235,7 @@ async def test_who_gets_no_answer_in_time_is_told_so(tmp_path: Path) -> None:
 
 
 async def test_more_than_there_is_room_for_are_sent_away(tmp_path: Path) -> None:
-    settings = DoorSettings(trusted_proxies=("127.0.0.0/8",))
+    settings = TransportSettings(trusted_proxies=("127.0.0.0/8",))
     async with open_doors(tmp_path, at_once=8, wait_ms=50, settings=settings) as doors:
         doors.control.is_slow = True
 
@@ -414,7 +414,7 @@ async def test_a_door_without_a_way_passes_nothing_on() -> None:
     with pytest.raises(ValueError, match="no way"):
         RpcServer(
             SmallService().operations(),
-            DoorSettings(),
+            TransportSettings(),
             RequestMetrics(),
             Limits(),
             "127.0.0.1:0",

@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 import pytest
 
-from pyservice.doors import KIB, MIB, DoorSettings
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.rpc import reading
+from pyservice.transport import KIB, MIB, TransportSettings
 from tests.rpc.raw_http2 import RawCalls, message_of
 from tests.support.forwarding_pair import until
 from tests.support.sample_service import (
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 
 CONNECTED_PATH = "/hosting.v1.Matchmaker/PlayerConnected"
 LARGEST = 256 * KIB
-SETTINGS = DoorSettings(message_limit_bytes=64 * KIB, bodies_limit_bytes=512 * KIB)
+SETTINGS = TransportSettings(message_limit_bytes=64 * KIB, bodies_limit_bytes=512 * KIB)
 """16 places for messages that take their time."""
 PLACES = 16
 JOIN_PATH = "/hosting.v1.Matchmaker/JoinLobby"
@@ -49,12 +49,12 @@ class Stage:
 
 
 @pytest.fixture
-def settings() -> DoorSettings:
+def settings() -> TransportSettings:
     return SETTINGS
 
 
 @pytest.fixture
-async def stage(settings: DoorSettings) -> AsyncIterator[Stage]:
+async def stage(settings: TransportSettings) -> AsyncIterator[Stage]:
     service, metrics = SmallService(), RequestMetrics()
     async with open_door("grpc", service, settings, metrics) as door:
         assert isinstance(door, GrpcDoor)
@@ -120,7 +120,7 @@ async def test_who_took_longest_of_the_address_with_most_gives_way_and_others_ar
     await until(lambda: stage.metrics.grpc.in_flight == 0)
 
 
-@pytest.mark.parametrize("settings", [DoorSettings()])
+@pytest.mark.parametrize("settings", [TransportSettings()])
 async def test_honest_slow_clients_of_one_address_are_all_served(stage: Stage, raw: Open) -> None:
     """As many as sit behind one wireless network, each of which needs a second for a small message."""
     token, padding = b"some token", b"x" * 6 * KIB
@@ -189,7 +189,7 @@ async def test_twice_as_many_as_there_are_places_have_no_time_at_all(
     assert calls.ended == streams_of(5)
 
 
-@pytest.mark.parametrize("settings", [DoorSettings(receive_timeout_ms=1_000)])
+@pytest.mark.parametrize("settings", [TransportSettings(receive_timeout_ms=1_000)])
 async def test_a_message_that_does_not_end_in_time_is_given_up(stage: Stage, raw: Open) -> None:
     calls = await raw("127.0.4.1")
     calls.begin(1, CONNECTED_PATH, GOOD)
@@ -229,7 +229,7 @@ async def test_a_stream_keeps_no_large_message(stage: Stage) -> None:
     assert stage.metrics.grpc.body_bytes == 0
 
 
-@pytest.mark.parametrize("settings", [DoorSettings(bodies_limit_bytes=2 * MIB)])
+@pytest.mark.parametrize("settings", [TransportSettings(bodies_limit_bytes=2 * MIB)])
 async def test_large_messages_count_until_their_answer_and_have_a_budget(stage: Stage) -> None:
     """The largest that grpcio takes is 4 MiB, for which there is room."""
     padding, size = b"x" * 900 * KIB, 900 * KIB

@@ -14,11 +14,11 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
-from pyservice.doors import DoorSettings
-from pyservice.doors.limits import Limits, Rate
 from pyservice.observability.metrics import CANCELLED, RequestMetrics
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.rpc import RpcServer
+from pyservice.transport import TransportSettings
+from pyservice.transport.rate_limits import Limits, Rate
 from tests.support.sample_service import (
     CONNECTED,
     LOBBY_ID,
@@ -149,7 +149,7 @@ async def test_fields_that_nobody_knows_are_ignored(door: GrpcDoor) -> None:
 
 
 async def test_a_message_over_the_limit_is_refused(service: SmallService) -> None:
-    settings = DoorSettings(message_limit_bytes=1000)
+    settings = TransportSettings(message_limit_bytes=1000)
     async with open_door("grpc", service, settings) as door:
         assert isinstance(door, GrpcDoor)
         data = pb.PlayerConnectedRequest(player_token="x" * 1000).SerializeToString()
@@ -164,7 +164,7 @@ async def test_a_message_over_the_limit_is_refused(service: SmallService) -> Non
 async def test_metadata_over_the_limit_is_refused(
     service: SmallService, metrics: RequestMetrics
 ) -> None:
-    settings = DoorSettings(headers_limit_bytes=2000)
+    settings = TransportSettings(headers_limit_bytes=2000)
     async with open_door("grpc", service, settings, metrics) as door:
         assert isinstance(door, GrpcDoor)
         data = pb.PlayerConnectedRequest(player_token="some token").SerializeToString()
@@ -224,7 +224,7 @@ async def test_an_operation_past_its_deadline_is_given_up(
 
 
 async def test_a_port_that_is_taken_is_named(service: SmallService) -> None:
-    parts = (service.operations(), DoorSettings(), RequestMetrics(), Limits())
+    parts = (service.operations(), TransportSettings(), RequestMetrics(), Limits())
     first = RpcServer(*parts, "127.0.0.1:0")
     port = await first.start()
     second = RpcServer(*parts, f"127.0.0.1:{port}")
@@ -236,7 +236,9 @@ async def test_a_port_that_is_taken_is_named(service: SmallService) -> None:
 
 async def test_a_unix_socket_will_do(service: SmallService, tmp_path: Path) -> None:
     address = f"unix:{tmp_path}/door"
-    server = RpcServer(service.operations(), DoorSettings(), RequestMetrics(), Limits(), address)
+    server = RpcServer(
+        service.operations(), TransportSettings(), RequestMetrics(), Limits(), address
+    )
     await server.start()
     async with grpc.aio.insecure_channel(address) as channel:
         assert (await GrpcDoor(channel, server).call("PlayerConnected", CONNECTED)).code == "OK"

@@ -10,10 +10,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from pyservice.doors import DoorSettings
-from pyservice.doors.limits import Limits, Rate
 from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.rpc.status import read_error
+from pyservice.transport import TransportSettings
+from pyservice.transport.rate_limits import Limits, Rate
 from tests.support.forwarding_pair import GROUP, GROUPS, Doors, open_doors, until
 from tests.support.sample_service import CONNECTED
 from tests.support.slow_control import SlowRecords
@@ -22,7 +22,7 @@ from tests.support.waiting import PATIENCE_S
 pytestmark = pytest.mark.anyio
 
 UNLIMITED = Limits(control=Rate(0, 1))
-PROXY = DoorSettings(trusted_proxies=("127.0.0.0/8",))
+PROXY = TransportSettings(trusted_proxies=("127.0.0.0/8",))
 AT_ONCE = 32
 """Calls that wake and are quick: so many are with the other side at one time."""
 OF_TOKEN = 64

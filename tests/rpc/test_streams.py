@@ -10,12 +10,12 @@ import grpc
 import pytest
 
 from pyservice.calls import Call, Caller, Operation, TokenKind
-from pyservice.doors import DoorSettings
-from pyservice.doors.limits import Limits
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.v1 import events_pb2 as pb
 from pyservice.rpc import RpcServer
+from pyservice.transport import TransportSettings
+from pyservice.transport.rate_limits import Limits
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -69,7 +69,7 @@ def counter() -> Counter:
 @pytest.fixture
 async def channel(counter: Counter) -> AsyncIterator[grpc.aio.Channel]:
     operations = {GET: Operation(GET, counter.authorize, counter.run)}
-    server = RpcServer(operations, DoorSettings(), RequestMetrics(), Limits(), "127.0.0.1:0")
+    server = RpcServer(operations, TransportSettings(), RequestMetrics(), Limits(), "127.0.0.1:0")
     port = await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as opened:
         yield opened

@@ -17,8 +17,6 @@ import grpc
 from google.protobuf.message import Message
 
 from pyservice.calls import Call, Caller, Operation, Run, TokenKind, WaitForChange
-from pyservice.doors import DoorSettings
-from pyservice.doors.limits import Limits
 from pyservice.edge.asgi import create_app
 from pyservice.edge.passing import Passing
 from pyservice.edge.server import HttpServer, listen_unix, make_server
@@ -35,6 +33,8 @@ from pyservice.rpc import (
     RpcServer,
     next_changes,
 )
+from pyservice.transport import TransportSettings
+from pyservice.transport.rate_limits import Limits
 from pyservice.watch import LongPolls, Topics
 from tests.support.sample_service import GrpcDoor, HttpDoor, SmallService, listener
 from tests.support.waiting import PATIENCE_S
@@ -155,7 +155,7 @@ class Behind:
         self._servers: tuple[HttpServer, RpcServer] | None = None
 
     async def start(self, control: SmallControl) -> None:
-        door = DoorSettings(is_internal=True)
+        door = TransportSettings(is_internal=True)
         metrics, limits, table = RequestMetrics(), self._limits, control.operations()
         app = create_app(table, door, metrics, limits)
         http = make_server(app, [listen_unix(self.http_path)])
@@ -195,13 +195,13 @@ async def open_doors(
     at_once: int = 256,
     wait_ms: int = 2_000,
     answer_timeout_ms: int = 60_000,
-    settings: DoorSettings | None = None,
+    settings: TransportSettings | None = None,
     limits: Limits | None = None,
     is_started: bool = True,
 ) -> AsyncIterator[Doors]:
     """Both doors, the way between them, and the poll for changes."""
     control = control or SmallControl()
-    settings, metrics = settings or DoorSettings(), RequestMetrics()
+    settings, metrics = settings or TransportSettings(), RequestMetrics()
     waiters = LongPolls(hold_ms)
     passed = tuple(control.operations())
     own = SmallService().operations()

@@ -21,8 +21,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from pyservice.calls import Call, Caller, Operation, Run, TokenKind
-from pyservice.doors import DoorSettings
-from pyservice.doors.limits import Limits
 from pyservice.edge.asgi import Edge, create_app
 from pyservice.edge.server import HttpServer, make_server
 from pyservice.errors import ServiceError
@@ -31,6 +29,8 @@ from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.rpc import RpcServer
 from pyservice.rpc.status import read_error
 from pyservice.schema.methods import METHODS
+from pyservice.transport import TransportSettings
+from pyservice.transport.rate_limits import Limits
 from tests.support.waiting import PATIENCE_S
 
 MATCHMAKER = "hosting.v1.Matchmaker"
@@ -348,13 +348,13 @@ async def open_asgi(app: Any) -> AsyncIterator[HttpDoor]:
 async def open_door(
     kind: str,
     service: SmallService,
-    settings: DoorSettings | None = None,
+    settings: TransportSettings | None = None,
     metrics: RequestMetrics | None = None,
     limits: Limits | None = None,
 ) -> AsyncIterator[Door]:
     """One of DOORS over the small service."""
     settings, metrics, limits = (
-        settings or DoorSettings(),
+        settings or TransportSettings(),
         metrics or RequestMetrics(),
         limits or Limits(),
     )
@@ -382,7 +382,7 @@ Connect = Callable[..., Awaitable[HttpConnection]]
 async def connections_to(service: SmallService) -> AsyncIterator[Connect]:
     async with AsyncExitStack() as stack:
 
-        async def connect(settings: DoorSettings | None = None) -> HttpConnection:
+        async def connect(settings: TransportSettings | None = None) -> HttpConnection:
             door = await stack.enter_async_context(open_door("http", service, settings))
             assert isinstance(door, HttpDoor)
             connection = await HttpConnection.open(door.address)

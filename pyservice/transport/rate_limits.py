@@ -6,7 +6,13 @@ Pure: the clock is an argument. Answering the refusal is the doors' part.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
+from time import monotonic
 from typing import Final
+
+from pyservice.calls import Caller, TokenKind
+from pyservice.errors import ServiceError
+from pyservice.observability.metrics import Meter
 
 CLIENT_OPERATIONS: Final = frozenset(
     {"find", "join", "create", "list", "regions", "statistics", "live_events"}
@@ -147,3 +153,13 @@ class Limits:
         if slug in CONTROL_OPERATIONS:
             return Gate(None, self._control_tokens)
         return None
+
+
+def check_rate_limit(gate: Gate, caller: Caller, meter: Meter) -> None:
+    """Counts one call of the caller. Raises RATE_LIMITED."""
+    kind = caller.kind
+    is_back_end = kind is TokenKind.ENVIRONMENT or kind is TokenKind.CLOUD
+    wait_s = gate.wait_s(caller.call.address, caller.identity, monotonic(), is_back_end=is_back_end)
+    if wait_s:
+        meter.rate_limited += 1
+        raise ServiceError("RATE_LIMITED", retry_after_s=max(1, ceil(wait_s)))

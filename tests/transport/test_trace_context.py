@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pyservice.doors.tracecontext import continued, new_ray_id, read
+from pyservice.transport.request_headers import continued_trace_id, new_ray_id, read_traceparent
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"
@@ -23,8 +23,8 @@ def test_new_ids_are_32_digits_and_never_twice_the_same() -> None:
     [f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00", f"cc-{TRACE}-{SPAN}-01-what-comes-later"],
 )
 def test_a_trace_is_continued(traceparent: str) -> None:
-    assert continued(traceparent) == TRACE
-    assert read(traceparent) == (TRACE, traceparent)
+    assert continued_trace_id(traceparent) == TRACE
+    assert read_traceparent(traceparent) == (TRACE, traceparent)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_a_trace_is_continued(traceparent: str) -> None:
     ],
 )
 def test_what_is_no_trace_is_replaced(traceparent: str) -> None:
-    assert continued(traceparent) is None
-    ray_id, given = read(traceparent)
+    assert continued_trace_id(traceparent) is None
+    ray_id, given = read_traceparent(traceparent)
     assert given is None
     assert ray_id != TRACE
     assert re.fullmatch("[0-9a-f]{32}", ray_id)

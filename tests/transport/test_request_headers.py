@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyservice.calls import WaitForChange
-from pyservice.doors import behind
+from pyservice.transport import request_headers
 
 _WORDS = st.text(st.characters(codec="ascii", exclude_characters=" ,\r\n\t"), min_size=1)
 
@@ -21,10 +21,10 @@ def test_what_a_request_waits_for_is_read_as_it_was_written(
     topics: list[str], sequence: int, run: str
 ) -> None:
     park = WaitForChange(tuple(topics), sequence, run)
-    assert behind.read_park(behind.park_text(park)) == park
+    assert request_headers.read_wait(request_headers.wait_text(park)) == park
 
 
 @pytest.mark.parametrize("text", ["", "r", "r.x a", "a,b"])
 def test_what_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="invalid literal"):
-        behind.read_park(text)
+        request_headers.read_wait(text)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyservice.doors.bodies import SMALL_BYTES, BodyBudget
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import DoorMetrics
+from pyservice.transport.server_budgets import SMALL_BYTES, BodyBudget
 
 LARGE = SMALL_BYTES + 1
 TOTAL = 64 * SMALL_BYTES
@@ -22,14 +22,14 @@ def budget(total_bytes: int = TOTAL, largest_bytes: int = LARGE) -> BodyBudget:
 
 def test_a_budget_smaller_than_one_body_has_room_for_one() -> None:
     tight = budget(1, 10 * LARGE)
-    tight.loan(b"a").grow_to(10 * LARGE)
+    tight.reserve(b"a").grow_to(10 * LARGE)
     with pytest.raises(ServiceError, match="OVERLOADED"):
-        tight.loan(b"b").grow_to(LARGE)
+        tight.reserve(b"b").grow_to(LARGE)
 
 
 def test_a_refused_loan_keeps_what_it_had() -> None:
     one = budget()
-    loan = one.loan(b"a")
+    loan = one.reserve(b"a")
     loan.grow_to(LARGE)
     with pytest.raises(ServiceError, match="OVERLOADED"):
         loan.grow_to(TOTAL)
@@ -41,18 +41,18 @@ def test_a_refused_loan_keeps_what_it_had() -> None:
 
 def test_an_address_has_up_to_half_while_the_other_half_is_free_and_then_its_share() -> None:
     one = budget()
-    loans = [one.loan(b"a") for _ in range(40)]
+    loans = [one.reserve(b"a") for _ in range(40)]
     for loan in loans[:31]:
         loan.grow_to(LARGE)
     with pytest.raises(ServiceError, match="OVERLOADED"):
         loans[31].grow_to(LARGE)
     assert one.held_bytes == 31 * LARGE <= TOTAL // 2
     # Others have their eighth of what is left.
-    others = [one.loan(b"b") for _ in range(7)]
+    others = [one.reserve(b"b") for _ in range(7)]
     for loan in others:
         loan.grow_to(LARGE)
     with pytest.raises(ServiceError, match="OVERLOADED"):
-        one.loan(b"b").grow_to(LARGE)
+        one.reserve(b"b").grow_to(LARGE)
     for loan in (*loans[:31], *others):
         loan.give_back()
     assert one.held_bytes == 0
@@ -67,7 +67,7 @@ def test_an_address_has_up_to_half_while_the_other_half_is_free_and_then_its_sha
 def test_what_is_held_is_bounded_and_comes_back(steps: list[tuple[int, int | None]]) -> None:
     """Loans grow and end in any order, those of few addresses among many."""
     tight = budget(8 * LARGE)
-    loans = [tight.loan(bytes([number % 6])) for number in range(21)]
+    loans = [tight.reserve(bytes([number % 6])) for number in range(21)]
     sizes = [0] * len(loans)
     for number, size in steps:
         if size is None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyservice.doors.limits import (
+from pyservice.schema.methods import METHODS
+from pyservice.transport.rate_limits import (
     CLIENT_OPERATIONS,
     CONTROL_OPERATIONS,
     Buckets,
@@ -14,7 +15,6 @@ from pyservice.doors.limits import (
     Limits,
     Rate,
 )
-from pyservice.schema.methods import METHODS
 
 ADDRESS = bytes([203, 0, 113, 9])
 TOKEN = b"t" * 16

@@ -8,19 +8,19 @@ from ipaddress import ip_address
 
 import pytest
 
-from pyservice.doors.shares import Shares
 from pyservice.errors import ServiceError
+from pyservice.transport.server_budgets import RequestPermits
 
 pytestmark = pytest.mark.anyio
 
 
 def place(
-    shares: Shares, token: str | None, address: str = "192.0.2.1"
+    shares: RequestPermits, token: str | None, address: str = "192.0.2.1"
 ) -> AbstractAsyncContextManager[None]:
-    return shares.place(token if token is None else f"Bearer {token}", ip_address(address))
+    return shares.permit(token if token is None else f"Bearer {token}", ip_address(address))
 
 
-async def refusal(shares: Shares, token: str | None, address: str = "192.0.2.1") -> str:
+async def refusal(shares: RequestPermits, token: str | None, address: str = "192.0.2.1") -> str:
     with pytest.raises(ServiceError) as caught:
         async with place(shares, token, address):
             pass
@@ -28,8 +28,8 @@ async def refusal(shares: Shares, token: str | None, address: str = "192.0.2.1")
     return caught.value.detail
 
 
-def impatient(at_once: int) -> Shares:
-    return Shares(at_once, wait_ms=10)
+def impatient(at_once: int) -> RequestPermits:
+    return RequestPermits(at_once, wait_ms=10)
 
 
 async def settled() -> None:
@@ -41,7 +41,7 @@ async def settled() -> None:
 class Crowd:
     """Requests that keep their place until they are told to go on."""
 
-    def __init__(self, shares: Shares) -> None:
+    def __init__(self, shares: RequestPermits) -> None:
         self.shares = shares
         self.order: list[str] = []
         self.running: dict[str, list[asyncio.Event]] = {}
@@ -66,7 +66,7 @@ class Crowd:
         await settled()
 
 
-# Shares
+# RequestPermits
 
 
 async def test_a_token_has_a_quarter_and_others_go_on() -> None:
@@ -90,7 +90,7 @@ async def test_a_header_written_in_another_way_is_the_same_token(header: str) ->
     shares = impatient(4)
     async with place(shares, "cloud_a"):
         with pytest.raises(ServiceError):
-            async with shares.place(header, ip_address("192.0.2.2")):
+            async with shares.permit(header, ip_address("192.0.2.2")):
                 pass
 
 
@@ -139,7 +139,7 @@ async def test_a_request_that_fails_gives_its_place_back() -> None:
 
 
 async def test_more_than_a_share_at_once_are_all_served() -> None:
-    shares = Shares(8, wait_ms=60_000)
+    shares = RequestPermits(8, wait_ms=60_000)
     crowd = Crowd(shares)
     tasks = await crowd.come("cloud_a", 6)
     assert (len(shares), shares.waiting) == (2, 4)
@@ -151,7 +151,7 @@ async def test_more_than_a_share_at_once_are_all_served() -> None:
 
 
 async def test_no_more_than_twice_the_share_wait_and_the_next_one_is_told_at_once() -> None:
-    shares = Shares(8, wait_ms=60_000)
+    shares = RequestPermits(8, wait_ms=60_000)
     crowd = Crowd(shares)
     tasks = await crowd.come("cloud_a", 6)
     assert "2 requests of this token are" in await refusal(shares, "cloud_a")
@@ -172,7 +172,7 @@ async def test_no_more_than_twice_the_share_wait_and_the_next_one_is_told_at_onc
 
 
 async def test_tokens_are_served_in_turn() -> None:
-    shares = Shares(4, wait_ms=60_000)
+    shares = RequestPermits(4, wait_ms=60_000)
     crowd = Crowd(shares)
     tasks = [
         task
@@ -208,7 +208,7 @@ async def test_who_waits_too_long_is_told_so() -> None:
 
 
 async def test_who_goes_away_leaves_the_line() -> None:
-    shares = Shares(4, wait_ms=60_000)
+    shares = RequestPermits(4, wait_ms=60_000)
     crowd = Crowd(shares)
     [first, second, third] = await crowd.come("cloud_a", 3)
     second.cancel()
@@ -222,7 +222,7 @@ async def test_who_goes_away_leaves_the_line() -> None:
 
 
 async def test_a_place_that_is_given_to_who_just_left_goes_to_the_next() -> None:
-    shares = Shares(4, wait_ms=60_000)
+    shares = RequestPermits(4, wait_ms=60_000)
     crowd = Crowd(shares)
     async with place(shares, "cloud_a"):
         [gone, next_one] = await crowd.come("cloud_a", 2)
@@ -236,7 +236,7 @@ async def test_a_place_that_is_given_to_who_just_left_goes_to_the_next() -> None
 
 
 async def test_what_one_leaves_may_serve_a_token_and_an_address() -> None:
-    shares = Shares(8, wait_ms=60_000)
+    shares = RequestPermits(8, wait_ms=60_000)
     crowd = Crowd(shares)
     # Of a token two, of an address four: both are full for what comes next.
     tasks = await crowd.come("env_a", 2)

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyservice.doors.addresses import (
+from pyservice.transport.client_address import (
     PROXY_SIGNATURE,
     Address,
     TrustedProxies,
     coordinates,
-    pack,
-    parse,
+    packed_client,
+    parse_address,
     read_proxy_header,
 )
 
 
 def address(text: str) -> Address:
-    found = parse(text)
+    found = parse_address(text)
     assert found is not None
     return found
 
@@ -37,12 +37,12 @@ def address(text: str) -> Address:
     ],
 )
 def test_clients_are_told_apart_by_ipv4_address_or_ipv6_network(text: str, packed: bytes) -> None:
-    assert pack(address(text)) == packed
+    assert packed_client(address(text)) == packed
 
 
 @pytest.mark.parametrize("text", ["", "localhost", "1.2.3", "1.2.3.4.5", "1.2.3.4:80", "::g"])
 def test_what_is_no_address_is_none(text: str) -> None:
-    assert parse(text) is None
+    assert parse_address(text) is None
 
 
 PROXIES = TrustedProxies(["10.0.0.0/8", "2001:db8:ffff::/48"])

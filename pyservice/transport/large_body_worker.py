@@ -25,7 +25,7 @@ _BOUNDS: Final = FairQueueLimits(
 )
 
 
-class Apart:
+class LargeBodyWorker:
     """A thread and who is next."""
 
     def __init__(self, bounds: FairQueueLimits = _BOUNDS) -> None:
@@ -48,5 +48,5 @@ class Apart:
             ) from None
 
 
-reading: Final = Apart()
+WORKER: Final = LargeBodyWorker()
 """Of both doors of a process."""

@@ -24,16 +24,16 @@ _TCP4: Final = 0x11
 _TCP6: Final = 0x21
 
 
-def parse(text: str) -> Address | None:
+def parse_address(text: str) -> Address | None:
     """An IP literal, None when it is none. An IPv4 address inside IPv6 is that IPv4 address."""
     try:
         address = ip_address(text)
     except ValueError:
         return None
-    return plain(address)
+    return without_mapping(address)
 
 
-def plain(address: Address) -> Address:
+def without_mapping(address: Address) -> Address:
     """The IPv4 address behind an IPv4-mapped one; others as they are, without a zone."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
@@ -43,7 +43,7 @@ def plain(address: Address) -> Address:
     return address
 
 
-def pack(address: Address) -> bytes:
+def packed_client(address: Address) -> bytes:
     """What clients are told apart by: 4 bytes of IPv4, the /64 (8 bytes) of IPv6."""
     return address.packed[:8]
 
@@ -82,11 +82,11 @@ class TrustedProxies:
 
 def _forwarded(text: str) -> Address | None:
     """One entry of `X-Forwarded-For`; some proxies add the port, or brackets around IPv6."""
-    address = parse(text)
+    address = parse_address(text)
     if address is None and text.startswith("["):
-        address = parse(text[1:].partition("]")[0])
+        address = parse_address(text[1:].partition("]")[0])
     elif address is None and text.count(":") == 1:
-        address = parse(text.partition(":")[0])
+        address = parse_address(text.partition(":")[0])
     return address
 
 
@@ -133,5 +133,5 @@ def read_proxy_header(data: bytes) -> ProxyHeader | None:
         if length < 2 * size + 4:
             raise ValueError("a PROXY protocol header that is too short for its addresses")
         packed = data[_PROXY_HEAD.size : _PROXY_HEAD.size + size]
-        source = IPv4Address(packed) if size == 4 else plain(IPv6Address(packed))
+        source = IPv4Address(packed) if size == 4 else without_mapping(IPv6Address(packed))
     return ProxyHeader(source, end)

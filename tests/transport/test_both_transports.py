@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from pyservice.doors import DoorSettings, check_idempotency_key
-from pyservice.doors.limits import Limits, Rate
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import RequestMetrics
+from pyservice.transport import TransportSettings
+from pyservice.transport.rate_limits import Limits, Rate
+from pyservice.transport.request_headers import check_idempotency_key
 from tests.support.captured_logs import logged
 from tests.support.sample_service import (
     CONNECTED,
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.anyio
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 OUR_SERVERS = ("http", "grpc")
-TRUSTING = DoorSettings(trusted_proxies=("127.0.0.0/8", "10.0.0.0/8"))
+TRUSTING = TransportSettings(trusted_proxies=("127.0.0.0/8", "10.0.0.0/8"))
 
 
 @pytest.fixture

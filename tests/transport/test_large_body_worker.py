@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 import pytest
 
-from pyservice.doors.apart import Apart
 from pyservice.errors import ServiceError
+from pyservice.transport.large_body_worker import LargeBodyWorker
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_the_loop_goes_on_while_a_large_request_is_read() -> None:
     go_on = threading.Event()
-    reading = asyncio.create_task(Apart().run(b"a", lambda: go_on.wait(20)))
+    reading = asyncio.create_task(LargeBodyWorker().run(b"a", lambda: go_on.wait(20)))
     await asyncio.sleep(0)
     asyncio.get_running_loop().call_later(0.01, go_on.set)
     assert await reading is True
@@ -27,11 +27,11 @@ async def test_what_is_raised_there_is_raised_here() -> None:
         raise ServiceError("BODY_INVALID")
 
     with pytest.raises(ServiceError, match="BODY_INVALID"):
-        await Apart().run(b"a", refuse)
+        await LargeBodyWorker().run(b"a", refuse)
 
 
 async def test_one_with_many_keeps_another_waiting_for_one_at_most() -> None:
-    apart, order, go_on = Apart(), list[str](), threading.Event()
+    apart, order, go_on = LargeBodyWorker(), list[str](), threading.Event()
 
     def work(name: str) -> Callable[[], None]:
         def read() -> None:
@@ -50,7 +50,7 @@ async def test_one_with_many_keeps_another_waiting_for_one_at_most() -> None:
 
 
 async def test_too_many_of_one_are_refused_and_others_are_read() -> None:
-    apart, go_on = Apart(), threading.Event()
+    apart, go_on = LargeBodyWorker(), threading.Event()
     tasks = [asyncio.create_task(apart.run(b"many", lambda: go_on.wait(20))) for _ in range(33)]
     await asyncio.sleep(0)
     with pytest.raises(ServiceError, match="OVERLOADED"):
@@ -62,7 +62,7 @@ async def test_too_many_of_one_are_refused_and_others_are_read() -> None:
 
 
 async def test_who_goes_away_keeps_the_turn_until_the_thread_is_done_with_it() -> None:
-    apart, go_on, read = Apart(), threading.Event(), list[str]()
+    apart, go_on, read = LargeBodyWorker(), threading.Event(), list[str]()
     first = asyncio.create_task(apart.run(b"gone", lambda: go_on.wait(20)))
     await asyncio.sleep(0)
     waiting = asyncio.create_task(apart.run(b"gone", lambda: read.append("gone")))
@@ -83,7 +83,7 @@ async def test_who_goes_away_keeps_the_turn_until_the_thread_is_done_with_it() -
 
 
 async def test_what_is_raised_after_its_sender_went_away_troubles_nobody() -> None:
-    apart, go_on = Apart(), threading.Event()
+    apart, go_on = LargeBodyWorker(), threading.Event()
 
     def refuse() -> None:
         go_on.wait(20)

@@ -1,0 +1,85 @@
+"""Request headers that both transports read alike: trace context, idempotency key, internal headers."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from pyservice.calls import WaitForChange
+from pyservice.errors import ServiceError, field_problem
+
+TWO_HOSTS_DETAIL: Final = "Send one Host header: a request with several is ambiguous."
+NO_HOST_DETAIL: Final = "Send a Host header: HTTP/1.1 requires one."
+
+# From the public server to the internal one. Public servers drop these headers from clients.
+INTERNAL_CLIENT: Final = "x-hosting-client"
+"""The client's address."""
+INTERNAL_HELD: Final = "x-hosting-held"
+"""A long poll is sent again: `HELD_WOKEN` or `HELD_EXPIRED`."""
+HELD_WOKEN: Final = "woken"
+HELD_EXPIRED: Final = "over"
+# From the internal server to the public one, instead of a response.
+INTERNAL_WAIT: Final = "x-hosting-park"
+"""`<run>.<sequence> <topic>,<topic>`: what a long poll waits for."""
+
+_IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}")
+
+RAY_ID_DIGITS: Final = 32
+_BATCH: Final = 512
+_NO_TRACE: Final = "0" * RAY_ID_DIGITS
+# version-traceid-parentid-flags; a later version may append fields, version ff is forbidden.
+_TRACEPARENT = re.compile(
+    r"(?!ff)(?P<version>[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+    r"(?P<rest>-.*)?"
+)
+
+
+def check_idempotency_key(key: str | None) -> None:
+    """Raises HEADER_INVALID for one that has not the form of decisions 1.8; none is fine."""
+    if key is not None and _IDEMPOTENCY_KEY.fullmatch(key) is None:
+        problem = field_problem(
+            ("idempotency-key",), "invalid", "must be 1 to 255 visible ASCII characters"
+        )
+        raise ServiceError("HEADER_INVALID", errors=(problem,))
+
+
+def _random_ids() -> Iterator[str]:
+    """128 random bits each, drawn from the kernel in batches: one system call per id would show."""
+    while True:
+        digits = os.urandom(RAY_ID_DIGITS // 2 * _BATCH).hex()
+        for start in range(0, len(digits), RAY_ID_DIGITS):
+            yield digits[start : start + RAY_ID_DIGITS]
+
+
+# Only the thread of the event loop may call it: a generator cannot be entered twice.
+new_ray_id = _random_ids().__next__
+
+
+def continued_trace_id(traceparent: str) -> str | None:
+    """The trace id of a valid `traceparent`, None when it has to be ignored."""
+    match = _TRACEPARENT.fullmatch(traceparent)
+    if match is None or match["trace"] == _NO_TRACE:
+        return None
+    if match["version"] == "00" and match["rest"] is not None:
+        return None
+    return match["trace"]
+
+
+def read_traceparent(traceparent: str | None) -> tuple[str, str | None]:
+    """The ray id of a request that came with this `traceparent`, and that again where it is continued."""
+    trace_id = continued_trace_id(traceparent) if traceparent else None
+    return (new_ray_id(), None) if trace_id is None else (trace_id, traceparent)
+
+
+def wait_text(wait: WaitForChange) -> str:
+    """The value of `INTERNAL_WAIT`."""
+    return f"{wait.run}.{wait.sequence} {','.join(wait.topics)}"
+
+
+def read_wait(text: str) -> WaitForChange:
+    """Reads a value of `INTERNAL_WAIT`. Raises ValueError."""
+    index, _, topics = text.partition(" ")
+    run, _, sequence = index.partition(".")
+    return WaitForChange(tuple(topics.split(",")), int(sequence), run)

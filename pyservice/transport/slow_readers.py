@@ -1,0 +1,85 @@
+"""Detection of clients that read too slowly, and the lingering close of HTTP connections."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from typing import Final
+
+MIN_BYTES_PER_SECOND: Final = 1024
+"""A client that reads less is stuck."""
+LINGER_POLL_INTERVAL_S: Final = 2.5
+LINGER_MAX_S: Final = 30.0
+"""How long a client may continue to send, counted from the last byte written."""
+
+_BYTES_ACKED: Final = struct.Struct("=120xQ")
+"""Offset of `tcpi_bytes_acked` in Linux's `struct tcp_info`."""
+_SILENT_POLLS: Final = 2
+"""Silent polls in a row that end a connection. One alone may be a delay of ours."""
+
+
+class ReadProgress:
+    """What a client has read when it was last looked at."""
+
+    __slots__ = ("_looked_s", "_seen", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, now_s: float) -> None:
+        self._transport = transport
+        self._looked_s = now_s
+        self._seen = _read_bytes(transport)
+
+    def goes_on(self, now_s: float) -> bool:
+        """Whether it has read enough since the last look; looks."""
+        seen, looked_s = self._seen, self._looked_s
+        self._seen, self._looked_s = _read_bytes(self._transport), now_s
+        return self._seen - seen >= max(MIN_BYTES_PER_SECOND * (now_s - looked_s), 1)
+
+
+def unread_bytes(transport: asyncio.Transport) -> int:
+    """What is written to it and has not even come to the kernel."""
+    return transport.get_write_buffer_size()
+
+
+def _read_bytes(transport: asyncio.Transport) -> int:
+    """How many bytes the other side has taken since it connected. Of what is no TCP, a number that goes up when our
+    buffer goes down.
+    """
+    connection = transport.get_extra_info("socket")
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED.size)
+        (acked,) = _BYTES_ACKED.unpack(info)
+    except (OSError, AttributeError, struct.error):
+        return -transport.get_write_buffer_size()
+    return int(acked)
+
+
+class LingeringClose:
+    """Of one connection, on which nothing is written any more."""
+
+    def __init__(self, transport: asyncio.Transport, now_s: float, read_timeout_s: float) -> None:
+        """What is written and not read yet is looked at every `read_timeout_s`, as before the end."""
+        self._transport = transport
+        self._reading = ReadProgress(transport, now_s)
+        self._read_timeout_s = read_timeout_s
+        self._next_read_check_s = now_s + read_timeout_s
+        self._ends_s = now_s + LINGER_MAX_S
+        self._silent_polls = 0
+
+    def on_data(self) -> None:
+        """Something came."""
+        self._silent_polls = 0
+
+    def should_linger(self, now_s: float) -> bool:
+        """Looks."""
+        if unread_bytes(self._transport):
+            self._silent_polls, self._ends_s = 0, now_s + LINGER_MAX_S
+            return self._goes_on_reading(now_s)
+        self._silent_polls += 1
+        return self._silent_polls < _SILENT_POLLS and now_s < self._ends_s
+
+    def _goes_on_reading(self, now_s: float) -> bool:
+        if now_s < self._next_read_check_s:
+            return True
+        self._next_read_check_s = now_s + self._read_timeout_s
+        return self._reading.goes_on(now_s)
