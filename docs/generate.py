@@ -1,7 +1,6 @@
-"""Writes docs/errors.md from proto/errors.toml, so that the page and the table are one thing.
+"""Generator of docs/errors.md from proto/errors.toml.
 
-`python docs/generate.py` writes, `--check` writes nothing and fails when the page is out of date.
-The other pages are written by hand; tests/test_docs.py holds them against the code.
+`--check` writes nothing and fails if the page is out of date.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "docs" / "errors.md"
-MEND: Final = "python docs/generate.py"
+COMMAND: Final = "python docs/generate.py"
 # Run as a script, only this folder would be searched.
 sys.path.insert(0, str(ROOT))
 
@@ -30,33 +29,36 @@ _EXAMPLE: Final = json.dumps(ServiceError("MATCHMAKER_LOBBY_FULL").problem(_RAY_
 HEAD: Final = f"""\
 # Errors
 
-<!-- Written by `{MEND}` from proto/errors.toml. -->
+<!-- Written by `{COMMAND}` from proto/errors.toml. -->
 
-An answer that is not a success has the type `application/problem+json` and this body:
+An error response has the type `application/problem+json` and this body:
 
 ```json
 {_EXAMPLE}
 ```
 
-Decide by `code`. It is stable; the other texts may change. `detail` says what to do, and `message`
-repeats it for older clients. `ray_id` is also in the header `x-ray-id`: name it when you ask the
-operator. `metadata` (strings by name) and `errors` (every problem of the input at once) are there
-when there is something to say. `errors` has at most 256 problems and 48 KiB: the last one then has
-the path `["too-many"]` and says how many more there are. A field with too many entries is one
-`too-many`, and entries beyond its maximum are not looked at.
+Decide by `code`. It is stable, and the other texts can change. `detail` says what to do. `message`
+repeats it for older clients. `ray_id` is also in the header `x-ray-id`: give it to the operator when
+you report a problem.
 
-gRPC tells the same: the status of the table, `google.rpc.ErrorInfo` with the code as reason,
-`BadRequest` for `errors`, `RetryInfo` where HTTP has `Retry-After`, and `x-ray-id` in the trailing
+`metadata` (a map of strings) and `errors` (all problems of the input) are optional. `errors` has at
+most 256 problems and 48 KiB. The last one then has the path `["too-many"]` and the number of omitted
+problems. A field with too many entries is one problem, and entries above its maximum are not checked.
+
+gRPC returns the status in the table with these details: `google.rpc.ErrorInfo` with the code as reason,
+`BadRequest` for `errors`, and `RetryInfo` where HTTP has `Retry-After`. `x-ray-id` is in the trailing
 metadata.
 
-Who has to act: the caller (*client*), this service or its operator (*server*), or somebody whom the
-service asked (*upstream*). *Retry* is what `Retry-After` says, in seconds, when nothing better is
-known. A 401 over HTTP carries `WWW-Authenticate: Bearer`, a 405 `Allow`.
+*Fault* is the side that has to act: the caller (*client*), this service or its operator (*server*), or
+another server that this service called (*upstream*). *Retry* is the default of `Retry-After`. A 401 over
+HTTP has `WWW-Authenticate: Bearer`, a 405 `Allow`.
+
+The rules are in [the reference](reference/errors.md).
 """
 
 
 def page() -> str:
-    """The page as it has to be."""
+    """Returns the current text of the page."""
     named = _codes_named_in_code()
     parts = [HEAD, "## Codes", "", *_code_table(code for code in TABLE if code in named), ""]
     reserved = [code for code in TABLE if code not in named]
@@ -64,7 +66,7 @@ def page() -> str:
         parts += [
             "## Reserved codes",
             "",
-            "Kept for operations that this version does not have. Nothing answers with them.",
+            "For operations that this version does not have. No operation returns them.",
             "",
             *_code_table(reserved),
             "",
@@ -72,7 +74,7 @@ def page() -> str:
     parts += [
         "## Words in `errors`",
         "",
-        "The `path` of a problem is the field names as sent, map keys and list indexes as strings,",
+        "The `path` of a problem has the field names as sent, map keys and list indexes as strings,",
         'and then one of these words, such as `["tags", "map", "too-long"]`.',
         "",
         "| word | the field |",
@@ -85,7 +87,7 @@ def page() -> str:
 
 def _code_table(codes: Iterator[str] | list[str]) -> list[str]:
     lines = [
-        "| code | HTTP | gRPC | who | retry | what, and what to do |",
+        "| code | HTTP | gRPC | fault | retry | error and remedy |",
         "|---|---|---|---|---|---|",
     ]
     for code in codes:
@@ -99,7 +101,7 @@ def _code_table(codes: Iterator[str] | list[str]) -> list[str]:
 
 
 def _codes_named_in_code() -> frozenset[str]:
-    """What something here answers with: codes of the engine, and those that our modules name."""
+    """Returns the codes of the engine and those that modules name."""
     found = set(REFUSAL_SLUGS)
     for path in sorted((ROOT / "pyservice").rglob("*.py")):
         if "pb" in path.relative_to(ROOT).parts:
@@ -122,7 +124,7 @@ def main() -> int:
         return 0
     if PAGE.exists() and PAGE.read_text() == page():
         return 0
-    print(f"{PAGE.relative_to(ROOT)} is out of date; mend: {MEND}", file=sys.stderr)
+    print(f"{PAGE.relative_to(ROOT)} is out of date; run: {COMMAND}", file=sys.stderr)
     return 1
 
 

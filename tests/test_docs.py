@@ -406,7 +406,7 @@ def test_the_environment_of_a_lobby_is_what_the_arena_reads() -> None:
 
 
 def test_the_page_of_errors_is_fresh() -> None:
-    assert generate.PAGE.read_text() == generate.page(), f"mend: {generate.MEND}"
+    assert generate.PAGE.read_text() == generate.page(), f"run: {generate.COMMAND}"
 
 
 def test_codes_that_pages_name_are_in_the_table() -> None:
