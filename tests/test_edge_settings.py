@@ -1,4 +1,4 @@
-"""Where edge-guard listens, and what it needs for that (decisions 5.9)."""
+"""Settings of edge-guard's listeners, domains and certificates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The error table and what an operation raises (decisions 2)."""
+"""The error table and ServiceError."""
 
 from __future__ import annotations
 
@@ -66,9 +66,7 @@ def test_the_table_is_the_file() -> None:
         (502, "UNAVAILABLE", "MATCHMAKER_VERIFICATION_UNAVAILABLE"),
     ],
 )  # fmt: skip
-def test_the_statuses_are_those_of_the_decisions(
-    http: int, grpc_status: str | None, expected: str
-) -> None:
+def test_statuses_match_the_reference(http: int, grpc_status: str | None, expected: str) -> None:
     found = {code for code, row in TABLE.items() if (row.http, row.grpc) == (http, grpc_status)}
     assert found == set(expected.split())
 

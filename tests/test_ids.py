@@ -1,4 +1,4 @@
-"""Forms of ids and names (decisions 1.4, 4) and the ids of records."""
+"""Forms of ids and names, and the ids of records."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ LONG_FUNCTIONS: dict[str, str] = {
     "pyservice/storage/migrations/versions/0001_first_tables.py:upgrade": "a list of tables, one after the other",
 }
 
-# Who alone may import what (design, "one importer each").
+# The only importers of each library.
 ONE_IMPORTER = {
     "pyservice._native": ("pyservice/dataplane/native.py", "pyservice/runtime/steps.py"),
     "grpc": ("pyservice/rpc",),
@@ -93,7 +93,7 @@ def test_each_library_with_one_importer_has_only_that_one() -> None:
     assert not strays, "\n".join(sorted(strays))
 
 
-# What a crate may not depend on, by itself or through others outside of tests (design 2).
+# Forbidden dependencies of a crate, direct and transitive, outside of tests.
 RUST_LAYERS = {
     "hosting-core": {"pyo3", "tokio", "libc", "rustix", "hosting-journal", "rand", "getrandom"},
     "hosting-journal": {"pyo3", "tokio", "hosting-core"},

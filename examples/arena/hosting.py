@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 ATTEMPT_TIMEOUT_S = 3.0
-# A `connected` call older than this has failed, whatever may still come of it (decisions 5.6).
+# A `connected` call that takes longer counts as failed, even if the service processes it later.
 CONFIRM_TIMEOUT_S = 10.0
 RETRY_FIRST_S = 0.1
 RETRY_LONGEST_S = 2.0

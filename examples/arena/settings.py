@@ -1,4 +1,4 @@
-"""What the server is told by its environment (decisions 5.10): read once, every problem at once.
+"""Settings of the server, from its environment. Read once; all problems are reported together.
 
 The environment is the hosting service's; what only the person who starts the server knows is a flag
 (see server.py).

@@ -278,7 +278,7 @@ class GrpcDoor:
 
 
 def code_of(response: Response) -> str:
-    """The code of a problem that says what decisions 2 asks for."""
+    """Returns the code of an error response, after a check of its form."""
     problem = response.json
     assert response.headers["content-type"] == "application/problem+json"
     assert problem["status"] == response.status
