@@ -13,7 +13,7 @@ from pyservice.cdn.server import CdnServer
 from pyservice.cdn.site_records import SiteRecords
 from pyservice.control.signing_keys import KEY_RETENTION_MS, SigningKeyFile, SigningKeys
 from pyservice.control.uploads import object_key
-from pyservice.edge.server import listen_unix
+from pyservice.edge.http_server import listen_unix
 from pyservice.observability.rays import Rays
 from pyservice.settings import Settings
 from pyservice.storage.database import Database

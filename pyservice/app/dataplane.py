@@ -47,8 +47,8 @@ from pyservice.dataplane.region_catalog import Region, RegionCatalog
 from pyservice.dataplane.static_feed import StaticFeed
 from pyservice.dataplane.token_signing import KeyRotation, TokenAdministration, TokenSigning
 from pyservice.durable_files import is_disk_full
-from pyservice.edge.probes import create_probes
-from pyservice.edge.server import listen_unix
+from pyservice.edge.http_server import listen_unix
+from pyservice.edge.metrics_listener import create_probes
 from pyservice.errors import ServiceError
 from pyservice.network.hosts import AllowedAddresses, anywhere
 from pyservice.observability.descriptors import DescriptorWatch

@@ -10,15 +10,15 @@ from typing import Any, Final
 
 from pyservice import openapi
 from pyservice.calls import Operation
-from pyservice.edge.asgi import create_app
-from pyservice.edge.passing import Passing
-from pyservice.edge.published import Published
-from pyservice.edge.server import make_server
+from pyservice.edge.edge_app import create_app
+from pyservice.edge.forwarding import HttpForwarder
+from pyservice.edge.http_server import make_server
+from pyservice.edge.static_document import StaticDocument
 from pyservice.observability import descriptors
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.observability.rays import Rays
 from pyservice.process.stop_signals import StopSignals
-from pyservice.rpc import ChangesPoll, InternalClient, RpcPassing, RpcServer
+from pyservice.rpc import ChangesPoll, InternalClient, RpcForwarder, RpcServer
 from pyservice.schema.methods import METHODS
 from pyservice.settings import Settings
 from pyservice.transport import TransportSettings
@@ -50,8 +50,8 @@ class Doors:
         self._own_waiters = own = LongPolls()
         topics.listen(lambda changes: own.take(topics.run, changes))
         self._passed_waiters = LongPolls()
-        self._passing = Passing(settings.control_http_socket, self._passed_waiters, rays)
-        self._rpc_passing = RpcPassing(settings.control_socket, self._passed_waiters, rays)
+        self._passing = HttpForwarder(settings.control_http_socket, self._passed_waiters, rays)
+        self._rpc_passing = RpcForwarder(settings.control_socket, self._passed_waiters, rays)
         app = create_app(
             table,
             door,
@@ -62,7 +62,7 @@ class Doors:
             waiters=self._own_waiters,
             rays=rays,
             published=[
-                Published(
+                StaticDocument(
                     b"/openapi.json",
                     openapi.document(METHODS.values(), public_url=settings.public_url or "/"),
                 )

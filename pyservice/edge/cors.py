@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from pyservice.edge.exchanges import Answer, Headers
+from pyservice.edge.http_messages import Answer, Headers
 
 _OPEN_PREFIXES: Final = ("/matchmaker/", "/events/")
 _OPEN_PATHS: Final = frozenset({"/cloud/bootstrap"})

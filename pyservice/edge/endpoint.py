@@ -14,9 +14,9 @@ from typing import Final
 from google.protobuf.message import Message
 
 from pyservice.calls import Caller, Operation, WaitForChange
-from pyservice.edge import relayed
-from pyservice.edge.codec import decoder, encoder
-from pyservice.edge.exchanges import JSON, Answer, Headers, Request, problem
+from pyservice.edge import forwarding_headers
+from pyservice.edge.http_messages import JSON, Answer, Headers, Request, problem
+from pyservice.edge.message_codec import decoder, encoder
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED, OK, Meter
@@ -101,7 +101,9 @@ class Endpoint:
         )
 
     def _admit(self, request: Request, caller: Caller) -> None:
-        if self.gate is not None and not (self.is_internal and relayed.HELD in request.headers):
+        if self.gate is not None and not (
+            self.is_internal and forwarding_headers.HELD in request.headers
+        ):
             check_rate_limit(self.gate, caller, self.meter)
         if self.takes_body:
             media_type = request.headers.get(b"content-type", JSON)
@@ -119,7 +121,7 @@ class Endpoint:
         return message
 
 
-class Exchange:
+class RequestExchange:
     """A request that passed every check, with its operation still to run."""
 
     __slots__ = ("_caller", "_count", "_endpoint", "_headers", "_message", "_ray_id", "_trace")
@@ -168,7 +170,7 @@ class Exchange:
     def _parked(self, park: WaitForChange) -> Answer:
         """What the door in front holds the request by."""
         self._count(self._endpoint.meter, OK, self._trace)
-        return Answer(200, b"", self._ray_id, JSON, [relayed.park_field(park)])
+        return Answer(200, b"", self._ray_id, JSON, [forwarding_headers.park_field(park)])
 
     def refuse(self, error: ServiceError) -> Answer:
         """The answer to a request that fails with this error."""
@@ -217,7 +219,7 @@ class UnknownCaller:
         except Exception:
             log.exception("request failed", operation=endpoint.slug, ray_id=self._trace.ray_id)
             return self.refuse(ServiceError("INTERNAL"))
-        exchange = Exchange(self._count, endpoint, message, caller, self._headers, trace)
+        exchange = RequestExchange(self._count, endpoint, message, caller, self._headers, trace)
         return await exchange.finish()
 
     def refuse(self, error: ServiceError) -> Answer:

@@ -12,9 +12,9 @@ from typing import Final
 
 import httptools
 
-from pyservice.edge.answering import AnsweringConnection
-from pyservice.edge.connection import Serving, Stage
-from pyservice.edge.exchanges import Request, target_of
+from pyservice.edge.client_connection import ConnectionContext, ConnectionStage
+from pyservice.edge.http_messages import Request, target_of
+from pyservice.edge.response_order import OrderedResponseConnection
 from pyservice.errors import ServiceError
 from pyservice.transport.request_headers import NO_HOST_DETAIL, TWO_HOSTS_DETAIL
 from pyservice.transport.server_budgets import SMALL_BYTES
@@ -32,14 +32,14 @@ _NOT_HTTP: Final = "The request is not valid HTTP/1.1."
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class HttpProtocol(AnsweringConnection):
+class HttpProtocol(OrderedResponseConnection):
     """One connection.
 
     Receiving (`_stage`) goes on beside answering: a pipelined request is received while the one before it is answered,
     and then waits in `_waiting` while reading is paused.
     """
 
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, serving: ConnectionContext) -> None:
         super().__init__(serving)
         self._headers_limit = self.app.door.headers_limit_bytes
         self._url_limit = self.app.door.url_limit_bytes
@@ -63,10 +63,10 @@ class HttpProtocol(AnsweringConnection):
         self._is_write_paused = False
         self._reading = None
         self._deadline = None
-        if self._stage in (Stage.HEAD, Stage.BODY) and not self._waiting:
+        if self._stage in (ConnectionStage.HEAD, ConnectionStage.BODY) and not self._waiting:
             self._expect_within(self._receive_timeout_s)
         self._go_on()
-        if self._stage == Stage.DEAF and self._current is None and self._deadline is None:
+        if self._stage == ConnectionStage.DEAF and self._current is None and self._deadline is None:
             # The last answer had filled the buffer.
             self._expect_leaving()
 
@@ -74,9 +74,9 @@ class HttpProtocol(AnsweringConnection):
         if self._rest:
             # It is not the client who is late.
             self._expect_within(self._receive_timeout_s)
-        elif self._stage in (Stage.HEAD, Stage.BODY):
+        elif self._stage in (ConnectionStage.HEAD, ConnectionStage.BODY):
             self._refuse(ServiceError("REQUEST_TIMEOUT"))
-        elif self._stage == Stage.DEAF:
+        elif self._stage == ConnectionStage.DEAF:
             self.transport.abort()
         else:
             self._close_when_read()
@@ -90,7 +90,9 @@ class HttpProtocol(AnsweringConnection):
         if self._deadline is not None:
             return
         # Behind requests that wait nothing is read: the client cannot finish it.
-        is_unfinished = self._stage in (Stage.HEAD, Stage.BODY) and not self._waiting
+        is_unfinished = (
+            self._stage in (ConnectionStage.HEAD, ConnectionStage.BODY) and not self._waiting
+        )
         if is_unfinished or self._is_write_paused:
             self._expect_within(self._receive_timeout_s)
 
@@ -101,10 +103,10 @@ class HttpProtocol(AnsweringConnection):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            if self._stage == Stage.BODY:
+            if self._stage == ConnectionStage.BODY:
                 self._read_on_without_upgrade(data[upgrade.args[0] :])
             else:
-                self._stage = Stage.DEAF
+                self._stage = ConnectionStage.DEAF
         except httptools.HttpParserCallbackError as error:
             logger.error("reading a request failed", exc_info=error.__context__)
             self._refuse(ServiceError("INTERNAL"))
@@ -123,9 +125,9 @@ class HttpProtocol(AnsweringConnection):
         self._feed(rest)
 
     def on_message_begin(self) -> None:
-        if self._stage != Stage.IDLE:
+        if self._stage != ConnectionStage.IDLE:
             return
-        self._stage = Stage.HEAD
+        self._stage = ConnectionStage.HEAD
         self._deadline = None
         # Where in the chunk the message begins is not known when it is not at its start.
         self._received_bytes = 0 if self._begins_within_chunk else self._chunk_bytes
@@ -135,13 +137,13 @@ class HttpProtocol(AnsweringConnection):
 
     def on_url(self, url: bytes) -> None:
         self._url += url
-        if len(self._url) > self._url_limit and self._stage == Stage.HEAD:
+        if len(self._url) > self._url_limit and self._stage == ConnectionStage.HEAD:
             self._url = self._url[: self._url_limit]
             self._refuse(ServiceError("URI_TOO_LONG"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # Trailers come here too, after the head, and have no meaning for us.
-        if self._stage != Stage.HEAD:
+        if self._stage != ConnectionStage.HEAD:
             return
         name = name.lower()
         fields = self._fields
@@ -156,7 +158,7 @@ class HttpProtocol(AnsweringConnection):
             self._refuse(ServiceError("HEADERS_TOO_LARGE"))
 
     def on_headers_complete(self) -> None:
-        if self._stage != Stage.HEAD:
+        if self._stage != ConnectionStage.HEAD:
             return
         fields = self._fields
         if self._received_bytes > self._headers_limit or self._begins_within_chunk:
@@ -175,7 +177,7 @@ class HttpProtocol(AnsweringConnection):
         request = Request(self.parser.get_method(), target, fields, self._peer, self._source)
         request.is_fronted = self._is_fronted
         self._request = request
-        self._stage = Stage.BODY
+        self._stage = ConnectionStage.BODY
         self._deadline = None
         self._received_bytes = 0
         self._body = b""
@@ -200,7 +202,7 @@ class HttpProtocol(AnsweringConnection):
     def _check_size(self) -> None:
         """What the parser has not told of yet must not grow without end either."""
         received = self._received_bytes
-        in_head, in_body = self._stage == Stage.HEAD, self._stage == Stage.BODY
+        in_head, in_body = self._stage == ConnectionStage.HEAD, self._stage == ConnectionStage.BODY
         if in_head and received > self._headers_limit + self._url_limit:
             self._refuse(ServiceError("HEADERS_TOO_LARGE"))
         elif in_body and received > _CHUNK_OVERHEAD * self._body_limit + self._headers_limit:
@@ -225,7 +227,7 @@ class HttpProtocol(AnsweringConnection):
             self._refuse(error)
 
     def on_body(self, body: bytes) -> None:
-        if self._stage != Stage.BODY:
+        if self._stage != ConnectionStage.BODY:
             return
         size = len(self._body) + len(body)
         if size > self._unasked_bytes and not self._may_hold(size):
@@ -251,13 +253,13 @@ class HttpProtocol(AnsweringConnection):
 
     def on_message_complete(self) -> None:
         request = self._request
-        if self._stage != Stage.BODY or request is None:
+        if self._stage != ConnectionStage.BODY or request is None:
             return
         fields = request.headers
         if b"upgrade" in fields and self.parser.should_upgrade() and self._body_limit:
             return
         self._request = None
-        self._stage = Stage.IDLE
+        self._stage = ConnectionStage.IDLE
         self._deadline = None
         self._begins_within_chunk = True
         request.body, self._body = bytes(self._body), b""
@@ -265,7 +267,7 @@ class HttpProtocol(AnsweringConnection):
             self._loans.keep(request)
         self._decide_keep_alive(request)
         if not request.keep_alive:
-            self._stage = Stage.DEAF
+            self._stage = ConnectionStage.DEAF
         self._waiting.append(request)
         self._go_on()
 
@@ -280,9 +282,9 @@ class HttpProtocol(AnsweringConnection):
 
     def _refuse(self, error: ServiceError) -> None:
         """Answer what is being received with an error, in its turn, and read nothing more."""
-        if self._stage == Stage.DEAF:
+        if self._stage == ConnectionStage.DEAF:
             return
-        self._stage = Stage.DEAF
+        self._stage = ConnectionStage.DEAF
         self._deadline = None
         request, self._request = self._request, None
         if request is None:

@@ -1,9 +1,9 @@
 """The gRPC door, the internal gRPC on a unix socket, and its client. The only importer of grpc."""
 
-from pyservice.rpc.changes import NEXT_CHANGES, ChangesPoll, next_changes
-from pyservice.rpc.internal import Handler, InternalClient, InternalServer, Unreachable
-from pyservice.rpc.passing import RpcPassing
-from pyservice.rpc.server import RpcServer
+from pyservice.rpc.change_polling import NEXT_CHANGES, ChangesPoll, next_changes
+from pyservice.rpc.forwarding import RpcForwarder
+from pyservice.rpc.grpc_server import RpcServer
+from pyservice.rpc.internal_grpc import Handler, InternalClient, InternalServer, Unreachable
 
 __all__ = [
     "NEXT_CHANGES",
@@ -11,7 +11,7 @@ __all__ = [
     "Handler",
     "InternalClient",
     "InternalServer",
-    "RpcPassing",
+    "RpcForwarder",
     "RpcServer",
     "Unreachable",
     "next_changes",

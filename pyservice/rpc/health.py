@@ -11,7 +11,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from pyservice.rpc.reading import Reading
+from pyservice.rpc.slow_message_limits import SlowMessageLimits
 
 HEALTH: Final = health.SERVICE_NAME
 REFLECTION_V1: Final = "grpc.reflection.v1.ServerReflection"
@@ -68,7 +68,9 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # an untype
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
 
 
-def add_health(server: grpc.aio.Server, servicer: Health, reading: Reading | None) -> None:
+def add_health(
+    server: grpc.aio.Server, servicer: Health, reading: SlowMessageLimits | None
+) -> None:
     """`reading` reads the messages, where grpcio is not left to do it."""
     forms: dict[str, Any] = {
         "request_deserializer": health_pb2.HealthCheckRequest.FromString,
@@ -84,7 +86,7 @@ def add_health(server: grpc.aio.Server, servicer: Health, reading: Reading | Non
 
 
 def add_reflection(
-    server: grpc.aio.Server, services: Iterable[str], reading: Reading | None
+    server: grpc.aio.Server, services: Iterable[str], reading: SlowMessageLimits | None
 ) -> None:
     """Reflection v1, and v1alpha for older clients. Both have the same messages under two names."""
     _name_v1()

@@ -78,7 +78,7 @@ CONDITIONS: Final[dict[str, tuple[Shown, ...]]] = {
         ),
         Shown(
             _any,
-            "tests/rpc/test_reading.py"
+            "tests/rpc/test_slow_message_limits.py"
             "::test_who_took_longest_of_the_address_with_most_gives_way_and_others_are_served",
             "without a body the data plane answers at once: only the gRPC door can have too many of them",
         ),
@@ -98,7 +98,7 @@ CONDITIONS: Final[dict[str, tuple[Shown, ...]]] = {
         ),
         Shown(
             _any,
-            "tests/rpc/test_server.py::test_an_operation_past_its_deadline_is_given_up",
+            "tests/rpc/test_grpc_server.py::test_an_operation_past_its_deadline_is_given_up",
             "clients of the gRPC door alone say how long they wait, and nothing else here waits for long",
         ),
     ),

@@ -17,7 +17,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from pyservice.edge.passing import AT_ONCE
+from pyservice.edge.forwarding import AT_ONCE
 from pyservice.openapi.examples import fill_example
 from pyservice.transport.server_budgets import SMALL_BYTES
 from tests.app.household import Household, until

@@ -21,7 +21,7 @@ from pyservice.dataplane import feed_validation
 from pyservice.dataplane.feed_validation import OperatorLimits
 from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.resolved_namespace import resolve_namespace
-from pyservice.edge import codec
+from pyservice.edge import message_codec
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as fed
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
@@ -38,7 +38,7 @@ from tests.control.configurations import (
 )
 from tests.dataplane.configurations import VERSION_ID, configuration
 
-_encode_answer = codec.encoder(METHODS["hosting.v1.Versions.GetVersion"])
+_encode_answer = message_codec.encoder(METHODS["hosting.v1.Versions.GetVersion"])
 
 
 def test_what_was_sent_comes_back_through_storage_with_nothing_added_and_nothing_lost() -> None:

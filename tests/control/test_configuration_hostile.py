@@ -13,7 +13,7 @@ import pytest
 
 from pyservice.control.configuration_encoding import to_feed
 from pyservice.control.configuration_validation import configuration_problems, image_ids
-from pyservice.edge import codec
+from pyservice.edge import message_codec
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
 from pyservice.schema.methods import METHODS
@@ -35,7 +35,7 @@ LIMIT = METHOD.body_limit_bytes or 0
 # Measured 0.05 to 1 s; a quadratic one takes hours.
 MAX_CPU_S = 8.0
 
-_decode = codec.decoder(METHOD)
+_decode = message_codec.decoder(METHOD)
 
 HEAD = b'{"display_name":"1","config":{'
 MODE = HEAD + b'"matchmaker":{"game_modes":{"duel":{'

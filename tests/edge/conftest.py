@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyservice.edge import codec
+from pyservice.edge import message_codec
 from pyservice.errors import ServiceError
 from pyservice.schema.methods import METHODS
 from pyservice.schema.validation import refuse_invalid
@@ -20,7 +20,7 @@ Refusal = Callable[..., ServiceError]
 def decode() -> Decode:
     """Takes slug of an operation, body, query, parameters of the path; raises ServiceError."""
     methods = {method.slug: method for method in METHODS.values()}
-    decoders = {slug: codec.decoder(method) for slug, method in methods.items()}
+    decoders = {slug: message_codec.decoder(method) for slug, method in methods.items()}
 
     def run(
         slug: str, body: bytes = b"", query: bytes = b"", path: Mapping[str, str] | None = None

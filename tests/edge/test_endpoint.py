@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable
 import pytest
 
 from pyservice.calls import Call, Caller, Operation, TokenKind, WaitForChange
-from pyservice.edge.asgi import create_app
+from pyservice.edge.edge_app import create_app
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb

@@ -12,7 +12,7 @@ import pytest
 
 from pyservice.edge import endpoint
 from pyservice.pb.hosting.v1 import games_pb2
-from pyservice.rpc import server
+from pyservice.rpc import grpc_server
 from tests.support.forwarding_pair import BILLING, GAMES, VALIDATE, open_doors, until
 from tests.support.sample_service import CONNECTED, GOOD, HttpConnection, code_of
 
@@ -88,7 +88,7 @@ async def test_a_large_body_of_the_matchmaker_keeps_no_player_waiting(
 async def test_a_large_message_keeps_nobody_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopped = Stopped(monkeypatch, server)
+    stopped = Stopped(monkeypatch, grpc_server)
     async with open_doors(tmp_path) as doors:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
         call = doors.grpc.channel.unary_unary(f"/{GAMES}/ValidateGame")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.edge import crowds, woken
+from pyservice.edge import watch_batch_endpoint, watch_batch_format
 from pyservice.transport.rate_limits import Limits, Rate
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.edge.watches import Behind, close_all, message, read_index, watch, watch_many
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Soon is later, for a busy machine."""
-    monkeypatch.setattr(woken, "_MOMENT_S", 0.3)
+    monkeypatch.setattr(watch_batch_endpoint, "_MOMENT_S", 0.3)
 
 
 UNLIMITED = Limits(control=Rate(0, 1))
@@ -239,4 +239,4 @@ async def test_who_closes_the_parts_ends_what_is_slow() -> None:
 
 
 def numbers_in(part: bytes) -> list[int]:
-    return [number for number, _ in crowds.Replies().feed(part)]
+    return [number for number, _ in watch_batch_format.BatchReplyReader().feed(part)]

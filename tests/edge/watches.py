@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from pyservice.edge import crowds
-from pyservice.edge.asgi import create_app
-from pyservice.edge.crowds import Asked
-from pyservice.edge.exchanges import Request
-from pyservice.edge.relayed import Wish
-from pyservice.edge.woken import WokenExchange
+from pyservice.edge import watch_batch_format
+from pyservice.edge.edge_app import create_app
+from pyservice.edge.forwarding_headers import RequestKey
+from pyservice.edge.http_messages import Request
+from pyservice.edge.watch_batch_endpoint import WatchBatchExchange
+from pyservice.edge.watch_batch_format import BatchedRequest
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.transport import TransportSettings, client_address
 from pyservice.transport.rate_limits import Limits
@@ -59,10 +59,13 @@ async def close_all(connections: list[HttpConnection]) -> None:
 
 
 def message(*tokens: str, target: str = BILLING, is_over: bool = False) -> Request:
-    request = Request(b"POST", crowds.PATH, {}, client_address.LOCAL)
-    request.body = crowds.write_asked(
-        Asked(
-            Wish(b"GET", target.encode(), f"Bearer {token}".encode()), "192.0.2.1", TRACE, is_over
+    request = Request(b"POST", watch_batch_format.PATH, {}, client_address.LOCAL)
+    request.body = watch_batch_format.write_asked(
+        BatchedRequest(
+            RequestKey(b"GET", target.encode(), f"Bearer {token}".encode()),
+            "192.0.2.1",
+            TRACE,
+            is_over,
         )
         for token in tokens
     )
@@ -78,9 +81,9 @@ class Behind:
         door = TransportSettings(is_internal=True)
         self.edge = create_app(self.control.operations(), door, self.metrics, Limits())
 
-    def open(self, request: Request) -> WokenExchange:
+    def open(self, request: Request) -> WatchBatchExchange:
         exchange = self.edge.open(request)
-        assert isinstance(exchange, WokenExchange)
+        assert isinstance(exchange, WatchBatchExchange)
         return exchange
 
     def counts(self) -> dict[str, int]:

@@ -15,7 +15,7 @@ import pytest
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.rpc import RpcServer
-from pyservice.rpc.status import read_error
+from pyservice.rpc.error_status import read_error
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits
 from pyservice.watch import LongPolls

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from pyservice.pb.hosting.v1 import groups_pb2
-from pyservice.rpc.status import read_error
+from pyservice.rpc.error_status import read_error
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits, Rate
 from tests.support.forwarding_pair import GROUP, GROUPS, Doors, open_doors, until

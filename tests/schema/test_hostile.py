@@ -13,10 +13,10 @@ import orjson
 import pytest
 from google.protobuf.message import Message
 
-from pyservice.edge import codec
+from pyservice.edge import message_codec
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
-from pyservice.rpc import status
+from pyservice.rpc import error_status
 from pyservice.schema import jsontext
 from pyservice.schema.methods import METHODS
 from pyservice.schema.problems import MAX_PROBLEMS
@@ -31,7 +31,7 @@ MAX_ANSWER_BYTES = 64 * 1024
 MAX_TRAILER_BYTES = 6 * 1024
 
 BY_SLUG = {method.slug: method for method in METHODS.values()}
-DECODERS = {slug: codec.decoder(method) for slug, method in BY_SLUG.items()}
+DECODERS = {slug: message_codec.decoder(method) for slug, method in BY_SLUG.items()}
 PATHS = {"attach": {"game_id": "arena", "namespace_id": "prod"}}
 
 Make = Callable[[int], bytes]
@@ -240,7 +240,7 @@ def grpc_cpu_s(slug: str, message: Message) -> tuple[float, ServiceError]:
     started = time.process_time()
     with pytest.raises(ServiceError) as raised:
         refuse_invalid(method, message)
-    details = dict(status.trailers(raised.value, RAY_ID))[status.DETAILS]
+    details = dict(error_status.trailers(raised.value, RAY_ID))[error_status.DETAILS]
     took_s = time.process_time() - started
     assert len(details) <= MAX_TRAILER_BYTES
     return took_s, raised.value

@@ -17,9 +17,9 @@ import grpc
 from google.protobuf.message import Message
 
 from pyservice.calls import Call, Caller, Operation, Run, TokenKind, WaitForChange
-from pyservice.edge.asgi import create_app
-from pyservice.edge.passing import Passing
-from pyservice.edge.server import HttpServer, listen_unix, make_server
+from pyservice.edge.edge_app import create_app
+from pyservice.edge.forwarding import HttpForwarder
+from pyservice.edge.http_server import HttpServer, listen_unix, make_server
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.internal.v1 import control_pb2
@@ -29,7 +29,7 @@ from pyservice.rpc import (
     ChangesPoll,
     Handler,
     InternalClient,
-    RpcPassing,
+    RpcForwarder,
     RpcServer,
     next_changes,
 )
@@ -218,14 +218,14 @@ async def open_doors(
             "wait_ms": wait_ms,
             "answer_timeout_ms": answer_timeout_ms,
         }
-        passing = Passing(behind.http_path, waiters, **bounds)
+        passing = HttpForwarder(behind.http_path, waiters, **bounds)
         stack.push_async_callback(passing.close)
         app = create_app(own, settings, metrics, Limits(), passing=passing, passed=passed)
         bound = listener()
         server = make_server(app, [bound])
         await server.start()
         stack.push_async_callback(server.stop, 0.0)
-        rpc_passing = RpcPassing(behind.grpc_path, waiters, **bounds)
+        rpc_passing = RpcForwarder(behind.grpc_path, waiters, **bounds)
         stack.push_async_callback(rpc_passing.close)
         rpc = RpcServer(
             own, settings, metrics, Limits(), "127.0.0.1:0", passing=rpc_passing, passed=passed

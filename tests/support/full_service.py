@@ -25,8 +25,8 @@ import httpx
 import orjson
 from google.protobuf.message import Message
 
-from pyservice.edge.codec import decoder, encoder
-from pyservice.rpc.status import read_error
+from pyservice.edge.message_codec import decoder, encoder
+from pyservice.rpc.error_status import read_error
 from pyservice.schema.methods import METHODS, Method
 from tests.support.leftover_processes import end_leftovers
 from tests.support.loopback import FREE_PORT

@@ -21,13 +21,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from pyservice.calls import Call, Caller, Operation, Run, TokenKind
-from pyservice.edge.asgi import Edge, create_app
-from pyservice.edge.server import HttpServer, make_server
+from pyservice.edge.edge_app import Edge, create_app
+from pyservice.edge.http_server import HttpServer, make_server
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.rpc import RpcServer
-from pyservice.rpc.status import read_error
+from pyservice.rpc.error_status import read_error
 from pyservice.schema.methods import METHODS
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits

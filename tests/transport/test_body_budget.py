@@ -65,7 +65,7 @@ def test_an_address_has_up_to_half_while_the_other_half_is_free_and_then_its_sha
     )
 )
 def test_what_is_held_is_bounded_and_comes_back(steps: list[tuple[int, int | None]]) -> None:
-    """Loans grow and end in any order, those of few addresses among many."""
+    """ConnectionBodyBudget grow and end in any order, those of few addresses among many."""
     tight = budget(8 * LARGE)
     loans = [tight.reserve(bytes([number % 6])) for number in range(21)]
     sizes = [0] * len(loans)

@@ -1,0 +1,419 @@
+"""The HTTP/JSON door: takes a request through its checks to an operation and makes the answer.
+
+One path for every operation, built from tables that are made once: route, CORS, token, rate, header
+rules, body, rules, handler. `Edge.open` and `RequestExchange.finish` are that path; `Edge.__call__` is the
+same for any ASGI server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from time import perf_counter
+from typing import Any, Final
+
+from pyservice.auth.bearer_token import bearer_token
+from pyservice.calls import Call, Caller, Operation
+from pyservice.edge import forwarding_headers, watch_batch_format
+from pyservice.edge.client_address import ClientAddresses
+from pyservice.edge.cors import Cors
+from pyservice.edge.endpoint import Endpoint, RequestExchange, UnknownCaller
+from pyservice.edge.forwarding import ForwardedEndpoint, ForwardedExchange, HttpForwarder
+from pyservice.edge.http_messages import Answer, Headers, Request, problem
+from pyservice.edge.parked_requests import ParkedRequest, ParkedSender
+from pyservice.edge.route_table import Routes, decoded
+from pyservice.edge.static_document import StaticDocument
+from pyservice.edge.watch_batch_endpoint import WatchBatchEndpoint, WatchBatchExchange
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+from pyservice.observability.metrics import OK, UNROUTED, Meter, RequestMetrics
+from pyservice.observability.rays import Rays, Trace
+from pyservice.schema.methods import METHODS
+from pyservice.transport import (
+    TransportSettings,
+    client_address,
+    large_body_worker,
+    request_headers,
+)
+from pyservice.transport.client_address import TrustedProxies
+from pyservice.transport.rate_limits import Limits
+from pyservice.transport.request_headers import NO_HOST_DETAIL, TWO_HOSTS_DETAIL
+from pyservice.transport.server_budgets import SMALL_BYTES, BodyBudget, BodyReservation
+from pyservice.watch import LongPolls
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+_METHOD_NAMES: Final = {name.encode(): name for name in ("GET", "PUT", "POST", "DELETE", "PATCH")}
+_LENGTH_DIGITS: Final = 20
+
+Open = RequestExchange | UnknownCaller | ForwardedExchange | WatchBatchExchange
+"""A request that needs time. `finish` it once, or `refuse` it, or `abandon` it."""
+
+Found = tuple[Endpoint | ForwardedEndpoint | WatchBatchEndpoint, dict[str, str]]
+
+log = get_logger("pyservice.edge")
+
+
+class Edge:
+    """The door: an ASGI application. `HttpProtocol` uses `open` directly, without ASGI between."""
+
+    def __init__(
+        self,
+        operations: Mapping[str, Operation],
+        door: TransportSettings,
+        metrics: RequestMetrics,
+        limits: Limits,
+        passing: HttpForwarder | None = None,
+        passed: Iterable[str] = (),
+        waiters: LongPolls | None = None,
+        published: Iterable[StaticDocument] = (),
+        rays: Rays | None = None,
+    ) -> None:
+        self.door = door
+        # Nobody takes them then, so none is kept.
+        self._rays = rays or Rays("edge", queued_max=0, is_internal=door.is_internal)
+        self.proxies = TrustedProxies(door.trusted_proxies)
+        self.front_proxies = TrustedProxies(door.front_proxies)
+        self._clients = ClientAddresses(self.proxies, is_internal=door.is_internal)
+        self._metrics = metrics.http
+        self._unrouted = metrics.http.meter(UNROUTED)
+        self._cors = Cors(door.cors_origins)
+        names = frozenset(passed)
+        if passing is None and names:
+            raise ValueError("there is no way to what is to be passed on")
+        self._passing = passing
+        self._published = {one.path: one for one in published}
+        self._count = self.count
+        self._believes_headers = door.is_internal or bool(self.proxies)
+        self._routes = Routes(METHODS[name] for name in (*operations, *names))
+        self._endpoints: dict[str, Endpoint | ForwardedEndpoint] = {
+            name: ForwardedEndpoint(METHODS[name], self._meter_of(name), door.body_limit_bytes)
+            for name in names
+        }
+        for name, operation in operations.items():
+            slug = METHODS[name].slug
+            gate = limits.control_gate(slug) if door.is_internal else limits.gate(slug)
+            self._endpoints[name] = Endpoint(operation, self._meter_of(name), gate, door, waiters)
+        # What is woken comes from the door in front.
+        self._woken = (
+            WatchBatchEndpoint(self._own, self._count, self._metrics, self._unrouted)
+            if door.is_internal
+            else None
+        )
+        limits_bytes = (endpoint.body_limit_bytes for endpoint in self._endpoints.values())
+        self.bodies = BodyBudget(
+            # What the door in front let through has its place in that one's budget.
+            sys.maxsize if door.is_internal else door.bodies_limit_bytes,
+            max(limits_bytes, default=door.body_limit_bytes),
+            metrics.http,
+        )
+
+    def _meter_of(self, name: str) -> Meter:
+        return self._metrics.meter(METHODS[name].slug)
+
+    def body_limit_bytes(self, request: Request) -> int:
+        """The largest body that a request may have, asked before the body is there."""
+        try:
+            endpoint, _ = self._find(request)
+        except ServiceError:
+            return self.door.body_limit_bytes
+        return endpoint.body_limit_bytes
+
+    def check_announced(self, request: Request, limit_bytes: int) -> None:
+        """The size that the head tells. Raises as `check_size` does."""
+        length = request.headers.get(b"content-length", b"")
+        if length.isdigit() and len(length) <= _LENGTH_DIGITS:
+            self.check_size(request, 0, int(length), limit_bytes)
+
+    def check_size(self, request: Request, had_bytes: int, size: int, limit_bytes: int) -> None:
+        """Whether a body that had so many bytes may have `size`, as far as the head tells who sends it.
+
+        Raises BODY_TOO_LARGE; of one that becomes more than small TOKEN_MISSING and TOKEN_INVALID where
+        nobody may call without a token, NOT_FOUND and METHOD_NOT_ALLOWED where there is nothing to call.
+        """
+        if size > limit_bytes:
+            raise ServiceError("BODY_TOO_LARGE")
+        # The door in front has looked at what is passed on to the one behind.
+        if had_bytes <= SMALL_BYTES < size and not self.door.is_internal:
+            endpoint, _ = self._find(request)
+            if endpoint.needs_token:
+                bearer_token(_text(request.headers, b"authorization"))
+
+    def loan(self, request: Request) -> BodyReservation:
+        """What the body of this request takes of the budget, its client's share."""
+        source = request.source
+        if self.proxies or request.is_fronted:
+            source = client_address.packed_client(self._clients.of(request)[0])
+        return self.bodies.reserve(source)
+
+    def open(self, request: Request) -> Answer | Open:
+        """Take a request through every check up to its operation; what fails is answered here."""
+        started = perf_counter()
+        self._metrics.in_flight += 1
+        fields = request.headers
+        traceparent = fields.get(b"traceparent")
+        if traceparent is None:
+            ray_id = request_headers.new_ray_id()
+            trace = Trace(ray_id, started)
+        else:
+            ray_id, given = request_headers.read_traceparent(traceparent.decode("latin-1"))
+            trace = Trace(ray_id, started, given)
+        meter = self._unrouted
+        headers: Headers | None = None
+        try:
+            if request.path in self._published:
+                answer = self._published[request.path].answer(request, ray_id)
+                self.count(meter, OK, trace)
+                return answer
+            if b"origin" in fields:
+                path = decoded(request.path)
+                headers = self._cors.headers(path, fields[b"origin"])
+                if request.method == b"OPTIONS" and b"access-control-request-method" in fields:
+                    answer = self._cors.preflight(headers, self._methods_of(path), ray_id)
+                    self.count(meter, OK, trace)
+                    return answer
+            if request.failure is not None and not request.is_routable:
+                raise request.failure
+            endpoint, parameters = self._find(request)
+            meter = endpoint.meter
+            if isinstance(endpoint, WatchBatchEndpoint):
+                return endpoint.open(request)
+            if not isinstance(endpoint, Endpoint):
+                return self._pass(request, endpoint, headers, trace)
+            call = self._call(request, endpoint, ray_id, parameters)
+            caller = endpoint.authorize(call)
+            if not isinstance(caller, Caller) or len(request.body) > large_body_worker.LARGE_BYTES:
+                return UnknownCaller(self._count, endpoint, request, caller, headers, trace)
+            trace.caller = caller
+            trace.authorized = perf_counter()
+            message = endpoint.checked(request, caller, parameters)
+            return RequestExchange(self._count, endpoint, message, caller, headers, trace)
+        except ServiceError as error:
+            failure = error
+        except Exception:
+            log.exception("request failed", ray_id=ray_id)
+            failure = ServiceError("INTERNAL")
+        self.count(meter, failure.code, trace)
+        return problem(failure, ray_id, headers)
+
+    def count(self, meter: Meter, code: str, trace: Trace) -> None:
+        """One request less in flight."""
+        self._metrics.in_flight -= 1
+        ended = perf_counter()
+        meter.observe(code, ended - trace.started)
+        self._rays.end(trace, "http", meter.operation, code, ended)
+
+    def _pass(
+        self,
+        request: Request,
+        endpoint: ForwardedEndpoint,
+        headers: Headers | None,
+        trace: Trace,
+    ) -> ForwardedExchange:
+        if request.failure is not None:
+            raise request.failure
+        assert self._passing is not None, "who passes on was given a way"
+        client, _ = self._clients.of(request)
+        sender = ParkedSender(client, trace, headers, self._count, endpoint.meter)
+        return ForwardedExchange(self._passing, endpoint, request, sender)
+
+    def _find(self, request: Request) -> Found:
+        """The endpoint of a request and the parameters of its path. Looked up once per request."""
+        known: Found | None = request.found
+        if known is not None:
+            return known
+        if self._woken is not None and request.path == watch_batch_format.PATH:
+            request.found = known = self._woken, {}
+            return known
+        path = decoded(request.path)
+        method = _METHOD_NAMES.get(request.method) or request.method.decode("latin-1")
+        found, parameters = self._routes.match(method, path)
+        request.found = known = (self._endpoints[found.name], parameters)
+        return known
+
+    def _own(self, request: Request) -> tuple[Endpoint, dict[str, str]]:
+        """As `_find`, of what is answered here. Raises NOT_FOUND for anything else."""
+        endpoint, parameters = self._find(request)
+        if not isinstance(endpoint, Endpoint):
+            raise ServiceError("NOT_FOUND")
+        return endpoint, parameters
+
+    def _methods_of(self, path: str) -> tuple[str, ...]:
+        methods = self._routes.allowed(path)
+        if not methods:
+            raise ServiceError("NOT_FOUND")
+        return methods
+
+    def _call(
+        self, request: Request, endpoint: Endpoint, ray_id: str, parameters: dict[str, str]
+    ) -> Call:
+        """The facts of a request. What is believed of its headers depends on who sent them."""
+        fields = request.headers
+        client, address, coords, long_poll_expired = request.peer, request.source, None, False
+        if self._believes_headers or request.is_fronted:
+            client, coords = self._clients.of(request)
+            address = client_address.packed_client(client)
+            long_poll_expired = (
+                self.door.is_internal
+                and fields.get(forwarding_headers.HELD) == forwarding_headers.OVER
+            )
+        return Call(
+            ray_id,
+            address,
+            _text(fields, b"authorization"),
+            _text(fields, b"origin"),
+            _text(fields, b"idempotency-key") if endpoint.takes_key else None,
+            coords,
+            None,
+            _text(fields, b"user-agent"),
+            parameters,
+            client,
+            long_poll_expired,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI, for servers that are not `HttpProtocol`."""
+        if scope["type"] == "lifespan":
+            await _live(receive, send)
+            return
+        if scope["type"] != "http":
+            raise RuntimeError(f"this application does not speak {scope['type']}")
+        request = self._head(scope)
+        loan = self.loan(request)
+        try:
+            if request.failure is None and not await self._receive(request, loan, receive):
+                return
+            exchange = self.open(request)
+            if isinstance(exchange, Answer):
+                answer: Answer | None = exchange
+            else:
+                answer = await _finish_watched(exchange, receive, loan)
+        finally:
+            loan.give_back()
+        if answer is not None:
+            await _send(answer, send, with_body=request.method != b"HEAD")
+
+    def _head(self, scope: Scope) -> Request:
+        fields: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            fields[name] = fields[name] + b", " + value if name in fields else value
+        client = scope.get("client")
+        peer = client_address.parse_address(client[0]) if client else None
+        hosts = sum(name == b"host" for name, _ in scope["headers"])
+        if hosts > 1 or (not hosts and scope["http_version"] == "1.1"):
+            refused = Request(b"", b"", fields, peer or client_address.LOCAL)
+            refused.failure = ServiceError(
+                "HEADER_INVALID", TWO_HOSTS_DETAIL if hosts else NO_HOST_DETAIL
+            )
+            return refused
+        target = scope.get("raw_path") or scope["path"].encode()
+        if scope["query_string"]:
+            target += b"?" + scope["query_string"]
+        return Request(scope["method"].encode(), target, fields, peer or client_address.LOCAL)
+
+    async def _receive(self, request: Request, loan: BodyReservation, receive: Receive) -> bool:
+        """Its body; whether the client is there to be answered. What is wrong is the request's failure."""
+        limit = self.body_limit_bytes(request)
+        body = bytearray()
+        try:
+            self.check_announced(request, limit)
+            while True:
+                event = await receive()
+                if event["type"] == "http.disconnect":
+                    return False
+                piece, is_more = event.get("body", b""), event.get("more_body", False)
+                size = len(body) + len(piece)
+                if size > SMALL_BYTES or is_more:
+                    self.check_size(request, len(body), size, limit)
+                    loan.grow_to(size)
+                body += piece
+                if not is_more:
+                    break
+        except ServiceError as error:
+            request.failure = error
+        else:
+            request.body = bytes(body)
+        return True
+
+
+def _text(fields: dict[bytes, bytes], name: bytes) -> str | None:
+    value = fields.get(name)
+    return None if value is None else value.decode("latin-1")
+
+
+async def _finish_watched(exchange: Open, receive: Receive, loan: BodyReservation) -> Answer | None:
+    """Finish an exchange while listening whether its client goes away; ASGI tells by `receive`."""
+    finishing = asyncio.ensure_future(exchange.finish())
+    leaving = asyncio.ensure_future(_disconnected(receive))
+    waiting: set[asyncio.Future[Any]] = {finishing, leaving}
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if not finishing.done():
+            exchange.abandon()
+            return None
+        outcome = finishing.result()
+        if isinstance(outcome, Answer):
+            return outcome
+        # What is parked is sent again without its body.
+        loan.give_back()
+        return await _hold(outcome, leaving)
+    finally:
+        for task in (finishing, leaving):
+            task.cancel()
+        await asyncio.gather(finishing, leaving, return_exceptions=True)
+
+
+async def _hold(held: ParkedRequest, leaving: asyncio.Future[None]) -> Answer | None:
+    """Wait for the answer to a parked request, or until its client goes away."""
+    answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    held.begin(answered.set_result)
+    waiting: set[asyncio.Future[Any]] = {answered, leaving}
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    if answered.done():
+        return answered.result()
+    held.abandon()
+    return None
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _send(answer: Answer, send: Send, *, with_body: bool) -> None:
+    await send(
+        {"type": "http.response.start", "status": answer.status, "headers": answer.header_list()}
+    )
+    await send({"type": "http.response.body", "body": answer.body if with_body else b""})
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    """Nothing is started or stopped with a server: the process owns that."""
+    while True:
+        event = await receive()
+        await send({"type": f"{event['type']}.complete"})
+        if event["type"] == "lifespan.shutdown":
+            return
+
+
+def create_app(
+    operations: Mapping[str, Operation],
+    door: TransportSettings,
+    metrics: RequestMetrics,
+    limits: Limits,
+    *,
+    passing: HttpForwarder | None = None,
+    passed: Iterable[str] = (),
+    waiters: LongPolls | None = None,
+    published: Iterable[StaticDocument] = (),
+    rays: Rays | None = None,
+) -> Edge:
+    """The door over these operations, by full proto name, and those that are passed on.
+
+    One that is in neither does not exist. `waiters` hold what operations of this process park.
+    """
+    return Edge(operations, door, metrics, limits, passing, passed, waiters, published, rays)

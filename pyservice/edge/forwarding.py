@@ -1,0 +1,162 @@
+"""Operations that another process answers: requests are passed on to it, and its answers back.
+
+The public door has checked route, CORS and sizes; token, rate, rules and handler are the other
+side's, which is an `Edge` too. Owns how many are passed on at once, and what it means when nobody
+answers. Connections are `upstream`'s, headers `relayed`'s, parked requests `held`'s.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+from pyservice.edge import forwarding_headers
+from pyservice.edge.forwarding_headers import RequestKey
+from pyservice.edge.http_messages import Answer, Request
+from pyservice.edge.parked_requests import ParkedRequest, ParkedRequests, ParkedSender
+from pyservice.edge.unix_http_client import NoResponse, Reply, Take, UnixHttpClient
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+from pyservice.observability.metrics import Meter
+from pyservice.observability.rays import Rays
+from pyservice.schema.methods import Method
+from pyservice.transport.client_address import Address
+from pyservice.transport.server_budgets import WAIT_MS, RequestPermits
+from pyservice.watch import LongPolls
+
+AT_ONCE: Final = 512
+"""Requests of clients that are with the other side at one time, of which a token or an address has a
+share (`doors.shares`); one more waits for a moment, and is OVERLOADED then."""
+ANSWER_TIMEOUT_MS: Final = 60_000
+
+_REPEAT: Final = (
+    "It is not known whether the request was carried out: repeat it. With the same Idempotency-Key"
+    " that is safe, nothing is done twice."
+)
+
+log = get_logger("pyservice.edge")
+
+
+class ForwardedEndpoint:
+    """An operation that is passed on: everything about it that does not depend on the request."""
+
+    __slots__ = ("body_limit_bytes", "is_safe", "meter", "needs_token", "slug", "takes_body")
+
+    def __init__(self, method: Method, meter: Meter, body_limit_bytes: int) -> None:
+        self.meter = meter
+        self.slug = method.slug
+        self.is_safe = method.http_method == "GET"
+        self.takes_body = bool(method.body_field)
+        self.body_limit_bytes = method.body_limit_bytes or body_limit_bytes
+        self.needs_token = method.needs_token
+
+
+class HttpForwarder:
+    """The way to the other side, for one door. `close` it when the door has stopped."""
+
+    def __init__(
+        self,
+        socket_path: Path,
+        waiters: LongPolls,
+        rays: Rays | None = None,
+        *,
+        at_once: int = AT_ONCE,
+        wait_ms: int = WAIT_MS,
+        answer_timeout_ms: int = ANSWER_TIMEOUT_MS,
+    ) -> None:
+        self._upstream = UnixHttpClient(socket_path, answer_timeout_ms)
+        self._shares = RequestPermits(at_once, wait_ms)
+        self._is_away = False
+        self.rays = rays or Rays("edge", queued_max=0)
+        self.held = ParkedRequests(self._ask, waiters, self.rays)
+
+    async def ask_first(
+        self, head: bytes, body: bytes, wish: RequestKey, client: Address, *, is_safe: bool
+    ) -> Reply:
+        """Pass a client's request on, in a place of its token's and address's share. Raises ServiceError."""
+        header = wish.authorization
+        async with self._shares.permit(header.decode("latin-1") if header else None, client):
+            return await self._ask(head, body, is_safe=is_safe)
+
+    async def _ask(
+        self, head: bytes, body: bytes, take: Take | None = None, *, is_safe: bool = True
+    ) -> Reply:
+        try:
+            reply = await self._upstream.ask(head, body, is_safe=is_safe, take=take)
+        except TimeoutError:
+            raise ServiceError("DEADLINE_EXCEEDED") from None
+        except NoResponse as failure:
+            if not self._is_away:
+                log.warning("control plane does not answer", reason=str(failure))
+            self._is_away = True
+            detail = _REPEAT if failure.was_sent and not is_safe else None
+            raise ServiceError("CONTROL_PLANE_UNAVAILABLE", detail) from None
+        if self._is_away:
+            log.info("control plane answers again")
+        self._is_away = False
+        return reply
+
+    async def close(self) -> None:
+        """Send nothing any more."""
+        await self.held.close()
+        self._upstream.close()
+
+
+class ForwardedExchange:
+    """A request that passed the door's checks. Has the form of `asgi.RequestExchange`."""
+
+    __slots__ = ("_endpoint", "_park", "_passing", "_request", "_sender")
+
+    def __init__(
+        self,
+        passing: HttpForwarder,
+        endpoint: ForwardedEndpoint,
+        request: Request,
+        sender: ParkedSender,
+    ) -> None:
+        self._passing = passing
+        self._endpoint = endpoint
+        self._request = request
+        self._sender = sender
+
+    async def finish(self) -> Answer | ParkedRequest:
+        """The other side's answer, or a request to be held. Cancelling it tells the other side."""
+        request, endpoint, sender = self._request, self._endpoint, self._sender
+        fields = request.headers
+        target = b"%b?%b" % (request.path, request.query) if request.query else request.path
+        wish = RequestKey(request.method, target, fields.get(forwarding_headers.AUTHORIZATION))
+        body = request.body if endpoint.takes_body else b""
+        length_bytes = len(body) if endpoint.takes_body else None
+        trace = self._passing.rays.pass_on(sender.trace)
+        head = forwarding_headers.head(
+            wish, sender.client, trace, forwarding_headers.passed(fields), length_bytes
+        )
+        began = perf_counter()
+        try:
+            try:
+                reply = await self._passing.ask_first(
+                    head, body, wish, sender.client, is_safe=endpoint.is_safe
+                )
+            finally:
+                sender.trace.note("control plane", began)
+            park = forwarding_headers.park_of(reply)
+        except ServiceError as error:
+            return sender.refuse(error)
+        except Exception:
+            log.exception("passing on failed", operation=endpoint.slug, ray_id=sender.ray_id)
+            return sender.refuse(ServiceError("INTERNAL"))
+        if park is None:
+            return sender.answer(reply)
+        # What a parked request does not need is not kept for as long as it waits.
+        request.headers, request.body, request.found = {}, b"", None
+        request.path = request.query = b""
+        return ParkedRequest(self._passing.held, sender, wish, park)
+
+    def refuse(self, error: ServiceError) -> Answer:
+        """The answer to a request that fails with this error."""
+        return self._sender.refuse(error)
+
+    def abandon(self) -> None:
+        """Nobody is there to be answered."""
+        self._sender.abandon()

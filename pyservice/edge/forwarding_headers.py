@@ -1,0 +1,123 @@
+"""What doors say to each other in headers: requests as they are passed on, answers as they come back.
+
+Pure. Who passes on what, and when, is `passing`'s; the door behind reads here what the public one wrote.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import orjson
+
+from pyservice.calls import WaitForChange
+from pyservice.edge.http_messages import PROBLEM, Answer, Headers
+from pyservice.edge.unix_http_client import Reply
+from pyservice.observability.metrics import OK
+from pyservice.pb.errors import TABLE
+from pyservice.transport import client_address, request_headers
+from pyservice.transport.client_address import Address
+
+CLIENT: Final = request_headers.INTERNAL_CLIENT.encode()
+HELD: Final = request_headers.INTERNAL_HELD.encode()
+WOKEN: Final = request_headers.HELD_WOKEN.encode()
+OVER: Final = request_headers.HELD_EXPIRED.encode()
+PARK: Final = request_headers.INTERNAL_WAIT.encode()
+AUTHORIZATION: Final = b"authorization"
+
+# Hop-by-hop (RFC 9110, 7.6.1), or said anew, or the public door's matter.
+_NOT_PASSED: Final = frozenset(
+    b"host content-length transfer-encoding connection keep-alive te trailer upgrade expect"
+    b" proxy-connection proxy-authorization proxy-authenticate origin traceparent tracestate"
+    b" forwarded x-forwarded-for x-coords".split()
+)
+_OURS: Final = b"x-hosting-"
+_NOT_ANSWERED: Final = frozenset(
+    b"connection keep-alive transfer-encoding content-length content-type x-ray-id".split()
+)
+
+
+class RequestKey(NamedTuple):
+    """What a request without a body asks for. Equal ones get the same answer."""
+
+    method: bytes
+    target: bytes
+    """Path and query."""
+    authorization: bytes | None
+
+
+def fields_of(wish: RequestKey) -> Headers:
+    """The headers of a request of which only the wish is known."""
+    return [] if wish.authorization is None else [(AUTHORIZATION, wish.authorization)]
+
+
+def passed(fields: dict[bytes, bytes]) -> Headers:
+    """The headers of a client's request that go on."""
+    named = fields.get(b"connection", b"").lower()
+    own_hop = {name.strip() for name in named.split(b",")} if named else ()
+    return [
+        field
+        for field in fields.items()
+        if field[0] not in _NOT_PASSED
+        and not field[0].startswith(_OURS)
+        and (field[0] not in own_hop or field[0] == AUTHORIZATION)
+    ]
+
+
+def head(
+    wish: RequestKey, client: Address, traceparent: str, fields: Headers, length_bytes: int | None
+) -> bytes:
+    """The head of a request to the door behind. `length_bytes` None: there is no body."""
+    lines = [
+        b"%b %b HTTP/1.1\r\nhost: control\r\n%b: %b\r\ntraceparent: %b\r\n"
+        % (wish.method, wish.target, CLIENT, str(client).encode(), traceparent.encode())
+    ]
+    lines += [b"%b: %b\r\n" % field for field in fields]
+    if length_bytes is not None:
+        lines.append(b"content-length: %d\r\n" % length_bytes)
+    lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+def client_of(fields: dict[bytes, bytes]) -> Address | None:
+    """The client's address as the public door says it, None when it says none."""
+    text = fields.get(CLIENT)
+    return None if text is None else client_address.parse_address(text.decode("latin-1"))
+
+
+def park_field(park: WaitForChange) -> tuple[bytes, bytes]:
+    """The header of an answer that parks its request."""
+    return PARK, request_headers.wait_text(park).encode()
+
+
+def park_of(reply: Reply) -> WaitForChange | None:
+    """What a reply parks its request for, None when it is an answer. Raises ValueError."""
+    text = reply.fields.get(PARK)
+    return None if text is None else request_headers.read_wait(text.decode("ascii"))
+
+
+def code_of(reply: Reply) -> str:
+    """The code that a reply counts as."""
+    if reply.status < 400:
+        return OK
+    try:
+        code = orjson.loads(reply.body)["code"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return "INTERNAL"
+    return code if code in TABLE else "INTERNAL"
+
+
+def answer_of(
+    reply: Reply, ray_id: str, headers: Headers | None, asked: str | None = None
+) -> Answer:
+    """A reply as the answer to a client. `headers` are the public door's own.
+
+    `asked`: the ray id of the equal request that was asked for this one; a problem tells its own.
+    """
+    fields, body = reply.fields, reply.body
+    content_type = fields.get(b"content-type", b"")
+    if asked is not None and asked != ray_id and content_type == PROBLEM:
+        body = body.replace(asked.encode(), ray_id.encode())
+    others = [field for field in fields.items() if field[0] not in _NOT_ANSWERED]
+    if headers:
+        others += headers
+    return Answer(reply.status, body, ray_id, content_type, others or None)

@@ -1,0 +1,119 @@
+"""The HTTP server around the edge: listens on bound sockets, and stops without losing an answer.
+
+Signals, lame duck and the order of stopping are the process's matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from pyservice.edge.client_connection import ConnectionContext
+from pyservice.edge.edge_app import Edge
+from pyservice.edge.http_protocol import HttpProtocol
+from pyservice.transport.server_budgets import ConnectionBudget
+
+
+class HttpServer:
+    """Serves an edge on sockets. `start`, then `stop` once; both on the loop that serves."""
+
+    def __init__(self, app: Edge, sockets: Sequence[socket.socket]) -> None:
+        self._app = app
+        self._sockets = tuple(sockets)
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[HttpProtocol] = set()
+        self._are_gone = asyncio.Event()
+
+    async def start(self) -> None:
+        """Accept connections from now on."""
+        config = Config(
+            self._app,
+            loop="none",
+            http=HttpProtocol,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+        )
+        config.load()
+        state = ServerState()
+        state.connections = self._connections  # type: ignore[assignment]  # nothing else is put in
+        loop = asyncio.get_running_loop()
+        places = ConnectionBudget(self._app.door.connections_max)
+        serving = ConnectionContext(config, state, loop, places, self._on_close)
+        for listener in self._sockets:
+            is_unix = listener.family == socket.AF_UNIX
+            listen = loop.create_unix_server if is_unix else loop.create_server
+            server = await listen(
+                lambda: HttpProtocol(serving),
+                sock=listener,
+                backlog=self._app.door.backlog,
+            )
+            self._servers.append(server)
+
+    def stop_accepting(self) -> None:
+        """Close listening sockets and idle connections; requests in flight are the last ones."""
+        for server in self._servers:
+            server.close()
+        for connection in list(self._connections):
+            connection.shutdown()
+
+    async def stop(self, grace_s: float) -> None:
+        """Stop accepting, let requests finish for so long, answer the rest 503 SHUTTING_DOWN."""
+        self.stop_accepting()
+        if not await self._are_gone_within(grace_s):
+            for connection in list(self._connections):
+                connection.refuse_current()
+            if not await self._are_gone_within(1.0):
+                for connection in list(self._connections):
+                    connection.transport.abort()
+                await self._are_gone_within(1.0)
+
+    def _on_close(self) -> None:
+        if not self._connections:
+            self._are_gone.set()
+
+    async def _are_gone_within(self, seconds: float) -> bool:
+        if not self._connections:
+            return True
+        self._are_gone.clear()
+        try:
+            await asyncio.wait_for(self._are_gone.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+
+def listen_unix(path: Path, backlog: int = 2048) -> socket.socket:
+    """A listening socket that only its owner can open; replaces what an earlier run left there.
+
+    Raises OSError that says where.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        path.unlink(missing_ok=True)
+        listener.bind(str(path))
+        listener.listen(backlog)
+    except OSError as error:
+        listener.close()
+        raise OSError(f"cannot listen on {path}: {error.strerror or error}") from None
+    finally:
+        os.umask(mask)
+    listener.setblocking(False)
+    return listener
+
+
+def make_server(app: Edge, sockets: Sequence[socket.socket]) -> HttpServer:
+    """A server of this edge on bound sockets (TCP or unix)."""
+    return HttpServer(app, sockets)

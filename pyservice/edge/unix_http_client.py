@@ -1,0 +1,265 @@
+"""HTTP/1.1 to another process of ours over a unix socket: connections that are kept, one request on each.
+
+Owns connections and what is an answer. What is asked, how many ask at once and what a failure means
+is `passing`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple, cast
+
+import httptools
+
+from pyservice.edge.http_messages import STATUS_LINES, Headers
+
+_IDLE_MAX: Final = 128
+# Shorter than the other side keeps a connection: what was sent on one that it closes just then would
+# have an unknown end.
+_IDLE_MAX_S: Final = 20.0
+_ANSWER_MAX_BYTES: Final = 64 * 1024 * 1024
+
+
+Take = Callable[[bytes], None]
+"""Gets the body of an answer of status 200 in the pieces in which it comes; must not raise."""
+
+
+class Reply(NamedTuple):
+    """An answer. Names of `fields` are in lower case; `body` is whole."""
+
+    status: int
+    fields: dict[bytes, bytes]
+    body: bytes
+
+    def others(self, without: frozenset[bytes]) -> Headers:
+        """The headers but these."""
+        return [field for field in self.fields.items() if field[0] not in without]
+
+
+class NoResponse(Exception):
+    """There is none. `was_sent`: the request may have been taken, and even carried out. `was_begun`: a part of the
+    answer was given away.
+    """
+
+    def __init__(self, reason: str, *, was_sent: bool, was_begun: bool = False) -> None:
+        super().__init__(reason)
+        self.was_sent = was_sent
+        self.was_begun = was_begun
+
+
+class _Connection(asyncio.Protocol):
+    """One connection; `asking` is the request that waits on it."""
+
+    def __init__(self, upstream: UnixHttpClient) -> None:
+        self._upstream = upstream
+        self._parser = httptools.HttpResponseParser(self)
+        self._fields: dict[bytes, bytes] = {}
+        self._body: list[bytes] = []
+        self._length_bytes = 0
+        self._asking: asyncio.Future[Reply] | None = None
+        self._take: Take | None = None
+        self._has_given = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport
+        self.idle_since = 0.0
+
+    @property
+    def is_usable(self) -> bool:
+        return not self._transport.is_closing()
+
+    def ask(
+        self, head: bytes, body: bytes, until_s: float, take: Take | None
+    ) -> asyncio.Future[Reply]:
+        loop = asyncio.get_running_loop()
+        self._asking = loop.create_future()
+        self._take = take
+        self._has_given = False
+        # A timer of its own costs a tenth of what asyncio.timeout does.
+        self._timer = loop.call_at(until_s, self._on_timer)
+        if body:
+            # Two writes: a large body is not copied behind its head.
+            self._transport.writelines((head, body))
+        else:
+            self._transport.write(head)
+        return self._asking
+
+    def abort(self, asked: asyncio.Future[Reply]) -> None:
+        """The other side is to see that nobody waits. Whoever asks here by now asks for something else."""
+        if self._asking is asked:
+            self._settle()
+            self._transport.abort()
+
+    def _settle(self) -> asyncio.Future[Reply] | None:
+        """Nobody asks any more; who did."""
+        asking, self._asking = self._asking, None
+        self._take = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return asking
+
+    def _on_timer(self) -> None:
+        self._end(TimeoutError())
+
+    def close(self) -> None:
+        self._transport.close()
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Those of uvloop have the methods of asyncio.Transport and are none.
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(f"what came is no answer: {error}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail("the connection was closed before an answer")
+        self._upstream.forget(self)
+
+    def _fail(self, reason: str) -> None:
+        self._end(NoResponse(reason, was_sent=True, was_begun=self._has_given))
+
+    def _end(self, error: Exception) -> None:
+        asking = self._settle()
+        if asking is not None and not asking.done():
+            asking.set_exception(error)
+        self._transport.abort()
+
+    # httptools
+
+    def on_message_begin(self) -> None:
+        self._fields = {}
+        self._body = []
+        self._length_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        fields = self._fields
+        fields[name] = fields[name] + b", " + value if name in fields else value
+
+    def on_body(self, body: bytes) -> None:
+        self._length_bytes += len(body)
+        if self._length_bytes > _ANSWER_MAX_BYTES:
+            self._fail("the answer is too long")
+        elif self._take is not None and self._parser.get_status_code() == 200:
+            self._has_given = True
+            self._take(body)
+        else:
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:
+            return
+        asking = self._asking
+        if asking is None or status not in STATUS_LINES:
+            self._fail(f"an answer that nobody asked for, or of status {status}")
+            return
+        self._settle()
+        pieces = self._body
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._body = []
+        is_kept = self._parser.should_keep_alive()
+        if not asking.done():
+            asking.set_result(Reply(status, self._fields, body))
+        if is_kept:
+            self._upstream.keep(self)
+        else:
+            self._transport.close()
+
+
+class UnixHttpClient:
+    """The HTTP server behind a unix socket. It need not be there; it is looked for at each request."""
+
+    def __init__(self, path: Path, answer_timeout_ms: int = 60_000) -> None:
+        self._path = str(path)
+        self._answer_timeout_s = answer_timeout_ms / 1000
+        self._idle: list[_Connection] = []
+        self._all: set[_Connection] = set()
+
+    async def ask(
+        self, head: bytes, body: bytes, *, is_safe: bool, take: Take | None = None
+    ) -> Reply:
+        """The answer to a request; `head` ends with the empty line. Raises NoResponse, TimeoutError. What `take`
+        gets is not in the answer.
+
+        A request that is safe to repeat and gets no answer is sent once more, on a new connection.
+        Cancelling it closes the connection, by which the other side is told.
+        """
+        until_s = asyncio.get_running_loop().time() + self._answer_timeout_s
+        try:
+            connection = self._kept() or await self._connect(until_s)
+            return await self._ask(connection, head, body, until_s, take)
+        except NoResponse as failure:
+            if (failure.was_sent and not is_safe) or failure.was_begun:
+                raise
+        return await self._ask(await self._connect(until_s), head, body, until_s, take)
+
+    async def _ask(
+        self,
+        connection: _Connection,
+        head: bytes,
+        body: bytes,
+        until_s: float,
+        take: Take | None,
+    ) -> Reply:
+        asked = connection.ask(head, body, until_s, take)
+        try:
+            return await asked
+        except asyncio.CancelledError:
+            connection.abort(asked)
+            raise
+
+    async def _connect(self, until_s: float) -> _Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout_at(until_s):
+                _, connection = await loop.create_unix_connection(
+                    lambda: _Connection(self), path=self._path
+                )
+        except TimeoutError:
+            # It is an OSError as well, and tells something else than that nobody is there.
+            raise
+        except OSError as error:
+            raise NoResponse(f"cannot connect: {error}", was_sent=False) from None
+        self._all.add(connection)
+        return connection
+
+    def _kept(self) -> _Connection | None:
+        """The connection that was used last; those that waited too long are closed."""
+        if not self._idle:
+            return None
+        oldest_s = asyncio.get_running_loop().time() - _IDLE_MAX_S
+        connection = self._idle.pop()
+        if connection.idle_since >= oldest_s and connection.is_usable:
+            return connection
+        connection.close()
+        for older in self._idle:
+            older.close()
+        self._idle.clear()
+        return None
+
+    def keep(self, connection: _Connection) -> None:
+        """A connection is free again."""
+        if len(self._idle) >= _IDLE_MAX:
+            connection.close()
+            return
+        connection.idle_since = asyncio.get_running_loop().time()
+        self._idle.append(connection)
+
+    def forget(self, connection: _Connection) -> None:
+        """A connection is gone."""
+        self._all.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def close(self) -> None:
+        """Close everything; who still waits gets NoResponse."""
+        for connection in tuple(self._all):
+            connection.close()

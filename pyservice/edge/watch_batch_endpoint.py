@@ -1,0 +1,255 @@
+"""Woken requests behind the door: those of one message go through their checks and handlers side by side.
+
+Each is a request of its own, with its caller's token, its ray and its count. What those who ask for the same have in
+common is read once, and an answer that several get is written once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from itertools import count
+from time import perf_counter
+from typing import Final
+
+from google.protobuf.message import Message
+
+from pyservice.calls import Call, Caller
+from pyservice.edge import forwarding_headers, watch_batch_format
+from pyservice.edge.endpoint import Count, Endpoint, RequestExchange, UnknownCaller
+from pyservice.edge.http_messages import Answer, Request, problem
+from pyservice.edge.message_codec import Encode
+from pyservice.edge.watch_batch_format import BatchedRequest
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+from pyservice.observability.metrics import DoorMetrics, Meter
+from pyservice.observability.rays import Trace
+from pyservice.transport import client_address, request_headers
+from pyservice.transport.client_address import Address
+
+_MESSAGE_LIMIT_BYTES: Final = 8 * 1024 * 1024
+"""More than one request with the longest head that settings allow."""
+_SIDE_BY_SIDE: Final = 64
+"""Requests of a message that are answered together; the rest of the process has its turn after them."""
+_MOMENT_S: Final = 0.02
+"""Who is not answered by then has a slow read, and the others do not wait for him."""
+_ENOUGH_BYTES: Final = 4 * 1024 * 1024
+"""Once answers are so long, the requests that were not begun are left for another message."""
+_MOST_BYTES: Final = 32 * 1024 * 1024
+"""More is not sent at one time, whatever was begun; but one answer always is."""
+
+Find = Callable[[Request], tuple[Endpoint, dict[str, str]]]
+"""The endpoint of a request and the parameters of its path. Raises ServiceError."""
+
+log = get_logger("pyservice.edge")
+
+
+class WatchBatchEndpoint:
+    """Where messages of woken requests come in, in the place of an endpoint of an edge."""
+
+    def __init__(self, find: Find, count: Count, metrics: DoorMetrics, unrouted: Meter) -> None:
+        """`unrouted` is for requests without an operation."""
+        self.body_limit_bytes = _MESSAGE_LIMIT_BYTES
+        self.needs_token = False
+        self.find = find
+        self.count = count
+        self.metrics = metrics
+        self.meter = unrouted
+
+    def open(self, request: Request) -> Answer | WatchBatchExchange:
+        """Takes a whole message, which counts as in flight, and is no request of anybody."""
+        try:
+            if request.failure is not None:
+                raise request.failure
+            return WatchBatchExchange(self, watch_batch_format.read_asked(request.body))
+        except ServiceError as error:
+            failure = error
+        except ValueError:
+            log.exception("woken requests not read")
+            failure = ServiceError("INTERNAL")
+        return self.refused(failure)
+
+    def refused(self, error: ServiceError) -> Answer:
+        """The answer to a message that fails as a whole."""
+        self.metrics.in_flight -= 1
+        return problem(error, request_headers.new_ray_id())
+
+
+class WatchBatchExchange:
+    """The requests of one message. Has the form of `asgi.RequestExchange`."""
+
+    def __init__(self, door: WatchBatchEndpoint, asked: list[BatchedRequest]) -> None:
+        self._door = door
+        self._asked = asked
+        self._common: dict[tuple[bytes, bytes], _Common] = {}
+        self._clients: dict[str, tuple[Address, bytes]] = {}
+        self._written = _Written()
+        self._begun = 0
+        """So many of the first ones."""
+        self._running: dict[asyncio.Task[Answer], int] = {}
+        """Those that were begun and not given, with their numbers."""
+
+    async def finish(self) -> Answer:
+        """The whole answer, when all of it is there. Cancelling it abandons what was begun."""
+        body = b"".join([part async for part in self.parts()])
+        return Answer(200, body, request_headers.new_ray_id())
+
+    async def parts(self) -> AsyncGenerator[bytes, None]:
+        """Yields parts of the response, as `BatchReplyReader` reads them: ready ones together, each other one
+        when it is ready. Closing it cancels the rest.
+        """
+        told_bytes = 0
+        try:
+            while answers := await self._some(told_bytes):
+                made = len(answers)
+                while len(answers) > 1 and told_bytes + _size_bytes(answers) > _MOST_BYTES:
+                    del answers[len(answers) // 2 :]
+                told_bytes += _size_bytes(answers)
+                yield watch_batch_format.write_answers(answers)
+                # A slow one does not keep what the others were told.
+                self._written.forget()
+                if len(answers) < made or told_bytes > _MOST_BYTES:
+                    break
+        finally:
+            for task in self._running:
+                task.cancel()
+            if self._running:
+                await asyncio.gather(*self._running, return_exceptions=True)
+        self._door.metrics.in_flight -= 1
+
+    async def _some(self, told_bytes: int) -> list[tuple[int, Answer]]:
+        """Answers that were not given yet, with the numbers of their requests; none when there are no more.
+        `told_bytes` were given.
+        """
+        answers: list[tuple[int, Answer]] = []
+        while True:
+            fresh = []
+            if told_bytes + _size_bytes(answers) <= _ENOUGH_BYTES:
+                fresh = self._begin()
+            if fresh:
+                # Those that are slow are waited for when all others were begun.
+                await asyncio.wait(fresh, timeout=_MOMENT_S)
+            elif self._running:
+                await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+            for task in [task for task in self._running if task.done()]:
+                answers.append((self._running.pop(task), task.result()))
+            if (answers and self._running) or not (fresh or self._running):
+                return answers
+
+    def _begin(self) -> list[asyncio.Task[Answer]]:
+        """Begins the next ones."""
+        start = self._begun
+        together = self._asked[start : start + _SIDE_BY_SIDE]
+        self._begun += len(together)
+        fresh = [asyncio.create_task(self._answer(asked)) for asked in together]
+        self._running.update(zip(fresh, count(start), strict=False))
+        return fresh
+
+    def refuse(self, error: ServiceError) -> Answer:
+        """The answer to a message that fails as a whole with this error."""
+        return self._door.refused(error)
+
+    def abandon(self) -> None:
+        """Nobody is there to be answered; what became of each request is counted already."""
+        self._door.metrics.in_flight -= 1
+
+    async def _answer(self, asked: BatchedRequest) -> Answer:
+        exchange = self._open(asked)
+        if isinstance(exchange, Answer):
+            return exchange
+        try:
+            return await exchange.finish()
+        except asyncio.CancelledError:
+            exchange.abandon()
+            raise
+
+    def _open(self, asked: BatchedRequest) -> Answer | RequestExchange | UnknownCaller:
+        """As `Edge.open` does it for a request that comes for the first time."""
+        door = self._door
+        door.metrics.in_flight += 1
+        ray_id, given = request_headers.read_traceparent(asked.traceparent)
+        trace = Trace(ray_id, perf_counter(), given)
+        meter = door.meter
+        try:
+            common = self._common_of(asked)
+            meter = common.meter
+            caller = common.authorize(self._call(asked, ray_id, common.parameters))
+            if not isinstance(caller, Caller):
+                return UnknownCaller(door.count, common, common.request, caller, None, trace)
+            trace.caller = caller
+            trace.authorized = perf_counter()
+            message = common.checked(common.request, caller, common.parameters)
+            return RequestExchange(door.count, common, message, caller, None, trace)
+        except ServiceError as error:
+            failure = error
+        except Exception:
+            log.exception("woken request failed", ray_id=ray_id)
+            failure = ServiceError("INTERNAL")
+        door.count(meter, failure.code, trace)
+        return problem(failure, ray_id)
+
+    def _call(self, asked: BatchedRequest, ray_id: str, parameters: dict[str, str]) -> Call:
+        known = self._clients.get(asked.client)
+        if known is None:
+            client = client_address.parse_address(asked.client) or client_address.LOCAL
+            known = self._clients[asked.client] = client, client_address.packed_client(client)
+        client, packed = known
+        authorization = asked.wish.authorization
+        return Call(
+            ray_id,
+            packed,
+            None if authorization is None else authorization.decode("latin-1"),
+            path=parameters,
+            client=client,
+            long_poll_expired=asked.is_over,
+        )
+
+    def _common_of(self, asked: BatchedRequest) -> _Common:
+        key = asked.wish.method, asked.wish.target
+        common = self._common.get(key)
+        if common is None:
+            fields = {forwarding_headers.HELD: forwarding_headers.WOKEN}
+            request = Request(*key, fields, client_address.LOCAL)
+            common = self._common[key] = _Common(self._door.find, request, self._written)
+        return common
+
+
+class _Common(Endpoint):
+    """The operation of those who ask for the same: their request is read and judged once."""
+
+    __slots__ = ("_message", "parameters", "request")
+
+    def __init__(self, find: Find, request: Request, written: _Written) -> None:
+        endpoint, self.parameters = request.found = find(request)
+        for name in Endpoint.__slots__:
+            setattr(self, name, getattr(endpoint, name))
+        self.encode = lambda response: written.body_of(response, endpoint.encode)
+        self.request = request
+        self._message: Message | None = None
+
+    def _read(self, request: Request, parameters: dict[str, str]) -> Message:
+        if self._message is None:
+            self._message = super()._read(request, parameters)
+        return self._message
+
+
+class _Written:
+    """Bodies of the messages that were answers so far."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[int, tuple[Message, bytes]] = {}
+
+    def body_of(self, response: Message, encode: Encode) -> bytes:
+        known = self._bodies.get(id(response))
+        if known is None:
+            # With the message: nothing else has its id for as long as it is there.
+            known = self._bodies[id(response)] = (response, encode(response))
+        return known[1]
+
+    def forget(self) -> None:
+        self._bodies.clear()
+
+
+def _size_bytes(answers: list[tuple[int, Answer]]) -> int:
+    bodies = {id(answer.body): answer.body for _, answer in answers}
+    return sum(map(len, bodies.values()))

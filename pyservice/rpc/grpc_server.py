@@ -1,0 +1,373 @@
+"""The gRPC door: the operations of the HTTP door through the same checks in the same order.
+
+Handlers are made from the descriptors; no generated servicer stands between. Connections are
+grpcio's; so are sizes far beyond the limits, which it refuses in its own words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from time import perf_counter
+from typing import Any, Final
+from urllib.parse import unquote
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from pyservice.calls import Call, Caller, Operation, WaitForChange
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+from pyservice.observability.metrics import CANCELLED, OK, DoorMetrics, Meter, RequestMetrics
+from pyservice.observability.rays import Rays, Trace, current
+from pyservice.rpc.channel_options import largest_message_bytes, options
+from pyservice.rpc.error_status import RAY_ID, status_code, trailers
+from pyservice.rpc.forwarding import Failed, ForwardedCall, RpcForwarder, check_parked
+from pyservice.rpc.health import Health, add_health, add_reflection
+from pyservice.rpc.internal_grpc import Handler, add_internal, listen
+from pyservice.rpc.slow_message_limits import SlowMessageLimits
+from pyservice.rpc.watch_streams import stream_handler
+from pyservice.schema.methods import METHODS, STREAMS, Method
+from pyservice.schema.validation import refuse_invalid
+from pyservice.transport import (
+    TransportSettings,
+    client_address,
+    large_body_worker,
+    request_headers,
+)
+from pyservice.transport.client_address import TrustedProxies
+from pyservice.transport.rate_limits import Gate, Limits, check_rate_limit
+from pyservice.transport.request_headers import check_idempotency_key
+from pyservice.watch import LongPolls, run_until_changed
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+_Fields = dict[str, Any]
+Work = Callable[[bytes, Context, _Fields, Trace], Awaitable[bytes]]
+"""What is between the head of a call and its answer: message, call, metadata, what is noted of it."""
+
+# What a header costs beside its name and value; the HTTP door counts the same.
+_HEADER_OVERHEAD: Final = 4
+_MAX_PEERS: Final = 4096
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
+
+log = get_logger("pyservice.rpc")
+
+
+class RpcServer:
+    """Serves operations on `host:port` (port 0 picks) or `unix:<path>`. Make it on its loop."""
+
+    def __init__(
+        self,
+        operations: Mapping[str, Operation],
+        door: TransportSettings,
+        metrics: RequestMetrics,
+        limits: Limits,
+        address: str,
+        *,
+        passing: RpcForwarder | None = None,
+        passed: Iterable[str] = (),
+        waiters: LongPolls | None = None,
+        internal: Mapping[str, Handler] | None = None,
+        rays: Rays | None = None,
+    ) -> None:
+        """`passed` are operations that go the way of `passing`; `waiters` hold what operations of this
+        process park; `internal` handlers are served on the same socket, which then is a unix one."""
+        self._address = address
+        rays = rays or Rays("rpc", queued_max=0, is_internal=door.is_internal)
+        self._calls = _Calls(door, metrics.grpc, waiters, rays)
+        services: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
+        largest_bytes = largest_message_bytes(door, (*operations, *passed))
+        # Behind the door comes what the one in front has whole.
+        self._reading = None
+        if not door.is_internal:
+            self._reading = SlowMessageLimits(
+                door, largest_bytes, metrics.grpc, self._calls.client_of
+            )
+
+        def add(method: Method, handler: Any, rpc_name: str | None = None) -> None:
+            service, _, name = method.name.rpartition(".")
+            if self._reading is not None:
+                handler = self._reading.first(handler, is_told=True, needs_token=method.needs_token)
+            services.setdefault(service, {})[rpc_name or name] = handler
+
+        for name, operation in operations.items():
+            method = METHODS[name]
+            gate = (
+                limits.control_gate(method.slug) if door.is_internal else limits.gate(method.slug)
+            )
+            handler = self._calls.handler(operation, method, gate)
+            add(method, handler)
+            if name in STREAMS:
+                stream = STREAMS[name]
+                add(method, stream_handler(handler, stream), stream.rpc_name)
+        names = tuple(passed)
+        for name in names:
+            if passing is None:
+                raise ValueError("there is no way to what is to be passed on")
+            add(METHODS[name], self._calls.passed(METHODS[name], passing))
+        self.health = Health(services)
+        self._server = grpc.aio.server(options=options(door, address, largest_bytes))
+        add_internal(self._server, internal or {})
+        for service, handlers in services.items():
+            self._server.add_generic_rpc_handlers(
+                (grpc.method_handlers_generic_handler(service, handlers),)
+            )
+        add_health(self._server, self.health, self._reading)
+        add_reflection(self._server, services, self._reading)
+
+    async def start(self) -> int:
+        """Listen and serve; the bound port (1 for a unix socket). OSError if it is taken."""
+        try:
+            port = listen(self._server, self._address)
+        except RuntimeError as error:
+            raise OSError(f"gRPC cannot listen on {self._address}: {error}") from error
+        await self._server.start()
+        self.health.set_serving(True)
+        return port
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no new calls, let the others finish for so long, then answer them UNAVAILABLE."""
+        self.health.end()
+        # grpcio cuts calls off without a status; ours are answered just before it would.
+        stopping = asyncio.ensure_future(self._server.stop(grace_s + 1.0))
+        done, _ = await asyncio.wait({stopping}, timeout=grace_s)
+        if not done:
+            self._calls.refuse_running()
+        await stopping
+        if self._reading is not None:
+            self._reading.close()
+
+
+class _Calls:
+    """What every call goes through; makes the handlers and knows the calls that are running."""
+
+    def __init__(
+        self, door: TransportSettings, metrics: DoorMetrics, waiters: LongPolls | None, rays: Rays
+    ) -> None:
+        self._door = door
+        self._rays = rays
+        self._waiters = waiters
+        self._proxies = TrustedProxies(door.trusted_proxies)
+        self._metrics = metrics
+        self._peers: dict[str, tuple[client_address.Address, bytes]] = {}
+        self._running: set[asyncio.Task[Any]] = set()
+        self._is_refusing = False
+        self._loop = asyncio.get_running_loop()
+
+    def refuse_running(self) -> None:
+        self._is_refusing = True
+        for task in tuple(self._running):
+            task.cancel()
+
+    def handler(
+        self, operation: Operation, method: Method, gate: Gate | None
+    ) -> grpc.RpcMethodHandler[bytes, bytes]:
+        """The handler of one operation. It takes bytes: reading them is one of the checks."""
+        meter = self._metrics.meter(method.slug)
+        run, authorize, read = operation.run, operation.authorize, self._reader(method)
+        takes_key = method.http_method not in _SAFE_METHODS
+        is_internal, waiters = self._door.is_internal, self._waiters
+
+        async def work(data: bytes, context: Context, fields: _Fields, trace: Trace) -> bytes:
+            ray_id = trace.ray_id
+            call = self._call(context, fields, ray_id)
+            found = authorize(call)
+            caller = found if isinstance(found, Caller) else await found
+            trace.caller = caller
+            trace.authorized = perf_counter()
+            if gate is not None and not (is_internal and request_headers.INTERNAL_HELD in fields):
+                check_rate_limit(gate, caller, meter)
+            if takes_key:
+                check_idempotency_key(call.idempotency_key)
+            else:
+                call.idempotency_key = None
+            if len(data) <= large_body_worker.LARGE_BYTES:
+                message = read(data)
+            else:
+                message = await large_body_worker.WORKER.run(caller.identity, partial(read, data))
+            trace.message = message
+            trace.handled = perf_counter()
+            response = await run(message, caller)
+            if isinstance(response, WaitForChange):
+                if is_internal:
+                    park = (request_headers.INTERNAL_WAIT, request_headers.wait_text(response))
+                    context.set_trailing_metadata(((RAY_ID, ray_id), park))
+                    return b""
+                check_parked(data, context)
+                trace.is_held = True
+                response = await run_until_changed(run, message, caller, response, waiters)
+            context.set_trailing_metadata(((RAY_ID, ray_id),))
+            return response.SerializeToString()
+
+        return self._served(method, meter, work)
+
+    def passed(self, method: Method, passing: RpcForwarder) -> grpc.RpcMethodHandler[bytes, bytes]:
+        """The handler of an operation that another process answers."""
+        limit = self._limit_bytes(method)
+
+        async def work(data: bytes, context: Context, fields: _Fields, trace: Trace) -> bytes:
+            _check_length(data, limit)
+            client, _, _ = self._client(context, fields)
+            check = partial(check_parked, data, context)
+            asked = ForwardedCall(method.grpc_path, data, fields, client, trace, check)
+            answer = await passing.answer(asked, context.time_remaining())
+            context.set_trailing_metadata(((RAY_ID, trace.ray_id),))
+            return answer
+
+        return self._served(method, self._metrics.meter(method.slug), work)
+
+    def _served(
+        self, method: Method, meter: Meter, work: Work
+    ) -> grpc.RpcMethodHandler[bytes, bytes]:
+        """Counts calls, and tells their errors."""
+        door_metrics, running, loop = self._metrics, self._running, self._loop
+        rays = self._rays
+        headers_limit = self._door.headers_limit_bytes
+
+        async def serve(data: bytes | ServiceError, context: Context) -> bytes:
+            started = perf_counter()
+            task = asyncio.current_task(loop)
+            assert task is not None, "grpcio runs every handler in a task"
+            running.add(task)
+            door_metrics.in_flight += 1
+            trace = Trace("", started)
+            current.set(trace)
+            code = "INTERNAL"
+            failure: ServiceError | Failed
+            try:
+                fields, size = _fields(context)
+                trace.ray_id, trace.given = request_headers.read_traceparent(
+                    fields.get("traceparent")
+                )
+                if size > headers_limit:
+                    raise ServiceError("HEADERS_TOO_LARGE")
+                if isinstance(data, ServiceError):
+                    raise data
+                reply = await work(data, context, fields, trace)
+                code = OK
+                return reply
+            except (ServiceError, Failed) as error:
+                failure = error
+                code = error.code
+            except asyncio.CancelledError:
+                if not self._is_refusing:
+                    code = CANCELLED if context.time_remaining() != 0 else "DEADLINE_EXCEEDED"
+                    raise
+                failure = ServiceError("SHUTTING_DOWN")
+                code = failure.code
+            except Exception:
+                log.exception("operation failed", operation=method.slug, ray_id=trace.ray_id)
+                failure = ServiceError("INTERNAL")
+            finally:
+                running.discard(task)
+                door_metrics.in_flight -= 1
+                ended = perf_counter()
+                meter.observe(code, ended - started)
+                rays.end(trace, "grpc", method.slug, code, ended)
+            if isinstance(failure, Failed):
+                await context.abort(failure.status, failure.detail, failure.trailers)
+            else:
+                await context.abort(
+                    status_code(failure), failure.detail, trailers(failure, trace.ray_id)
+                )
+            raise AssertionError("abort raises")
+
+        return grpc.unary_unary_rpc_method_handler(serve)
+
+    def _reader(self, method: Method) -> Callable[[bytes], Message]:
+        """Bytes to a message that keeps the rules of its proto."""
+        limit = self._limit_bytes(method)
+        parse = method.request.FromString
+
+        def read(data: bytes) -> Message:
+            _check_length(data, limit)
+            try:
+                message = parse(data)
+            except DecodeError as error:
+                raise ServiceError(
+                    "BODY_INVALID", "The message is not one of this method; check the proto file."
+                ) from error
+            refuse_invalid(method, message)
+            return message
+
+        return read
+
+    def _call(self, context: Context, fields: _Fields, ray_id: str) -> Call:
+        """The facts of a call. What is believed of its metadata depends on who sent it."""
+        client, address, coords = self._client(context, fields)
+        remaining_s = context.time_remaining()
+        return Call(
+            ray_id,
+            address,
+            fields.get("authorization"),
+            fields.get("origin"),
+            fields.get("idempotency-key"),
+            coords,
+            None if remaining_s is None else self._loop.time() + remaining_s,
+            fields.get("user-agent"),
+            None,
+            client,
+            self._door.is_internal
+            and fields.get(request_headers.INTERNAL_HELD) == request_headers.HELD_EXPIRED,
+        )
+
+    def _client(
+        self, context: Context, fields: _Fields
+    ) -> tuple[client_address.Address, bytes, tuple[float, float] | None]:
+        """Address, also packed, and coordinates of the client, as far as who calls is believed."""
+        peer, address = self._peer(context.peer())
+        if self._door.is_internal:
+            client = (
+                client_address.parse_address(fields.get(request_headers.INTERNAL_CLIENT, ""))
+                or peer
+            )
+            return client, client_address.packed_client(client), None
+        if not self._proxies or not self._proxies.trusts(peer):
+            return peer, address, None
+        client = self._proxies.client(peer, fields.get("x-forwarded-for"))
+        return (
+            client,
+            client_address.packed_client(client),
+            client_address.coordinates(fields.get("x-coords", "")),
+        )
+
+    def client_of(self, context: Context) -> bytes:
+        """The packed address of who calls."""
+        fields, _ = _fields(context)
+        return self._client(context, fields)[1]
+
+    def _limit_bytes(self, method: Method) -> int:
+        return max(self._door.message_limit_bytes, method.body_limit_bytes or 0)
+
+    def _peer(self, text: str) -> tuple[client_address.Address, bytes]:
+        """The address, also packed, in `ipv4:1.2.3.4:5`, `ipv6:%5B::1%5D:5` or `unix:`.
+
+        Each text is read once: a connection is a peer of many calls.
+        """
+        known = self._peers.get(text)
+        if known is None:
+            kind, _, rest = text.partition(":")
+            host = unquote(rest).rpartition(":")[0].strip("[]") if kind != "unix" else ""
+            peer = client_address.parse_address(host) or client_address.LOCAL
+            known = (peer, client_address.packed_client(peer))
+            if len(self._peers) >= _MAX_PEERS:
+                self._peers.clear()
+            self._peers[text] = known
+        return known
+
+
+def _check_length(data: bytes, limit_bytes: int) -> None:
+    if len(data) > limit_bytes:
+        detail = f"Send at most {limit_bytes} bytes, not {len(data)}."
+        raise ServiceError("BODY_TOO_LARGE", detail)
+
+
+def _fields(context: Context) -> tuple[_Fields, int]:
+    """The metadata by name, what came twice joined as in HTTP, and its size in bytes."""
+    fields: _Fields = {}
+    size = 0
+    for key, value in context.invocation_metadata() or ():
+        size += len(key) + len(value) + _HEADER_OVERHEAD
+        fields[key] = f"{fields[key]}, {value!s}" if key in fields else value
+    return fields, size

@@ -1,0 +1,165 @@
+"""gRPC between our processes over a unix socket that only its owner can open: server and client.
+
+Any service of the descriptors can be served; a handler takes a message and returns one. Rules of
+messages are the handlers' matter: a refused configuration is an answer, not an error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import grpc
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+from pyservice.rpc.error_status import read_error, status_code, trailers
+from pyservice.transport import request_headers
+
+Handler = Callable[[Any], Awaitable[Message]]
+
+_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+# What the kernel takes as the path of a unix socket, its final zero excluded.
+_MAX_PATH_BYTES: Final = 107
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
+)
+_CLIENT_OPTIONS: Final = (
+    *_OPTIONS,
+    # What another client of this process found closed is tried all the same, and again soon: a plane
+    # that was restarted is spoken to within a second, not after minutes of backing off.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 250),
+)
+
+log = get_logger("pyservice.rpc")
+
+
+class Unreachable(Exception):
+    """Nobody answers at the socket, or not in time."""
+
+
+def _method(name: str) -> MethodDescriptor:
+    """By full name, `hosting.internal.v1.Admin.CreateToken`, of an imported module, or KeyError."""
+    service, _, rpc_name = name.rpartition(".")
+    found: MethodDescriptor = (
+        descriptor_pool.Default().FindServiceByName(service).methods_by_name[rpc_name]
+    )
+    return found
+
+
+def unix_address(path: Path) -> str:
+    """A socket as grpc names it. Raises OSError when its path is too long to be one."""
+    text = str(path)
+    if len(os.fsencode(text)) > _MAX_PATH_BYTES:
+        raise OSError(f"{text}: longer than the {_MAX_PATH_BYTES} bytes of a unix socket's path")
+    return f"unix:{text}"
+
+
+class InternalServer:
+    """Serves handlers, by the full names of their methods, on a unix socket of mode 0600."""
+
+    def __init__(self, handlers: Mapping[str, Handler], path: Path) -> None:
+        self._path = path
+        self._server = grpc.aio.server(options=_OPTIONS)
+        add_internal(self._server, handlers)
+
+    async def start(self) -> None:
+        """Listen and serve. A socket that an earlier run left is replaced. Raises OSError."""
+        address = unix_address(self._path)
+        try:
+            listen(self._server, address)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {self._path}: {error}") from error
+        await self._server.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Let calls finish for so long, then cut them off, and remove the socket."""
+        await self._server.stop(grace_s)
+        self._path.unlink(missing_ok=True)
+
+
+def listen(server: grpc.aio.Server, address: str) -> int:
+    """Listen; a unix socket is its owner's alone. The port. Raises RuntimeError."""
+    mask = os.umask(0o177)
+    try:
+        return server.add_insecure_port(address)
+    finally:
+        os.umask(mask)
+
+
+def add_internal(server: grpc.aio.Server, handlers: Mapping[str, Handler]) -> None:
+    """Serve handlers by the full names of their methods."""
+    services: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
+    for name, handler in handlers.items():
+        service, _, rpc_name = name.rpartition(".")
+        services.setdefault(service, {})[rpc_name] = _serve(_method(name), handler)
+    for service, methods in services.items():
+        generic = grpc.method_handlers_generic_handler(service, methods)
+        server.add_generic_rpc_handlers((generic,))
+
+
+def _serve(method: MethodDescriptor, handler: Handler) -> grpc.RpcMethodHandler[Any, Any]:
+    parse = message_factory.GetMessageClass(method.input_type).FromString
+
+    async def serve(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        ray_id = request_headers.new_ray_id()
+        try:
+            return (await handler(parse(data))).SerializeToString()
+        except ServiceError as error:
+            failure = error
+        except DecodeError:
+            failure = ServiceError("BODY_INVALID", "The message is not one of this method.")
+        except Exception:
+            log.exception("internal call failed", method=method.full_name, ray_id=ray_id)
+            failure = ServiceError("INTERNAL")
+        await context.abort(status_code(failure), failure.detail, trailers(failure, ray_id))
+        raise AssertionError("abort raises")
+
+    return grpc.unary_unary_rpc_method_handler(serve)
+
+
+class InternalClient:
+    """Calls what an `InternalServer` serves. An async context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._channel = grpc.aio.insecure_channel(unix_address(path), options=_CLIENT_OPTIONS)
+
+    async def call(self, name: str, request: Message, timeout_s: float = 10.0) -> Any:
+        """Call a method by full name. Raises the other side's ServiceError, or Unreachable."""
+        method = _method(name)
+        call = self._channel.unary_unary(
+            f"/{method.containing_service.full_name}/{method.name}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=message_factory.GetMessageClass(method.output_type).FromString,
+        )
+        try:
+            return await call(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as failure:
+            error = read_error(failure)
+            if error is not None:
+                raise error from None
+            raise Unreachable(f"{self._path}: {failure.details()}") from failure
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,241 @@
+"""Messages of gRPC calls while they come: grpcio holds what arrived of each, however many there are.
+
+Owns who may take his time: messages that take longer than a moment have so many places, and an end. Who must give way
+when these are taken is decided by who he is, how many of his address come, and how long he took. Large messages that
+are whole count against a budget until their call is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from pyservice.auth.bearer_token import bearer_token
+from pyservice.errors import ServiceError
+from pyservice.observability.metrics import DoorMetrics
+from pyservice.rpc.error_status import status_code, trailers
+from pyservice.transport import TransportSettings, request_headers
+from pyservice.transport.server_budgets import SMALL_BYTES, BodyBudget
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Handler = Any
+"""A `grpc.RpcMethodHandler`, of any messages."""
+ClientOf = Callable[[Context], bytes]
+"""The packed address of who calls."""
+
+_MOMENT_S: Final = 0.5
+"""What arrives within it is bounded by the network."""
+_GRACE_S: Final = 2.0
+"""An honest client with a slow line has sent what it has to say; nobody gives way before, unless there are
+`_AT_MOST` times as many as places."""
+_AT_MOST: Final = 2
+_LOOK_S: Final = 0.1
+_PLACES_OF_LIMIT: Final = 4
+"""Places are so many times the largest messages that the limit holds: most messages are small, but a
+place may be used for the largest one."""
+_PLACES_MIN: Final = 16
+
+# Who gives way first.
+_IDLE: Final = 0
+"""A stream that waits for another message: opening it again costs its client nothing."""
+_STRANGER: Final = 1
+"""Who shows no token in form."""
+_OTHER: Final = 2
+
+
+@dataclass(slots=True)
+class _Coming:
+    """A message that is waited for."""
+
+    since_s: float
+    context: Context
+    is_first: bool
+
+
+class SlowMessageLimits:
+    """Of one server. Make it on its loop; `close` it when the server has stopped."""
+
+    def __init__(
+        self, door: TransportSettings, largest_bytes: int, metrics: DoorMetrics, client_of: ClientOf
+    ) -> None:
+        """`largest_bytes` is the largest message that grpcio takes."""
+        limit_bytes = door.bodies_limit_bytes
+        self._places = max(_PLACES_OF_LIMIT * limit_bytes // largest_bytes, _PLACES_MIN)
+        self._budget = BodyBudget(limit_bytes, largest_bytes, metrics)
+        self._timeout_s = door.receive_timeout_ms / 1000
+        self._client_of = client_of
+        self._loop = asyncio.get_running_loop()
+        self._coming: dict[asyncio.Task[Any], _Coming] = {}
+        """In the order of beginning."""
+        self._refused: dict[asyncio.Task[Any], ServiceError] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        """Nothing is read any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def first(
+        self, handler: Handler, *, is_told: bool = False, needs_token: bool = False
+    ) -> Handler:
+        """The handler of one message, which is read here and not by grpcio. `is_told`: what prevents
+        the reading is given to the handler in the message's place, as the ServiceError that it is.
+        `needs_token`: of who shows none in form nothing is read.
+        """
+        is_stream = handler.response_streaming
+        serve: Any = handler.unary_stream if is_stream else handler.unary_unary
+        parse = handler.request_deserializer
+
+        async def serve_one(message: bytes | ServiceError, context: Context) -> Any:
+            given = _parsed(parse, message)
+            if not is_told and isinstance(given, ServiceError):
+                ray_id = request_headers.new_ray_id()
+                await context.abort(status_code(given), given.detail, trailers(given, ray_id))
+            return await serve(given, context)
+
+        async def read_first(_: Any, context: Context) -> Any:
+            message = await self._first(context, needs_token=needs_token)
+            if isinstance(message, bytes) and len(message) > SMALL_BYTES:
+                if not is_stream:
+                    return await self._serve_large(serve_one, message, context)
+                # What it was asked for is kept as long as a stream lasts.
+                detail = f"Send at most {SMALL_BYTES} bytes, not {len(message)}."
+                message = ServiceError("BODY_TOO_LARGE", detail)
+            return await serve_one(message, context)
+
+        make = (
+            grpc.stream_stream_rpc_method_handler
+            if is_stream
+            else grpc.stream_unary_rpc_method_handler
+        )
+        return make(read_first, None, handler.response_serializer)
+
+    async def messages(self, context: Context) -> AsyncIterator[Any]:
+        """All messages of a call, until it ends or is too slow. Where places are taken, it is the first
+        that ends while it waits for another one."""
+        is_first = True
+        while True:
+            message = await self._message(context, is_first=is_first)
+            if message is grpc.aio.EOF or isinstance(message, ServiceError):
+                return
+            is_first = False
+            yield message
+
+    async def _serve_large(self, serve: Any, message: bytes, context: Context) -> Any:
+        loan = self._budget.reserve(self._client_of(context))
+        given: bytes | ServiceError = message
+        try:
+            loan.grow_to(len(message))
+        except ServiceError as error:
+            given = error
+        del message
+        try:
+            return await serve(given, context)
+        finally:
+            loan.give_back()
+
+    async def _first(self, context: Context, *, needs_token: bool) -> bytes | ServiceError:
+        """The message of a call that has one."""
+        if needs_token:
+            try:
+                bearer_token(_authorization(context))
+            except ServiceError as error:
+                return error
+        message = await self._message(context)
+        if message is grpc.aio.EOF:
+            return ServiceError("BODY_INVALID", "Send one message.")
+        found: bytes | ServiceError = message
+        return found
+
+    async def _message(self, context: Context, *, is_first: bool = True) -> Any:
+        """The next message, `grpc.aio.EOF`, or a ServiceError."""
+        task = asyncio.current_task(self._loop)
+        assert task is not None, "grpcio runs every handler in a task"
+        self._coming[task] = _Coming(self._loop.time(), context, is_first)
+        if self._timer is None:
+            self._timer = self._loop.call_later(_LOOK_S, self._look)
+        try:
+            return await context.read()
+        except asyncio.CancelledError:
+            refusal = self._refused.pop(task, None)
+            if refusal is None:
+                raise
+            task.uncancel()
+            return refusal
+        finally:
+            del self._coming[task]
+
+    def _look(self) -> None:
+        """Refuses who is too slow, and those who have to give way."""
+        self._timer = None
+        now_s = self._loop.time()
+        slow: list[tuple[asyncio.Task[Any], _Coming]] = []
+        for task, coming in self._coming.items():
+            if now_s - coming.since_s < _MOMENT_S:
+                break
+            if task not in self._refused:
+                slow.append((task, coming))
+        while slow and now_s - slow[0][1].since_s >= self._timeout_s:
+            self._refuse(slow.pop(0)[0], ServiceError("REQUEST_TIMEOUT"))
+        too_many = len(slow) - _AT_MOST * self._places
+        for number, (task, coming) in enumerate(self._giving_way(slow)):
+            is_graced = coming.is_first and now_s - coming.since_s < _GRACE_S
+            if not is_graced or number < too_many:
+                self._refuse(task, ServiceError("OVERLOADED"))
+        if self._coming:
+            self._timer = self._loop.call_later(_LOOK_S, self._look)
+
+    def _giving_way(
+        self, slow: list[tuple[asyncio.Task[Any], _Coming]]
+    ) -> list[tuple[asyncio.Task[Any], _Coming]]:
+        """Those that are more than there are places: idle streams, then strangers, then the others; among
+        these one of the address that has most, which is its longest, and again. `slow` begins with the longest.
+        """
+        over = len(slow) - self._places
+        if over <= 0:
+            return []
+        later: dict[tuple[int, bytes], int] = {}
+        ranks: list[tuple[int, int]] = []
+        for _, coming in reversed(slow):
+            who = _who(coming), self._client_of(coming.context)
+            later[who] = later.get(who, 0) + 1
+            # Its turn comes when its address has so many left.
+            ranks.append((who[0], -later[who]))
+        ranks.reverse()
+        order = sorted(range(len(slow)), key=ranks.__getitem__)
+        return [slow[number] for number in order[:over]]
+
+    def _refuse(self, task: asyncio.Task[Any], error: ServiceError) -> None:
+        self._refused[task] = error
+        task.cancel()
+
+
+def _parsed(parse: Any, message: bytes | ServiceError) -> Any:
+    """What a handler takes. A message that is none is a ServiceError."""
+    if parse is None or isinstance(message, ServiceError):
+        return message
+    try:
+        return parse(message)
+    except DecodeError:
+        return ServiceError("BODY_INVALID", "The message is not one of this method.")
+
+
+def _who(coming: _Coming) -> int:
+    if not coming.is_first:
+        return _IDLE
+    try:
+        bearer_token(_authorization(coming.context))
+    except ServiceError:
+        return _STRANGER
+    return _OTHER
+
+
+def _authorization(context: Context) -> str | None:
+    """As `server` reads it: one that came twice is no token."""
+    found = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
+    return ", ".join(map(str, found)) or None

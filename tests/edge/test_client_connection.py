@@ -1,0 +1,216 @@
+"""Who is at the other end of a connection, and what happens when he takes his time."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+
+import pytest
+
+from pyservice.transport import TransportSettings
+from tests.edge.connections import anyio_backend as anyio_backend
+from tests.edge.connections import connect as connect
+from tests.edge.connections import service as service
+from tests.support.sample_service import (
+    GOOD,
+    LOBBY_ID,
+    Connect,
+    SmallService,
+    code_of,
+    is_closed,
+)
+from tests.support.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.anyio
+
+CONNECTED_PATH = "/matchmaker/players/connected"
+STATE_PATH = f"/matchmaker/lobbies/{LOBBY_ID}/state"
+BODY = b'{"player_token":"some token"}'
+HASTY = TransportSettings(receive_timeout_ms=200, keep_alive_timeout_ms=200)
+FAIR = TransportSettings(receive_timeout_ms=1_000, keep_alive_timeout_ms=1_000)
+"""A machine that is busy may keep a client for a part of it, who reads and writes as well as he can."""
+
+
+# ClientAddresses that take their time
+
+
+async def test_a_head_that_does_not_end_in_time_is_given_up(connect: Connect) -> None:
+    connection = await connect(FAIR)
+    connection.writer.write(b"GET / HTTP/1.1\r\nx: ")
+    response = await asyncio.wait_for(connection.read(), PATIENCE_S)
+    assert (response.status, code_of(response)) == (408, "REQUEST_TIMEOUT")
+    assert await is_closed(connection)
+
+
+async def test_a_body_that_does_not_come_in_time_is_given_up(
+    connect: Connect, service: SmallService
+) -> None:
+    connection = await connect(FAIR)
+    connection.say("POST", CONNECTED_PATH, None, {**GOOD, "content-length": "30"})
+    response = await asyncio.wait_for(connection.read(), PATIENCE_S)
+    assert code_of(response) == "REQUEST_TIMEOUT"
+    assert service.calls == []
+
+
+async def test_a_slow_second_request_is_given_up_behind_the_first(
+    connect: Connect, service: SmallService
+) -> None:
+    connection = await connect(FAIR)
+    assert (await connection.ask("POST", CONNECTED_PATH, BODY, GOOD)).status == 200
+    connection.writer.write(b"GET / HT")
+    assert code_of(await asyncio.wait_for(connection.read(), PATIENCE_S)) == "REQUEST_TIMEOUT"
+
+
+async def test_a_connection_without_a_request_is_closed(connect: Connect) -> None:
+    silent = await connect(HASTY)
+    idle = await connect(FAIR)
+    assert (await idle.ask("POST", CONNECTED_PATH, BODY, GOOD)).status == 200
+    assert await is_closed(silent)
+    assert await is_closed(idle)
+
+
+async def test_without_keep_alive_every_answer_ends_its_connection(connect: Connect) -> None:
+    connection = await connect(TransportSettings(keep_alive_timeout_ms=0))
+    connection.say("POST", CONNECTED_PATH, BODY, GOOD)
+    connection.say("POST", CONNECTED_PATH, BODY, GOOD)
+    response = await connection.read()
+    assert (response.status, response.headers.get("connection")) == (200, "close")
+    assert await is_closed(connection)
+
+
+async def test_without_keep_alive_there_is_time_for_the_first_request(connect: Connect) -> None:
+    connection = await connect(TransportSettings(keep_alive_timeout_ms=0))
+    connection.writer.write(f"POST {CONNECTED_PATH} HTTP/1.1\r\n".encode())
+    await connection.writer.drain()
+    await asyncio.sleep(0)
+    fields = f"host:\r\nauthorization: Bearer pub_good\r\ncontent-length: {len(BODY)}\r\n\r\n"
+    connection.writer.write(fields.encode() + BODY)
+    assert (await connection.read()).status == 200
+
+
+async def test_a_request_that_waits_is_not_a_slow_client(
+    connect: Connect, service: SmallService
+) -> None:
+    connection = await connect(FAIR)
+    join = b'{"lobby_id":"00000000-0000-4000-8000-000000000001"}'
+    connection.say("POST", "/matchmaker/lobbies/join", join, GOOD)
+    await service.waiting.wait()
+    other = await connect(FAIR)
+    assert await is_closed(other)  # so the time of a slow client has passed
+    service.may_join.set()
+    assert (await connection.read()).status == 200
+
+
+async def test_a_client_that_does_not_read_is_cut_off(connect: Connect) -> None:
+    connection = await connect(HASTY)
+    connection.reader._transport.pause_reading()  # type: ignore[attr-defined]  # a client that never reads
+    request = b"GET /nowhere HTTP/1.1\r\nhost: x\r\n\r\n" * 1000
+
+    async def flood() -> None:
+        while True:
+            connection.writer.write(request)
+            await connection.writer.drain()
+
+    with pytest.raises(ConnectionError):
+        await asyncio.wait_for(flood(), PATIENCE_S)
+
+
+@pytest.mark.parametrize("is_last", [False, True], ids=["kept alive", "last answer"])
+async def test_a_client_on_a_slow_line_gets_all_of_a_long_answer(
+    connect: Connect, service: SmallService, is_last: bool
+) -> None:
+    """It takes several times as long as a client may do nothing."""
+    service.state = b'"%b"' % (b"x" * 1_500_000)
+    address = (await connect(FAIR)).writer.get_extra_info("peername")
+    last = "connection: close\r\n" if is_last else ""
+    head = f"GET {STATE_PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer pub_good\r\n{last}\r\n"
+    loop = asyncio.get_running_loop()
+    with socket.socket() as line:
+        # As behind Ethernet, little of it waits in the kernel's buffers: the door has the rest.
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+        line.setblocking(False)
+        await loop.sock_connect(line, address[:2])
+        await loop.sock_sendall(line, head.encode())
+        received, began = b"", loop.time()
+        while not received.endswith(b'x"'):
+            await asyncio.sleep(0.02)  # the line
+            piece = await loop.sock_recv(line, 8192)
+            assert piece, f"cut off after {len(received)} bytes"
+            received += piece
+        assert received.partition(b"\r\n\r\n")[2] == service.state
+        assert loop.time() - began > 3 * FAIR.receive_timeout_ms / 1000
+
+
+# PROXY protocol v2
+
+BEHIND_PROXY = TransportSettings(trusted_proxies=("127.0.0.1", "10.0.0.0/8"), proxy_protocol=True)
+SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
+
+
+def proxy_header(source: bytes, command: int = 0x21) -> bytes:
+    family = 0x11 if len(source) == 4 else 0x21
+    addresses = source + bytes(len(source)) + struct.pack("!HH", 40000, 80)
+    extension = b"\x04\x00\x02ok"
+    length = len(addresses) + len(extension)
+    return SIGNATURE + struct.pack("!BBH", command, family, length) + addresses + extension
+
+
+@pytest.mark.parametrize(
+    ("header", "address"),
+    [
+        (proxy_header(bytes([203, 0, 113, 9])), bytes([203, 0, 113, 9])),
+        (
+            proxy_header(bytes.fromhex("20010db8000100020003000400050006")),
+            bytes.fromhex("20010db800010002"),
+        ),
+        (proxy_header(bytes([203, 0, 113, 9]), 0x20), bytes([127, 0, 0, 1])),
+        (proxy_header(bytes([10, 0, 0, 1])), bytes([198, 51, 100, 7])),
+    ],
+    ids=["ipv4", "ipv6", "local", "another proxy behind it"],
+)
+async def test_a_proxy_tells_the_client_in_front_of_the_connection(
+    connect: Connect, service: SmallService, header: bytes, address: bytes
+) -> None:
+    connection = await connect(BEHIND_PROXY)
+    # Only somebody trusted is believed what he forwards.
+    fields = dict(GOOD)
+    if address == bytes([198, 51, 100, 7]):
+        fields["x-forwarded-for"] = "198.51.100.7"
+    connection.writer.write(header[:20])
+    await connection.writer.drain()
+    connection.writer.write(header[20:])
+    for _ in range(2):
+        assert (await connection.ask("POST", CONNECTED_PATH, BODY, fields)).status == 200
+    assert [call.address for call in service.calls] == [address] * 2
+
+
+async def test_a_client_behind_a_proxy_is_not_believed_its_own_headers(
+    connect: Connect, service: SmallService
+) -> None:
+    connection = await connect(BEHIND_PROXY)
+    connection.writer.write(proxy_header(bytes([203, 0, 113, 9])))
+    claims = {**GOOD, "x-forwarded-for": "1.1.1.1", "x-coords": "1,1"}
+    assert (await connection.ask("POST", CONNECTED_PATH, BODY, claims)).status == 200
+    assert service.calls[0].address == bytes([203, 0, 113, 9])
+    assert service.calls[0].coords is None
+
+
+async def test_a_trusted_proxy_that_does_not_introduce_its_client_is_cut_off(
+    connect: Connect, service: SmallService
+) -> None:
+    connection = await connect(BEHIND_PROXY)
+    connection.say("POST", CONNECTED_PATH, BODY, GOOD)
+    assert await is_closed(connection)
+    assert service.calls == []
+
+
+async def test_nobody_else_may_say_who_he_is(connect: Connect, service: SmallService) -> None:
+    connection = await connect(
+        TransportSettings(trusted_proxies=("10.0.0.0/8",), proxy_protocol=True)
+    )
+    connection.writer.write(proxy_header(bytes([203, 0, 113, 9])))
+    connection.say("POST", CONNECTED_PATH, BODY, GOOD)
+    assert code_of(await connection.read()) == "HEADER_INVALID"
+    assert service.calls == []

@@ -1,0 +1,395 @@
+"""Operations that the control plane answers, through the public HTTP door, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pyservice.edge.edge_app import create_app
+from pyservice.edge.forwarding import HttpForwarder
+from pyservice.observability.metrics import RequestMetrics
+from pyservice.transport import TransportSettings
+from pyservice.transport.rate_limits import Limits, Rate
+from pyservice.watch import LongPolls
+from tests.edge.connections import anyio_backend as anyio_backend
+from tests.support.forwarding_pair import (
+    BILLING,
+    CLOUD,
+    GROUP,
+    VALIDATE,
+    Doors,
+    open_doors,
+    until,
+)
+from tests.support.sample_service import (
+    CONNECTED,
+    GOOD,
+    HttpConnection,
+    Response,
+    SmallService,
+    code_of,
+    open_asgi,
+)
+from tests.support.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.anyio
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+NAME = b'{"display_name":"a"}'
+
+
+@pytest.fixture
+async def doors(tmp_path: Path) -> AsyncIterator[Doors]:
+    async with open_doors(tmp_path) as opened:
+        yield opened
+
+
+async def ask(
+    doors: Doors,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    headers: dict[str, str] | None = None,
+) -> Response:
+    """One request on a connection of its own."""
+    connection = await HttpConnection.open(doors.http.address)
+    try:
+        return await connection.ask(method, path, body, CLOUD if headers is None else headers)
+    finally:
+        await connection.close()
+
+
+# What goes through
+
+
+async def test_an_answer_comes_back_as_it_is(doors: Doors) -> None:
+    doors.control.pay(GROUP, "2020-01-01T00:00:00.000Z")
+    response = await ask(doors, "GET", BILLING)
+    assert response.status == 200
+    assert response.headers["content-type"] == "application/json"
+    assert response.json["group"] == {"payment_succeeded_ts": "2020-01-01T00:00:00.000Z"}
+
+
+async def test_an_error_of_the_other_side_is_told_as_our_own(doors: Doors) -> None:
+    response = await ask(doors, "GET", f"/cloud/groups/{GROUP}")
+    assert (response.status, code_of(response)) == (404, "GROUP_NOT_FOUND")
+    response = await ask(doors, "GET", BILLING, headers={})
+    assert (response.status, code_of(response)) == (401, "TOKEN_MISSING")
+    assert response.headers["www-authenticate"] == "Bearer"
+
+
+async def test_rules_query_and_path_are_judged_behind_the_door(doors: Doors) -> None:
+    assert code_of(await ask(doors, "POST", VALIDATE, b"{}")) == "BODY_INVALID"
+    assert code_of(await ask(doors, "GET", BILLING + "?x=1")) == "QUERY_INVALID"
+    assert code_of(await ask(doors, "GET", "/cloud/groups/a%20b/billing")) in (
+        "BODY_INVALID",
+        "ID_INVALID",
+    )
+
+
+async def test_what_is_nowhere_is_refused_by_the_public_door(doors: Doors) -> None:
+    assert code_of(await ask(doors, "GET", "/cloud/nothing")) == "NOT_FOUND"
+    response = await ask(doors, "DELETE", BILLING)
+    assert (code_of(response), response.headers["allow"]) == ("METHOD_NOT_ALLOWED", "GET")
+    assert doors.control.calls == []
+
+
+async def test_the_client_the_trace_and_the_key_go_along(tmp_path: Path) -> None:
+    settings = TransportSettings(trusted_proxies=("127.0.0.0/8",))
+    async with open_doors(tmp_path, settings=settings) as doors:
+        headers = {
+            **CLOUD,
+            "x-forwarded-for": "2001:db8::1:2",
+            "traceparent": f"00-{TRACE}-00f067aa0ba902b7-01",
+            "idempotency-key": "once",
+            "user-agent": "a client",
+        }
+        response = await ask(doors, "POST", VALIDATE, NAME, headers)
+        assert response.headers["x-ray-id"] == TRACE
+        (call,) = doors.control.calls
+        assert (call.ray_id, call.idempotency_key, call.user_agent) == (TRACE, "once", "a client")
+        assert (str(call.client), call.address) == (
+            "2001:db8::1:2",
+            bytes.fromhex("20010db800000000"),
+        )
+
+
+async def test_every_request_has_one_ray_id_on_both_sides(doors: Doors) -> None:
+    response = await ask(doors, "GET", BILLING)
+    assert doors.control.calls[0].ray_id == response.headers["x-ray-id"]
+
+
+async def test_no_client_speaks_for_the_public_door(doors: Doors) -> None:
+    forged = {
+        **CLOUD,
+        "x-hosting-client": "10.9.8.7",
+        "x-hosting-held": "over",
+        "x-hosting-anything": "x",
+        "origin": "https://evil.example",
+        "connection": "keep-alive, user-agent",
+        "user-agent": "for this hop alone",
+        "te": "trailers",
+    }
+    await ask(doors, "GET", BILLING, headers=forged)
+    (call,) = doors.control.calls
+    assert (str(call.client), call.long_poll_expired) == ("127.0.0.1", False)
+    assert (call.origin, call.user_agent) == (None, None)
+
+
+async def test_pages_may_read_what_the_public_door_allows(tmp_path: Path) -> None:
+    settings = TransportSettings(cors_origins=("https://console.example",))
+    async with open_doors(tmp_path, settings=settings) as doors:
+        page = {**CLOUD, "origin": "https://console.example"}
+        response = await ask(doors, "GET", f"/cloud/groups/{GROUP}", headers=page)
+        assert response.headers["access-control-allow-origin"] == "https://console.example"
+        preflight = {"origin": "https://console.example", "access-control-request-method": "GET"}
+        response = await ask(doors, "OPTIONS", BILLING, headers=preflight)
+        assert (response.status, response.headers["access-control-allow-methods"]) == (204, "GET")
+        assert len(doors.control.calls) == 1
+
+
+async def test_a_large_body_goes_through_and_a_too_large_one_does_not(doors: Doors) -> None:
+    name = "x" * 1_000_000
+    body, token = b'{"display_name":"%b"}' % name.encode(), {"authorization": "Bearer cloud_a"}
+    response = await ask(doors, "POST", VALIDATE, body, token)
+    assert response.json["errors"][0]["path"] == ["1000000"]
+    response = await ask(doors, "POST", VALIDATE, b"x" * 1_100_000)
+    assert (response.status, code_of(response)) == (413, "BODY_TOO_LARGE")
+    assert len(doors.control.calls) == 1
+
+
+async def test_pipelined_requests_of_both_planes_are_answered_in_order(doors: Doors) -> None:
+    connection = await HttpConnection.open(doors.http.address)
+    for number in range(20):
+        connection.say("GET", f"/cloud/groups/{GROUP}", None, CLOUD)
+        body = b'{"player_token":"%d"}' % number
+        connection.say("POST", "/matchmaker/players/connected", body, GOOD)
+        connection.say("POST", VALIDATE, b'{"display_name":"%b"}' % (b"x" * number), CLOUD)
+    for number in range(20):
+        assert code_of(await connection.read()) == "GROUP_NOT_FOUND"
+        assert (await connection.read()).body == b"{}"
+        errors = (await connection.read()).json
+        assert errors.get("errors", [{}])[0].get("path", [])[0] in (str(number), "display_name")
+    await connection.close()
+
+
+async def test_requests_are_counted_by_operation_and_code(doors: Doors) -> None:
+    await ask(doors, "GET", BILLING)
+    await ask(doors, "GET", f"/cloud/groups/{GROUP}")
+    meters = doors.metrics.http.meters
+    assert meters["get_billing"].codes == {"OK": 1}
+    assert meters["get_group"].codes == {"OK": 0, "GROUP_NOT_FOUND": 1}
+    assert doors.metrics.http.in_flight == 0
+
+
+async def test_operations_count_per_token_and_come_back_with_the_time_to_wait(
+    tmp_path: Path,
+) -> None:
+    limits = Limits(control=Rate(0.5, 3))
+    async with open_doors(tmp_path, limits=limits) as doors:
+        for _ in range(3):
+            assert (await ask(doors, "GET", BILLING)).status == 200
+        refused = await ask(doors, "GET", f"/cloud/groups/{GROUP}")
+        assert (refused.status, code_of(refused)) == (429, "RATE_LIMITED")
+        assert int(refused.headers["retry-after"]) >= 1
+        other = {"authorization": "Bearer another"}
+        assert (await ask(doors, "GET", BILLING, headers=other)).status == 200
+
+
+async def test_sockets_between_the_planes_are_their_owners_alone(doors: Doors) -> None:
+    for path in (doors.behind.http_path, doors.behind.grpc_path):
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+
+
+async def test_the_same_over_any_other_server(tmp_path: Path) -> None:
+    """ASGI: an answer, a parked request that is answered, and one whose client goes away."""
+    async with open_doors(tmp_path) as doors:
+        waiters = doors.waiters
+        passing = HttpForwarder(doors.behind.http_path, waiters)
+        passed = tuple(doors.control.operations())
+        app = create_app(
+            {}, TransportSettings(), RequestMetrics(), Limits(), passing=passing, passed=passed
+        )
+        async with open_asgi(app) as other:
+            connection = await HttpConnection.open(other.address)
+            index = (await connection.ask("GET", BILLING, None, CLOUD)).json["watch"]["index"]
+            connection.say("GET", f"{BILLING}?watch_index={index}", None, CLOUD)
+            await until(lambda: len(waiters) == 1)
+            doors.control.pay(GROUP, "now")
+            again = await connection.read()
+            assert again.json["group"] == {"payment_succeeded_ts": "now"}
+            index = again.json["watch"]["index"]
+            connection.say("GET", f"{BILLING}?watch_index={index}", None, CLOUD)
+            await until(lambda: len(waiters) == 1)
+            await connection.close()
+            await until(lambda: len(waiters) == 0)
+        await passing.close()
+
+
+# Nobody answers
+
+
+async def test_without_a_control_plane_its_operations_are_unavailable_and_others_go_on(
+    tmp_path: Path,
+) -> None:
+    async with open_doors(tmp_path, is_started=False) as doors:
+        for method, path, body in (("GET", BILLING, None), ("POST", VALIDATE, NAME)):
+            response = await ask(doors, method, path, body)
+            assert (response.status, code_of(response)) == (503, "CONTROL_PLANE_UNAVAILABLE")
+            assert int(response.headers["retry-after"]) >= 1
+        assert (await doors.http.call("PlayerConnected", CONNECTED)).code == "OK"
+        await doors.behind.start(doors.control)
+        assert (await ask(doors, "GET", BILLING)).status == 200
+
+
+async def test_a_control_plane_that_was_started_anew_is_found_by_the_next_request(
+    doors: Doors,
+) -> None:
+    assert (await ask(doors, "GET", BILLING)).status == 200
+    await doors.behind.stop()
+    assert code_of(await ask(doors, "GET", BILLING)) == "CONTROL_PLANE_UNAVAILABLE"
+    await doors.behind.start(doors.control)
+    assert (await ask(doors, "GET", BILLING)).status == 200
+    assert (await ask(doors, "POST", VALIDATE, NAME)).status == 200
+
+
+async def test_a_client_that_goes_away_is_told_to_the_other_side(doors: Doors) -> None:
+    doors.control.is_slow = True
+    connection = await HttpConnection.open(doors.http.address)
+    connection.say("POST", "/cloud/groups", NAME, CLOUD)
+    await doors.control.begun.wait()
+    await connection.close()
+    await asyncio.wait_for(doors.control.left.wait(), PATIENCE_S)
+    await until(lambda: doors.metrics.http.in_flight == 0)
+    assert doors.metrics.http.meters["create_group"].codes["CANCELLED"] == 1
+
+
+async def test_more_than_there_is_room_for_are_sent_away(tmp_path: Path) -> None:
+    settings = TransportSettings(trusted_proxies=("127.0.0.0/8",))
+    async with open_doors(tmp_path, at_once=8, wait_ms=50, settings=settings) as doors:
+        doors.control.is_slow = True
+
+        def bearer(token: str, host: int) -> dict[str, str]:
+            return {
+                "authorization": f"Bearer cloud_{token}",
+                "x-forwarded-for": f"192.0.2.{host}",
+            }
+
+        slow: list[HttpConnection] = []
+        for number, token in enumerate("aabbccdd"):
+            connection = await HttpConnection.open(doors.http.address)
+            slow.append(connection)
+            connection.say("POST", "/cloud/groups", NAME, bearer(token, number))
+            await until(lambda: doors.control.waiting == len(slow))
+            if number == 1:
+                # From wherever it comes, and the others go on.
+                refused = await ask(doors, "GET", BILLING, headers=bearer("a", 9))
+                assert (refused.status, code_of(refused)) == (503, "OVERLOADED")
+                assert int(refused.headers["retry-after"]) >= 1
+                assert (await ask(doors, "GET", BILLING, headers=bearer("b", 9))).status == 200
+        refused = await ask(doors, "GET", BILLING, headers=bearer("e", 9))
+        assert (refused.status, code_of(refused)) == (503, "OVERLOADED")
+        assert "retry-after" in refused.headers
+        # The matchmaker has room of its own.
+        assert (await doors.http.call("PlayerConnected", CONNECTED)).code == "OK"
+        doors.control.go_on.set()
+        assert [(await connection.read()).status for connection in slow] == [200] * 8
+        assert (await ask(doors, "GET", BILLING, headers=bearer("a", 9))).status == 200
+        for connection in slow:
+            await connection.close()
+
+
+async def test_one_address_with_many_tokens_leaves_places_to_others(tmp_path: Path) -> None:
+    settings = TransportSettings(trusted_proxies=("127.0.0.0/8",))
+    async with open_doors(tmp_path, at_once=8, wait_ms=50, settings=settings) as doors:
+        doors.control.is_slow = True
+
+        def bearer(token: int, host: str) -> dict[str, str]:
+            return {"authorization": f"Bearer cloud_{token}", "x-forwarded-for": host}
+
+        slow = [await HttpConnection.open(doors.http.address) for _ in range(4)]
+        for number, connection in enumerate(slow):
+            connection.say("POST", "/cloud/groups", NAME, bearer(number, "192.0.2.1"))
+        await until(lambda: doors.control.waiting == 4)
+        refused = await ask(doors, "GET", BILLING, headers=bearer(9, "192.0.2.1"))
+        assert (refused.status, code_of(refused)) == (503, "OVERLOADED")
+        assert (await ask(doors, "GET", BILLING, headers=bearer(9, "192.0.2.2"))).status == 200
+        doors.control.go_on.set()
+        for connection in slow:
+            assert (await connection.read()).status == 200
+            await connection.close()
+
+
+async def test_a_back_end_that_asks_much_at_once_waits_and_is_answered(tmp_path: Path) -> None:
+    async with open_doors(tmp_path, at_once=8, wait_ms=60_000) as doors:
+        doors.control.is_slow = True
+        connections = [await HttpConnection.open(doors.http.address) for _ in range(6)]
+        for connection in connections[:2]:
+            connection.say("POST", "/cloud/groups", NAME, CLOUD)
+        # These have their places before the others come.
+        await until(lambda: doors.control.waiting == 2)
+        for connection in connections[2:]:
+            connection.say("POST", "/cloud/groups", NAME, CLOUD)
+        *served, gone = connections
+        await until(lambda: doors.metrics.http.in_flight == 6)
+        # Who leaves the line is not asked for.
+        await gone.close()
+        await until(lambda: doors.metrics.http.in_flight == 5)
+        doors.control.go_on.set()
+        assert [(await connection.read()).status for connection in served] == [200] * 5
+        assert len(doors.control.calls) == 5
+        for connection in served:
+            await connection.close()
+
+
+async def test_who_gets_no_answer_in_time_is_told_so(tmp_path: Path) -> None:
+    async with open_doors(tmp_path, answer_timeout_ms=1_000) as doors:
+        doors.control.is_slow = True
+        response = await ask(doors, "POST", "/cloud/groups", NAME)
+        assert (response.status, code_of(response)) == (504, "DEADLINE_EXCEEDED")
+        await asyncio.wait_for(doors.control.left.wait(), PATIENCE_S)
+
+
+async def test_requests_under_way_when_the_door_stops_are_answered(doors: Doors) -> None:
+    doors.control.is_slow = True
+    connection = await HttpConnection.open(doors.http.address)
+    connection.say("POST", "/cloud/groups", NAME, CLOUD)
+    await doors.control.begun.wait()
+    stopping = asyncio.create_task(doors.server.stop(5.0))
+    await asyncio.sleep(0)
+    doors.control.go_on.set()
+    response = await connection.read()
+    assert (response.status, response.headers["connection"]) == (200, "close")
+    await stopping
+    await connection.close()
+
+
+# What a door is made of
+
+
+def test_a_door_without_a_way_passes_nothing_on() -> None:
+    with pytest.raises(ValueError, match="no way"):
+        create_app(
+            {},
+            TransportSettings(),
+            RequestMetrics(),
+            Limits(),
+            passed=("hosting.v1.Games.GetGames",),
+        )
+
+
+async def test_an_operation_has_one_plane() -> None:
+    with pytest.raises(ValueError, match="taken"):
+        create_app(
+            SmallService().operations(),
+            TransportSettings(),
+            RequestMetrics(),
+            Limits(),
+            passing=HttpForwarder(Path("nowhere"), LongPolls()),
+            passed=("hosting.v1.Matchmaker.PlayerConnected",),
+        )

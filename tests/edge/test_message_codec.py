@@ -1,0 +1,315 @@
+"""Bodies of requests over HTTP (decisions 1.1, 1.2): what is taken and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from pyservice.edge import message_codec
+from pyservice.errors import ServiceError
+from pyservice.pb.hosting.v1 import matchmaker_pb2
+from pyservice.schema.methods import METHODS
+
+Decode = Callable[..., Any]
+Refusal = Callable[..., ServiceError]
+
+LOBBY = "01a1f816-c6c0-45cf-aea6-491dc6e0571b"
+ATTACH_PATH = {"game_id": "arena", "namespace_id": "prod"}
+
+
+def paths(error: ServiceError) -> set[tuple[str, ...]]:
+    return {problem.path for problem in error.errors}
+
+
+# Bodies
+
+
+def test_a_player_token_is_read(decode: Decode) -> None:
+    assert decode("connected", b'{"player_token":"player_x"}').player_token == "player_x"
+
+
+def test_the_body_of_a_find_is_read_whole(decode: Decode) -> None:
+    body = {
+        "game_modes": ["duel", "Team_2"],
+        "regions": ["local", "eu-1"],
+        "tags": {"map": "ice", "é": ""},
+        "max_players": 8,
+        "prevent_auto_create_lobby": False,
+        "captcha": {"captcha_a": {"client_response": "yes"}},
+        "verification_data": {"user": [1, {"a": None}]},
+        "party_size": 64,
+        "client_address": "2001:db8::1",
+    }
+    text = orjson.dumps(body)
+    assert decode("find", text) == matchmaker_pb2.FindLobbyRequest(
+        game_modes=["duel", "Team_2"],
+        regions=["local", "eu-1"],
+        tags={"map": "ice", "é": ""},
+        max_players=8,
+        prevent_auto_create_lobby=False,
+        captcha={"captcha_a": {"client_response": "yes"}},
+        verification_data=orjson.dumps(body["verification_data"]),
+        party_size=64,
+        client_address="2001:db8::1",
+    )
+
+
+def test_null_is_as_good_as_left_out_for_what_is_optional(decode: Decode) -> None:
+    text = b'{"game_modes":["a"],"regions":null,"tags":null,"captcha":null,"party_size":null}'
+    assert decode("find", text) == matchmaker_pb2.FindLobbyRequest(game_modes=["a"])
+
+
+def test_null_does_not_stand_for_what_is_required(refusal: Refusal) -> None:
+    assert paths(refusal("connected", b'{"player_token":null}')) == {("player_token", "required")}
+
+
+def test_an_empty_body_is_an_empty_object(decode: Decode, refusal: Refusal) -> None:
+    assert decode("ready") == matchmaker_pb2.LobbyReadyRequest()
+    assert paths(refusal("connected")) == {("player_token", "required")}
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        (b"{", ("not-json",)),
+        (b"{}{}", ("not-json",)),
+        (b'{"player_token":NaN}', ("not-json",)),
+        (b'{"player_token":"\xff"}', ("not-json",)),
+        (b"[" * 65 + b"]" * 65, ("too-deep",)),
+        (b'{"x":' + b"[" * 64 + b"]" * 64 + b"}", ("too-deep",)),
+        (b"[]", ("wrong-type",)),
+        (b"null", ("wrong-type",)),
+        (b'"player_token"', ("wrong-type",)),
+    ],
+)
+def test_a_body_that_is_no_object_is_told_so_and_nothing_else(
+    refusal: Refusal, body: bytes, path: tuple[str, ...]
+) -> None:
+    error = refusal("connected", body)
+    assert error.code == "BODY_INVALID"
+    assert paths(error) == {path}
+
+
+def test_every_problem_of_a_body_is_told_at_once(refusal: Refusal) -> None:
+    error = refusal(
+        "find",
+        orjson.dumps(
+            {
+                "game_modes": ["a b", 1, "ok", "ok"],
+                "regions": ["EU"],
+                "tags": {"": "x", "n" * 129: "y", "big": "z" * 513, "odd": 1},
+                "max_players": 0,
+                "prevent_auto_create_lobby": "no",
+                "captcha": {"captcha_a": {}, "captcha_b": {"client_response": 1}},
+                "verification_data": [1],
+                "party_size": 65,
+                "client_address": "localhost",
+            }
+        ),
+    )
+    assert error.code == "BODY_INVALID"
+    assert paths(error) == {
+        ("game_modes", "0", "invalid"),
+        ("game_modes", "1", "wrong-type"),
+        ("regions", "0", "invalid"),
+        ("tags", "", "too-short"),
+        ("tags", "n" * 129, "too-long"),
+        ("tags", "big", "too-long"),
+        ("tags", "odd", "wrong-type"),
+        ("max_players", "too-low"),
+        ("prevent_auto_create_lobby", "wrong-type"),
+        ("captcha", "captcha_b", "not-allowed"),
+        ("captcha", "captcha_b", "client_response", "wrong-type"),
+        ("verification_data", "wrong-type"),
+        ("party_size", "too-high"),
+        ("client_address", "invalid"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"game_modes": []}, ("game_modes", "required")),
+        ({"game_modes": ["x", "x"]}, ("game_modes", "not-unique")),
+        ({"game_modes": [str(n) for n in range(33)]}, ("game_modes", "too-many")),
+        ({"game_modes": ["x" * 65]}, ("game_modes", "0", "too-long")),
+        ({"game_modes": ["x\n"]}, ("game_modes", "0", "invalid")),
+        ({"game_modes": ["x"], "regions": ["a--b"]}, ("regions", "0", "invalid")),
+        ({"game_modes": ["x"], "regions": ["a" * 33]}, ("regions", "0", "too-long")),
+        ({"game_modes": ["x"], "tags": {str(n): "" for n in range(9)}}, ("tags", "too-many")),
+        ({"game_modes": ["x"], "tags": {"k": "é" * 257}}, ("tags", "k", "too-long")),
+        ({"game_modes": ["x"], "party_size": 0}, ("party_size", "too-low")),
+        ({"game_modes": ["x"], "party_size": -1}, ("party_size", "too-low")),
+        ({"game_modes": ["x"], "party_size": 2**64}, ("party_size", "too-high")),
+        ({"game_modes": ["x"], "party_size": 1.0}, ("party_size", "wrong-type")),
+        ({"game_modes": ["x"], "party_size": True}, ("party_size", "wrong-type")),
+        ({"game_modes": ["x"], "max_players": 65536}, ("max_players", "too-high")),
+        ({"game_modes": ["x"], "client_address": ""}, ("client_address", "invalid")),
+    ],
+)
+def test_a_find_outside_of_the_limits_is_refused(
+    refusal: Refusal, body: dict[str, Any], path: tuple[str, ...]
+) -> None:
+    # Written by the standard library: orjson has no integers beyond 64 bits.
+    error = refusal("find", json.dumps(body).encode())
+    assert error.code == "BODY_INVALID"
+    assert paths(error) == {path}
+
+
+def test_a_rejoin_is_for_one_player(decode: Decode, refusal: Refusal) -> None:
+    body = {"lobby_id": LOBBY, "rejoin_token": "player_x", "party_size": 2}
+    assert paths(refusal("join", orjson.dumps(body))) == {("party_size", "not-allowed")}
+    assert decode("join", orjson.dumps(body | {"party_size": 1})).rejoin_token == "player_x"
+
+
+def test_a_lobby_id_in_a_body_is_a_lower_case_uuid(refusal: Refusal) -> None:
+    error = refusal("join", orjson.dumps({"lobby_id": LOBBY.upper()}))
+    assert error.code == "BODY_INVALID"
+    assert paths(error) == {("lobby_id", "invalid")}
+
+
+def test_a_hold_is_at_most_ten_minutes(decode: Decode, refusal: Refusal) -> None:
+    assert decode("disconnected", b'{"player_token":"x","hold_ms":600000}').hold_ms == 600_000
+    error = refusal("disconnected", b'{"player_token":"x","hold_ms":600001}')
+    assert paths(error) == {("hold_ms", "too-high")}
+
+
+def test_false_is_not_the_same_as_nothing(decode: Decode, refusal: Refusal) -> None:
+    assert decode("closed", b'{"is_closed":false}').is_closed is False
+    assert paths(refusal("closed", b"{}")) == {("is_closed", "required")}
+
+
+def test_an_empty_list_of_players_is_not_the_same_as_none(decode: Decode) -> None:
+    assert not decode("heartbeat", b"{}").HasField("player_tokens")
+    assert not decode("heartbeat", b'{"player_tokens":null}').HasField("player_tokens")
+    empty = decode("heartbeat", b'{"player_tokens":[]}')
+    assert empty.HasField("player_tokens")
+    assert not empty.player_tokens.tokens
+    assert list(decode("heartbeat", b'{"player_tokens":["a","b"]}').player_tokens.tokens) == [
+        "a",
+        "b",
+    ]
+
+
+def test_a_list_of_players_is_told_by_its_name_and_index(refusal: Refusal) -> None:
+    assert paths(refusal("heartbeat", b'{"player_tokens":["a",1]}')) == {
+        ("player_tokens", "1", "wrong-type")
+    }
+    too_many = orjson.dumps({"player_tokens": [""] * 65_536})
+    assert paths(refusal("heartbeat", too_many)) == {("player_tokens", "too-many")}
+
+
+# Unknown members
+
+
+def test_the_matchmaker_ignores_what_it_does_not_know(decode: Decode) -> None:
+    body = b'{"player_token":"x","lobby_ports":{"a":[1]},"captcha":{}}'
+    assert decode("connected", body) == matchmaker_pb2.PlayerConnectedRequest(player_token="x")
+
+
+def test_the_cloud_refuses_what_it_does_not_know(refusal: Refusal) -> None:
+    body = b'{"game_mode":"a","ports":{"ws":{"address":"h","port":1,"tls":true}},"region_id":"x"}'
+    error = refusal("attach", body, path=ATTACH_PATH)
+    assert error.code == "BODY_INVALID"
+    assert paths(error) == {("region_id", "unknown-field"), ("ports", "ws", "tls", "unknown-field")}
+
+
+def test_what_is_in_the_path_is_not_taken_from_the_body(refusal: Refusal) -> None:
+    body = b'{"game_mode":"a","namespace_id":"staging"}'
+    assert paths(refusal("attach", body, path=ATTACH_PATH)) == {("namespace_id", "unknown-field")}
+
+
+# Raw JSON
+
+
+def test_verification_data_keeps_its_spelling(decode: Decode) -> None:
+    data = b'{ "id" : 123456789012345678901234567890, "f": 1.50, "s": "\\u00e9" }'
+    body = b'{"game_modes": ["a"], "verification_data" :' + data + b" }"
+    assert decode("find", body).verification_data == data
+
+
+@pytest.mark.parametrize("data", [b"[]", b'"x"', b"1", b"true"])
+def test_verification_data_is_an_object(refusal: Refusal, data: bytes) -> None:
+    body = b'{"game_modes":["a"],"verification_data":' + data + b"}"
+    assert paths(refusal("find", body)) == {("verification_data", "wrong-type")}
+
+
+def test_verification_data_null_is_none(decode: Decode) -> None:
+    body = b'{"game_modes":["a"],"verification_data":null}'
+    assert not decode("find", body).HasField("verification_data")
+
+
+def test_raw_json_below_the_top_keeps_its_spelling_whatever_stands_around_it(
+    decode: Decode,
+) -> None:
+    data = b'{ "id" : 123456789012345678901234567890,"s":"}\\u00e9" , "id": {} }'
+    body = (
+        b' {"config" : {"kv":0},\n"display_name":"kv", "config": { "cdn": {},"engine":\t'
+        b'{"unity": {"x":1}, "unreal":{"game_module":"kv"} ,"unity" : ' + data + b" } ,"
+        b'"kv":' + data + b',"scripts":{"kv":"{}"}} }'
+    )
+    config = decode("create_version", body, path={"game_id": "arena"}).config
+    assert config.kv == data
+    assert config.engine.unity == data
+    assert not config.engine.HasField("godot")
+    assert config.scripts.entries["kv"] == "{}"
+
+
+@pytest.mark.parametrize(
+    ("config", "path"),
+    [
+        (b'{"kv":[{}]}', ("config", "kv", "wrong-type")),
+        (b'{"kv":"{}"}', ("config", "kv", "wrong-type")),
+        (b'{"engine":{"godot":1,"html5":null}}', ("config", "engine", "godot", "wrong-type")),
+        (b'{"engine":[{"godot":1}]}', ("config", "engine", "wrong-type")),
+        (b'[{"kv":1}]', ("config", "wrong-type")),
+        (b'{"kv":' + b"[" * 63 + b"]" * 63 + b"}", ("too-deep",)),
+    ],
+)
+def test_what_is_no_object_below_the_top_is_told_where_it_is(
+    refusal: Refusal, config: bytes, path: tuple[str, ...]
+) -> None:
+    body = b'{"display_name":"1","config":' + config + b"}"
+    assert paths(refusal("create_version", body, path={"game_id": "arena"})) == {path}
+
+
+def test_an_object_full_of_unknown_names_is_refused_without_a_look_at_its_spelling() -> None:
+    method = METHODS["hosting.v1.Versions.ValidateVersion"]
+    names = b"".join(b',"n%d":1' % number for number in range(300))
+    for count, is_kept in ((len(names), False), (0, True)):
+        body = b'{"display_name":"a","config":{"scripts":{},"kv":{"a": 1.0}%b}}' % names[:count]
+        message, unread = message_codec.decoder(method)(body, b"", {"game_id": "arena"})
+        assert (message.config.kv == b'{"a": 1.0}') is is_kept  # type: ignore[attr-defined]
+        assert bool(unread.in_body) is not is_kept
+
+
+def test_raw_json_in_a_list_is_refused_before_any_request() -> None:
+    listed = METHODS["hosting.v1.Matchmaker.ListLobbies"]
+    answer_as_request = replace(listed, request=listed.response, body_field="*")
+    with pytest.raises(TypeError, match=r"ListLobbiesResponse\.lobbies: raw JSON in a list"):
+        message_codec.decoder(answer_as_request)
+
+
+@pytest.mark.parametrize(
+    "state", [b"", b"null", b' {"a": 1e2} ', b'"x"', b"123456789012345678901234567890", b"[1,\n2]"]
+)
+def test_the_state_of_a_lobby_is_any_json_value_byte_for_byte(decode: Decode, state: bytes) -> None:
+    assert decode("set_state", state).state == state
+
+
+@pytest.mark.parametrize("state", [b" ", b"{", b"nul", b"{}{}", b"\xff"])
+def test_a_state_that_is_no_json_is_refused(refusal: Refusal, state: bytes) -> None:
+    error = refusal("set_state", state)
+    assert error.code == "BODY_INVALID"
+    assert paths(error) == {("state", "not-json")}
+
+
+def test_a_state_over_64_kib_is_too_large(decode: Decode, refusal: Refusal) -> None:
+    assert decode("set_state", b'"' + b"x" * 65_534 + b'"')
+    error = refusal("set_state", b'"' + b"x" * 65_535 + b'"')
+    assert error.code == "BODY_TOO_LARGE"

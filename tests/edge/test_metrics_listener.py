@@ -1,0 +1,74 @@
+"""The metrics listener: alive, ready or why not, and one exposition."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from pyservice.edge.metrics_listener import create_probes
+from pyservice.observability.conditions import Note
+from pyservice.observability.metrics import RequestMetrics
+from tests.support.sample_service import HttpConnection, open_asgi
+
+pytestmark = pytest.mark.anyio
+
+NATIVE = b"# HELP hosting_lobbies Lobbies.\n# TYPE hosting_lobbies gauge\nhosting_lobbies 3\n"
+
+
+@pytest.fixture
+def conditions() -> dict[str, str | None]:
+    return {"journal": None, "loop": None, "durable": Note("9 of 9")}
+
+
+@pytest.fixture
+async def connection(conditions: dict[str, str | None]) -> AsyncIterator[HttpConnection]:
+    probes = create_probes(lambda: conditions, RequestMetrics(), lambda: NATIVE)
+    async with open_asgi(probes) as door:
+        opened = await HttpConnection.open(door.address)
+        yield opened
+        await opened.close()
+
+
+async def test_a_process_that_answers_is_alive(connection: HttpConnection) -> None:
+    response = await connection.ask("GET", "/livez")
+    assert (response.status, response.body) == (200, b"ok\n")
+
+
+async def test_readiness_names_what_is_wrong(
+    connection: HttpConnection, conditions: dict[str, str | None]
+) -> None:
+    response = await connection.ask("GET", "/readyz")
+    assert (response.status, response.body) == (200, b"ready\n")
+    conditions["journal"] = "no room"
+    response = await connection.ask("GET", "/readyz")
+    assert (response.status, response.body) == (503, b"journal: no room\nnot ready\n")
+
+
+async def test_verbose_readiness_names_every_condition(connection: HttpConnection) -> None:
+    response = await connection.ask("GET", "/readyz?verbose")
+    assert response.body == b"journal: ok\nloop: ok\ndurable: 9 of 9\nready\n"
+
+
+async def test_metrics_are_those_of_both_languages(connection: HttpConnection) -> None:
+    response = await connection.ask("GET", "/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert b"hosting_lobbies 3\n" in response.body
+    assert b"hosting_feed_namespaces 0.0\n" in response.body
+    assert b"process_start_time_seconds" in response.body
+
+
+async def test_head_has_the_length_alone(connection: HttpConnection) -> None:
+    response = await connection.ask("HEAD", "/livez")
+    assert (response.status, response.headers["content-length"]) == (200, "3")
+    assert (await connection.ask("GET", "/livez")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/", 404), ("POST", "/livez", 405), ("GET", "/livez/", 404)],
+)
+async def test_there_is_nothing_else(
+    connection: HttpConnection, method: str, path: str, status: int
+) -> None:
+    assert (await connection.ask(method, path)).status == status

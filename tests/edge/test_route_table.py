@@ -1,0 +1,159 @@
+"""Which operation a path and a method lead to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pyservice.edge.route_table import Routes, decoded
+from pyservice.errors import ServiceError
+from pyservice.schema.methods import METHODS
+
+GAME = "01a1f816-c6c0-75cf-aea6-491dc6e0571b"
+
+
+@pytest.fixture(scope="module")
+def routes() -> Routes:
+    return Routes(METHODS.values())
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "slug", "parameters"),
+    [
+        ("POST", "/matchmaker/lobbies/find", "find", {}),
+        ("POST", "/matchmaker/lobbies/join", "join", {}),
+        ("GET", "/matchmaker/lobbies/list", "list", {}),
+        ("GET", "/matchmaker/regions", "regions", {}),
+        ("GET", "/matchmaker/players/statistics", "statistics", {}),
+        ("POST", "/matchmaker/players/connected", "connected", {}),
+        ("POST", "/matchmaker/players/disconnected", "disconnected", {}),
+        ("POST", "/matchmaker/lobbies/ready", "ready", {}),
+        ("PUT", "/matchmaker/lobbies/closed", "closed", {}),
+        ("PUT", "/matchmaker/lobbies/state", "set_state", {}),
+        ("GET", "/matchmaker/lobbies/x/state", "get_state", {"lobby_id": "x"}),
+        ("POST", "/matchmaker/lobbies/heartbeat", "heartbeat", {}),
+        (
+            "POST",
+            f"/cloud/games/{GAME}/namespaces/prod/lobbies/attach",
+            "attach",
+            {"game_id": GAME, "namespace_id": "prod"},
+        ),
+        (
+            "DELETE",
+            "/cloud/games/arena/matchmaker/lobbies/x",
+            "detach",
+            {"game_id": "arena", "lobby_id": "x"},
+        ),
+    ],
+)
+def test_every_operation_is_where_the_decisions_put_it(
+    routes: Routes, verb: str, path: str, slug: str, parameters: dict[str, str]
+) -> None:
+    method, found = routes.match(verb, path)
+    assert method.slug == slug
+    assert found == parameters
+
+
+def test_no_operation_is_left_out(routes: Routes) -> None:
+    for method in METHODS.values():
+        path = method.template.replace("{", "").replace("}", "")
+        found, _ = routes.match(method.http_method, path)
+        assert found is method
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "/",
+        "/matchmaker",
+        "/matchmaker/lobbies/find/",
+        "//matchmaker/lobbies/find",
+        "/Matchmaker/lobbies/find",
+        "/matchmaker/lobbies//state",
+        "/matchmaker/lobbies/a/b/state",
+        "/cloud/games//matchmaker/lobbies/x",
+        "/matchmaker/lobbies/{lobby_id}/status",
+    ],
+)
+def test_another_path_is_not_found(routes: Routes, path: str) -> None:
+    with pytest.raises(ServiceError) as raised:
+        routes.match("GET", path)
+    assert raised.value.code == "NOT_FOUND"
+    assert routes.allowed(path) == ()
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "allow"),
+    [
+        ("GET", "/matchmaker/lobbies/find", "POST"),
+        ("post", "/matchmaker/lobbies/find", "POST"),
+        ("HEAD", "/matchmaker/regions", "GET"),
+        ("DELETE", "/matchmaker/lobbies/x/state", "GET"),
+        ("PROPFIND", "/cloud/games/a/matchmaker/lobbies/x", "DELETE"),
+    ],
+)
+def test_another_method_is_told_the_right_ones(
+    routes: Routes, verb: str, path: str, allow: str
+) -> None:
+    with pytest.raises(ServiceError) as raised:
+        routes.match(verb, path)
+    assert raised.value.code == "METHOD_NOT_ALLOWED"
+    assert raised.value.headers == {"allow": allow}
+    assert routes.allowed(path) == (allow,)
+
+
+@pytest.mark.parametrize(
+    ("sent", "given"),
+    [
+        ("team%2Falice", "team/alice"),
+        ("team%2falice", "team/alice"),
+        ("%2F", "/"),
+        ("team%252Falice", "team%2Falice"),
+        ("%252f%2F%25252F", "%2f/%252F"),
+        ("%c3%a9%2F%C3%A9", "é/é"),
+        ("%61%2F..", "a/.."),
+    ],
+)
+def test_an_encoded_slash_is_a_slash_of_its_parameter(
+    routes: Routes, sent: str, given: str
+) -> None:
+    path = decoded(f"/cloud/games/arena/matchmaker/lobbies/{sent}".encode())
+    method, parameters = routes.match("DELETE", path)
+    assert (method.slug, parameters) == ("detach", {"game_id": "arena", "lobby_id": given})
+    assert routes.allowed(path) == ("DELETE",)
+
+
+@pytest.mark.parametrize("slash", ["%2F", "%2f", "%252F"])
+@pytest.mark.parametrize("path", ["/matchmaker*regions", "/matchmaker/lobbies/a*state"])
+def test_an_encoded_slash_divides_nothing(routes: Routes, path: str, slash: str) -> None:
+    path = decoded(path.replace("*", slash).encode())
+    assert routes.allowed(path) == ()
+    with pytest.raises(ServiceError) as raised:
+        routes.match("GET", path)
+    assert raised.value.code == "NOT_FOUND"
+
+
+@pytest.mark.parametrize("path", [b"/a%ed%b0%afb", b"/a\xed\xb0\xafb", b"/a%udc2fb"])
+def test_what_stands_for_an_encoded_slash_cannot_be_sent(path: bytes) -> None:
+    assert not any("\ud800" <= character <= "\udfff" for character in decoded(path))
+
+
+def test_a_fixed_path_goes_before_a_template_but_does_not_hide_it() -> None:
+    get_state = METHODS["hosting.v1.Matchmaker.GetLobbyState"]
+    fixed_get = replace(get_state, template="/a/fixed/state", path_fields=())
+    by_id = replace(get_state, template="/a/{lobby_id}/state", http_method="GET")
+    put_by_id = replace(get_state, template="/a/{lobby_id}/state", http_method="PUT")
+    routes = Routes([by_id, put_by_id, fixed_get])
+    assert routes.match("GET", "/a/fixed/state") == (fixed_get, {})
+    assert routes.match("GET", "/a/other/state") == (by_id, {"lobby_id": "other"})
+    assert routes.match("PUT", "/a/fixed/state") == (put_by_id, {"lobby_id": "fixed"})
+    assert routes.allowed("/a/fixed/state") == ("GET", "PUT")
+
+
+@pytest.mark.parametrize("name", ["FindLobby", "GetLobbyState"])
+def test_two_operations_on_one_route_are_refused_at_the_start(name: str) -> None:
+    method = METHODS[f"hosting.v1.Matchmaker.{name}"]
+    with pytest.raises(ValueError, match="is taken"):
+        Routes([method, replace(method, name="hosting.v1.Matchmaker.Other")])

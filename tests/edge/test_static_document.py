@@ -1,0 +1,86 @@
+"""The published document at the door: bytes, revalidation, any origin, nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyservice.edge.http_messages import Answer, Request
+from pyservice.edge.static_document import StaticDocument
+from pyservice.errors import ServiceError
+from pyservice.transport.client_address import LOCAL
+
+RAY_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+BODY = b'{"openapi": "3.1.1"}'
+
+
+@pytest.fixture
+def published() -> StaticDocument:
+    return StaticDocument(b"/openapi.json", BODY)
+
+
+def ask(published: StaticDocument, method: bytes = b"GET", **headers: str) -> Answer:
+    fields = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
+    return published.answer(Request(method, published.path, fields, LOCAL), RAY_ID)
+
+
+def headers_of(answer: Answer) -> dict[bytes, bytes]:
+    return dict(answer.header_list())
+
+
+def test_the_document_comes_as_it_is_with_its_tag_for_a_page_of_any_origin(
+    published: StaticDocument,
+) -> None:
+    answer = ask(published, origin="https://anywhere.example")
+    assert (answer.status, answer.body) == (200, BODY)
+    headers = headers_of(answer)
+    assert headers[b"content-type"] == b"application/json"
+    assert headers[b"access-control-allow-origin"] == b"*"
+    assert headers[b"etag"] == published.etag
+    assert headers[b"x-ray-id"] == RAY_ID.encode()
+
+
+@pytest.mark.parametrize("form", ["{}", "W/{}", '"other", {}', "*"])
+def test_who_has_the_document_is_told_so_without_a_body(
+    published: StaticDocument, form: str
+) -> None:
+    answer = ask(published, if_none_match=form.format(published.etag.decode()))
+    assert answer.status == 304
+    headers = headers_of(answer)
+    assert headers[b"etag"] == published.etag
+    assert b"content-length" not in headers
+    text = answer.to_bytes(keep_alive=True, with_body=True)
+    assert text.startswith(b"HTTP/1.1 304 Not Modified\r\n")
+    assert text.endswith(b"\r\n\r\n")
+
+
+def test_who_has_another_document_gets_this_one(published: StaticDocument) -> None:
+    assert ask(published, if_none_match='"another"').status == 200
+
+
+def test_two_documents_have_two_tags() -> None:
+    assert StaticDocument(b"/a", b"1").etag != StaticDocument(b"/a", b"2").etag
+
+
+def test_a_preflight_is_answered_for_any_origin(published: StaticDocument) -> None:
+    answer = ask(published, b"OPTIONS", origin="https://anywhere.example")
+    assert answer.status == 204
+    headers = headers_of(answer)
+    assert headers[b"access-control-allow-origin"] == b"*"
+    assert b"GET" in headers[b"access-control-allow-methods"]
+
+
+def test_nothing_can_be_done_to_the_document_but_reading_it(published: StaticDocument) -> None:
+    with pytest.raises(ServiceError) as refused:
+        ask(published, b"POST")
+    assert refused.value.code == "METHOD_NOT_ALLOWED"
+    assert refused.value.headers["allow"] == "GET, HEAD, OPTIONS"
+
+
+def test_a_request_that_the_server_found_faulty_is_refused_here_too(
+    published: StaticDocument,
+) -> None:
+    request = Request(b"GET", published.path, {}, LOCAL)
+    request.failure = ServiceError("HEADERS_TOO_LARGE")
+    with pytest.raises(ServiceError) as refused:
+        published.answer(request, RAY_ID)
+    assert refused.value.code == "HEADERS_TOO_LARGE"

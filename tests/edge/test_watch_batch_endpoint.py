@@ -1,0 +1,211 @@
+"""Many that wake together: each is answered for itself, and nobody else waits for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from google.protobuf.message import Message
+
+from pyservice.calls import Call, Caller, WaitForChange
+from pyservice.edge import watch_batch_format
+from pyservice.edge.http_messages import Answer
+from pyservice.edge.unix_http_client import Reply
+from pyservice.errors import ServiceError
+from pyservice.pb.hosting.v1 import groups_pb2
+from pyservice.transport.rate_limits import Limits, Rate
+from tests.edge.watches import TRACE, Behind, message, read_index, watch_many
+from tests.support.forwarding_pair import (
+    BILLING,
+    CLOUD,
+    GROUP,
+    Doors,
+    SmallControl,
+    open_doors,
+    until,
+)
+from tests.support.sample_service import CONNECTED, GOOD, HttpConnection, Response, code_of
+from tests.support.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.anyio
+
+MANY = 300
+UNLIMITED = Limits(control=Rate(0, 1))
+
+
+@pytest.fixture
+async def doors(tmp_path: Path) -> AsyncIterator[Doors]:
+    async with open_doors(tmp_path, limits=UNLIMITED) as opened:
+        yield opened
+
+
+class LargeAnswers(SmallControl):
+    """Long answers, each with the token that it is for."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__()
+        self.filling = "x" * size_bytes
+
+    async def get_billing(
+        self, message: groups_pb2.GetGroupBillingRequest, caller: Caller
+    ) -> Message | WaitForChange:
+        answer = await super().get_billing(message, caller)
+        if isinstance(answer, groups_pb2.GetGroupBillingResponse):
+            answer.group.payment_failed_ts = caller.identity.decode() + self.filling
+        return answer
+
+
+class NotingControl(SmallControl):
+    """Notes the messages that it was given."""
+
+    messages: list[Message]
+
+    async def get_billing(
+        self, message: groups_pb2.GetGroupBillingRequest, caller: Caller
+    ) -> Message | WaitForChange:
+        self.messages.append(message)
+        return await super().get_billing(message, caller)
+
+
+class DeafControl(SmallControl):
+    """Never learns who calls."""
+
+    async def authorize(self, call: Call) -> Caller:
+        self.calls.append(call)
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+
+async def test_a_player_who_comes_among_them_is_answered_before_most_of_them(doors: Doors) -> None:
+    watching = await watch_many(doors, await read_index(doors), MANY, tokens=True)
+    player = await HttpConnection.open(doors.http.address)
+    order: list[str] = []
+
+    async def note(name: str, connection: HttpConnection) -> Response:
+        response = await connection.read()
+        order.append(name)
+        return response
+
+    reading = [asyncio.create_task(note("watch", one)) for one in watching]
+    doors.control.pay(GROUP, "now")
+    await until(lambda: len(order) > 0)
+    player.say("POST", "/matchmaker/players/connected", b'{"player_token":"t"}', GOOD)
+    assert (await note("player", player)).status == 200
+    responses = await asyncio.wait_for(asyncio.gather(*reading), PATIENCE_S)
+    assert {response.status for response in responses} == {200}
+    assert order.index("player") < MANY // 2
+    for connection in (*watching, player):
+        await connection.close()
+
+
+@pytest.mark.parametrize(("size_bytes", "is_made_once"), [(1 << 17, True), (1 << 20, False)])
+async def test_long_answers_come_in_several_messages(
+    tmp_path: Path, size_bytes: int, is_made_once: bool
+) -> None:
+    """Those that are too long for what was begun together are made once more."""
+    control = LargeAnswers(size_bytes)
+    async with open_doors(tmp_path, control, limits=UNLIMITED) as doors:
+        watching = await watch_many(doors, await read_index(doors), 100, tokens=True)
+        reads = control.reads
+        control.pay(GROUP, "now")
+        for number, connection in enumerate(watching, 1):
+            response = await asyncio.wait_for(connection.read(), 60)
+            assert response.json["group"]["payment_failed_ts"] == str(number) + control.filling
+            await connection.close()
+        assert (control.reads == reads + 100) == is_made_once
+
+
+async def test_who_cannot_be_answered_is_told_and_the_others_are_answered(doors: Doors) -> None:
+    watching = await watch_many(doors, await read_index(doors), 70, tokens=True)
+    doors.control.revoked |= {"1", "33", "70"}
+    doors.control.pay(GROUP, "now")
+    responses = [await asyncio.wait_for(one.read(), PATIENCE_S) for one in watching]
+    refused = {number for number, one in enumerate(responses, 1) if one.status == 401}
+    assert refused == {1, 33, 70}
+    assert {code_of(responses[number - 1]) for number in refused} == {"TOKEN_REVOKED"}
+    assert {one.status for one in responses} == {200, 401}
+    rays = {one.headers["x-ray-id"] for one in responses}
+    assert len(rays) == 70
+    assert doors.metrics.http.in_flight == 0
+    for connection in watching:
+        await connection.close()
+
+
+async def test_the_public_door_has_no_place_for_them(doors: Doors) -> None:
+    connection = await HttpConnection.open(doors.http.address)
+    response = await connection.ask("POST", watch_batch_format.PATH.decode(), b"[]", CLOUD)
+    assert (response.status, code_of(response)) == (404, "NOT_FOUND")
+    assert (await doors.http.call("PlayerConnected", CONNECTED)).code == "OK"
+    await connection.close()
+
+
+# At the door behind -------------------------------------------------------------------------------
+
+
+def replies_of(answer: Answer) -> list[Reply]:
+    """In the order of the requests, each of which has one."""
+    replies = watch_batch_format.BatchReplyReader()
+    told = replies.feed(answer.body)
+    replies.end()
+    assert [number for number, _ in told] == list(range(len(told)))
+    return [reply for _, reply in told]
+
+
+async def test_each_is_a_call_with_its_own_token_client_and_ray() -> None:
+    behind = Behind()
+    answer = await behind.open(message("1", "2", is_over=True)).finish()
+    assert [reply.status for reply in replies_of(answer)] == [200, 200]
+    calls: list[Call] = behind.control.calls
+    assert [call.authorization for call in calls] == ["Bearer 1", "Bearer 2"]
+    assert {str(call.client) for call in calls} == {"192.0.2.1"}
+    assert {call.ray_id for call in calls} == {TRACE[3:35]}
+    assert all(call.long_poll_expired for call in calls)
+    assert behind.counts() == {"OK": 2}
+    assert behind.metrics.http.in_flight == 0
+
+
+async def test_those_who_ask_for_the_same_are_read_once() -> None:
+    control = NotingControl()
+    control.messages = []
+    behind = Behind(control)
+    await behind.open(message("1", "2", "3")).finish()
+    assert len(control.messages) == 3
+    assert len({id(one) for one in control.messages}) == 1
+
+
+async def test_what_is_nowhere_or_against_the_rules_is_told_each() -> None:
+    behind = Behind()
+    for target, status in (("/cloud/nowhere", 404), (f"{BILLING}?x=1", 400)):
+        answer = await behind.open(message("1", "2", target=target)).finish()
+        assert [reply.status for reply in replies_of(answer)] == [status, status]
+    assert behind.metrics.http.in_flight == 0
+
+
+async def test_when_the_door_in_front_goes_away_all_of_them_are_abandoned() -> None:
+    behind = Behind(DeafControl())
+    exchange = behind.open(message("1", "2", "3"))
+    finishing = asyncio.create_task(exchange.finish())
+    await until(lambda: len(behind.control.calls) == 3)
+    finishing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await finishing
+    exchange.abandon()
+    assert behind.counts() == {"CANCELLED": 3}
+    assert behind.metrics.http.in_flight == 0
+
+
+async def test_what_is_no_message_is_refused_as_a_whole() -> None:
+    behind = Behind()
+    request = message("1")
+    request.body = b"nonsense"
+    answer = behind.edge.open(request)
+    assert isinstance(answer, Answer)
+    assert answer.status == 500
+    request = message("1")
+    request.failure = ServiceError("BODY_TOO_LARGE")
+    answer = behind.edge.open(request)
+    assert isinstance(answer, Answer)
+    assert answer.status == 413
+    assert behind.metrics.http.in_flight == 0

@@ -1,0 +1,110 @@
+"""Woken requests in one message: what is written is what is read, and nothing else is taken for it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyservice.edge import watch_batch_format
+from pyservice.edge.forwarding_headers import RequestKey
+from pyservice.edge.http_messages import JSON, PROBLEM, Answer
+from pyservice.edge.unix_http_client import Reply
+from pyservice.edge.watch_batch_format import BatchedRequest
+
+_BYTES = st.binary(max_size=40)
+_ASKED = st.builds(
+    BatchedRequest,
+    st.builds(RequestKey, _BYTES, _BYTES, st.none() | _BYTES),
+    st.ip_addresses().map(str),
+    st.text(alphabet="0123456789abcdef-", max_size=55),
+    st.booleans(),
+)
+_HEADERS = st.lists(st.tuples(st.sampled_from([b"retry-after", b"x-hosting-park"]), _BYTES))
+_ANSWERS = st.builds(
+    Answer,
+    st.sampled_from([200, 401, 503]),
+    _BYTES,
+    st.just("ray"),
+    st.sampled_from([JSON, PROBLEM]),
+    st.none() | _HEADERS.map(lambda fields: list(dict(fields).items())),
+)
+
+
+@given(st.lists(_ASKED, max_size=5))
+def test_requests_are_read_as_they_were_written(asked: list[BatchedRequest]) -> None:
+    assert watch_batch_format.read_asked(watch_batch_format.write_asked(asked)) == asked
+
+
+_PARTS = st.lists(st.lists(st.tuples(st.integers(0, 200), _ANSWERS), max_size=4), max_size=4)
+
+
+@given(_PARTS, st.integers(1, 200))
+def test_answers_are_read_as_they_were_written_in_whatever_pieces_they_come(
+    parts: list[list[tuple[int, Answer]]], piece_bytes: int
+) -> None:
+    written = b"".join(map(watch_batch_format.write_answers, parts))
+    replies = watch_batch_format.BatchReplyReader()
+    told: list[tuple[int, Reply]] = []
+    for start in range(0, len(written), piece_bytes):
+        told += replies.feed(written[start : start + piece_bytes])
+    replies.end()
+    answers = [one for part in parts for one in part]
+    assert [(number, reply.status, reply.body) for number, reply in told] == [
+        (number, answer.status, answer.body) for number, answer in answers
+    ]
+    for (_, reply), (_, answer) in zip(told, answers, strict=True):
+        assert reply.fields == {b"content-type": answer.content_type, **dict(answer.headers or ())}
+
+
+def test_a_part_is_read_as_soon_as_it_is_whole() -> None:
+    first, second = (
+        watch_batch_format.write_answers([(n, Answer(200, b"x", "ray"))]) for n in (0, 1)
+    )
+    replies = watch_batch_format.BatchReplyReader()
+    assert [number for number, _ in replies.feed(first + second[:-1])] == [0]
+    with pytest.raises(ValueError, match="cut off"):
+        replies.end()
+    assert [number for number, _ in replies.feed(second[-1:])] == [1]
+    replies.end()
+
+
+def test_a_body_that_several_have_in_common_is_sent_once() -> None:
+    body = b"x" * 1000
+    written = watch_batch_format.write_answers([(n, Answer(200, body, "ray")) for n in range(50)])
+    assert len(written) < 3 * len(body)
+    told = watch_batch_format.BatchReplyReader().feed(written)
+    assert [(number, reply.body) for number, reply in told] == [(n, body) for n in range(50)]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"1", b"[1]", b"[[1,2]]", b'[["GET","/",1,"","",false]]', b'{"a":1}']
+)
+def test_what_is_no_message_is_not_read(body: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        watch_batch_format.read_asked(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(
+            b"x",
+            b"2 0\n[]",
+            b"4 0\nnull",
+            b'19 0\n[[[0,200,"",[],0]],[]]',
+            b"999999999 1\n",
+            b"1 \n",
+        ),
+        *(b"-5 5\n", b"x" * 30, b'21 1\n[[["a",200,"",[],0]],[1]]x'),
+    ],
+)
+def test_what_are_no_answers_is_not_read(body: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        _read(body)
+
+
+def _read(body: bytes) -> None:
+    replies = watch_batch_format.BatchReplyReader()
+    replies.feed(body)
+    replies.end()

@@ -1,0 +1,422 @@
+"""gRPC calls that the control plane answers, through the public door, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from pyservice.observability.metrics import RequestMetrics
+from pyservice.pb.hosting.internal.v1 import control_pb2
+from pyservice.pb.hosting.v1 import games_pb2, groups_pb2
+from pyservice.rpc import InternalClient, RpcServer
+from pyservice.rpc.error_status import read_error
+from pyservice.transport import TransportSettings
+from pyservice.transport.rate_limits import Limits, Rate
+from tests.support.forwarding_pair import (
+    GAMES,
+    GROUP,
+    GROUPS,
+    Doors,
+    SmallControl,
+    open_doors,
+    until,
+)
+from tests.support.sample_service import CONNECTED, SmallService
+from tests.support.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.anyio
+
+CLOUD = (("authorization", "Bearer cloud_c"),)
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The loop that serves in production."""
+    return "asyncio", {"use_uvloop": True}
+
+
+@pytest.fixture
+async def doors(tmp_path: Path) -> AsyncIterator[Doors]:
+    async with open_doors(tmp_path) as opened:
+        yield opened
+
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+def billing(
+    doors: Doors, index: str = "", metadata: Metadata = CLOUD, timeout: float | None = None
+) -> grpc.aio.UnaryUnaryCall[Any, groups_pb2.GetGroupBillingResponse]:
+    method = doors.grpc.channel.unary_unary(
+        f"/{GROUPS}/GetGroupBilling",
+        request_serializer=groups_pb2.GetGroupBillingRequest.SerializeToString,
+        response_deserializer=groups_pb2.GetGroupBillingResponse.FromString,
+    )
+    request = groups_pb2.GetGroupBillingRequest(group_id=GROUP, watch_index=index or None)
+    return method(request, metadata=metadata, timeout=timeout)
+
+
+async def raw(
+    doors: Doors, path: str, data: bytes = b"", metadata: Metadata = CLOUD, timeout: float = 10
+) -> bytes:
+    method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+    method = doors.grpc.channel.unary_unary(path)
+    return await method(data, metadata=metadata, timeout=timeout)
+
+
+async def code_of(call: object) -> str:
+    """The code of the error that a call ends with."""
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call  # type: ignore[misc]
+    error = read_error(raised.value)
+    assert error is not None, raised.value
+    assert dict(raised.value.trailing_metadata() or ())["x-ray-id"]
+    return error.code
+
+
+def create_group(doors: Doors, timeout: float = 10) -> asyncio.Task[bytes]:
+    data = groups_pb2.CreateGroupRequest(display_name="a").SerializeToString()
+    return asyncio.ensure_future(raw(doors, f"/{GROUPS}/CreateGroup", data, CLOUD, timeout))
+
+
+# What goes through
+
+
+async def test_an_answer_comes_back_with_the_ray_id_of_both_sides(doors: Doors) -> None:
+    doors.control.pay(GROUP, "now")
+    call = billing(doors)
+    assert (await call).group.payment_succeeded_ts == "now"
+    trailers = dict(await call.trailing_metadata())
+    assert trailers["x-ray-id"] == doors.control.calls[0].ray_id
+    assert "x-hosting-park" not in trailers
+
+
+async def test_status_and_details_come_back_as_they_are(doors: Doors) -> None:
+    data = groups_pb2.GetGroupRequest(group_id=GROUP).SerializeToString()
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await raw(doors, f"/{GROUPS}/GetGroup", data)
+    assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+    error = read_error(raised.value)
+    assert error is not None
+    assert (error.code, error.detail) == ("GROUP_NOT_FOUND", raised.value.details())
+    assert await code_of(raw(doors, f"/{GROUPS}/GetGroup", b"\xff")) == "BODY_INVALID"
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await raw(doors, f"/{GAMES}/ValidateGame")
+    error = read_error(raised.value)
+    assert error is not None
+    assert [problem.path for problem in error.errors] == [("display_name", "required")]
+    assert await code_of(billing(doors, metadata=())) == "TOKEN_MISSING"
+
+
+async def test_the_client_the_trace_and_the_key_go_along(tmp_path: Path) -> None:
+    settings = TransportSettings(trusted_proxies=("127.0.0.0/8",))
+    async with open_doors(tmp_path, settings=settings) as doors:
+        metadata = (
+            *CLOUD,
+            ("x-forwarded-for", "192.0.2.7"),
+            ("traceparent", f"00-{TRACE}-00f067aa0ba902b7-01"),
+            ("idempotency-key", "once"),
+        )
+        data = games_pb2.ValidateGameRequest(display_name="a").SerializeToString()
+        await raw(doors, f"/{GAMES}/ValidateGame", data, metadata)
+        (call,) = doors.control.calls
+        assert (call.ray_id, call.idempotency_key, str(call.client)) == (TRACE, "once", "192.0.2.7")
+        assert call.deadline is not None
+        # grpc rounds what it writes into the header.
+        assert 0 < call.deadline - asyncio.get_running_loop().time() < 11
+
+
+async def test_no_client_speaks_for_the_public_door(doors: Doors) -> None:
+    forged = (*CLOUD, ("x-hosting-client", "10.9.8.7"), ("x-hosting-held", "over"))
+    await billing(doors, metadata=forged)
+    (call,) = doors.control.calls
+    assert (str(call.client), call.long_poll_expired) == ("127.0.0.1", False)
+
+
+async def test_both_planes_are_told_by_one_reflection_and_one_health(doors: Doors) -> None:
+    stub = health_pb2_grpc.HealthStub(doors.grpc.channel)
+    for service in ("hosting.v1.Matchmaker", GROUPS, GAMES):
+        answer = await stub.Check(health_pb2.HealthCheckRequest(service=service))
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_a_call_is_counted_by_operation_and_code(doors: Doors) -> None:
+    await billing(doors)
+    data = groups_pb2.GetGroupRequest(group_id=GROUP).SerializeToString()
+    await code_of(raw(doors, f"/{GROUPS}/GetGroup", data))
+    meters = doors.metrics.grpc.meters
+    assert meters["get_billing"].codes == {"OK": 1}
+    assert meters["get_group"].codes == {"OK": 0, "GROUP_NOT_FOUND": 1}
+    assert doors.metrics.grpc.in_flight == 0
+
+
+async def test_large_messages_go_through_and_too_large_ones_do_not(doors: Doors) -> None:
+    request = games_pb2.ValidateGameRequest(display_name="x" * 1_000_000)
+    data = await raw(doors, f"/{GAMES}/ValidateGame", request.SerializeToString())
+    assert games_pb2.ValidateGameResponse.FromString(data).errors[0].path == ["1000000"]
+    request = games_pb2.ValidateGameRequest(display_name="x" * 1_100_000)
+    too_large = raw(doors, f"/{GAMES}/ValidateGame", request.SerializeToString())
+    assert await code_of(too_large) == "BODY_TOO_LARGE"
+    assert len(doors.control.calls) == 1
+
+
+async def test_operations_count_per_token(tmp_path: Path) -> None:
+    async with open_doors(tmp_path, limits=Limits(control=Rate(0.5, 2))) as doors:
+        await billing(doors)
+        await billing(doors)
+        assert await code_of(billing(doors)) == "RATE_LIMITED"
+
+
+# Nobody answers
+
+
+async def test_without_a_control_plane_its_operations_are_unavailable_and_others_go_on(
+    tmp_path: Path,
+) -> None:
+    async with open_doors(tmp_path, is_started=False) as doors:
+        assert await code_of(billing(doors)) == "CONTROL_PLANE_UNAVAILABLE"
+        assert await code_of(create_group(doors)) == "CONTROL_PLANE_UNAVAILABLE"
+        assert (await doors.grpc.call("PlayerConnected", CONNECTED)).code == "OK"
+        await doors.behind.start(doors.control)
+        async with asyncio.timeout(PATIENCE_S):
+            while not await _is_answered(doors):
+                await asyncio.sleep(0.02)
+
+
+async def _is_answered(doors: Doors) -> bool:
+    try:
+        await billing(doors)
+    except grpc.aio.AioRpcError:
+        return False
+    return True
+
+
+async def test_a_control_plane_that_was_started_anew_is_found(doors: Doors) -> None:
+    await billing(doors)
+    await doors.behind.stop()
+    assert await code_of(billing(doors)) == "CONTROL_PLANE_UNAVAILABLE"
+    await doors.behind.start(doors.control)
+    async with asyncio.timeout(PATIENCE_S):
+        while not await _is_answered(doors):
+            await asyncio.sleep(0.02)
+
+
+async def test_a_client_that_goes_away_is_told_to_the_other_side(doors: Doors) -> None:
+    doors.control.is_slow = True
+    calling = create_group(doors)
+    await doors.control.begun.wait()
+    calling.cancel()
+    await asyncio.wait_for(doors.control.left.wait(), PATIENCE_S)
+    await until(lambda: doors.metrics.grpc.meters["create_group"].codes.get("CANCELLED") == 1)
+
+
+async def test_a_deadline_that_passes_ends_the_call_on_both_sides(doors: Doors) -> None:
+    doors.control.is_slow = True
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await create_group(doors, timeout=1.5)
+    assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    await asyncio.wait_for(doors.control.left.wait(), PATIENCE_S)
+
+
+async def test_who_gets_no_answer_in_time_is_told_so(tmp_path: Path) -> None:
+    async with open_doors(tmp_path, answer_timeout_ms=1_000) as doors:
+        doors.control.is_slow = True
+        assert await code_of(create_group(doors)) == "DEADLINE_EXCEEDED"
+        await asyncio.wait_for(doors.control.left.wait(), PATIENCE_S)
+
+
+async def test_more_than_there_is_room_for_are_sent_away(tmp_path: Path) -> None:
+    settings = TransportSettings(trusted_proxies=("127.0.0.0/8",))
+    async with open_doors(tmp_path, at_once=8, wait_ms=50, settings=settings) as doors:
+        doors.control.is_slow = True
+
+        def bearer(token: str, host: int) -> Metadata:
+            return (
+                ("authorization", f"Bearer cloud_{token}"),
+                ("x-forwarded-for", f"192.0.2.{host}"),
+            )
+
+        data = groups_pb2.CreateGroupRequest(display_name="a").SerializeToString()
+        slow: list[asyncio.Task[bytes]] = []
+        for number, token in enumerate("aabbccdd"):
+            if token not in "ab":
+                # One token at its bound has not taken the others' places.
+                await billing(doors, metadata=bearer(token, number))
+            metadata = bearer(token, number)
+            call = raw(doors, f"/{GROUPS}/CreateGroup", data, metadata)
+            slow.append(asyncio.ensure_future(call))
+            await until(partial(_is_creating, doors, number + 1))
+            if number == 1:
+                assert await code_of(billing(doors, metadata=bearer("a", 9))) == "OVERLOADED"
+        # Nor has anybody more than there are.
+        assert await code_of(billing(doors, metadata=bearer("e", 9))) == "OVERLOADED"
+        doors.control.go_on.set()
+        await asyncio.gather(*slow)
+        await billing(doors, metadata=bearer("a", 9))
+
+
+async def test_a_back_end_that_asks_much_at_once_waits_and_is_answered(tmp_path: Path) -> None:
+    async with open_doors(tmp_path, at_once=8, wait_ms=60_000) as doors:
+        doors.control.is_slow = True
+        calls = [create_group(doors) for _ in range(2)]
+        await until(lambda: doors.control.waiting == 2)
+        # These have no place any more, whichever comes first.
+        calls += [create_group(doors) for _ in range(4)]
+        await until(lambda: doors.metrics.grpc.in_flight == 6)
+        calls.pop().cancel()
+        await until(lambda: doors.metrics.grpc.in_flight == 5)
+        doors.control.go_on.set()
+        await asyncio.gather(*calls)
+        assert len(doors.control.calls) == 5
+
+
+def _is_creating(doors: Doors, number: int) -> bool:
+    return doors.control.waiting == number
+
+
+# Watches
+
+
+async def test_a_watch_waits_for_a_change_and_tells_it(doors: Doors) -> None:
+    index = (await billing(doors)).watch.index
+    call = billing(doors, index)
+    await until(lambda: len(doors.waiters) == 1)
+    doors.control.pay(GROUP, "now")
+    answer = await asyncio.wait_for(call, PATIENCE_S)
+    assert answer.group.payment_succeeded_ts == "now"
+    assert answer.watch.index != index
+
+
+async def test_when_the_time_is_over_the_answer_has_the_same_index(tmp_path: Path) -> None:
+    async with open_doors(tmp_path, hold_ms=200) as doors:
+        index = (await billing(doors)).watch.index
+        answer = await asyncio.wait_for(billing(doors, index), PATIENCE_S)
+        assert answer.watch.index == index
+        assert doors.control.parks == 1
+
+
+async def test_parked_calls_take_no_room_of_others(tmp_path: Path) -> None:
+    async with open_doors(tmp_path, at_once=2) as doors:
+        index = (await billing(doors)).watch.index
+        watching = []
+        for number in range(1, 6):
+            watching.append(billing(doors, index))
+            await until(partial(_is_parked, doors, number))
+        await billing(doors)
+        doors.control.pay(GROUP, "now")
+        for call in watching:
+            assert (await call).group.payment_succeeded_ts == "now"
+
+
+def _is_parked(doors: Doors, number: int) -> bool:
+    return len(doors.waiters) == number
+
+
+async def test_a_parked_client_that_goes_away_is_let_go(doors: Doors) -> None:
+    index = (await billing(doors)).watch.index
+    call = billing(doors, index)
+    await until(lambda: len(doors.waiters) == 1)
+    call.cancel()
+    await until(lambda: len(doors.waiters) == 0)
+    await until(lambda: doors.metrics.grpc.in_flight == 0)
+
+
+async def test_another_run_of_the_control_plane_answers_a_watch(doors: Doors) -> None:
+    index = (await billing(doors)).watch.index
+    call = billing(doors, index)
+    await until(lambda: len(doors.waiters) == 1)
+    await doors.behind.stop()
+    await doors.behind.start(SmallControl(paid={GROUP: "anew"}))
+    answer = await asyncio.wait_for(call, PATIENCE_S)
+    assert answer.group.payment_succeeded_ts == "anew"
+
+
+async def test_watches_that_end_without_a_control_plane_do_not_wait_for_each_other(
+    tmp_path: Path,
+) -> None:
+    """In one line, so many would be told in three groups, each as much later as the door looks for the other side."""
+    async with open_doors(tmp_path, hold_ms=2_000) as doors:
+        index = (await billing(doors)).watch.index
+        watching = [asyncio.ensure_future(_ended_at(billing(doors, index))) for _ in range(70)]
+        await until(partial(_is_parked, doors, 70))
+        await doors.behind.stop()
+        ended_s = await asyncio.gather(*watching)
+        assert max(ended_s) - min(ended_s) < 2
+
+
+async def _ended_at(call: object) -> float:
+    """When it ended as unavailable, in seconds of the loop's clock."""
+    assert await code_of(call) == "CONTROL_PLANE_UNAVAILABLE"
+    return asyncio.get_running_loop().time()
+
+
+async def test_watches_that_end_just_before_a_control_plane_starts_are_answered(
+    tmp_path: Path,
+) -> None:
+    async with open_doors(tmp_path, hold_ms=2_000) as doors:
+        index = (await billing(doors)).watch.index
+        watching = [billing(doors, index) for _ in range(70)]
+        await until(partial(_is_parked, doors, 70))
+        await doors.behind.stop()
+        watching[0].cancel()
+        await until(partial(_is_parked, doors, 0))
+        await doors.behind.start(SmallControl(paid={GROUP: "anew"}))
+        for call in watching[1:]:
+            assert (await asyncio.wait_for(call, PATIENCE_S)).group.payment_succeeded_ts == "anew"
+
+
+async def test_a_long_message_is_answered_but_not_parked(doors: Doors) -> None:
+    path, read = f"/{GROUPS}/GetGroupBilling", groups_pb2.GetGroupBillingResponse.FromString
+    index = (await billing(doors)).watch.index
+    request = groups_pb2.GetGroupBillingRequest(group_id=GROUP, watch_index=index)
+    assert await code_of(raw(doors, path, _padded(request, 4097))) == "BODY_TOO_LARGE"
+    parked = asyncio.ensure_future(raw(doors, path, _padded(request, 4096)))
+    await until(partial(_is_parked, doors, 1))
+    doors.control.pay(GROUP, "now")
+    # Also what need not wait is answered, however long.
+    for call in (parked, raw(doors, path, _padded(request, 60_000))):
+        assert read(await asyncio.wait_for(call, PATIENCE_S)).group.payment_succeeded_ts == "now"
+
+
+def _padded(request: Message, size_bytes: int) -> bytes:
+    """The message with a field that nobody knows, so long in all."""
+    data = request.SerializeToString()
+    length = size_bytes - len(data) - 5
+    return (
+        data
+        + b"\xfa\x3f%c%c%c" % (length & 127 | 128, length >> 7 & 127 | 128, length >> 14)
+        + (b"x" * length)
+    )
+
+
+# One socket for both
+
+
+async def test_public_and_internal_calls_share_the_socket(doors: Doors) -> None:
+    doors.control.pay(GROUP, "now")
+    async with InternalClient(doors.behind.grpc_path) as client:
+        request = control_pb2.NextChangesRequest(run=doors.control.topics.run, wait_ms=0)
+        news = await client.call("hosting.internal.v1.Control.NextChanges", request)
+    assert [(change.topic, change.sequence) for change in news.changes] == [(f"group/{GROUP}", 1)]
+    assert news.is_complete
+
+
+async def test_a_door_without_a_way_passes_nothing_on() -> None:
+    with pytest.raises(ValueError, match="no way"):
+        RpcServer(
+            SmallService().operations(),
+            TransportSettings(),
+            RequestMetrics(),
+            Limits(),
+            "127.0.0.1:0",
+            passed=(f"{GROUPS}.GetGroup",),
+        )

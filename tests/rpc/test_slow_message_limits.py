@@ -1,0 +1,253 @@
+"""Messages that come slowly or not at all, and large ones: how many of them the gRPC door holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import pytest
+
+from pyservice.observability.metrics import RequestMetrics
+from pyservice.rpc import slow_message_limits
+from pyservice.transport import KIB, MIB, TransportSettings
+from tests.rpc.raw_http2 import RawCalls, message_of
+from tests.support.forwarding_pair import until
+from tests.support.sample_service import (
+    CONNECTED,
+    GOOD,
+    LOBBY_ID,
+    GrpcDoor,
+    SmallService,
+    open_door,
+)
+
+pytestmark = pytest.mark.anyio
+
+CONNECTED_PATH = "/hosting.v1.Matchmaker/PlayerConnected"
+LARGEST = 256 * KIB
+SETTINGS = TransportSettings(message_limit_bytes=64 * KIB, bodies_limit_bytes=512 * KIB)
+"""16 places for messages that take their time."""
+PLACES = 16
+JOIN_PATH = "/hosting.v1.Matchmaker/JoinLobby"
+"""Who has no token may call it too."""
+REFLECTION_PATH = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+
+
+@dataclass
+class Stage:
+    door: GrpcDoor
+    port: int
+    service: SmallService
+    metrics: RequestMetrics
+
+    def codes(self, slug: str = "connected") -> dict[str, int]:
+        return self.metrics.grpc.meters[slug].codes
+
+
+@pytest.fixture
+def settings() -> TransportSettings:
+    return SETTINGS
+
+
+@pytest.fixture
+async def stage(settings: TransportSettings) -> AsyncIterator[Stage]:
+    service, metrics = SmallService(), RequestMetrics()
+    async with open_door("grpc", service, settings, metrics) as door:
+        assert isinstance(door, GrpcDoor)
+        yield Stage(door, door.port, service, metrics)
+
+
+Open = Callable[[str], Awaitable[RawCalls]]
+
+
+@pytest.fixture
+async def raw(stage: Stage) -> AsyncIterator[Open]:
+    """Opens a connection from an address."""
+    async with AsyncExitStack() as stack:
+
+        async def opened(client: str) -> RawCalls:
+            calls = await RawCalls.open("127.0.0.1", stage.port, client)
+            stack.push_async_callback(calls.close)
+            return calls
+
+        yield opened
+
+
+async def begin(
+    calls: RawCalls,
+    number: int,
+    path: str = CONNECTED_PATH,
+    metadata: Mapping[str, str] = GOOD,
+    after: int = 0,
+) -> None:
+    """So many calls that send all of a large message but its end, on the connection's streams behind the first."""
+    streams = range(2 * after + 1, 2 * (after + number), 2)
+    for stream in streams:
+        calls.begin(stream, path, metadata)
+    message = message_of(LARGEST)[:-1]
+    await asyncio.gather(*(calls.send(stream, message) for stream in streams))
+
+
+def streams_of(number: int) -> set[int]:
+    """The first ones of a connection."""
+    return set(range(1, 2 * number, 2))
+
+
+async def test_who_took_longest_of_the_address_with_most_gives_way_and_others_are_served(
+    stage: Stage, raw: Open
+) -> None:
+    greedy = await raw("127.0.4.1")
+    await begin(greedy, PLACES + 4)
+    await greedy.wait_ended(4)
+    assert (greedy.ended, stage.codes()["OVERLOADED"]) == (streams_of(4), 4)
+    many = [await raw(f"127.0.4.{number}") for number in range(2, 7)]
+    await asyncio.gather(*(begin(calls, 2) for calls in many))
+    await greedy.wait_ended(14)
+    assert greedy.ended == streams_of(14)
+    assert (await stage.door.call("PlayerConnected", CONNECTED)).code == "OK"
+    # Who has a place may end his message, whatever it says.
+    for calls in many:
+        assert calls.ended == set()
+        await calls.send(1, b"x", is_last=True)
+        await calls.wait_ended(1)
+    assert stage.codes()["BODY_TOO_LARGE"] == len(many)
+    for calls in (greedy, *many):
+        await calls.close()
+    await until(lambda: stage.metrics.grpc.in_flight == 0)
+
+
+@pytest.mark.parametrize("settings", [TransportSettings()])
+async def test_honest_slow_clients_of_one_address_are_all_served(stage: Stage, raw: Open) -> None:
+    """As many as sit behind one wireless network, each of which needs a second for a small message."""
+    token, padding = b"some token", b"x" * 6 * KIB
+    data = b"\x0a\x0a" + token + b"\xc2\x3e\x80\x30" + padding
+    message = b"\0" + len(data).to_bytes(4, "big") + data
+    clients = [await raw("127.0.4.1") for _ in range(100)]
+    for client in clients:
+        client.begin(1, CONNECTED_PATH, GOOD)
+    for start in range(0, len(message), 1 * KIB):
+        piece, is_last = message[start : start + KIB], start + KIB >= len(message)
+        await asyncio.gather(*(client.send(1, piece, is_last=is_last) for client in clients))
+        await asyncio.sleep(0.15)
+    await asyncio.gather(*(client.wait_ended(1) for client in clients))
+    assert stage.codes() == {"OK": 100}
+
+
+async def test_of_who_shows_no_token_where_one_is_needed_nothing_is_read(
+    stage: Stage, raw: Open
+) -> None:
+    for number, (metadata, code) in enumerate(
+        [({}, "TOKEN_MISSING"), ({"authorization": "Bearer nonsense"}, "TOKEN_INVALID")]
+    ):
+        calls = await raw(f"127.0.4.{number}")
+        for stream in streams_of(30):
+            calls.begin(stream, CONNECTED_PATH, metadata)
+        await calls.send(1, b"")
+        await calls.wait_ended(30)
+        assert stage.codes()[code] == 30
+
+
+async def test_hoarders_without_a_token_never_keep_out_who_has_one(stage: Stage, raw: Open) -> None:
+    """Not even one who takes longer than all of them, from the address that has most."""
+    honest = await raw("127.0.4.1")
+    await begin(honest, 8, JOIN_PATH)
+    hoarders = [await raw(f"127.0.4.{number}") for number in range(2, 8)]
+    await asyncio.gather(*(begin(calls, 6, JOIN_PATH, {}) for calls in hoarders))
+    refused = 8 + 6 * len(hoarders) - PLACES
+    await until(lambda: sum(len(calls.ended) for calls in hoarders) == refused)
+    assert stage.codes("join")["OVERLOADED"] == refused
+    # Of each as many.
+    assert {len(calls.ended) for calls in hoarders} <= {4, 5}
+    assert honest.ended == set()
+
+
+async def test_idle_streams_give_way_first(stage: Stage, raw: Open) -> None:
+    calls, stubborn = await raw("127.0.4.1"), await raw("127.0.4.2")
+    for stream in streams_of(12):
+        calls.begin(stream, REFLECTION_PATH)
+        # A list of the services.
+        await calls.send(stream, b"\0\0\0\0\x02\x3a\0")
+    await begin(calls, 6, after=12)
+    await calls.wait_ended(2)
+    assert calls.ended < streams_of(12)
+    await begin(stubborn, 10)
+    await calls.wait_ended(12)
+    assert (calls.ended, stubborn.ended) == (streams_of(12), set())
+
+
+async def test_twice_as_many_as_there_are_places_have_no_time_at_all(
+    stage: Stage, raw: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slow_message_limits, "_GRACE_S", 3600.0)
+    calls = await raw("127.0.4.1")
+    await begin(calls, 2 * PLACES + 5)
+    await calls.wait_ended(5)
+    assert calls.ended == streams_of(5)
+
+
+@pytest.mark.parametrize("settings", [TransportSettings(receive_timeout_ms=1_000)])
+async def test_a_message_that_does_not_end_in_time_is_given_up(stage: Stage, raw: Open) -> None:
+    calls = await raw("127.0.4.1")
+    calls.begin(1, CONNECTED_PATH, GOOD)
+    await calls.send(1, message_of(100)[:-1])
+    await calls.wait_ended(1)
+    assert stage.codes()["REQUEST_TIMEOUT"] == 1
+
+
+async def test_a_call_without_a_message_is_told_so(stage: Stage, raw: Open) -> None:
+    calls = await raw("127.0.4.1")
+    calls.begin(1, CONNECTED_PATH, GOOD)
+    await calls.send(1, b"", is_last=True)
+    await calls.wait_ended(1)
+    assert stage.codes()["BODY_INVALID"] == 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/grpc.health.v1.Health/Check",
+        "/grpc.health.v1.Health/Watch",
+        REFLECTION_PATH,
+    ],
+)
+async def test_what_is_not_an_operation_is_read_alike(stage: Stage, raw: Open, path: str) -> None:
+    calls = await raw("127.0.4.1")
+    await begin(calls, PLACES + 4, path)
+    await calls.wait_ended(4)
+    assert calls.ended == streams_of(4)
+
+
+async def test_a_stream_keeps_no_large_message(stage: Stage) -> None:
+    watching: Any = stage.door.channel.unary_stream("/grpc.health.v1.Health/Watch")
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await watching(message_of(100 * KIB)[5:]).read()
+    assert "at most 65536 bytes, not 102400" in (raised.value.details() or "")
+    assert stage.metrics.grpc.body_bytes == 0
+
+
+@pytest.mark.parametrize("settings", [TransportSettings(bodies_limit_bytes=2 * MIB)])
+async def test_large_messages_count_until_their_answer_and_have_a_budget(stage: Stage) -> None:
+    """The largest that grpcio takes is 4 MiB, for which there is room."""
+    padding, size = b"x" * 900 * KIB, 900 * KIB
+    # A field that nobody knows is ignored, and was received all the same.
+    coded = [size & 127 | 128, size >> 7 & 127 | 128, size >> 14]
+    message = b"\x0a\x24" + LOBBY_ID.encode() + b"\xc2\x3e" + bytes(coded) + padding
+    method: Any = stage.door.channel.unary_unary("/hosting.v1.Matchmaker/JoinLobby")
+    calls = [method(message, metadata=tuple(GOOD.items())) for _ in range(6)]
+    held = 4 * len(message)
+    codes = stage.metrics.grpc.meters["join"].codes
+    await until(lambda: codes.get("OVERLOADED") == 2)
+    assert stage.metrics.grpc.body_bytes == held
+    assert (await stage.door.call("PlayerConnected", CONNECTED)).code == "OK"
+    told = [call for call in calls if call.done()]
+    [first, second] = [call for call in calls if not call.done()][:2]
+    assert [await call.code() for call in told] == [grpc.StatusCode.UNAVAILABLE] * 2
+    first.cancel()
+    await until(lambda: stage.metrics.grpc.body_bytes == held - len(message))
+    stage.service.may_join.set()
+    await second
+    await until(lambda: stage.metrics.grpc.body_bytes == 0)
