@@ -1,9 +1,8 @@
-//! Generates messages, client and (for the tests) server of `routes.proto`. Needs nothing but cargo.
+//! Generates messages, client and (for tests) server of `routes.proto`, with cargo alone.
 
 use protox::file::{ChainFileResolver, File, FileResolver, GoogleFileResolver, IncludeFileResolver};
 
-/// As much of the validation rules as `routes.proto` names. The rules themselves are checked by the data plane; here
-/// they only have to be readable, so the whole file of others is not kept in the repository.
+/// The validation rules that `routes.proto` uses. The data plane checks them; here they only have to parse.
 const RULES: &str = r#"
 syntax = "proto2";
 package buf.validate;

@@ -1,19 +1,17 @@
-//! Addresses: where a back end is, networks of clients, and what counts as one client.
+//! Addresses: backends, networks of clients, and the key that identifies one client.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// The longest path that the system takes for a socket.
+/// The longest path that the kernel takes for a Unix socket.
 const SOCKET_PATH_MAX: usize = 107;
 
-/// Where a back end is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BackendAddress {
-    /// At a port.
     Port(SocketAddr),
-    /// At a unix stream socket (`unix:/absolute/path`): our own, on this machine.
+    /// Unix stream socket (`unix:/absolute/path`).
     Socket(Arc<Path>),
 }
 
@@ -37,7 +35,7 @@ impl From<SocketAddr> for BackendAddress {
     }
 }
 
-/// A network such as `10.0.0.0/8`; a bare address is a network of one.
+/// A network such as `10.0.0.0/8`. A bare address is a network of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpNetwork {
     address: IpAddr,
@@ -45,7 +43,6 @@ pub struct IpNetwork {
 }
 
 impl IpNetwork {
-    /// Whether an address is in it.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, canonical_ip(address)) {
@@ -75,13 +72,13 @@ impl FromStr for IpNetwork {
     }
 }
 
-/// An IPv4 address that came in the clothes of IPv6 is an IPv4 address.
+/// Converts an IPv4-mapped IPv6 address to IPv4.
 #[must_use]
 pub fn canonical_ip(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
-/// What counts as one client: an IPv4 address, or a /64 of IPv6 (decisions 1.10).
+/// Returns the address that limits count: an IPv4 address, or the /64 network of an IPv6 address.
 #[must_use]
 pub fn client_key(address: IpAddr) -> IpAddr {
     match canonical_ip(address) {

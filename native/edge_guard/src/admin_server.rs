@@ -1,4 +1,4 @@
-//! The administrators' door: HTTP over a unix socket that only the owner may use.
+//! Administration server: HTTP over a Unix socket that only its owner may use.
 
 use std::convert::Infallible;
 use std::io;
@@ -22,36 +22,25 @@ use crate::route_controller::{AdminCommand, EdgeStatus};
 use crate::udp::UdpThreads;
 use crate::worker::Workers;
 
-/// What the door knows.
 #[derive(Debug)]
 pub struct AdminServer {
-    /// How things stand.
     pub status: Arc<Mutex<EdgeStatus>>,
-    /// Orders to the control thread.
     pub commands: UnboundedSender<AdminCommand>,
-    /// For figures.
     pub workers: Workers,
-    /// For figures.
     pub datagrams: Arc<UdpThreads>,
-    /// What the control thread counts.
     pub counters: Arc<ThreadCounters>,
-    /// Where HTTP and HTTPS by host are served.
     pub listeners: [(&'static str, Option<SocketAddr>); 2],
 }
 
-/// The socket, which may be in its place or not yet.
+/// The bound socket, before and after it is moved to its final path.
 #[derive(Debug)]
 pub struct AdminSocket {
-    /// Takes connections.
     pub listener: UnixListener,
     fresh: PathBuf,
     place: PathBuf,
 }
 
-/// Binds the socket beside its place.
-///
-/// # Errors
-/// The folder's.
+/// Binds the socket at a temporary path.
 pub fn bind(folder: &Path) -> io::Result<AdminSocket> {
     let fresh = folder.join("admin.sock.new");
     if let Err(error) = std::fs::remove_file(&fresh)
@@ -66,22 +55,17 @@ pub fn bind(folder: &Path) -> io::Result<AdminSocket> {
 }
 
 impl AdminSocket {
-    /// Puts it into its place, whoever's was there before.
-    ///
-    /// # Errors
-    /// The folder's.
+    /// Moves the socket to its final path, and replaces the one of an older process.
     pub fn put(&self) -> io::Result<()> {
         std::fs::rename(&self.fresh, &self.place)
     }
 
-    /// Leaves the place to whoever has it.
     pub fn discard(&self) {
         let _ = std::fs::remove_file(&self.fresh);
     }
 }
 
 impl AdminServer {
-    /// Answers until the task is ended.
     pub async fn serve(self: Arc<Self>, listener: UnixListener) {
         loop {
             match listener.accept().await {
@@ -98,7 +82,6 @@ impl AdminServer {
             let admin = self.clone();
             async move { Ok::<_, Infallible>(admin.answer(request)) }
         });
-        // What goes wrong here is the other side's.
         let _ = hyper::server::conn::http1::Builder::new()
             .serve_connection(TokioIo::new(stream), service)
             .with_upgrades()
@@ -118,16 +101,15 @@ impl AdminServer {
             (&Method::POST, "/drain") => self.command(AdminCommand::Drain),
             (&Method::POST, "/handover") => self.hand_over(request),
             (_, "/livez" | "/readyz" | "/metrics" | "/stop" | "/drain" | "/handover") => {
-                respond(StatusCode::METHOD_NOT_ALLOWED, "another method\n".to_owned())
+                respond(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n".to_owned())
             }
-            _ => respond(StatusCode::NOT_FOUND, "not here\n".to_owned()),
+            _ => respond(StatusCode::NOT_FOUND, "not found\n".to_owned()),
         }
     }
 
     fn command(&self, command: AdminCommand) -> Response<TextBody> {
-        // The control thread lives as long as the process.
         let _ = self.commands.send(command);
-        respond(StatusCode::ACCEPTED, "will be done\n".to_owned())
+        respond(StatusCode::ACCEPTED, "accepted\n".to_owned())
     }
 
     fn hand_over(&self, mut request: Request<Incoming>) -> Response<TextBody> {
@@ -161,7 +143,7 @@ impl AdminServer {
             return respond(code, if is_ready { "ready\n" } else { "not ready\n" }.to_owned());
         }
         let [(http, at_http), (https, at_https)] = self.listeners;
-        let told = serde_json::json!({
+        let status_json = serde_json::json!({
             "is_ready": is_ready,
             "is_leaving": status.is_leaving,
             "is_connected": status.is_connected,
@@ -176,7 +158,7 @@ impl AdminServer {
             http: at_http,
             https: at_https,
         });
-        respond(code, format!("{told}\n"))
+        respond(code, format!("{status_json}\n"))
     }
 
     fn page(&self) -> String {
@@ -186,16 +168,16 @@ impl AdminServer {
         all.extend(self.workers.iter().map(|worker| &worker.counters));
         all.extend(self.datagrams.counters().map(|counters| &**counters));
         let routes = [("listening", status.counts.listening as u64), ("refused", status.counts.refused as u64)];
-        page.values("hosting_edge_routes", "gauge", "Routes by what became of them", "state", &routes);
+        page.values("hosting_edge_routes", "gauge", "Routes by state", "state", &routes);
         let gauge = |page: &mut MetricsPage, name: &str, about: &str, value: u64| {
             page.value(&format!("hosting_edge_{name}"), "gauge", about, value);
         };
-        gauge(&mut page, "routes_epoch", "Epoch that routes come from", status.epoch);
+        gauge(&mut page, "routes_epoch", "Epoch of the routes", status.epoch);
         gauge(&mut page, "routes_version", "Version of the routes", status.version);
         gauge(&mut page, "routes_kept", "Whether the routes on disk are those in memory", status.is_kept.into());
         gauge(&mut page, "source_connected", "Whether the data plane answers", status.is_connected.into());
-        gauge(&mut page, "descriptors_max", "Descriptors that there may be", status.descriptors);
-        gauge(&mut page, "datagram_sessions_max", "UDP sessions that there may be", status.datagram_sessions as u64);
+        gauge(&mut page, "descriptors_max", "Limit of descriptors", status.descriptors);
+        gauge(&mut page, "datagram_sessions_max", "Limit of UDP sessions", status.datagram_sessions as u64);
         page.counters(&all);
         page.into_text()
     }
@@ -207,7 +189,6 @@ fn respond(status: StatusCode, text: String) -> Response<TextBody> {
     response
 }
 
-/// A body that is there at once.
 struct TextBody(Option<Bytes>);
 
 impl Body for TextBody {

@@ -1,4 +1,4 @@
-//! Ways on to back ends: a connection within its time, and patience where there is no room just now.
+//! Connections to backends, with a timeout and retries while the system is out of descriptors.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,28 +8,18 @@ use std::time::Duration;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{sleep, timeout};
 
-/// Between tries when there is no descriptor.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Between tries when the queue of a unix socket is full: there the system says so at once, where with TCP it waits.
+/// The queue of a Unix socket is full at once, where TCP would wait.
 const QUEUE_RETRY_DELAY: Duration = Duration::from_millis(1);
 
-/// Connects to a port; small writes go at once.
-///
-/// A player who was let in with the last descriptor waits for the next one: somebody may leave.
-///
-/// # Errors
-/// The back end does not take it; `TimedOut` when it does not within its time.
+/// Connects with `TCP_NODELAY`. Waits for a free descriptor within the timeout.
 pub async fn connect(backend: SocketAddr, within: Duration) -> io::Result<TcpStream> {
     let stream = with_retries(within, || TcpStream::connect(backend)).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
-/// Connects to a unix socket, as patiently.
-///
-/// # Errors
-/// The same.
 pub async fn connect_unix(path: &Path, within: Duration) -> io::Result<UnixStream> {
     with_retries(within, || UnixStream::connect(path)).await
 }

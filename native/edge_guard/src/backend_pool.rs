@@ -1,4 +1,4 @@
-//! HTTP/1.1 connections to back ends that wait for their next request: shared by all players, or a player's own.
+//! Idle HTTP/1.1 connections to backends: a pool shared by all players, and one connection kept for one player.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,16 +8,16 @@ use hyper::client::conn::http1::SendRequest;
 
 use crate::address::BackendAddress;
 
-/// Shorter than what common servers wait (5 s), so that theirs is rarely the first word.
+/// Shorter than the keep-alive of common servers (5 s), so that servers rarely close first.
 const IDLE_LIMIT: Duration = Duration::from_secs(4);
 
-/// How many wait at all threads, of all routes together: each is an open file that no limit counts.
+/// For all threads and routes together. No limit counts these descriptors.
 const IDLE_CONNECTIONS_MAX: usize = 1_024;
 
-/// Of the connections that there may be, at most this part: where few files may be open, less is set apart.
+/// At most this fraction of the allowed connections.
 const IDLE_SHARE: usize = 8;
 
-/// Connections for whoever asks next, by number of their route, the last one used on top.
+/// Idle connections by route number. The last used one is taken first.
 #[derive(Debug)]
 pub struct BackendPool<B> {
     waiting: Mutex<PoolState<B>>,
@@ -42,14 +42,12 @@ impl<B> IdleConnection<B> {
         Self { sender, backend, since: Instant::now() }
     }
 
-    /// As far as can be seen.
     fn is_good(&self) -> bool {
         !self.sender.is_closed() && self.since.elapsed() < IDLE_LIMIT
     }
 }
 
 impl<B> BackendPool<B> {
-    /// That of one of so many threads, which have so many connections together.
     #[must_use]
     pub fn for_each_thread(threads: usize, connections: usize) -> Self {
         let waiting = PoolState { by_route: HashMap::new(), count: 0 };
@@ -59,7 +57,6 @@ impl<B> BackendPool<B> {
         }
     }
 
-    /// One that is good, as far as can be seen.
     pub fn take(&self, route: u64, backend: &BackendAddress) -> Option<SendRequest<B>> {
         let mut waiting = self.waiting();
         let PoolState { by_route, count } = &mut *waiting;
@@ -73,7 +70,6 @@ impl<B> BackendPool<B> {
         None
     }
 
-    /// One whose request has been answered.
     pub fn put(&self, route: u64, backend: BackendAddress, sender: SendRequest<B>) {
         if sender.is_closed() {
             return;
@@ -86,7 +82,6 @@ impl<B> BackendPool<B> {
         }
     }
 
-    /// Closes those that waited too long.
     pub fn sweep(&self) {
         let mut waiting = self.waiting();
         let PoolState { by_route, count } = &mut *waiting;
@@ -102,12 +97,10 @@ impl<B> BackendPool<B> {
     }
 }
 
-/// The connection that a player's connection has for its next request, and nobody else: its back end was told who the
-/// player is.
+/// Idle connection of one player, whose address its backend received in a PROXY header.
 ///
-/// It is one, because a player's connection is counted as two open files: itself, and one to a back end. HTTP/1.1 needs
-/// no more. What HTTP/2 asks for at once takes a permit for each request, which ends with the answer, and so do these
-/// connections.
+/// A player's connection counts as two descriptors: itself and one backend connection. So at most one is kept.
+/// Concurrent HTTP/2 requests have permits of their own.
 #[derive(Debug)]
 pub struct DedicatedConnection<B>(Mutex<Option<(u64, IdleConnection<B>)>>);
 
@@ -118,18 +111,16 @@ impl<B> Default for DedicatedConnection<B> {
 }
 
 impl<B> DedicatedConnection<B> {
-    /// The one that waits, if it is of this route and good. Any other is closed: whoever asks needs its place.
+    /// Takes the connection if it belongs to this route and is open. Otherwise closes it.
     pub fn take(&self, route: u64, backend: &BackendAddress) -> Option<SendRequest<B>> {
         let (of, idle) = self.waiting().take()?;
         (of == route && idle.backend == *backend && idle.is_good()).then_some(idle.sender)
     }
 
-    /// The one whose request has been answered, in the place of the one before.
     pub fn put(&self, route: u64, backend: BackendAddress, sender: SendRequest<B>) {
         *self.waiting() = Some((route, IdleConnection::new(sender, backend)));
     }
 
-    /// Closes it if it waited too long.
     pub fn sweep(&self) {
         self.waiting().take_if(|(_, idle)| !idle.is_good());
     }

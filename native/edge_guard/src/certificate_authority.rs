@@ -1,4 +1,4 @@
-//! A certificate authority of one's own, for development: browsers and clients can be told to trust it.
+//! Local certificate authority for development.
 
 use std::fs;
 use std::io::{self, Write};
@@ -11,8 +11,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 
-/// Writes `ca.pem`, `ca.key`, `server.pem` and `server.key` into a folder. An authority that is there is used again, so
-/// whoever trusts it need not be told anew.
+/// Writes `ca.pem`, `ca.key`, `server.pem` and `server.key`. Reuses an existing authority.
 #[must_use]
 pub fn make(folder: &str, names: &[&str]) -> ExitCode {
     match write(Path::new(folder), names) {

@@ -1,7 +1,4 @@
-//! The settings of one edge-guard: a JSON file, every problem of it told at once. Read at the start; certificates, times,
-//! and how many connections and sessions there may be, again on SIGHUP.
-//!
-//! Owns names, defaults and ranges. What a setting does is told where it is used.
+//! Settings: a JSON file whose problems are all reported at once. SIGHUP reloads certificates, limits and timeouts.
 
 mod json_fields;
 
@@ -14,131 +11,92 @@ use serde_json::Value;
 
 use crate::address::{BackendAddress, IpNetwork};
 
-/// Everything that an edge-guard is told.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Its own folder: lock, routes, admin socket.
     pub folder: PathBuf,
-    /// Unix socket of the data plane that serves `Routes`.
     pub source: PathBuf,
-    /// Which edge this is.
+    /// Id of this edge.
     pub edge_id: String,
-    /// What ports of routes are bound on.
+    /// Address for the ports of routes.
     pub bind: IpAddr,
-    /// What players are told; names the certificate of those who send no server name.
+    /// Address given to players. Also selects the certificate for clients without server name.
     pub advertised: String,
-    /// Where plain HTTP by host is served.
     pub http: Option<Listen>,
-    /// Where HTTPS by host is served.
     pub https: Option<Listen>,
-    /// Certificates by server name.
     pub certificates: Vec<Certificate>,
-    /// Our API and CDN, by host.
+    /// Own API and CDN.
     pub backends: Vec<Backend>,
-    /// Proxies in front of us, whose word about the client's address counts.
+    /// Trusted proxies in front of edge-guard.
     pub proxies: Vec<IpNetwork>,
-    /// Threads for streams, and as many for datagrams.
+    /// Threads for TCP, and as many for UDP.
     pub workers: usize,
-    /// Nice value of its threads, where the system grants it.
     pub nice: i8,
-    /// How much of everything.
     pub limits: LimitSettings,
-    /// How long everything.
     pub timeouts: Timeouts,
 }
 
-/// Where to listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
-    /// An address to bind.
     Address(SocketAddr),
-    /// A listening descriptor that was inherited (`fd:3`).
+    /// `fd:3`
     Inherited(i32),
 }
 
-/// One certificate and its key, PEM files.
 #[derive(Debug, Clone)]
 pub struct Certificate {
-    /// Names that it is for; `*.` stands for one label.
+    /// `*.` stands for one label.
     pub server_names: Vec<String>,
-    /// Chain, the server's own first.
     pub cert: PathBuf,
-    /// Private key.
     pub key: PathBuf,
 }
 
-/// A back end of our own, served by host.
 #[derive(Debug, Clone)]
 pub struct Backend {
-    /// Host names; `*.` stands for one label.
+    /// `*.` stands for one label.
     pub hosts: Vec<String>,
-    /// Where it is.
     pub address: BackendAddress,
-    /// Whether each connection to it begins with a PROXY v2 header.
     pub proxy_protocol: bool,
 }
 
-/// How much of everything.
 #[derive(Debug, Clone)]
 pub struct LimitSettings {
-    /// Connections of clients in all.
     pub connections: usize,
-    /// Of one route.
     pub connections_per_route: usize,
-    /// Of one client address (IPv6: /64).
+    /// IPv6: per /64.
     pub connections_per_address: usize,
-    /// UDP sessions in all.
     pub datagram_sessions: usize,
-    /// Of one port, which belongs to one thread.
     pub datagram_sessions_per_route: usize,
-    /// Of one client address (IPv6: /64).
+    /// IPv6: per /64.
     pub datagram_sessions_per_address: usize,
-    /// UDP sessions that may begin in a second.
     pub datagram_sessions_per_second: usize,
-    /// Size of a request's head.
     pub head_bytes: usize,
 }
 
-/// How long everything.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// Until a back end takes a connection.
     pub connect: Duration,
-    /// Until TLS is agreed on.
     pub handshake: Duration,
-    /// Until the head of a request is there, from its first byte.
+    /// From the first byte of a request's head.
     pub head: Duration,
-    /// How long an HTTP connection may wait for its next request.
     pub keep_alive: Duration,
-    /// Until a back end begins to answer.
     pub response: Duration,
-    /// How long a stream may carry nothing.
     pub stream_idle: Duration,
-    /// How long a UDP session may carry nothing.
     pub datagram_idle: Duration,
-    /// How long sessions may go on after SIGTERM.
+    /// After SIGTERM.
     pub drain: Duration,
-    /// How long sessions may go on in a process that was replaced.
+    /// In a process that was replaced.
     pub replaced: Duration,
 }
 
-/// What is passed on is microseconds of work, and somebody plays at both of its ends: it goes before what computes.
+/// Forwarding takes microseconds, so it goes before the computation of game servers.
 const NICE: i8 = -4;
 
 impl Config {
-    /// Reads a settings file.
-    ///
-    /// # Errors
-    /// Every problem of the file, one text for each.
     pub fn read(path: &Path) -> Result<Self, Vec<String>> {
         let text = std::fs::read_to_string(path).map_err(|error| vec![format!("{}: {error}", path.display())])?;
         Self::parse(&text)
     }
 
-    /// Reads settings from their text.
-    ///
-    /// # Errors
-    /// Every problem of the text.
     pub fn parse(text: &str) -> Result<Self, Vec<String>> {
         let value: Value = serde_json::from_str(text).map_err(|error| vec![format!("not JSON: {error}")])?;
         let mut problems = Vec::new();

@@ -1,4 +1,4 @@
-//! How many connections there may be: in all, of one route, of one client address; and descriptors for them.
+//! Connection limits in total, per route and per client address; and the descriptor limit.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,7 +9,6 @@ use crate::address;
 use crate::config::LimitSettings;
 use crate::metrics::ConnectionRefusal;
 
-/// Counts what is there, and says no.
 #[derive(Debug)]
 pub struct ConnectionLimits {
     all_max: AtomicUsize,
@@ -19,7 +18,7 @@ pub struct ConnectionLimits {
     addresses: Mutex<HashMap<IpAddr, usize>>,
 }
 
-/// The right to one connection; dropping it gives it back.
+/// Right to one connection, returned on drop.
 #[derive(Debug)]
 pub struct ConnectionPermit {
     limits: Arc<ConnectionLimits>,
@@ -28,7 +27,6 @@ pub struct ConnectionPermit {
 }
 
 impl ConnectionLimits {
-    /// With these settings.
     #[must_use]
     pub fn new(settings: &LimitSettings) -> Self {
         Self {
@@ -40,24 +38,20 @@ impl ConnectionLimits {
         }
     }
 
-    /// Other settings from now on. Nobody who is in is put out.
+    /// Applies to new connections. Open ones stay.
     pub fn change(&self, settings: &LimitSettings) {
         self.all_max.store(settings.connections, SeqCst);
         self.route_max.store(settings.connections_per_route, SeqCst);
         self.address_max.store(settings.connections_per_address, SeqCst);
     }
 
-    /// Whether all connections that there may be are there: nothing more need be accepted.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.all.load(SeqCst) >= self.all_max.load(SeqCst)
     }
 
-    /// Lets a connection in. Without a client (a proxy in front of us) or a route (the listener of all hosts) only the
-    /// other limits count.
-    ///
-    /// # Errors
-    /// Which limit does not.
+    /// Admits a connection. Connections of a trusted proxy have no client, and those of the host listener no route:
+    /// only the other limits count.
     pub fn admit(
         self: &Arc<Self>,
         client: Option<IpAddr>,
@@ -66,7 +60,7 @@ impl ConnectionLimits {
         if !add_one(&self.all, &self.all_max) {
             return Err(ConnectionRefusal::All);
         }
-        // What is counted by it is given back by it, also when one of the next limits says no.
+        // Returns each count on drop, also if a later limit refuses.
         let mut permit = ConnectionPermit { limits: self.clone(), source: None, of_route: None };
         if let Some(of_route) = of_route {
             if !add_one(of_route, &self.route_max) {
@@ -110,10 +104,10 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Raises the number of descriptors as far as we may, and says how many there are now.
+/// Raises the descriptor limit, and returns fitting settings with the limit.
 ///
-/// Connections need two each and UDP sessions one. Where that is not to be had, each kind gets half, or less if it
-/// wants less: so neither starves the other.
+/// A connection needs two descriptors and a UDP session one. If there are too few, each kind gets half, or less if it
+/// wants less.
 #[must_use]
 pub fn fit_descriptors(settings: &LimitSettings) -> (LimitSettings, u64) {
     let wanted = wanted(settings) + RESERVED_DESCRIPTORS;
@@ -121,7 +115,7 @@ pub fn fit_descriptors(settings: &LimitSettings) -> (LimitSettings, u64) {
     (fit_to_descriptors(settings, have), have)
 }
 
-/// For routes, shared connections to back ends between requests, pipes, and ourselves.
+/// For routes, pooled connections, pipes, and the process itself.
 const RESERVED_DESCRIPTORS: u64 = 8_192;
 
 fn wanted(settings: &LimitSettings) -> u64 {
@@ -140,13 +134,13 @@ fn fit_to_descriptors(settings: &LimitSettings, have: u64) -> LimitSettings {
 
 fn raise_descriptors(wanted: u64) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is ours and lives through the calls.
+    // SAFETY: `limit` outlives the calls.
     unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) != 0 {
             return 1_024;
         }
         if limit.rlim_max < wanted {
-            // Only the privileged may; the others keep what they were given.
+            // Only privileged processes may raise the hard limit.
             let higher = libc::rlimit { rlim_cur: wanted, rlim_max: wanted };
             if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const higher) == 0 {
                 return wanted;

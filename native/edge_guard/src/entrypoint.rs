@@ -1,4 +1,4 @@
-//! From the command line to an edge-guard that serves.
+//! Entry points of the program: serve, and check the settings.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,13 +13,11 @@ use crate::scheduling;
 use crate::startup::Startup;
 use crate::tls::Certificates;
 
-/// Another process has the folder.
 const EXIT_FOLDER_IN_USE: u8 = 75;
 
-/// Something is wrong with the settings.
 const EXIT_INVALID_SETTINGS: u8 = 78;
 
-/// Runs until it is told to end.
+/// Serves until the process is stopped or replaced. Returns only on an error at the start.
 #[must_use]
 pub fn run(path: &Path, is_replacing: bool) -> ExitCode {
     let config = match Config::read(path) {
@@ -29,17 +27,17 @@ pub fn run(path: &Path, is_replacing: bool) -> ExitCode {
             return ExitCode::from(EXIT_INVALID_SETTINGS);
         }
     };
-    // Threads that begin later have it too.
+    // Before any thread starts: threads inherit the attributes.
     scheduling::apply(config.nice);
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            operator_log::write_line(&format!("no runtime: {error}"));
+            operator_log::write_line(&format!("cannot start the runtime: {error}"));
             return ExitCode::FAILURE;
         }
     };
     let result = runtime.block_on(serve(config, path.to_owned(), is_replacing));
-    // Threads of others end with the process, and nobody waits for them.
+    // Ends without waiting for the other threads.
     match result {
         Ok(code) => std::process::exit(code.into()),
         Err(problem) => {
@@ -49,7 +47,7 @@ pub fn run(path: &Path, is_replacing: bool) -> ExitCode {
     }
 }
 
-/// Reads the settings and says what is wrong with them.
+/// Reports all problems of the settings and certificates.
 #[must_use]
 pub fn check(path: &Path) -> ExitCode {
     let read = Config::read(path).and_then(|config| Certificates::read(&config).map(drop));
@@ -85,6 +83,6 @@ async fn serve(mut config: Config, path: PathBuf, is_replacing: bool) -> Result<
         None => Startup::take_over(&context.shared.config)?,
     };
     let life = EdgeGuard::begin(context, begin, descriptors);
-    operator_log::write_line("serves");
+    operator_log::write_line("serving");
     Ok(life.run().await)
 }

@@ -1,4 +1,4 @@
-//! The folder of an edge-guard: one process at a time, by a lock that it holds.
+//! Lock of the edge-guard folder: one process at a time.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -7,15 +7,12 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The lock: whoever holds the descriptor, or one that was made from it, is the one.
+/// The lock lasts as long as any duplicate of its descriptor.
 #[derive(Debug)]
 pub struct FolderLock(Arc<File>);
 
 impl FolderLock {
-    /// Takes the lock of a folder, which is made if it is not there. None: another process has it.
-    ///
-    /// # Errors
-    /// The folder's.
+    /// Returns `None` if another process has the lock.
     pub fn take(folder: &Path) -> io::Result<Option<Self>> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let file = OpenOptions::new()
@@ -35,26 +32,20 @@ impl FolderLock {
         Ok(Some(lock))
     }
 
-    /// A lock that another process held and gave; it is not signed yet.
     #[must_use]
     pub fn inherit(descriptor: OwnedFd) -> Self {
         Self(Arc::new(File::from(descriptor)))
     }
 
-    /// The lock itself, to give it to another process.
     #[must_use]
     pub fn descriptor(&self) -> Arc<File> {
         self.0.clone()
     }
 
-    /// Writes down who we are, for whoever looks.
-    ///
-    /// # Errors
-    /// The disk's.
     pub fn write_pid(&self) -> io::Result<()> {
         use std::os::unix::fs::FileExt;
         let pid = format!("{}\n", std::process::id());
-        // Written before it is cut: whoever looks meanwhile sees a whole first line.
+        // Written before it is truncated, so that a reader always sees a complete first line.
         self.0.write_all_at(pid.as_bytes(), 0)?;
         self.0.set_len(pid.len() as u64)?;
         (&*self.0).flush()

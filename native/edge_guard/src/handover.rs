@@ -1,21 +1,21 @@
-//! Giving everything to a newer process, or taking it from an older one: sockets by SCM_RIGHTS, and what they are.
-//!
+//! Handover of all sockets and routes from an older process to a newer one, with SCM_RIGHTS.
 //! ```text
 //! newer                                   older
-//! POST /handover, upgrade ──────────────► rests: reads no datagram, follows no change
-//!        ◄────────────────────────────── the set, and sockets with what they are for
-//! opens what it has to have besides, and may not get; ends if so
+//! POST /handover, upgrade ──────────────► pauses: reads no datagram, applies no change
+//!        ◄────────────────────────────── routes, and sockets with their roles
+//! opens everything else that it needs, and exits if it cannot
 //! ready ────────────────────────────────►
-//!        ◄────────────────────────────── yours (from here on it serves), or kept (nothing has changed)
-//! remove an owner ──────────────────────► cuts what it still carries for it
+//!        ◄────────────────────────────── yours (the newer one serves), or kept (nothing has changed)
+//! remove an owner ──────────────────────► ends its remaining connections
 //!        ◄────────────────────────────── gone
 //! ```
 //!
-//! An older process that dies after `ready` has left everything to the newer one, since the sockets are there already.
-//! Connections that began in the older one go on in it until they end.
+//! An older process that dies after `ready` leaves everything to the newer one, which has the sockets already. The
+//! older process keeps its open connections until they end.
 
 mod framing;
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,103 +26,76 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::inherited::InheritedSockets;
 use crate::route_set::RouteSet;
 use crate::udp::{LocalAddress, MigratedSession, Rank};
 pub use framing::{read_frame, write_frame};
 
-/// How long the other side may take for one step.
+/// Timeout of one protocol step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a descriptor is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SocketRole {
-    /// The lock of the folder.
     Lock,
-    /// The listener of plain HTTP by host.
     Http,
-    /// The listener of HTTPS by host.
     Https,
-    /// The listener of a public port.
     Stream {
-        /// Its number.
         port: u16,
     },
-    /// The socket of a public UDP port.
     Datagram {
-        /// Its number.
         port: u16,
     },
-    /// The socket of a UDP session.
     Session {
-        /// The public port.
         port: u16,
-        /// The player.
         client: SocketAddr,
-        /// The address of ours that it speaks to. Older processes say nothing of it, nor does one that has one only.
+        /// Missing from older processes, and if the port has one address only.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         local: Option<LocalAddress>,
-        /// Where it leads.
         backend: SocketAddr,
-        /// How much it is worth.
         rank: Rank,
     },
 }
 
-/// What is said.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HandoverMessage {
-    /// The routes.
     Routes(RouteSet),
-    /// Descriptors that come with this frame, and what each is for.
     Items(Vec<SocketRole>),
-    /// That was all.
     End,
-    /// All of it has arrived.
     Ready,
-    /// It is the newer one's from here on.
     Yours,
-    /// It is the older one's still.
     Kept,
-    /// An owner has to go.
     Remove(String),
-    /// It has gone.
     Gone(String),
-    /// End now.
     Stop,
 }
 
-/// A descriptor that is given, and still its owner's: there may be no room for as many again.
+/// The older process keeps its descriptor: there may be no room for duplicates.
 pub type SharedDescriptor = Arc<dyn AsFd + Send + Sync>;
 
-/// What is given.
 #[derive(Default)]
 pub struct HandoverOffer {
-    /// Descriptors and what they are for.
     pub items: Vec<(SocketRole, SharedDescriptor)>,
-    /// The routes.
     pub set: RouteSet,
 }
 
-/// What was taken, sorted.
 #[derive(Debug, Default)]
 pub struct ReceivedState {
-    /// The lock of the folder.
     pub lock: Option<OwnedFd>,
-    /// Listeners of hosts: plain, TLS.
     pub hosts: [Option<TcpListener>; 2],
-    /// Ports and sessions.
     pub inherited: InheritedSockets,
-    /// The routes.
     pub set: RouteSet,
 }
 
-/// Gives everything to whoever is on the other end; returns when all has arrived there.
-///
-/// # Errors
-/// The other side's: then nothing has changed.
+/// Sockets of the older process, by port number, until routes claim them.
+#[derive(Debug, Default)]
+pub struct InheritedSockets {
+    pub streams: HashMap<u16, TcpListener>,
+    pub datagrams: HashMap<u16, UdpSocket>,
+    pub sessions: HashMap<u16, Vec<MigratedSession>>,
+}
+
+/// Sends everything, and returns when the newer process is ready. An error changes nothing.
 pub fn send_offer(stream: &UnixStream, gift: &HandoverOffer) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(STEP_TIMEOUT))?;
@@ -140,18 +113,11 @@ pub fn send_offer(stream: &UnixStream, gift: &HandoverOffer) -> io::Result<()> {
     }
 }
 
-/// Says the word after which everything is the other side's.
-///
-/// # Errors
-/// The other side's: then nothing has changed.
+/// Sends the message after which the newer process serves.
 pub fn confirm(stream: &UnixStream) -> io::Result<()> {
     framing::send(stream, &HandoverMessage::Yours, &[])
 }
 
-/// Asks the process that has the folder for everything.
-///
-/// # Errors
-/// It does not answer, or not as one that gives.
 pub fn connect(folder: &Path) -> io::Result<UnixStream> {
     use std::io::{Read, Write};
     let mut stream = UnixStream::connect(folder.join("admin.sock"))?;
@@ -160,7 +126,7 @@ pub fn connect(folder: &Path) -> io::Result<UnixStream> {
     stream.write_all(
         b"POST /handover HTTP/1.1\r\nhost: edge\r\nconnection: upgrade\r\nupgrade: hosting-handover\r\n\r\n",
     )?;
-    // Byte by byte: what follows the head is not text, and descriptors come with it.
+    // Read byte by byte: descriptors follow the response head.
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
@@ -176,10 +142,7 @@ pub fn connect(folder: &Path) -> io::Result<UnixStream> {
     Err(io::Error::other(String::from_utf8_lossy(&head).lines().next().unwrap_or_default().to_owned()))
 }
 
-/// Takes everything, which is the other side's still.
-///
-/// # Errors
-/// The other side's.
+/// Receives everything. The older process still owns it.
 pub fn receive(stream: &UnixStream) -> io::Result<ReceivedState> {
     let mut taken = ReceivedState::default();
     loop {
@@ -194,16 +157,13 @@ pub fn receive(stream: &UnixStream) -> io::Result<ReceivedState> {
     }
 }
 
-/// Says that all of it is there, and hears that it is ours.
-///
-/// # Errors
-/// The other side's, or that it keeps it after all.
+/// Reports readiness, and waits until the older process confirms.
 pub fn accept(stream: &UnixStream) -> io::Result<()> {
     framing::send(stream, &HandoverMessage::Ready, &[])?;
     match framing::receive(stream) {
         Ok((HandoverMessage::Yours, _)) => Ok(()),
         Ok((other, _)) => Err(io::Error::other(format!("`yours` was expected and not {other:?}"))),
-        // It has died: there is nobody else who could serve.
+        // The older process has died, so no other process can serve.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
         Err(error) => Err(error),
     }

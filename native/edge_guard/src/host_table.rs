@@ -1,4 +1,4 @@
-//! Who is reached by host name: game servers of routes without a port, and our own API and CDN.
+//! HTTP hosts: game servers that are reached by name, and the own API and CDN.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,7 +6,6 @@ use std::sync::Arc;
 use crate::config::Backend;
 use crate::live_route::LiveRoute;
 
-/// All names.
 #[derive(Debug, Default)]
 pub struct HostTable {
     plain: HashMap<String, Arc<LiveRoute>>,
@@ -15,7 +14,6 @@ pub struct HostTable {
 }
 
 impl HostTable {
-    /// With back ends of our own, which are there as long as the process is.
     #[must_use]
     pub fn new(backends: &[Backend]) -> Self {
         let mut ours = HashMap::new();
@@ -28,25 +26,24 @@ impl HostTable {
         Self { ours, ..Self::default() }
     }
 
-    /// Who is meant by a host name in lower case, without a port.
+    /// Takes a host name in lower case, without a port.
     #[must_use]
     pub fn find(&self, is_tls: bool, host: &str) -> Option<&Arc<LiveRoute>> {
         let routes = if is_tls { &self.tls } else { &self.plain };
         routes.get(host).or_else(|| find_name(&self.ours, host))
     }
 
-    /// Puts a route; whoever had the name before has it no more.
+    /// Replaces the former route of this name.
     pub fn put(&mut self, is_tls: bool, host: &str, live: &Arc<LiveRoute>) {
         self.routes(is_tls).insert(host.to_owned(), live.clone());
     }
 
-    /// Whether somebody has a name.
     #[must_use]
     pub fn has(&self, is_tls: bool, host: &str) -> bool {
         self.find(is_tls, host).is_some()
     }
 
-    /// Removes a route, if the name is still its own.
+    /// Removes the route if the name still belongs to it.
     pub fn remove(&mut self, is_tls: bool, host: &str, live: &Arc<LiveRoute>) {
         let routes = self.routes(is_tls);
         if routes.get(host).is_some_and(|held| Arc::ptr_eq(held, live)) {
@@ -59,7 +56,7 @@ impl HostTable {
     }
 }
 
-/// A name itself, else the `*.` of its parent.
+/// Looks up the name, then the `*.` wildcard of its parent.
 pub fn find_name<'a, T>(names: &'a HashMap<String, T>, name: &str) -> Option<&'a T> {
     names.get(name).or_else(|| {
         let (_, parent) = name.split_once('.')?;

@@ -1,6 +1,4 @@
-//! HTTP in front: HTTP/1.1 and HTTP/2, plain or over TLS, for one route or for many by host.
-//!
-//! Owns a player's connection. What is done with one request is `exchange`'s.
+//! HTTP/1.1 and HTTP/2 connections of players, plain or over TLS, by port or by host.
 
 mod activity;
 mod exchange;
@@ -30,22 +28,18 @@ use crate::worker::{OpenConnection, Worker};
 use activity::{ActivityTracker, TrackedStream, Verdict};
 use response_body::BackendConnection;
 
-/// What every HTTP/2 connection begins with.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
 
-/// How much of a body is read at once.
 const READ_BUFFER_BYTES: usize = 64 * 1024;
 
-/// Requests of one HTTP/2 connection at once, and how much of each answer is held for a client that does not read.
+/// Also the size of the response part that is buffered for a slow reader.
 const HTTP2_STREAMS_MAX: u32 = 100;
 const HTTP2_SEND_BUFFER_BYTES: usize = 16 * 1024;
 
-/// What is done with connections that speak HTTP.
 #[derive(Debug)]
 pub struct HttpHandler {
-    /// What a connection belongs to: its route, or the listener of all hosts.
+    /// The route, or the listener for all hosts.
     pub live: Arc<LiveRoute>,
-    /// Whether the host says whose a request is.
     pub by_host: bool,
 }
 
@@ -53,16 +47,15 @@ pub struct HttpHandler {
 #[derive(Debug)]
 struct PlayerConnection {
     worker: Arc<Worker>,
-    /// Whose all requests are, unless the host says it.
     route: Option<Arc<LiveRoute>>,
     is_tls: bool,
     peer: SocketAddr,
     local: SocketAddr,
-    /// Whether the peer is a proxy whose word counts.
+    /// Whether the peer is a trusted proxy.
     is_proxied: bool,
     forwarded: headers::ForwardedHeaders,
     tracker: Arc<ActivityTracker>,
-    /// A connection to a back end that was told who the player is.
+    /// Backend connection that sent this player's PROXY header.
     own: DedicatedConnection<RequestBody>,
     _open: OpenConnection,
 }
@@ -89,7 +82,7 @@ impl ConnectionHandler for HttpHandler {
     }
 }
 
-/// A connection of which nothing was read yet.
+/// A connection before its first byte is read.
 struct AcceptedConnection {
     worker: Arc<Worker>,
     route: Option<Arc<LiveRoute>>,
@@ -111,7 +104,7 @@ impl AcceptedConnection {
                 (self.peer, local) = (client, server);
             }
         }
-        // Whoever was named by such a header speaks for others only if it is a proxy of ours itself.
+        // A client that is named in a PROXY header may only name others if it is a trusted proxy itself.
         let is_proxied = worker.shared.is_trusted(self.peer);
         if !self.is_tls {
             let mut begin = [0; HTTP2_PREFACE.len()];
@@ -146,19 +139,17 @@ impl AcceptedConnection {
 }
 
 impl PlayerConnection {
-    /// A connection that waits for a request to this back end.
     fn take(&self, live: &LiveRoute, backend: &BackendAddress) -> Option<BackendSender> {
-        // Also where the request goes to a shared one: only one of both is counted.
+        // Taken also for a shared backend, which closes it: only one of both is counted.
         let own = self.own.take(live.number, backend);
         if live.sends_proxy_header { own } else { self.worker.pool.take(live.number, backend) }
     }
 
-    /// Keeps a connection whose request has been answered.
     fn keep(&self, BackendConnection { is_own, route, backend, sender, .. }: BackendConnection) {
         if !is_own {
             self.worker.pool.put(route, backend, sender);
         } else if self.tracker.is_alone() {
-            // Beside others it would be one more than is counted: of these only the last one stays.
+            // Concurrent requests keep only the last connection, because only one is counted.
             self.own.put(route, backend, sender);
         }
     }
@@ -185,9 +176,8 @@ impl PlayerConnection {
             serve_until_cut(connection, &self, |connection| connection.graceful_shutdown()).await;
         } else {
             let mut builder = hyper::server::conn::http1::Builder::new();
-            // A player who ends its half has left, as other proxies see it, too (`half_close` stays off): that is the
-            // only sign of leaving while an answer is awaited, and with the connection ends what was asked of the back
-            // end. Whoever ends its half after a request and listens on (`nc -N`) hears nothing more.
+            // A half close ends the connection (`half_close` stays off), as in other proxies: while a response is
+            // pending, it is the only sign that the player left.
             builder.max_header_size(head_bytes).max_buf_size(head_bytes.max(READ_BUFFER_BYTES)).half_close(false);
             let connection = builder.serve_connection(io, service).with_upgrades();
             tokio::pin!(connection);
@@ -196,7 +186,6 @@ impl PlayerConnection {
     }
 }
 
-/// Runs a connection until it ends by itself or its time is up.
 async fn serve_until_cut<C: Future>(
     mut connection: std::pin::Pin<&mut C>,
     front: &PlayerConnection,

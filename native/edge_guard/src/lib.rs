@@ -1,30 +1,29 @@
-//! Port proxy: leads players to game servers, and outlives the rest of the service.
+//! Port proxy: forwards players to game servers, and survives restarts of the rest of the service.
 //!
-//! Owns public sockets and nothing else: where they lead is the data plane's to say, and what was said last is kept on
-//! disk. Read in this order: [`config`] (what it is told), `routes` (the set and its rules), `control` (asks, follows,
-//! keeps), `table` (routes to sockets), `stream`, `http` and `datagram` (what is done with those who come), `handover`
-//! (giving it all to a newer process). An upper one of these lines may name a lower one:
+//! Edge-guard owns the public sockets. The data plane decides the routes, and edge-guard keeps the last ones on disk.
+//! Start reading at `route_set` (the routes and their rules), `route_controller` (receives them), `route_table` (binds
+//! sockets), `tcp`, `http` and `udp` (carry traffic), and `handover` (replaces the process). A module may only use
+//! modules of lower lines:
 //!
 //! ```text
-//! run
-//! life
-//! begin | parts
-//! admin
-//! control
-//! follow
-//! table
-//! http | stream | predecessor
+//! entrypoint
+//! lifecycle
+//! startup | process_context
+//! admin_server
+//! route_controller
+//! route_client
+//! route_table
+//! http | tcp | predecessor
 //! handover
-//! inherited
 //! listener
 //! worker
-//! datagram | relay | reach | pool | tls
-//! hosts | limits
-//! live
-//! routes | metrics | proxy | asked
+//! udp | relay | backend_connect | backend_pool | tls
+//! host_table | connection_limits
+//! live_route
+//! route_set | metrics | proxy_protocol | request_body
 //! config
-//! address | wire | turns
-//! log | folder
+//! address | wire | scheduling
+//! operator_log | folder_lock
 //! ```
 
 mod address;
@@ -32,14 +31,13 @@ mod admin_server;
 mod backend_connect;
 mod backend_pool;
 pub mod certificate_authority;
-pub mod config;
+mod config;
 mod connection_limits;
 pub mod entrypoint;
 mod folder_lock;
 mod handover;
 mod host_table;
 mod http;
-mod inherited;
 mod lifecycle;
 mod listener;
 mod live_route;

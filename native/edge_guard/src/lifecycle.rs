@@ -1,4 +1,4 @@
-//! An edge-guard that serves, until it ends: by order, gently, or because a newer one has taken over.
+//! Main loop of an edge-guard: serves until it is stopped, drained, or replaced by a newer process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -27,7 +27,7 @@ fn to_async(stream: std::os::unix::net::UnixStream) -> std::io::Result<UnixStrea
     UnixStream::from_std(stream)
 }
 
-/// Reads frames in a task of its own: a half-read one must not be dropped.
+/// Reads in a task of its own: a cancelled read would lose half a message.
 fn read_messages(mut from: OwnedReadHalf) -> UnboundedReceiver<HandoverMessage> {
     let (say, said) = unbounded_channel();
     tokio::spawn(async move {
@@ -38,21 +38,19 @@ fn read_messages(mut from: OwnedReadHalf) -> UnboundedReceiver<HandoverMessage> 
     said
 }
 
-/// What serves.
 pub struct EdgeGuard {
     context: ProcessContext,
     control: RouteController,
     listeners: [Option<Listener>; 2],
     lock: FolderLock,
-    told: UnboundedReceiver<AdminCommand>,
+    command_receiver: UnboundedReceiver<AdminCommand>,
     admin: tokio::task::JoinHandle<()>,
 }
 
 impl EdgeGuard {
-    /// Begins to serve.
     pub fn begin(context: ProcessContext, begin: Startup, descriptors: u64) -> Self {
         let Startup { lock, set, inherited, predecessor, opened } = begin;
-        let OpenedSockets { hosts, admin: socket, commands, told } = opened;
+        let OpenedSockets { hosts, admin: socket, commands, command_receiver } = opened;
         let folder = &context.shared.config.folder;
         let listeners = context.open_host_listeners(hosts);
         let (say, outcomes) = outcomes();
@@ -68,13 +66,13 @@ impl EdgeGuard {
             RouteController::new(table, source, kept, outcomes, context.counters.clone(), context.status.clone());
         context.publish_capacity(descriptors, context.shared.config.limits.datagram_sessions);
         let admin = tokio::spawn(Arc::new(context.admin(commands, &listeners)).serve(socket.listener));
-        Self { context, control, listeners, lock, told, admin }
+        Self { context, control, listeners, lock, command_receiver, admin }
     }
 
-    /// Serves until the end, and says with which code.
+    /// Returns the exit code.
     pub async fn run(mut self) -> u8 {
         loop {
-            match self.control.run_until_command(&mut self.told).await {
+            match self.control.run_until_command(&mut self.command_receiver).await {
                 AdminCommand::Stop => break,
                 AdminCommand::Drain => {
                     self.drain().await;
@@ -90,7 +88,7 @@ impl EdgeGuard {
         }
         if let Some(predecessor) = &self.control.table.predecessor {
             predecessor.stop();
-            // Its end is seen, or it is as slow as it was told to be quick.
+            // Waits for the final report, but not long: a stop is urgent.
             let end = Instant::now() + Duration::from_secs(2);
             while !predecessor.is_over() && Instant::now() < end {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -98,11 +96,11 @@ impl EdgeGuard {
         }
         self.admin.abort();
         let _ = std::fs::remove_file(self.context.shared.config.folder.join("admin.sock"));
-        operator_log::write_line("ends");
+        operator_log::write_line("stopped");
         0
     }
 
-    /// Gives everything to a newer process. Some: it serves from here on. None: nothing has changed.
+    /// Returns the stream of the newer process if it serves now, and `None` if nothing has changed.
     async fn hand_over(&mut self, stream: std::os::unix::net::UnixStream) -> Option<UnixStream> {
         let sessions = self.context.datagrams.pause().await;
         let given = match self.handover_offer(sessions) {
@@ -112,7 +110,7 @@ impl EdgeGuard {
             }
             Err(error) => Ok(Err(error)),
         };
-        // Until this word is out everything could still go on here; from then on nothing is read here any more.
+        // Until this message is sent, this process can still continue. Afterwards it reads nothing more.
         let said = given.map_err(std::io::Error::other).and_then(|given| given).and_then(|stream| {
             handover::confirm(&stream)?;
             to_async(stream)
@@ -120,7 +118,7 @@ impl EdgeGuard {
         let stream = match said {
             Ok(stream) => stream,
             Err(error) => {
-                operator_log::write_line(&format!("not handed over: {error}"));
+                operator_log::write_line(&format!("handover failed: {error}"));
                 self.context.counters.failures.of(ControlFailure::Handover).one();
                 self.context.datagrams.resume();
                 return None;
@@ -159,17 +157,17 @@ impl EdgeGuard {
         Ok(HandoverOffer { items, set: self.control.set().clone() })
     }
 
-    /// Goes on with the connections that there are, until they end; a newer process does everything else.
+    /// Serves the open connections until they end. The newer process does everything else.
     async fn finish_connections(self, stream: UnixStream) -> u8 {
-        let Self { context, mut control, lock, mut told, .. } = self;
-        // The newer process has the lock through a descriptor of its own.
+        let Self { context, mut control, lock, mut command_receiver, .. } = self;
+        // The newer process has a duplicate of the lock.
         drop(lock);
         let end = Instant::now() + context.shared.timeouts().replaced;
         let (from, mut to) = stream.into_split();
         let mut frames = read_messages(from);
-        // New routes are not heard of here: whoever asks over a connection that stays is sent to the newer process.
+        // This process receives no new routes, so kept-alive clients are sent to the newer one.
         context.shared.leaving.send_replace(true);
-        operator_log::write_line(&format!("was replaced; {} connections go on", context.active_count()));
+        operator_log::write_line(&format!("replaced; {} connections and sessions are open", context.active_count()));
         let mut look = tokio::time::interval(Duration::from_millis(100));
         loop {
             tokio::select! {
@@ -183,7 +181,7 @@ impl EdgeGuard {
                         let _ = write_frame(&mut to, &HandoverMessage::Gone(owner)).await;
                     }
                 }
-                Some(command) = told.recv() => {
+                Some(command) = command_receiver.recv() => {
                     if matches!(command, AdminCommand::Stop | AdminCommand::Drain) {
                         break;
                     }
@@ -199,20 +197,23 @@ impl EdgeGuard {
         if let Some(predecessor) = &control.table.predecessor {
             predecessor.stop();
         }
-        operator_log::write_line("was replaced and ends");
+        operator_log::write_line("replaced; all connections have ended");
         0
     }
 
-    /// Takes nobody in any more, and waits until everybody has left, within the time for it.
+    /// Accepts no connections, and waits until all have ended or the timeout is over.
     async fn drain(&mut self) {
         self.context.status.lock().unwrap_or_else(PoisonError::into_inner).is_leaving = true;
         let end = Instant::now() + self.context.shared.timeouts().drain;
-        operator_log::write_line(&format!("drains: {} go on", self.context.active_count()));
+        operator_log::write_line(&format!(
+            "draining: {} connections and sessions are open",
+            self.context.active_count()
+        ));
         self.listeners = [None, None];
         self.control.table.stop_accepting();
         self.context.shared.leaving.send_replace(true);
         while self.context.active_count() > 0 && Instant::now() < end {
-            match tokio::time::timeout(Duration::from_millis(50), self.told.recv()).await {
+            match tokio::time::timeout(Duration::from_millis(50), self.command_receiver.recv()).await {
                 Ok(Some(AdminCommand::Drain | AdminCommand::Stop)) => return,
                 Ok(Some(AdminCommand::ReadAgain | AdminCommand::HandOver(_)) | None) | Err(_) => {}
             }
@@ -221,10 +222,10 @@ impl EdgeGuard {
 
     fn reload(&self) {
         match self.context.reload() {
-            Ok(()) => operator_log::write_line("certificates, limits and times were read again"),
+            Ok(()) => operator_log::write_line("reloaded certificates, limits and timeouts"),
             Err(problems) => {
                 problems.iter().for_each(|problem| operator_log::write_line(problem));
-                operator_log::write_line("the certificates, limits and times of before stay");
+                operator_log::write_line("keeping the former certificates, limits and timeouts");
                 self.context.counters.failures.of(ControlFailure::Certificates).one();
             }
         }

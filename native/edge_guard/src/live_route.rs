@@ -1,6 +1,4 @@
-//! What lives behind one route: where it leads just now, and every task that carries something for it.
-//!
-//! Whoever removes a route ends all of these, and is told when the last one is gone.
+//! A served route: its backend, and all tasks that carry connections for it. Its end aborts these tasks.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,16 +10,13 @@ use tokio::task::AbortHandle;
 
 use crate::address::BackendAddress;
 
-/// One route while it is served.
 #[derive(Debug)]
 pub struct LiveRoute {
-    /// No other one of this process has it.
+    /// Unique in this process.
     pub number: u64,
-    /// Whether TLS ends here.
     pub is_tls: bool,
-    /// Connections of clients.
+    /// Open client connections.
     pub connections: Arc<AtomicUsize>,
-    /// Whether connections to the back end begin with a PROXY v2 header.
     pub sends_proxy_header: bool,
     state: Mutex<State>,
     over: Notify,
@@ -35,7 +30,6 @@ struct State {
 }
 
 impl LiveRoute {
-    /// A route that is to be served.
     #[must_use]
     pub fn new(is_tls: bool, backend: Option<BackendAddress>, sends_proxy_header: bool) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -49,24 +43,23 @@ impl LiveRoute {
         })
     }
 
-    /// Where it leads just now.
     #[must_use]
     pub fn backend(&self) -> Option<BackendAddress> {
         self.state().backend.clone()
     }
 
-    /// Leads it elsewhere; what goes on, goes on.
+    /// Open connections keep their backend.
     pub fn set_backend(&self, backend: Option<BackendAddress>) {
         self.state().backend = backend;
     }
 
-    /// Runs a task that ends with the route. A route that has ended runs nothing any more.
+    /// Runs a task that ends with the route. Does nothing after the end.
     pub fn spawn(self: &Arc<Self>, on: &Handle, task: impl Future<Output = ()> + Send + 'static) {
         let mut state = self.state();
         if state.is_ended {
             return;
         }
-        // The lock is held until the handle is in its place, so a task that ends at once finds it there.
+        // The lock is held until the handle is stored, so a task that ends at once finds its entry.
         let place = state.tasks.insert(None);
         let seat = TaskGuard { live: self.clone(), place };
         let handle = on.spawn(async move {
@@ -76,16 +69,14 @@ impl LiveRoute {
         state.tasks[place] = Some(handle.abort_handle());
     }
 
-    /// Ends it: every task is cut, none begins any more.
     pub fn end(&self) {
         let mut state = self.state();
         state.is_ended = true;
         state.backend = None;
-        // A task is dropped by its own thread, which then frees its place.
+        // Each task is dropped by its own thread, which then removes the entry.
         state.tasks.iter().filter_map(|(_, handle)| handle.as_ref()).for_each(AbortHandle::abort);
     }
 
-    /// Returns when no task is left.
     pub async fn wait_ended(&self) {
         loop {
             let notified = self.over.notified();

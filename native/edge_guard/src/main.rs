@@ -1,11 +1,11 @@
-//! `hosting-edge-guard`: what is typed, and nothing else.
+//! Command line of `hosting-edge-guard`.
 
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "hosting-edge-guard <config>             serves, by settings in a JSON file
-hosting-edge-guard <config> --replace   the same, taking over from the process that has the folder
-hosting-edge-guard <config> --check     reads the settings and says what is wrong with them
+const USAGE: &str = "hosting-edge-guard <config>             serves with the settings of a JSON file
+hosting-edge-guard <config> --replace   takes over from the process that has the folder
+hosting-edge-guard <config> --check     reports all problems of the settings
 hosting-edge-guard ca <folder> <name…>  makes a certificate authority and a certificate, for development";
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! The process before this one, when it still carries connections that began there; and being one.
+//! The older process that still carries connections after a handover.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,7 +10,6 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::handover::{HandoverMessage, read_frame, write_frame};
 
-/// What can be asked of it.
 #[derive(Debug)]
 pub struct Predecessor {
     say: mpsc::UnboundedSender<HandoverMessage>,
@@ -24,10 +23,6 @@ struct State {
 }
 
 impl Predecessor {
-    /// The one on the other end.
-    ///
-    /// # Errors
-    /// The connection is gone already.
     pub fn new(stream: std::os::unix::net::UnixStream) -> io::Result<Arc<Self>> {
         stream.set_read_timeout(None)?;
         stream.set_nonblocking(true)?;
@@ -42,7 +37,7 @@ impl Predecessor {
                     heard.lock().unwrap_or_else(PoisonError::into_inner).waiting.remove(&owner);
                 }
             }
-            // With the process everything that it carried is gone.
+            // All connections of the process have ended with it.
             let mut state = heard.lock().unwrap_or_else(PoisonError::into_inner);
             state.is_over = true;
             state.waiting.clear();
@@ -50,13 +45,12 @@ impl Predecessor {
         Ok(Arc::new(Self { say, state }))
     }
 
-    /// Whether the process has ended.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).is_over
     }
 
-    /// Ends what it still has of an owner; returns when that is over, or the process is.
+    /// Returns when the older process has ended the owner's connections, or has ended itself.
     pub async fn remove(&self, owner: &str) {
         let gone = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,11 +62,10 @@ impl Predecessor {
             gone
         };
         let _ = self.say.send(HandoverMessage::Remove(owner.to_owned()));
-        // The word is the end of the channel, however it comes.
+        // The channel also closes when the process ends.
         let _ = gone.await;
     }
 
-    /// Ends the process.
     pub fn stop(&self) {
         let _ = self.say.send(HandoverMessage::Stop);
     }

@@ -1,4 +1,4 @@
-//! What an edge-guard is made of: threads, and what is known to all of them.
+//! Threads and state that live as long as the process.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -20,27 +20,16 @@ use crate::tls::Certificates;
 use crate::udp::{SessionLimits, UdpThreads};
 use crate::worker::{SharedState, Workers};
 
-/// What lives as long as the process.
 pub struct ProcessContext {
-    /// The settings file.
     pub path: PathBuf,
-    /// What every connection may need to know.
     pub shared: Arc<SharedState>,
-    /// Threads for streams.
     pub workers: Workers,
-    /// Threads for datagrams.
     pub datagrams: Arc<UdpThreads>,
-    /// What the control thread counts.
     pub counters: Arc<ThreadCounters>,
-    /// How things stand.
     pub status: Arc<Mutex<EdgeStatus>>,
 }
 
 impl ProcessContext {
-    /// Starts the threads.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn start(config: Config, path: PathBuf, certificates: Certificates) -> std::io::Result<Self> {
         let bounds = SessionLimits::from(&config);
         let shared = Arc::new(SharedState {
@@ -56,10 +45,7 @@ impl ProcessContext {
         Ok(Self { path, shared, workers, datagrams, counters: Arc::default(), status: Arc::default() })
     }
 
-    /// Other certificates, limits and times from now on; who is in stays in. Nothing changes when anything is wrong.
-    ///
-    /// # Errors
-    /// Every problem.
+    /// Applies new certificates, limits and timeouts. Open connections stay. An error changes nothing.
     pub fn reload(&self) -> Result<(), Vec<String>> {
         let mut config = Config::read(&self.path)?;
         self.shared.certificates.reload(&config)?;
@@ -72,13 +58,11 @@ impl ProcessContext {
         Ok(())
     }
 
-    /// Writes down how much there may be.
     pub fn publish_capacity(&self, descriptors: u64, datagram_sessions: usize) {
         let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         (status.descriptors, status.datagram_sessions) = (descriptors, datagram_sessions);
     }
 
-    /// The listeners for everybody who is reached by host.
     pub fn open_host_listeners(&self, sockets: [Option<TcpListener>; 2]) -> [Option<Listener>; 2] {
         let open = |socket: TcpListener, is_tls| {
             let live = LiveRoute::new(is_tls, None, false);
@@ -88,7 +72,6 @@ impl ProcessContext {
         [http.map(|socket| open(socket, false)), https.map(|socket| open(socket, true))]
     }
 
-    /// The administrators' door.
     pub fn admin(&self, commands: UnboundedSender<AdminCommand>, listeners: &[Option<Listener>; 2]) -> AdminServer {
         let at = |door: &Option<Listener>| -> Option<SocketAddr> { door.as_ref().and_then(Listener::address) };
         AdminServer {
@@ -101,7 +84,7 @@ impl ProcessContext {
         }
     }
 
-    /// How much goes on: connections of players and UDP sessions.
+    /// Counts open connections and UDP sessions.
     pub fn active_count(&self) -> u64 {
         use crate::metrics::ConnectionKind::{Http, Https, Tcp, TcpTls};
         let streams = self

@@ -1,4 +1,4 @@
-//! PROXY protocol, version 2: who the client is, told before the first byte of a connection.
+//! PROXY protocol, version 2.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,10 +9,9 @@ use crate::address::canonical_ip;
 
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 
-/// Version 2, PROXY.
 const COMMAND_PROXY: u8 = 0x21;
 
-/// The header for a connection of `client` to `server`.
+/// Returns the header for a connection from `client` to `server`.
 #[must_use]
 pub fn header(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
     let mut header = SIGNATURE.to_vec();
@@ -41,10 +40,8 @@ fn wide(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// Reads the header that a proxy in front of us may send. None: there is none, or it speaks for itself.
-///
-/// # Errors
-/// It begins like one and is none, or the connection broke.
+/// Reads the optional header of a trusted proxy. Returns `None` without a header, and for connections of the proxy
+/// itself.
 pub async fn read(stream: &TcpStream) -> io::Result<Option<(SocketAddr, SocketAddr)>> {
     let mut begin = [0; SIGNATURE.len()];
     loop {
@@ -55,7 +52,7 @@ pub async fn read(stream: &TcpStream) -> io::Result<Option<(SocketAddr, SocketAd
         if seen == SIGNATURE.len() {
             break;
         }
-        // A part of it is there, which would be seen again at once: the rest is awaited with a pause.
+        // Half of the signature has arrived, and a peek would return at once.
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     let mut head = [0; 16];

@@ -1,7 +1,7 @@
-//! Passes bytes both ways between two streams until both have ended.
+//! Relay: copies bytes both ways between two streams until both directions have ended.
 //!
-//! An idle pair owns no buffer: what is read goes through one buffer of the thread, and only what the other side does
-//! not take at once is kept. Half closes are passed on. Two plain sockets with much to say change to splice(2).
+//! An idle pair owns no buffer. Reads use one buffer per thread, and only bytes that the other side does not take at
+//! once are kept. Half closes are relayed. Two plain sockets with much traffic use splice(2).
 
 mod pipe;
 mod splice;
@@ -19,20 +19,16 @@ use tokio::net::TcpStream;
 use crate::metrics::{Direction, ThreadCounters};
 use splice::SpliceFlow;
 
-/// How much one read takes at most.
 const SCRATCH: usize = 65_536;
 
-/// How often one flow goes round before others get their turn.
+/// Reads of one direction before other tasks get their turn.
 const TURNS: usize = 32;
 
 thread_local! {
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into_boxed_slice());
 }
 
-/// Runs two sockets until both directions have ended.
-///
-/// # Errors
-/// Either side's, or that nothing was carried for `idle`.
+/// Relays two sockets. Fails on an error of either side, and after `idle` without traffic.
 pub async fn sockets(
     client: &mut TcpStream,
     backend: &mut TcpStream,
@@ -53,10 +49,7 @@ pub async fn sockets(
     .await
 }
 
-/// Runs any two streams until both directions have ended.
-///
-/// # Errors
-/// Either side's, or that nothing was carried for `idle`.
+/// Relays any two streams, like `sockets`.
 pub async fn streams<A, B>(client: &mut A, backend: &mut B, idle: Duration, counters: &ThreadCounters) -> io::Result<()>
 where
     A: AsyncRead + AsyncWrite + Unpin,
@@ -91,7 +84,7 @@ struct Turn {
 async fn until_idle(idle: Duration, mut turn: impl FnMut(&mut Context<'_>) -> io::Result<Turn>) -> io::Result<()> {
     let timer = tokio::time::sleep(idle);
     tokio::pin!(timer);
-    // The timer is not set anew with each byte: when it ends it is asked whether anything moved meanwhile.
+    // The timer is not reset with each byte. When it fires, the loop checks whether bytes have moved.
     let mut has_moved = false;
     poll_fn(|cx| {
         let result = turn(cx)?;
@@ -118,7 +111,6 @@ enum Stage {
     Closed,
 }
 
-/// One direction of two streams.
 #[derive(Default)]
 struct Flow {
     rest: Vec<u8>,
@@ -206,12 +198,11 @@ impl Flow {
     }
 }
 
-/// Many who speak TLS hang up without saying so. What they said before has to arrive, which it may not after a reset.
+/// Many TLS clients close without close_notify. Their data must arrive, and a reset could discard it.
 fn accept_missing_close_notify(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::UnexpectedEof { Ok(()) } else { Err(error) }
 }
 
-/// Closing what the other side has closed already is no fault.
 fn ignore_not_connected(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotConnected { Ok(()) } else { Err(error) }
 }

@@ -1,4 +1,4 @@
-//! Bodies of requests to back ends: passed on from players, with an eye on how they come.
+//! Request bodies that are forwarded to backends, with their progress.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,19 +10,15 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 
-/// Sends requests over one connection to a back end.
 pub type BackendSender = SendRequest<RequestBody>;
 
-/// A body that is passed on, or known to be none: then the request can be made again.
+/// A request without a body can be sent again.
 #[derive(Debug)]
 pub enum RequestBody {
-    /// Of a player's request.
     Passed(Incoming, Arc<BodyProgress>),
-    /// None.
     Nothing,
 }
 
-/// How a body comes.
 #[derive(Debug, Default)]
 pub struct BodyProgress {
     frames: AtomicU64,
@@ -31,30 +27,26 @@ pub struct BodyProgress {
 }
 
 impl BodyProgress {
-    /// How many pieces have come.
     pub fn frames(&self) -> u64 {
         self.frames.load(Relaxed)
     }
 
-    /// Whether all of it has come.
     pub fn is_over(&self) -> bool {
         self.is_over.load(Relaxed)
     }
 
-    /// Whether it is the player who is waited for, and not the back end.
+    /// Whether the player, and not the backend, delays the request.
     pub fn is_waiting_for_player(&self) -> bool {
         self.is_waiting_for_player.load(Relaxed)
     }
 }
 
 impl RequestBody {
-    /// Passes a body on.
     #[must_use]
     pub fn new(body: Incoming) -> Self {
         if body.is_end_stream() { Self::Nothing } else { Self::Passed(body, Arc::default()) }
     }
 
-    /// How the body comes, if there is one.
     #[must_use]
     pub fn progress(&self) -> Option<Arc<BodyProgress>> {
         match self {

@@ -1,6 +1,5 @@
-//! Asks the data plane for routes, again and again, and tells it what became of them.
-//!
-//! Owns the connection, the pace of asking, and outcomes until an answer shows that they arrived.
+//! Client of the data plane's `Routes` service: long polls for routes, and reports outcomes until they are
+//! acknowledged.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,24 +14,21 @@ use crate::route_table::RouteOutcome;
 use crate::wire;
 use crate::wire::routes_client::RoutesClient;
 
-/// How long a question waits for something new.
+/// Duration of a long poll.
 const WAIT_MS: u32 = 15_000;
 
-/// How much later than that an answer is given up.
+/// An answer that is later than this is given up.
 const ANSWER_GRACE: Duration = Duration::from_secs(5);
 
-/// Between questions that failed. However long the data plane is away: a question that finds nobody is one connect()
-/// to a unix socket, and lobbies that start after its return wait for the next one.
+/// Delays after failures. They stay short: a failed request is one connect() to a Unix socket, and lobbies wait for the
+/// next one.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_millis(250);
 
-/// How many outcomes go with one question.
 const OUTCOMES_PER_REQUEST: usize = 2_000;
 
-/// How large an answer may be.
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// The asking side.
 #[derive(Debug)]
 pub struct RouteClient {
     client: RoutesClient<Channel>,
@@ -44,7 +40,6 @@ pub struct RouteClient {
     not_before: Option<Instant>,
 }
 
-/// A question, and how many outcomes go with it.
 #[derive(Debug)]
 pub struct FollowCall {
     request: wire::FollowRequest,
@@ -52,10 +47,6 @@ pub struct FollowCall {
 }
 
 impl RouteClient {
-    /// Will ask at a unix socket; connects when it is first asked.
-    ///
-    /// # Panics
-    /// Never: the address is a constant.
     #[must_use]
     pub fn new(socket: &Path, edge_id: &str, instance: &str) -> Self {
         let path = PathBuf::from(socket);
@@ -63,7 +54,7 @@ impl RouteClient {
             let path = path.clone();
             async move { UnixStream::connect(path).await.map(TokioIo::new) }
         });
-        // The name is never looked up: the connector knows the way.
+        // The host name is a placeholder: the connector uses the socket.
         let channel = Endpoint::from_static("http://data-plane").connect_with_connector_lazy(connector);
         Self {
             client: RoutesClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX),
@@ -76,16 +67,15 @@ impl RouteClient {
         }
     }
 
-    /// Has something to tell with the next question.
     pub fn report(&mut self, outcome: RouteOutcome) {
         self.outcomes.push(outcome);
     }
 
-    /// The next question, of somebody who has the set of this epoch and version. Ends are told only when the set
-    /// without them is kept: what was told as gone must not come back with the next start.
+    /// Returns the next request for this epoch and version. Removals are reported only after the set without them is
+    /// saved, so that a restart does not bring them back.
     pub fn next_call(&mut self, (epoch, version): (u64, u64), is_kept: bool) -> FollowCall {
         if !is_kept {
-            // Ends go to the back, and so wait.
+            // Removals sort last, and wait.
             self.outcomes.sort_by_key(|outcome| matches!(outcome, RouteOutcome::Removed(_)));
         }
         let sendable =
@@ -97,7 +87,7 @@ impl RouteClient {
             instance: self.instance.clone(),
             epoch,
             version,
-            // There is more to tell at once.
+            // More outcomes follow at once.
             wait_ms: if sendable > outcomes { 0 } else { WAIT_MS },
             outcomes: self.outcomes[..outcomes].iter().map(to_wire).collect(),
             question: self.questions,
@@ -105,10 +95,7 @@ impl RouteClient {
         FollowCall { request, outcomes }
     }
 
-    /// Asks, no sooner than the pace allows. Dropping it in between asks nothing and loses nothing.
-    ///
-    /// # Errors
-    /// Why there is no answer.
+    /// Sends the request after the retry delay. Cancelling it loses nothing.
     pub async fn send(&self, next_call: &FollowCall) -> Result<RouteUpdate, String> {
         if let Some(not_before) = self.not_before {
             tokio::time::sleep_until(not_before).await;
@@ -123,14 +110,12 @@ impl RouteClient {
         }
     }
 
-    /// An answer came: what was told with its question has arrived.
     pub fn succeeded(&mut self, next_call: &FollowCall) {
         self.outcomes.drain(..next_call.outcomes);
         self.pause = FIRST_RETRY_DELAY;
         self.not_before = None;
     }
 
-    /// None came: the next question waits, at first each time for longer.
     pub fn failed(&mut self) {
         self.not_before = Some(Instant::now() + self.pause);
         self.pause = (self.pause * 2).min(RETRY_DELAY_MAX);
@@ -184,7 +169,7 @@ mod tests {
         assert_eq!(
             source.outcomes,
             [RouteOutcome::Removed("b".to_owned())],
-            "what came after the question is still to be told"
+            "outcomes after the request are not reported yet"
         );
     }
 

@@ -1,8 +1,8 @@
-//! The set of routes: which public port or host leads where, and the rules by which it changes.
+//! The set of routes, and the rules for changing it.
 //!
-//! Nothing goes before a complete set of an epoch not older than the newest one seen. Then a route goes when its owner
-//! is named as removed, or when such a set that is not empty does not have it. So a data plane that lost its memory
-//! takes nobody's game away; what it brought itself it may remove.
+//! Nothing is removed before a complete set of an epoch that is not older than the newest one seen. Then a route is
+//! removed if its owner is named as removed, or if a non-empty complete set lacks it. So a data plane that lost its
+//! memory ends no game. It may remove what it added itself.
 
 mod route_file;
 
@@ -15,56 +15,39 @@ pub use route_file::RouteFile;
 
 use crate::wire;
 
-/// Whose route, and which of its ports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RouteKey {
-    /// The lobby or server.
     pub owner: String,
-    /// Name of its port.
     pub port_name: String,
 }
 
-/// What is spoken on a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Protocol {
-    /// HTTP/1.1, HTTP/2, WebSocket.
     Http,
-    /// The same over TLS.
     Https,
-    /// Bytes.
     Tcp,
-    /// Bytes over TLS.
     TcpTls,
-    /// Datagrams.
     Udp,
 }
 
-/// One way in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
-    /// Whose.
     #[serde(flatten)]
     pub key: RouteKey,
-    /// What is spoken.
     pub protocol: Protocol,
-    /// The public port; 0: reached by host.
+    /// 0: reached by host.
     pub port: u16,
-    /// The host name, where the port is 0; lower case.
+    /// Lower case. Empty if the route has a port.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
-    /// Whether TLS ends here.
     pub is_tls: bool,
-    /// Where the process is; none: it is not there yet.
+    /// `None` until the process listens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<SocketAddr>,
 }
 
 impl Route {
-    /// Reads a route as it was sent.
-    ///
-    /// # Errors
-    /// What is wrong with it.
     pub fn from_wire(sent: wire::Route) -> Result<Self, (RouteKey, String)> {
         let key = RouteKey { owner: sent.owner_id, port_name: sent.port_name };
         match Self::read(&key, &sent.protocol, sent.port, &sent.host, (&sent.backend_address, sent.backend_port)) {
@@ -107,32 +90,25 @@ impl Route {
         Ok((protocol, port, backend))
     }
 
-    /// Whether another route needs another socket than this one.
     #[must_use]
     pub fn needs_other_socket(&self, other: &Self) -> bool {
         (self.protocol, self.port, &self.host, self.is_tls) != (other.protocol, other.port, &other.host, other.is_tls)
     }
 }
 
-/// What the data plane answered, read.
+/// A parsed answer of the data plane.
 #[derive(Debug, Default, Clone)]
 pub struct RouteUpdate {
-    /// Of which start of the data plane.
     pub epoch: u64,
-    /// Up to which change.
     pub version: u64,
-    /// These are all.
     pub is_complete: bool,
-    /// New and changed ones.
     pub routes: Vec<Route>,
-    /// Those that could not be read, and why.
+    /// Invalid routes, with their reasons.
     pub unreadable: Vec<(RouteKey, u32, String)>,
-    /// Owners whose routes have to go.
     pub removed: Vec<String>,
 }
 
 impl RouteUpdate {
-    /// Reads an answer as it was sent.
     #[must_use]
     pub fn from_wire(sent: wire::FollowResponse) -> Self {
         let mut answer = Self {
@@ -153,30 +129,27 @@ impl RouteUpdate {
     }
 }
 
-/// What an answer changed.
+/// What an update changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RouteChange {
-    /// Owners that have to go, also those that were never here: their end is told either way.
+    /// Includes unknown owners: their removal is reported as well.
     pub removed: Vec<String>,
-    /// Ports of owners that stay.
+    /// Removed ports of owners that stay.
     pub dropped: Vec<RouteKey>,
-    /// New and changed ones.
     pub put: Vec<RouteKey>,
 }
 
-/// All routes, and how new they are.
+/// All routes, with their epoch and version.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteSet {
-    /// Of the last answer.
     pub epoch: u64,
-    /// Of the last answer.
     pub version: u64,
-    /// The newest epoch that was seen: an older one removes nothing that it did not bring.
+    /// Older epochs remove only what they added.
     pub newest_epoch: u64,
-    /// Of the last complete set.
+    /// Epoch of the last complete set.
     #[serde(default)]
     whole_epoch: u64,
-    /// Owners that an older epoch brought.
+    /// Owners that an older epoch added.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     of_older: BTreeSet<String>,
     #[serde(with = "as_list")]
@@ -184,14 +157,13 @@ pub struct RouteSet {
 }
 
 impl RouteSet {
-    /// Takes an answer, by the rules above.
     pub fn take(&mut self, answer: &RouteUpdate) -> RouteChange {
         let is_from_older_epoch = answer.epoch < self.newest_epoch;
         if answer.is_complete {
             self.whole_epoch = answer.epoch;
         }
         let may_remove = !is_from_older_epoch && self.whole_epoch == answer.epoch;
-        // The end of an owner that is not here takes nothing away.
+        // An unknown owner has nothing to lose.
         let goes = |owner: &&String| may_remove || self.of_older.contains(*owner) || !self.has(owner);
         let removed = answer.removed.iter().filter(goes).cloned().collect();
         let mut change = RouteChange { removed, ..RouteChange::default() };
@@ -224,13 +196,12 @@ impl RouteSet {
         change
     }
 
-    /// Whether what was told last is all that there is, up to its version.
+    /// Whether the set is complete up to its version.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.whole_epoch == self.epoch
     }
 
-    /// Whether the last answer came from an epoch that is not the newest one.
     #[must_use]
     pub fn is_from_older_epoch(&self) -> bool {
         self.epoch < self.newest_epoch
@@ -242,7 +213,7 @@ impl RouteSet {
     }
 
     fn add_missing_owners(&self, answer: &RouteUpdate, change: &mut RouteChange) {
-        // What could not be read is not missing.
+        // Invalid routes are not missing.
         let kept: BTreeSet<&RouteKey> = (answer.routes.iter().map(|route| &route.key))
             .chain(answer.unreadable.iter().map(|(key, _, _)| key))
             .collect();
@@ -258,20 +229,18 @@ impl RouteSet {
         }
     }
 
-    /// One route.
     #[must_use]
     pub fn get(&self, key: &RouteKey) -> Option<&Route> {
         self.routes.get(key)
     }
 
-    /// All of them.
     pub fn all(&self) -> impl Iterator<Item = &Route> {
         self.routes.values()
     }
 }
 
 mod as_list {
-    //! Routes carry their keys, so a list says it all.
+    //! A list is enough: routes contain their keys.
     use super::{BTreeMap, Deserialize, Route, RouteKey};
 
     pub fn serialize<S: serde::Serializer>(routes: &BTreeMap<RouteKey, Route>, to: S) -> Result<S::Ok, S::Error> {

@@ -1,9 +1,8 @@
-//! Routes and the sockets that serve them: binds what is new, leads elsewhere what moved, closes what went, and says
-//! what became of each.
+//! Binds sockets for new routes, changes backends, closes removed routes, and reports each outcome.
 //!
-//! What cannot be served is tried again each second. A port that another program has is told as refused: it may be given
-//! another number. For every other reason it is told as not served, because another number would meet the same. An end
-//! is told when the socket is closed and nothing of it goes on any more.
+//! Routes that cannot be served are retried each second. A port of another program is reported as refused, because
+//! another number may help. Every other failure is reported as unserved. A removal is reported when the socket is
+//! closed and all its sessions have ended.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{SocketAddr, UdpSocket};
@@ -12,8 +11,8 @@ use std::sync::{Arc, PoisonError};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+use crate::handover::InheritedSockets;
 use crate::http::HttpHandler;
-use crate::inherited::InheritedSockets;
 use crate::listener::{Listener, bind_datagram, bind_stream};
 use crate::live_route::LiveRoute;
 use crate::predecessor::Predecessor;
@@ -22,20 +21,18 @@ use crate::tcp::TcpHandler;
 use crate::udp::{UdpPort, UdpThreads};
 use crate::worker::{SharedState, Workers};
 
-/// What became of a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RouteOutcome {
-    /// Whoever comes is served, and led to this back end from now on.
+    /// New connections reach this backend.
     Listening(RouteKey, u16, Option<SocketAddr>),
-    /// Another program has its port.
+    /// Another program has the port.
     Refused(RouteKey, u32, String),
-    /// It cannot be served now, whatever its number.
+    /// The route cannot be served with any port number.
     Unserved(RouteKey, u32, String),
-    /// An owner's routes are gone, and everything that went on over them.
+    /// All routes and sessions of the owner have ended.
     Removed(String),
 }
 
-/// All routes that are served, or ought to be.
 #[derive(Debug)]
 pub struct RouteTable {
     shared: Arc<SharedState>,
@@ -43,11 +40,9 @@ pub struct RouteTable {
     datagrams: Arc<UdpThreads>,
     outcomes: UnboundedSender<RouteOutcome>,
     served: HashMap<RouteKey, ServedRoute>,
-    /// Whether there are listeners for hosts: plain, TLS.
+    /// For plain HTTP and for TLS.
     host_listeners: (bool, bool),
-    /// Sockets to begin with.
     pub inherited: InheritedSockets,
-    /// A process before this one that still carries connections.
     pub predecessor: Option<Arc<Predecessor>>,
 }
 
@@ -66,38 +61,31 @@ enum ServedBy {
     Nothing(ServeError),
 }
 
-/// Why a route is not served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ServeError {
     reason: String,
-    /// Whether another number would help.
+    /// Whether another port number may help.
     is_of_port: bool,
 }
 
 impl ServeError {
-    /// Of the route, or of us.
     fn of_route(reason: impl Into<String>) -> ServeError {
         ServeError { reason: reason.into(), is_of_port: false }
     }
 
-    /// Met when its port was opened.
     fn for_port(address: SocketAddr, error: &std::io::Error) -> ServeError {
         let is_of_port = error.kind() == std::io::ErrorKind::AddrInUse;
         ServeError { reason: format!("{address}: {error}"), is_of_port }
     }
 }
 
-/// How many routes there are of each kind.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct RouteCounts {
-    /// Served.
     pub listening: usize,
-    /// Tried again each second.
     pub refused: usize,
 }
 
 impl RouteTable {
-    /// An empty one.
     pub fn new(
         shared: Arc<SharedState>,
         workers: Workers,
@@ -117,16 +105,14 @@ impl RouteTable {
         }
     }
 
-    /// Serves what a set has, at the begin.
     pub fn begin(&mut self, set: &RouteSet) {
         for route in set.all() {
             self.put(route.clone());
         }
-        // What no route wants is closed.
+        // Closes unclaimed sockets.
         self.inherited = InheritedSockets::default();
     }
 
-    /// Follows a change of the set.
     pub fn follow(&mut self, change: &RouteChange, set: &RouteSet) {
         for owner in change.removed.iter().collect::<BTreeSet<_>>() {
             self.remove(owner);
@@ -138,7 +124,7 @@ impl RouteTable {
             (change.put.iter()).filter_map(|key| set.get(key)).partition(|route| {
                 self.served.get(&route.key).is_some_and(|served| served.route.needs_other_socket(route))
             });
-        // Those that leave a port go first: another one may come to it.
+        // Frees ports first: another route may need them.
         for route in &moved {
             self.close(&route.key);
         }
@@ -147,7 +133,6 @@ impl RouteTable {
         }
     }
 
-    /// Tries what was refused once more.
     pub fn retry_unserved(&mut self) {
         let refused: Vec<Route> = (self.served.values())
             .filter(|served| matches!(served.by, ServedBy::Nothing(_)))
@@ -157,7 +142,7 @@ impl RouteTable {
             let key = route.key.clone();
             let served = self.try_serve(route);
             let reported = self.served.get(&key).map(|before| &before.by);
-            // What hinders it was told, unless it is something else now.
+            // Reports a failure only once.
             let is_known =
                 matches!((reported, &served.by), (Some(ServedBy::Nothing(a)), ServedBy::Nothing(b)) if a == b);
             if !is_known {
@@ -167,19 +152,17 @@ impl RouteTable {
         }
     }
 
-    /// Says of each route what became of it, to somebody who may not know.
+    /// Repeats all outcomes, for a source that may have lost them.
     pub fn report_all(&self) {
         self.served.values().for_each(|served| self.report_outcome(served));
     }
 
-    /// How many there are.
     #[must_use]
     pub fn counts(&self) -> RouteCounts {
         let refused = self.served.values().filter(|served| matches!(served.by, ServedBy::Nothing(_))).count();
         RouteCounts { listening: self.served.len() - refused, refused }
     }
 
-    /// Each listener with its port, and each UDP port with its number: to give them to another process.
     pub fn sockets(&self) -> (Vec<&Listener>, Vec<(u64, &Arc<UdpSocket>)>) {
         let (mut listeners, mut datagrams) = (Vec::new(), Vec::new());
         for served in self.served.values() {
@@ -192,14 +175,14 @@ impl RouteTable {
         (listeners, datagrams)
     }
 
-    /// Takes connections no more: another process does. What goes on, goes on, and can still be removed.
+    /// Closes all listeners. Open connections stay, and can still be removed.
     pub fn stop_accepting(&mut self) {
         for served in self.served.values_mut() {
             served.by = ServedBy::Host;
         }
     }
 
-    /// Ends everything of an owner, and says so when it is over.
+    /// Ends everything of an owner, and reports the end.
     pub fn remove(&mut self, owner: &str) {
         let keys: Vec<RouteKey> = self.served.keys().filter(|key| key.owner == owner).cloned().collect();
         let ends: Vec<_> = keys.iter().filter_map(|key| self.close(key)).collect();
@@ -311,18 +294,17 @@ impl RouteTable {
     fn report_outcome(&self, served: &ServedRoute) {
         let Route { key, port, backend, .. } = &served.route;
         let listening = RouteOutcome::Listening(key.clone(), *port, *backend);
-        // Whoever listens lives as long as the process.
         let outcomes = self.outcomes.clone();
-        let tell = move |outcome| drop(outcomes.send(outcome));
+        let report = move |outcome| drop(outcomes.send(outcome));
         match &served.by {
             ServedBy::Nothing(error) => {
                 let kind = if error.is_of_port { RouteOutcome::Refused } else { RouteOutcome::Unserved };
-                tell(kind(key.clone(), u32::from(*port), error.reason.clone()));
+                report(kind(key.clone(), u32::from(*port), error.reason.clone()));
             }
-            // What `live` says holds for each connection and request that comes after it was said.
-            ServedBy::Listener(_) | ServedBy::Host => tell(listening),
-            // The port's thread leads elsewhere only when it comes to what it was told, and reads datagrams before that.
-            ServedBy::UdpThreads(_) => self.datagrams.run_in_order(served.live.number, move || tell(listening)),
+            // A backend applies to all later connections.
+            ServedBy::Listener(_) | ServedBy::Host => report(listening),
+            // The UDP thread applies the change in order, after datagrams that it reads before.
+            ServedBy::UdpThreads(_) => self.datagrams.run_in_order(served.live.number, move || report(listening)),
         }
     }
 }

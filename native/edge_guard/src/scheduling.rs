@@ -1,8 +1,7 @@
-//! When the kernel gives this process its turn on a core that others want too.
+//! Scheduler attributes: short time slices (Linux 6.12), and a higher priority than game servers.
 //!
-//! What is passed on is microseconds of work, and somebody plays at both of its ends. So it asks for short turns, which
-//! come sooner (Linux 6.12; older ones do not listen), and for more weight than what computes. Much more weight would
-//! not be better: it would take the core from a game server for each single packet.
+//! Forwarding a packet takes microseconds, so edge-guard asks for a small delay. A much higher priority would interrupt
+//! game servers for every packet.
 
 use std::io;
 
@@ -10,12 +9,11 @@ use crate::operator_log;
 
 const TIME_SLICE_NS: u64 = 100_000;
 
-/// For this thread and for those that it begins later. What the system does not grant is logged, and is no reason not
-/// to serve.
+/// Applies to this thread and its later threads. A refusal is logged and ignored.
 pub fn apply(nice: i8) {
     if let Err(error) = set_attributes(nice.into()) {
-        operator_log::write_line(&format!("nice {nice}: {error}; edge-guard waits for its turn like everybody"));
-        // Short turns are everybody's to ask for.
+        operator_log::write_line(&format!("nice {nice}: {error}; edge-guard runs without a higher priority"));
+        // Needs no privilege.
         let _ = set_attributes(own_nice());
     }
 }
@@ -31,7 +29,7 @@ fn set_attributes(nice: i32) -> io::Result<()> {
         sched_deadline: 0,
         sched_period: 0,
     };
-    // SAFETY: the attributes are ours for the call and say how long they are.
+    // SAFETY: the attributes have their own size.
     match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const wanted, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,4 +1,4 @@
-//! TCP: takes a player's connection, ends TLS where it is ours to end, connects to the process, passes bytes.
+//! TCP routes: terminates TLS if configured, connects to the backend, and relays bytes.
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -15,17 +15,15 @@ use crate::metrics::{ConnectionKind, ConnectionRefusal};
 use crate::relay;
 use crate::worker::{OpenConnection, Worker};
 
-/// What is done with connections of a route of bytes.
 #[derive(Debug)]
 pub struct TcpHandler {
-    /// The route.
     pub live: Arc<LiveRoute>,
 }
 
 impl ConnectionHandler for TcpHandler {
     fn serve(&self, client: TcpStream, peer: SocketAddr, worker: &Arc<Worker>) {
         let kind = if self.live.is_tls { ConnectionKind::TcpTls } else { ConnectionKind::Tcp };
-        // Nobody there: the player is told by the end of the connection, before anything is set up for it.
+        // The player sees the closed connection before anything is set up.
         let Some(BackendAddress::Port(backend)) = self.live.backend() else {
             return worker.counters.refused.of(ConnectionRefusal::NoBackend).one();
         };
@@ -75,7 +73,7 @@ async fn connect(backend: SocketAddr, within: Duration) -> Result<tokio::net::Tc
     backend_connect::connect(backend, within).await.map_err(|_| ConnectionRefusal::Unreachable)
 }
 
-/// One side broke: the other is not to take this for an orderly end.
+/// Resets both sides, so that a broken connection is not taken for an orderly end.
 fn reset(client: &tokio::net::TcpStream, backend: &tokio::net::TcpStream) {
     for side in [client, backend] {
         let _ = SockRef::from(side).set_linger(Some(Duration::ZERO));

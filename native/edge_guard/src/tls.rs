@@ -1,4 +1,4 @@
-//! TLS that ends here: a certificate by the name that the client asks for, read anew on SIGHUP.
+//! TLS termination with certificates by server name. SIGHUP reloads them.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,7 +15,6 @@ use tokio_rustls::TlsAcceptor;
 use crate::config::{Certificate, Config};
 use crate::host_table::find_name;
 
-/// All certificates, and what ends TLS with them.
 pub struct Certificates {
     by_name: Arc<CertificateResolver>,
     http: TlsAcceptor,
@@ -29,10 +28,6 @@ impl std::fmt::Debug for Certificates {
 }
 
 impl Certificates {
-    /// Reads them.
-    ///
-    /// # Errors
-    /// Every file that cannot be read, and why.
     pub fn read(config: &Config) -> Result<Self, Vec<String>> {
         let provider = Arc::new(ring::default_provider());
         let names = CertificateNames::read(config, &provider)?;
@@ -42,29 +37,23 @@ impl Certificates {
         Ok(Self { by_name, http, bytes })
     }
 
-    /// Reads them again; what was there stays when anything is wrong.
-    ///
-    /// # Errors
-    /// Every file that cannot be read, and why.
+    /// Keeps the former certificates on an error.
     pub fn reload(&self, config: &Config) -> Result<(), Vec<String>> {
         let names = CertificateNames::read(config, &self.by_name.provider)?;
         *self.by_name.names.write().unwrap_or_else(PoisonError::into_inner) = names;
         Ok(())
     }
 
-    /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_name.names.read().unwrap_or_else(PoisonError::into_inner).unnamed.is_none()
     }
 
-    /// For HTTPS: agrees on HTTP/2 or HTTP/1.1.
     #[must_use]
     pub fn http(&self) -> &TlsAcceptor {
         &self.http
     }
 
-    /// For bytes: agrees on nothing more.
     #[must_use]
     pub fn bytes(&self) -> &TlsAcceptor {
         &self.bytes
@@ -86,7 +75,7 @@ impl CertificateResolver {
             .with_no_client_auth()
             .with_cert_resolver(self.clone());
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-        // Tickets, so that resuming takes no memory of ours.
+        // Session tickets need no memory here.
         config.ticketer = ring::Ticketer::new().map_err(problem)?;
         config.send_tls13_tickets = 1;
         Ok(TlsAcceptor::from(Arc::new(config)))
@@ -98,7 +87,7 @@ impl ResolvesServerCert for CertificateResolver {
         let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
         match hello.server_name() {
             Some(name) => find_name(&names.named, &name.to_ascii_lowercase()).cloned(),
-            // Who connects to an address says no name.
+            // Clients that connect to an address send no server name.
             None => names.unnamed.clone(),
         }
     }

@@ -1,4 +1,4 @@
-//! What edge-guard and the data plane say to each other: generated from `proto/hosting/internal/v1/routes.proto`.
+//! Messages of the `Routes` service, generated from `proto/hosting/internal/v1/routes.proto`.
 
 #![allow(missing_docs, clippy::all, clippy::unwrap_used)]
 

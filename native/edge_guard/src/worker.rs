@@ -1,4 +1,4 @@
-//! Threads for streams: one runtime each, so that what belongs to one connection never crosses threads.
+//! Worker threads for TCP, each with a runtime of its own: a connection never crosses threads.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -17,66 +17,50 @@ use crate::metrics::{ConnectionKind, ThreadCounters};
 use crate::request_body::RequestBody;
 use crate::tls::Certificates;
 
-/// What every connection may need to know.
+/// State that every connection can use.
 #[derive(Debug)]
 pub struct SharedState {
-    /// Settings of the start.
     pub config: Config,
-    /// How long everything may take from now on.
+    /// Replaced on reload.
     pub times: RwLock<Timeouts>,
-    /// How many connections there may be.
     pub limits: Arc<ConnectionLimits>,
-    /// Who is reached by host name.
     pub hosts: RwLock<HostTable>,
-    /// For TLS that ends here.
     pub certificates: Certificates,
     /// Becomes true when the process is about to end.
     pub leaving: watch::Sender<bool>,
 }
 
 impl SharedState {
-    /// How long everything may take, just now.
     #[must_use]
     pub fn timeouts(&self) -> Timeouts {
         *self.times.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a peer is a proxy in front of us, whose word about the client counts.
     #[must_use]
     pub fn is_trusted(&self, peer: SocketAddr) -> bool {
         self.config.proxies.iter().any(|network| network.contains(peer.ip()))
     }
 
-    /// The client that a peer is; none for a proxy, which speaks for many.
+    /// Returns `None` for a trusted proxy, which has many clients.
     #[must_use]
     pub fn client(&self, peer: SocketAddr) -> Option<IpAddr> {
         (!self.is_trusted(peer)).then(|| peer.ip())
     }
 }
 
-/// One thread for streams.
 #[derive(Debug)]
 pub struct Worker {
-    /// Where its tasks are spawned.
     pub handle: Handle,
-    /// What it counts.
     pub counters: ThreadCounters,
-    /// What all workers know.
     pub shared: Arc<SharedState>,
-    /// Connections to back ends that wait for their next request.
     pub pool: BackendPool<RequestBody>,
     load: AtomicUsize,
 }
 
-/// All of them.
 #[derive(Debug, Clone)]
 pub struct Workers(Arc<[Arc<Worker>]>);
 
 impl Workers {
-    /// Starts the threads. They end with the process.
-    ///
-    /// # Errors
-    /// The system gives no thread, or no descriptors for its loop.
     pub fn start(shared: &Arc<SharedState>) -> io::Result<Self> {
         let mut all = Vec::new();
         for number in 0..shared.config.workers {
@@ -102,18 +86,16 @@ impl Workers {
         Ok(Self(all.into()))
     }
 
-    /// Each of them.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Worker>> {
         self.0.iter()
     }
 
-    /// The one that waits for connections of a port.
     #[must_use]
     pub fn for_port(&self, port: u16) -> &Arc<Worker> {
         &self.0[usize::from(port) % self.0.len()]
     }
 
-    /// The one with the fewest connections, `own` among equals: so one busy port uses every core.
+    /// Prefers `own` among equals, so that a busy port uses every core.
     #[must_use]
     pub fn least_loaded<'a>(&'a self, own: &'a Arc<Worker>) -> &'a Arc<Worker> {
         let least = self.0.iter().min_by_key(|worker| worker.load.load(Relaxed)).unwrap_or(own);
@@ -121,7 +103,7 @@ impl Workers {
     }
 }
 
-/// Counts one connection while it is open.
+/// Counts one open connection until it is dropped.
 #[derive(Debug)]
 pub struct OpenConnection {
     worker: Arc<Worker>,
@@ -130,7 +112,6 @@ pub struct OpenConnection {
 }
 
 impl OpenConnection {
-    /// A connection began.
     #[must_use]
     pub fn new(worker: &Arc<Worker>, kind: ConnectionKind, permit: Option<ConnectionPermit>) -> Self {
         worker.load.fetch_add(1, Relaxed);

@@ -1,4 +1,4 @@
-//! Reading of one JSON object, field by field: what is wrong is written down with its place, and reading goes on.
+//! Reader of one JSON object that collects all problems instead of stopping at the first.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-/// One object that is being read, and the problems that were found so far.
 pub struct Fields<'a> {
     place: String,
     object: Map<String, Value>,
@@ -15,7 +14,7 @@ pub struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Begins with an object that stands at `place` (empty: the whole file).
+    /// An empty `place` is the whole file.
     pub fn new(place: &str, value: Value, problems: &'a mut Vec<String>) -> Self {
         let object = match value {
             Value::Object(object) => object,
@@ -28,20 +27,18 @@ impl<'a> Fields<'a> {
         Self { place: place.to_owned(), object, problems }
     }
 
-    /// Whatever was not asked for is unknown.
+    /// Reports unknown fields.
     pub fn end(mut self) {
         for name in std::mem::take(&mut self.object).keys() {
             self.problem(name, "is not a setting");
         }
     }
 
-    /// Writes a problem of a field down.
     pub fn problem(&mut self, name: &str, text: &str) {
         let place = self.place_of(name);
         self.problems.push(format!("{place}: {text}"));
     }
 
-    /// A path that must be there, and absolute.
     pub fn path(&mut self, name: &str) -> PathBuf {
         match self.object.remove(name) {
             Some(Value::String(text)) if text.starts_with('/') => return PathBuf::from(text),
@@ -51,7 +48,6 @@ impl<'a> Fields<'a> {
         PathBuf::new()
     }
 
-    /// A text, or what stands for it when it is absent.
     pub fn text_or(&mut self, name: &str, default: &str, length: RangeInclusive<usize>) -> String {
         match self.object.remove(name) {
             None => return default.to_owned(),
@@ -61,7 +57,6 @@ impl<'a> Fields<'a> {
         default.to_owned()
     }
 
-    /// A text that has to be read as something, when it is there.
     pub fn parsed<T: FromStr>(&mut self, name: &str, what: &str) -> Option<T> {
         let value = self.object.remove(name)?;
         let parsed = value.as_str().and_then(|text| text.parse().ok());
@@ -71,12 +66,10 @@ impl<'a> Fields<'a> {
         parsed
     }
 
-    /// The same, with what stands for it.
     pub fn parsed_or<T: FromStr>(&mut self, name: &str, what: &str, default: T) -> T {
         self.parsed(name, what).unwrap_or(default)
     }
 
-    /// A list of texts that have to be read as something.
     pub fn all_parsed<T: FromStr>(&mut self, name: &str, what: &str) -> Vec<T> {
         let mut all = Vec::new();
         for (index, value) in self.list(name).into_iter().enumerate() {
@@ -88,7 +81,7 @@ impl<'a> Fields<'a> {
         all
     }
 
-    /// A list of host names that must not be empty; they come back in lower case.
+    /// Host names, converted to lower case.
     pub fn names(&mut self, name: &str) -> Vec<String> {
         let values = self.list(name);
         if values.is_empty() {
@@ -104,7 +97,6 @@ impl<'a> Fields<'a> {
         names
     }
 
-    /// True or false.
     pub fn truth_or(&mut self, name: &str, default: bool) -> bool {
         match self.object.remove(name) {
             None => default,
@@ -116,7 +108,6 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A number in a range.
     pub fn number_or(&mut self, name: &str, default: usize, range: RangeInclusive<usize>) -> usize {
         let Some(value) = self.object.remove(name) else { return default };
         match value.as_u64().and_then(|number| usize::try_from(number).ok()) {
@@ -128,7 +119,6 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// From -20, which goes first, to 19.
     pub fn nice_or(&mut self, name: &str, default: i8) -> i8 {
         let Some(value) = self.object.remove(name) else { return default };
         match value.as_i64().and_then(|number| i8::try_from(number).ok()) {
@@ -147,7 +137,6 @@ impl<'a> Fields<'a> {
         Duration::from_millis(self.number_or(name, default, 1..=MOST) as u64)
     }
 
-    /// A list of objects.
     pub fn each<T>(&mut self, name: &str, read: fn(&mut Fields<'_>) -> T) -> Vec<T> {
         let values = self.list(name);
         let place = self.place_of(name);
@@ -160,7 +149,7 @@ impl<'a> Fields<'a> {
         all
     }
 
-    /// An object within; absent is the same as empty.
+    /// A missing object is an empty one.
     pub fn inner<T>(&mut self, name: &str, read: fn(&mut Fields<'_>) -> T) -> T {
         let value = self.object.remove(name).unwrap_or_else(|| Value::Object(Map::new()));
         let place = self.place_of(name);

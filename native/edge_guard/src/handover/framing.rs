@@ -1,4 +1,4 @@
-//! Frames: a length, JSON, and descriptors that come with the first byte.
+//! Handover messages: length, JSON, and descriptors that come with the first byte.
 
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -8,16 +8,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::HandoverMessage;
 
-/// How many descriptors go with one frame (the system takes 253).
+/// The kernel allows 253 in one message.
 pub const DESCRIPTORS: usize = 200;
 
-/// No frame is larger.
 const LARGEST: usize = 256 * 1024 * 1024;
 
-/// Room for the control message of so many descriptors.
 const CONTROL: usize = 2_048;
 
-/// Aligned as control messages have to be.
 #[repr(C, align(8))]
 struct ControlBuffer([u8; CONTROL]);
 
@@ -34,7 +31,6 @@ fn length_of(head: [u8; 4]) -> io::Result<usize> {
     if length > LARGEST { Err(io::ErrorKind::InvalidData.into()) } else { Ok(length) }
 }
 
-/// Sends a frame with descriptors.
 pub fn send(stream: &UnixStream, frame: &HandoverMessage, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     use std::io::Write;
     let bytes = bytes_of(frame)?;
@@ -51,8 +47,7 @@ fn send_with(stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) 
     let size = size_of_val(&numbers[..]) as u32;
     let mut control = ControlBuffer([0; CONTROL]);
     let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: the message points to memory that lives through the call; the control buffer is aligned and has room for
-    // the header and `size` bytes, which is at most four for each of DESCRIPTORS.
+    // SAFETY: the message points to live memory, and the control buffer is aligned and large enough.
     let sent = unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = &raw mut part;
@@ -69,7 +64,6 @@ fn send_with(stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) 
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Receives a frame and its descriptors.
 pub fn receive(stream: &UnixStream) -> io::Result<(HandoverMessage, Vec<OwnedFd>)> {
     let mut head = [0; 4];
     let (mut filled, descriptors) = receive_with(stream, &mut head)?;
@@ -89,8 +83,7 @@ fn receive_with(stream: &UnixStream, buffer: &mut [u8]) -> io::Result<(usize, Ve
     let mut control = ControlBuffer([0; CONTROL]);
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let mut descriptors = Vec::new();
-    // SAFETY: the message points to memory that lives through the call; control messages are read as far as the system
-    // says that they go, and each descriptor in them is new and ours.
+    // SAFETY: the message points to live memory. Control messages are read within the written length.
     let read = unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = &raw mut part;
@@ -118,10 +111,6 @@ fn receive_with(stream: &UnixStream, buffer: &mut [u8]) -> io::Result<(usize, Ve
     }
 }
 
-/// Reads a frame that has no descriptors.
-///
-/// # Errors
-/// The other side's; `UnexpectedEof` when it is gone.
 pub async fn read_frame(stream: &mut (impl AsyncReadExt + Unpin)) -> io::Result<HandoverMessage> {
     let mut head = [0; 4];
     stream.read_exact(&mut head).await?;
@@ -130,10 +119,6 @@ pub async fn read_frame(stream: &mut (impl AsyncReadExt + Unpin)) -> io::Result<
     serde_json::from_slice(&text).map_err(io::Error::other)
 }
 
-/// Writes a frame that has no descriptors.
-///
-/// # Errors
-/// The other side's.
 pub async fn write_frame(stream: &mut (impl AsyncWriteExt + Unpin), frame: &HandoverMessage) -> io::Result<()> {
     stream.write_all(&bytes_of(frame)?).await
 }

@@ -1,5 +1,4 @@
-//! Knows what a player's connection is doing, so that slow heads and unused connections end: one timer for each
-//! connection that is rarely looked at, instead of one set anew with each request.
+//! Activity of a player's connection, for its timeouts: one rarely checked timer instead of one per request.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,27 +11,23 @@ use tokio::time::Instant;
 
 use crate::config::Timeouts;
 
-/// What is going on.
 #[derive(Debug)]
 pub struct ActivityTracker {
     begun: Instant,
     exchanges: AtomicU32,
-    /// Milliseconds since the begin, counted from 1; 0: no head is under way.
+    /// Milliseconds since the start, from 1. 0: no head is in progress.
     head_since: AtomicU64,
     idle_since: AtomicU64,
-    /// The same: since when the other side takes nothing; 0: it does.
+    /// Since when the peer takes no bytes. 0: it does.
     stuck_since: AtomicU64,
-    /// Whether any byte went since somebody looked, and when that was so for the last time.
     has_moved: AtomicBool,
     moved: AtomicU64,
 }
 
-/// What becomes of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Its time is up.
     Cut,
-    /// Nothing before this.
+    /// Not before this time.
     AskAgain(Instant),
 }
 
@@ -41,7 +36,7 @@ impl Default for ActivityTracker {
         Self {
             begun: Instant::now(),
             exchanges: AtomicU32::new(0),
-            // A connection that says nothing at all has begun a head, too.
+            // A silent connection counts as one with a started head.
             head_since: AtomicU64::new(1),
             idle_since: AtomicU64::new(1),
             stuck_since: AtomicU64::new(0),
@@ -52,26 +47,24 @@ impl Default for ActivityTracker {
 }
 
 impl ActivityTracker {
-    /// A whole head is there. Whether other answers of the connection are under way.
+    /// Returns whether other responses are in progress.
     pub fn begin_exchange(&self) -> bool {
         let others = self.exchanges.fetch_add(1, Relaxed);
         self.head_since.store(0, Relaxed);
         others > 0
     }
 
-    /// Whether only one exchange is under way: that of who asks.
+    /// Whether the caller's exchange is the only one.
     pub fn is_alone(&self) -> bool {
         self.exchanges.load(Relaxed) == 1
     }
 
-    /// An answer is over.
     pub fn end_exchange(&self) {
         if self.exchanges.fetch_sub(1, Relaxed) == 1 {
             self.idle_since.store(self.now(), Relaxed);
         }
     }
 
-    /// What becomes of the connection.
     pub fn verdict(&self, timeouts: &Timeouts) -> Verdict {
         let now = Instant::now();
         if self.has_moved.swap(false, Relaxed) {
@@ -88,7 +81,7 @@ impl ActivityTracker {
         if end <= now {
             return Verdict::Cut;
         }
-        // A head may begin meanwhile, and has a time of its own.
+        // A head may start meanwhile, with a timeout of its own.
         Verdict::AskAgain(end.min(now + timeouts.head))
     }
 
@@ -112,22 +105,19 @@ impl ActivityTracker {
     }
 }
 
-/// A stream that tells the tracker when bytes come.
 #[derive(Debug)]
 pub struct TrackedStream<S> {
     stream: S,
     tracker: Arc<ActivityTracker>,
-    /// Whether bytes between requests are the begin of a head (in HTTP/2 they may be anything).
+    /// Whether bytes between requests start a head. Not in HTTP/2.
     has_heads: bool,
 }
 
 impl<S> TrackedStream<S> {
-    /// Watches a stream.
     pub fn new(stream: S, tracker: Arc<ActivityTracker>, has_heads: bool) -> Self {
         Self { stream, tracker, has_heads }
     }
 
-    /// The stream alone.
     pub fn into_inner(self) -> S {
         self.stream
     }

@@ -1,4 +1,4 @@
-//! One request: whose it is, to which back end, and what comes back.
+//! One HTTP exchange: selects the route, sends the request to its backend, and returns the response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,6 @@ use crate::request_body::{BackendSender, BodyProgress, RequestBody};
 use crate::worker::OpenConnection;
 use crate::{backend_connect, proxy_protocol, relay};
 
-/// Answers a request, by its back end or with what is wrong.
 pub async fn answer(front: &Arc<PlayerConnection>, request: Request<Incoming>) -> Response<ResponseBody> {
     let mut exchange = Exchange::begin(front);
     let counters = &front.worker.counters;
@@ -46,7 +45,7 @@ async fn forward(
 ) -> Result<Response<Incoming>, RequestProblem> {
     let live = find_route(front, &request)?;
     if exchange.is_concurrent && request.version() == Version::HTTP_2 {
-        // It takes what a connection of HTTP/1.1 would take: counted alike, whoever asks in whichever way has the same.
+        // Each concurrent HTTP/2 request counts as the connection that it would be in HTTP/1.1.
         let client = front.worker.shared.client(front.peer);
         let permit = front.worker.shared.limits.admit(client, Some(&live.connections));
         exchange.permit = Some(permit.map_err(|_| RequestProblem::Crowded)?);
@@ -57,7 +56,7 @@ async fn forward(
     headers::to_back_end(&mut request, &front.forwarded, is_upgrade, trusted).ok_or(RequestProblem::Request)?;
     let upgrade = is_upgrade.then(|| hyper::upgrade::on(&mut request));
     if !request.body().is_end_stream() && !request.headers().contains_key(CONTENT_LENGTH) {
-        // With a method that rarely has one a body of unknown length would not be sent otherwise.
+        // Otherwise hyper sends no body of unknown length with methods that rarely have one.
         request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
     let request = request.map(RequestBody::new);
@@ -71,7 +70,7 @@ async fn forward(
             let tunnel = tunnel(front.clone(), of_client, of_backend);
             live.spawn(&front.worker.handle, tunnel);
         }
-        // Whoever did not ask for another protocol does not speak it.
+        // The player did not ask for another protocol.
         None if response.status() == StatusCode::SWITCHING_PROTOCOLS => return Err(RequestProblem::Unreachable),
         None => {
             headers::strip(response.headers_mut(), false);
@@ -101,10 +100,10 @@ fn find_route(front: &PlayerConnection, request: &Request<Incoming>) -> Result<A
     found.cloned().ok_or(RequestProblem::Host)
 }
 
-/// Sends a request, on a connection that waits or a new one.
+/// Sends a request over an idle or a new connection.
 ///
-/// A back end may close a connection just when it is used again. What it has not seen is sent over another; what it may
-/// have seen only if that does no harm: a request without a body whose method is safe.
+/// A backend may close an idle connection at the same moment. A request that was not sent is retried. A request that
+/// may have arrived is only retried without a body and with a safe method.
 async fn send_request(
     front: &Arc<PlayerConnection>,
     live: &Arc<LiveRoute>,
@@ -137,8 +136,8 @@ async fn send_request(
     }
 }
 
-/// Waits for an answer as long as there is hope: a player may take its time for a body of any size while pieces of it
-/// come, and the back end has its time from the last piece on.
+/// Waits for the response. The player may send a body of any size while chunks arrive; the backend has its timeout from
+/// the last chunk on.
 async fn wait_for_response<T>(
     front: &PlayerConnection,
     progress: Option<Arc<BodyProgress>>,
@@ -218,11 +217,9 @@ where
     Ok(sender)
 }
 
-/// Passes bytes of an upgraded connection until one side ends.
 async fn tunnel(front: Arc<PlayerConnection>, of_client: OnUpgrade, of_backend: OnUpgrade) {
     let (Ok(client), Ok(backend)) = (of_client.await, of_backend.await) else { return };
     let _open = OpenConnection::new(&front.worker, ConnectionKind::WebSocket, None);
-    // How it ended is nobody's business any more: both sides are closed.
     let _ = match (front.is_tls, backend.downcast::<TokioIo<TcpStream>>()) {
         (true, Ok(backend)) => set_backend_connection::<TlsStream<TcpStream>, _>(&front, client, backend).await,
         (false, Ok(backend)) => between_sockets(&front, client, backend).await,
@@ -259,7 +256,7 @@ where
     relay::streams(&mut client, &mut backend, front.worker.shared.timeouts().stream_idle, &front.worker.counters).await
 }
 
-/// The streams themselves, each of which was given what the other had said already.
+/// Returns the plain streams, after each has received the bytes that were read ahead.
 async fn into_streams<C, B>(client: Upgraded, backend: Parts<TokioIo<B>>) -> std::io::Result<(C, B)>
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -272,7 +269,6 @@ where
     Ok((client, to_backend))
 }
 
-/// What came together with the head is the first to go.
 async fn send_first(to: &mut (impl AsyncWrite + Unpin), bytes: &Bytes) -> std::io::Result<()> {
     if bytes.is_empty() {
         return Ok(());
@@ -295,16 +291,14 @@ fn problem_response(problem: RequestProblem, exchange: Exchange) -> Response<Res
     let (status, code, detail) = match problem {
         RequestProblem::Host => (404, "NOT_FOUND", "No server has this host name."),
         RequestProblem::NoBackend => (502, "SERVER_NOT_THERE", "The server is not running yet, or not any more."),
-        RequestProblem::Unreachable => {
-            (502, "SERVER_UNREACHABLE", "The server does not take the connection, or broke it.")
-        }
+        RequestProblem::Unreachable => (502, "SERVER_UNREACHABLE", "The server refused or broke the connection."),
         RequestProblem::Late => (504, "SERVER_LATE", "The server does not answer in time."),
         RequestProblem::Slow => (408, "REQUEST_TIMEOUT", "The body of the request comes too slowly."),
         RequestProblem::Crowded => {
             (503, "OVERLOADED", "Too many requests of this client or for this server are under way; try again.")
         }
         RequestProblem::Request => {
-            (400, "REQUEST_INVALID", "The request needs a host and a method that can be passed on.")
+            (400, "REQUEST_INVALID", "The request needs a host and a method that can be forwarded.")
         }
     };
     let text = format!(

@@ -1,5 +1,4 @@
-//! Heads of requests and answers: what belongs to one connection alone is not passed on, and what a back end is told of
-//! the player is ours to say.
+//! Request and response headers: removes hop-by-hop headers, and sets those that describe the client.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,17 +15,16 @@ const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// What back ends are told of one connection, made once.
+/// Headers about the client, prepared once per connection.
 #[derive(Debug)]
 pub struct ForwardedHeaders {
     client: HeaderValue,
     scheme: HeaderValue,
-    /// Where the player connected to, for those who name no host.
+    /// Host for HTTP/1.0 clients without one.
     local: SocketAddr,
 }
 
 impl ForwardedHeaders {
-    /// Of a player's connection.
     pub fn new(peer: SocketAddr, local: SocketAddr, is_tls: bool) -> Self {
         Self {
             local,
@@ -36,7 +34,6 @@ impl ForwardedHeaders {
     }
 }
 
-/// The host that a request is for.
 pub fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
     let host = uri.authority().map(|authority| authority.as_str()).or_else(|| headers.get(HOST)?.to_str().ok())?;
     let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
@@ -46,7 +43,6 @@ pub fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
     Some(host.split(':').next().unwrap_or(host)).filter(|host| !host.is_empty())
 }
 
-/// Whether a request asks to speak something else on its connection.
 pub fn is_upgrade(request: &Request<impl Sized>) -> bool {
     request.version() == Version::HTTP_11
         && request.headers().contains_key(UPGRADE)
@@ -55,7 +51,7 @@ pub fn is_upgrade(request: &Request<impl Sized>) -> bool {
         })
 }
 
-/// Makes a player's request one for a back end. None: it is not one that can be passed on.
+/// Converts a player's request for a backend. Returns `None` if it cannot be forwarded.
 pub fn to_back_end(
     request: &mut Request<impl Sized>,
     forwarded: &ForwardedHeaders,
@@ -100,7 +96,6 @@ pub fn to_back_end(
     Some(())
 }
 
-/// Removes what belongs to one connection alone.
 pub fn strip(headers: &mut HeaderMap, is_upgrade: bool) {
     let upgrade = if is_upgrade { headers.remove(UPGRADE) } else { None };
     if headers.contains_key(CONNECTION) {
@@ -124,7 +119,7 @@ pub fn strip(headers: &mut HeaderMap, is_upgrade: bool) {
     }
 }
 
-/// Who the client is by the word of proxies that count: the last address that is not one of theirs.
+/// Returns the last address of X-Forwarded-For that is no trusted proxy.
 fn forwarded_client(headers: &HeaderMap, trusted: &[IpNetwork]) -> Option<IpAddr> {
     let values: Vec<&str> = headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok()).collect();
     (values.iter().rev().flat_map(|value| value.rsplit(',')))
@@ -132,7 +127,7 @@ fn forwarded_client(headers: &HeaderMap, trusted: &[IpNetwork]) -> Option<IpAddr
         .find(|address| !trusted.iter().any(|network| network.contains(*address)))
 }
 
-/// HTTP/2 may send a cookie in pieces; HTTP/1.1 has it in one.
+/// HTTP/2 splits cookies. HTTP/1.1 has one header.
 fn join_cookies(headers: &mut HeaderMap) {
     use http::header::COOKIE;
     if headers.get_all(COOKIE).iter().nth(1).is_some() {

@@ -1,4 +1,4 @@
-//! Bodies of answers: passed on from a back end, or short texts of our own.
+//! Response bodies: forwarded from a backend, or short texts of edge-guard.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,7 +13,6 @@ use crate::address::BackendAddress;
 use crate::connection_limits::ConnectionPermit;
 use crate::request_body::{BackendSender, BodyProgress};
 
-/// A body, and what has to happen at its end.
 pub struct ResponseBody {
     source: BodySource,
     exchange: Option<Exchange>,
@@ -24,46 +23,40 @@ enum BodySource {
     Own(Option<Bytes>),
 }
 
-/// An exchange under way: its end is told to the tracker, however it comes.
+/// An exchange in progress. Its drop ends it in the tracker.
 pub struct Exchange {
     front: Arc<PlayerConnection>,
-    /// The connection that the answer comes through, free when it has come.
+    /// Reusable when the response is complete.
     connection: Option<BackendConnection>,
-    /// Whether others of the same connection were under way when it began.
+    /// Whether other exchanges of the connection were in progress at its start.
     pub is_concurrent: bool,
-    /// Its right to a back end of its own beside theirs.
+    /// Permit for an additional backend connection.
     pub permit: Option<ConnectionPermit>,
 }
 
-/// A connection to a back end while it is used.
+/// A backend connection in use.
 pub struct BackendConnection {
-    /// It was told who the player is, and is nobody else's.
+    /// Whether it sent this player's PROXY header, and must not be shared.
     pub is_own: bool,
-    /// Number of the route.
     pub route: u64,
-    /// Where it leads.
     pub backend: BackendAddress,
-    /// Sends the next request over it.
     pub sender: BackendSender,
-    /// The body of the request, if it has one.
     pub progress: Option<Arc<BodyProgress>>,
 }
 
 impl Exchange {
-    /// A request was read.
     pub fn begin(front: &Arc<PlayerConnection>) -> Self {
         let is_concurrent = front.tracker.begin_exchange();
         Self { front: front.clone(), connection: None, is_concurrent, permit: None }
     }
 
-    /// The answer comes through this connection.
     pub fn set_backend_connection(&mut self, connection: BackendConnection) {
         self.connection = Some(connection);
     }
 
     fn reuse_connection(&mut self) {
         let Some(connection) = self.connection.take() else { return };
-        // Where a body is still awaited the next request would wait for it, too: it may be another player's.
+        // An unfinished request body would block the next request, which may be another player's.
         if connection.progress.as_ref().is_none_or(|progress| progress.is_over()) {
             self.front.keep(connection);
         }
@@ -77,7 +70,6 @@ impl Drop for Exchange {
 }
 
 impl ResponseBody {
-    /// Passes a body on.
     pub fn from_back_end(body: Incoming, mut exchange: Exchange) -> Self {
         if body.is_end_stream() {
             exchange.reuse_connection();
@@ -85,7 +77,6 @@ impl ResponseBody {
         Self { source: BodySource::BackEnd(body), exchange: Some(exchange) }
     }
 
-    /// A text of our own.
     pub fn from_text(text: Bytes, exchange: Exchange) -> Self {
         Self { source: BodySource::Own((!text.is_empty()).then_some(text)), exchange: Some(exchange) }
     }

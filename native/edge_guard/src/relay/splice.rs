@@ -1,4 +1,4 @@
-//! One direction between two sockets: read and write while little comes, splice(2) while much does.
+//! One direction between two sockets: read and write at low traffic, splice(2) at high traffic.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use super::pipe::Pipe;
 use super::{BUFFER, Stage, TURNS, ignore_not_connected};
 
-/// A read of so much calls for a pipe; a fill of less gives it back.
+/// A read of this size takes a pipe. A smaller fill returns it.
 const SPLICE_THRESHOLD: usize = 16_384;
 
 #[derive(Default)]
@@ -40,7 +40,7 @@ impl SpliceFlow {
                 Poll::Ready(Ok(())) if self.stage == Stage::Closed => return Ok(Poll::Ready(())),
                 Poll::Ready(result) => result?,
                 Poll::Pending => {
-                    // Nothing to carry just now: others may have the pipe.
+                    // Returns the pipe while there is no traffic.
                     if self.pipe.as_ref().is_some_and(|pipe| pipe.held() == 0) {
                         self.pipe.take().into_iter().for_each(Pipe::give_back);
                     }
@@ -84,7 +84,7 @@ impl SpliceFlow {
         if self.pipe.is_none() {
             match Pipe::take() {
                 Ok(pipe) => self.pipe = Some(pipe),
-                // No descriptor for a pipe: bytes are copied as before.
+                // No descriptor for a pipe: copies as before.
                 Err(_) => {
                     self.is_much = false;
                     return Poll::Ready(Ok(()));

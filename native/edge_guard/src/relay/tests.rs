@@ -1,4 +1,4 @@
-//! Bytes arrive whole and in order, ends are passed on, and silence ends a pair.
+//! Relays: order, completeness, half closes, idle timeouts.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ async fn carry(is_spliced: bool, length: usize) -> Arc<ThreadCounters> {
     let mut received = Vec::new();
     server.read_to_end(&mut received).await.unwrap();
     assert!(received == sent, "altered on the way there");
-    // The player has closed its half; the answer still comes through the other one.
+    // The player has closed its half. The other half still works.
     server.write_all(&received).await.unwrap();
     server.shutdown().await.unwrap();
     assert!(writing.await.unwrap() == sent, "altered on the way back");

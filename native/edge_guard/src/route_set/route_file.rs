@@ -1,4 +1,4 @@
-//! The set on disk: replaced whole, so a crash at any instant leaves the old one or the new one.
+//! The `routes` file, replaced atomically.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -6,23 +6,18 @@ use std::path::{Path, PathBuf};
 
 use super::RouteSet;
 
-/// The file `routes` of a folder.
 #[derive(Debug)]
 pub struct RouteFile {
     folder: PathBuf,
 }
 
 impl RouteFile {
-    /// Of one folder.
     #[must_use]
     pub fn new(folder: &Path) -> Self {
         Self { folder: folder.to_owned() }
     }
 
-    /// What was kept last; an empty set when there is none.
-    ///
-    /// # Errors
-    /// The file is there and cannot be read: whoever starts without it would drop every game.
+    /// Returns an empty set if there is no file. An unreadable file is an error: an empty set would end every game.
     pub fn load(&self) -> io::Result<RouteSet> {
         match fs::read(self.folder.join("routes")) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(io::Error::other),
@@ -31,10 +26,7 @@ impl RouteFile {
         }
     }
 
-    /// Keeps a set: when this returns it is what the next start finds.
-    ///
-    /// # Errors
-    /// The disk's.
+    /// The set is durable when this returns.
     pub fn save(&self, set: &RouteSet) -> io::Result<()> {
         let fresh = self.folder.join("routes.new");
         let mut file = File::create(&fresh)?;

@@ -1,4 +1,4 @@
-//! The rules of the set, one by one.
+//! Rules of the route set.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! When a route of datagrams is told as leading somewhere.
+//! Order of UDP route reports.
 
 use std::sync::RwLock;
 use std::sync::mpsc::channel;
@@ -42,17 +42,17 @@ fn socket() -> (UdpSocket, SocketAddr) {
 
 #[test]
 fn udp_route_is_reported_after_its_thread_has_applied_it() {
-    let (mut table, mut told) = table();
+    let (mut table, mut outcomes) = table();
     let (public, at) = socket();
     public.set_nonblocking(true).unwrap();
-    // No other program can take the port meanwhile.
+    // Keeps other programs from the port.
     table.inherited.datagrams.insert(at.port(), public);
     let (process, backend) = socket();
     let key = RouteKey { owner: "a".to_owned(), port_name: "game".to_owned() };
     let (protocol, host) = (Protocol::Udp, String::new());
     let route = Route { key: key.clone(), protocol, port: at.port(), host, is_tls: false, backend: None };
     table.put(route.clone());
-    assert_eq!(told.blocking_recv(), Some(RouteOutcome::Listening(key.clone(), at.port(), None)));
+    assert_eq!(outcomes.blocking_recv(), Some(RouteOutcome::Listening(key.clone(), at.port(), None)));
 
     let (resume, may_go_on) = channel::<()>();
     let (say, said) = channel();
@@ -63,10 +63,10 @@ fn udp_route_is_reported_after_its_thread_has_applied_it() {
     said.recv().unwrap();
     table.put(Route { backend: Some(backend), ..route });
     table.report_all();
-    assert!(told.try_recv().is_err(), "told while datagrams are still dropped");
+    assert!(outcomes.try_recv().is_err(), "reported while datagrams are still dropped");
     resume.send(()).unwrap();
     for _ in 0..2 {
-        assert_eq!(told.blocking_recv(), Some(RouteOutcome::Listening(key.clone(), at.port(), Some(backend))));
+        assert_eq!(outcomes.blocking_recv(), Some(RouteOutcome::Listening(key.clone(), at.port(), Some(backend))));
     }
     let (player, _) = socket();
     player.send_to(b"first", at).unwrap();

@@ -1,4 +1,4 @@
-//! The loop of one thread: reads what there is, passes it on, does what it is told, and ends what is idle.
+//! Event loop of one UDP thread: forwards datagrams, handles commands, and ends idle sessions.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,17 +18,14 @@ use super::session_table::{Rank, SessionTable};
 use super::{LoopCommand, MigratedSession, SessionLimits, UdpPort};
 use crate::metrics::{DatagramDrop, Direction, SessionEnd, ThreadCounters};
 
-/// How many descriptors are looked at in one turn.
 const EVENTS: usize = 256;
 
-/// How many datagrams of one session are read before others get their turn. Most have one, so more are asked for only
-/// where the turn before had some, too.
+/// Datagrams of one session per turn. Most sessions have one, so more are read only if the turn before had some.
 const READS_PER_SESSION: usize = 16;
 
-/// How often idle sessions are looked for.
 const SWEEP_MS: u64 = 250;
 
-/// Tokens: the waker, a port, or the use of a place by a session.
+/// Tokens: the waker, a port, or a session's slab index with its generation.
 const WAKER: u64 = u64::MAX;
 const PORT: u64 = 1 << 63;
 
@@ -36,11 +33,9 @@ struct ServedPort {
     number: u64,
     socket: Arc<UdpSocket>,
     backend: Option<SocketAddr>,
-    /// It has all addresses of the machine.
     is_wildcard: bool,
 }
 
-/// Everything of one thread.
 pub struct EventLoop {
     bounds: SessionLimits,
     orders: Receiver<LoopCommand>,
@@ -89,7 +84,6 @@ impl EventLoop {
         })
     }
 
-    /// Turns for ever.
     pub fn run(&mut self) {
         // SAFETY: plain data.
         let mut events: [libc::epoll_event; EVENTS] = unsafe { std::mem::zeroed() };
@@ -116,7 +110,6 @@ impl EventLoop {
         }
     }
 
-    /// From players to the process.
     fn receive_from_players(&mut self, port: usize) {
         let Some(served) = self.ports.get(port) else { return };
         let (fd, backend) = (served.socket.as_raw_fd(), served.backend);
@@ -136,7 +129,7 @@ impl EventLoop {
             };
             match session {
                 Ok(session) => {
-                    // Several in a row of one player go by one call.
+                    // Consecutive datagrams of one player use one call.
                     let mut end = place + 1;
                     while end < count && self.batch.sender(end) == Some(client) && self.batch.local(end) == local {
                         end += 1;
@@ -155,7 +148,7 @@ impl EventLoop {
         }
     }
 
-    /// From the process to players: what sessions of one port have goes by one call.
+    /// Sends the datagrams of one port with one call.
     fn receive_from_backends(&mut self, events: &[libc::epoll_event]) {
         let mut filled = 0;
         let mut through = None;
@@ -179,7 +172,7 @@ impl EventLoop {
                     filled += count;
                     self.sessions.record_reply(place, self.now_ms);
                 }
-                // Nobody listens there just now; the session waits for somebody who does.
+                // The backend does not listen at the moment. The session stays.
                 Err(error) if is_earlier_error(&error) => {}
                 Err(_) => {}
             }
@@ -211,7 +204,7 @@ impl EventLoop {
         if self.sessions.count_of_address(player.0.ip()) >= self.bounds.sessions_per_address {
             return Err(DatagramDrop::Address);
         }
-        // First of all, so that what a flooded port may not have takes nothing of what others may begin.
+        // Checked first, so that a full port takes nothing from the session rate of others.
         let displaced = self.choose_eviction(port)?;
         if !self.may_open_session(self.holds_most_sessions(port, displaced)) {
             return Err(DatagramDrop::Rate);
@@ -230,7 +223,7 @@ impl EventLoop {
         Ok(place)
     }
 
-    /// Who makes room for a new one of a port; nobody where there is some.
+    /// Returns the session to evict for a new one, or `None` if there is room.
     fn choose_eviction(&self, port: usize) -> Result<Option<usize>, DatagramDrop> {
         if self.sessions.count_of_port(port) >= self.bounds.sessions_per_route {
             self.sessions.evictable_at_port(port, self.now_ms).ok_or(DatagramDrop::Route).map(Some)
@@ -241,8 +234,8 @@ impl EventLoop {
         }
     }
 
-    /// Whether a port pushes out its own, or those of one that has little more than itself. A flood always finds
-    /// somebody to push out; a port with few players finds its room at one that has many.
+    /// Whether the new session's port would evict its own sessions, or those of a port with little more. A flood is
+    /// always such a port.
     fn holds_most_sessions(&self, port: usize, displaced: Option<usize>) -> bool {
         displaced.is_some_and(|displaced| {
             let others = self.sessions.count_of_port(self.sessions.at(displaced).port);
@@ -256,8 +249,8 @@ impl EventLoop {
         self.epoll.add(session.socket.as_raw_fd(), token)
     }
 
-    /// A flood of new addresses is not to take the time of those who play. Nor is it to take all that may begin: half
-    /// of that is kept for ports that are not crowded.
+    /// Limits the session rate, so that a flood of addresses does not slow active sessions. Half of the rate is
+    /// reserved for ports that are not flooded.
     fn may_open_session(&mut self, holds_most_sessions: bool) -> bool {
         let most = self.bounds.sessions_per_second as u64;
         let refill = (self.now_ms - self.refilled_ms) * most / 1_000;
@@ -273,7 +266,7 @@ impl EventLoop {
 
     fn end(&mut self, place: usize, why: SessionEnd) {
         let session = self.sessions.remove(place);
-        // Another process may hold the same socket: closing ours would not take it out.
+        // Another process may have a duplicate of the socket, so closing does not remove it from epoll.
         self.epoll.remove(session.socket.as_raw_fd());
         self.counters.sessions.less();
         self.counters.sessions_ended.of(why).one();
@@ -332,13 +325,13 @@ impl EventLoop {
         let bound = socket.local_addr().map(|address| address.ip().to_canonical()).ok();
         let is_wildcard = bound.is_some_and(local_address::is_wildcard);
         if is_wildcard {
-            // It may come from a process that did not.
+            // The former process may not have requested it.
             local_address::request_destination_address(&*socket);
         }
         let place = self.ports.insert(ServedPort { number, socket, backend, is_wildcard });
         self.by_number.insert(number, place);
         for MigratedSession { client, local, backend: leads_to, rank, socket, .. } in sessions {
-            // The socket may be another one, and no longer hear what is spoken to that address.
+            // The new socket may not receive datagrams for that local address.
             let is_heard = is_wildcard || local.is_none_or(|local| Some(local.address) == bound);
             let player = (client, local.filter(|_| is_wildcard));
             let is_new = self.sessions.place_of(place, player.0, player.1).is_none();
@@ -350,7 +343,7 @@ impl EventLoop {
                 }
             }
         }
-        // Without a place in the loop the port would be silent: descriptors for it were there at its binding.
+        // Cannot fail for lack of descriptors, which the bind has checked.
         let _ = self.epoll.add(self.ports[place].socket.as_raw_fd(), PORT | place as u64);
     }
 
@@ -365,7 +358,7 @@ impl EventLoop {
         places.into_iter().for_each(|place| self.end(place, why));
     }
 
-    /// Events of what is not read would come again and again.
+    /// Level-triggered events of unread sockets would repeat.
     fn set_port_polling(&self, is_on: bool) {
         for (place, served) in &self.ports {
             let fd = served.socket.as_raw_fd();

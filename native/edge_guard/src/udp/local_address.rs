@@ -1,71 +1,65 @@
-//! The address of this side: which one a datagram came to, and its answers go out from.
+//! Local address of a datagram: where it arrived, and where replies are sent from.
 //!
-//! Only a socket that is bound to all addresses is asked, by control messages (IP_PKTINFO, IPV6_PKTINFO): left to itself
-//! the system answers from the address that it would give to a socket of its own, and a player may hear only the one
-//! that it spoke to.
+//! Requested with IP_PKTINFO and IPV6_PKTINFO for wildcard binds only. Otherwise the kernel would choose the source
+//! address, and a player may ignore replies from another one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, RawFd};
 
 use serde::{Deserialize, Serialize};
 
-/// An address of this machine that a player speaks to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LocalAddress {
-    /// The address: one of IPv4 as such, in whichever clothes it came.
+    /// IPv4 in its own form, also on an IPv6 socket.
     pub address: IpAddr,
-    /// The number of its interface, which a link-local address of IPv6 is nothing without; 0 with any other.
+    /// Interface index of a link-local IPv6 address, else 0.
     pub interface: u32,
 }
 
-/// Room for the control messages of one datagram: one of each family.
+/// Room for one control message of each family.
 pub const CONTROL_BYTES: usize = 72;
 
-/// Aligned as control messages have to be.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub struct ControlBuffer([u8; CONTROL_BYTES]);
 
 impl ControlBuffer {
-    /// Nothing.
     pub const fn new() -> Self {
         Self([0; CONTROL_BYTES])
     }
 
-    /// Where it begins.
     pub fn start(&mut self) -> *mut libc::c_void {
         self.0.as_mut_ptr().cast()
     }
 }
 
-/// Whether a socket that is bound to this address has all of them.
 pub fn is_wildcard(address: IpAddr) -> bool {
     address.to_canonical().is_unspecified()
 }
 
-/// Has the system tell of each datagram which address it came to. Where it does not, answers go out as it likes.
+/// Requests the local address of each datagram. Without it, the kernel chooses the source of replies.
 pub fn request_destination_address(socket: &impl AsRawFd) {
     let fd = socket.as_raw_fd();
-    // What comes by IPv4 to a socket of IPv6 is told in the form of IPv4, too, which alone knows what to answer a
-    // broadcast from.
+    // On an IPv6 socket, only the IPv4 form has the address that can answer a broadcast.
     enable_option(fd, libc::IPPROTO_IP, libc::IP_PKTINFO);
-    // A socket of IPv4 refuses this.
+    // Fails on an IPv4 socket.
     enable_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO);
 }
 
 fn enable_option(fd: RawFd, level: libc::c_int, option: libc::c_int) {
     let on: libc::c_int = 1;
     let length = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the option is an int, which lives through the call; the descriptor is open.
+    // SAFETY: the option is an int, and the descriptor is open.
     unsafe { libc::setsockopt(fd, level, option, (&raw const on).cast(), length) };
 }
 
-/// Which address a datagram came to. None: it was not told, or the address is none to answer from (multicast).
+/// Returns the local address, or `None` if it is unknown or multicast.
 ///
 /// # Safety
-/// The system has filled the message, and its control messages are still where it wrote them.
+///
+/// The kernel has filled the message, and its control messages are still in place.
 pub unsafe fn read(message: &libc::msghdr) -> Option<LocalAddress> {
-    // SAFETY: the caller's promise: each header lies within what the system says that it wrote.
+    // SAFETY: guaranteed by the caller: each header lies within the written length.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while !header.is_null() {
@@ -79,20 +73,20 @@ pub unsafe fn read(message: &libc::msghdr) -> Option<LocalAddress> {
 }
 
 /// # Safety
-/// There is a header, and data of its type follow it.
+/// A header with data of its type is there.
 unsafe fn read_one(header: *const libc::cmsghdr) -> Option<LocalAddress> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let (level, kind) = unsafe { ((*header).cmsg_level, (*header).cmsg_type) };
     match (level, kind) {
         (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let info: libc::in_pktinfo = unsafe { libc::CMSG_DATA(header).cast::<libc::in_pktinfo>().read_unaligned() };
             let address = Ipv4Addr::from(u32::from_be(info.ipi_spec_dst.s_addr));
-            // Not known of a datagram that came before it was asked for.
+            // Unspecified for a datagram that arrived before the request.
             (!address.is_unspecified()).then_some(LocalAddress { address: address.into(), interface: 0 })
         }
         (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let info = unsafe { libc::CMSG_DATA(header).cast::<libc::in6_pktinfo>().read_unaligned() };
             let address = Ipv6Addr::from(info.ipi6_addr.s6_addr);
             let interface = if address.is_unicast_link_local() { info.ipi6_ifindex } else { 0 };
@@ -104,7 +98,7 @@ unsafe fn read_one(header: *const libc::cmsghdr) -> Option<LocalAddress> {
 }
 
 impl LocalAddress {
-    /// Writes the control message that has a datagram go out from here; says how long it is.
+    /// Writes the control message for sending from this address, and returns its length.
     pub fn write(self, control: &mut ControlBuffer) -> usize {
         match self.address {
             IpAddr::V4(address) => {
@@ -125,7 +119,7 @@ fn put<T: Copy>(control: &mut ControlBuffer, level: libc::c_int, kind: libc::c_i
     const { assert!(size_of::<libc::cmsghdr>() + size_of::<T>() <= CONTROL_BYTES) };
     let size = size_of::<T>() as u32;
     let header = control.start().cast::<libc::cmsghdr>();
-    // SAFETY: the room is aligned for a header, which fits in with the data, as is seen above.
+    // SAFETY: the buffer is aligned for a header and fits the data, see above.
     unsafe {
         (*header).cmsg_level = level;
         (*header).cmsg_type = kind;

@@ -1,5 +1,5 @@
-//! Many datagrams by one system call: recvmmsg(2) and sendmmsg(2) over memory that is set up once. One datagram of a
-//! connected socket goes by recv(2) and send(2), which the system has less to read for.
+//! Batched datagrams: recvmmsg(2) and sendmmsg(2) with preallocated memory. Single datagrams use recv(2) and send(2),
+//! which cost less.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,13 +7,10 @@ use std::os::fd::RawFd;
 
 use super::local_address::{self, ControlBuffer, LocalAddress};
 
-/// How many datagrams one call moves at most.
 pub const BATCH: usize = 64;
 
-/// No datagram is larger.
 const LARGEST: usize = 65_536;
 
-/// Room for a batch of datagrams with their addresses.
 pub struct MessageBatch {
     bytes: Box<[u8]>,
     names: Box<[libc::sockaddr_storage; BATCH]>,
@@ -24,35 +21,28 @@ pub struct MessageBatch {
     messages: Box<[libc::mmsghdr; BATCH]>,
 }
 
-// SAFETY: the pointers in it lead into its own boxes, which move with it between threads and nowhere else.
+// SAFETY: its pointers lead into its own boxes.
 unsafe impl Send for MessageBatch {}
 
-/// What the system is to tell of datagrams beside their bytes.
+/// Which addresses are received with each datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressInfo {
-    /// Nothing.
     Nothing,
-    /// Whom each came from.
     Sender,
-    /// And which address of ours it came to.
     SenderAndLocal,
 }
 
-/// What became of sending.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct SendResult {
-    /// Taken by the system.
     pub datagrams: u64,
-    /// Their bytes.
     pub bytes: u64,
-    /// Thrown away.
     pub dropped: u64,
 }
 
 impl MessageBatch {
-    /// Empty room. Pages that no datagram has touched take no memory.
+    /// Untouched pages use no memory.
     pub fn new() -> Self {
-        // SAFETY: all of these are plain data for which zeroes are valid.
+        // SAFETY: plain data, for which zeroes are valid.
         let (names, iovecs, messages) =
             unsafe { (Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed())) };
         let bytes = vec![0; BATCH * LARGEST].into();
@@ -68,23 +58,23 @@ impl MessageBatch {
         batch
     }
 
-    /// Receives into the places from `first` on, at most `most`; says how many came.
-    pub fn receive(&mut self, fd: RawFd, first: usize, most: usize, told: AddressInfo) -> io::Result<usize> {
+    /// Receives at most `most` datagrams from index `first` on, and returns their number.
+    pub fn receive(&mut self, fd: RawFd, first: usize, most: usize, info: AddressInfo) -> io::Result<usize> {
         let count = most.min(BATCH - first);
-        if count == 1 && told == AddressInfo::Nothing {
+        if count == 1 && info == AddressInfo::Nothing {
             self.lengths[first] = self.receive_one(fd, first)?;
             return Ok(1);
         }
         for place in first..first + count {
             self.iovecs[place].iov_len = LARGEST;
             let message = &mut self.messages[place].msg_hdr;
-            if told == AddressInfo::Nothing {
+            if info == AddressInfo::Nothing {
                 clear_address(message);
                 continue;
             }
             message.msg_name = (&raw mut self.names[place]).cast();
             message.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-            if told == AddressInfo::SenderAndLocal {
+            if info == AddressInfo::SenderAndLocal {
                 message.msg_control = self.controls[place].start();
                 message.msg_controllen = local_address::CONTROL_BYTES as _;
             } else {
@@ -92,35 +82,33 @@ impl MessageBatch {
             }
         }
         let messages = &raw mut self.messages[first];
-        // SAFETY: `count` messages follow, each with room of its own; they live as long as self.
+        // SAFETY: there are `count` messages, whose buffers live as long as self.
         let came = unsafe { libc::recvmmsg(fd, messages, count as u32, libc::MSG_DONTWAIT, std::ptr::null_mut()) };
         let came = usize::try_from(came).map_err(|_| io::Error::last_os_error())?;
         for place in first..first + came {
             self.lengths[place] = self.messages[place].msg_len as usize;
-            // SAFETY: the system has just filled it.
+            // SAFETY: the kernel has filled it.
             let local = || unsafe { local_address::read(&self.messages[place].msg_hdr) };
-            self.locals[place] = if told == AddressInfo::SenderAndLocal { local() } else { None };
+            self.locals[place] = if info == AddressInfo::SenderAndLocal { local() } else { None };
         }
         Ok(came)
     }
 
     fn receive_one(&mut self, fd: RawFd, place: usize) -> io::Result<usize> {
-        // SAFETY: the place has room for the largest datagram and lives as long as self.
+        // SAFETY: the buffer fits the largest datagram and lives as long as self.
         let came = unsafe { libc::recv(fd, self.iovecs[place].iov_base, LARGEST, libc::MSG_DONTWAIT) };
         usize::try_from(came).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Whom the datagram in a place came from.
     pub fn sender(&self, place: usize) -> Option<SocketAddr> {
         read_address(&self.names[place])
     }
 
-    /// Which address of ours the datagram in a place came to, if that was to be told.
     pub fn local(&self, place: usize) -> Option<LocalAddress> {
         self.locals[place]
     }
 
-    /// Addresses the datagram in a place, to go out from an address of ours if there are several to choose from.
+    /// Sets the recipient, and the local address to send from.
     pub fn address_to(&mut self, place: usize, client: SocketAddr, local: Option<LocalAddress>) {
         let length = write_address(&mut self.names[place], client);
         let message = &mut self.messages[place].msg_hdr;
@@ -134,8 +122,8 @@ impl MessageBatch {
         }
     }
 
-    /// Sends the datagrams in these places, to where they are addressed or (`is_connected`) where the socket leads.
-    /// What the socket does not take at once is dropped, as a network would.
+    /// Sends these datagrams to their recipients, or (`is_connected`) to the socket's peer. Drops what the socket does
+    /// not take at once.
     pub fn send(&mut self, fd: RawFd, places: std::ops::Range<usize>, is_connected: bool) -> SendResult {
         for place in places.clone() {
             self.iovecs[place].iov_len = self.lengths[place];
@@ -145,7 +133,7 @@ impl MessageBatch {
         }
         let mut sent = SendResult::default();
         let mut next = places.start;
-        // A connected socket first tells of what an earlier datagram met (nobody listened): once is enough to hear it.
+        // A connected socket first reports the error of an earlier datagram. One retry is enough.
         let mut may_repeat = is_connected;
         while next < places.end {
             let taken = if is_connected && places.end - next == 1 {
@@ -173,7 +161,6 @@ impl MessageBatch {
         sent
     }
 
-    /// Says how many were taken: one.
     fn send_one(&self, fd: RawFd, place: usize) -> io::Result<usize> {
         let part = &self.iovecs[place];
         // SAFETY: the bytes live as long as self.
@@ -181,23 +168,21 @@ impl MessageBatch {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(1) }
     }
 
-    /// Says how many were taken, from the first on.
     fn send_many(&mut self, fd: RawFd, places: std::ops::Range<usize>) -> io::Result<usize> {
         let messages = &raw mut self.messages[places.start];
-        // SAFETY: so many messages follow, each of which points to bytes and an address that live as long as self.
+        // SAFETY: these messages point to buffers that live as long as self.
         let taken =
             unsafe { libc::sendmmsg(fd, messages, places.len() as u32, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
         usize::try_from(taken).map_err(|_| io::Error::last_os_error())
     }
 }
 
-/// Whether an error is that of an earlier datagram.
+/// Whether an earlier datagram caused the error.
 pub fn is_earlier_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
     matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable)
 }
 
-/// A message of nothing but bytes.
 fn clear_address(message: &mut libc::msghdr) {
     message.msg_name = std::ptr::null_mut();
     message.msg_namelen = 0;
@@ -212,13 +197,13 @@ fn clear_control(message: &mut libc::msghdr) {
 fn read_address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match i32::from(name.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the family says that it is one.
+            // SAFETY: checked by the family.
             let name = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in>() };
             let address = Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr));
             Some(SocketAddr::from((address, u16::from_be(name.sin_port))))
         }
         libc::AF_INET6 => {
-            // SAFETY: the family says that it is one.
+            // SAFETY: checked by the family.
             let name = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in6>() };
             let address = Ipv6Addr::from(name.sin6_addr.s6_addr);
             let port = u16::from_be(name.sin6_port);

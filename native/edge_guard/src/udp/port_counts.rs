@@ -1,34 +1,28 @@
-//! Which port has how many, and which one has most: what is asked for each new session, and changed with each, but with
-//! no datagram of one that is there.
+//! Counts by port, with a lookup of the largest port. Changed by new and ended sessions only.
 
 use std::collections::BTreeSet;
 
-/// How many of something each port has.
 #[derive(Debug, Default)]
 pub struct PortCounts {
     of: Vec<usize>,
-    // The number first: the last one is a port that has most.
+    // Ordered by count.
     ranked: BTreeSet<(usize, usize)>,
     all: usize,
 }
 
 impl PortCounts {
-    /// How many all ports have.
     pub fn all(&self) -> usize {
         self.all
     }
 
-    /// How many a port has.
     pub fn of(&self, port: usize) -> usize {
         self.of.get(port).copied().unwrap_or(0)
     }
 
-    /// A port that has most.
     pub fn largest(&self) -> Option<usize> {
         self.ranked.last().map(|(_, port)| *port)
     }
 
-    /// A port has one more.
     pub fn add(&mut self, port: usize) {
         if port >= self.of.len() {
             self.of.resize(port + 1, 0);
@@ -37,7 +31,6 @@ impl PortCounts {
         self.change(port, self.of[port] + 1);
     }
 
-    /// A port has one less.
     pub fn take(&mut self, port: usize) {
         self.all -= 1;
         self.change(port, self.of[port] - 1);

@@ -1,23 +1,22 @@
-//! Sessions of one thread, and who may stay when there is no room.
+//! Sessions of one thread, and the choice of the session to evict.
 //!
-//! A session has a rank: it began, the process answered it, or the player spoke again after an answer. None of them
-//! proves that somebody plays: who spoofs an address hears nothing, but can send a second datagram when a process that
-//! answers everybody has answered the first. So a rank counts among sessions of one port, and between ports it counts
-//! how many they have.
+//! A session has a rank: begun, answered by the backend, or spoken (the player sent again after an answer). No rank
+//! proves a real player: a spoofed source can reach each rank if the backend answers everything. So ranks are compared
+//! within a port, and ports by their number of sessions.
 //!
-//! A port that has all that it may have gives the place of the oldest of its lowest rank; one of the highest rank is in
-//! use until nothing was passed on for 10 s. Where the thread has all that it may have:
+//! A full port evicts the oldest session of its lowest rank. A `Spoken` session is in use until 10 s without traffic. A
+//! full thread evicts:
 //!
-//! - The port that has most of the first two ranks gives the oldest of them.
-//! - Where these are few in the whole thread, they are players who just come, and would only push out each other. Then
-//!   it is the port that has most of the highest rank, with the one that is silent for longest: for 1 s if the new
-//!   one's port has less, so that who floods ports closes no others to new players, and for 10 s if not.
-//! - If that one is in use, the new one's port pays itself, as above.
+//! - the oldest session of the first two ranks, from the port with most of these;
+//! - if these are few, the longest silent `Spoken` session of the port with most. It must be silent for 1 s if the new
+//!   session's port has fewer, else for 10 s;
 //!
-//! A player who was answered and speaks more than once a second is never put out for a new one.
+//! - if that one is in use, a session of the new one's own port, as above.
 //!
-//! Where a port has all addresses of the machine, a session is also of the one that the player speaks to. One of which
-//! that is not known (an older process did not ask) has the first one that the player speaks to.
+//! A player who is answered and sends more than once a second is never evicted.
+//!
+//! On a wildcard bind, a session also has a local address. A migrated session without one adopts the first that its
+//! player uses.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -31,66 +30,54 @@ use super::local_address::LocalAddress;
 use super::port_counts::PortCounts;
 use crate::address::client_key;
 
-/// How long a session of the highest rank counts as in use.
 const IN_USE_MS: u64 = 10_000;
 
-/// The same for one of the port that has most, when a port that has less needs room.
+/// The same for the largest port, if a smaller port needs room.
 const IN_USE_LARGEST_PORT_MS: u64 = 1_000;
 
-/// Of so many sessions no more than one is of the first two ranks where nobody floods: players come to stay.
+/// Without a flood, at most one of this many sessions is in the first two ranks.
 const NEW_SESSION_SHARE: usize = 16;
 
-/// How much a session is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rank {
-    /// Something came from this address.
     Begun,
-    /// The process answered it.
     Answered,
-    /// The player spoke again after an answer.
     Spoken,
 }
 
-/// One session.
 #[derive(Debug)]
 pub struct Session {
-    /// The player.
     pub client: SocketAddr,
-    /// The address of ours that it speaks to, where a port has several.
     pub local: Option<LocalAddress>,
-    /// The place of its port in the thread.
     pub port: usize,
-    /// Connected to the process.
     pub socket: Arc<OwnedFd>,
-    /// Which use of its place it is.
+    /// Generation of the slab index.
     pub use_of_place: u32,
     rank: Rank,
     last_ms: u64,
-    /// The turn in which there was something to read for the last time.
+    /// The last turn in which data was readable.
     last_turn: u64,
     before: Option<usize>,
     after: Option<usize>,
 }
 
 impl Session {
-    /// How much it is worth.
     pub fn rank(&self) -> Rank {
         self.rank
     }
 }
 
-/// All sessions of a thread.
 #[derive(Debug, Default)]
 pub struct SessionTable {
     all: Slab<Session>,
-    // Without an address of ours, and with one: where ports have one each, nothing is looked up by more than before.
+    // Two maps, so that lookups on single-address ports stay cheap.
     by_client: HashMap<(usize, SocketAddr), usize>,
     by_local: HashMap<(usize, SocketAddr, LocalAddress), usize>,
     by_address: HashMap<IpAddr, usize>,
-    // Of each port by rank, in the order of their last use.
+    // For each port and rank, in the order of last use.
     lines: Vec<[PortQueues; 3]>,
-    // The first two ranks, and the highest: no event of a session that keeps its rank changes these.
+    // The first two ranks, and the highest.
     begun: PortCounts,
     spoken: PortCounts,
     uses: u32,
@@ -103,22 +90,19 @@ struct PortQueues {
 }
 
 impl SessionTable {
-    /// How many there are.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// How many a client address has.
     pub fn count_of_address(&self, client: IpAddr) -> usize {
         self.by_address.get(&client_key(client)).copied().unwrap_or(0)
     }
 
-    /// How many a port has.
     pub fn count_of_port(&self, port: usize) -> usize {
         self.begun.of(port) + self.spoken.of(port)
     }
 
-    /// Whose a datagram of a player at a port is.
+    /// Finds the session of a datagram.
     pub fn find(&mut self, port: usize, client: SocketAddr, local: Option<LocalAddress>) -> Option<usize> {
         if let Some(place) = self.place_of(port, client, local) {
             return Some(place);
@@ -130,7 +114,7 @@ impl SessionTable {
         Some(place)
     }
 
-    /// Where the session of exactly these is.
+    /// Returns the index of the session with exactly this local address.
     pub fn place_of(&self, port: usize, client: SocketAddr, local: Option<LocalAddress>) -> Option<usize> {
         match local {
             Some(local) => self.by_local.get(&(port, client, local)).copied(),
@@ -138,22 +122,19 @@ impl SessionTable {
         }
     }
 
-    /// The one in a place, if it is the use that is meant.
+    /// Returns the session if its generation matches.
     pub fn get(&self, place: usize, use_of_place: u32) -> Option<&Session> {
         self.all.get(place).filter(|session| session.use_of_place == use_of_place)
     }
 
-    /// The one in a place that was just found.
     pub fn at(&self, place: usize) -> &Session {
         &self.all[place]
     }
 
-    /// Each of them with its place.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Session)> {
         self.all.iter()
     }
 
-    /// Begins one; says where.
     pub fn insert(
         &mut self,
         port: usize,
@@ -189,24 +170,21 @@ impl SessionTable {
         place
     }
 
-    /// The player spoke.
     pub fn record_player_packet(&mut self, place: usize, now_ms: u64) {
         let rank = if self.all[place].rank == Rank::Begun { Rank::Begun } else { Rank::Spoken };
         self.touch(place, rank, now_ms);
     }
 
-    /// The process answered.
     pub fn record_reply(&mut self, place: usize, now_ms: u64) {
         let rank = self.all[place].rank.max(Rank::Answered);
         self.touch(place, rank, now_ms);
     }
 
-    /// There is something to read in this turn; says whether there was in the one before, so that more may wait.
+    /// Returns whether the turn before had data as well, so that more may follow.
     pub fn has_more(&mut self, place: usize, turn: u64) -> bool {
         std::mem::replace(&mut self.all[place].last_turn, turn) + 1 == turn
     }
 
-    /// Ends one.
     pub fn remove(&mut self, place: usize) -> Session {
         self.dequeue(place);
         let session = self.all.remove(place);
@@ -225,13 +203,12 @@ impl SessionTable {
         session
     }
 
-    /// Who goes to make room for a new one of a port that has all that it may have; none: everybody there is in use.
+    /// Returns the session to evict at a full port, or `None` if all are in use.
     pub fn evictable_at_port(&self, port: usize, now_ms: u64) -> Option<usize> {
         self.oldest_unanswered(port).or_else(|| self.longest_silent(port, now_ms, IN_USE_MS))
     }
 
-    /// Who goes to make room for a new one of a port in a thread that has all that it may have; none: everybody is in
-    /// use.
+    /// Returns the session to evict in a full thread, or `None` if all are in use.
     pub fn evictable_for_port(&self, port: usize, now_ms: u64) -> Option<usize> {
         if self.begun.all() * NEW_SESSION_SHARE > self.len() {
             return self.oldest_unanswered(self.begun.largest()?);
@@ -244,7 +221,7 @@ impl SessionTable {
         of_most().or_else(|| self.evictable_at_port(port, now_ms))
     }
 
-    /// Those that carried nothing for their time.
+    /// Returns the sessions without traffic for `idle_ms`.
     pub fn idle(&self, now_ms: u64, idle_ms: u64) -> Vec<usize> {
         let is_idle = |place: &usize| now_ms.saturating_sub(self.all[*place].last_ms) >= idle_ms;
         let firsts = self.lines.iter().flatten().map(|line| line.first);
@@ -254,13 +231,11 @@ impl SessionTable {
         firsts.flat_map(idle_of).collect()
     }
 
-    /// The oldest of the lower of the first two ranks.
     fn oldest_unanswered(&self, port: usize) -> Option<usize> {
         let first = |rank: Rank| self.lines.get(port)?[rank as usize].first;
         first(Rank::Begun).or_else(|| first(Rank::Answered))
     }
 
-    /// The one of the highest rank that is silent for longest, if for so long.
     fn longest_silent(&self, port: usize, now_ms: u64, silent_ms: u64) -> Option<usize> {
         let first = self.lines.get(port)?[Rank::Spoken as usize].first;
         first.filter(|place| now_ms.saturating_sub(self.all[*place].last_ms) >= silent_ms)

@@ -1,4 +1,4 @@
-//! Which sessions of another process go on, and at which address of ours.
+//! Migrated sessions and their local addresses.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,6 @@ use super::*;
 
 const NUMBER: u64 = 7;
 
-/// A thread that serves a port with these sessions, and where the port is.
 fn serve(bind: &str, backend: SocketAddr, sessions: Vec<MigratedSession>) -> (UdpThreads, SocketAddr) {
     let bounds = SessionLimits {
         sessions: 9,

@@ -1,4 +1,4 @@
-//! Game servers, as small as they can be.
+//! Small game servers, and players for them.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::wait::{LONG, wait_for};
 
-/// A TCP server that answers each byte with itself, and ends its half when the player has.
+/// Echoes bytes, and closes its half after the player.
 pub fn tcp_echo() -> SocketAddr {
     tcp(|mut stream| {
         let mut buffer = [0; 65_536];
@@ -21,7 +21,7 @@ pub fn tcp_echo() -> SocketAddr {
     })
 }
 
-/// A TCP server that says its name to whoever comes, and stays.
+/// Sends its name to each connection, and keeps it open.
 pub fn tcp_named(name: &'static str) -> SocketAddr {
     tcp(move |mut stream| {
         let _ = stream.write_all(name.as_bytes());
@@ -29,7 +29,6 @@ pub fn tcp_named(name: &'static str) -> SocketAddr {
     })
 }
 
-/// A TCP server that does what it is told with each connection.
 pub fn tcp(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -43,12 +42,10 @@ pub fn tcp(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
     address
 }
 
-/// A server at a unix socket that does what it is told with each connection.
 pub fn at_socket(path: &Path, act: impl Fn(UnixStream) + Clone + Send + 'static) {
     serve(UnixListener::bind(path).unwrap(), act);
 }
 
-/// The same with a listener that is there.
 pub fn serve(listener: UnixListener, act: impl Fn(UnixStream) + Clone + Send + 'static) {
     thread::spawn(move || {
         for stream in listener.incoming() {
@@ -58,18 +55,16 @@ pub fn serve(listener: UnixListener, act: impl Fn(UnixStream) + Clone + Send + '
     });
 }
 
-/// A UDP server that answers each datagram with itself.
 pub fn udp_echo() -> SocketAddr {
     udp(|datagram, _| Some(datagram.to_vec()))
 }
 
-/// A UDP server that answers as it is told.
 pub fn udp(answer: impl Fn(&[u8], SocketAddr) -> Option<Vec<u8>> + Send + 'static) -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
     thread::spawn(move || {
         let mut buffer = [0; 65_536];
-        // An answer to somebody who is gone comes back as an error of the next call.
+        // An earlier reply to a closed port fails the next call.
         loop {
             if let Ok((length, client)) = socket.recv_from(&mut buffer)
                 && let Some(answer) = answer(&buffer[..length], client)
@@ -81,7 +76,6 @@ pub fn udp(answer: impl Fn(&[u8], SocketAddr) -> Option<Vec<u8>> + Send + 'stati
     address
 }
 
-/// A player over TCP.
 #[track_caller]
 pub fn connect(port: u16) -> TcpStream {
     let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -90,12 +84,10 @@ pub fn connect(port: u16) -> TcpStream {
     stream
 }
 
-/// A player over UDP.
 pub fn speak(port: u16) -> UdpSocket {
     speak_from("127.0.0.1", port)
 }
 
-/// A player over UDP from another address.
 pub fn speak_from(address: &str, port: u16) -> UdpSocket {
     let socket = UdpSocket::bind((address, 0)).unwrap();
     socket.connect(("127.0.0.1", port)).unwrap();
@@ -103,7 +95,6 @@ pub fn speak_from(address: &str, port: u16) -> UdpSocket {
     socket
 }
 
-/// Says something and hears it back.
 #[track_caller]
 pub fn echo(stream: &mut (impl Read + Write), text: &str) {
     stream.write_all(text.as_bytes()).unwrap();
@@ -112,7 +103,6 @@ pub fn echo(stream: &mut (impl Read + Write), text: &str) {
     assert_eq!(String::from_utf8_lossy(&answer), text);
 }
 
-/// Says something and hears it back.
 #[track_caller]
 pub fn echo_datagram(socket: &UdpSocket, text: &str) {
     socket.send(text.as_bytes()).unwrap();
@@ -121,7 +111,7 @@ pub fn echo_datagram(socket: &UdpSocket, text: &str) {
     assert_eq!(String::from_utf8_lossy(&answer[..length]), text);
 }
 
-/// Asks until it is answered, as players do where datagrams may be lost.
+/// Repeats the datagram until it is answered, because datagrams may be lost.
 #[track_caller]
 pub fn ask_datagram(socket: &UdpSocket, text: &str) -> String {
     socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
@@ -133,7 +123,6 @@ pub fn ask_datagram(socket: &UdpSocket, text: &str) -> String {
     })
 }
 
-/// Whether the other side has closed.
 pub fn is_closed(stream: &mut TcpStream) -> bool {
     matches!(stream.read(&mut [0; 64]), Ok(0) | Err(_))
 }

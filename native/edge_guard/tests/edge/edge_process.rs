@@ -1,4 +1,4 @@
-//! One edge-guard as a process, in a folder of its own, and what can be asked of it.
+//! An edge-guard process in a folder of its own, and access to everything that it reports.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -15,7 +15,6 @@ use crate::route_source::RouteSource;
 use crate::wait::{LONG, wait_for};
 use crate::wire::Route;
 
-/// An edge-guard and where it lives.
 pub struct EdgeProcess {
     pub home: TempDir,
     pub source: RouteSource,
@@ -24,24 +23,20 @@ pub struct EdgeProcess {
 }
 
 impl EdgeProcess {
-    /// One with a source that serves.
     pub fn start() -> Self {
         Self::start_with(json!({}))
     }
 
-    /// The same with settings.
     pub fn start_with(settings: Value) -> Self {
         let mut guard = Self::start_without_source(settings);
         guard.source.start();
         guard
     }
 
-    /// One whose source does not serve yet.
     pub fn start_without_source(changes: Value) -> Self {
         Self::start_in_folder(tempfile::tempdir().unwrap(), changes)
     }
 
-    /// The same in a folder that is there.
     pub fn start_in_folder(home: TempDir, changes: Value) -> Self {
         let source = RouteSource::new(&home.path().join("source.sock"));
         let mut settings = json!({
@@ -64,23 +59,20 @@ impl EdgeProcess {
         Command::new(env!("CARGO_BIN_EXE_hosting-edge-guard")).arg(config).args(arguments).spawn().unwrap()
     }
 
-    /// Another process over the same folder.
+    /// Starts another process in the same folder.
     pub fn another(&self, arguments: &[&str]) -> Child {
         Self::spawn(&self.config(), arguments)
     }
 
-    /// Its settings file.
     pub fn config(&self) -> PathBuf {
         self.home.path().join("config.json")
     }
 
-    /// Writes other settings, for the next start or reading.
     pub fn set(&mut self, name: &str, value: Value) {
         self.settings[name] = value;
         std::fs::write(self.config(), self.settings.to_string()).unwrap();
     }
 
-    /// Its folder.
     pub fn folder(&self) -> PathBuf {
         self.home.path().join("edge")
     }
@@ -94,25 +86,21 @@ impl EdgeProcess {
         });
     }
 
-    /// Ends it as the system would, without a word.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Starts it again in the same folder.
     pub fn restart(&mut self) {
         self.child = Self::spawn(&self.config(), &[]);
         self.wait_until_ready();
     }
 
-    /// Sends it a signal.
     pub fn signal(&self, signal: i32) {
         // SAFETY: the process is ours and has not been waited for.
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
     }
 
-    /// Asks its administrators' door.
     pub fn ask(&self, method: &str, path: &str) -> String {
         self.try_ask(method, path).unwrap()
     }
@@ -126,49 +114,43 @@ impl EdgeProcess {
         Some(answer.split_once("\r\n\r\n")?.1.to_owned())
     }
 
-    /// How things stand.
     pub fn status(&self) -> Value {
         serde_json::from_str(&self.ask("GET", "/readyz?verbose")).unwrap()
     }
 
-    /// Where it serves by host.
     pub fn listener(&self, name: &str) -> SocketAddr {
         self.status()[name].as_str().unwrap().parse().unwrap()
     }
 
-    /// One of its figures.
     #[track_caller]
     pub fn figure(&self, name: &str) -> u64 {
         figure_in(&self.ask("GET", "/metrics"), name)
     }
 
-    /// A connection to its administrators' door that stays open.
+    /// Returns a connection to the administration socket that stays open.
     pub fn door(&self) -> Door {
         let stream = UnixStream::connect(self.folder().join("admin.sock")).unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();
         let mut door = Door(stream);
-        // An answer shows that it was taken, and does not wait in a queue.
+        // A response shows that the connection was accepted, and is not queued.
         door.figure("routes_kept");
         door
     }
 
-    /// Waits until a figure is as expected.
     #[track_caller]
     pub fn wait_for_figure(&self, name: &str, is_expected: impl Fn(u64) -> bool) {
         wait_for(name, || is_expected(self.figure(name)).then_some(()));
     }
 
-    /// How many descriptors it has open.
     pub fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
     }
 
-    /// Waits until it has no more open files than so many: the connection of a question may be there after its answer.
+    /// The connection of an earlier request may still be open.
     pub fn has_at_most(&self, descriptors: usize) {
         wait_for("no more are open", || (self.descriptors() <= descriptors).then_some(()));
     }
 
-    /// Its resident memory, in bytes.
     pub fn memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -176,11 +158,9 @@ impl EdgeProcess {
     }
 }
 
-/// A connection to the administrators' door.
 pub struct Door(UnixStream);
 
 impl Door {
-    /// One of its figures.
     #[track_caller]
     pub fn figure(&mut self, name: &str) -> u64 {
         figure_in(&get(&mut self.0, "edge", "/metrics").text(), name)
@@ -200,7 +180,7 @@ impl Drop for EdgeProcess {
     }
 }
 
-/// A port that nobody has, outside of the range that the system gives away by itself.
+/// A free port outside of the ephemeral range.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let own = u16::try_from(std::process::id() % 40).unwrap() * 150;
@@ -212,7 +192,6 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// A route of a port.
 pub fn route(owner: &str, protocol: &str, port: u16, backend: Option<SocketAddr>) -> Route {
     Route {
         owner_id: owner.to_owned(),

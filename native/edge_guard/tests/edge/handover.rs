@@ -1,4 +1,4 @@
-//! An upgrade of edge-guard itself: a newer process takes over while players play.
+//! Upgrades: a newer process takes over while players are connected.
 
 use std::io::Write;
 use std::net::{TcpStream, UdpSocket};
@@ -14,7 +14,7 @@ use crate::http_client::{get, server, upgrade, websocket};
 use crate::wait::wait_for;
 use crate::wire::OutcomeKind;
 
-/// A process that was replaced; it ends with the test.
+/// A process that was replaced. It ends with the test.
 pub struct Older(std::process::Child);
 
 impl Older {
@@ -35,7 +35,7 @@ impl Drop for Older {
     }
 }
 
-/// A newer process in the place of the older one, which goes on as a child of its own.
+/// Replaces the process. The older one continues as a child.
 pub fn replace(guard: &mut EdgeProcess) -> Older {
     let newer = guard.another(&["--replace"]);
     let older = Older(std::mem::replace(&mut guard.child, newer));
@@ -73,7 +73,7 @@ fn sessions_continue_during_a_takeover() {
     assert_eq!(sessions, after, "a UDP session was begun anew");
     assert_eq!(guard.figure("datagram_sessions"), 100);
     echo(&mut connect(stream), "new");
-    // The newer process is another instance: it says of every route that it listens.
+    // The newer process is another instance, so it reports every route.
     guard.source.forget_outcomes();
     guard.source.put(&[route("d", "tcp", free_port(), Some(tcp_echo()))]);
     guard.source.wait_for("d", OutcomeKind::Listening);
@@ -107,7 +107,7 @@ fn takeover_refuses_no_connection_and_loses_no_datagram() {
         move || {
             let player = speak(datagram);
             let mut count = 0_u64;
-            // Each is awaited before the next is sent: a lost one would be waited for in vain.
+            // Sends the next datagram after the reply to the last, which shows a loss.
             while !is_over.load(SeqCst) {
                 crate::backends::echo_datagram(&player, &count.to_string());
                 count += 1;
@@ -177,7 +177,7 @@ fn older_process_finishes_its_requests() {
     older.assert_it_ends();
 }
 
-/// Starts a newer process that cannot serve; says why.
+/// Starts a newer process that fails, and returns its reason.
 #[track_caller]
 fn fail_to_replace(guard: &EdgeProcess) -> String {
     let mut newer = std::process::Command::new(env!("CARGO_BIN_EXE_hosting-edge-guard"));
@@ -213,7 +213,7 @@ fn failed_takeover_leaves_everything_to_the_older_process() {
         assert_eq!(pid.trim(), guard.child.id().to_string());
     };
 
-    // Somebody else has the address that it is to serve hosts at.
+    // Occupies the address of the host listener.
     let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let wanted = held.local_addr().unwrap().to_string();
     guard.set("http", json!(wanted));
@@ -221,7 +221,7 @@ fn failed_takeover_leaves_everything_to_the_older_process() {
     assert!(said.contains(&format!("cannot listen on {wanted}: ")), "{said}");
     assert_it_goes_on(&guard, &mut player);
     guard.set("http", json!("127.0.0.1:0"));
-    // Where the administrators' socket is made there is something else.
+    // Occupies the path of the new administration socket.
     let in_the_way = guard.folder().join("admin.sock.new");
     std::fs::create_dir(&in_the_way).unwrap();
     let said = fail_to_replace(&guard);

@@ -1,4 +1,4 @@
-//! HTTP by host on one listener: game servers by name, and our own API and CDN with the word about who asks.
+//! HTTP by host on one listener: game servers by name, and own backends with the client's address.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -24,7 +24,7 @@ fn hosts_are_routed_case_insensitively() {
     guard.source.wait_for("a", OutcomeKind::Listening);
     guard.source.wait_for("b", OutcomeKind::Listening);
     let port = guard.listener("http").port();
-    // One connection may ask for many.
+    // One connection may request several hosts.
     let mut player = connect(port);
     assert_eq!(get(&mut player, "a-game.lobby.local.example", "/").text(), "first");
     assert_eq!(get(&mut player, "B-Game.Lobby.Local.Example:80", "/").text(), "second");
@@ -50,7 +50,7 @@ fn host_without_listener_and_duplicate_host_are_unserved() {
     guard.source.wait_for("b", OutcomeKind::Listening);
 }
 
-/// Reads the header of the PROXY protocol and then answers with what it said.
+/// Reads the PROXY header, and answers with its client.
 fn api() -> std::net::SocketAddr {
     tcp(say_client)
 }
@@ -107,12 +107,12 @@ fn only_trusted_proxies_name_the_client() {
     let header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xcb\x00\x71\x09\x7f\x00\x00\x01\x13\x88\x00\x50";
     proxy.write_all(header).unwrap();
     assert_eq!(get(&mut proxy, "api.example", "/").text(), "203.0.113.9:5000 203.0.113.9 at 127.0.0.1:80");
-    // A client that a proxy named by the header cannot name another one.
+    // A client that the PROXY header names is not trusted itself.
     let mut proxy = connect(port);
     proxy.write_all(header).unwrap();
     proxy.write_all(b"GET / HTTP/1.1\r\nhost: api.example\r\nx-forwarded-for: 1.1.1.1\r\n\r\n").unwrap();
     assert_eq!(read(&mut proxy).unwrap().text(), "203.0.113.9:5000 203.0.113.9 at 127.0.0.1:80");
-    // Without the header the proxy's word in the head counts.
+    // Without a PROXY header, X-Forwarded-For of the proxy counts.
     let mut proxy = connect(port);
     proxy.write_all(b"GET / HTTP/1.1\r\nhost: api.example\r\nx-forwarded-for: 1.1.1.1, 198.51.100.4\r\n\r\n").unwrap();
     assert!(read(&mut proxy).unwrap().text().contains(" 198.51.100.4 at "));

@@ -1,4 +1,4 @@
-//! HTTP on a port of its own: passed on as it is, but for what is a connection's own.
+//! HTTP on a port of its own.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -174,7 +174,7 @@ fn missing_backend_is_reported_as_a_problem() {
 fn closed_pooled_connection_is_retried() {
     let guard = EdgeProcess::start_with(json!({"workers": 1}));
     let port = free_port();
-    // Answers one request on each connection and closes it without a word about that.
+    // Answers one request on each connection, and closes it without notice.
     let backend = tcp(|mut stream: TcpStream| {
         if read(&mut stream).is_some() {
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
@@ -246,7 +246,7 @@ fn slow_body_is_cut_off_only_when_it_stalls() {
     let head = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
     player.write_all(head).unwrap();
     let begun = Instant::now();
-    // Longer in all than either time, and never silent for so long: each piece goes when the one before is there.
+    // Each chunk follows the one before. In total they take longer than either timeout.
     for count in 1.. {
         player.write_all(b"1\r\nx\r\n").unwrap();
         assert_eq!(hear.recv_timeout(LONG), Ok(count));
@@ -270,7 +270,7 @@ fn too_large_head_is_refused() {
     let mut player = connect(port);
     let large = format!("GET / HTTP/1.1\r\nhost: a\r\nx-large: {}\r\n\r\n", "x".repeat(40_000));
     let _ = player.write_all(large.as_bytes());
-    // What is not read any more may break the connection before the answer is.
+    // Unread data may reset the connection before the response.
     assert!(read(&mut player).is_none_or(|answer| answer.status() == 431));
     let fits = format!("GET / HTTP/1.1\r\nhost: a\r\nx-large: {}\r\n\r\n", "x".repeat(30_000));
     assert_eq!(ask(&mut connect(port), &fits).status(), 200);
@@ -308,7 +308,7 @@ fn early_response_does_not_block_other_requests() {
         let mut byte = [0];
         while matches!(stream.read(&mut byte), Ok(1)) {
             head.push(byte[0]);
-            // The head alone is answered, whatever may follow.
+            // Answers the head without waiting for the body.
             if head.ends_with(b"\r\n\r\n") {
                 head.clear();
                 stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
@@ -331,7 +331,7 @@ fn stalled_reader_is_cut_off_and_slow_reader_is_not() {
     let port = free_port();
     let backend = server(|_, _| "x".repeat(WHOLE));
     guard.source.serve_route(&route("a", "http", port, Some(backend)));
-    // As little room as there may be: the system would keep all of it for who does not read.
+    // Small socket buffers, so that a stalled reader blocks the writer.
     let with_room = |size| {
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         socket.set_recv_buffer_size(size).unwrap();
@@ -353,7 +353,7 @@ fn stalled_reader_is_cut_off_and_slow_reader_is_not() {
             guard.wait_for_figure("connections{kind=\"http\"}", |open| open == 1);
             say.send(()).unwrap();
         });
-        // Until the others are cut off it takes a piece now and then: in all longer than the time for one.
+        // Reads a chunk now and then, for longer in total than the timeout.
         while came < WHOLE && hear.recv_timeout(Duration::from_millis(40)) == Err(RecvTimeoutError::Timeout) {
             came += slow.read(&mut buffer).unwrap();
         }

@@ -1,4 +1,4 @@
-//! HTTP/2: many requests at once on one connection, each of them to a server that knows HTTP/1.1 alone.
+//! HTTP/2: concurrent requests to backends with HTTP/1.1.
 
 use std::future::poll_fn;
 use std::io::{Read, Write};
@@ -19,7 +19,6 @@ use crate::edge_process::{EdgeProcess, free_port, route};
 use crate::http_client::{ask, mirror, server};
 use crate::wait::{LONG, wait_for};
 
-/// A server that says what it was asked, behind a port of its own.
 fn mirrored(settings: serde_json::Value) -> (EdgeProcess, u16) {
     let guard = EdgeProcess::start_with(settings);
     let port = free_port();
@@ -61,7 +60,7 @@ fn silent_http2_connection_is_cut_off() {
     let (guard, port) = mirrored(json!({"timeouts": {"head_ms": 200, "keep_alive_ms": 400}}));
     let mut silent = connect(port);
     silent.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
-    // Settings of the other side, and then the end.
+    // Only settings arrive before the end.
     silent.read_to_end(&mut Vec::new()).unwrap();
     guard.wait_for_figure("connections{kind=\"http\"}", |open| open == 0);
 }
@@ -100,7 +99,6 @@ pub async fn text_of(mut body: hyper::body::Incoming) -> String {
     String::from_utf8(all).unwrap()
 }
 
-/// A connection without TLS.
 pub async fn begin<B>(port: u16) -> http2::SendRequest<B>
 where
     B: Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Send + Unpin + 'static,
@@ -117,7 +115,7 @@ where
     sender
 }
 
-/// A body that comes in pieces of which nobody says how many.
+/// A body without a known length.
 struct Pieces(Vec<&'static [u8]>);
 
 impl Body for Pieces {

@@ -1,4 +1,4 @@
-//! HTTP/1.1 as small as tests need it, over any stream: what is sent and what comes is seen as it is.
+//! Minimal HTTP/1.1 client and servers that show each message unchanged.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -6,7 +6,6 @@ use std::net::{SocketAddr, TcpStream};
 
 use crate::backends::tcp;
 
-/// A message as it came.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     pub first_line: String,
@@ -30,7 +29,7 @@ impl Message {
     }
 }
 
-/// Reads a head and not a byte more; none: the other side has closed.
+/// Reads exactly one head. Returns `None` at the end.
 pub fn read_head(stream: &mut impl Read) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -43,7 +42,6 @@ pub fn read_head(stream: &mut impl Read) -> Option<String> {
     Some(String::from_utf8(head).unwrap())
 }
 
-/// Reads one message; none: the other side has closed.
 pub fn read(stream: &mut impl Read) -> Option<Message> {
     let head = read_head(stream)?;
     let mut lines = head.trim_end().split("\r\n");
@@ -68,7 +66,7 @@ pub fn read(stream: &mut impl Read) -> Option<Message> {
     Some(Message { first_line, headers, body })
 }
 
-/// Reads one chunk of a body; an empty one is the last.
+/// An empty chunk is the last.
 pub fn read_chunk(stream: &mut impl Read) -> Option<Vec<u8>> {
     let mut line = Vec::new();
     while !line.ends_with(b"\r\n") {
@@ -83,20 +81,18 @@ pub fn read_chunk(stream: &mut impl Read) -> Option<Vec<u8>> {
     Some(chunk)
 }
 
-/// Sends a request and reads its answer.
 #[track_caller]
 pub fn ask(stream: &mut (impl Read + Write), request: &str) -> Message {
     stream.write_all(request.as_bytes()).unwrap();
     read(stream).expect("an answer")
 }
 
-/// Sends a GET to a host.
 #[track_caller]
 pub fn get(stream: &mut (impl Read + Write), host: &str, path: &str) -> Message {
     ask(stream, &format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n"))
 }
 
-/// A server that answers each request as it is told, on connections that stay.
+/// Answers each request on persistent connections.
 pub fn server(answer: impl Fn(&Message, SocketAddr) -> String + Clone + Send + 'static) -> SocketAddr {
     tcp(move |mut stream: TcpStream| {
         let peer = stream.peer_addr().unwrap();
@@ -110,7 +106,7 @@ pub fn server(answer: impl Fn(&Message, SocketAddr) -> String + Clone + Send + '
     })
 }
 
-/// A server that says what it was asked: first line, then headers, one a line, then the body.
+/// Responds with the request: first line, headers, body.
 pub fn mirror() -> SocketAddr {
     server(|request, _| {
         let headers: Vec<String> = request.headers.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -118,12 +114,11 @@ pub fn mirror() -> SocketAddr {
     })
 }
 
-/// A server that upgrades to bytes and answers each byte with itself.
+/// Upgrades, and echoes bytes.
 pub fn websocket() -> SocketAddr {
     tcp(upgraded_echo)
 }
 
-/// One connection of such a server.
 pub fn upgraded_echo(mut stream: impl Read + Write) {
     let Some(request) = read(&mut stream) else { return };
     assert_eq!(request.header("upgrade"), "websocket");
@@ -138,7 +133,7 @@ pub fn upgraded_echo(mut stream: impl Read + Write) {
     }
 }
 
-/// Upgrades a connection; what the server says first is read, too.
+/// Also reads the bytes that follow the response head.
 #[track_caller]
 pub fn upgrade(stream: &mut (impl Read + Write), host: &str) {
     let request = format!("GET /play HTTP/1.1\r\nhost: {host}\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n");

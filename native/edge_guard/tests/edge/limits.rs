@@ -1,4 +1,4 @@
-//! Limits: who is over one is closed, who is not does not notice.
+//! Limits: connections over a limit are closed, and others are not affected.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -111,7 +111,7 @@ fn sighup_applies_limits_and_timeouts_without_closing_connections() {
     assert_eq!(guard.figure("datagram_sessions_max"), 78, "one mistake, and nothing is taken");
 }
 
-/// Changes how many descriptors a process may have, and says how many it might.
+/// Changes the soft limit of descriptors, and returns the hard one.
 pub fn limit_descriptors(pid: u32, now: Option<u64>) -> u64 {
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the process is ours; both limits live through the calls.
@@ -130,9 +130,9 @@ fn exhausted_descriptors_only_delay_new_connections() {
     guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
     let mut inside = connect(port);
     echo(&mut inside, "before");
-    // Whoever asks has to be inside, too.
+    // Opened before the descriptors run out.
     let mut door = guard.door();
-    // Those that are open stay; not one more is to be had.
+    // No further descriptor can be opened.
     limit_descriptors(guard.child.id(), Some(3));
     let begun = Instant::now();
     let mut late = connect(port);
@@ -140,7 +140,7 @@ fn exhausted_descriptors_only_delay_new_connections() {
     let waited = begun.elapsed();
     assert!(waited >= Duration::from_millis(150), "4 tries in {waited:?}: a loop that does not pause");
     echo(&mut inside, "meanwhile");
-    // Another number would not help, so none is asked for.
+    // Unserved and not refused: another port would not help.
     let others = [route("b", "tcp", free_port(), Some(tcp_echo())), route("c", "udp", free_port(), Some(udp_echo()))];
     guard.source.put(&others);
     for owner in ["b", "c"] {
@@ -166,7 +166,7 @@ fn connection_with_the_last_descriptor_waits_for_its_backend() {
     guard.source.wait_for("b", crate::wire::OutcomeKind::Listening);
     guard.wait_for_figure("routes_kept", |kept| kept == 1);
     let open = wait_until_stable("nothing is opened or closed any more", || guard.descriptors());
-    // One for each player, none for their way on.
+    // One descriptor for each player, and none for their backends.
     let is_free = |number: &u64| !std::path::Path::new(&format!("/proc/{}/fd/{number}", guard.child.id())).exists();
     limit_descriptors(guard.child.id(), (0..).filter(is_free).nth(2));
     let (mut stream, mut request) = (connect(bytes), connect(requests));

@@ -1,5 +1,5 @@
-//! Edge-guard as a process: real sockets, real signals, and a small server that speaks the real protocol in the place
-//! of the data plane.
+//! Edge-guard as a process: real sockets and signals, and a small server of the real protocol instead of the data
+//! plane.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Players who leave before their answer is there, or whole: the server that works for them hears of it.
+//! Players who leave before the end of their response: the backend sees it.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -16,17 +16,16 @@ use crate::http_client::{get, read, read_chunk, read_head};
 use crate::tls::{secure, secure_route, started, trusting};
 use crate::wait::LONG;
 
-/// Much shorter than anything here that ends by its time.
+/// Much shorter than every timeout of these tests.
 const SOON: Duration = Duration::from_secs(5);
 
-/// What a server sees of a connection.
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
     Request,
     Gone,
 }
 
-/// A server that says this much to a request and then nothing, and tells what it sees.
+/// Sends `answer` to a request, then nothing, and reports what it sees.
 fn silent_after(answer: &'static str) -> (SocketAddr, Receiver<Seen>) {
     let (tell, told) = channel();
     let server = tcp(move |mut stream: TcpStream| {
@@ -43,7 +42,6 @@ fn silent_after(answer: &'static str) -> (SocketAddr, Receiver<Seen>) {
     (server, told)
 }
 
-/// A port that leads to such a server.
 fn silent_route(guard: &EdgeProcess, answer: &'static str) -> (u16, Receiver<Seen>) {
     let port = free_port();
     let (server, told) = silent_after(answer);
@@ -65,7 +63,7 @@ const REQUESTS: [&str; 4] = [
     "POST /find HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbody",
 ];
 
-/// By a reset, in order, or with one half only: whoever says nothing any more is not waited for either.
+/// A reset, an orderly close, and a half close.
 const WAYS: [fn(TcpStream) -> Option<TcpStream>; 3] = [
     |player| {
         socket2::SockRef::from(&player).set_linger(Some(Duration::ZERO)).unwrap();
@@ -105,7 +103,7 @@ fn backend_sees_a_player_leave_on_a_reused_connection() {
     assert_eq!(told.recv_timeout(LONG), Ok(Seen::Request));
     drop(player);
     expect_gone(&told, "it was used before");
-    // Nobody gets what is left of it.
+    // No other player gets the rest of the response.
     assert_eq!(get(&mut connect(port), "a", "/quick").status(), 200);
 }
 

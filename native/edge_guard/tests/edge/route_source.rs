@@ -1,4 +1,4 @@
-//! A server of routes in the place of the data plane: speaks the real protocol, remembers what it was told.
+//! Server of the `Routes` service instead of the data plane. Remembers the reported outcomes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -15,25 +15,23 @@ use crate::wait::wait_for;
 use crate::wire::routes_server::{Routes, RoutesServer};
 use crate::wire::{FollowRequest, FollowResponse, Outcome, OutcomeKind, Route};
 
-/// What is served, whoever serves it just now.
+/// State of the source, which survives its restarts.
 #[derive(Debug, Default)]
 pub struct Held {
     pub epoch: u64,
     version: u64,
     routes: BTreeMap<(String, String), Route>,
     changes: Vec<(u64, FollowResponse)>,
-    /// Owners that have to go, until it is told that they have gone.
+    /// Owners to remove, until their removal is reported.
     going: BTreeSet<String>,
-    /// Answered in the place of what would be, until somebody asks who has heard it: a question that was given up may
-    /// still be answered.
+    /// Sent instead of the state until the client has received it: a cancelled request may still be answered.
     next: Option<FollowResponse>,
     outcomes: Vec<Outcome>,
     questions: u64,
-    /// The newest one of whoever asks: one that was given up for it may be heard later.
+    /// The newest request of the client. Older ones may arrive later.
     newest: (String, u64),
 }
 
-/// A source of routes that can be killed and started again.
 pub struct RouteSource {
     socket: PathBuf,
     held: Arc<Mutex<Held>>,
@@ -42,13 +40,12 @@ pub struct RouteSource {
 }
 
 impl RouteSource {
-    /// One that nobody serves yet.
     pub fn new(socket: &Path) -> Self {
         let held = Held { epoch: 1, ..Held::default() };
         Self { socket: socket.to_owned(), held: Arc::new(Mutex::new(held)), changed: Arc::default(), runtime: None }
     }
 
-    /// Serves; a start is an epoch.
+    /// Each start is a new epoch.
     pub fn start(&mut self) {
         self.held.lock().unwrap().epoch += 1;
         self.serve();
@@ -70,19 +67,17 @@ impl RouteSource {
         self.runtime = Some(runtime);
     }
 
-    /// Ends at once, as after a SIGKILL: connections break, nothing is said.
+    /// Ends at once, like a SIGKILL.
     pub fn kill(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(Duration::from_secs(5));
         }
     }
 
-    /// Puts routes, in one change.
     pub fn put(&self, routes: &[Route]) {
         self.change(routes, &[]);
     }
 
-    /// Removes owners by name, in one change.
     pub fn remove(&self, owners: &[&str]) {
         self.change(&[], owners);
     }
@@ -108,23 +103,21 @@ impl RouteSource {
         self.changed.notify_waiters();
     }
 
-    /// Takes an owner out of the memory of the source, without a word to anybody.
+    /// Removes an owner from the state without reporting it.
     pub fn lose(&self, owner: &str) {
         self.held.lock().unwrap().routes.retain(|(held, _), _| held != owner);
     }
 
-    /// Answers this next. Its epoch and version are those of no other answer.
+    /// Sends this as the next response. Its epoch and version are unique.
     pub fn answer_next(&self, answer: FollowResponse) {
         self.held.lock().unwrap().next = Some(answer);
         self.changed.notify_waiters();
     }
 
-    /// What is held, to be read or changed.
     pub fn held<T>(&self, look: impl FnOnce(&mut Held) -> T) -> T {
         look(&mut self.held.lock().unwrap())
     }
 
-    /// Waits until it was told this of a route.
     #[track_caller]
     pub fn wait_for(&self, owner: &str, kind: OutcomeKind) -> Outcome {
         wait_for(&format!("{owner} is {kind:?}"), || {
@@ -134,7 +127,6 @@ impl RouteSource {
         })
     }
 
-    /// Waits until it was told that a route leads to this back end.
     #[track_caller]
     pub fn wait_for_backend(&self, owner: &str, backend: Option<SocketAddr>) {
         let port = backend.map_or(0, |backend| backend.port().into());
@@ -145,25 +137,21 @@ impl RouteSource {
         });
     }
 
-    /// Puts a route and waits until it listens.
     #[track_caller]
     pub fn serve_route(&self, route: &Route) {
         self.put(std::slice::from_ref(route));
         self.wait_for(&route.owner_id, OutcomeKind::Listening);
     }
 
-    /// Whether it was told this of an owner.
     pub fn was_told(&self, owner: &str, kind: OutcomeKind) -> bool {
         let held = self.held.lock().unwrap();
         held.outcomes.iter().any(|outcome| outcome.owner_id == owner && outcome.kind == i32::from(kind))
     }
 
-    /// Forgets what it was told.
     pub fn forget_outcomes(&self) {
         self.held.lock().unwrap().outcomes.clear();
     }
 
-    /// Waits until it was asked so many times more.
     #[track_caller]
     pub fn wait_for_questions(&self, more: u64) {
         let first = self.held.lock().unwrap().questions;
@@ -228,7 +216,7 @@ impl Routes for Door {
                 held.outcomes.push(outcome.clone());
             }
             held.questions += 1;
-            // Who has heard a part alone asks for the whole.
+            // A client that received a partial response requests everything.
             let heard = |next: &FollowResponse| if next.is_complete { (next.epoch, next.version) } else { (0, 0) };
             held.next.take_if(|next| heard(next) == (question.epoch, question.version));
         }

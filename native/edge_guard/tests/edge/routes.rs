@@ -1,4 +1,4 @@
-//! Routes come, go, stay over every failure of who sends them, and are told of.
+//! Routes: added, changed, removed, kept over failures of their source, and reported.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -89,7 +89,7 @@ fn removal_by_an_older_epoch_is_ignored() {
     let mut players = [connect(first), connect(second)];
     players.iter_mut().for_each(|player| echo(player, "before"));
     let epoch = guard.source.held(|held| held.epoch);
-    // Whom it names and does not have, it was told of; and so it was heard.
+    // A removal of an unknown owner is reported, which shows that the request was received.
     let removed = ["a", "b", "nobody"].map(str::to_owned).to_vec();
     let older = FollowResponse { epoch: epoch - 1, version: 9, removed, ..FollowResponse::default() };
     guard.source.answer_next(FollowResponse { is_complete: true, ..older.clone() });
@@ -136,7 +136,7 @@ fn sessions_survive_restarts_of_the_source() {
         datagrams.iter().for_each(|socket| echo_datagram(socket, &format!("death {death}")));
         guard.source.forget_outcomes();
         guard.source.start();
-        // It may have forgotten all that it was told: it is told again.
+        // The source may have lost all outcomes, so they are reported again.
         guard.source.wait_for("a", OutcomeKind::Listening);
         guard.source.wait_for("b", OutcomeKind::Listening);
     }
@@ -194,7 +194,7 @@ fn damaged_route_file_is_set_aside() {
 fn occupied_port_is_refused_and_retried() {
     let guard = EdgeProcess::start();
     let (stream, datagram) = (free_port(), free_port());
-    // Strangers that allow sharing get no more than those who do not.
+    // A program with SO_REUSEADDR gets no more than others.
     let stranger = TcpListener::bind(("127.0.0.1", stream)).unwrap();
     let sharing = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).unwrap();
     sharing.set_reuse_address(true).unwrap();
@@ -267,7 +267,7 @@ fn backend_is_reported_on_change_and_to_a_restarted_source() {
         wait_for_backends(&guard, backends);
     }
     echo(&mut connect(stream), "led");
-    // The first datagram counts: once it was told none is dropped.
+    // After the report, not even the first datagram is dropped.
     echo_datagram(&speak(datagram), "led");
     let mut asking = connect(guard.listener("http").port());
     assert_eq!(get(&mut asking, "c.example", "/").status(), 200);

@@ -1,4 +1,4 @@
-//! Bytes over TCP: whole, half closed, cut, refused.
+//! Bytes over TCP: half closes, resets, back-pressure, drain.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
@@ -16,7 +16,7 @@ fn half_close_is_relayed_both_ways() {
     let server = tcp(|mut stream| {
         let mut all = Vec::new();
         stream.read_to_end(&mut all).unwrap();
-        // The player has closed its half and still hears this.
+        // The player has closed its half and still receives.
         stream.write_all(format!("{} bytes", all.len()).as_bytes()).unwrap();
     });
     guard.source.serve_route(&route("a", "tcp", port, Some(server)));
@@ -71,7 +71,7 @@ fn slow_reader_applies_back_pressure() {
     guard.source.serve_route(&route("a", "tcp", port, Some(server)));
     let before = guard.memory();
     let mut players: Vec<_> = (0..8).map(|_| connect(port)).collect();
-    // Nobody reads: what is on its way stays as much as sockets and a pipe hold.
+    // Only socket buffers and one pipe hold data.
     guard.wait_for_figure("stream_bytes_total{way=\"out\"}", |moved| moved > 0);
     let last = wait_until_stable("nothing moves any more", || guard.figure("stream_bytes_total{way=\"out\"}"));
     assert!(last < 8 * ALL as u64 / 2, "{last} bytes went to nobody");

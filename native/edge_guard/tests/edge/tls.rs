@@ -1,4 +1,4 @@
-//! TLS that ends here: the certificate by name, HTTP/2, WebSocket, bytes, and certificates that change.
+//! TLS termination: certificates by name, HTTP/2, WebSocket, raw bytes, reload.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -19,7 +19,6 @@ use crate::http2::{ask_by_http2, runtime};
 use crate::wait::wait_for;
 use crate::wire::{OutcomeKind, Route};
 
-/// Makes an authority and a certificate with the program itself.
 fn certify(folder: &Path, names: &[&str]) {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_hosting-edge-guard"));
     assert!(command.arg("ca").arg(folder).args(names).status().unwrap().success());
@@ -69,7 +68,7 @@ fn tls_is_terminated_and_half_close_relayed() {
     let (guard, keys) = started();
     let port = free_port();
     guard.source.serve_route(&secure_route("a", "tcp_tls", port, tcp_echo()));
-    // An address has no name to ask for: whoever connects to the advertised one gets its certificate.
+    // A client of the advertised address sends no server name.
     for name in ["localhost", "127.0.0.1"] {
         let mut player = secure(&trusting(keys.path(), &[]), name, port).unwrap();
         echo(&mut player, "hello");
@@ -100,7 +99,7 @@ fn data_before_a_missing_close_notify_is_delivered() {
     });
     guard.source.serve_route(&secure_route("a", "tcp_tls", port, server));
     let mut player = secure(&trusting(keys.path(), &[]), "localhost", port).unwrap();
-    // What came unread would make the end of the connection a reset.
+    // Unread data would reset the connection.
     player.read_exact(&mut [0; 5]).unwrap();
     player.write_all(&vec![5; 1_000_000]).unwrap();
     player.write_all(b"goodbye").unwrap();

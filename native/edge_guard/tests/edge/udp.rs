@@ -1,4 +1,4 @@
-//! Datagrams: each player has its own session, floods push nobody out, and closed ports end nothing.
+//! UDP sessions: separation of players, floods, and changes of backends.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -82,7 +82,7 @@ fn sessions_survive_a_short_backend_outage() {
     player.send(b"one").unwrap();
     let (_, session) = server.recv_from(&mut [0; 8]).unwrap();
     drop(server);
-    // The system tells the session's socket that nobody listens.
+    // The kernel reports the closed port to the session's socket.
     (0..10).for_each(|_| drop(player.send(b"lost")));
     guard.wait_for_figure("datagrams_total{way=\"in\"}", |passed| passed >= 10);
     let server = UdpSocket::bind(address).unwrap();
@@ -106,8 +106,8 @@ fn idle_session_ends() {
     assert_eq!(guard.figure("datagram_sessions"), 0);
 }
 
-/// Each source speaks, is answered if anybody is, and speaks once more, as a spoofer can who hears nothing. `meanwhile`
-/// comes between the two, and lasts until the answers have come.
+/// Each source sends, and sends again after a reply could arrive, like a spoofer that receives nothing. `meanwhile`
+/// runs between both.
 fn spoof(ports: &[u16], sources: std::ops::Range<u32>, meanwhile: impl FnOnce()) {
     let spoofed: Vec<_> = sources
         .map(|source| {
@@ -127,7 +127,7 @@ fn spoofed_flood_is_bounded_and_evicts_no_player() {
     let bounds = json!({"limits": {"datagram_sessions": 600, "datagram_sessions_per_second": 100_000}});
     let guard = EdgeProcess::start_with(bounds);
     let (port, quiet) = (free_port(), free_port());
-    // Says who asks, to players alone.
+    // Sends the session's address to real players only.
     let server = || udp(|datagram, from| datagram.starts_with(b"play").then(|| from.port().to_string().into()));
     guard.source.put(&[route("a", "udp", port, Some(server())), route("b", "udp", quiet, Some(server()))]);
     guard.source.wait_for("a", crate::wire::OutcomeKind::Listening);
@@ -150,7 +150,7 @@ fn spoofed_flood_is_bounded_and_evicts_no_player() {
     assert!(guard.figure("datagram_sessions_ended_total{reason=\"displaced\"}") > 10_000);
 }
 
-/// An edge-guard of one thread, flooded ports and a quiet one, where everybody is told who asks.
+/// One thread with flooded ports and a quiet one. Backends answer with the session's address.
 fn with_ports(flooded: usize, limits: serde_json::Value) -> (EdgeProcess, Vec<u16>, u16) {
     let guard = EdgeProcess::start_with(json!({"workers": 1, "limits": limits}));
     let ports: Vec<u16> = (0..=flooded).map(|_| free_port()).collect();
@@ -172,7 +172,7 @@ fn answered_flood_fills_only_its_own_port() {
     let mut players: Vec<_> = (0..20).map(|n| speak(if n % 2 == 0 { flooded[0] } else { quiet })).collect();
     let descriptors = guard.descriptors();
     let mut first: Vec<String> = players.iter().map(who).collect();
-    // Fewer at once than there is room for, or they would only push out each other before they speak again.
+    // In chunks that fit, so that sessions do not evict each other before they speak again.
     for chunk in 0..200 {
         spoof(&flooded, chunk * 10..(chunk + 1) * 10, || {
             assert_eq!(players.iter().map(who).collect::<Vec<_>>(), first, "somebody was moved to another session");
@@ -183,7 +183,7 @@ fn answered_flood_fills_only_its_own_port() {
         }
     }
     assert_eq!(players.iter().map(who).collect::<Vec<_>>(), first, "{}", guard.ask("GET", "/metrics"));
-    // The flooded port has its own, and the quiet one 10 players of before and 40 of meanwhile.
+    // The sessions of the flooded port, and 10 earlier and 40 concurrent players.
     let most = 100 + 50;
     assert!(guard.figure("datagram_sessions") <= most, "{}", guard.figure("datagram_sessions"));
     guard.has_at_most(descriptors + most as usize);
@@ -193,7 +193,7 @@ fn answered_flood_fills_only_its_own_port() {
 
 #[test]
 fn flooded_ports_make_room_for_players_of_other_ports() {
-    // The thread has all that it may have before any port has.
+    // The thread is full before any port is.
     let limits = json!({"datagram_sessions": 300, "datagram_sessions_per_second": 100_000});
     let (guard, flooded, quiet) = with_ports(3, limits);
     let who = |player: &UdpSocket| ask_datagram(player, "who am I");
@@ -224,7 +224,7 @@ fn flood_above_the_session_rate_does_not_block_other_ports() {
     let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let flood = std::thread::spawn({
         let (is_over, flooded) = (is_over.clone(), flooded[0]);
-        // Each datagram is another player's, who says nothing more.
+        // Each datagram has another source.
         move || {
             for source in (0_u32..).take_while(|_| !is_over.load(SeqCst)) {
                 let [_, a, b, c] = source.to_be_bytes();
@@ -236,13 +236,13 @@ fn flood_above_the_session_rate_does_not_block_other_ports() {
     let refused = || guard.figure("datagrams_dropped_total{reason=\"sessions_rate\"}");
     for count in 1..=20 {
         wait_for("the flood has all that it may have", || (refused() > count * 100).then_some(()));
-        // At the first word: one that is dropped is not said again.
+        // With its first datagram, which is not repeated.
         let newcomer = speak(quiet);
         newcomer.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         newcomer.send(b"let me in").unwrap();
         newcomer.recv(&mut [0; 16]).expect("it was not let in");
     }
-    // The flooded port has new players, too, when more may begin again than is kept.
+    // The flooded port gets new players as well, beyond the reserved rate.
     guard.wait_for_figure("datagram_sessions_ended_total{reason=\"displaced\"}", |displaced| displaced > 0);
     is_over.store(true, SeqCst);
     flood.join().unwrap();
@@ -320,7 +320,7 @@ fn old_datagrams_never_reach_the_next_lobby_of_a_port() {
     let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let flood = std::thread::spawn({
         let (is_over, old) = (is_over.clone(), old.try_clone().unwrap());
-        // A closed port is told as an error of the next call.
+        // A closed port fails the next call.
         move || {
             while !is_over.load(SeqCst) {
                 let _ = old.send(b"of the first lobby");
@@ -329,7 +329,7 @@ fn old_datagrams_never_reach_the_next_lobby_of_a_port() {
     });
     guard.source.remove(&["a"]);
     guard.source.wait_for("a", crate::wire::OutcomeKind::Removed);
-    // The port rests between two lobbies, and longer than anybody goes on to send.
+    // The quarantine of the port between two lobbies is longer than the flood.
     is_over.store(true, SeqCst);
     flood.join().unwrap();
     let second = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -340,7 +340,7 @@ fn old_datagrams_never_reach_the_next_lobby_of_a_port() {
     let (length, of_new) = second.recv_from(&mut buffer).unwrap();
     assert_eq!(&buffer[..length], b"of the second lobby", "it came first, so nothing old was kept anywhere");
     assert_ne!(of_new, session);
-    // The first lobby's process is still there and speaks to whom it knew.
+    // The process of the first lobby still sends to its player.
     first.send_to(b"late", session).unwrap();
     second.send_to(b"welcome", of_new).unwrap();
     assert_eq!(new.recv(&mut buffer).unwrap(), 7);

@@ -1,4 +1,4 @@
-//! Back ends of our own at unix sockets: reached by host as those at ports are, with their limits and their patience.
+//! Own backends at Unix sockets, reached by host.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -25,7 +25,7 @@ fn guard(backends: Value) -> EdgeProcess {
     EdgeProcess::start_with(json!({"http": "127.0.0.1:0", "workers": 1, "backends": backends}))
 }
 
-/// Answers each request with how many connections there have been.
+/// Answers each request with the number of connections so far.
 fn count_connections(path: &Path) {
     let count = Arc::new(AtomicUsize::new(0));
     at_socket(path, move |mut stream| {
@@ -38,7 +38,7 @@ fn count_connections(path: &Path) {
     });
 }
 
-/// Connections that a back end has had, and those that are open still.
+/// Numbers of all connections, and of open ones.
 #[derive(Default)]
 struct Met {
     ever: AtomicUsize,
@@ -52,7 +52,7 @@ impl Met {
     }
 }
 
-/// A back end that is told who comes, and answers nobody before so many connections have come.
+/// Reads PROXY headers, and answers after this many connections have arrived.
 fn told(path: &Path, at_once: usize) -> Arc<Met> {
     let met = Arc::new(Met::default());
     let of_all = met.clone();
@@ -134,7 +134,7 @@ fn full_accept_queue_is_retried() {
     socket.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
     socket.listen(0).unwrap();
     let listener = UnixListener::from(std::os::fd::OwnedFd::from(socket));
-    // Fills the queue: from here on the system refuses at once.
+    // Fills the accept queue: further connections fail at once.
     let _waiting = UnixStream::connect(&path).unwrap();
     let guard = EdgeProcess::start_with(json!({
         "http": "127.0.0.1:0",

@@ -1,11 +1,10 @@
-//! Waiting for what must come, and no longer than anybody would.
+//! Waiting for conditions, with a time limit.
 
 use std::time::{Duration, Instant};
 
-/// Longer than anything here takes on a busy machine.
+/// Longer than any step takes on a busy machine.
 pub const LONG: Duration = Duration::from_secs(20);
 
-/// Asks until there is an answer.
 #[track_caller]
 pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + LONG;
@@ -18,7 +17,7 @@ pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Asks until the answer has stayed the same for many looks in a row: what it is about has come to rest.
+/// Waits until the value stays the same for many polls.
 #[track_caller]
 pub fn wait_until_stable<T: PartialEq>(what: &str, mut ask: impl FnMut() -> T) -> T {
     const LOOKS: u32 = 25;

@@ -1,4 +1,4 @@
-//! UDP where edge-guard listens on all addresses of the machine: a player hears the address that it speaks to.
+//! UDP on a wildcard bind: replies come from the address that the player uses.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
@@ -15,14 +15,14 @@ fn guard(bind: &str, settings: serde_json::Value) -> EdgeProcess {
     EdgeProcess::start_with(all)
 }
 
-/// A player that hears one address only.
+/// A connected socket: it receives from one address only.
 fn speak_to(own: &str, address: impl Into<SocketAddr>) -> UdpSocket {
     let player = player(own);
     player.connect(address.into()).unwrap();
     player
 }
 
-/// A player that hears everybody.
+/// An unconnected socket: it receives from all addresses.
 fn player(own: &str) -> UdpSocket {
     let player = UdpSocket::bind(own).unwrap();
     player.set_read_timeout(Some(LONG)).unwrap();
@@ -33,7 +33,7 @@ fn at(address: &str, port: u16) -> SocketAddr {
     SocketAddr::new(address.parse().unwrap(), port)
 }
 
-/// Addresses of this machine that are not of the loopback, with the numbers of their interfaces.
+/// Global addresses of this machine, with their interface indexes.
 fn ipv6_addresses() -> Vec<(Ipv6Addr, u32)> {
     let all = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
     let fields = all.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -54,7 +54,7 @@ fn replies_come_from_the_addressed_ipv4_address() {
         guard.source.serve_route(&route("a", "udp", port, Some(udp_echo())));
         let players = ["127.0.0.1", "127.0.0.2", "127.0.0.3"].map(|to| speak_to("127.0.0.1:0", at(to, port)));
         for round in 0..3 {
-            // All before the first answer: they come and go in one batch.
+            // All send before the first reply, so that one batch has all of them.
             for player in &players {
                 player.send(&[round]).unwrap();
             }
@@ -79,7 +79,7 @@ fn replies_come_from_the_addressed_ipv6_address() {
             let to = SocketAddrV6::new(address, port, 0, interface);
             echo_datagram(&speak_to("[::]:0", to), &format!("{to}"));
         } else {
-            // Left to itself the system would answer from the address that it answers to.
+            // The kernel alone would choose another source address.
             echo_datagram(&speak_to("[::1]:0", SocketAddr::new(address.into(), port)), &format!("{address}"));
         }
     }
@@ -131,7 +131,7 @@ fn handover_keeps_the_local_address_of_sessions() {
     player.send(b"in").unwrap();
     let (_, session) = server.recv_from(&mut [0; 8]).unwrap();
     let _older = replace(&mut guard);
-    // The player has said nothing since: the newer process knows it from the older one alone.
+    // The player has not sent since, so the newer process has the address from the handover.
     server.send_to(b"welcome", session).unwrap();
     assert_eq!(player.recv(&mut [0; 8]).unwrap(), 7);
     player.send(b"again").unwrap();

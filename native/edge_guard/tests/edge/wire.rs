@@ -1,4 +1,4 @@
-//! Both sides of the protocol, generated as the crate's own are.
+//! Client and server messages of the `Routes` service.
 
 #![allow(missing_docs, clippy::all, clippy::unwrap_used, dead_code)]
 

@@ -1,4 +1,4 @@
-//! Who is found, who goes, and who stays.
+//! Lookup and eviction of sessions.
 
 use std::net::UdpSocket;
 
@@ -14,7 +14,7 @@ fn begin_at(sessions: &mut SessionTable, port: usize, last: u8, now_ms: u64) -> 
     sessions.insert(port, (client, None), socket, Rank::Begun, now_ms)
 }
 
-/// So many who speak, are answered, and speak again.
+/// Sessions that reach the highest rank.
 fn speak_at(sessions: &mut SessionTable, port: usize, lasts: std::ops::Range<u8>, now_ms: u64) -> Vec<usize> {
     let begin = |last| {
         let place = begin_at(sessions, port, last, now_ms);
