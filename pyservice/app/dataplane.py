@@ -38,7 +38,7 @@ from pyservice.dataplane.health_monitors import (
 )
 from pyservice.dataplane.journal_compaction import JournalCompactor
 from pyservice.dataplane.live_events import LiveEvents
-from pyservice.dataplane.lobby_server_operations import LobbyServerOperations
+from pyservice.dataplane.lobby_server_operations import LobbyServerContext, LobbyServerOperations
 from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.operation_table import operation_table
@@ -225,10 +225,12 @@ class DataPlane:
             engine_,
             namespaces,
             regions,
-            heartbeat_timeout_ms=settings.attached_heartbeat_timeout_ms,
-            heartbeat_grace_ms=settings.heartbeat_grace_ms,
-            reaches=self._cloud_tokens.reaches,
-            served=self._processes.routes.wait_lobby_served,
+            LobbyServerContext(
+                heartbeat_timeout_ms=settings.attached_heartbeat_timeout_ms,
+                heartbeat_grace_ms=settings.heartbeat_grace_ms,
+                can_access_game=self._cloud_tokens.reaches,
+                wait_served=self._processes.routes.wait_lobby_served,
+            ),
         )
         table = operation_table(
             Authorizer(engine_, namespaces, development=engine_, cloud=self._cloud_tokens),

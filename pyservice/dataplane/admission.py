@@ -135,7 +135,7 @@ class Admission:
 
         entered = await self._run_shared(idempotency, caller, admit)
         if entered.candidates is None:
-            raise RuntimeError("a find was let in without modes")
+            raise RuntimeError("an admitted find has no game modes")
         return entered.namespace, entered.candidates
 
     async def create(
@@ -166,7 +166,7 @@ class Admission:
 
         entered = await self._run_shared(idempotency, caller, admit)
         if entered.target is None:
-            raise RuntimeError("a create was let in without a lobby")
+            raise RuntimeError("an admitted create has no target")
         return entered.namespace, entered.target
 
     async def join(

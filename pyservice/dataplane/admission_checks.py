@@ -116,7 +116,7 @@ class CaptchaCheck:
             )
             if not 200 <= answer.status < 300:
                 raise NoUsableResponse(f"status {answer.status}")
-            told = _object(answer.body)
+            result = _object(answer.body)
         except NoUsableResponse as error:
             _captcha_log.warning(
                 "captcha provider gave no answer", provider=provider, reason=str(error)
@@ -125,9 +125,9 @@ class CaptchaCheck:
                 "MATCHMAKER_VERIFICATION_UNAVAILABLE",
                 "Try again; the captcha provider did not answer as it should.",
             ) from None
-        if told.get("success") is True:
+        if result.get("success") is True:
             return True
-        _captcha_log.info("captcha not passed", provider=provider, errors=_codes(told))
+        _captcha_log.info("captcha not passed", provider=provider, errors=_codes(result))
         return False
 
 
@@ -143,17 +143,17 @@ def _provider(given: pb.Captcha | None) -> CaptchaProvider | None:
 def _object(body: bytes) -> dict[str, object]:
     """Parses a JSON object. Raises NoUsableResponse."""
     try:
-        told = orjson.loads(body)
+        result = orjson.loads(body)
     except ValueError:
         raise NoUsableResponse("an answer that is not JSON") from None
-    if not isinstance(told, dict):
+    if not isinstance(result, dict):
         raise NoUsableResponse("an answer that is not a JSON object")
-    return told
+    return result
 
 
-def _codes(told: Mapping[str, object]) -> list[str]:
+def _codes(result: Mapping[str, object]) -> list[str]:
     """Returns the provider's error codes. They help the developer fix a wrong secret."""
-    codes = told.get("error-codes")
+    codes = result.get("error-codes")
     if not isinstance(codes, list):
         return []
     return [str(code)[:64] for code in codes[:_LOGGED_CODES]]

@@ -106,14 +106,14 @@ def retention_problems(
     if len(retention.versions) > RETAINED_MAX:
         yield (
             path,
-            f"cannot be switched to while lobbies of {len(retention.versions):,} other versions run, at most "
+            f"cannot become current while lobbies of {len(retention.versions):,} other versions run, at most "
             f"{RETAINED_MAX:,}: end lobbies of older versions first",
         )
     size = sum(one.ByteSize() for one in retention.versions)
     if size > RETAINED_BYTES_MAX:
         yield (
             path,
-            f"cannot be switched to while lobbies of {len(retention.versions):,} other versions run: captcha and "
+            f"cannot become current while lobbies of {len(retention.versions):,} other versions run: captcha and "
             f"verification of these take {size:,} bytes, at most {RETAINED_BYTES_MAX:,} are kept; end lobbies of "
             "older versions first",
         )
@@ -221,7 +221,7 @@ class ConfigurationFeed:
                         revision=configuration.revision,
                         current_version_id=configuration.current_version_id,
                         name=f"{configuration.game.name_id}/{configuration.name_id}",
-                        content=self._namespaces.content(raw_id(configuration.namespace_id)),
+                        content=self._namespaces.digest(raw_id(configuration.namespace_id)),
                     )
                     for configuration in self._namespaces
                 )
@@ -285,7 +285,7 @@ class ConfigurationFeed:
         namespace_id, order = configuration.namespace_id, _order(configuration)
         content = content_digest(configuration)
         last = self._orders.get(namespace_id)
-        is_repeated = order == last and content == self._namespaces.content(raw_id(namespace_id))
+        is_repeated = order == last and content == self._namespaces.digest(raw_id(namespace_id))
         if is_repeated and not item.is_check:
             return _Decision(pb.ApplyResponse(applied=pb.Applied()))
         if last is not None and order <= last:
@@ -360,11 +360,11 @@ class ConfigurationFeed:
             await asyncio.to_thread(self._files.save, several)
         except OSError as error:
             names = [one.namespace_id for one in several]
-            _log.error("configuration not kept", namespace_ids=names, error=str(error))
+            _log.error("configuration not stored", namespace_ids=names, error=str(error))
             raise ServiceError("STORAGE_FULL") from None
         for one in several:
             _log.debug(
-                "configuration removed" if one.configuration is None else "configuration taken",
+                "configuration removed" if one.configuration is None else "configuration applied",
                 namespace_id=one.namespace_id,
                 source_epoch=one.order[0],
                 revision=one.order[1],
@@ -372,7 +372,7 @@ class ConfigurationFeed:
 
     def _take(self, order: FeedOrder, prepared: PreparedNamespace) -> None:
         self._orders[prepared.configuration.namespace_id] = order
-        self._namespaces.take(prepared)
+        self._namespaces.put_prepared(prepared)
         self._changed(prepared.configuration.namespace_id)
 
     def _forget(self, namespace_id: str, order: FeedOrder) -> None:

@@ -212,12 +212,12 @@ def _given(port: configuration_pb2.DevelopmentPort) -> DevPort:
 
 
 def _port(port: DevPort, hostname: str) -> lobby_pb2.Port:
-    told = lobby_pb2.Port(hostname=hostname, is_tls=port.is_tls)
+    result = lobby_pb2.Port(hostname=hostname, is_tls=port.is_tls)
     if port.port_range is not None:
-        told.port_range.min, told.port_range.max = port.port_range
+        result.port_range.min, result.port_range.max = port.port_range
     else:
-        set_port_address(told, hostname, port.port or (443 if told.is_tls else 80))
-    return told
+        set_port_address(result, hostname, port.port or (443 if result.is_tls else 80))
+    return result
 
 
 def _region() -> lobby_pb2.RegionInfo:

@@ -65,7 +65,7 @@ class EdgeRoutes:
 
     def describe(self) -> str:
         if _now_s() - self._last_request_s > EDGE_TIMEOUT_S and not self._open_requests:
-            return "does not ask for routes; those that it has it serves"
+            return "does not request routes; it serves the ones it has"
         return f"serves {sum(map(len, self._served.values()))} ports"
 
     async def follow(self, request: pb.FollowRequest) -> pb.FollowResponse:
@@ -116,7 +116,7 @@ class EdgeRoutes:
             found = self._source.lobby(lobby)
             return () if found is None else found.leased
 
-        say = "The ports of the lobby are not served yet: say again that it is ready."
+        say = "The ports of the lobby are not served yet; call ready again."
         await self._wait_served(lobby, leased, self._are_forwarded, LOBBY_SERVED_TIMEOUT_S, say)
 
     async def wait_server_served(self, server: bytes, leased: FetchLeasedPorts) -> LeasedPorts:
@@ -211,7 +211,7 @@ class EdgeRoutes:
                 self._handed_out.discard(owner)
                 await self._servers.ports_returned(owner)
             case _:
-                raise ServiceError("BODY_INVALID", "Say what became of the route.")
+                raise ServiceError("BODY_INVALID", "Set the outcome of the route.")
 
     def _wake(self, owner: bytes) -> None:
         for event in self._waiters.get(owner, ()):

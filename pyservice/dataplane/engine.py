@@ -122,9 +122,7 @@ class Engine:
         self.on_delivered: Callable[[bytes], None] = _ignore_delivery
         """Called with each event channel after a delivery to it is durable."""
         self._commands = CommandRunner(self._waiter)
-        self.player_records = PlayerRecords(
-            native, self._commands.run_durable, self._waiter.wait_durable
-        )
+        self.player_records = PlayerRecords(native, self._commands)
         self.processes = ProcessCommands(native.servers(), self._commands)
         self.lobby = native.lobby
         self.lobby_of_token = native.lobby_of_token
@@ -299,7 +297,7 @@ class Engine:
             if wait_for_hold.refusal is not None:
                 raise await self._commands.durable_error(wait_for_hold.refusal, deadline, lobby)
             if wait_for_hold.placed is None:
-                raise RuntimeError("a hold ended without places and without a refusal")
+                raise RuntimeError("a hold ended without slots and without a refusal")
             placed = wait_for_hold.placed
         await self._waiter.wait_durable(placed.wait, deadline)
         return placed

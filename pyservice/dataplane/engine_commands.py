@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from pyservice.dataplane.native import LeasedPort, Make, NativeServers, Refused
+from pyservice.dataplane.native import LeasedPort, Make, NativeEngine, NativeServers, Refused
 from pyservice.errors import ServiceError, field_problem
 from pyservice.ids import format_uuid
 from pyservice.observability.rays import note
@@ -193,7 +193,7 @@ class DurabilityWaiter(Generic[Outcome]):
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            raise RuntimeError("nobody said on which loop to wait")
+            raise RuntimeError("the engine is not started: call start() on the event loop first")
         return self._loop
 
 
@@ -350,20 +350,6 @@ class ProcessCommands:
 _NONCE_BYTES = 16
 
 
-class PlayerRecordCommands(Protocol):
-    def channel(self, secret: bytes) -> bytes: ...
-    def channel_events(self, channel: bytes) -> tuple[list[tuple[int, bytes, str]], int]: ...
-    def standing(self, namespace: bytes, address: bytes) -> tuple[int | None, int]: ...
-    def note_human(self, namespace: bytes, address: bytes) -> int: ...
-    def note_request(self, namespace: bytes, address: bytes) -> None: ...
-    def mock_player_token(self, namespace: bytes, token_id: bytes, nonce: bytes) -> str: ...
-    def consume_mock(self, namespace: bytes, token_id: bytes, player_token: str) -> int: ...
-
-
-RunDurable = Callable[[Callable[[], int], float | None], Awaitable[None]]
-WaitDurable = Callable[[int, float | None], Awaitable[None]]
-
-
 class ChannelToken(NamedTuple):
     """A player token delivered to an event channel. `ts_ms` is Unix time."""
 
@@ -375,18 +361,15 @@ class ChannelToken(NamedTuple):
 class PlayerRecords:
     """Durable records beside lobbies: event channels, captcha passes, mock players."""
 
-    def __init__(
-        self, native: PlayerRecordCommands, run_durable: RunDurable, wait_durable: WaitDurable
-    ) -> None:
+    def __init__(self, native: NativeEngine, commands: CommandRunner) -> None:
         self._native = native
-        self._run_durable = run_durable
-        self._wait_durable = wait_durable
+        self._commands = commands
         self.channel = native.channel
         self.record_request = native.note_request
 
     async def channel_events(self, channel: bytes, deadline: float | None) -> list[ChannelToken]:
         events, wait = self._native.channel_events(channel)
-        await self._wait_durable(wait, deadline)
+        await self._commands.waiter.wait_durable(wait, deadline)
         return [ChannelToken(*event) for event in events]
 
     def last_pass(self, namespace: bytes, address: bytes) -> tuple[int | None, int]:
@@ -398,7 +381,9 @@ class PlayerRecords:
         return (None if ago_ms is None else time.time_ns() // 1_000_000 - ago_ms), requests
 
     async def record_pass(self, namespace: bytes, address: bytes, deadline: float | None) -> None:
-        await self._run_durable(lambda: self._native.note_human(namespace, address), deadline)
+        await self._commands.run_durable(
+            lambda: self._native.note_human(namespace, address), deadline
+        )
 
     def mock_player_token(
         self, namespace: bytes, token_id: bytes, nonce: bytes | None = None
@@ -419,6 +404,6 @@ class PlayerRecords:
         Raises PLAYER_TOKEN_INVALID, PLAYER_TOKEN_CONSUMED, PLAYER_TOKEN_EXPIRED (after one to two
         hours), STORAGE_FULL.
         """
-        await self._run_durable(
+        await self._commands.run_durable(
             lambda: self._native.consume_mock(namespace, token_id, player_token), deadline
         )

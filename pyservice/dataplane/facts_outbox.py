@@ -29,7 +29,7 @@ _REASONS: Final = {
     "stopped": pb.LOBBY_END_REASON_STOPPED,
 }
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class FactsEngine(Protocol):
@@ -119,9 +119,9 @@ class FactsOutbox:
         self,
         wait_ms: int,
         not_before_s: float,
-        read: Callable[[], Found],
-        is_new: Callable[[Found], bool],
-    ) -> Found:
+        read: Callable[[], Result],
+        is_new: Callable[[Result], bool],
+    ) -> Result:
         end_s = _now_s() + wait_ms / 1000
         pause_s = min(end_s, not_before_s) - _now_s()
         if pause_s > 0:
@@ -143,7 +143,7 @@ def _require_valid(request: pb.ReadRequest | pb.CountsRequest | pb.LobbiesReques
 
 
 def _fact(fact: engine.Fact) -> pb.Fact:
-    told = pb.Fact(
+    message = pb.Fact(
         lsn=fact.lsn,
         ts_ms=fact.ts_ms,
         lobby_id=format_uuid(fact.lobby),
@@ -151,18 +151,18 @@ def _fact(fact: engine.Fact) -> pb.Fact:
     )
     match fact.kind:
         case "made":
-            told.made.about.CopyFrom(_lobby_about(fact))
+            message.made.about.CopyFrom(_lobby_about(fact))
         case "ready":
-            told.ready.SetInParent()
+            message.ready.SetInParent()
         case "closed" | "opened":
-            told.closed.is_closed = fact.kind == "closed"
+            message.closed.is_closed = fact.kind == "closed"
         case "stopping":
-            told.stopping.SetInParent()
+            message.stopping.SetInParent()
         case "ended":
-            told.ended.CopyFrom(_ended(fact))
+            message.ended.CopyFrom(_ended(fact))
         case kind:
             raise RuntimeError(f"a fact of an unknown kind: {kind}")
-    return told
+    return message
 
 
 def _ended(fact: engine.Fact) -> pb.LobbyEnded:

@@ -212,7 +212,7 @@ def _versions(
         if ids.index(version.version_id) != index:
             yield (*path, "version_id"), "is there more than once"
         if version.retired_ts_ms:
-            yield (*path, "retired_ts_ms"), "is the data plane's own and is not fed"
+            yield (*path, "retired_ts_ms"), "is set by the data plane and must not be fed"
         if running.get(version.version_id) != version:
             size = version.matchmaker.ByteSize()
             if size > MATCHMAKER_BYTES_MAX:
@@ -220,7 +220,7 @@ def _versions(
                 yield (*path, "matchmaker"), sentence
             yield from _matchmaker(version.matchmaker, (*path, "matchmaker"), limits)
     if configuration.retained_versions:
-        yield ("retained_versions",), "is the data plane's own and is not fed"
+        yield ("retained_versions",), "is set by the data plane and must not be fed"
 
 
 def _versions_held(namespace_id: str, held: NamespaceIndex) -> dict[str, pb.Version]:
@@ -301,7 +301,7 @@ def _access(configuration: pb.NamespaceConfiguration, held: NamespaceIndex) -> I
             ):
                 yield Problem(path=path, reason="belongs to another namespace", held_by=owner)
             seen.add(host)
-    named = held.named(_name(configuration))
+    named = held.find(_name(configuration))
     if named and (owner := _owner(configuration, held, named.namespace_id)):
         reason = "is the name of another namespace of the game"
         yield Problem(path=("name_id",), reason=reason, held_by=owner)

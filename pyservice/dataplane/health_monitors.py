@@ -128,26 +128,26 @@ class ControlPlaneMonitor:
 
         Without an answer within 200 ms, the value is 0 and no metrics follow.
         """
-        said = await self._ask(_SCRAPE_TIMEOUT_S)
-        return _UP.format(int(said is not None)).encode() + (said.text if said else b"")
+        response = await self._request(_SCRAPE_TIMEOUT_S)
+        return _UP.format(int(response is not None)).encode() + (response.text if response else b"")
 
     async def run(self) -> None:
-        is_said_up, missed = False, 0
+        is_logged_up, missed = False, 0
         while True:
-            said = await self._ask(_POLL_TIMEOUT_S)
-            self.is_up = said is not None
-            self.database_problem = said.database_problem if said else ""
+            response = await self._request(_POLL_TIMEOUT_S)
+            self.is_up = response is not None
+            self.database_problem = response.database_problem if response else ""
             self._was_up |= self.is_up
             missed = 0 if self.is_up else missed + 1
-            if self.is_up and not is_said_up:
-                is_said_up = True
+            if self.is_up and not is_logged_up:
+                is_logged_up = True
                 _log.info("control plane is up")
-            elif is_said_up and missed == _MISSED_POLLS_DOWN:
-                is_said_up = False
-                _log.error("control plane is down: its operations are refused until it is back")
+            elif is_logged_up and missed == _MISSED_POLLS_DOWN:
+                is_logged_up = False
+                _log.error("control plane is down: its operations fail until it is up again")
             await asyncio.sleep(_POLL_INTERVAL_S if self._was_up else _START_POLL_INTERVAL_S)
 
-    async def _ask(self, timeout_s: float) -> pb.MetricsResponse | None:
+    async def _request(self, timeout_s: float) -> pb.MetricsResponse | None:
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._metrics()

@@ -246,7 +246,9 @@ class IdleLobbyScaler:
                 await self._start(key, namespace, mode, todo.start)
         except ServiceError as error:
             # Lobbies, ports or disk are exhausted: retry later, and continue with other groups.
-            _log.debug("supply is put off", game_mode=mode_name, region=region, code=error.code)
+            _log.debug(
+                "idle lobby scaling is delayed", game_mode=mode_name, region=region, code=error.code
+            )
             self._schedule(key, _RETRY_S)
 
     async def _drain(self, key: GroupKey, namespace: ResolvedNamespace) -> None:

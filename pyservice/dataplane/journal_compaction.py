@@ -119,10 +119,10 @@ class JournalCompactor:
             self._child = child
             if self._is_ending:
                 child.kill()
-            _, told = child.communicate()
+            _, stderr = child.communicate()
         self._child = None
         if child.returncode == 0:
             return None
-        reason = told[-_REASON_BYTES:].decode(errors="replace").strip()
+        reason = stderr[-_REASON_BYTES:].decode(errors="replace").strip()
         is_no_space = child.returncode == NO_SPACE_STATUS
         return CompactionFailure(reason or f"exit {child.returncode}", is_no_space)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pyservice.auth.bearer_token import bearer_token
@@ -37,6 +38,17 @@ async def _no_game_access(token: str, game_id: bytes) -> bool:
     return False
 
 
+@dataclass(frozen=True, slots=True)
+class LobbyServerContext:
+    """Settings and dependencies of the operations. `heartbeat_*` are defaults for attached lobbies."""
+
+    heartbeat_timeout_ms: int
+    heartbeat_grace_ms: int
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    can_access_game: CanAccessGame = _no_game_access
+    wait_served: WaitServed = _always_served
+
+
 class LobbyServerOperations:
     """Handlers for lobby_ tokens, and attach and detach for operators."""
 
@@ -45,21 +57,12 @@ class LobbyServerOperations:
         engine: Engine,
         namespaces: NamespaceIndex,
         regions: RegionCatalog,
-        *,
-        heartbeat_timeout_ms: int,
-        heartbeat_grace_ms: int,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        reaches: CanAccessGame = _no_game_access,
-        served: WaitServed = _always_served,
+        context: LobbyServerContext,
     ) -> None:
-        self._served = served
-        self._reaches = reaches
         self._engine = engine
         self._namespaces = namespaces
         self._regions = regions
-        self._heartbeat_timeout_ms = heartbeat_timeout_ms
-        self._heartbeat_grace_ms = heartbeat_grace_ms
-        self._now_ms = now_ms
+        self._context = context
 
     async def connected(
         self, request: pb.PlayerConnectedRequest, caller: Caller
@@ -95,7 +98,7 @@ class LobbyServerOperations:
         """
         lobby = self._engine.lobby(caller.lobby_id)
         if lobby is not None and lobby.leased and not lobby.is_ready:
-            await self._served(caller.lobby_id)
+            await self._context.wait_served(caller.lobby_id)
         await self._engine.ready(caller.lobby_id, caller.call.deadline)
         return pb.LobbyReadyResponse()
 
@@ -165,10 +168,14 @@ class LobbyServerOperations:
             tags=sorted(request.tags.items()),
             max_players=(mode.max_players, mode.max_players_direct, mode.max_players_party),
             player_token_ttl_ms=mode.player_token_ttl_ms,
-            heartbeat_timeout_ms=_or_default(mode.heartbeat_timeout_ms, self._heartbeat_timeout_ms),
-            heartbeat_grace_ms=_or_default(mode.heartbeat_grace_ms, self._heartbeat_grace_ms),
+            heartbeat_timeout_ms=_or_default(
+                mode.heartbeat_timeout_ms, self._context.heartbeat_timeout_ms
+            ),
+            heartbeat_grace_ms=_or_default(
+                mode.heartbeat_grace_ms, self._context.heartbeat_grace_ms
+            ),
             is_join_enabled=mode.is_join_enabled,
-            create_ts_ms=self._now_ms(),
+            create_ts_ms=self._context.now_ms(),
             lobby_count_max=namespace.lobby_count_max,
             idempotency=idempotency,
             deadline=deadline,
@@ -199,11 +206,11 @@ class LobbyServerOperations:
         Raises GAME_NOT_FOUND or NAMESPACE_NOT_FOUND for everything else.
         """
         if caller.kind is TokenKind.CLOUD:
-            of_game = self._namespaces.of_game(game)
+            of_game = self._namespaces.in_game(game)
             if not of_game or not await self._is_reached(of_game[0], caller):
                 raise ServiceError("GAME_NOT_FOUND")
             # The configuration may have changed during the access check.
-            of_game = self._namespaces.of_game(game)
+            of_game = self._namespaces.in_game(game)
         else:
             of_game = [self._namespaces.resolved(caller.namespace_id)]
             if game not in (of_game[0].game_name, format_uuid(of_game[0].game_id)):
@@ -224,7 +231,7 @@ class LobbyServerOperations:
 
     async def _is_reached(self, namespace: ResolvedNamespace, caller: Caller) -> bool:
         token, _ = bearer_token(caller.call.authorization)
-        return await self._reaches(token, namespace.game_id)
+        return await self._context.can_access_game(token, namespace.game_id)
 
     def _idempotency(self, operation: str, request: Any, caller: Caller) -> bytes | None:
         key = caller.call.idempotency_key

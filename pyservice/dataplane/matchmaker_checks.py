@@ -34,24 +34,24 @@ class FindCandidates:
 
 
 def check_find(
-    namespace: ResolvedNamespace, regions: RegionCatalog, wish: FindCriteria
+    namespace: ResolvedNamespace, regions: RegionCatalog, criteria: FindCriteria
 ) -> FindCandidates:
     """Returns the game modes and regions that a find may use. Raises ServiceError."""
-    wanted_modes = [_mode(namespace, name) for name in dict.fromkeys(wish.modes)]
-    wanted_regions = list(dict.fromkeys(wish.regions)) or [regions.nearest(wish.coords)]
-    for region in wanted_regions:
+    requested_modes = [_mode(namespace, name) for name in dict.fromkeys(criteria.modes)]
+    requested_regions = list(dict.fromkeys(criteria.regions)) or [regions.nearest(criteria.coords)]
+    for region in requested_regions:
         _require_region(regions, region)
-    admitted: list[str] = []
-    first_refusal: ServiceError | None = None
-    for mode in wanted_modes:
-        refusal = _refusal_of_find(mode, wanted_regions, wish)
-        if refusal is None:
-            admitted.append(mode.name)
-        elif first_refusal is None:
-            first_refusal = refusal
-    if not admitted and first_refusal is not None:
-        raise first_refusal
-    return FindCandidates(admitted, wanted_regions)
+    allowed_modes: list[str] = []
+    first_error: ServiceError | None = None
+    for mode in requested_modes:
+        error = _find_error(mode, requested_regions, criteria)
+        if error is None:
+            allowed_modes.append(mode.name)
+        elif first_error is None:
+            first_error = error
+    if not allowed_modes and first_error is not None:
+        raise first_error
+    return FindCandidates(allowed_modes, requested_regions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,11 @@ class CreateTarget:
 
 
 def check_create(
-    namespace: ResolvedNamespace, regions: RegionCatalog, wish: CreateCriteria
+    namespace: ResolvedNamespace, regions: RegionCatalog, criteria: CreateCriteria
 ) -> CreateTarget:
     """Returns mode, region and publicity for a create request. Raises ServiceError."""
-    mode = _mode(namespace, wish.mode)
-    region = wish.region or regions.nearest(wish.coords)
+    mode = _mode(namespace, criteria.mode)
+    region = criteria.region or regions.nearest(criteria.coords)
     _require_region(regions, region)
     if not mode.create_publicities:
         raise ServiceError(
@@ -89,20 +89,22 @@ def check_create(
         )
     if not mode.allows_region(region):
         raise _region_not_enabled(mode, [region])
-    if wish.has_tags and not mode.is_taggable:
+    if criteria.has_tags and not mode.is_taggable:
         raise _tags_disabled(mode)
-    refusal = _refusal_of_limit(mode, wish.max_players)
-    if refusal is not None:
-        raise refusal
-    publicity = wish.publicity or ("public" if "public" in mode.create_publicities else "private")
+    error = _limit_error(mode, criteria.max_players)
+    if error is not None:
+        raise error
+    publicity = criteria.publicity or (
+        "public" if "public" in mode.create_publicities else "private"
+    )
     if publicity not in mode.create_publicities:
         raise ServiceError(
             "MATCHMAKER_PUBLICITY_DISABLED",
-            f"Lobbies of game mode {mode.name} cannot be made {publicity}.",
+            f"Lobbies of game mode {mode.name} cannot be created {publicity}.",
         )
-    limit = mode.max_players_direct if wish.party_size == 1 else mode.max_players_party
-    if wish.party_size > (wish.max_players or limit):
-        raise _too_high("party_size", wish.max_players or limit)
+    limit = mode.max_players_direct if criteria.party_size == 1 else mode.max_players_party
+    if criteria.party_size > (criteria.max_players or limit):
+        raise _too_high("party_size", criteria.max_players or limit)
     return CreateTarget(mode, region, publicity)
 
 
@@ -146,8 +148,8 @@ def _require_region(regions: RegionCatalog, region: str) -> None:
         )
 
 
-def _refusal_of_find(
-    mode: ResolvedMode, regions: Sequence[str], wish: FindCriteria
+def _find_error(
+    mode: ResolvedMode, regions: Sequence[str], criteria: FindCriteria
 ) -> ServiceError | None:
     if not mode.is_find_enabled:
         return ServiceError(
@@ -155,18 +157,18 @@ def _refusal_of_find(
         )
     if not any(mode.allows_region(region) for region in regions):
         return _region_not_enabled(mode, regions)
-    if wish.has_tags and not mode.is_taggable:
+    if criteria.has_tags and not mode.is_taggable:
         return _tags_disabled(mode)
-    refusal = _refusal_of_limit(mode, wish.max_players)
-    if refusal is not None:
-        return refusal
+    error = _limit_error(mode, criteria.max_players)
+    if error is not None:
+        return error
     # The party must also fit into a lobby that would be created for it.
-    if wish.party_size > mode.max_players:
+    if criteria.party_size > mode.max_players:
         return _too_high("party_size", mode.max_players)
     return None
 
 
-def _refusal_of_limit(mode: ResolvedMode, max_players: int | None) -> ServiceError | None:
+def _limit_error(mode: ResolvedMode, max_players: int | None) -> ServiceError | None:
     if max_players is None:
         return None
     if not mode.is_max_players_dynamic:

@@ -82,9 +82,9 @@ class NamespaceIndex:
         return (held.configuration for held in self._held.values())
 
     def put(self, configuration: pb.NamespaceConfiguration) -> None:
-        self.take(prepare_namespace(configuration))
+        self.put_prepared(prepare_namespace(configuration))
 
-    def take(self, prepared: PreparedNamespace) -> None:
+    def put_prepared(self, prepared: PreparedNamespace) -> None:
         resolved = prepared.resolved
         held = self._held.get(resolved.namespace_id)
         if held is not None and held.resolved.version_id != resolved.version_id:
@@ -118,7 +118,7 @@ class NamespaceIndex:
         held = self._held.get(namespace_id)
         return held.configuration if held else None
 
-    def content(self, namespace_id: bytes) -> bytes:
+    def digest(self, namespace_id: bytes) -> bytes:
         held = self._held.get(namespace_id)
         return held.content if held else b""
 
@@ -138,13 +138,13 @@ class NamespaceIndex:
         """Returns `game/namespace` by id. Thread-safe."""
         return dict(self._labels)
 
-    def named(self, text: str) -> ResolvedNamespace | None:
+    def find(self, text: str) -> ResolvedNamespace | None:
         game, separator, name = text.partition("/")
         raw = self._by_name.get((game, name)) if separator else parse_uuid(text)
         held = self._held.get(raw) if raw else None
         return held.resolved if held else None
 
-    def of_game(self, text: str) -> list[ResolvedNamespace]:
+    def in_game(self, text: str) -> list[ResolvedNamespace]:
         return [self._held[one].resolved for one in self._by_game.get(text, ())]
 
     # Implements `auth.Access`.

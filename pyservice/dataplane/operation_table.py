@@ -26,7 +26,7 @@ def operation_table(
     else ValueError.
     """
     if authorizer.takes_development_tokens is not (development is not None):
-        raise ValueError("dev_ tokens are taken and answered, or neither")
+        raise ValueError("pass `development` exactly if the authorizer accepts dev_ tokens")
     client, lobby, operator = authorizer.client, authorizer.lobby, authorizer.operator
     table: dict[str, tuple[Authorize, Run]] = {
         "FindLobby": (client, matchmaker.find),

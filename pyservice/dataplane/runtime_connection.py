@@ -49,13 +49,15 @@ class PreviousVersions:
         if self._servers.starts_of_version(*key):
             self._held[key] = namespace
 
-    def forget(self) -> None:
+    def drop_unused(self) -> None:
         """Drops versions without a starting lobby."""
         over = [key for key in self._held if not self._servers.starts_of_version(*key)]
         for key in over:
             del self._held[key]
 
-    def of(self, lobby: Lobby, current: ResolvedNamespace) -> ResolvedNamespace | None:
+    def configuration_of(
+        self, lobby: Lobby, current: ResolvedNamespace
+    ) -> ResolvedNamespace | None:
         if current.version_id == lobby.version:
             return current
         return self._held.get((lobby.namespace, lobby.version))
@@ -196,22 +198,24 @@ class RuntimeConnection:
     ) -> tuple[ResolvedNamespace | None, ResolvedMode | None]:
         if not self._namespaces.is_known(lobby.namespace):
             return None, None
-        namespace = self.previous_versions.of(lobby, self._namespaces.resolved(lobby.namespace))
+        namespace = self.previous_versions.configuration_of(
+            lobby, self._namespaces.resolved(lobby.namespace)
+        )
         return namespace, namespace.modes.get(lobby.mode) if namespace else None
 
     def describe(self) -> str:
         if not self._is_requesting:
-            return "nobody is connected who starts game servers"
+            return "no runtime is connected, so no game server starts"
         kinds = ", ".join(self.capacity.kinds) or "nothing"
         isolation = self.capacity.isolation
-        told = f"runs {kinds}, {f'isolation {isolation}' if isolation else 'no isolation works'}"
+        state = f"runs {kinds}, {f'isolation {isolation}' if isolation else 'no working isolation'}"
         unenforced = "; ".join(self.capacity.unenforced)
-        return f"{told}; unenforced: {unenforced}" if unenforced else told
+        return f"{state}; unenforced: {unenforced}" if unenforced else state
 
     async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse:
         """Returns changes of the desired lobbies, after at most `wait_ms`."""
         _require_valid(request)
-        self.previous_versions.forget()
+        self.previous_versions.drop_unused()
         self.capacity = request.capacity
         self._first_request.set()
         after = request.after_sequence if request.run == self._run else 0
@@ -275,7 +279,8 @@ class RuntimeConnection:
         except ServiceError as error:
             if error.code == "SERVER_NOT_FOUND":
                 raise ServiceError(
-                    "IN_USE", "The server is over; its ports are given back."
+                    "IN_USE",
+                    "The server has ended and its port lease with it; create another server.",
                 ) from None
             raise
         ports = {port.name: self._public_port(port, owner, request.region) for port in leased}
@@ -315,7 +320,7 @@ class RuntimeConnection:
                 await self._servers.exited(lobby, code)
                 self._crashes.discard(lobby)
             case _:
-                raise ServiceError("BODY_INVALID", "Say what became of the lobby.")
+                raise ServiceError("BODY_INVALID", "Set what happened to the lobby.")
 
     def _detect_crash(self, lobby_id: bytes, code: int | None) -> None:
         """Runs before the exit is applied, because the scaler reacts as soon as the lobby has
@@ -343,7 +348,7 @@ class RuntimeConnection:
         return any(one.was_used for one in empty if one.lobby == lobby.id)
 
     def _desired_lobbies(self, lobbies: Iterable[tuple[bytes, bool]]) -> list[pb.WantedLobby]:
-        told, specs_bytes = [], 0
+        desired, specs_bytes = [], 0
         for lobby_id, is_stopping in lobbies:
             lobby = self._source.lobby(lobby_id)
             if lobby is None:
@@ -353,7 +358,7 @@ class RuntimeConnection:
             spec = self._spec(lobby) if is_starting and not is_later else None
             if spec is not None:
                 specs_bytes += spec.ByteSize()
-            told.append(
+            desired.append(
                 pb.WantedLobby(
                     lobby_id=format_uuid(lobby_id),
                     namespace_id=format_uuid(lobby.namespace),
@@ -363,7 +368,7 @@ class RuntimeConnection:
                     is_later=is_later,
                 )
             )
-        return told
+        return desired
 
     def _spec(self, lobby: Lobby) -> pb.LobbySpec | None:
         namespace, mode = self._configuration_of(lobby)

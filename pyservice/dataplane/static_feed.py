@@ -309,7 +309,9 @@ class StaticFeed:
                 await self._write(before)
         except (FeedDocumentError, ServiceError) as error:
             # The token was never returned, so its hash is harmless.
-            _log.error("hash not taken out of the feed file", token_id=token_id, error=str(error))
+            _log.error(
+                "token hash not removed from the feed file", token_id=token_id, error=str(error)
+            )
 
     def _drop_pending(self, namespace_id: str) -> None:
         self._refused = [line for line in self._refused if line[0] != namespace_id]

@@ -157,7 +157,7 @@ class TokenAdministration:
         problems = validate(request)
         if problems:
             raise ServiceError("BODY_INVALID", errors=problems)
-        namespace = self._namespaces.named(request.namespace)
+        namespace = self._namespaces.find(request.namespace)
         if namespace is None:
             raise ServiceError(
                 "NAMESPACE_NOT_FOUND",
@@ -188,7 +188,7 @@ class TokenAdministration:
         if self._tokens is None:
             raise ServiceError(
                 "CONTROL_PLANE_UNAVAILABLE",
-                "Environment tokens are made by the control plane, or with a feed file (--feed).",
+                "Create environment tokens with the control plane, or start the service with a feed file (--feed).",
             )
         token_hash = hashlib.sha256(token.encode()).digest()
         await self._tokens.add_environment_token(namespace_id, token_id, token_hash, expires_ms)

@@ -14,7 +14,7 @@ import pytest
 from pyservice.dataplane.edge_routes import EdgeRoutes
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.idle_lobbies import IdleLobbyScaler
-from pyservice.dataplane.lobby_server_operations import LobbyServerOperations
+from pyservice.dataplane.lobby_server_operations import LobbyServerContext, LobbyServerOperations
 from pyservice.dataplane.lobby_templates import LobbyTemplates
 from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.player_addresses import PlayerAddresses
@@ -79,9 +79,11 @@ class Place(Scene):
             engine,
             self.namespaces,
             regions,
-            heartbeat_timeout_ms=30_000,
-            heartbeat_grace_ms=10_000,
-            served=self.routes.wait_lobby_served,
+            LobbyServerContext(
+                heartbeat_timeout_ms=30_000,
+                heartbeat_grace_ms=10_000,
+                wait_served=self.routes.wait_lobby_served,
+            ),
         )
         self.idle_lobby_scaler = IdleLobbyScaler(
             engine, self.namespaces, self.lobby_templates, ["north", "south"], 30_000

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.lobby_server_operations import LobbyServerOperations
+from pyservice.dataplane.lobby_server_operations import LobbyServerContext, LobbyServerOperations
 from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.region_catalog import Region, RegionCatalog
@@ -46,9 +46,11 @@ class Scene:
             engine,
             self.namespaces,
             regions,
-            heartbeat_timeout_ms=30_000,
-            heartbeat_grace_ms=10_000,
-            now_ms=lambda: 1_700_000_000_000,
+            LobbyServerContext(
+                heartbeat_timeout_ms=30_000,
+                heartbeat_grace_ms=10_000,
+                now_ms=lambda: 1_700_000_000_000,
+            ),
         )
 
     def feed(self, **changes: Any) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -222,7 +223,7 @@ async def test_a_lobby_is_of_the_version_that_runs_when_its_token_was_looked_at(
         await plane.take(**at(3, CAPTCHA), display_name="Other")
         return True
 
-    plane.fleet._reaches = reaches
+    plane.fleet._context = replace(plane.fleet._context, can_access_game=reaches)
     call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1", authorization="Bearer cloud_shown")
     request = AttachLobbyRequest(
         game_id="arena",

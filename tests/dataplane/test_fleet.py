@@ -13,7 +13,7 @@ from pyservice.auth import keyring
 from pyservice.auth.authorization import Authorizer
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
-from pyservice.dataplane.lobby_server_operations import LobbyServerOperations
+from pyservice.dataplane.lobby_server_operations import LobbyServerContext, LobbyServerOperations
 from pyservice.dataplane.region_catalog import Region, RegionCatalog
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
@@ -199,9 +199,11 @@ def _cloud(scene: Scene, *reached: bytes) -> tuple[LobbyServerOperations, Caller
         scene.engine,
         scene.namespaces,
         RegionCatalog([Region("north", "Self-hosted", "North", 60.0, 0.0)]),
-        heartbeat_timeout_ms=30_000,
-        heartbeat_grace_ms=10_000,
-        reaches=reaches,
+        LobbyServerContext(
+            heartbeat_timeout_ms=30_000,
+            heartbeat_grace_ms=10_000,
+            can_access_game=reaches,
+        ),
     )
     call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1", authorization="Bearer cloud_shown")
     return fleet, Caller(TokenKind.CLOUD, b"", b"", b"t" * 16, call)
@@ -267,11 +269,11 @@ async def test_namespaces_of_a_game_are_found_by_its_id_and_name_until_they_are_
         )
     )
     for text in ("arena", GAME_ID):
-        assert [one.name for one in scene.namespaces.of_game(text)] == ["prod", "staging"]
+        assert [one.name for one in scene.namespaces.in_game(text)] == ["prod", "staging"]
     scene.namespaces.remove(raw_id(NAMESPACE_ID))
-    assert [one.name for one in scene.namespaces.of_game("arena")] == ["staging"]
+    assert [one.name for one in scene.namespaces.in_game("arena")] == ["staging"]
     scene.namespaces.remove(raw_id(OTHER_NAMESPACE_ID))
-    assert scene.namespaces.of_game("arena") == scene.namespaces.of_game(GAME_ID) == []
+    assert scene.namespaces.in_game("arena") == scene.namespaces.in_game(GAME_ID) == []
 
 
 def _attach(game: str, namespace: str) -> pb.AttachLobbyRequest:

@@ -29,11 +29,11 @@ def test_a_namespace_is_named_by_id_or_by_both_names() -> None:
     held = NamespaceIndex()
     held.put(configuration())
     for name in (NAMESPACE_ID, "arena/prod"):
-        found = held.named(name)
+        found = held.find(name)
         assert found is not None
         assert found.namespace_id == RAW_ID
     for name in ("prod", "arena", "arena/", "/prod", "other/prod", OTHER_NAMESPACE_ID, ""):
-        assert held.named(name) is None
+        assert held.find(name) is None
 
 
 def test_a_new_configuration_replaces_everything_of_the_old_one() -> None:
@@ -46,7 +46,7 @@ def test_a_new_configuration_replaces_everything_of_the_old_one() -> None:
     assert held.namespace_of_host("a.example") is None
     assert held.environment_grant(DIGEST) is None
     assert not held.is_revoked(RAW_ID, bytes.fromhex(VERSION_ID.replace("-", "")))
-    assert held.named("arena/prod") is None
+    assert held.find("arena/prod") is None
     assert held.labels() == {RAW_ID: "arena/renamed"}
     assert len(held) == 1
 
