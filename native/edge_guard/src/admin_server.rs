@@ -32,7 +32,6 @@ pub struct AdminServer {
     pub listeners: [(&'static str, Option<SocketAddr>); 2],
 }
 
-/// The bound socket, before and after it is moved to its final path.
 #[derive(Debug)]
 pub struct AdminSocket {
     pub listener: UnixListener,
@@ -40,7 +39,6 @@ pub struct AdminSocket {
     place: PathBuf,
 }
 
-/// Binds the socket at a temporary path.
 pub fn bind(folder: &Path) -> io::Result<AdminSocket> {
     let fresh = folder.join("admin.sock.new");
     if let Err(error) = std::fs::remove_file(&fresh)

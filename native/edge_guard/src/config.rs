@@ -15,7 +15,6 @@ use crate::address::{BackendAddress, IpNetwork};
 pub struct Config {
     pub folder: PathBuf,
     pub source: PathBuf,
-    /// Id of this edge.
     pub edge_id: String,
     /// Address for the ports of routes.
     pub bind: IpAddr,
@@ -24,7 +23,6 @@ pub struct Config {
     pub http: Option<Listen>,
     pub https: Option<Listen>,
     pub certificates: Vec<Certificate>,
-    /// Own API and CDN.
     pub backends: Vec<Backend>,
     /// Trusted proxies in front of edge-guard.
     pub proxies: Vec<IpNetwork>,
@@ -44,7 +42,6 @@ pub enum Listen {
 
 #[derive(Debug, Clone)]
 pub struct Certificate {
-    /// `*.` stands for one label.
     pub server_names: Vec<String>,
     pub cert: PathBuf,
     pub key: PathBuf,

@@ -33,7 +33,6 @@ impl HostTable {
         routes.get(host).or_else(|| find_name(&self.ours, host))
     }
 
-    /// Replaces the former route of this name.
     pub fn put(&mut self, is_tls: bool, host: &str, live: &Arc<LiveRoute>) {
         self.routes(is_tls).insert(host.to_owned(), live.clone());
     }
@@ -43,7 +42,6 @@ impl HostTable {
         self.find(is_tls, host).is_some()
     }
 
-    /// Removes the route if the name still belongs to it.
     pub fn remove(&mut self, is_tls: bool, host: &str, live: &Arc<LiveRoute>) {
         let routes = self.routes(is_tls);
         if routes.get(host).is_some_and(|held| Arc::ptr_eq(held, live)) {

@@ -38,12 +38,10 @@ const HTTP2_SEND_BUFFER_BYTES: usize = 16 * 1024;
 
 #[derive(Debug)]
 pub struct HttpHandler {
-    /// The route, or the listener for all hosts.
     pub live: Arc<LiveRoute>,
     pub by_host: bool,
 }
 
-/// One connection of a player.
 #[derive(Debug)]
 struct PlayerConnection {
     worker: Arc<Worker>,
@@ -51,7 +49,6 @@ struct PlayerConnection {
     is_tls: bool,
     peer: SocketAddr,
     local: SocketAddr,
-    /// Whether the peer is a trusted proxy.
     is_proxied: bool,
     forwarded: headers::ForwardedHeaders,
     tracker: Arc<ActivityTracker>,
@@ -82,7 +79,6 @@ impl ConnectionHandler for HttpHandler {
     }
 }
 
-/// A connection before its first byte is read.
 struct AcceptedConnection {
     worker: Arc<Worker>,
     route: Option<Arc<LiveRoute>>,

@@ -15,7 +15,6 @@ use crate::metrics::ConnectionRefusal;
 use crate::udp;
 use crate::worker::{Worker, Workers};
 
-/// Delay after the descriptors or the allowed connections ran out.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Size of UDP socket buffers. The kernel doubles them and counts a small datagram as 768 bytes: 4 MiB hold 10,900
@@ -48,7 +47,7 @@ pub fn bind_datagram(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// Only privileged processes may exceed the system's bound. Smaller buffers are acceptable.
+/// Only privileged processes may exceed the system's bound.
 fn set_buffer_sizes(socket: &Socket) {
     if !force_buffer_size(socket, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES) {
         let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES);
@@ -69,20 +68,17 @@ fn allow_both_families(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     if address.is_ipv6() { socket.set_only_v6(false) } else { Ok(()) }
 }
 
-/// Accepts connections until it is dropped.
 #[derive(Debug)]
 pub struct Listener {
     socket: Arc<TcpListener>,
     _open: oneshot::Sender<()>,
 }
 
-/// Serves accepted connections, on the given worker.
 pub trait ConnectionHandler: Send + Sync + 'static {
     fn serve(&self, client: TcpStream, peer: SocketAddr, worker: &Arc<Worker>);
 }
 
 impl Listener {
-    /// The listener ends with its route.
     #[must_use]
     pub fn open(socket: TcpListener, live: &Arc<LiveRoute>, workers: &Workers, serve: impl ConnectionHandler) -> Self {
         let (open, closed) = oneshot::channel();
@@ -167,7 +163,6 @@ mod tests {
         let port = bind_datagram(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         let bound: usize = std::fs::read_to_string("/proc/sys/net/core/rmem_max").unwrap().trim().parse().unwrap();
         let room = SockRef::from(&port).recv_buffer_size().unwrap();
-        // The kernel reports twice the requested size.
         assert!(room >= 2 * RECEIVE_BUFFER_BYTES.min(bound), "{room} bytes");
     }
 }

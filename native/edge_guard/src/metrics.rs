@@ -36,14 +36,12 @@ labels! {
     }
 }
 labels! {
-    /// Direction of bytes: from players, or to players.
     Direction {
         In = "in",
         Out = "out",
     }
 }
 labels! {
-    /// Why a connection was closed at once.
     ConnectionRefusal {
         All = "connections",
         Route = "connections_per_route",
@@ -157,7 +155,6 @@ pub struct ThreadCounters {
     pub failures: LabelledCounters,
 }
 
-/// Text of a scrape.
 #[derive(Debug, Default)]
 pub struct MetricsPage(String);
 

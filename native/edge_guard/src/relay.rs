@@ -21,7 +21,6 @@ use splice::SpliceFlow;
 
 const SCRATCH: usize = 65_536;
 
-/// Reads of one direction before other tasks get their turn.
 const TURNS: usize = 32;
 
 thread_local! {
@@ -49,7 +48,6 @@ pub async fn sockets(
     .await
 }
 
-/// Relays any two streams, like `sockets`.
 pub async fn streams<A, B>(client: &mut A, backend: &mut B, idle: Duration, counters: &ThreadCounters) -> io::Result<()>
 where
     A: AsyncRead + AsyncWrite + Unpin,

@@ -21,7 +21,6 @@ pub enum AdminCommand {
     Stop,
 }
 
-/// Status for administrators.
 #[derive(Debug, Default, Clone)]
 pub struct EdgeStatus {
     pub has_begun: bool,
@@ -42,7 +41,6 @@ pub struct RouteController {
     file: RouteFile,
     set: RouteSet,
     is_kept: bool,
-    /// Whether the last save failed.
     is_full: bool,
     is_connected: bool,
     /// Before the first answer, the loaded set is not trusted to be complete.

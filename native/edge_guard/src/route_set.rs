@@ -139,7 +139,6 @@ pub struct RouteChange {
     pub put: Vec<RouteKey>,
 }
 
-/// All routes, with their epoch and version.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteSet {
     pub epoch: u64,
@@ -163,7 +162,6 @@ impl RouteSet {
             self.whole_epoch = answer.epoch;
         }
         let may_remove = !is_from_older_epoch && self.whole_epoch == answer.epoch;
-        // An unknown owner has nothing to lose.
         let goes = |owner: &&String| may_remove || self.of_older.contains(*owner) || !self.has(owner);
         let removed = answer.removed.iter().filter(goes).cloned().collect();
         let mut change = RouteChange { removed, ..RouteChange::default() };
@@ -196,7 +194,6 @@ impl RouteSet {
         change
     }
 
-    /// Whether the set is complete up to its version.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.whole_epoch == self.epoch

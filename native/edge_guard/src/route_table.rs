@@ -1,8 +1,7 @@
-//! Binds sockets for new routes, changes backends, closes removed routes, and reports each outcome.
+//! Binds sockets for routes, changes backends, closes removed routes, and reports outcomes.
 //!
-//! Routes that cannot be served are retried each second. A port of another program is reported as refused, because
-//! another number may help. Every other failure is reported as unserved. A removal is reported when the socket is
-//! closed and all its sessions have ended.
+//! Routes that cannot be served are retried each second. A port of another program is `Refused`, because another number
+//! may help. Other failures are `Unserved`. A removal is reported when all sessions have ended.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{SocketAddr, UdpSocket};
@@ -23,13 +22,11 @@ use crate::worker::{SharedState, Workers};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RouteOutcome {
-    /// New connections reach this backend.
     Listening(RouteKey, u16, Option<SocketAddr>),
     /// Another program has the port.
     Refused(RouteKey, u32, String),
     /// The route cannot be served with any port number.
     Unserved(RouteKey, u32, String),
-    /// All routes and sessions of the owner have ended.
     Removed(String),
 }
 
@@ -40,7 +37,6 @@ pub struct RouteTable {
     datagrams: Arc<UdpThreads>,
     outcomes: UnboundedSender<RouteOutcome>,
     served: HashMap<RouteKey, ServedRoute>,
-    /// For plain HTTP and for TLS.
     host_listeners: (bool, bool),
     pub inherited: InheritedSockets,
     pub predecessor: Option<Arc<Predecessor>>,
@@ -109,7 +105,6 @@ impl RouteTable {
         for route in set.all() {
             self.put(route.clone());
         }
-        // Closes unclaimed sockets.
         self.inherited = InheritedSockets::default();
     }
 
@@ -152,7 +147,6 @@ impl RouteTable {
         }
     }
 
-    /// Repeats all outcomes, for a source that may have lost them.
     pub fn report_all(&self) {
         self.served.values().for_each(|served| self.report_outcome(served));
     }
@@ -182,7 +176,6 @@ impl RouteTable {
         }
     }
 
-    /// Ends everything of an owner, and reports the end.
     pub fn remove(&mut self, owner: &str) {
         let keys: Vec<RouteKey> = self.served.keys().filter(|key| key.owner == owner).cloned().collect();
         let ends: Vec<_> = keys.iter().filter_map(|key| self.close(key)).collect();

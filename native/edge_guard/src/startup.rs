@@ -63,14 +63,12 @@ fn admin_socket_error(folder: &Path, error: &std::io::Error) -> String {
 }
 
 impl Startup {
-    /// Starts with the routes on disk.
     pub fn start_alone(lock: FolderLock, config: &Config) -> Result<Self, String> {
         let opened = OpenedSockets::new(config, &mut [None, None])?;
         opened.admin.put().map_err(|error| admin_socket_error(&config.folder, &error))?;
         Ok(Self { lock, set: load(&config.folder), inherited: InheritedSockets::default(), predecessor: None, opened })
     }
 
-    /// Takes over from the running process. On an error that process continues.
     pub fn take_over(config: &Config) -> Result<Self, String> {
         let not_given = |error: std::io::Error| format!("cannot take over: {error}");
         let stream = handover::connect(&config.folder).map_err(not_given)?;
@@ -109,7 +107,6 @@ fn load(folder: &Path) -> RouteSet {
     })
 }
 
-/// Returns a unique instance name.
 pub fn instance() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/uuid").map_or_else(
         |_| format!("{}-{:?}", std::process::id(), std::time::SystemTime::now()),

@@ -75,7 +75,6 @@ impl CertificateResolver {
             .with_no_client_auth()
             .with_cert_resolver(self.clone());
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-        // Session tickets need no memory here.
         config.ticketer = ring::Ticketer::new().map_err(problem)?;
         config.send_tls13_tickets = 1;
         Ok(TlsAcceptor::from(Arc::new(config)))

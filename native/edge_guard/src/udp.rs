@@ -25,7 +25,6 @@ use epoll::Waker;
 pub use local_address::{LocalAddress, is_wildcard, request_destination_address};
 pub use session_table::Rank;
 
-/// A bound public port and its backend.
 #[derive(Debug)]
 pub struct UdpPort {
     pub number: u64,
@@ -48,7 +47,6 @@ enum LoopCommand {
     Open(UdpPort, Vec<MigratedSession>),
     Lead(u64, Option<SocketAddr>),
     Close(u64, oneshot::Sender<()>),
-    /// Runs the callback after all earlier commands.
     Then(Box<dyn FnOnce() + Send>),
     Rest(oneshot::Sender<Vec<MigratedSession>>),
     Bound(SessionLimits),
@@ -56,7 +54,6 @@ enum LoopCommand {
     Forget(oneshot::Sender<()>),
 }
 
-/// Limits of one thread.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionLimits {
     pub sessions: usize,
@@ -126,7 +123,6 @@ impl UdpThreads {
         self.thread(number).order(LoopCommand::Then(Box::new(act)));
     }
 
-    /// The receiver fires when the socket and its sessions are closed.
     pub fn close(&self, number: u64) -> oneshot::Receiver<()> {
         let (done, is_done) = oneshot::channel();
         self.thread(number).order(LoopCommand::Close(number, done));
@@ -154,7 +150,6 @@ impl UdpThreads {
         self.threads.iter().for_each(|thread| thread.order(LoopCommand::GoOn));
     }
 
-    /// Closes everything after a handover.
     pub async fn close_all(&self) {
         for thread in &self.threads {
             let (done, is_done) = oneshot::channel();

@@ -17,7 +17,6 @@ use crate::metrics::{ConnectionKind, ThreadCounters};
 use crate::request_body::RequestBody;
 use crate::tls::Certificates;
 
-/// State that every connection can use.
 #[derive(Debug)]
 pub struct SharedState {
     pub config: Config,
@@ -103,7 +102,6 @@ impl Workers {
     }
 }
 
-/// Counts one open connection until it is dropped.
 #[derive(Debug)]
 pub struct OpenConnection {
     worker: Arc<Worker>,

@@ -4,12 +4,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Microseconds since the Unix epoch.
 pub fn wall_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64
 }
 
-/// Monotonic time that continues while the machine sleeps, unlike `std::time::Instant`.
+/// Continues while the machine sleeps, unlike `std::time::Instant`.
 pub fn now() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec as u32)

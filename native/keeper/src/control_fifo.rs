@@ -2,7 +2,7 @@
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlCommand {
-    /// SIGTERM now, SIGKILL after this many milliseconds. The earliest deadline of several commands wins.
+    /// SIGTERM now, SIGKILL after this many milliseconds. The earliest deadline wins.
     Stop(u64),
     /// Notifies of log growth for this many milliseconds.
     Follow(u64),
@@ -10,7 +10,6 @@ pub enum ControlCommand {
 
 const LINE_MAX: usize = 64;
 
-/// Parser for chunks of command lines.
 #[derive(Default)]
 pub struct CommandReader {
     line: Vec<u8>,
@@ -18,7 +17,6 @@ pub struct CommandReader {
 }
 
 impl CommandReader {
-    /// Adds a chunk. Ignores invalid lines.
     pub fn take(&mut self, chunk: &[u8], mut each: impl FnMut(ControlCommand)) {
         for &byte in chunk {
             if byte != b'\n' {

@@ -1,8 +1,7 @@
-//! Thread that does all disk work of a keeper: the log, the state, and notifications about them.
+//! Thread that does all disk work of a keeper: the log, the state, and notifications.
 //!
-//! The run loop queues work and continues, so it reads output and keeps deadlines whatever the disk does. The queue is
-//! bounded: lines that do not fit in time are counted as lost. A state stays queued until it is on disk or a newer one
-//! replaces it, and is written after all earlier lines. The thread starts with the first work.
+//! The run loop never waits for a disk. The queue is bounded: lines that do not fit in time are counted as lost. A
+//! state stays queued until it is on disk or replaced by a newer one. The thread starts with the first work.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -19,17 +18,15 @@ use crate::run_state::{RunState, RunStatus, StateFile};
 
 const _: () = assert!(BATCH_BYTES_MAX <= WRITE_BYTES_MAX);
 
-/// How long the run loop waits for room in the queue. The pipe buffers that long. After a loss it does not wait at all.
+/// How long the run loop waits for room in the queue. After a loss it does not wait.
 const WRITE_WAIT: Duration = Duration::from_millis(200);
 const NOTIFY_INTERVAL: Duration = Duration::from_millis(20);
 const LOG_RETRY_LIMIT: Duration = Duration::from_secs(10);
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 const STACK_BYTES: usize = 128 << 10;
 
-/// The run loop's side of the queue.
 pub struct DiskWriterHandle {
     queue: Arc<WriteQueue>,
-    /// The writer, until its thread starts.
     idle: Arc<Mutex<Option<DiskWriter>>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -39,7 +36,6 @@ impl DiskWriterHandle {
         Self { queue: writer.queue.clone(), idle: Arc::new(Mutex::new(Some(writer))), thread: None }
     }
 
-    /// Queues whole lines for the log.
     pub fn write(&mut self, lines: &mut Vec<u8>) {
         self.start_thread();
         self.queue.write(lines);
@@ -50,12 +46,10 @@ impl DiskWriterHandle {
         self.queue.record(state);
     }
 
-    /// Sends notifications of log growth until then.
     pub fn follow(&self, until: Duration) {
         self.queue.follow(until);
     }
 
-    /// Waits at most this long until the last state is on disk.
     pub fn wait_recorded(&self, most: Duration) {
         self.queue.wait_recorded(most);
     }
@@ -143,7 +137,6 @@ impl WriteQueue {
         }
     }
 
-    /// Waits at most `most` for work. Moves queued lines into the empty `lines`.
     fn take(&self, lines: &mut Vec<u8>, most: Option<Duration>) -> PendingWrites {
         let has_none = |pending: &mut PendingWrites| {
             pending.lines.is_empty() && pending.lost == 0 && pending.state.is_none() && pending.follow_until.is_none()
@@ -182,14 +175,13 @@ impl WriteQueue {
     }
 }
 
-/// State of the writing thread.
 pub struct DiskWriter {
     queue: Arc<WriteQueue>,
     log: SegmentedLog,
     states: StateFile,
     notify: Option<Notifier>,
     lines: Vec<u8>,
-    /// State that is not on disk yet, and the time of the next try.
+    /// Not on disk yet, with the time of the next try.
     state: Option<(RunState, Duration)>,
     log_until: Duration,
     follow_until: Duration,
@@ -304,7 +296,7 @@ impl Notifier {
         Self { path, id }
     }
 
-    /// Returns `None` without a reader. Notifications are hints, so losing one is harmless.
+    /// Returns `None` without a reader: notifications are hints.
     pub fn open(&self) -> Option<OpenNotifier<'_>> {
         let opened = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&self.path);
         opened.ok().map(|fifo| OpenNotifier { fifo, id: &self.id })

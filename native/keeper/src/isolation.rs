@@ -1,18 +1,15 @@
-//! Sandbox of the program. Its methods run in the child, between fork and exec.
+//! Sandbox of the program. Runs in the child, between fork and exec.
 //!
-//! Three modes give one guarantee: the program sees only the paths in `read` and `write` of the spec, and cannot
-//! inspect, signal or trace processes of others.
-//!
+//! Three modes give one guarantee: the program sees only the listed paths, and cannot inspect, signal or trace other
+//! processes.
 //! - `User`: a root with only the listed paths, a PID namespace, and another user. Needs root.
-//! - `Namespace`: the same in a user namespace, as user nobody. Outside, the program has the keeper's user, or the
-//!   user of the spec if the keeper is root: the root shows system files that only root may read.
-//! - `Landlock`: only listed paths can be opened. If the keeper is root, the program gets another user. `seccomp` denies
-//!   calls that Landlock has no rule for. This is the weakest mode: names and metadata of all files are visible. If the
-//!   keeper is not root, the program may change metadata of files and priorities of processes of its user, and before
-//!   Linux 6.12 may signal them. Use it where the other modes are unavailable.
+//! - `Namespace`: the same in a user namespace, as user nobody. If the keeper is root, the program has another user
+//!   outside: its root shows system files.
+//! - `Landlock`: only listed paths can be opened, and `seccomp` denies calls without a Landlock rule. The weakest mode:
+//!   metadata of all files is visible. Without root, the program may change metadata of files and priorities of
+//!   processes of its user, and before Linux 6.12 signal them.
 //!
-//! `Processes` isolates nothing, but all processes end together. It is for OCI runtimes: the program sees the whole
-//! file system, may mount, and is root of its namespaces.
+//! `Processes` isolates nothing, but all processes end together. It is for OCI runtimes.
 
 mod root_filesystem;
 mod seccomp;
@@ -39,7 +36,7 @@ use root_filesystem::RootFilesystem;
 
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
-/// Readable parts of `/proc` under Landlock: the whole would show environments and memory of other processes.
+/// The whole of `/proc` would show environments and memory of other processes.
 const PROC_READ_PATHS: [&str; 8] = [
     "/proc/self",
     "/proc/cpuinfo",
@@ -51,11 +48,10 @@ const PROC_READ_PATHS: [&str; 8] = [
     "/proc/sys/kernel",
 ];
 
-/// Reason why the program could not be executed.
 #[derive(Debug)]
 pub struct ExecError(pub String);
 
-/// Isolation of one run, prepared before the fork so that the child allocates and blocks little.
+/// Prepared before the fork, so that the child allocates and blocks little.
 pub struct Sandbox {
     isolation: Isolation,
     root: Option<RootFilesystem>,
@@ -63,12 +59,10 @@ pub struct Sandbox {
     write: Vec<PathBuf>,
     uid: u32,
     gid: u32,
-    /// User and group of the keeper.
     keeper: (u32, u32),
 }
 
 impl Sandbox {
-    /// `folder` is the run folder.
     pub fn new(spec: &RunSpec, folder: &Path) -> io::Result<Self> {
         let staging = match spec.isolation {
             Isolation::User => Some(folder.to_owned()),
@@ -88,7 +82,7 @@ impl Sandbox {
         Ok(sandbox)
     }
 
-    /// Returns user and group of the program if they differ from the keeper's.
+    /// Returns user and group of the program if it is not the keeper's.
     pub fn owner(&self) -> Option<(u32, u32)> {
         let is_other = match self.isolation {
             Isolation::None | Isolation::Processes => false,
@@ -98,12 +92,11 @@ impl Sandbox {
         is_other.then_some((self.uid, self.gid))
     }
 
-    /// Whether the keeper has to call `map_user` before `enter`: a process can only map its own user.
+    /// Whether `map_user` is needed before `enter`: a process can only map its own user.
     pub fn needs_user_mapping(&self) -> bool {
         self.isolation == Isolation::Namespace && self.owner().is_some()
     }
 
-    /// Maps user nobody in the user namespace of that process.
     pub fn map_user(&self, process: Pid) -> Result<(), ExecError> {
         for (map, outside) in [("uid_map", self.uid), ("gid_map", self.gid)] {
             put(&format!("/proc/{}/{map}", process.as_raw_nonzero()), &format!("{NOBODY} {outside} 1"))?;
@@ -111,7 +104,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Whether the kernel counts the program's processes separately, so that a limit holds for this run alone.
+    /// Whether a process limit holds for this run alone.
     pub fn has_own_process_count(&self) -> bool {
         let has_namespace = match self.isolation {
             Isolation::Namespace => true,
@@ -121,11 +114,10 @@ impl Sandbox {
         self.owner().is_some() || has_namespace && processes::counts_processes_by_user_namespace()
     }
 
-    /// Gives writable paths inside the run folder to the program's user. Paths outside keep their owner.
+    /// Gives writable paths inside the run folder to the program's user.
     fn chown_write_paths(&self, folder: &Path) -> io::Result<()> {
         let Some((uid, gid)) = self.owner() else { return Ok(()) };
         for path in &self.write {
-            // A direct entry that is no link needs no canonical path.
             let is_plain = path.parent() == Some(folder) && path.file_name().is_some();
             let is_plain = is_plain && fs::symlink_metadata(path).is_ok_and(|found| !found.is_symlink());
             if is_plain {
@@ -140,7 +132,6 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Enters the sandbox, irrevocably.
     pub fn enter(&self) -> Result<(), ExecError> {
         match self.isolation {
             Isolation::None => {}
@@ -169,7 +160,6 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Calls `change_user` after the listed paths are open, and before the mounts.
     fn enter_root(&self, change_user: impl FnOnce() -> Result<(), ExecError>) -> Result<(), ExecError> {
         let Some(root) = &self.root else { return Ok(()) };
         let sources = root.open_sources()?;
@@ -253,7 +243,6 @@ fn restrict_abstract_sockets() -> Result<(), ExecError> {
         .map_err(|error| ExecError(format!("landlock: {error}")))
 }
 
-/// Drops the capabilities of this process. A program that it executes as root gets them again.
 pub fn drop_capabilities() -> rustix::io::Result<()> {
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
@@ -270,14 +259,12 @@ const NOBODY: u32 = 65_534;
 /// Folder that every user can enter. The run folder may be below folders of root.
 const STAGING_FOLDER: &str = "/usr";
 
-/// Maps the user of the keeper to `inside`, in the user namespace of this child.
 fn be(inside: u32, (uid, gid): (u32, u32)) -> Result<(), ExecError> {
     put("/proc/self/setgroups", "deny")?;
     put("/proc/self/uid_map", &format!("{inside} {uid} 1"))?;
     put("/proc/self/gid_map", &format!("{inside} {gid} 1"))
 }
 
-/// Replaces the keyring of the keeper's session by an empty one.
 fn join_empty_keyring() {
     const JOIN_SESSION_KEYRING: libc::c_int = 1;
     // SAFETY: no name is given. The call fails on kernels without keyrings, which is fine.

@@ -24,20 +24,18 @@ use crate::processes;
 use crate::run_start::{self, StartError, StartRequester};
 
 const LOCK: &str = ".nursery";
-/// Keeps a reply below the size that a pipe writes atomically.
+/// For atomic writes to the pipe.
 const MESSAGE_BYTES_MAX: usize = 1024;
 const READ_BYTES: usize = 4 << 10;
-/// Exit status of a keeper that has to be forked again, with or without a PID namespace. Nothing has started.
+/// Exit status of a keeper that has to be forked again, with or without a PID namespace.
 const NEEDS_OTHER_NAMESPACE: i32 = 76;
 
-/// Reply to one start request.
 pub struct StartReply {
     replies: File,
     folder: PathBuf,
 }
 
 impl StartReply {
-    /// Sends the reply. `status` is one of those in `main`.
     pub fn send(mut self, status: u8, message: &str) {
         let mut record = status.to_string().into_bytes();
         record.push(0);
@@ -74,7 +72,6 @@ pub fn serve(runs: &Path) -> io::Result<()> {
     }
 }
 
-/// Becomes the keeper of `folder`, in the forked process.
 fn keep(folder: &Path, launcher: Launcher, is_namespace_init: bool) {
     let Launcher { lock, requests, child_signals, replies, title, .. } = launcher;
     let reply = StartReply { replies, folder: folder.to_owned() };
@@ -106,8 +103,8 @@ struct Launcher {
     child_signals: File,
     replies: File,
     forked: Vec<ForkedKeeper>,
-    /// Whether the last keeper was the first process of a PID namespace, which is the guess for the next one. Only the
-    /// keeper reads the run folder, which may hang. It exits with `NEEDS_OTHER_NAMESPACE` if the guess was wrong.
+    /// Guess for the next keeper: whether it needs a PID namespace. Only the keeper reads the run folder, which may
+    /// hang, and exits with `NEEDS_OTHER_NAMESPACE` after a wrong guess.
     is_namespace_init: bool,
     title: ProcessTitle,
 }
@@ -122,7 +119,6 @@ impl Launcher {
         }
         let requests = File::from(io::stdin().as_fd().try_clone_to_owned()?);
         let replies = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-        // Standard error stays open, for errors of the launcher itself.
         processes::redirect_stdin_and_stdout()?;
         chdir("/")?;
         let child_signals = run_start::signal_descriptor(&[libc::SIGCHLD])?;
@@ -134,7 +130,6 @@ impl Launcher {
         Ok(StartReply { replies: self.replies.try_clone()?, folder: folder.to_owned() })
     }
 
-    /// Returns the folder in the child, with whether the child is the first process of a PID namespace.
     fn fork(&mut self, folder: PathBuf, wanted: Option<bool>) -> io::Result<Option<(PathBuf, bool)>> {
         let try_as = |is_init| (is_init, processes::fork(if is_init { libc::CLONE_NEWPID } else { 0 }));
         let (is_namespace_init, forked) = match try_as(wanted.unwrap_or(self.is_namespace_init)) {
@@ -155,7 +150,6 @@ impl Launcher {
         Ok(None)
     }
 
-    /// Waits for input or child exits, and returns which of the two is ready.
     fn wait(&self) -> io::Result<[bool; 2]> {
         let mut fds = [PollFd::new(&self.requests, PollFlags::IN), PollFd::new(&self.child_signals, PollFlags::IN)];
         match poll(&mut fds, None) {
@@ -165,8 +159,7 @@ impl Launcher {
         Ok(fds.map(|fd| !fd.revents().is_empty()))
     }
 
-    /// Collects ended keepers, and replies for those that were killed. A keeper that has replied already is unaffected:
-    /// nothing waits for a second reply. Returns the folders to fork again, with whether they need a PID namespace.
+    /// Replies for killed keepers, and returns folders to fork again. A second reply is ignored.
     fn reap(&mut self) -> io::Result<Vec<(PathBuf, Option<bool>)>> {
         let mut again = Vec::new();
         let mut record = [0; size_of::<libc::signalfd_siginfo>()];

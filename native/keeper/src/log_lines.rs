@@ -7,7 +7,6 @@ use std::io::Write;
 
 const TEXT_MAX: usize = 4096;
 const BATCH_BYTES: usize = 64 << 10;
-/// Largest batch: a batch is passed on at the end of the line that reaches `BATCH_BYTES`.
 pub const BATCH_BYTES_MAX: usize = BATCH_BYTES + TEXT_MAX + 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +15,6 @@ pub enum OutputStream {
     Err,
 }
 
-/// Unfinished lines of both streams, and a batch of finished ones.
 #[derive(Default)]
 pub struct LineSplitter {
     open: [OpenLine; 2],
@@ -30,7 +28,6 @@ struct OpenLine {
 }
 
 impl LineSplitter {
-    /// Adds a chunk of a stream, and passes all whole lines to `give`.
     pub fn take(&mut self, stream: OutputStream, mut chunk: &[u8], now_us: u64, mut give: impl FnMut(&mut Vec<u8>)) {
         let mut stamp = [0; 20];
         let stamp = digits(now_us, &mut stamp);
@@ -60,7 +57,6 @@ impl LineSplitter {
         self.flush_batch(give);
     }
 
-    /// Ends unfinished lines.
     pub fn finish(&mut self, now_us: u64, give: impl FnMut(&mut Vec<u8>)) {
         let mut stamp = [0; 20];
         let stamp = digits(now_us, &mut stamp);
@@ -96,8 +92,7 @@ impl OpenLine {
         self.continues = continues;
     }
 
-    /// Writes the part of a too long line that fits, and returns how much of the chunk that used. Less than a character
-    /// of the text remains, so every call makes progress.
+    /// Writes the part of a too long line that fits, and returns how much of the chunk that used.
     fn cut(&mut self, stream: OutputStream, stamp: &[u8], chunk: &[u8], to: &mut Vec<u8>) -> usize {
         let room = TEXT_MAX - self.text.len();
         let around = std::array::from_fn(|at| match (room + at).checked_sub(AROUND - 1) {
@@ -113,11 +108,9 @@ impl OpenLine {
     }
 }
 
-/// Bytes around a split: at most three of a character before it, and one behind it.
 const AROUND: usize = 4;
 
-/// Returns how many bytes before the split belong to a character that continues behind it. An incomplete character
-/// counts as well: decoders replace it as a whole.
+/// Counts an incomplete character as well: decoders replace it as a whole.
 fn partial_character_bytes(around: [u8; AROUND]) -> usize {
     let continues = |byte: u8| byte & 0b1100_0000 == 0b1000_0000;
     let behind = AROUND - 1;
@@ -199,7 +192,6 @@ mod tests {
         }
     }
 
-    /// Splits one line that arrives in chunks of this size.
     fn texts(line: &[u8], piece_size: usize) -> Vec<Vec<u8>> {
         let mut written = Written::default();
         line.chunks(piece_size).for_each(|chunk| written.take(OutputStream::Out, chunk, 1));
@@ -236,7 +228,6 @@ mod tests {
             let line = garbage.repeat(3 * TEXT_MAX / garbage.len());
             for piece_size in PIECE_SIZES {
                 let cuts = texts(&line, piece_size);
-                // The valid character in the same three bytes stays whole.
                 let least = if garbage == no_more { TEXT_MAX - 1 } else { TEXT_MAX };
                 assert!(cuts[..cuts.len() - 1].iter().all(|text| text.len() >= least), "{garbage:?}");
             }

@@ -1,7 +1,7 @@
 //! `log/`: log segments, each named by the position of its first byte.
 //!
-//! A position counts the bytes of all segments before, including removed ones. Lines that the disk does not take, or
-//! that are left out below the disk reserve, are counted. A log line reports the count once the disk takes it.
+//! A position counts the bytes of all earlier segments, including removed ones. A log line reports how many lines were
+//! lost or left out.
 
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -15,17 +15,13 @@ use rustix::fs::statvfs;
 use crate::clock::now;
 
 const SEGMENT_BYTES: u64 = 1 << 20;
-/// Largest single write.
 pub const WRITE_BYTES_MAX: usize = 128 << 10;
 /// A write starts in a segment that is not full, and may exceed it.
 const SEGMENT_BYTES_MAX: u64 = SEGMENT_BYTES + WRITE_BYTES_MAX as u64;
-/// Largest line that reports a loss.
 const LOSS_LINE_BYTES: usize = 128;
-/// Bytes that may be written between two reads of the free space.
 const UNCHECKED_BYTES_MAX: usize = WRITE_BYTES_MAX;
 const FREE_SPACE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Log of one run. Removes its oldest segments above `bytes_max`.
 pub struct SegmentedLog {
     folder: PathBuf,
     bytes_max: u64,
@@ -38,7 +34,6 @@ pub struct SegmentedLog {
 }
 
 impl SegmentedLog {
-    /// The first line makes the folder.
     pub fn new(folder: PathBuf, bytes_max: u64, reserve: DiskReserve) -> Self {
         Self {
             folder,
@@ -52,7 +47,6 @@ impl SegmentedLog {
         }
     }
 
-    /// Writes as many of these whole lines as the disk takes.
     pub fn write(&mut self, lines: &[u8], now_us: u64) {
         self.report_lost(now_us);
         if lines.is_empty() {
@@ -74,7 +68,6 @@ impl SegmentedLog {
         self.lost > 0 || self.left_out > 0
     }
 
-    /// Writes how many lines are missing, if the disk takes that.
     pub fn report_lost(&mut self, now_us: u64) {
         if self.left_out > 0 && self.reserve.has_room_for(LOSS_LINE_BYTES) {
             self.report_left_out(now_us);
@@ -87,7 +80,7 @@ impl SegmentedLog {
         }
     }
 
-    /// Writes how many lines were left out, even below the reserve. Called at the end of the run.
+    /// Writes how many lines were left out, even below the reserve.
     pub fn report_left_out(&mut self, now_us: u64) {
         if self.left_out > 0 {
             let line = format!("{now_us} e [{} lines left out for want of disk space]\n", self.left_out);
@@ -97,12 +90,10 @@ impl SegmentedLog {
         }
     }
 
-    /// Returns the position behind the last line.
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// Returns how many bytes of whole lines were written.
     fn append(&mut self, lines: &[u8]) -> usize {
         let is_full = self.segments.back().is_none_or(|&start| self.end - start >= SEGMENT_BYTES);
         if (is_full || self.file.is_none()) && self.begin_segment().is_err() {
@@ -120,7 +111,7 @@ impl SegmentedLog {
         let whole = lines[..written].iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
         self.end += whole as u64;
         if whole < written {
-            // Removes half a line, so that readers find whole lines and positions stay correct.
+            // Removes half a line.
             let start = self.segments.back().copied().unwrap_or_default();
             if file.set_len(self.end - start).is_err() {
                 self.end += (written - whole) as u64;
@@ -140,7 +131,6 @@ impl SegmentedLog {
         let path = self.path_of(self.end);
         let open = || OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
         let file = match open() {
-            // The first segment, or the folder was removed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => make_folder(&self.folder).and_then(|()| open()),
             other => other,
         };
@@ -156,10 +146,7 @@ impl SegmentedLog {
     }
 }
 
-/// Free space that logs leave to others.
-///
-/// Reads the free space once a second while lines are written, and at least every `UNCHECKED_BYTES_MAX`. A keeper takes
-/// at most that much of the reserve in a second.
+/// Free space that logs leave to others. Read once a second while lines are written, and every `UNCHECKED_BYTES_MAX`.
 pub struct DiskReserve {
     folder: PathBuf,
     bytes: u64,
@@ -169,7 +156,6 @@ pub struct DiskReserve {
 }
 
 impl DiskReserve {
-    /// For the disk of this folder. 0 bytes: no reserve.
     pub fn new(folder: PathBuf, bytes: u64) -> Self {
         Self { folder, bytes, polled_at: None, unchecked_bytes: 0, is_reached: false }
     }

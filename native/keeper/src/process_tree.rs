@@ -6,7 +6,6 @@ use rustix::process::{Pid, Signal, getpid, kill_process};
 
 use crate::processes;
 
-/// Rounds of suspending before the descendants are killed.
 const SUSPEND_ROUNDS: usize = 100;
 
 /// Lets both threads of a keeper share one heap, which saves memory.
@@ -18,10 +17,9 @@ pub fn limit_malloc_arenas() {
     }
 }
 
-/// Returns the bytes of anonymous and shared memory of these processes if they exceed `most`.
+/// Returns the anonymous and shared memory of these processes if it exceeds `most`.
 ///
-/// Pages of files do not count: the kernel reclaims them. Shared memory counts once. The kernel computes that slowly,
-/// so the exact value is only read if the plain sum exceeds the limit.
+/// Shared memory counts once. That value is slow to read, so the plain sum is compared first.
 pub fn memory_over_limit(most: u64, pids: &[i32]) -> Option<u64> {
     let quick: u64 = pids.iter().map(|&pid| bytes_of(pid, "status", ["RssAnon:", "RssShmem:"]).unwrap_or(0)).sum();
     if quick <= most {
@@ -34,7 +32,7 @@ pub fn memory_over_limit(most: u64, pids: &[i32]) -> Option<u64> {
     (used > most).then_some(used)
 }
 
-/// Returns all descendants, parents first. Orphans are included: they belong to their subreaper.
+/// Returns all descendants, parents first.
 pub fn descendants(of: i32) -> Vec<i32> {
     let mut found = Vec::new();
     children(of, &mut found);
@@ -46,7 +44,7 @@ pub fn descendants(of: i32) -> Vec<i32> {
     found
 }
 
-/// Kills all descendants of this process. Suspends them first, until no new one appears, so that none can fork unseen.
+/// Suspends all descendants before it kills them, so that none can fork unseen.
 pub fn kill_descendants() {
     if processes::is_namespace_init() {
         // The PID namespace has no other processes, and the kernel signals all of them at once.

@@ -1,4 +1,4 @@
-//! Process creation: fork with namespaces, a child with lent memory, daemonizing; and PIDs as seen from outside.
+//! Process creation, and PIDs as seen from outside of a namespace.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -8,10 +8,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, chdir, getpid, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stdin};
 
-/// Exit status of a child that could not become the program.
 pub const NOT_RUN: libc::c_int = 127;
 const STACK_ALIGNMENT: usize = 64;
-/// More than the waiting parent uses below its own frame.
 const LENT_STACK_GAP: usize = 4 << 10;
 /// "4194304" is the largest PID.
 const PID_DIGITS_MAX: usize = 16;
@@ -29,8 +27,7 @@ pub fn fork(namespaces: libc::c_int) -> io::Result<Option<Pid>> {
 
 /// Runs `body` in a child that uses this process's memory until it executes a program or exits.
 ///
-/// The caller waits meanwhile, so both never use the memory at once. Descriptors, folders, signals and user are the
-/// child's own. Call it from the first thread: the child continues on the part of that stack below the caller.
+/// The caller waits meanwhile. Call it from the first thread: the child continues on its stack.
 pub fn lend_memory(namespaces: libc::c_int, mut body: &mut dyn FnMut()) -> io::Result<Pid> {
     extern "C" fn run(body: *mut libc::c_void) -> libc::c_int {
         // SAFETY: the pointer is the one passed below, by the waiting parent.
@@ -48,15 +45,12 @@ pub fn lend_memory(namespaces: libc::c_int, mut body: &mut dyn FnMut()) -> io::R
     Pid::from_raw(pid).filter(|_| pid > 0).ok_or_else(io::Error::last_os_error)
 }
 
-/// Which process `daemonize` returned in.
 pub enum Daemonized {
-    /// The daemon. The parent reads what the daemon writes here, until it is closed.
+    /// The parent reads this until it is closed.
     Child(File),
-    /// The caller's process, with what the daemon wrote.
     Parent(Vec<u8>),
 }
 
-/// Continues in a process with a session of its own, without parent and without the caller's streams.
 pub fn daemonize(namespaces: libc::c_int) -> io::Result<Daemonized> {
     let (report, report_end) = pipe()?;
     if fork(namespaces)?.is_some() {
@@ -73,7 +67,6 @@ pub fn daemonize(namespaces: libc::c_int) -> io::Result<Daemonized> {
     Ok(Daemonized::Child(File::from(report_end)))
 }
 
-/// Replaces standard input and output by `/dev/null`.
 pub fn redirect_stdin_and_stdout() -> io::Result<()> {
     let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
     dup2_stdin(&null)?;
@@ -81,23 +74,20 @@ pub fn redirect_stdin_and_stdout() -> io::Result<()> {
     Ok(())
 }
 
-/// Leaves the session and standard error of the launcher, whose other streams are `/dev/null` already.
 pub fn leave_launcher_session() {
     let _ = setsid();
     let _ = dup2_stderr(stdin());
 }
 
-/// Returns the read end and the write end.
 pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(pipe_with(PipeFlags::CLOEXEC)?)
 }
 
-/// Whether this process is the first of its PID namespace: all others there end with it.
 pub fn is_namespace_init() -> bool {
     getpid().is_init()
 }
 
-/// Returns the PID of this process as seen from outside of a namespace whose first process is the keeper.
+/// Returns the PID of this process outside of the namespace whose first process is the keeper.
 pub fn outer_pid(is_inside: bool) -> io::Result<i32> {
     if !is_inside {
         return Ok(getpid().as_raw_nonzero().get());
@@ -108,8 +98,7 @@ pub fn outer_pid(is_inside: bool) -> io::Result<i32> {
     pid.ok_or_else(|| io::Error::other("/proc/self: no number"))
 }
 
-/// Whether the kernel counts processes of a user for each user namespace (Linux 5.14). Before, one limit would hold for
-/// all processes of the keeper's user.
+/// Since Linux 5.14. Before, one limit would hold for all processes of the keeper's user.
 pub fn counts_processes_by_user_namespace() -> bool {
     let system = rustix::system::uname();
     let mut parts = system.release().to_bytes().split(|byte| !byte.is_ascii_digit());

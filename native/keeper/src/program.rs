@@ -1,7 +1,7 @@
-//! Start of the program: child process, sandbox, exec. Returns failures as sentences for the record.
+//! Start of the program: child process, sandbox, exec.
 //!
-//! The child uses the keeper's memory until the exec. If the keeper is not the first process of the program's PID
-//! namespace, `namespace_init` starts one.
+//! The child uses the keeper's memory until the exec. `namespace_init` starts a separate first process if a PID
+//! namespace needs one.
 
 mod namespace_init;
 
@@ -25,36 +25,31 @@ use crate::isolation::{ExecError, Sandbox};
 use crate::processes::{self, lend_memory, pipe};
 use crate::run_spec::{Isolation, RunSpec};
 
-/// Processes and threads of a program that the kernel counts separately.
 const PROCESSES_MAX: u64 = 4_096;
 
 const FILES_MAX: u64 = 65_536;
 
-/// A program that was started.
 pub struct Program {
     /// Leader of the program's process group, or the separate first process of its PID namespace.
     pub pid: Pid,
     pub outer_pid: i32,
-    /// Whether ending `pid` ends all others, and signals go to `pid` alone.
+    /// Signals go to `pid` alone, and its end ends all others.
     pub is_init: bool,
-    /// Standard output and standard error, until their ends.
     pub streams: [Option<File>; 2],
-    /// Wait status of the program, from the separate first process.
+    /// Wait status of the program from the separate first process.
     exit_report: Option<File>,
 }
 
 impl Program {
-    /// Returns how the program ended, from the wait status of `pid`.
     pub fn end(&mut self, status: i32) -> ProgramEnd {
         let mut raw = [0; 4];
         match self.exit_report.as_mut().map(|report| report.read_exact(&mut raw)) {
             Some(Ok(())) => ProgramEnd::of(i32::from_ne_bytes(raw)),
-            // There is no separate first process, or it was killed before it reported.
+            // No separate first process, or it was killed before its report.
             _ => ProgramEnd::of(status),
         }
     }
 
-    /// Signals the process group.
     pub fn signal(&self, signal: Signal) {
         let _ = if self.is_init { kill_process(self.pid, signal) } else { kill_process_group(self.pid, signal) };
     }
@@ -62,9 +57,7 @@ impl Program {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgramEnd {
-    /// Exit code.
     Exited(i32),
-    /// Signal.
     Killed(i32),
 }
 
@@ -73,7 +66,6 @@ impl ProgramEnd {
         if libc::WIFEXITED(raw) { Self::Exited(libc::WEXITSTATUS(raw)) } else { Self::Killed(libc::WTERMSIG(raw)) }
     }
 
-    /// Returns the exit code as shells do: 128 + n for signal n.
     pub fn code(self) -> i32 {
         match self {
             Self::Exited(code) => code,
@@ -82,7 +74,6 @@ impl ProgramEnd {
     }
 }
 
-/// Everything that the child needs, prepared before the fork.
 struct ExecPlan {
     path: CString,
     arguments: Vec<CString>,
@@ -91,13 +82,11 @@ struct ExecPlan {
     cgroups: Vec<PathBuf>,
     nice: i32,
     sandbox: Sandbox,
-    /// Whether the first process of the PID namespace is neither the keeper nor the program.
     has_separate_init: bool,
     namespaces: libc::c_int,
 }
 
-/// Starts the program. The child calls `on_exec` with its outer PID just before the exec, unless the first process is a
-/// separate one. The error is a sentence for the record.
+/// The child calls `on_exec` with its outer PID just before the exec, unless there is a separate first process.
 pub fn start(spec: &RunSpec, sandbox: Sandbox, on_exec: &mut dyn FnMut(i32)) -> Result<Program, String> {
     let plan = ExecPlan::new(spec, sandbox)?;
     let (out, out_end) = pipe().map_err(told)?;
@@ -124,13 +113,12 @@ fn told(error: io::Error) -> String {
     format!("starting: {error}")
 }
 
-/// Makes the kernel kill this process when the keeper ends. Checks that the keeper did not end before.
+/// The kernel kills this process when the keeper ends.
 fn request_parent_death_signal(keeper_is_alive: impl Fn() -> Result<bool, ExecError>) -> Result<(), ExecError> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(named("prctl"))?;
     if keeper_is_alive()? { Ok(()) } else { Err(ExecError("the keeper has ended".to_owned())) }
 }
 
-/// Lowers a limit, and never raises it.
 fn limit(resource: Resource, most: u64) -> rustix::io::Result<()> {
     let now = getrlimit(resource);
     let least = |limit: Option<u64>| Some(limit.map_or(most, |limit| limit.min(most)));
@@ -170,7 +158,6 @@ impl ExecPlan {
         })
     }
 
-    /// Returns the PID in this namespace, and the outer PID.
     fn start_with_lent_memory(
         &self,
         ends: [BorrowedFd<'_>; 2],
@@ -215,7 +202,7 @@ impl ExecPlan {
         self.run(&mut || on_exec(*outer_pid))
     }
 
-    /// Sets streams, control groups and limits of the program. Its standard input is `/dev/null`, from the keeper.
+    /// Standard input is `/dev/null`, from the keeper.
     fn join(&self, [out, err]: [BorrowedFd<'_>; 2]) -> Result<(), ExecError> {
         reset_signals();
         dup2_stdout(out).map_err(named("stdio"))?;
@@ -253,7 +240,7 @@ impl ExecPlan {
     }
 }
 
-/// Restores the default action of ignored signals, which an exec would keep. Called once, at the start.
+/// An exec keeps ignored signals.
 pub fn restore_ignored_signals() {
     for signal in 1..=64 {
         // SAFETY: plain calls with valid arguments.
@@ -267,7 +254,6 @@ pub fn restore_ignored_signals() {
     }
 }
 
-/// Undoes the signal mask of the keeper, and its ignored SIGPIPE.
 fn reset_signals() {
     // SAFETY: plain calls with valid arguments.
     unsafe {

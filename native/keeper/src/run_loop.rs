@@ -1,7 +1,7 @@
 //! Event loop of a keeper while its program runs: `running → (stopping →) ended`.
 //!
-//! The loop only blocks in `poll`: for output, commands, exits and deadlines. `disk_writer` does the disk work. The run
-//! is over when its first process has ended. The keeper then kills the other processes and reads the rest of the output.
+//! The loop only blocks in `poll`. When the first process has ended, the keeper kills the others and reads the
+//! remaining output.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -24,13 +24,12 @@ use crate::run_state::{EndReason, RunState, RunStatus};
 
 const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(500);
 const READ_BYTES: usize = 64 << 10;
-/// A process outside of the run that still writes into the pipe does not delay the end.
+/// Bounds reading if a process outside of the run still writes.
 const FINAL_READS_MAX: usize = 64;
 const COMMAND_READS_MAX: usize = 16;
 /// Exit code of a shell whose program was ended by SIGKILL.
 const EXIT_CODE_SIGKILL: i32 = 128 + 9;
 
-/// State of the loop.
 pub struct Run {
     pub spec: RunSpec,
     pub state: RunState,
@@ -69,7 +68,6 @@ impl Run {
         self.disk.record(&self.state);
     }
 
-    /// Returns when all processes have ended and the end is on disk.
     pub fn keep(mut self, mut program: Program, signals: &File) {
         let mut chunk = Vec::new();
         while self.is_anything_left(&mut program) {
@@ -90,7 +88,6 @@ impl Run {
         self.state.reason = match self.state.reason {
             _ if self.is_out_of_memory => Some(EndReason::OutOfMemory),
             Some(EndReason::Killed) if was_oom => Some(EndReason::OutOfMemory),
-            // A shell reports the signal of its program as exit code.
             Some(EndReason::Exited) if was_oom && self.main_status == Some(EXIT_CODE_SIGKILL) => {
                 Some(EndReason::OutOfMemory)
             }
@@ -102,7 +99,6 @@ impl Run {
         self.disk.end(&self.state);
     }
 
-    /// Reaps ended processes. Once the first process has ended, kills all others.
     fn is_anything_left(&mut self, program: &mut Program) -> bool {
         loop {
             match wait(WaitOptions::NOHANG) {
@@ -117,7 +113,6 @@ impl Run {
                 Err(_) => return false,
             }
         }
-        // The end of a namespace's first process has ended all others.
         if self.main_status.is_some() && !program.is_init {
             process_tree::kill_descendants();
         }
@@ -192,7 +187,6 @@ impl Run {
         }
         if self.kill_at.is_some_and(|at| at <= now) {
             self.kill_at = None;
-            // After the reaping, the PID may belong to another process.
             if self.main_status.is_none() {
                 program.signal(Signal::KILL);
             }

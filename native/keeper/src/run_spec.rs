@@ -8,28 +8,22 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Isolation mode of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
     None,
-    /// Another user, a root of its own, and a PID namespace. Needs root.
     User,
-    /// Only listed paths can be opened.
     Landlock,
-    /// A user namespace with a root of its own and a PID namespace.
     Namespace,
-    /// No isolation, but PID and mount namespaces: for OCI runtimes, so that no process remains.
+    /// For OCI runtimes: PID and mount namespaces only, so that no process remains.
     Processes,
 }
 
 impl Isolation {
-    /// Whether all processes end with the first one.
     pub fn has_pid_namespace(self) -> bool {
         matches!(self, Self::User | Self::Namespace | Self::Processes)
     }
 
-    /// Whether the keeper itself is the first process. The program then has another user, and cannot signal or inspect
-    /// the keeper.
+    /// Possible where the program has another user, and cannot signal or inspect the keeper.
     pub fn keeper_is_namespace_init(self) -> bool {
         matches!(self, Self::User)
     }
@@ -37,28 +31,24 @@ impl Isolation {
 
 #[derive(Debug)]
 pub struct RunSpec {
-    /// Path of the program, and its arguments.
     pub command: Vec<OsString>,
     pub env: Vec<(OsString, OsString)>,
     pub workdir: PathBuf,
     /// Time between SIGTERM and SIGKILL if a signal ends the keeper itself.
     pub kill_timeout: Duration,
     pub log_bytes_max: u64,
-    /// Free space of the disk that the log does not use.
     pub reserve_bytes: u64,
     /// FIFO that receives `<id> <what>` lines.
     pub notify: Option<PathBuf>,
     pub id: String,
     pub isolation: Isolation,
-    /// User of the program, with `Isolation::User`. With `Namespace` and `Landlock` only if the keeper is root; 0 is no
-    /// other user under `Landlock`.
+    /// Always used with `Isolation::User`. With `Namespace` and `Landlock` only if the keeper is root. 0 under
+    /// `Landlock`: no other user.
     pub uid: u32,
     pub gid: u32,
     pub read: Vec<PathBuf>,
     pub write: Vec<PathBuf>,
-    /// Limit for all processes of the run that the keeper enforces. 0: none.
     pub memory_max_bytes: u64,
-    /// Files that add a PID to a control group.
     pub cgroups: Vec<PathBuf>,
     /// File with an `oom_kill <n>` line: `memory.events` or `memory.oom_control`.
     pub oom_counter: Option<PathBuf>,
@@ -66,7 +56,6 @@ pub struct RunSpec {
 }
 
 impl RunSpec {
-    /// Parses the file. The error is a sentence.
     pub fn parse(content: &[u8]) -> Result<Self, String> {
         let mut spec = Self {
             command: Vec::new(),
@@ -118,7 +107,6 @@ impl RunSpec {
             b"cgroup" => self.cgroups.push(value.into()),
             b"oom_counter" => self.oom_counter = Some(value.into()),
             b"nice" => self.nice = number(key, value)?,
-            // For the service only.
             b"note" => {}
             _ => return Err(format!("spec: unknown key {:?}", OsStr::from_bytes(key))),
         }

@@ -29,23 +29,18 @@ use crate::run_state::{EndReason, RunState, RunStatus, StateFile};
 
 const LOCK_TRIES: u32 = 200;
 const LOCK_RETRY_DELAY: Duration = Duration::from_millis(5);
-/// How long the requester waits for the record of the start to reach the disk.
 const RECORD_WAIT: Duration = Duration::from_secs(2);
 
 /// Why nothing was started.
 #[derive(Debug)]
 pub enum StartError {
-    /// Another keeper has the folder, or had it.
     Taken,
-    /// `spec` is invalid.
     Spec(String),
     Disk(io::Error),
-    /// The keeper was killed before the run started.
     Killed,
 }
 
 impl StartError {
-    /// Returns the exit status for this error.
     pub const fn status(&self) -> u8 {
         match self {
             Self::Taken => 75,
@@ -73,9 +68,7 @@ impl From<io::Error> for StartError {
     }
 }
 
-/// Process that waits until the run has started.
 pub enum StartRequester {
-    /// The process that was called with the folder.
     Parent(File),
     Launcher(StartReply),
 }
@@ -99,7 +92,6 @@ impl StartRequester {
     }
 }
 
-/// A folder that this keeper has locked, and its spec.
 pub struct LockedRun {
     lock: File,
     spec: RunSpec,
@@ -107,7 +99,6 @@ pub struct LockedRun {
     folder: PathBuf,
 }
 
-/// A run of which nothing has started.
 pub struct PreparedRun {
     lock: File,
     spec: RunSpec,
@@ -119,7 +110,6 @@ pub struct PreparedRun {
 
 const STARTED: u8 = b'+';
 
-/// Runs the folder. Returns in the caller's process once the run has started or failed; a daemon continues.
 pub fn keep(folder: &Path) -> Result<(), StartError> {
     let locked = lock(folder)?;
     let namespaces = if locked.wants_namespace_init() { libc::CLONE_NEWPID } else { 0 };
@@ -133,7 +123,6 @@ pub fn keep(folder: &Path) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Takes the lock of the folder and reads its spec.
 pub fn lock(folder: &Path) -> Result<LockedRun, StartError> {
     // The usual mask for files of the program. Files of the keeper have explicit modes.
     umask(Mode::WGRP | Mode::WOTH);
@@ -151,7 +140,6 @@ pub fn lock(folder: &Path) -> Result<LockedRun, StartError> {
 }
 
 impl LockedRun {
-    /// Whether the keeper has to be the first process of a PID namespace.
     pub fn wants_namespace_init(&self) -> bool {
         self.spec.isolation.keeper_is_namespace_init()
     }
@@ -166,7 +154,6 @@ impl LockedRun {
     }
 }
 
-/// Starts the program and keeps the run until its end is recorded.
 pub fn start(mut prepared: PreparedRun, requester: StartRequester) {
     let mut record_start = || -> io::Result<(RunState, File)> {
         let is_init = processes::is_namespace_init();
@@ -190,7 +177,7 @@ fn start_program(prepared: PreparedRun, mut state: RunState, signals: &File, req
     let PreparedRun { lock: _lock, spec, mut states, log, control, sandbox } = prepared;
     let notifier = spec.notify.clone().map(|path| Notifier::new(path, spec.id.clone()));
     let mut is_recorded = false;
-    // Opened before the program's root hides the path. The launcher replies instead of notifying.
+    // Opened before the program's root hides the path.
     let notified = notifier.as_ref().filter(|_| matches!(requester, StartRequester::Parent(_)));
     let mut notification = notified.and_then(Notifier::open);
     // Recorded by the process that becomes the program: a program never waits for a disk that hangs.
@@ -227,7 +214,7 @@ fn start_program(prepared: PreparedRun, mut state: RunState, signals: &File, req
     }
 }
 
-/// Takes the lock. A process that only tests the lock has it for a moment, so an unused folder is tried again.
+/// A process that only tests the lock has it for a moment, so an unused folder is tried again.
 fn take_lock(states: &StateFile) -> Result<File, StartError> {
     for _ in 0..LOCK_TRIES {
         match states.lock() {
@@ -243,7 +230,7 @@ fn take_lock(states: &StateFile) -> Result<File, StartError> {
     Err(StartError::Taken)
 }
 
-/// Opens the FIFO for reading and writing, so that it has no end when its writers close it.
+/// Open for both directions: the FIFO has no end when its writers close it.
 fn open_control(path: &Path) -> io::Result<File> {
     match rustix::fs::mkfifoat(rustix::fs::CWD, path, Mode::RUSR | Mode::WUSR) {
         Ok(()) | Err(Errno::EXIST) => {}
@@ -254,7 +241,6 @@ fn open_control(path: &Path) -> io::Result<File> {
 
 const HANDLED_SIGNALS: [libc::c_int; 5] = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGQUIT, libc::SIGHUP];
 
-/// Blocks these signals and returns a descriptor that reports them.
 pub fn signal_descriptor(signals: &[libc::c_int]) -> io::Result<File> {
     // SAFETY: plain calls with valid arguments; the descriptor is owned from here on.
     unsafe {

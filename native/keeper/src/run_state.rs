@@ -13,30 +13,27 @@ use crate::clock::wall_us;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunStatus {
-    /// The program may run already. The folder must not be started again, even if the lock is free.
+    /// The folder must not be started again, even if the lock is free.
     Starting,
     Running,
     Stopping,
-    /// All processes have ended.
     Ended,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
     Exited,
-    /// By a signal that the keeper did not send.
     Killed,
     Stopped,
     ExecFailed,
     OutOfMemory,
 }
 
-/// One state of a run.
 #[derive(Clone, Debug)]
 pub struct RunState {
     pub keeper_pid: i32,
     pub status: RunStatus,
-    /// PID of the program, 0 before its start.
+    /// 0 before the start.
     pub pid: i32,
     pub started_us: u64,
     /// 0 before the end.
@@ -62,11 +59,9 @@ impl RunState {
     }
 }
 
-/// The open `state` file of a folder.
 pub struct StateFile {
     file: File,
     folder: File,
-    /// Position of the next state.
     end: u64,
 }
 
@@ -77,7 +72,6 @@ impl StateFile {
         Ok(Self { file, folder, end: 0 })
     }
 
-    /// Whether a keeper has recorded a start in this folder.
     pub fn has_started(&self) -> bool {
         self.file.metadata().is_ok_and(|found| found.len() > 0)
     }
@@ -86,17 +80,16 @@ impl StateFile {
         self.folder.metadata().is_ok_and(|found| found.nlink() == 0)
     }
 
-    /// Takes the lock, which lasts as long as this file or the returned one is open.
+    /// The lock lasts as long as this file or the returned one is open.
     pub fn lock(&self) -> io::Result<File> {
         flock(&self.file, FlockOperation::NonBlockingLockExclusive)?;
         self.file.try_clone()
     }
 
-    /// Appends a state. Only an end is synced: a crash of the machine ends a running program anyway.
+    /// Only an end is synced: a crash of the machine ends a running program anyway.
     pub fn write(&mut self, state: &RunState) -> io::Result<()> {
         let text = text(state);
         if let Err(error) = self.file.write_all_at(text.as_bytes(), self.end) {
-            // Removes half a state. If that fails, the next state overwrites it.
             let _ = self.file.set_len(self.end);
             return Err(error);
         }
@@ -140,7 +133,6 @@ fn text(state: &RunState) -> String {
     text
 }
 
-/// Whether any reader takes the character for a line end.
 fn ends_a_line(letter: char) -> bool {
     letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}')
 }

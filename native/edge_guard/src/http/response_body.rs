@@ -28,13 +28,11 @@ pub struct Exchange {
     front: Arc<PlayerConnection>,
     /// Reusable when the response is complete.
     connection: Option<BackendConnection>,
-    /// Whether other exchanges of the connection were in progress at its start.
     pub is_concurrent: bool,
     /// Permit for an additional backend connection.
     pub permit: Option<ConnectionPermit>,
 }
 
-/// A backend connection in use.
 pub struct BackendConnection {
     /// Whether it sent this player's PROXY header, and must not be shared.
     pub is_own: bool,

@@ -14,7 +14,6 @@ impl Epoll {
         unsafe { owned(libc::epoll_create1(libc::EPOLL_CLOEXEC)).map(Self) }
     }
 
-    /// Level-triggered. The kernel removes a descriptor when all its duplicates are closed.
     pub fn add(&self, fd: RawFd, token: Token) -> io::Result<()> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
         // SAFETY: the event outlives the call.
@@ -31,7 +30,6 @@ impl Epoll {
         let most = i32::try_from(events.len()).unwrap_or(i32::MAX);
         // SAFETY: there is room for `most` events.
         let count = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), most, ms) };
-        // The only possible error is an interruption.
         usize::try_from(count).unwrap_or(0)
     }
 }

@@ -129,7 +129,6 @@ impl EventLoop {
             };
             match session {
                 Ok(session) => {
-                    // Consecutive datagrams of one player use one call.
                     let mut end = place + 1;
                     while end < count && self.batch.sender(end) == Some(client) && self.batch.local(end) == local {
                         end += 1;
@@ -148,7 +147,6 @@ impl EventLoop {
         }
     }
 
-    /// Sends the datagrams of one port with one call.
     fn receive_from_backends(&mut self, events: &[libc::epoll_event]) {
         let mut filled = 0;
         let mut through = None;
@@ -172,7 +170,6 @@ impl EventLoop {
                     filled += count;
                     self.sessions.record_reply(place, self.now_ms);
                 }
-                // The backend does not listen at the moment. The session stays.
                 Err(error) if is_earlier_error(&error) => {}
                 Err(_) => {}
             }
@@ -223,7 +220,6 @@ impl EventLoop {
         Ok(place)
     }
 
-    /// Returns the session to evict for a new one, or `None` if there is room.
     fn choose_eviction(&self, port: usize) -> Result<Option<usize>, DatagramDrop> {
         if self.sessions.count_of_port(port) >= self.bounds.sessions_per_route {
             self.sessions.evictable_at_port(port, self.now_ms).ok_or(DatagramDrop::Route).map(Some)
@@ -234,8 +230,8 @@ impl EventLoop {
         }
     }
 
-    /// Whether the new session's port would evict its own sessions, or those of a port with little more. A flood is
-    /// always such a port.
+    /// Whether the new session's port would evict its own sessions, or those of a port with little more: a flood always
+    /// does.
     fn holds_most_sessions(&self, port: usize, displaced: Option<usize>) -> bool {
         displaced.is_some_and(|displaced| {
             let others = self.sessions.count_of_port(self.sessions.at(displaced).port);
@@ -249,8 +245,7 @@ impl EventLoop {
         self.epoll.add(session.socket.as_raw_fd(), token)
     }
 
-    /// Limits the session rate, so that a flood of addresses does not slow active sessions. Half of the rate is
-    /// reserved for ports that are not flooded.
+    /// Limits the session rate for the sake of active sessions. Half of it is reserved for ports that are not flooded.
     fn may_open_session(&mut self, holds_most_sessions: bool) -> bool {
         let most = self.bounds.sessions_per_second as u64;
         let refill = (self.now_ms - self.refilled_ms) * most / 1_000;
@@ -325,7 +320,6 @@ impl EventLoop {
         let bound = socket.local_addr().map(|address| address.ip().to_canonical()).ok();
         let is_wildcard = bound.is_some_and(local_address::is_wildcard);
         if is_wildcard {
-            // The former process may not have requested it.
             local_address::request_destination_address(&*socket);
         }
         let place = self.ports.insert(ServedPort { number, socket, backend, is_wildcard });

@@ -1,7 +1,6 @@
-//! Local address of a datagram: where it arrived, and where replies are sent from.
+//! Local address of a datagram: where it arrived, and where its reply is sent from.
 //!
-//! Requested with IP_PKTINFO and IPV6_PKTINFO for wildcard binds only. Otherwise the kernel would choose the source
-//! address, and a player may ignore replies from another one.
+//! Used on wildcard binds only, where the kernel might reply from another address, which a player ignores.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, RawFd};
@@ -10,13 +9,11 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LocalAddress {
-    /// IPv4 in its own form, also on an IPv6 socket.
     pub address: IpAddr,
     /// Interface index of a link-local IPv6 address, else 0.
     pub interface: u32,
 }
 
-/// Room for one control message of each family.
 pub const CONTROL_BYTES: usize = 72;
 
 #[derive(Clone, Copy)]
@@ -37,7 +34,6 @@ pub fn is_wildcard(address: IpAddr) -> bool {
     address.to_canonical().is_unspecified()
 }
 
-/// Requests the local address of each datagram. Without it, the kernel chooses the source of replies.
 pub fn request_destination_address(socket: &impl AsRawFd) {
     let fd = socket.as_raw_fd();
     // On an IPv6 socket, only the IPv4 form has the address that can answer a broadcast.
@@ -98,7 +94,6 @@ unsafe fn read_one(header: *const libc::cmsghdr) -> Option<LocalAddress> {
 }
 
 impl LocalAddress {
-    /// Writes the control message for sending from this address, and returns its length.
     pub fn write(self, control: &mut ControlBuffer) -> usize {
         match self.address {
             IpAddr::V4(address) => {

@@ -24,7 +24,6 @@ pub struct MessageBatch {
 // SAFETY: its pointers lead into its own boxes.
 unsafe impl Send for MessageBatch {}
 
-/// Which addresses are received with each datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressInfo {
     Nothing,
@@ -40,7 +39,6 @@ pub struct SendResult {
 }
 
 impl MessageBatch {
-    /// Untouched pages use no memory.
     pub fn new() -> Self {
         // SAFETY: plain data, for which zeroes are valid.
         let (names, iovecs, messages) =
@@ -58,7 +56,6 @@ impl MessageBatch {
         batch
     }
 
-    /// Receives at most `most` datagrams from index `first` on, and returns their number.
     pub fn receive(&mut self, fd: RawFd, first: usize, most: usize, info: AddressInfo) -> io::Result<usize> {
         let count = most.min(BATCH - first);
         if count == 1 && info == AddressInfo::Nothing {
@@ -108,7 +105,6 @@ impl MessageBatch {
         self.locals[place]
     }
 
-    /// Sets the recipient, and the local address to send from.
     pub fn address_to(&mut self, place: usize, client: SocketAddr, local: Option<LocalAddress>) {
         let length = write_address(&mut self.names[place], client);
         let message = &mut self.messages[place].msg_hdr;
@@ -177,7 +173,6 @@ impl MessageBatch {
     }
 }
 
-/// Whether an earlier datagram caused the error.
 pub fn is_earlier_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
     matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable)

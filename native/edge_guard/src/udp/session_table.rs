@@ -1,19 +1,14 @@
 //! Sessions of one thread, and the choice of the session to evict.
 //!
-//! A session has a rank: begun, answered by the backend, or spoken (the player sent again after an answer). No rank
-//! proves a real player: a spoofed source can reach each rank if the backend answers everything. So ranks are compared
-//! within a port, and ports by their number of sessions.
+//! A session has a rank: begun, answered by the backend, or spoken (the player sent again after an answer). A spoofed
+//! source can reach every rank, so ranks are compared within a port, and ports by their number of sessions.
 //!
 //! A full port evicts the oldest session of its lowest rank. A `Spoken` session is in use until 10 s without traffic. A
 //! full thread evicts:
-//!
 //! - the oldest session of the first two ranks, from the port with most of these;
-//! - if these are few, the longest silent `Spoken` session of the port with most. It must be silent for 1 s if the new
-//!   session's port has fewer, else for 10 s;
-//!
+//! - if these are few, the longest silent `Spoken` session of the largest port: after 1 s if the new session's port is
+//!   smaller, else after 10 s;
 //! - if that one is in use, a session of the new one's own port, as above.
-//!
-//! A player who is answered and sends more than once a second is never evicted.
 //!
 //! On a wildcard bind, a session also has a local address. A migrated session without one adopts the first that its
 //! player uses.
@@ -56,7 +51,6 @@ pub struct Session {
     pub use_of_place: u32,
     rank: Rank,
     last_ms: u64,
-    /// The last turn in which data was readable.
     last_turn: u64,
     before: Option<usize>,
     after: Option<usize>,
@@ -102,7 +96,6 @@ impl SessionTable {
         self.begun.of(port) + self.spoken.of(port)
     }
 
-    /// Finds the session of a datagram.
     pub fn find(&mut self, port: usize, client: SocketAddr, local: Option<LocalAddress>) -> Option<usize> {
         if let Some(place) = self.place_of(port, client, local) {
             return Some(place);
@@ -122,7 +115,6 @@ impl SessionTable {
         }
     }
 
-    /// Returns the session if its generation matches.
     pub fn get(&self, place: usize, use_of_place: u32) -> Option<&Session> {
         self.all.get(place).filter(|session| session.use_of_place == use_of_place)
     }
@@ -203,12 +195,10 @@ impl SessionTable {
         session
     }
 
-    /// Returns the session to evict at a full port, or `None` if all are in use.
     pub fn evictable_at_port(&self, port: usize, now_ms: u64) -> Option<usize> {
         self.oldest_unanswered(port).or_else(|| self.longest_silent(port, now_ms, IN_USE_MS))
     }
 
-    /// Returns the session to evict in a full thread, or `None` if all are in use.
     pub fn evictable_for_port(&self, port: usize, now_ms: u64) -> Option<usize> {
         if self.begun.all() * NEW_SESSION_SHARE > self.len() {
             return self.oldest_unanswered(self.begun.largest()?);
@@ -221,7 +211,6 @@ impl SessionTable {
         of_most().or_else(|| self.evictable_at_port(port, now_ms))
     }
 
-    /// Returns the sessions without traffic for `idle_ms`.
     pub fn idle(&self, now_ms: u64, idle_ms: u64) -> Vec<usize> {
         let is_idle = |place: &usize| now_ms.saturating_sub(self.all[*place].last_ms) >= idle_ms;
         let firsts = self.lines.iter().flatten().map(|line| line.first);

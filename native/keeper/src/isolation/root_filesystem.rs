@@ -20,26 +20,23 @@ const SAFE_READ: u64 = SAFE | libc::MOUNT_ATTR_RDONLY;
 const SIZE: &std::ffi::CStr = c"size=1m,mode=755";
 const HIDE_OTHER_USERS: &std::ffi::CStr = c"hidepid=2";
 
-/// Paths to show, with their mount attributes, and the folder that the root is mounted on first.
 pub struct RootFilesystem {
     staging: PathBuf,
     paths: Vec<(PathBuf, u64)>,
 }
 
 impl RootFilesystem {
-    /// `staging` is any existing folder: only this process sees the mount.
     pub fn new(read: &[PathBuf], write: &[PathBuf], staging: PathBuf) -> Self {
         let readable = read.iter().map(|path| (path.clone(), SAFE_READ));
         let writable = write.iter().map(|path| (path.clone(), SAFE));
         Self { staging, paths: readable.chain(writable).collect() }
     }
 
-    /// Opens all paths. Happens before the user changes: the new user may have no access to the parent folders.
+    /// Opened before the user changes: the new user may have no access to the parent folders.
     pub fn open_sources(&self) -> Result<Vec<MountSource>, ExecError> {
         self.paths.iter().filter_map(|(path, attributes)| MountSource::open(path, *attributes).transpose()).collect()
     }
 
-    /// Makes the tree and changes the root of this process to it.
     pub fn enter(&self, sources: Vec<MountSource>) -> Result<(), ExecError> {
         mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)
             .map_err(|error| failure("making mounts private", error))?;
@@ -61,8 +58,7 @@ impl RootFilesystem {
         self.pivot()
     }
 
-    /// Mounts `/proc` of the PID namespace, without processes of other users: the keeper may be the first process of
-    /// that namespace, and has the machine's mounts.
+    /// Hides processes of other users: the keeper may be the first process of the namespace.
     fn mount_proc(&self) -> Result<(), ExecError> {
         let place = self.staging.join("proc");
         fs::create_dir(&place).map_err(|error| failure("/proc", error))?;
@@ -87,21 +83,18 @@ impl RootFilesystem {
     }
 }
 
-/// A listed path, opened at its original place.
 pub struct MountSource {
     path: PathBuf,
     kind: SourceKind,
 }
 
 enum SourceKind {
-    /// Detached copy, with all mounts below.
     Folder(OwnedFd),
     File(OwnedFd),
     Link(PathBuf),
 }
 
 impl MountSource {
-    /// Returns `None` for a path that does not exist, such as /lib64 on some machines.
     fn open(path: &Path, attributes: u64) -> Result<Option<Self>, ExecError> {
         let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(None) };
         let failed = |error: io::Error| failure(path, error);
@@ -114,7 +107,6 @@ impl MountSource {
         Ok(Some(Self { path: path.to_owned(), kind }))
     }
 
-    /// Mounts the source at the same path below another root.
     fn attach(self, root: &Path) -> Result<(), ExecError> {
         let place = place_of(root, &self.path);
         let tree = match self.kind {
@@ -136,8 +128,7 @@ impl MountSource {
     }
 }
 
-/// Clones the mount at `path` and all mounts below. Later mounts do not propagate into the clone. Attributes are added:
-/// a mount that was more restricted stays so.
+/// Later mounts do not propagate into the clone. Attributes are only added.
 fn clone_mounts(path: &Path, attributes: u64) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC

@@ -1,18 +1,16 @@
-//! Seccomp filter for programs under Landlock: denies calls that Landlock has no rule for.
+//! Seccomp filter for programs under Landlock, which has no rule for some calls.
 //!
-//! Landlock restricts opening files. Connecting to a Unix socket only needs the mode of its file, and if the keeper is
-//! not root the program has the user of the service. So Unix sockets are denied, also pairs of datagram sockets, which
-//! can send to any path. Pairs of stream sockets are connected for good, and allowed.
+//! Connecting to a Unix socket only needs the mode of its file, and without root the program has the user of the
+//! service. So Unix sockets are denied, also datagram pairs, which can send to any path. Stream pairs are connected for
+//! good, and allowed.
 //!
-//! The filter is a deny list, because game servers are arbitrary programs. It kills programs that use the call table of
-//! another architecture.
+//! This is a deny list, because game servers are arbitrary programs. The filter kills programs of another architecture.
 
 use std::io;
 use std::mem::offset_of;
 
 use libc::{seccomp_data, sock_filter};
 
-/// `AUDIT_ARCH_*` value of this architecture.
 #[cfg(target_arch = "x86_64")]
 const AUDIT_ARCH: Option<u32> = Some(0xC000_003E);
 #[cfg(target_arch = "aarch64")]
@@ -20,10 +18,10 @@ const AUDIT_ARCH: Option<u32> = Some(0xC000_00B7);
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const AUDIT_ARCH: Option<u32> = None;
 
-/// First call number of x32, which shares the architecture value of x86-64.
+/// First call number of x32.
 const X32_START: u32 = 0x4000_0000;
 
-/// `io_uring` makes and connects sockets without a call for each. Keys belong to the user and are no files.
+/// `io_uring` connects sockets without further calls. Keys are no files.
 const DENIED_CALLS: [libc::c_long; 4] =
     [libc::SYS_io_uring_setup, libc::SYS_add_key, libc::SYS_request_key, libc::SYS_keyctl];
 
@@ -32,7 +30,7 @@ const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const END: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 const SOCKET_TYPES: u32 = 0xf;
 
-/// Installs the filter for this process and its descendants. Needs `no_new_privs`.
+/// Needs `no_new_privs`. Descendants inherit the filter.
 pub fn install_filter() -> io::Result<()> {
     let Some(table) = AUDIT_ARCH else {
         return Err(io::Error::other("system calls cannot be refused on this machine"));
@@ -82,7 +80,6 @@ fn program(table: u32) -> Vec<sock_filter> {
     program
 }
 
-/// Runs `body` for this call. Every path through `body` returns an action.
 fn on(call: libc::c_long, body: &[sock_filter]) -> Vec<sock_filter> {
     [&[is(call as u32, 0, body.len() as u8)], body].concat()
 }

@@ -16,7 +16,6 @@ use crate::processes::{NOT_RUN, fork, lend_memory, pipe};
 const MAPPED: u8 = b'+';
 
 impl ExecPlan {
-    /// Starts it, and the program below it.
     pub(super) fn start_namespace_init(
         &self,
         ends: [BorrowedFd<'_>; 2],
@@ -40,7 +39,6 @@ impl ExecPlan {
         if self.sandbox.needs_user_mapping() {
             match self.sandbox.map_user(pid) {
                 Ok(()) => drop(File::from(mapped_end).write_all(&[MAPPED])),
-                // The child reads the end of the pipe, and exits.
                 Err(ExecError(why)) => {
                     drop(mapped_end);
                     let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
@@ -78,13 +76,11 @@ impl ExecPlan {
             return Err(ExecError("the keeper did not map the user".to_owned()));
         }
         self.sandbox.enter()?;
-        // The kernel clears the request when the user changes.
         request_parent_death_signal(|| keeper_is_alive(failure))?;
         self.stay_as_init(failure, exit_report)
     }
 
-    /// Starts the program and forwards signals. The program is not the first process itself: the kernel drops signals
-    /// that a first process does not handle.
+    /// The program is not the first process itself: the kernel drops signals that a first process does not handle.
     fn stay_as_init(&self, failure: &mut File, exit_report: &OwnedFd) -> Result<Infallible, ExecError> {
         // The program has the same user, and must not read this copy of the keeper's memory.
         set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(named("init"))?;

@@ -14,7 +14,6 @@ fn begin_at(sessions: &mut SessionTable, port: usize, last: u8, now_ms: u64) -> 
     sessions.insert(port, (client, None), socket, Rank::Begun, now_ms)
 }
 
-/// Sessions that reach the highest rank.
 fn speak_at(sessions: &mut SessionTable, port: usize, lasts: std::ops::Range<u8>, now_ms: u64) -> Vec<usize> {
     let begin = |last| {
         let place = begin_at(sessions, port, last, now_ms);
