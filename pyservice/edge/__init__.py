@@ -1,1 +1,1 @@
-"""The HTTP/JSON door: routes and bodies derived from the protos, and the ASGI application."""
+"""The HTTP/JSON transport: routes and bodies from the protos, and the ASGI application."""

@@ -1,7 +1,4 @@
-"""Whose a request is: what is believed of its headers depends on who sent it (decisions 1.10).
-
-Pure: knows requests and networks, no connection.
-"""
+"""Client address of a request, from its headers and its peer (docs/reference/wire.md#client-address)."""
 
 from __future__ import annotations
 
@@ -12,20 +9,19 @@ from pyservice.transport.client_address import Address, TrustedProxies
 
 
 class ClientAddresses:
-    """The clients of one door's requests."""
+    """Resolves clients of one HTTP server. Only trusted proxies may set forwarded addresses."""
 
     def __init__(self, proxies: TrustedProxies, *, is_internal: bool) -> None:
         self._proxies = proxies
         self._is_internal = is_internal
 
     def of(self, request: Request) -> tuple[Address, tuple[float, float] | None]:
-        """Address and coordinates of the client, as far as who sent the request is believed."""
         fields, peer = request.headers, request.peer
         if self._is_internal:
             return forwarding_headers.client_of(fields) or peer, None
         said = fields.get(b"x-forwarded-for", b"").decode("latin-1")
         if request.is_fronted:
-            # One address: edge-guard replaces what came.
+            # One address, because edge-guard replaces the header.
             client = client_address.parse_address(said) or peer
         else:
             client = self._proxies.client(peer, said or None)

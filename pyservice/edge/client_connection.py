@@ -1,7 +1,4 @@
-"""The lower half of a connection: who is at its other end, and how long he may take.
-
-What is said on it is `http_protocol`'s.
-"""
+"""One client connection: its peer, its deadline, and how it closes."""
 
 from __future__ import annotations
 
@@ -19,41 +16,35 @@ from pyservice.transport import client_address
 from pyservice.transport.server_budgets import ConnectionBudget
 from pyservice.transport.slow_readers import ReadProgress, unread_bytes
 
-# What a refused client may still send before the connection is closed under it: closing at once
-# would take the answer away from it.
+# Seconds for a rejected client to send the rest of its request. Closing at once would discard the response.
 _LINGER_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionContext:
-    """What all connections of one server are given."""
+    """Shared by all connections of one server."""
 
     config: Config
-    """Of the edge; loaded."""
     state: ServerState
-    """Has all connections that are open."""
     loop: asyncio.AbstractEventLoop
     places: ConnectionBudget
     on_close: Callable[[], None]
-    """Called after each that is gone."""
 
 
 class ConnectionStage:
-    """Where the receiving side of a connection is."""
+    """States of the receiving side of a connection."""
 
     IDLE: Final = 0
-    """Between requests."""
     HEAD: Final = 1
     BODY: Final = 2
     DEAF: Final = 3
-    """Nothing that still comes is read."""
 
 
 class Connection(HttpToolsProtocol):
     """A transport with a peer and a deadline.
 
-    The client has to do something until `_deadline`; it is None while it is our turn. A timer runs
-    ahead of the deadline and looks again when it fires: moving a deadline costs no timer.
+    `_deadline` is the time by which the client must act. It is None while the server must act. A timer
+    runs ahead of the deadline and reads it again when it fires, so moving a deadline needs no new timer.
     """
 
     app: Edge
@@ -69,11 +60,9 @@ class Connection(HttpToolsProtocol):
         self._awaits_proxy_header = False
         self._is_edge_guard = False
         self._is_fronted = False
-        """Behind edge-guard is another proxy, and each request is another client's."""
         self._proxy_bytes = b""
         self._is_write_paused = False
         self._reading: ReadProgress | None = None
-        """Of the client, while what is written for it waits."""
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -81,7 +70,7 @@ class Connection(HttpToolsProtocol):
         self.connections.add(self)
         self.transport = transport
         peer = transport.get_extra_info("peername")
-        # Whoever comes to the public door by a socket that only we can open is edge-guard.
+        # Only edge-guard can open the public server's unix socket.
         self._is_edge_guard = not isinstance(peer, tuple) and not self.app.door.is_internal
         if isinstance(peer, tuple):
             self._set_peer(client_address.parse_address(peer[0]))
@@ -105,14 +94,13 @@ class Connection(HttpToolsProtocol):
         self.parser = None  # type: ignore[assignment]
         self._on_close()
 
-    # The peer
+    # Peer
 
     def _set_peer(self, peer: client_address.Address | None) -> None:
         self._peer = peer or self._peer
         self._source = client_address.packed_client(self._peer)
 
     def _read_proxy_header(self, data: bytes) -> bytes:
-        """What follows the proxy header; empty while it is not whole, or when it is not right."""
         self._proxy_bytes += data
         try:
             header = client_address.read_proxy_header(self._proxy_bytes)
@@ -131,10 +119,9 @@ class Connection(HttpToolsProtocol):
             return b""
         return rest
 
-    # Time
+    # Deadlines
 
     def _expect_within(self, seconds: float) -> None:
-        """Give the client so long. The timer is moved only when it would be late: seldom."""
         self._deadline = self.loop.time() + seconds
         if self._timer is None:
             self._timer = self.loop.call_later(seconds, self._on_timer)
@@ -155,7 +142,6 @@ class Connection(HttpToolsProtocol):
             self._on_deadline()
 
     def _look_at_reading(self) -> None:
-        """Somebody on a slow line may take longer; what nobody reads would keep a polite close waiting for ever."""
         reading = self._reading
         if reading is not None and reading.goes_on(self.loop.time()):
             self._expect_within(self._receive_timeout_s)
@@ -163,11 +149,9 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
 
     def _on_deadline(self) -> None:
-        """The client did not do its part in time."""
         raise NotImplementedError
 
     def _let_go(self, *, is_refused: bool) -> None:
-        """Close; after a refusal only when the client has had time to read it."""
         if not is_refused or not self.transport.can_write_eof():
             self._close_when_read()
             return
@@ -175,19 +159,16 @@ class Connection(HttpToolsProtocol):
         self._expect_leaving()
 
     def _close_when_read(self) -> None:
-        """Close behind what is written, as long as the client reads it."""
         self.transport.close()
         if unread_bytes(self.transport):
             self._expect_leaving()
 
     def _expect_leaving(self) -> None:
-        """The last answer is written: let a refused client finish, another one read the rest."""
         is_closing = self.transport.is_closing()
         self._reading = ReadProgress(self.transport, self.loop.time())
         self._expect_within(self._receive_timeout_s if is_closing else _LINGER_S)
 
     def pause_writing(self) -> None:
-        """The client does not read its answers; nothing more is answered until it does."""
         self._is_write_paused = True
         self._reading = ReadProgress(self.transport, self.loop.time())
         self._expect_within(self._receive_timeout_s)

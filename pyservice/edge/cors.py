@@ -1,7 +1,4 @@
-"""Which browser pages may use the HTTP door (decisions 1.9): headers of answers, and preflights.
-
-Only for requests that name an origin; all others never come here.
-"""
+"""CORS headers and preflight responses (docs/reference/wire.md#cors)."""
 
 from __future__ import annotations
 
@@ -25,14 +22,13 @@ _FOR_ANY: Final = (b"access-control-allow-origin", b"*")
 
 
 class Cors:
-    """The rules with the operator's origins. Nothing allows credentials: the API has no cookies."""
+    """Rules with the operator's origins. Credentials are never allowed, because the API has no cookies."""
 
     def __init__(self, origins: Iterable[str]) -> None:
         self._origins = frozenset(origin.encode() for origin in origins)
         self._is_any = _ANY.encode() in self._origins
 
     def headers(self, path: str, origin: bytes) -> Headers:
-        """What an answer on this path says to a page of this origin."""
         if self._is_any or path.startswith(_OPEN_PREFIXES) or path in _OPEN_PATHS:
             return [_FOR_ANY, _EXPOSED]
         if origin in self._origins:
@@ -40,7 +36,6 @@ class Cors:
         return [_VARY]
 
     def preflight(self, headers: Headers, methods: Iterable[str], ray_id: str) -> Answer:
-        """The answer to a preflight; without an origin in it a browser may not."""
         fields = list(headers)
         if len(headers) > 1:
             allowed = (b"access-control-allow-methods", ", ".join(methods).encode())

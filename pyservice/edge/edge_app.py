@@ -1,8 +1,7 @@
-"""The HTTP/JSON door: takes a request through its checks to an operation and makes the answer.
+"""The ASGI application: takes a request through its checks to an operation and builds the response.
 
-One path for every operation, built from tables that are made once: route, CORS, token, rate, header
-rules, body, rules, handler. `Edge.open` and `RequestExchange.finish` are that path; `Edge.__call__` is the
-same for any ASGI server.
+The checks run in this order: route, CORS, token, rate, header rules, body, field rules, handler.
+`HttpProtocol` calls `Edge.open` directly. `Edge.__call__` serves the same path for any ASGI server.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _METHOD_NAMES: Final = {name.encode(): name for name in ("GET", "PUT", "POST", "
 _LENGTH_DIGITS: Final = 20
 
 Open = RequestExchange | UnknownCaller | ForwardedExchange | WatchBatchExchange
-"""A request that needs time. `finish` it once, or `refuse` it, or `abandon` it."""
+"""A request that is not answered yet. Call `finish`, `refuse` or `abandon` once."""
 
 Found = tuple[Endpoint | ForwardedEndpoint | WatchBatchEndpoint, dict[str, str]]
 
@@ -59,7 +58,7 @@ log = get_logger("pyservice.edge")
 
 
 class Edge:
-    """The door: an ASGI application. `HttpProtocol` uses `open` directly, without ASGI between."""
+    """The application. `open` is the path without ASGI."""
 
     def __init__(
         self,
@@ -74,7 +73,6 @@ class Edge:
         rays: Rays | None = None,
     ) -> None:
         self.door = door
-        # Nobody takes them then, so none is kept.
         self._rays = rays or Rays("edge", queued_max=0, is_internal=door.is_internal)
         self.proxies = TrustedProxies(door.trusted_proxies)
         self.front_proxies = TrustedProxies(door.front_proxies)
@@ -98,7 +96,7 @@ class Edge:
             slug = METHODS[name].slug
             gate = limits.control_gate(slug) if door.is_internal else limits.gate(slug)
             self._endpoints[name] = Endpoint(operation, self._meter_of(name), gate, door, waiters)
-        # What is woken comes from the door in front.
+            # Batches of woken long polls come from the public server.
         self._woken = (
             WatchBatchEndpoint(self._own, self._count, self._metrics, self._unrouted)
             if door.is_internal
@@ -106,7 +104,7 @@ class Edge:
         )
         limits_bytes = (endpoint.body_limit_bytes for endpoint in self._endpoints.values())
         self.bodies = BodyBudget(
-            # What the door in front let through has its place in that one's budget.
+            # The public server has already counted a forwarded body.
             sys.maxsize if door.is_internal else door.bodies_limit_bytes,
             max(limits_bytes, default=door.body_limit_bytes),
             metrics.http,
@@ -116,7 +114,6 @@ class Edge:
         return self._metrics.meter(METHODS[name].slug)
 
     def body_limit_bytes(self, request: Request) -> int:
-        """The largest body that a request may have, asked before the body is there."""
         try:
             endpoint, _ = self._find(request)
         except ServiceError:
@@ -124,34 +121,26 @@ class Edge:
         return endpoint.body_limit_bytes
 
     def check_announced(self, request: Request, limit_bytes: int) -> None:
-        """The size that the head tells. Raises as `check_size` does."""
         length = request.headers.get(b"content-length", b"")
         if length.isdigit() and len(length) <= _LENGTH_DIGITS:
             self.check_size(request, 0, int(length), limit_bytes)
 
     def check_size(self, request: Request, had_bytes: int, size: int, limit_bytes: int) -> None:
-        """Whether a body that had so many bytes may have `size`, as far as the head tells who sends it.
-
-        Raises BODY_TOO_LARGE; of one that becomes more than small TOKEN_MISSING and TOKEN_INVALID where
-        nobody may call without a token, NOT_FOUND and METHOD_NOT_ALLOWED where there is nothing to call.
-        """
         if size > limit_bytes:
             raise ServiceError("BODY_TOO_LARGE")
-        # The door in front has looked at what is passed on to the one behind.
+            # The public server has already checked a forwarded request.
         if had_bytes <= SMALL_BYTES < size and not self.door.is_internal:
             endpoint, _ = self._find(request)
             if endpoint.needs_token:
                 bearer_token(_text(request.headers, b"authorization"))
 
     def loan(self, request: Request) -> BodyReservation:
-        """What the body of this request takes of the budget, its client's share."""
         source = request.source
         if self.proxies or request.is_fronted:
             source = client_address.packed_client(self._clients.of(request)[0])
         return self.bodies.reserve(source)
 
     def open(self, request: Request) -> Answer | Open:
-        """Take a request through every check up to its operation; what fails is answered here."""
         started = perf_counter()
         self._metrics.in_flight += 1
         fields = request.headers
@@ -201,7 +190,6 @@ class Edge:
         return problem(failure, ray_id, headers)
 
     def count(self, meter: Meter, code: str, trace: Trace) -> None:
-        """One request less in flight."""
         self._metrics.in_flight -= 1
         ended = perf_counter()
         meter.observe(code, ended - trace.started)
@@ -216,13 +204,12 @@ class Edge:
     ) -> ForwardedExchange:
         if request.failure is not None:
             raise request.failure
-        assert self._passing is not None, "who passes on was given a way"
+        assert self._passing is not None, "a forwarded operation needs a forwarder"
         client, _ = self._clients.of(request)
         sender = ParkedSender(client, trace, headers, self._count, endpoint.meter)
         return ForwardedExchange(self._passing, endpoint, request, sender)
 
     def _find(self, request: Request) -> Found:
-        """The endpoint of a request and the parameters of its path. Looked up once per request."""
         known: Found | None = request.found
         if known is not None:
             return known
@@ -236,7 +223,6 @@ class Edge:
         return known
 
     def _own(self, request: Request) -> tuple[Endpoint, dict[str, str]]:
-        """As `_find`, of what is answered here. Raises NOT_FOUND for anything else."""
         endpoint, parameters = self._find(request)
         if not isinstance(endpoint, Endpoint):
             raise ServiceError("NOT_FOUND")
@@ -251,7 +237,6 @@ class Edge:
     def _call(
         self, request: Request, endpoint: Endpoint, ray_id: str, parameters: dict[str, str]
     ) -> Call:
-        """The facts of a request. What is believed of its headers depends on who sent them."""
         fields = request.headers
         client, address, coords, long_poll_expired = request.peer, request.source, None, False
         if self._believes_headers or request.is_fronted:
@@ -276,7 +261,6 @@ class Edge:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI, for servers that are not `HttpProtocol`."""
         if scope["type"] == "lifespan":
             await _live(receive, send)
             return
@@ -316,7 +300,6 @@ class Edge:
         return Request(scope["method"].encode(), target, fields, peer or client_address.LOCAL)
 
     async def _receive(self, request: Request, loan: BodyReservation, receive: Receive) -> bool:
-        """Its body; whether the client is there to be answered. What is wrong is the request's failure."""
         limit = self.body_limit_bytes(request)
         body = bytearray()
         try:
@@ -346,7 +329,6 @@ def _text(fields: dict[bytes, bytes], name: bytes) -> str | None:
 
 
 async def _finish_watched(exchange: Open, receive: Receive, loan: BodyReservation) -> Answer | None:
-    """Finish an exchange while listening whether its client goes away; ASGI tells by `receive`."""
     finishing = asyncio.ensure_future(exchange.finish())
     leaving = asyncio.ensure_future(_disconnected(receive))
     waiting: set[asyncio.Future[Any]] = {finishing, leaving}
@@ -358,7 +340,7 @@ async def _finish_watched(exchange: Open, receive: Receive, loan: BodyReservatio
         outcome = finishing.result()
         if isinstance(outcome, Answer):
             return outcome
-        # What is parked is sent again without its body.
+        # A parked request is sent again without its body.
         loan.give_back()
         return await _hold(outcome, leaving)
     finally:
@@ -368,7 +350,6 @@ async def _finish_watched(exchange: Open, receive: Receive, loan: BodyReservatio
 
 
 async def _hold(held: ParkedRequest, leaving: asyncio.Future[None]) -> Answer | None:
-    """Wait for the answer to a parked request, or until its client goes away."""
     answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
     held.begin(answered.set_result)
     waiting: set[asyncio.Future[Any]] = {answered, leaving}
@@ -392,7 +373,6 @@ async def _send(answer: Answer, send: Send, *, with_body: bool) -> None:
 
 
 async def _live(receive: Receive, send: Send) -> None:
-    """Nothing is started or stopped with a server: the process owns that."""
     while True:
         event = await receive()
         await send({"type": f"{event['type']}.complete"})
@@ -412,8 +392,4 @@ def create_app(
     published: Iterable[StaticDocument] = (),
     rays: Rays | None = None,
 ) -> Edge:
-    """The door over these operations, by full proto name, and those that are passed on.
-
-    One that is in neither does not exist. `waiters` hold what operations of this process park.
-    """
     return Edge(operations, door, metrics, limits, passing, passed, waiters, published, rays)

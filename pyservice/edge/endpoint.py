@@ -1,8 +1,4 @@
-"""An operation at the HTTP door, and a request on its way to it: the checks that need a caller, then the
-operation itself.
-
-Owns no table and no header of the wire; `asgi` finds the endpoint and reads the facts of the call.
-"""
+"""An operation over HTTP: the checks that need a caller, then the handler."""
 
 from __future__ import annotations
 
@@ -31,13 +27,13 @@ from pyservice.watch import LongPolls, run_until_changed
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 
 Count = Callable[[Meter, str, Trace], None]
-"""Counts an answered request: its operation's meter, its code, what was noted of it."""
+"""Counts an answered request: meter of its operation, error code, trace."""
 
 log = get_logger("pyservice.edge")
 
 
 class Endpoint:
-    """One operation at this door: everything about it that does not depend on the request."""
+    """One operation, with everything that does not depend on the request."""
 
     __slots__ = (
         "authorize",
@@ -64,7 +60,6 @@ class Endpoint:
         door: TransportSettings,
         waiters: LongPolls | None,
     ) -> None:
-        """`waiters` hold what the operation parks, unless the door in front does."""
         method = METHODS[operation.method]
         self.authorize = operation.authorize
         self.run = operation.run
@@ -82,17 +77,12 @@ class Endpoint:
         self.waiters = waiters
 
     def checked(self, request: Request, caller: Caller, parameters: dict[str, str]) -> Message:
-        """The message of a request whose caller is known: rate, header rules, body, rules.
-
-        Raises ServiceError.
-        """
         self._admit(request, caller)
         return self._read(request, parameters)
 
     async def checked_apart(
         self, request: Request, caller: Caller, parameters: dict[str, str]
     ) -> Message:
-        """The same; a large body is read in a thread, while the loop goes on."""
         self._admit(request, caller)
         if len(request.body) <= large_body_worker.LARGE_BYTES:
             return self._read(request, parameters)
@@ -122,7 +112,7 @@ class Endpoint:
 
 
 class RequestExchange:
-    """A request that passed every check, with its operation still to run."""
+    """A request that passed every check, before its handler runs."""
 
     __slots__ = ("_caller", "_count", "_endpoint", "_headers", "_message", "_ray_id", "_trace")
 
@@ -144,7 +134,6 @@ class RequestExchange:
         self._trace = trace
 
     async def finish(self) -> Answer:
-        """Run the operation. Cancelling this tells the handler that its client went away."""
         endpoint, trace = self._endpoint, self._trace
         trace.message = self._message
         current.set(trace)
@@ -168,22 +157,19 @@ class RequestExchange:
         return Answer(200, body, self._ray_id, JSON, self._headers)
 
     def _parked(self, park: WaitForChange) -> Answer:
-        """What the door in front holds the request by."""
         self._count(self._endpoint.meter, OK, self._trace)
         return Answer(200, b"", self._ray_id, JSON, [forwarding_headers.park_field(park)])
 
     def refuse(self, error: ServiceError) -> Answer:
-        """The answer to a request that fails with this error."""
         self._count(self._endpoint.meter, error.code, self._trace)
         return problem(error, self._ray_id, self._headers)
 
     def abandon(self) -> None:
-        """Nobody is there to be answered."""
         self._count(self._endpoint.meter, CANCELLED, self._trace)
 
 
 class UnknownCaller:
-    """A request whose caller has to be asked for elsewhere, or that is large: its checks take time."""
+    """A request with a slow check: its token is verified elsewhere, or its body is large."""
 
     __slots__ = ("_asking", "_count", "_endpoint", "_headers", "_request", "_trace")
 
@@ -196,7 +182,6 @@ class UnknownCaller:
         headers: Headers | None,
         trace: Trace,
     ) -> None:
-        """`asking` is what `authorize` gave; `request.found` has the parameters of the path."""
         self._count = count
         self._endpoint = endpoint
         self._request = request
@@ -205,7 +190,6 @@ class UnknownCaller:
         self._trace = trace
 
     async def finish(self) -> Answer:
-        """Learn who calls, check the rest and run the operation."""
         endpoint, request, trace = self._endpoint, self._request, self._trace
         current.set(trace)
         try:
@@ -223,10 +207,8 @@ class UnknownCaller:
         return await exchange.finish()
 
     def refuse(self, error: ServiceError) -> Answer:
-        """The answer to a request that fails with this error."""
         self._count(self._endpoint.meter, error.code, self._trace)
         return problem(error, self._trace.ray_id, self._headers)
 
     def abandon(self) -> None:
-        """Nobody is there to be answered."""
         self._count(self._endpoint.meter, CANCELLED, self._trace)

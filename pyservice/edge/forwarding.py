@@ -1,8 +1,6 @@
-"""Operations that another process answers: requests are passed on to it, and its answers back.
+"""Forwarding of HTTP requests to the internal server of the control plane.
 
-The public door has checked route, CORS and sizes; token, rate, rules and handler are the other
-side's, which is an `Edge` too. Owns how many are passed on at once, and what it means when nobody
-answers. Connections are `upstream`'s, headers `relayed`'s, parked requests `held`'s.
+The public server has checked route, CORS and sizes. The internal server checks token, rate and rules.
 """
 
 from __future__ import annotations
@@ -26,8 +24,8 @@ from pyservice.transport.server_budgets import WAIT_MS, RequestPermits
 from pyservice.watch import LongPolls
 
 AT_ONCE: Final = 512
-"""Requests of clients that are with the other side at one time, of which a token or an address has a
-share (`doors.shares`); one more waits for a moment, and is OVERLOADED then."""
+"""Forwarded requests at a time. A token or an address has a share of them. One more waits for a moment and is then
+OVERLOADED."""
 ANSWER_TIMEOUT_MS: Final = 60_000
 
 _REPEAT: Final = (
@@ -39,7 +37,7 @@ log = get_logger("pyservice.edge")
 
 
 class ForwardedEndpoint:
-    """An operation that is passed on: everything about it that does not depend on the request."""
+    """A forwarded operation, with everything that does not depend on the request."""
 
     __slots__ = ("body_limit_bytes", "is_safe", "meter", "needs_token", "slug", "takes_body")
 
@@ -53,7 +51,7 @@ class ForwardedEndpoint:
 
 
 class HttpForwarder:
-    """The way to the other side, for one door. `close` it when the door has stopped."""
+    """Forwards the requests of one public server. Call `close` after the server has stopped."""
 
     def __init__(
         self,
@@ -74,7 +72,6 @@ class HttpForwarder:
     async def ask_first(
         self, head: bytes, body: bytes, wish: RequestKey, client: Address, *, is_safe: bool
     ) -> Reply:
-        """Pass a client's request on, in a place of its token's and address's share. Raises ServiceError."""
         header = wish.authorization
         async with self._shares.permit(header.decode("latin-1") if header else None, client):
             return await self._ask(head, body, is_safe=is_safe)
@@ -98,13 +95,12 @@ class HttpForwarder:
         return reply
 
     async def close(self) -> None:
-        """Send nothing any more."""
         await self.held.close()
         self._upstream.close()
 
 
 class ForwardedExchange:
-    """A request that passed the door's checks. Has the form of `asgi.RequestExchange`."""
+    """A request that passed the public checks. Has the interface of `RequestExchange`."""
 
     __slots__ = ("_endpoint", "_park", "_passing", "_request", "_sender")
 
@@ -121,7 +117,6 @@ class ForwardedExchange:
         self._sender = sender
 
     async def finish(self) -> Answer | ParkedRequest:
-        """The other side's answer, or a request to be held. Cancelling it tells the other side."""
         request, endpoint, sender = self._request, self._endpoint, self._sender
         fields = request.headers
         target = b"%b?%b" % (request.path, request.query) if request.query else request.path
@@ -148,15 +143,13 @@ class ForwardedExchange:
             return sender.refuse(ServiceError("INTERNAL"))
         if park is None:
             return sender.answer(reply)
-        # What a parked request does not need is not kept for as long as it waits.
+            # A parked request may wait for long, so drop the parts that it does not need.
         request.headers, request.body, request.found = {}, b"", None
         request.path = request.query = b""
         return ParkedRequest(self._passing.held, sender, wish, park)
 
     def refuse(self, error: ServiceError) -> Answer:
-        """The answer to a request that fails with this error."""
         return self._sender.refuse(error)
 
     def abandon(self) -> None:
-        """Nobody is there to be answered."""
         self._sender.abandon()

@@ -1,7 +1,4 @@
-"""What doors say to each other in headers: requests as they are passed on, answers as they come back.
-
-Pure. Who passes on what, and when, is `passing`'s; the door behind reads here what the public one wrote.
-"""
+"""Headers between the public and the internal server: forwarded requests, responses, parked requests."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ OVER: Final = request_headers.HELD_EXPIRED.encode()
 PARK: Final = request_headers.INTERNAL_WAIT.encode()
 AUTHORIZATION: Final = b"authorization"
 
-# Hop-by-hop (RFC 9110, 7.6.1), or said anew, or the public door's matter.
+# Hop-by-hop headers (RFC 9110, 7.6.1), and headers that the public server writes itself.
 _NOT_PASSED: Final = frozenset(
     b"host content-length transfer-encoding connection keep-alive te trailer upgrade expect"
     b" proxy-connection proxy-authorization proxy-authenticate origin traceparent tracestate"
@@ -37,21 +34,18 @@ _NOT_ANSWERED: Final = frozenset(
 
 
 class RequestKey(NamedTuple):
-    """What a request without a body asks for. Equal ones get the same answer."""
+    """Identifies equal requests without a body. Equal requests get the same response."""
 
     method: bytes
     target: bytes
-    """Path and query."""
     authorization: bytes | None
 
 
 def fields_of(wish: RequestKey) -> Headers:
-    """The headers of a request of which only the wish is known."""
     return [] if wish.authorization is None else [(AUTHORIZATION, wish.authorization)]
 
 
 def passed(fields: dict[bytes, bytes]) -> Headers:
-    """The headers of a client's request that go on."""
     named = fields.get(b"connection", b"").lower()
     own_hop = {name.strip() for name in named.split(b",")} if named else ()
     return [
@@ -66,7 +60,6 @@ def passed(fields: dict[bytes, bytes]) -> Headers:
 def head(
     wish: RequestKey, client: Address, traceparent: str, fields: Headers, length_bytes: int | None
 ) -> bytes:
-    """The head of a request to the door behind. `length_bytes` None: there is no body."""
     lines = [
         b"%b %b HTTP/1.1\r\nhost: control\r\n%b: %b\r\ntraceparent: %b\r\n"
         % (wish.method, wish.target, CLIENT, str(client).encode(), traceparent.encode())
@@ -79,24 +72,20 @@ def head(
 
 
 def client_of(fields: dict[bytes, bytes]) -> Address | None:
-    """The client's address as the public door says it, None when it says none."""
     text = fields.get(CLIENT)
     return None if text is None else client_address.parse_address(text.decode("latin-1"))
 
 
 def park_field(park: WaitForChange) -> tuple[bytes, bytes]:
-    """The header of an answer that parks its request."""
     return PARK, request_headers.wait_text(park).encode()
 
 
 def park_of(reply: Reply) -> WaitForChange | None:
-    """What a reply parks its request for, None when it is an answer. Raises ValueError."""
     text = reply.fields.get(PARK)
     return None if text is None else request_headers.read_wait(text.decode("ascii"))
 
 
 def code_of(reply: Reply) -> str:
-    """The code that a reply counts as."""
     if reply.status < 400:
         return OK
     try:
@@ -109,10 +98,6 @@ def code_of(reply: Reply) -> str:
 def answer_of(
     reply: Reply, ray_id: str, headers: Headers | None, asked: str | None = None
 ) -> Answer:
-    """A reply as the answer to a client. `headers` are the public door's own.
-
-    `asked`: the ray id of the equal request that was asked for this one; a problem tells its own.
-    """
     fields, body = reply.fields, reply.body
     content_type = fields.get(b"content-type", b"")
     if asked is not None and asked != ray_id and content_type == PROBLEM:

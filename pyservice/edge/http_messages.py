@@ -1,8 +1,4 @@
-"""A request as the edge takes it from any server, and an answer as any server can send it.
-
-Owns these two shapes and how problems (decisions 2) become answers. Parsing and writing HTTP is the
-servers' part.
-"""
+"""An HTTP request and response, independent of the server that reads and writes them."""
 
 from __future__ import annotations
 
@@ -28,16 +24,15 @@ Headers = list[tuple[bytes, bytes]]
 _PARTS_HEAD: Final = STATUS_LINES[200] + b"transfer-encoding: chunked\r\n\r\n"
 
 _OF_BODIES: Final = frozenset({"BODY_TOO_LARGE", "OVERLOADED", "TOKEN_MISSING", "TOKEN_INVALID"})
-"""Failures that a server finds when it has the whole head."""
+"""Errors that a server finds before it has the body."""
 
 
 class Request:
-    """What a server received. `headers` has lower-case names; what came twice is joined by a comma.
+    """A received request. Header names are lower-case, and repeated headers are joined by a comma.
 
-    `failure` is what the server found wrong before the whole request was there: it is answered in
-    its place in the order of checks, and the connection is not used again. `source` is `peer`,
-    packed; `found` is the edge's. `is_fronted`: `peer` is a proxy in front of edge-guard, which says in
-    `x-forwarded-for` whose the request is.
+    `failure` is an error of an incomplete request. The checks report it in its place, and the connection
+    closes afterwards. `source` is `peer` in packed form. `is_fronted`: the peer is a proxy in front of
+    edge-guard and names the client in `x-forwarded-for`.
     """
 
     __slots__ = (
@@ -75,12 +70,10 @@ class Request:
 
     @property
     def is_routable(self) -> bool:
-        """Whether a failed request came far enough to be told whether its path exists at all."""
         return self.failure is None or self.failure.code in _OF_BODIES
 
 
 def target_of(url: bytes) -> bytes:
-    """Path and query of a request line; clients that speak to proxies send the whole URL."""
     if url.startswith(b"/"):
         return url.partition(b"#")[0] if b"#" in url else url
     try:
@@ -91,7 +84,7 @@ def target_of(url: bytes) -> bytes:
 
 
 class Answer:
-    """Status, body and headers of a response; `headers` is without type, length and ray id."""
+    """A response. `headers` excludes content type, length and ray id."""
 
     __slots__ = ("body", "content_type", "headers", "ray_id", "status")
 
@@ -110,7 +103,6 @@ class Answer:
         self.headers = headers
 
     def header_list(self) -> Headers:
-        """All headers, for a server that takes them one by one."""
         fields = [(b"x-ray-id", self.ray_id.encode())]
         if self.status != 204:
             fields.append((b"content-type", self.content_type))
@@ -118,7 +110,6 @@ class Answer:
         return fields + self.headers if self.headers else fields
 
     def to_bytes(self, *, keep_alive: bool, with_body: bool) -> bytes:
-        """The response as HTTP/1.1 writes it."""
         body = self.body
         if self.status == 200 and keep_alive and self.headers is None and with_body:
             return b"%b%b\r\ncontent-length: %d\r\n\r\n%b" % (
@@ -136,13 +127,10 @@ class Answer:
 
 
 def part_to_bytes(part: bytes, *, is_first: bool) -> bytes:
-    """A part of a body that is sent as it comes, as HTTP/1.1 writes it; with the first goes the head. The empty part is
-    the end."""
     return b"%b%x\r\n%b\r\n" % (_PARTS_HEAD if is_first else b"", len(part), part)
 
 
 def problem(error: ServiceError, ray_id: str, headers: Headers | None = None) -> Answer:
-    """The problem document of an error, with the headers that its code asks for."""
     fields = list(headers or ())
     if error.http == 401:
         fields.append((b"www-authenticate", b"Bearer"))

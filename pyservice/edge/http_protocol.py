@@ -1,8 +1,6 @@
-"""HTTP/1.1 on a connection: sizes, timeouts, pipelining, clients that go away (decisions 1.3).
+"""HTTP/1.1 on a connection: sizes, timeouts, pipelining, disconnects (docs/reference/wire.md#size-limits).
 
-A uvicorn protocol whose way from the parser to the edge is short: a request that is whole goes to
-`Edge.open` as it is and its answer is written as bytes. The ASGI way, for other servers, is
-`Edge.__call__`.
+A uvicorn protocol that passes a complete request to `Edge.open` and writes the response as bytes.
 """
 
 from __future__ import annotations
@@ -21,10 +19,9 @@ from pyservice.transport.server_budgets import SMALL_BYTES
 
 logger = logging.getLogger("pyservice.edge")
 
-# A chunked body costs more on the wire than it holds; a client whose body costs more than this
-# plays games.
+# Overhead of a chunked body beyond which the request is rejected.
 _CHUNK_OVERHEAD: Final = 8
-# However short they are: each costs more to keep and to look through than to send.
+# Bound on the number of headers. Each costs memory and time, however short it is.
 _FIELDS_LIMIT: Final = 128
 _VERSIONS: Final = ("1.1", "1.0")
 _FRAMING: Final = (b"transfer-encoding", b"content-length")
@@ -33,10 +30,10 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class HttpProtocol(OrderedResponseConnection):
-    """One connection.
+    """One HTTP/1.1 connection.
 
-    Receiving (`_stage`) goes on beside answering: a pipelined request is received while the one before it is answered,
-    and then waits in `_waiting` while reading is paused.
+    Receiving and answering overlap: a pipelined request is received while the one before it is answered.
+    It then waits in `_waiting`, and reading pauses.
     """
 
     def __init__(self, serving: ConnectionContext) -> None:
@@ -67,12 +64,12 @@ class HttpProtocol(OrderedResponseConnection):
             self._expect_within(self._receive_timeout_s)
         self._go_on()
         if self._stage == ConnectionStage.DEAF and self._current is None and self._deadline is None:
-            # The last answer had filled the buffer.
+            # The last response had filled the buffer.
             self._expect_leaving()
 
     def _on_deadline(self) -> None:
         if self._rest:
-            # It is not the client who is late.
+            # The server paused reading, so the client is not late.
             self._expect_within(self._receive_timeout_s)
         elif self._stage in (ConnectionStage.HEAD, ConnectionStage.BODY):
             self._refuse(ServiceError("REQUEST_TIMEOUT"))
@@ -89,7 +86,7 @@ class HttpProtocol(OrderedResponseConnection):
         self._check_size()
         if self._deadline is not None:
             return
-        # Behind requests that wait nothing is read: the client cannot finish it.
+            # The server reads nothing behind waiting requests, so the client cannot finish.
         is_unfinished = (
             self._stage in (ConnectionStage.HEAD, ConnectionStage.BODY) and not self._waiting
         )
@@ -114,10 +111,6 @@ class HttpProtocol(OrderedResponseConnection):
             self._refuse(ServiceError("HEADER_INVALID", _NOT_HTTP))
 
     def _read_on_without_upgrade(self, rest: bytes) -> None:
-        """Read the body of a request that offered an upgrade: the parser thinks that HTTP is over.
-
-        A new one is told how the body is framed, and only that.
-        """
         fields = self._fields
         self.parser = httptools.HttpRequestParser(self)
         framing = next(name for name in _FRAMING if name in fields)
@@ -129,7 +122,7 @@ class HttpProtocol(OrderedResponseConnection):
             return
         self._stage = ConnectionStage.HEAD
         self._deadline = None
-        # Where in the chunk the message begins is not known when it is not at its start.
+        # The offset of a message in the chunk is unknown unless it starts the chunk.
         self._received_bytes = 0 if self._begins_within_chunk else self._chunk_bytes
         self._url = b""
         self._fields = {}
@@ -142,7 +135,7 @@ class HttpProtocol(OrderedResponseConnection):
             self._refuse(ServiceError("URI_TOO_LONG"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # Trailers come here too, after the head, and have no meaning for us.
+        # Trailers arrive here too, after the head, and are ignored.
         if self._stage != ConnectionStage.HEAD:
             return
         name = name.lower()
@@ -167,7 +160,7 @@ class HttpProtocol(OrderedResponseConnection):
                 self._refuse(ServiceError("HEADERS_TOO_LARGE"))
                 return
         if self.parser.get_http_version() not in _VERSIONS:
-            # The parser reads on, but the answer would be in a language that was not asked for.
+            # The parser continues, but the response would have the wrong protocol.
             self._refuse(ServiceError("HEADER_INVALID", _NOT_HTTP))
             return
         if b"host" not in fields and self.parser.get_http_version() != "1.0":
@@ -186,7 +179,7 @@ class HttpProtocol(OrderedResponseConnection):
         if length is None and b"transfer-encoding" not in fields:
             return
         self._seen_bytes = 0
-        # The rest of this chunk is not known to be barren.
+        # The rest of this chunk may contain a complete request.
         self._barren_bytes = -self._chunk_bytes
         self._body_limit = limit = self.app.body_limit_bytes(request)
         self._unasked_bytes = limit if limit < SMALL_BYTES else SMALL_BYTES
@@ -200,7 +193,6 @@ class HttpProtocol(OrderedResponseConnection):
             self.transport.write(_CONTINUE)
 
     def _check_size(self) -> None:
-        """What the parser has not told of yet must not grow without end either."""
         received = self._received_bytes
         in_head, in_body = self._stage == ConnectionStage.HEAD, self._stage == ConnectionStage.BODY
         if in_head and received > self._headers_limit + self._url_limit:
@@ -211,9 +203,8 @@ class HttpProtocol(OrderedResponseConnection):
             self._check_unfinished(len(self._body))
 
     def _check_unfinished(self, size: int) -> None:
-        """A body that is not whole after all that came: it is counted, and what only frames it is bounded."""
         if size == self._seen_bytes:
-            # Of a trailer without an end the parser holds everything.
+            # The parser buffers an endless trailer.
             self._barren_bytes += self._chunk_bytes
             if self._barren_bytes > self._headers_limit:
                 self._refuse(ServiceError("BODY_TOO_LARGE"))
@@ -240,7 +231,6 @@ class HttpProtocol(OrderedResponseConnection):
             self._body += body
 
     def _may_hold(self, size: int) -> bool:
-        """Whether there is room for a large body; else it is refused before more of it is kept."""
         request = self._request
         assert request is not None, "the stage is BODY"
         try:
@@ -277,11 +267,10 @@ class HttpProtocol(OrderedResponseConnection):
         if is_last or not self._keep_alive_timeout_s or not parser.should_keep_alive():
             request.keep_alive = False
         elif b"connection" in fields:
-            # What keeps a connection of HTTP/1.0 open would have to be said in the answer.
+            # Keeping an HTTP/1.0 connection open would need a response header.
             request.keep_alive = parser.get_http_version() != "1.0"
 
     def _refuse(self, error: ServiceError) -> None:
-        """Answer what is being received with an error, in its turn, and read nothing more."""
         if self._stage == ConnectionStage.DEAF:
             return
         self._stage = ConnectionStage.DEAF
@@ -289,7 +278,7 @@ class HttpProtocol(OrderedResponseConnection):
         request, self._request = self._request, None
         if request is None:
             request = Request(b"", b"", self._fields, self._peer)
-        # Nothing of what came is held while the client reads why.
+            # Release the received data while the client reads the error.
         self._body, self._fields = b"", {}
         self._loans.drop()
         self.parser = httptools.HttpRequestParser(self)

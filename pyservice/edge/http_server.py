@@ -1,7 +1,4 @@
-"""The HTTP server around the edge: listens on bound sockets, and stops without losing an answer.
-
-Signals, lame duck and the order of stopping are the process's matter.
-"""
+"""The HTTP server around the edge application: listens, and stops without losing a response."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from pyservice.transport.server_budgets import ConnectionBudget
 
 
 class HttpServer:
-    """Serves an edge on sockets. `start`, then `stop` once; both on the loop that serves."""
+    """Serves an edge on sockets. Call `start` and `stop` on the serving loop."""
 
     def __init__(self, app: Edge, sockets: Sequence[socket.socket]) -> None:
         self._app = app
@@ -31,7 +28,6 @@ class HttpServer:
         self._are_gone = asyncio.Event()
 
     async def start(self) -> None:
-        """Accept connections from now on."""
         config = Config(
             self._app,
             loop="none",
@@ -62,14 +58,12 @@ class HttpServer:
             self._servers.append(server)
 
     def stop_accepting(self) -> None:
-        """Close listening sockets and idle connections; requests in flight are the last ones."""
         for server in self._servers:
             server.close()
         for connection in list(self._connections):
             connection.shutdown()
 
     async def stop(self, grace_s: float) -> None:
-        """Stop accepting, let requests finish for so long, answer the rest 503 SHUTTING_DOWN."""
         self.stop_accepting()
         if not await self._are_gone_within(grace_s):
             for connection in list(self._connections):
@@ -95,10 +89,6 @@ class HttpServer:
 
 
 def listen_unix(path: Path, backlog: int = 2048) -> socket.socket:
-    """A listening socket that only its owner can open; replaces what an earlier run left there.
-
-    Raises OSError that says where.
-    """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)
     try:
@@ -115,5 +105,4 @@ def listen_unix(path: Path, backlog: int = 2048) -> socket.socket:
 
 
 def make_server(app: Edge, sockets: Sequence[socket.socket]) -> HttpServer:
-    """A server of this edge on bound sockets (TCP or unix)."""
     return HttpServer(app, sockets)

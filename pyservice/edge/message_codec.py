@@ -1,7 +1,6 @@
-"""Requests of HTTP into messages and messages into bodies, compiled per method of the contract.
+"""Conversion of HTTP requests to messages and of messages to bodies, compiled for each method.
 
-Owns which part of a request a field comes from: path, query or body. Values are read and written by
-``reading`` and ``writing``, rules are ``validation``'s; sizes and media types are checked before.
+Decides which part of a request holds a field: path, query or body.
 """
 
 from __future__ import annotations
@@ -27,20 +26,15 @@ from pyservice.schema.validation import NOTHING_UNREAD, Unread
 from pyservice.schema.writing import compile_writer
 
 Decode = Callable[[bytes, bytes, Mapping[str, str]], tuple[Message, Unread]]
-"""Body, query string (undecoded), parameters of the path → the request, and what of it could not
-be read. Raises nothing: ``validation.refuse_invalid`` judges both."""
+"""Body, raw query and path parameters to the request message, with the fields that could not be read. Never raises."""
 
 Encode = Callable[[Message], bytes]
-"""Response → body."""
+"""Response message to body."""
 
 _Read = Callable[[Message, bytes], Findings]
 
 
 def decoder(method: Method) -> Decode:
-    """The decoder of a method's requests. Raises TypeError when the declaration has no HTTP form.
-
-    An empty body is an empty object; the body of a method that has none is not looked at.
-    """
     make, path_fields = method.request, method.path_fields
     read_body = _compile_body(method)
     read_query = _compile_query(method)
@@ -91,16 +85,12 @@ def _object_body(descriptor: Descriptor, method: Method) -> _Read:
 
 
 class _RawMembers(dict[str, "_RawMembers | None"]):
-    """Members of an object that are raw JSON (None), or objects that have such members."""
+    """Members of an object that hold raw JSON (None), or objects with such members."""
 
     most: int
-    """Members that the object may have: with more, an answer is full of those that nobody knows, and
-    nobody asks how anything was spelled."""
 
 
 def _raw_members(descriptor: Descriptor, *, ignores_unknown: bool) -> _RawMembers:
-    """Where raw JSON is in a message. Raises TypeError for raw JSON in a list or a map: finding
-    each text there would cost more than one pass over the body per level."""
     found = _RawMembers()
     found.most = sys.maxsize if ignores_unknown else len(descriptor.fields) + MAX_PROBLEMS
     for field in descriptor.fields:
@@ -121,7 +111,6 @@ def _raw_members(descriptor: Descriptor, *, ignores_unknown: bool) -> _RawMember
 
 
 def _has_raw(value: Any, raw: _RawMembers | None) -> bool:
-    """Whether there is raw JSON in a value, which without is not looked at as text again."""
     if raw is None or value is None:
         return value is not None
     return type(value) is dict and any(
@@ -130,7 +119,6 @@ def _has_raw(value: Any, raw: _RawMembers | None) -> bool:
 
 
 def _put_texts(value: dict[str, Any], raw: _RawMembers, text: bytes) -> None:
-    """Puts the text of raw members in the place of their values, which have lost their spelling."""
     if len(value) > raw.most:
         for name in raw:
             value.pop(name, None)
@@ -160,7 +148,6 @@ def _bare_body(field: FieldDescriptor) -> _Read:
 
 
 def _compile_query(method: Method) -> _Read:
-    """A reader of the query string; a method with a body takes no parameter at all."""
     fields = [
         field
         for field in descriptor_of(method.request).fields
@@ -196,7 +183,6 @@ _NO_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 def _parameters(query: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Names and texts as they were sent."""
     for parameter in query.split(b"&"):
         if parameter:
             name, _, text = parameter.partition(b"=")
@@ -204,7 +190,6 @@ def _parameters(query: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _decoded(sent: bytes) -> str | None:
-    """Of percent-encoded UTF-8, in which + is a space; None when it is something else."""
     if not sent.isascii() or _NO_ESCAPE.search(sent):
         return None
     try:
@@ -217,14 +202,13 @@ def _as_sent(name: bytes) -> str:
     return name.decode("ascii", "backslashreplace")
 
 
-# Digits beyond which every number is too high for 64 bits, and stays so when it is cut there.
+# Digits beyond which a number exceeds 64 bits even when it is cut there.
 _MAX_DIGITS = 21
 _UNSIGNED = (FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64)
 _TEXTS = (FieldDescriptor.CPPTYPE_STRING, FieldDescriptor.CPPTYPE_ENUM)
 
 
 def _from_text(field: FieldDescriptor) -> Callable[[str], Any]:
-    """How the text of a parameter becomes the value that a reader of the field takes."""
     if not field.is_repeated and field.cpp_type in _TEXTS:
         return str
     if not field.is_repeated and field.type == FieldDescriptor.TYPE_BOOL:
@@ -240,11 +224,10 @@ def _unsigned_from_text(text: str) -> int | str:
     return int(text.lstrip("0")[:_MAX_DIGITS] or "0")
 
 
-# Answers ------------------------------------------------------------------------------------------
+# Responses ----------------------------------------------------------------------------------------
 
 
 def encoder(method: Method) -> Encode:
-    """The encoder of a method's responses. Raises TypeError when the declaration has no form."""
     descriptor = descriptor_of(method.response)
     if method.response_field:
         return _bare_answer(descriptor.fields_by_name[method.response_field])

@@ -1,7 +1,4 @@
-"""The metrics listener, an ASGI application: `/livez`, `/readyz?verbose`, `/metrics` (decisions 9).
-
-What is ready, and what the engine counts, is asked of the process; here it is only shown.
-"""
+"""The metrics listener: `/livez`, `/readyz?verbose` and `/metrics` (docs/reference/operation.md#listeners)."""
 
 from __future__ import annotations
 
@@ -18,19 +15,19 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 Readiness = Callable[[], Conditions]
-"""Every condition of readiness, and what is remarkable besides."""
+"""Every readiness condition, with remarks."""
 
 RenderEngine = Callable[[], bytes]
-"""Prometheus text of the native families; called in a thread, as it works without the GIL."""
+"""Prometheus text of the native metrics. Runs in a thread, because it releases the GIL."""
 
 ScrapeControl = Callable[[], Awaitable[bytes]]
-"""Prometheus text of another process, bounded in time; does not raise."""
+"""Prometheus text of another process, with a timeout. Never raises."""
 
 _TEXT = "text/plain; charset=utf-8"
 
 
 class Probes:
-    """Answers GET and HEAD; there is nothing here that a token would protect."""
+    """Answers GET and HEAD without a token."""
 
     def __init__(
         self,
@@ -98,5 +95,4 @@ def create_probes(
     render_engine: RenderEngine | None = None,
     scrape_control: ScrapeControl | None = None,
 ) -> Probes:
-    """The application of the metrics listener; any ASGI server will do."""
     return Probes(readiness, metrics, render_engine, scrape_control)

@@ -1,6 +1,6 @@
-"""How much of what a client sent is read in one turn of the loop, so that nobody waits for one that pipelines.
+"""Limit on the bytes of one connection that are parsed in one turn of the loop.
 
-What is read is parsed and answered by `http_protocol`.
+Without it, a client that pipelines requests delays all others.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import Final
 from pyservice.edge.client_connection import Connection, ConnectionContext, ConnectionStage
 from pyservice.edge.http_messages import Request
 
-# Room for about a hundred of the shortest requests: what a chunk of this size holds is parsed, and
-# answered or queued, at once.
+# Bytes of a slice: about a hundred of the shortest requests.
 _SLICE_BYTES: Final = 2048
 _TURN_BYTES: Final = 65_536
 
@@ -20,8 +19,8 @@ _TURN_BYTES: Final = 65_536
 class PacedReadingConnection(Connection):
     """A connection that parses in slices.
 
-    What is behind a slice stays raw (`_rest`) while requests wait for the one before them, and
-    until the next turn of the loop where the slice had whole requests. Reading is paused so long.
+    Bytes behind a slice stay unparsed in `_rest` while earlier requests wait, and until the next turn of
+    the loop if the slice had complete requests. Reading pauses meanwhile.
     """
 
     def __init__(self, serving: ConnectionContext) -> None:
@@ -35,11 +34,9 @@ class PacedReadingConnection(Connection):
         self._is_reading_paused = False
 
     def _receive(self, data: bytes) -> None:
-        """Parse; sets `_begins_within_chunk` when a request ended in it."""
         raise NotImplementedError
 
     def _body_to_come_bytes(self) -> int:
-        """What is still to come of the body of the stage BODY; 0 when it was not announced."""
         raise NotImplementedError
 
     def data_received(self, data: bytes) -> None:
@@ -58,7 +55,6 @@ class PacedReadingConnection(Connection):
             self._read_on()
 
     def _read_on(self) -> None:
-        """The part of one turn."""
         self._will_read_on = True
         left = _TURN_BYTES
         while self._rest and left > 0 and not self._waiting:
@@ -78,8 +74,7 @@ class PacedReadingConnection(Connection):
     def _next_slice(self) -> bytes:
         size = _SLICE_BYTES
         if self._stage == ConnectionStage.BODY:
-            # Nothing but the body can be in it: it is one piece for the parser, and what is kept raw would be
-            # in no budget.
+            # Only body bytes follow, so parse them in one piece. Unparsed bytes would be in no budget.
             size = max(size, self._body_to_come_bytes())
         begin = self._rest_begin
         end = self._rest_begin = begin + size
@@ -93,7 +88,6 @@ class PacedReadingConnection(Connection):
         self._rest_begin = 0
 
     def _pace(self) -> None:
-        """Read from the client only when all that it sent is parsed and nothing of it waits."""
         if self.transport.is_closing():
             return
         if self._rest and not self._waiting and not self._will_read_on:
@@ -108,5 +102,5 @@ class PacedReadingConnection(Connection):
             return
         self.transport.resume_reading()
         if self._deadline is None and self._stage in (ConnectionStage.HEAD, ConnectionStage.BODY):
-            # It could not send the rest of it while it was not read from.
+            # The client could not send the rest while reading was paused.
             self._expect_within(self._receive_timeout_s)

@@ -1,8 +1,7 @@
-"""Parked requests of the HTTP door (decisions 8.12): held without a task, sent again, answered.
+"""Long polls over HTTP (docs/reference/control-plane.md#long-polls): parked without a task, sent again, answered.
 
-Owns what of a request is kept while it waits, and that many that wake together are neither many
-messages nor a long time for all others: equal ones are asked for once, the rest go in portions, and
-answers are written a few at a time. When they wake is `watch.Waiters`' matter.
+Many requests may wake together. Equal ones are sent once, the rest go in batches, and responses are written a
+few at a time.
 """
 
 from __future__ import annotations
@@ -28,32 +27,32 @@ from pyservice.transport.client_address import Address
 from pyservice.watch import LongPolls, WaitingRequest
 
 _AT_ONCE: Final = 3
-"""Portions that are under way at one time; what else is woken waits for its turn."""
+"""Batches in flight."""
 _SLOW_S: Final = 0.1
-"""After so long a portion makes room for another one: what it still waits for is slow, and not everybody's matter."""
+"""Age of a batch at which another one may start beside it, because its rest is slow."""
 _UNANSWERED_MAX: Final = 512
-"""But no more is asked for at one time, equal requests counted once."""
+"""Upper bound of unanswered requests, with equal ones counted once."""
 _PORTION: Final = 128
-"""Woken requests that are sent in one message, equal ones counted once."""
+"""Woken requests in one message, with equal ones counted once."""
 _PORTION_BYTES: Final = 256 * 1024
-"""No more of them, once what they ask for is so long."""
+"""Bytes of one message after which it gets no more requests."""
 _ANSWERS_A_TURN: Final = 16
-"""Answers that are written before others have their turn."""
+"""Responses written before other work gets a turn."""
 _UNWRITTEN_MAX: Final = 384
-"""With more answers to write nothing is asked for: they are as many as three portions bring."""
+"""Unwritten responses at which no more batches are sent: the responses of three batches."""
 
 Ask = Callable[[bytes, bytes, Take], Awaitable[Reply]]
-"""Sends a message, given its head and body, and who takes the body of its answer as it comes; it may be sent twice, but
-not when something was taken. Raises ServiceError."""
+"""Sends a head and a body, and passes the body of the response on as it arrives. Repeats the message only before the
+first response. Raises ServiceError."""
 Count = Callable[[Meter, str, Trace], None]
-"""Counts an answered request: its operation's meter, its code, what was noted of it."""
+"""Counts an answered request: meter of its operation, error code, trace."""
 Deliver = Callable[[Answer], None]
 
 log = get_logger("pyservice.edge")
 
 
 class ParkedSender:
-    """Who has to be answered, and how."""
+    """The client of a parked request, and how to answer it."""
 
     __slots__ = ("_count", "_headers", "_meter", "client", "ray_id", "trace")
 
@@ -65,7 +64,6 @@ class ParkedSender:
         count: Count,
         meter: Meter,
     ) -> None:
-        """`client` is its address; `headers` are the door's own of the answer."""
         self.client = client
         self.trace = trace
         self.ray_id = trace.ray_id
@@ -74,22 +72,19 @@ class ParkedSender:
         self._meter = meter
 
     def answer(self, reply: Reply, asked: str | None = None) -> Answer:
-        """The answer that a reply is for this client; counted. `asked`: see `forwarding_headers.answer_of`."""
         self._count(self._meter, forwarding_headers.code_of(reply), self.trace)
         return forwarding_headers.answer_of(reply, self.ray_id, self._headers, asked)
 
     def refuse(self, error: ServiceError) -> Answer:
-        """The answer to a request that fails with this error; counted."""
         self._count(self._meter, error.code, self.trace)
         return problem(error, self.ray_id, self._headers)
 
     def abandon(self) -> None:
-        """Nobody is there to be answered."""
         self._count(self._meter, CANCELLED, self.trace)
 
 
 class ParkedRequest(WaitingRequest):
-    """One parked request. After `begin` it ends with one call of `deliver`, or `refuse`, or `abandon`."""
+    """One parked request. It ends with one call of `deliver`, `refuse` or `abandon`."""
 
     __slots__ = ("_deliver", "_park", "_requests", "sender", "wish")
 
@@ -105,11 +100,9 @@ class ParkedRequest(WaitingRequest):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether somebody still wants the answer."""
         return self._deliver is not None
 
     def begin(self, deliver: Deliver) -> None:
-        """Wait from now on, once. `deliver` gets the answer, never before this returns."""
         park, self._park = self._park, None
         if park is None:
             raise RuntimeError("a request is held once")
@@ -121,25 +114,21 @@ class ParkedRequest(WaitingRequest):
         self._requests.send(self, is_over=is_over)
 
     def hurry(self) -> None:
-        """Take what there is: the door is being closed, or the client wants something else."""
         self._requests.waiters.drop(self)
         self.woken(is_over=True)
 
     def answer(self, answer: Answer) -> None:
-        """Give the client its answer."""
         deliver = self._deliver
-        # Who was hurried is asked for twice, and the other answer may have parked it.
+        # A request that was woken early is sent twice, and the other response may have parked it.
         self._end()
         if deliver is not None:
             deliver(answer)
 
     def refuse(self, error: ServiceError) -> Answer:
-        """It ends with this error; the answer is for the caller to deliver."""
         self._end()
         return self.sender.refuse(error)
 
     def abandon(self) -> None:
-        """The client went away."""
         self._end()
         self.sender.abandon()
 
@@ -149,7 +138,7 @@ class ParkedRequest(WaitingRequest):
 
 
 class _Group(NamedTuple):
-    """Equal requests that woke together. Those of `held` that are still wanted get the answer to one of them."""
+    """Equal requests that woke together. One response answers all of them."""
 
     wish: RequestKey
     is_over: bool
@@ -157,16 +146,14 @@ class _Group(NamedTuple):
 
 
 class _Portion:
-    """Groups that are asked for in one message. `unanswered` are those that still are, by their number in it."""
+    """Groups in one message. `unanswered` maps their number in the message to the group."""
 
     def __init__(self, groups: list[_Group]) -> None:
         self.groups = groups
         self.asking = [group.held[0].sender for group in groups]
-        """Who speaks for a group."""
         self.unanswered = dict(enumerate(groups))
         self.is_slow = False
         self.is_broken = False
-        """What came is no answer."""
         self._replies = watch_batch_format.BatchReplyReader()
 
     @property
@@ -174,7 +161,6 @@ class _Portion:
         return len(self.unanswered) < len(self.groups)
 
     def read(self, data: bytes) -> Iterator[tuple[_Group, ParkedSender, Reply]]:
-        """The replies that are whole by this piece of the answer. Raises ValueError."""
         for number, reply in self._replies.feed(data):
             group = self.unanswered.pop(number, None)
             if group is None:
@@ -182,14 +168,13 @@ class _Portion:
             yield group, self.asking[number], reply
 
     def end(self) -> None:
-        """The answer is whole. Raises ValueError when it is not."""
         self._replies.end()
         if not self.is_begun:
             raise ValueError(f"no answers to {len(self.groups)} requests")
 
 
 Work = Callable[[ParkedRequest], None]
-"""What is done with a request of which the answer came."""
+"""Delivers a response to a request."""
 
 
 class ParkedRequests:
@@ -200,14 +185,12 @@ class ParkedRequests:
         self._rays = rays
         self.waiters = waiters
         self._woken: dict[tuple[RequestKey, bool], dict[ParkedRequest, None]] = {}
-        """What is to be sent, in the order of waking; equal ones once."""
         self._is_scheduled = False
         self._sending: dict[asyncio.Task[None], _Portion] = {}
-        # However many portions are answered, so many answers are written in a turn.
+        # Bounds the responses that are written in one turn, over all batches.
         self._unwritten: deque[tuple[ParkedRequest, Work]] = deque()
 
     def send(self, held: ParkedRequest, *, is_over: bool) -> None:
-        """Send a request again, soon, with those that are woken with it."""
         self._woken.setdefault((held.wish, is_over), {})[held] = None
         if not self._is_scheduled:
             self._is_scheduled = True
@@ -221,7 +204,6 @@ class ParkedRequests:
                 self._begin(_Portion(groups))
 
     def _room(self) -> int:
-        """How many may be asked for now."""
         sending = self._sending.values()
         if sum(not portion.is_slow for portion in sending) >= _AT_ONCE:
             return 0
@@ -260,7 +242,6 @@ class ParkedRequests:
         self._start_sending()
 
     async def _send(self, portion: _Portion) -> None:
-        """Ask once for all of a group, whose first speaks for all."""
         failure: ServiceError | None = None
         try:
             body = watch_batch_format.write_asked(
@@ -286,7 +267,6 @@ class ParkedRequests:
         self._settle_rest(portion, failure)
 
     def _take(self, portion: _Portion, data: bytes) -> None:
-        """Give the answers that this piece brings, which are not for others to wait for."""
         if portion.is_broken:
             return
         try:
@@ -297,10 +277,6 @@ class ParkedRequests:
             portion.is_broken = True
 
     def _work_of(self, reply: Reply, asking: ParkedSender) -> Work:
-        """What a reply to `asking` means for those for whom it speaks.
-
-        Who is parked in words that nobody can read fails as INTERNAL, and the others are answered.
-        """
         park = _park_of(reply, asking)
         if park is None:
             return lambda held: held.answer(held.sender.answer(reply, asking.ray_id))
@@ -309,8 +285,6 @@ class ParkedRequests:
         return lambda held: self.waiters.hold(held, park)
 
     def _settle_rest(self, portion: _Portion, failure: ServiceError | None) -> None:
-        """Those without an answer: what was left out for its length is sent once more, and so is what the other side
-        did not come to before it went away."""
         is_cut_off = failure is not None and failure.code == "CONTROL_PLANE_UNAVAILABLE"
         for group in portion.unanswered.values():
             if failure is not None and not (is_cut_off and portion.is_begun):
@@ -320,7 +294,6 @@ class ParkedRequests:
                 self.send(held, is_over=group.is_over)
 
     def _settle(self, group: _Group, work: Work) -> None:
-        """Do it for all of a group whose client is still there, soon, and let others have their turn in between."""
         if not self._unwritten:
             asyncio.get_running_loop().call_soon(self._write_some)
         self._unwritten.extend((held, work) for held in group.held)
@@ -332,7 +305,7 @@ class ParkedRequests:
                 if held.is_waiting:
                     work(held)
             except Exception:
-                # The others wait behind it.
+                # Other work waits behind this loop.
                 log.exception("a parked request is not answered", ray_id=held.sender.ray_id)
         if self._unwritten:
             asyncio.get_running_loop().call_soon(self._write_some)
@@ -340,7 +313,6 @@ class ParkedRequests:
             self._start_sending()
 
     async def close(self) -> None:
-        """Send nothing any more; the door has stopped, and nobody waits."""
         self._woken.clear()
         self._unwritten.clear()
         sending = tuple(self._sending)
@@ -350,11 +322,12 @@ class ParkedRequests:
 
 
 def _park_of(reply: Reply, asking: ParkedSender) -> WaitForChange | ServiceError | None:
-    """What a reply parks its requests for, None when it is an answer, or what they fail with."""
     try:
         return forwarding_headers.park_of(reply)
     except ValueError:
-        log.exception("a request is parked in words that nobody reads", ray_id=asking.ray_id)
+        log.exception(
+            "the internal server parked a request in an unknown form", ray_id=asking.ray_id
+        )
         return ServiceError("INTERNAL")
 
 

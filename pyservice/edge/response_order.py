@@ -1,7 +1,4 @@
-"""The answering half of a connection: requests that came whole are answered one after the other, each in its turn.
-
-How they are received is `http_protocol`'s.
-"""
+"""Responses of one connection, in the order of its requests."""
 
 from __future__ import annotations
 
@@ -19,9 +16,9 @@ from pyservice.errors import ServiceError
 
 
 class OrderedResponseConnection(PacedReadingConnection):
-    """A connection that answers what is in `_waiting`. `_current` is being answered.
+    """Answers the requests in `_waiting` one after the other. `_current` is in progress.
 
-    A parked request is answered with what there is once another one waits behind it.
+    A parked request is answered at once when another request waits behind it.
     """
 
     def __init__(self, serving: ConnectionContext) -> None:
@@ -36,7 +33,7 @@ class OrderedResponseConnection(PacedReadingConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         self._go_deaf()
         if self._task is not None:
-            # Whoever waits for a lobby frees its hold by this.
+            # Cancelling releases the hold of a request that waits for a lobby.
             self._task.cancel()
         if self._held is not None:
             self._held.abandon()
@@ -44,7 +41,6 @@ class OrderedResponseConnection(PacedReadingConnection):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """Finish what is being answered, take nothing more."""
         self._is_stopping = True
         if self._current is None:
             self.transport.close()
@@ -52,7 +48,6 @@ class OrderedResponseConnection(PacedReadingConnection):
             self._held.hurry()
 
     def refuse_current(self) -> None:
-        """The time for finishing is over: answer 503 instead."""
         self._is_stopping = True
         if self._task is not None:
             self._task.cancel()
@@ -60,14 +55,12 @@ class OrderedResponseConnection(PacedReadingConnection):
             self._on_held(self._held.refuse(ServiceError("SHUTTING_DOWN")))
 
     def _go_deaf(self) -> None:
-        """Nothing that still comes is read, and nothing that came is kept."""
         self._stage = ConnectionStage.DEAF
         self._waiting.clear()
         self._drop_rest()
         self._loans.end_all()
 
     def _go_on(self) -> None:
-        """Answer what waits, one after the other; then wait for the client."""
         waiting = self._waiting
         while waiting and self._current is None and not self._is_write_paused:
             self._answer(waiting.popleft())
@@ -75,7 +68,7 @@ class OrderedResponseConnection(PacedReadingConnection):
             self._is_behind = bool(waiting)
             self._pace()
             if waiting and self._held is not None:
-                # Nobody would see its client leave now.
+                # The disconnect of its client would go unnoticed now.
                 self._held.hurry()
         if (
             self._current is None
@@ -113,7 +106,6 @@ class OrderedResponseConnection(PacedReadingConnection):
             self._hold(answer)
 
     async def _run_in_parts(self, request: Request, exchange: WatchBatchExchange) -> None:
-        """Write what there is of an answer, and the rest as it comes."""
         is_begun = False
         try:
             async with aclosing(exchange.parts()) as parts:
@@ -127,7 +119,7 @@ class OrderedResponseConnection(PacedReadingConnection):
             self._task = None
             refusal = exchange.refuse(ServiceError("SHUTTING_DOWN"))
             if is_begun:
-                # Of what is missing the other side learns by this that it will not come.
+                # Closing shows the other side that the rest will not follow.
                 self.transport.abort()
             else:
                 self._write(request, refusal)
@@ -141,7 +133,6 @@ class OrderedResponseConnection(PacedReadingConnection):
         self._go_on()
 
     def _hold(self, held: ParkedRequest) -> None:
-        """Nothing but this connection waits for the answer to what is parked."""
         self._held = held
         if self._loans.answering and self._current is not None:
             self._loans.end(self._current)
@@ -168,6 +159,6 @@ class OrderedResponseConnection(PacedReadingConnection):
         if self._loans.answering:
             self._loans.end(request)
         if not keep_alive:
-            # This was the last answer.
+            # This was the last response.
             self._go_deaf()
             self._let_go(is_refused=request.failure is not None)

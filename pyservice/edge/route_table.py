@@ -1,8 +1,7 @@
-"""Which method of the contract a request is for: derived from the HTTP annotations alone.
+"""Routes of the HTTP API, derived from the annotations of the protos.
 
-A path is looked up whole first, then segment by segment: what is fixed goes before a parameter. A path
-that exists for other HTTP methods only is METHOD_NOT_ALLOWED, any other NOT_FOUND. A slash that came
-encoded is part of its segment: it divides nothing, and a parameter has it as a slash.
+An exact path wins over a parameter. A path with other HTTP methods only is METHOD_NOT_ALLOWED, any other
+path is NOT_FOUND. An encoded slash belongs to its segment.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ Tables = list[tuple[dict[str, Method], dict[str, str]]]
 _NO_PARAMETERS: Final[dict[str, str]] = {}
 _NO_METHODS: Final[dict[str, Method]] = {}
 _ENCODED_SLASH: Final = re.compile("%2f", re.IGNORECASE)
-# Stands for an encoded slash while a path is matched: half a character, which no decoding gives.
+# Stands for an encoded slash during matching. No decoding produces this lone surrogate.
 _SLASH: Final = "\udc2f"
 
 
 class _Node:
-    """Paths that begin alike. `tables` are of those that end here, by the names of their parameters."""
+    """Paths with a common start. `tables` are those that end here, by their parameter names."""
 
     __slots__ = ("fixed", "parameter", "tables")
 
@@ -36,7 +35,6 @@ class _Node:
         self.tables: dict[tuple[str, ...], dict[str, Method]] = {}
 
     def below(self, segment: str) -> _Node:
-        """What goes on with this segment of a template; made when it is not there."""
         if not segment.startswith("{"):
             return self.fixed.setdefault(segment, _Node())
         if self.parameter is None:
@@ -45,7 +43,7 @@ class _Node:
 
 
 class Routes:
-    """All routes of the service. Raises ValueError for two methods with the same route."""
+    """All routes of the service. Raises ValueError if two methods have the same route."""
 
     def __init__(self, methods: Iterable[Method]) -> None:
         self._fixed: dict[str, dict[str, Method]] = {}
@@ -57,7 +55,6 @@ class Routes:
             table[method.http_method] = method
 
     def _table_of(self, method: Method) -> dict[str, Method]:
-        """The methods of a path by HTTP method."""
         if not method.path_fields:
             return self._fixed.setdefault(method.template, {})
         node = self._root
@@ -66,17 +63,13 @@ class Routes:
         return node.tables.setdefault(tuple(method.path_fields), {})
 
     def match(self, http_method: str, path: str) -> tuple[Method, dict[str, str]]:
-        """The method of a request and the parameters of its path, which is as `decoded` gives it.
-
-        Raises ServiceError NOT_FOUND, or METHOD_NOT_ALLOWED with the header Allow.
-        """
         method = self._fixed.get(path, _NO_METHODS).get(http_method)
         if method is not None:
             return method, _NO_PARAMETERS
         tables = self._tables(path)
         for table, parameters in tables:
             if http_method in table:
-                # Costs nothing for a path without it: the wide character is not looked for.
+                # The test for the wide character is free if the path has none.
                 if _SLASH in path:
                     parameters = {
                         name: value.replace(_SLASH, "/") for name, value in parameters.items()
@@ -87,7 +80,6 @@ class Routes:
         raise ServiceError("METHOD_NOT_ALLOWED", headers={"allow": ", ".join(self.allowed(path))})
 
     def allowed(self, path: str) -> tuple[str, ...]:
-        """The HTTP methods of a path, in the order of the alphabet; none where there is no path."""
         return tuple(sorted({verb for table, _ in self._tables(path) for verb in table}))
 
     def _tables(self, path: str) -> Tables:
@@ -99,7 +91,6 @@ class Routes:
 
 
 def decoded(path: bytes) -> str:
-    """The path of a request, percent-decoded for `Routes` alone: an encoded slash is none in it yet."""
     text = path.decode("latin-1")
     return unquote(_ENCODED_SLASH.sub(_SLASH, text)) if "%" in text else text
 
@@ -107,7 +98,6 @@ def decoded(path: bytes) -> str:
 def _collect(
     node: _Node, segments: list[str], at: int, given: tuple[str, ...], found: Tables
 ) -> None:
-    """Adds what a path leads to from here on. A parameter is never empty."""
     for number in range(at, len(segments)):
         segment = segments[number]
         fixed, parameter = node.fixed.get(segment), node.parameter

@@ -1,8 +1,4 @@
-"""A document that anybody may read at a fixed path, such as the service's own description.
-
-Owns the answer: it is made once, revalidated by its ETag, and pages of any origin may read it. What
-the document says, and where it is published, is for others.
-"""
+"""A public document at a fixed path, such as the OpenAPI document, revalidated by its ETag."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ _PREFLIGHT: Final[Headers] = [
 
 
 class _NotModified(Answer):
-    """A 304: it has no body, and says nothing of the one that the client has."""
+    """A 304 response. It has no body."""
 
     __slots__ = ()
 
@@ -44,7 +40,6 @@ class StaticDocument:
         self._headers = [*_FOR_ANY, (b"etag", self.etag), (b"cache-control", b"no-cache")]
 
     def answer(self, request: Request, ray_id: str) -> Answer:
-        """Raises ServiceError: METHOD_NOT_ALLOWED, and what the server found wrong with the request."""
         if request.failure is not None:
             raise request.failure
         if request.method == b"OPTIONS":
@@ -56,6 +51,5 @@ class StaticDocument:
         return Answer(200, self.body, ray_id, JSON, list(self._headers))
 
     def _is_known(self, tags: bytes) -> bool:
-        """Whether the client has this document: compared weakly, as If-None-Match asks."""
         given = {tag.strip().removeprefix(b"W/") for tag in tags.split(b",")}
         return self.etag in given or b"*" in given

@@ -1,8 +1,4 @@
-"""HTTP/1.1 to another process of ours over a unix socket: connections that are kept, one request on each.
-
-Owns connections and what is an answer. What is asked, how many ask at once and what a failure means
-is `passing`'s.
-"""
+"""HTTP/1.1 client for another process of the service over a unix socket, with kept connections."""
 
 from __future__ import annotations
 
@@ -16,32 +12,28 @@ import httptools
 from pyservice.edge.http_messages import STATUS_LINES, Headers
 
 _IDLE_MAX: Final = 128
-# Shorter than the other side keeps a connection: what was sent on one that it closes just then would
-# have an unknown end.
+# Shorter than the keep-alive time of the server. A request on a connection that closes has an unknown outcome.
 _IDLE_MAX_S: Final = 20.0
 _ANSWER_MAX_BYTES: Final = 64 * 1024 * 1024
 
 
 Take = Callable[[bytes], None]
-"""Gets the body of an answer of status 200 in the pieces in which it comes; must not raise."""
+"""Receives the body of a 200 response in pieces. Must not raise."""
 
 
 class Reply(NamedTuple):
-    """An answer. Names of `fields` are in lower case; `body` is whole."""
+    """A complete response. Header names are lower-case."""
 
     status: int
     fields: dict[bytes, bytes]
     body: bytes
 
     def others(self, without: frozenset[bytes]) -> Headers:
-        """The headers but these."""
         return [field for field in self.fields.items() if field[0] not in without]
 
 
 class NoResponse(Exception):
-    """There is none. `was_sent`: the request may have been taken, and even carried out. `was_begun`: a part of the
-    answer was given away.
-    """
+    """The request got no response. `was_sent`: it may have been executed. `was_begun`: a part was passed on."""
 
     def __init__(self, reason: str, *, was_sent: bool, was_begun: bool = False) -> None:
         super().__init__(reason)
@@ -50,7 +42,7 @@ class NoResponse(Exception):
 
 
 class _Connection(asyncio.Protocol):
-    """One connection; `asking` is the request that waits on it."""
+    """One connection. `asking` is its current request."""
 
     def __init__(self, upstream: UnixHttpClient) -> None:
         self._upstream = upstream
@@ -76,23 +68,21 @@ class _Connection(asyncio.Protocol):
         self._asking = loop.create_future()
         self._take = take
         self._has_given = False
-        # A timer of its own costs a tenth of what asyncio.timeout does.
+        # A bare timer costs a tenth of asyncio.timeout.
         self._timer = loop.call_at(until_s, self._on_timer)
         if body:
-            # Two writes: a large body is not copied behind its head.
+            # Two writes, so that a large body is not copied.
             self._transport.writelines((head, body))
         else:
             self._transport.write(head)
         return self._asking
 
     def abort(self, asked: asyncio.Future[Reply]) -> None:
-        """The other side is to see that nobody waits. Whoever asks here by now asks for something else."""
         if self._asking is asked:
             self._settle()
             self._transport.abort()
 
     def _settle(self) -> asyncio.Future[Reply] | None:
-        """Nobody asks any more; who did."""
         asking, self._asking = self._asking, None
         self._take = None
         if self._timer is not None:
@@ -109,7 +99,7 @@ class _Connection(asyncio.Protocol):
     # asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Those of uvloop have the methods of asyncio.Transport and are none.
+        # uvloop's transports have the methods of asyncio.Transport without being subclasses.
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
@@ -159,7 +149,7 @@ class _Connection(asyncio.Protocol):
             return
         asking = self._asking
         if asking is None or status not in STATUS_LINES:
-            self._fail(f"an answer that nobody asked for, or of status {status}")
+            self._fail(f"an unrequested response, or one with status {status}")
             return
         self._settle()
         pieces = self._body
@@ -175,7 +165,7 @@ class _Connection(asyncio.Protocol):
 
 
 class UnixHttpClient:
-    """The HTTP server behind a unix socket. It need not be there; it is looked for at each request."""
+    """Client of one unix socket. Connects at the first request."""
 
     def __init__(self, path: Path, answer_timeout_ms: int = 60_000) -> None:
         self._path = str(path)
@@ -186,12 +176,6 @@ class UnixHttpClient:
     async def ask(
         self, head: bytes, body: bytes, *, is_safe: bool, take: Take | None = None
     ) -> Reply:
-        """The answer to a request; `head` ends with the empty line. Raises NoResponse, TimeoutError. What `take`
-        gets is not in the answer.
-
-        A request that is safe to repeat and gets no answer is sent once more, on a new connection.
-        Cancelling it closes the connection, by which the other side is told.
-        """
         until_s = asyncio.get_running_loop().time() + self._answer_timeout_s
         try:
             connection = self._kept() or await self._connect(until_s)
@@ -224,7 +208,7 @@ class UnixHttpClient:
                     lambda: _Connection(self), path=self._path
                 )
         except TimeoutError:
-            # It is an OSError as well, and tells something else than that nobody is there.
+            # A subclass of OSError with another meaning than an absent server.
             raise
         except OSError as error:
             raise NoResponse(f"cannot connect: {error}", was_sent=False) from None
@@ -232,7 +216,6 @@ class UnixHttpClient:
         return connection
 
     def _kept(self) -> _Connection | None:
-        """The connection that was used last; those that waited too long are closed."""
         if not self._idle:
             return None
         oldest_s = asyncio.get_running_loop().time() - _IDLE_MAX_S
@@ -246,7 +229,6 @@ class UnixHttpClient:
         return None
 
     def keep(self, connection: _Connection) -> None:
-        """A connection is free again."""
         if len(self._idle) >= _IDLE_MAX:
             connection.close()
             return
@@ -254,12 +236,10 @@ class UnixHttpClient:
         self._idle.append(connection)
 
     def forget(self, connection: _Connection) -> None:
-        """A connection is gone."""
         self._all.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
 
     def close(self) -> None:
-        """Close everything; who still waits gets NoResponse."""
         for connection in tuple(self._all):
             connection.close()

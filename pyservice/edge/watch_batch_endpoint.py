@@ -1,7 +1,7 @@
-"""Woken requests behind the door: those of one message go through their checks and handlers side by side.
+"""Endpoint of the internal server for batches of woken long polls.
 
-Each is a request of its own, with its caller's token, its ray and its count. What those who ask for the same have in
-common is read once, and an answer that several get is written once.
+Each request of a batch has its own token, ray and count. Equal requests are read once, and a response for
+several of them is encoded once.
 """
 
 from __future__ import annotations
@@ -28,27 +28,26 @@ from pyservice.transport import client_address, request_headers
 from pyservice.transport.client_address import Address
 
 _MESSAGE_LIMIT_BYTES: Final = 8 * 1024 * 1024
-"""More than one request with the longest head that settings allow."""
+"""Larger than one request with the longest allowed head."""
 _SIDE_BY_SIDE: Final = 64
-"""Requests of a message that are answered together; the rest of the process has its turn after them."""
+"""Requests of a batch that run at a time."""
 _MOMENT_S: Final = 0.02
-"""Who is not answered by then has a slow read, and the others do not wait for him."""
+"""Wait after which finished responses are sent without the slow ones."""
 _ENOUGH_BYTES: Final = 4 * 1024 * 1024
-"""Once answers are so long, the requests that were not begun are left for another message."""
+"""Response bytes after which no more requests of the batch start."""
 _MOST_BYTES: Final = 32 * 1024 * 1024
-"""More is not sent at one time, whatever was begun; but one answer always is."""
+"""Upper bound of response bytes in one part. One response is always sent."""
 
 Find = Callable[[Request], tuple[Endpoint, dict[str, str]]]
-"""The endpoint of a request and the parameters of its path. Raises ServiceError."""
+"""The endpoint of a request and its path parameters. Raises ServiceError."""
 
 log = get_logger("pyservice.edge")
 
 
 class WatchBatchEndpoint:
-    """Where messages of woken requests come in, in the place of an endpoint of an edge."""
+    """Accepts batches in the place of an endpoint."""
 
     def __init__(self, find: Find, count: Count, metrics: DoorMetrics, unrouted: Meter) -> None:
-        """`unrouted` is for requests without an operation."""
         self.body_limit_bytes = _MESSAGE_LIMIT_BYTES
         self.needs_token = False
         self.find = find
@@ -57,7 +56,6 @@ class WatchBatchEndpoint:
         self.meter = unrouted
 
     def open(self, request: Request) -> Answer | WatchBatchExchange:
-        """Takes a whole message, which counts as in flight, and is no request of anybody."""
         try:
             if request.failure is not None:
                 raise request.failure
@@ -70,13 +68,12 @@ class WatchBatchEndpoint:
         return self.refused(failure)
 
     def refused(self, error: ServiceError) -> Answer:
-        """The answer to a message that fails as a whole."""
         self.metrics.in_flight -= 1
         return problem(error, request_headers.new_ray_id())
 
 
 class WatchBatchExchange:
-    """The requests of one message. Has the form of `asgi.RequestExchange`."""
+    """The requests of one batch. Has the interface of `RequestExchange`."""
 
     def __init__(self, door: WatchBatchEndpoint, asked: list[BatchedRequest]) -> None:
         self._door = door
@@ -85,19 +82,13 @@ class WatchBatchExchange:
         self._clients: dict[str, tuple[Address, bytes]] = {}
         self._written = _Written()
         self._begun = 0
-        """So many of the first ones."""
         self._running: dict[asyncio.Task[Answer], int] = {}
-        """Those that were begun and not given, with their numbers."""
 
     async def finish(self) -> Answer:
-        """The whole answer, when all of it is there. Cancelling it abandons what was begun."""
         body = b"".join([part async for part in self.parts()])
         return Answer(200, body, request_headers.new_ray_id())
 
     async def parts(self) -> AsyncGenerator[bytes, None]:
-        """Yields parts of the response, as `BatchReplyReader` reads them: ready ones together, each other one
-        when it is ready. Closing it cancels the rest.
-        """
         told_bytes = 0
         try:
             while answers := await self._some(told_bytes):
@@ -106,7 +97,7 @@ class WatchBatchExchange:
                     del answers[len(answers) // 2 :]
                 told_bytes += _size_bytes(answers)
                 yield watch_batch_format.write_answers(answers)
-                # A slow one does not keep what the others were told.
+                # A slow request must not delay the finished ones.
                 self._written.forget()
                 if len(answers) < made or told_bytes > _MOST_BYTES:
                     break
@@ -118,16 +109,13 @@ class WatchBatchExchange:
         self._door.metrics.in_flight -= 1
 
     async def _some(self, told_bytes: int) -> list[tuple[int, Answer]]:
-        """Answers that were not given yet, with the numbers of their requests; none when there are no more.
-        `told_bytes` were given.
-        """
         answers: list[tuple[int, Answer]] = []
         while True:
             fresh = []
             if told_bytes + _size_bytes(answers) <= _ENOUGH_BYTES:
                 fresh = self._begin()
             if fresh:
-                # Those that are slow are waited for when all others were begun.
+                # Slow requests are awaited after all others have started.
                 await asyncio.wait(fresh, timeout=_MOMENT_S)
             elif self._running:
                 await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
@@ -137,7 +125,6 @@ class WatchBatchExchange:
                 return answers
 
     def _begin(self) -> list[asyncio.Task[Answer]]:
-        """Begins the next ones."""
         start = self._begun
         together = self._asked[start : start + _SIDE_BY_SIDE]
         self._begun += len(together)
@@ -146,11 +133,9 @@ class WatchBatchExchange:
         return fresh
 
     def refuse(self, error: ServiceError) -> Answer:
-        """The answer to a message that fails as a whole with this error."""
         return self._door.refused(error)
 
     def abandon(self) -> None:
-        """Nobody is there to be answered; what became of each request is counted already."""
         self._door.metrics.in_flight -= 1
 
     async def _answer(self, asked: BatchedRequest) -> Answer:
@@ -164,7 +149,6 @@ class WatchBatchExchange:
             raise
 
     def _open(self, asked: BatchedRequest) -> Answer | RequestExchange | UnknownCaller:
-        """As `Edge.open` does it for a request that comes for the first time."""
         door = self._door
         door.metrics.in_flight += 1
         ray_id, given = request_headers.read_traceparent(asked.traceparent)
@@ -215,7 +199,7 @@ class WatchBatchExchange:
 
 
 class _Common(Endpoint):
-    """The operation of those who ask for the same: their request is read and judged once."""
+    """Operation of equal requests: decoded and checked once."""
 
     __slots__ = ("_message", "parameters", "request")
 
@@ -234,7 +218,7 @@ class _Common(Endpoint):
 
 
 class _Written:
-    """Bodies of the messages that were answers so far."""
+    """Encoded bodies of the responses so far."""
 
     def __init__(self) -> None:
         self._bodies: dict[int, tuple[Message, bytes]] = {}
@@ -242,7 +226,7 @@ class _Written:
     def body_of(self, response: Message, encode: Encode) -> bytes:
         known = self._bodies.get(id(response))
         if known is None:
-            # With the message: nothing else has its id for as long as it is there.
+            # Keeps the message, so that its id is not reused.
             known = self._bodies[id(response)] = (response, encode(response))
         return known[1]
 

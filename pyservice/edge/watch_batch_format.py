@@ -1,8 +1,4 @@
-"""Woken requests as they go from the public door to the one behind: many in one message, and their answers in the parts
-of another.
-
-Pure. Who wakes, and what is sent when, is `held`'s; `woken` answers them behind the door.
-"""
+"""Wire format of batches of woken long polls between the public and the internal server."""
 
 from __future__ import annotations
 
@@ -17,11 +13,11 @@ from pyservice.edge.http_messages import Answer
 from pyservice.edge.unix_http_client import Reply
 
 PATH: Final = b"/-/woken"
-"""Where the door behind takes them. The public door has no such route."""
+"""Path on the internal server. The public server has no such route."""
 
 _CONTENT_TYPE: Final = b"content-type"
 _LENGTHS: Final = re.compile(rb"(\d{1,10}) (\d{1,10})\n")
-"""Of what is told of answers, and of their bodies."""
+"""Lengths of the response table and of the bodies."""
 _LENGTHS_MAX: Final = 22
 
 
@@ -30,14 +26,11 @@ class BatchedRequest(NamedTuple):
 
     wish: RequestKey
     client: str
-    """The client's address."""
     traceparent: str
     is_over: bool
-    """It was held for as long as any is; nothing changed."""
 
 
 def head(body: bytes) -> bytes:
-    """The head of the message that has this body."""
     return (
         b"POST %b HTTP/1.1\r\nhost: control\r\ncontent-type: application/json\r\n"
         b"content-length: %d\r\n\r\n" % (PATH, len(body))
@@ -45,7 +38,6 @@ def head(body: bytes) -> bytes:
 
 
 def write_asked(several: Iterable[BatchedRequest]) -> bytes:
-    """The body of a message; `read_asked` is its inverse."""
     return orjson.dumps([_row_of(asked) for asked in several])
 
 
@@ -62,7 +54,6 @@ def _row_of(asked: BatchedRequest) -> tuple[Any, ...]:
 
 
 def read_asked(body: bytes) -> list[BatchedRequest]:
-    """Raises ValueError for anything that `write_asked` did not write."""
     try:
         return [_asked_of(*row) for row in orjson.loads(body)]
     except (TypeError, AttributeError) as error:
@@ -86,8 +77,6 @@ def _asked_of(
 
 
 def write_answers(answers: Sequence[tuple[int, Answer]]) -> bytes:
-    """A part of the answer to a message: some answers, with the numbers of their requests in it. A body that several
-    have in common is in it once. `BatchReplyReader` reads it."""
     places: dict[int, int] = {}
     bodies: list[bytes] = []
     rows: list[Any] = []
@@ -107,16 +96,14 @@ def write_answers(answers: Sequence[tuple[int, Answer]]) -> bytes:
 
 
 class BatchReplyReader:
-    """Reads the parts of one answer, in whatever pieces they come."""
+    """Reads the parts of one response from arbitrary pieces."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._length_bytes = 0
         self._wanted_bytes = 1
-        """With fewer there is nothing to read."""
 
     def feed(self, data: bytes) -> list[tuple[int, Reply]]:
-        """The replies that are whole by this piece, with the numbers of their requests. Raises ValueError."""
         self._pieces.append(data)
         self._length_bytes += len(data)
         if self._length_bytes < self._wanted_bytes:
@@ -141,7 +128,6 @@ class BatchReplyReader:
         return replies
 
     def end(self) -> None:
-        """No more comes. Raises ValueError in the middle of a part."""
         if self._pieces:
             raise ValueError("answers to woken requests that are cut off")
 

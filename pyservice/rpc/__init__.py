@@ -1,4 +1,4 @@
-"""The gRPC door, the internal gRPC on a unix socket, and its client. The only importer of grpc."""
+"""The gRPC transport: public server, internal server and client. The only importer of grpc."""
 
 from pyservice.rpc.change_polling import NEXT_CHANGES, ChangesPoll, next_changes
 from pyservice.rpc.forwarding import RpcForwarder

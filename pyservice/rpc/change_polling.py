@@ -1,7 +1,4 @@
-"""News of changes between planes: the long poll `Control.NextChanges`, both ends of it.
-
-What changed, and who waits for it, is `watch`'s.
-"""
+"""Changes between planes: both ends of the long poll `Control.NextChanges`."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ NEXT_CHANGES: Final = "hosting.internal.v1.Control.NextChanges"
 
 _POLL_MS: Final = 20_000
 _PATIENCE_MS: Final = 10_000
-"""What an answer may take beyond the time for which it was asked to wait."""
+"""Timeout beyond the requested wait."""
 _RETRY_FIRST_MS: Final = 50
 _RETRY_MAX_MS: Final = 1_000
 
@@ -26,8 +23,6 @@ log = get_logger("pyservice.rpc")
 
 
 def next_changes(topics: Topics) -> Handler:
-    """The handler of `NEXT_CHANGES` over what changes here."""
-
     async def answer(
         request: control_pb2.NextChangesRequest,
     ) -> control_pb2.NextChangesResponse:
@@ -47,17 +42,13 @@ def next_changes(topics: Topics) -> Handler:
 
 
 class ChangesPoll:
-    """Asks for changes while somebody waits for any, and tells the waiters. `run` it as a task."""
+    """Polls for changes while requests wait, and wakes them. Run `run` as a task."""
 
     def __init__(self, client: InternalClient, waiters: LongPolls) -> None:
         self._client = client
         self._waiters = waiters
 
     async def run(self) -> None:
-        """Until it is cancelled. Where nobody answers it asks again, with growing pauses.
-
-        Nothing is lost by that: the numbers go on where they were, and another run wakes everybody.
-        """
         pause_ms = 0
         while True:
             run, after = await self._waiters.question()

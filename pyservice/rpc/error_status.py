@@ -1,4 +1,4 @@
-"""Our errors as gRPC tells them, and back: ErrorInfo, BadRequest, RetryInfo (decisions 2)."""
+"""Service errors as gRPC status details, and back (docs/reference/errors.md#error-body)."""
 
 from __future__ import annotations
 
@@ -19,19 +19,17 @@ DOMAIN: Final = "hosting"
 RAY_ID: Final = "x-ray-id"
 DETAILS: Final = "grpc-status-details-bin"
 
-# Details travel in a header, and clients accept 8 KiB of headers unless they are told otherwise.
+# Details travel in a header, and clients accept 8 KiB of headers by default.
 _MAX_FIELDS_BYTES: Final = 4096
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 
 def status_code(error: ServiceError) -> grpc.StatusCode:
-    """The canonical status; what only HTTP can meet would be our own mistake here."""
     return grpc.StatusCode[error.grpc] if error.grpc else grpc.StatusCode.INTERNAL
 
 
 def trailers(error: ServiceError, ray_id: str) -> Metadata:
-    """The trailing metadata of a call that fails with this error."""
     details: list[Message] = [
         error_details_pb2.ErrorInfo(reason=error.code, domain=DOMAIN, metadata=error.metadata)
     ]
@@ -50,7 +48,6 @@ def trailers(error: ServiceError, ray_id: str) -> Metadata:
 
 
 def _bad_request(problems: tuple[FieldProblem, ...]) -> error_details_pb2.BadRequest:
-    """As many problems as fit, and how many there are more."""
     told = shorten(problems, _MAX_FIELDS_BYTES, lambda problem: _violation(problem).ByteSize() + 3)
     return error_details_pb2.BadRequest(field_violations=map(_violation, told))
 
@@ -65,7 +62,6 @@ def _violation(problem: FieldProblem) -> error_details_pb2.BadRequest.FieldViola
 
 
 def read_error(failure: AioRpcError) -> ServiceError | None:
-    """The error that a call of ours failed with, None when the failure is not one of our codes."""
     status = rpc_status.from_call(failure)
     if status is None:
         return None

@@ -1,8 +1,7 @@
-"""gRPC calls that another process answers: bytes and metadata go to it, and its answer or status back.
+"""Forwarding of gRPC calls to the internal server of the control plane.
 
-The door behind is an `RpcServer` too and does every check; here are the client's address, the ray id,
-sizes, the deadline, and the time that parked calls wait. How many are passed on at once is bounded; those
-that are woken take turns, which is `woken`'s.
+The public server handles client address, ray id, sizes, deadline and parked calls. The internal server does
+every other check.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from pyservice.transport.server_budgets import WAIT_MS, RequestPermits
 from pyservice.watch import LongPolls, WaitingTask
 
 AT_ONCE: Final = 512
-"""Calls that are with the other side at one time, of which a token or an address has a share
-(`doors.shares`); one more waits for a moment, and is OVERLOADED then. Parked ones are not with it."""
+"""Forwarded calls at a time, without parked ones. A token or an address has a share of them. One more
+waits for a moment and is then OVERLOADED."""
 ANSWER_TIMEOUT_MS: Final = 60_000
 _PARKED_BYTES: Final = 4 * 1024
-"""The longest message of a parked call, and the most metadata. A watch needs a tenth of either."""
+"""Upper bound of the message and of the metadata of a parked call."""
 _ENTRY_BYTES: Final = 32
-"""What an entry of metadata costs beside its name and value (RFC 9113, 6.5.2)."""
+"""Overhead of one metadata entry (RFC 9113, 6.5.2)."""
 _READY_S: Final = 2.0
 
 _PASSED: Final = ("authorization", "idempotency-key", "user-agent")
@@ -43,7 +42,7 @@ _OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_metadata_size", 256 * 1024),
     ("grpc.absolute_max_metadata_size", 256 * 1024),
-    # The other side may be started at any time: it is tried again at once, not in two minutes.
+    # Reconnects at once. The default back-off of grpcio grows to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
@@ -53,7 +52,7 @@ _OPTIONS: Final = (
 
 
 class Failed(Exception):
-    """The other side's own word: `code` of the error table, and the status as it came."""
+    """An error of the internal server, with its code and original status."""
 
     def __init__(self, code: str, failure: grpc.aio.AioRpcError, trailers: Metadata) -> None:
         super().__init__(code)
@@ -64,20 +63,18 @@ class Failed(Exception):
 
 
 class ForwardedCall(NamedTuple):
-    """One call as it is passed on."""
+    """One forwarded call."""
 
     path: str
     data: bytes
     fields: dict[str, Any]
-    """Metadata of the client's call."""
     client: Address
     trace: Trace
     check_parked: Callable[[], None]
-    """Raises ServiceError when too much would be kept of it while it waits; see the function."""
 
 
 class RpcForwarder:
-    """The way to the other side, for one door. Make it on its loop; `close` it after the door."""
+    """Forwards the calls of one public server. Create it on its loop, and call `close` after the server has stopped."""
 
     def __init__(
         self,
@@ -99,15 +96,6 @@ class RpcForwarder:
         self._is_ready = asyncio.Event()
 
     async def answer(self, asked: ForwardedCall, time_left_s: float | None) -> bytes:
-        """The answer's bytes, after waiting for a change where the other side parks the call.
-
-        A call that has to wait is refused as BODY_TOO_LARGE when its message has more than 4 KiB, and as
-        HEADERS_TOO_LARGE when its metadata has: both are in memory until the call ends, up to 40 s (the metadata is the
-        library's), and most are too small to be in the budget of bodies. Charging them to it would let a few thousand
-        watches take the room of everybody's bodies; and no watch needs so much.
-
-        Raises ServiceError of this side, Failed with the other's.
-        """
         loop = asyncio.get_running_loop()
         deadline = None if time_left_s is None else loop.time() + time_left_s
         metadata = _metadata(asked, self._rays.pass_on(asked.trace))
@@ -125,17 +113,13 @@ class RpcForwarder:
                     request_headers.HELD_EXPIRED if is_over else request_headers.HELD_WOKEN,
                 ),
             )
-            # Before its turn: while nobody is there, all find out at the same time.
+            # Checked before the queue, so that all callers learn of an absent server at once.
             await self._look()
             async with self._turns.one(asked.fields.get("authorization"), asked.client):
                 answer = await self._ask(asked, again, deadline)
         return answer
 
     async def _look(self) -> None:
-        """Who woke a call may be there before this channel has seen it: give it a moment.
-
-        Each call has the whole moment, and one task looks for all of them.
-        """
         if self._channel.get_state(try_to_connect=True) == grpc.ChannelConnectivity.READY:
             return
         if self._looking is None or self._looking.done():
@@ -176,7 +160,6 @@ class RpcForwarder:
 
 
 def check_parked(data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-    """Of message and metadata of a call that is to be parked. Raises BODY_TOO_LARGE, HEADERS_TOO_LARGE."""
     if len(data) > _PARKED_BYTES:
         detail = f"Send at most {_PARKED_BYTES} bytes with watch_index, not {len(data)}."
         raise ServiceError("BODY_TOO_LARGE", detail)
@@ -197,7 +180,6 @@ def _metadata(asked: ForwardedCall, traceparent: str) -> Metadata:
 
 
 def _failure(failure: grpc.aio.AioRpcError) -> Exception:
-    """Its own word when it is one of our errors; else what it means that there is none."""
     error = read_error(failure)
     if error is not None:
         trailers = tuple(

@@ -1,7 +1,6 @@
-"""The gRPC door: the operations of the HTTP door through the same checks in the same order.
+"""The gRPC server: the operations of the HTTP API with the same checks in the same order.
 
-Handlers are made from the descriptors; no generated servicer stands between. Connections are
-grpcio's; so are sizes far beyond the limits, which it refuses in its own words.
+Handlers are built from the descriptors, without generated servicers.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ from pyservice.watch import LongPolls, run_until_changed
 Context = grpc.aio.ServicerContext[bytes, bytes]
 _Fields = dict[str, Any]
 Work = Callable[[bytes, Context, _Fields, Trace], Awaitable[bytes]]
-"""What is between the head of a call and its answer: message, call, metadata, what is noted of it."""
+"""Work between the head of a call and its response."""
 
-# What a header costs beside its name and value; the HTTP door counts the same.
+# Overhead of one header, as in the HTTP server.
 _HEADER_OVERHEAD: Final = 4
 _MAX_PEERS: Final = 4096
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
@@ -55,7 +54,7 @@ log = get_logger("pyservice.rpc")
 
 
 class RpcServer:
-    """Serves operations on `host:port` (port 0 picks) or `unix:<path>`. Make it on its loop."""
+    """Serves operations on `host:port` (port 0 picks one) or `unix:<path>`. Create it on its loop."""
 
     def __init__(
         self,
@@ -71,14 +70,12 @@ class RpcServer:
         internal: Mapping[str, Handler] | None = None,
         rays: Rays | None = None,
     ) -> None:
-        """`passed` are operations that go the way of `passing`; `waiters` hold what operations of this
-        process park; `internal` handlers are served on the same socket, which then is a unix one."""
         self._address = address
         rays = rays or Rays("rpc", queued_max=0, is_internal=door.is_internal)
         self._calls = _Calls(door, metrics.grpc, waiters, rays)
         services: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
         largest_bytes = largest_message_bytes(door, (*operations, *passed))
-        # Behind the door comes what the one in front has whole.
+        # The public server has already received forwarded messages in full.
         self._reading = None
         if not door.is_internal:
             self._reading = SlowMessageLimits(
@@ -117,7 +114,6 @@ class RpcServer:
         add_reflection(self._server, services, self._reading)
 
     async def start(self) -> int:
-        """Listen and serve; the bound port (1 for a unix socket). OSError if it is taken."""
         try:
             port = listen(self._server, self._address)
         except RuntimeError as error:
@@ -127,9 +123,8 @@ class RpcServer:
         return port
 
     async def stop(self, grace_s: float) -> None:
-        """Take no new calls, let the others finish for so long, then answer them UNAVAILABLE."""
         self.health.end()
-        # grpcio cuts calls off without a status; ours are answered just before it would.
+        # grpcio ends calls without a status. End ours just before that.
         stopping = asyncio.ensure_future(self._server.stop(grace_s + 1.0))
         done, _ = await asyncio.wait({stopping}, timeout=grace_s)
         if not done:
@@ -140,7 +135,7 @@ class RpcServer:
 
 
 class _Calls:
-    """What every call goes through; makes the handlers and knows the calls that are running."""
+    """Creates the handlers and tracks running calls."""
 
     def __init__(
         self, door: TransportSettings, metrics: DoorMetrics, waiters: LongPolls | None, rays: Rays
@@ -163,7 +158,6 @@ class _Calls:
     def handler(
         self, operation: Operation, method: Method, gate: Gate | None
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
-        """The handler of one operation. It takes bytes: reading them is one of the checks."""
         meter = self._metrics.meter(method.slug)
         run, authorize, read = operation.run, operation.authorize, self._reader(method)
         takes_key = method.http_method not in _SAFE_METHODS
@@ -203,7 +197,6 @@ class _Calls:
         return self._served(method, meter, work)
 
     def passed(self, method: Method, passing: RpcForwarder) -> grpc.RpcMethodHandler[bytes, bytes]:
-        """The handler of an operation that another process answers."""
         limit = self._limit_bytes(method)
 
         async def work(data: bytes, context: Context, fields: _Fields, trace: Trace) -> bytes:
@@ -220,7 +213,6 @@ class _Calls:
     def _served(
         self, method: Method, meter: Meter, work: Work
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
-        """Counts calls, and tells their errors."""
         door_metrics, running, loop = self._metrics, self._running, self._loop
         rays = self._rays
         headers_limit = self._door.headers_limit_bytes
@@ -276,7 +268,6 @@ class _Calls:
         return grpc.unary_unary_rpc_method_handler(serve)
 
     def _reader(self, method: Method) -> Callable[[bytes], Message]:
-        """Bytes to a message that keeps the rules of its proto."""
         limit = self._limit_bytes(method)
         parse = method.request.FromString
 
@@ -294,7 +285,6 @@ class _Calls:
         return read
 
     def _call(self, context: Context, fields: _Fields, ray_id: str) -> Call:
-        """The facts of a call. What is believed of its metadata depends on who sent it."""
         client, address, coords = self._client(context, fields)
         remaining_s = context.time_remaining()
         return Call(
@@ -315,7 +305,6 @@ class _Calls:
     def _client(
         self, context: Context, fields: _Fields
     ) -> tuple[client_address.Address, bytes, tuple[float, float] | None]:
-        """Address, also packed, and coordinates of the client, as far as who calls is believed."""
         peer, address = self._peer(context.peer())
         if self._door.is_internal:
             client = (
@@ -333,7 +322,6 @@ class _Calls:
         )
 
     def client_of(self, context: Context) -> bytes:
-        """The packed address of who calls."""
         fields, _ = _fields(context)
         return self._client(context, fields)[1]
 
@@ -341,10 +329,6 @@ class _Calls:
         return max(self._door.message_limit_bytes, method.body_limit_bytes or 0)
 
     def _peer(self, text: str) -> tuple[client_address.Address, bytes]:
-        """The address, also packed, in `ipv4:1.2.3.4:5`, `ipv6:%5B::1%5D:5` or `unix:`.
-
-        Each text is read once: a connection is a peer of many calls.
-        """
         known = self._peers.get(text)
         if known is None:
             kind, _, rest = text.partition(":")
@@ -364,7 +348,6 @@ def _check_length(data: bytes, limit_bytes: int) -> None:
 
 
 def _fields(context: Context) -> tuple[_Fields, int]:
-    """The metadata by name, what came twice joined as in HTTP, and its size in bytes."""
     fields: _Fields = {}
     size = 0
     for key, value in context.invocation_metadata() or ():

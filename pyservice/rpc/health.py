@@ -1,4 +1,4 @@
-"""Health (Check and Watch) and reflection of the gRPC door, v1 of both protocols."""
+"""gRPC health (Check and Watch) and reflection."""
 
 from __future__ import annotations
 
@@ -31,13 +31,11 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # an untype
         self._is_ending = False
 
     def set_serving(self, is_serving: bool) -> None:
-        """Tell what Check and Watch answer from now on."""
         status = _SERVING if is_serving and not self._is_ending else _NOT_SERVING
         self._statuses = dict.fromkeys(self._statuses, status)
         self._wake()
 
     def end(self) -> None:
-        """Say NOT_SERVING for good, and end all watches."""
         self._is_ending = True
         self.set_serving(False)
 
@@ -71,7 +69,6 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # an untype
 def add_health(
     server: grpc.aio.Server, servicer: Health, reading: SlowMessageLimits | None
 ) -> None:
-    """`reading` reads the messages, where grpcio is not left to do it."""
     forms: dict[str, Any] = {
         "request_deserializer": health_pb2.HealthCheckRequest.FromString,
         "response_serializer": health_pb2.HealthCheckResponse.SerializeToString,
@@ -88,7 +85,6 @@ def add_health(
 def add_reflection(
     server: grpc.aio.Server, services: Iterable[str], reading: SlowMessageLimits | None
 ) -> None:
-    """Reflection v1, and v1alpha for older clients. Both have the same messages under two names."""
     _name_v1()
     names = (*services, HEALTH, REFLECTION_V1, REFLECTION_V1ALPHA)
     servicer = reflection.aio.ReflectionServicer(names)
@@ -110,7 +106,6 @@ def add_reflection(
 
 
 def _name_v1() -> None:
-    """Make the v1 descriptors, which the package does not bring, so that v1 can describe itself."""
     pool = descriptor_pool.Default()
     renamed = descriptor_pb2.FileDescriptorProto()
     reflection_pb2.DESCRIPTOR.CopyToProto(renamed)

@@ -1,8 +1,4 @@
-"""gRPC between our processes over a unix socket that only its owner can open: server and client.
-
-Any service of the descriptors can be served; a handler takes a message and returns one. Rules of
-messages are the handlers' matter: a refused configuration is an answer, not an error.
-"""
+"""gRPC between the service's processes over a unix socket with mode 0600: server and client."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ from pyservice.transport import request_headers
 Handler = Callable[[Any], Awaitable[Message]]
 
 _MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
-# What the kernel takes as the path of a unix socket, its final zero excluded.
+# Longest path of a unix socket, without its final zero.
 _MAX_PATH_BYTES: Final = 107
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
@@ -33,8 +29,7 @@ _OPTIONS: Final = (
 )
 _CLIENT_OPTIONS: Final = (
     *_OPTIONS,
-    # What another client of this process found closed is tried all the same, and again soon: a plane
-    # that was restarted is spoken to within a second, not after minutes of backing off.
+    # Reconnects soon even after another client's failure, so that a restarted plane is reached within a second.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 250),
@@ -44,11 +39,10 @@ log = get_logger("pyservice.rpc")
 
 
 class Unreachable(Exception):
-    """Nobody answers at the socket, or not in time."""
+    """The socket has no server, or the server does not answer in time."""
 
 
 def _method(name: str) -> MethodDescriptor:
-    """By full name, `hosting.internal.v1.Admin.CreateToken`, of an imported module, or KeyError."""
     service, _, rpc_name = name.rpartition(".")
     found: MethodDescriptor = (
         descriptor_pool.Default().FindServiceByName(service).methods_by_name[rpc_name]
@@ -57,7 +51,6 @@ def _method(name: str) -> MethodDescriptor:
 
 
 def unix_address(path: Path) -> str:
-    """A socket as grpc names it. Raises OSError when its path is too long to be one."""
     text = str(path)
     if len(os.fsencode(text)) > _MAX_PATH_BYTES:
         raise OSError(f"{text}: longer than the {_MAX_PATH_BYTES} bytes of a unix socket's path")
@@ -65,7 +58,7 @@ def unix_address(path: Path) -> str:
 
 
 class InternalServer:
-    """Serves handlers, by the full names of their methods, on a unix socket of mode 0600."""
+    """Serves handlers by the full names of their methods."""
 
     def __init__(self, handlers: Mapping[str, Handler], path: Path) -> None:
         self._path = path
@@ -73,7 +66,6 @@ class InternalServer:
         add_internal(self._server, handlers)
 
     async def start(self) -> None:
-        """Listen and serve. A socket that an earlier run left is replaced. Raises OSError."""
         address = unix_address(self._path)
         try:
             listen(self._server, address)
@@ -82,13 +74,11 @@ class InternalServer:
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
-        """Let calls finish for so long, then cut them off, and remove the socket."""
         await self._server.stop(grace_s)
         self._path.unlink(missing_ok=True)
 
 
 def listen(server: grpc.aio.Server, address: str) -> int:
-    """Listen; a unix socket is its owner's alone. The port. Raises RuntimeError."""
     mask = os.umask(0o177)
     try:
         return server.add_insecure_port(address)
@@ -97,7 +87,6 @@ def listen(server: grpc.aio.Server, address: str) -> int:
 
 
 def add_internal(server: grpc.aio.Server, handlers: Mapping[str, Handler]) -> None:
-    """Serve handlers by the full names of their methods."""
     services: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
     for name, handler in handlers.items():
         service, _, rpc_name = name.rpartition(".")
@@ -128,14 +117,13 @@ def _serve(method: MethodDescriptor, handler: Handler) -> grpc.RpcMethodHandler[
 
 
 class InternalClient:
-    """Calls what an `InternalServer` serves. An async context manager."""
+    """Client of an `InternalServer`. Use it as an async context manager."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._channel = grpc.aio.insecure_channel(unix_address(path), options=_CLIENT_OPTIONS)
 
     async def call(self, name: str, request: Message, timeout_s: float = 10.0) -> Any:
-        """Call a method by full name. Raises the other side's ServiceError, or Unreachable."""
         method = _method(name)
         call = self._channel.unary_unary(
             f"/{method.containing_service.full_name}/{method.name}",

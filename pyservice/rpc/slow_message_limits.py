@@ -1,8 +1,8 @@
-"""Messages of gRPC calls while they come: grpcio holds what arrived of each, however many there are.
+"""Limits on gRPC messages that arrive slowly. grpcio buffers the received part of each of them.
 
-Owns who may take his time: messages that take longer than a moment have so many places, and an end. Who must give way
-when these are taken is decided by who he is, how many of his address come, and how long he took. Large messages that
-are whole count against a budget until their call is over.
+Slow messages have a limited number of permits and a deadline. If all permits are in use, the order of eviction
+depends on the token, the number of messages from the same address, and the age. Large complete messages count
+against a budget until their call ends.
 """
 
 from __future__ import annotations
@@ -24,33 +24,31 @@ from pyservice.transport.server_budgets import SMALL_BYTES, BodyBudget
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler = Any
-"""A `grpc.RpcMethodHandler`, of any messages."""
+"""A `grpc.RpcMethodHandler` for any messages."""
 ClientOf = Callable[[Context], bytes]
-"""The packed address of who calls."""
+"""Returns the packed client address of a call."""
 
 _MOMENT_S: Final = 0.5
-"""What arrives within it is bounded by the network."""
+"""A message that arrives within this time needs no permit."""
 _GRACE_S: Final = 2.0
-"""An honest client with a slow line has sent what it has to say; nobody gives way before, unless there are
-`_AT_MOST` times as many as places."""
+"""Age before which no message is evicted, unless the number of messages exceeds `_AT_MOST` times the permits."""
 _AT_MOST: Final = 2
 _LOOK_S: Final = 0.1
 _PLACES_OF_LIMIT: Final = 4
-"""Places are so many times the largest messages that the limit holds: most messages are small, but a
-place may be used for the largest one."""
+"""Number of permits as a multiple of the largest messages that fit the limit. Most messages are small."""
 _PLACES_MIN: Final = 16
 
-# Who gives way first.
+# Eviction classes, first to go first.
 _IDLE: Final = 0
-"""A stream that waits for another message: opening it again costs its client nothing."""
+"""A stream that waits for its next message. Opening it again costs the client nothing."""
 _STRANGER: Final = 1
-"""Who shows no token in form."""
+"""A client without a well-formed token."""
 _OTHER: Final = 2
 
 
 @dataclass(slots=True)
 class _Coming:
-    """A message that is waited for."""
+    """A message that is still arriving."""
 
     since_s: float
     context: Context
@@ -58,12 +56,11 @@ class _Coming:
 
 
 class SlowMessageLimits:
-    """Of one server. Make it on its loop; `close` it when the server has stopped."""
+    """Limits of one server. Create it on its loop, and call `close` after the server has stopped."""
 
     def __init__(
         self, door: TransportSettings, largest_bytes: int, metrics: DoorMetrics, client_of: ClientOf
     ) -> None:
-        """`largest_bytes` is the largest message that grpcio takes."""
         limit_bytes = door.bodies_limit_bytes
         self._places = max(_PLACES_OF_LIMIT * limit_bytes // largest_bytes, _PLACES_MIN)
         self._budget = BodyBudget(limit_bytes, largest_bytes, metrics)
@@ -71,22 +68,16 @@ class SlowMessageLimits:
         self._client_of = client_of
         self._loop = asyncio.get_running_loop()
         self._coming: dict[asyncio.Task[Any], _Coming] = {}
-        """In the order of beginning."""
         self._refused: dict[asyncio.Task[Any], ServiceError] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
-        """Nothing is read any more."""
         if self._timer is not None:
             self._timer.cancel()
 
     def first(
         self, handler: Handler, *, is_told: bool = False, needs_token: bool = False
     ) -> Handler:
-        """The handler of one message, which is read here and not by grpcio. `is_told`: what prevents
-        the reading is given to the handler in the message's place, as the ServiceError that it is.
-        `needs_token`: of who shows none in form nothing is read.
-        """
         is_stream = handler.response_streaming
         serve: Any = handler.unary_stream if is_stream else handler.unary_unary
         parse = handler.request_deserializer
@@ -103,7 +94,7 @@ class SlowMessageLimits:
             if isinstance(message, bytes) and len(message) > SMALL_BYTES:
                 if not is_stream:
                     return await self._serve_large(serve_one, message, context)
-                # What it was asked for is kept as long as a stream lasts.
+                # Released early, because a stream may last for long.
                 detail = f"Send at most {SMALL_BYTES} bytes, not {len(message)}."
                 message = ServiceError("BODY_TOO_LARGE", detail)
             return await serve_one(message, context)
@@ -116,8 +107,6 @@ class SlowMessageLimits:
         return make(read_first, None, handler.response_serializer)
 
     async def messages(self, context: Context) -> AsyncIterator[Any]:
-        """All messages of a call, until it ends or is too slow. Where places are taken, it is the first
-        that ends while it waits for another one."""
         is_first = True
         while True:
             message = await self._message(context, is_first=is_first)
@@ -140,7 +129,6 @@ class SlowMessageLimits:
             loan.give_back()
 
     async def _first(self, context: Context, *, needs_token: bool) -> bytes | ServiceError:
-        """The message of a call that has one."""
         if needs_token:
             try:
                 bearer_token(_authorization(context))
@@ -153,7 +141,6 @@ class SlowMessageLimits:
         return found
 
     async def _message(self, context: Context, *, is_first: bool = True) -> Any:
-        """The next message, `grpc.aio.EOF`, or a ServiceError."""
         task = asyncio.current_task(self._loop)
         assert task is not None, "grpcio runs every handler in a task"
         self._coming[task] = _Coming(self._loop.time(), context, is_first)
@@ -171,7 +158,6 @@ class SlowMessageLimits:
             del self._coming[task]
 
     def _look(self) -> None:
-        """Refuses who is too slow, and those who have to give way."""
         self._timer = None
         now_s = self._loop.time()
         slow: list[tuple[asyncio.Task[Any], _Coming]] = []
@@ -193,9 +179,6 @@ class SlowMessageLimits:
     def _giving_way(
         self, slow: list[tuple[asyncio.Task[Any], _Coming]]
     ) -> list[tuple[asyncio.Task[Any], _Coming]]:
-        """Those that are more than there are places: idle streams, then strangers, then the others; among
-        these one of the address that has most, which is its longest, and again. `slow` begins with the longest.
-        """
         over = len(slow) - self._places
         if over <= 0:
             return []
@@ -204,7 +187,7 @@ class SlowMessageLimits:
         for _, coming in reversed(slow):
             who = _who(coming), self._client_of(coming.context)
             later[who] = later.get(who, 0) + 1
-            # Its turn comes when its address has so many left.
+            # Waits until its address has fewer messages.
             ranks.append((who[0], -later[who]))
         ranks.reverse()
         order = sorted(range(len(slow)), key=ranks.__getitem__)
@@ -216,7 +199,6 @@ class SlowMessageLimits:
 
 
 def _parsed(parse: Any, message: bytes | ServiceError) -> Any:
-    """What a handler takes. A message that is none is a ServiceError."""
     if parse is None or isinstance(message, ServiceError):
         return message
     try:
@@ -236,6 +218,5 @@ def _who(coming: _Coming) -> int:
 
 
 def _authorization(context: Context) -> str | None:
-    """As `server` reads it: one that came twice is no token."""
     found = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
     return ", ".join(map(str, found)) or None

@@ -1,6 +1,4 @@
-"""Streaming methods of the gRPC door: each repeats a watched operation, from answer to answer, until the
-client goes away. Every repetition goes through all checks of the operation, and is counted as one.
-"""
+"""Streaming methods: each repeats a long poll until the client disconnects. Every repetition counts as one call."""
 
 from __future__ import annotations
 
@@ -16,11 +14,6 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 def stream_handler(
     repeated: grpc.RpcMethodHandler[bytes, bytes], stream: Stream
 ) -> grpc.RpcMethodHandler[bytes, bytes]:
-    """The handler of a stream over the handler of the operation that it repeats.
-
-    What is the same as before, because the operation answers after a while in any case, is not
-    sent again.
-    """
     serve: Any = repeated.unary_unary
 
     async def serve_stream(data: bytes, context: Context) -> None:

@@ -1,6 +1,4 @@
-"""Whose turn it is among parked calls that woke and are sent again: many that wake together are not many messages at
-once, and slow ones are not everybody's matter. When they wake is `watch.Waiters`' matter.
-"""
+"""Fair queue of parked gRPC calls that woke and are sent again."""
 
 from __future__ import annotations
 
@@ -16,27 +14,27 @@ from pyservice.errors import ServiceError
 from pyservice.transport.client_address import Address, packed_client
 
 _AT_ONCE: Final = 32
-"""Calls that are under way at one time; what else is woken waits for its turn."""
+"""Calls in flight."""
 _SLOW_S: Final = 0.1
-"""After so long a call makes room for another one: what it still waits for is slow, and not everybody's matter."""
+"""Age of a call at which another one may start beside it."""
 _UNANSWERED_MAX: Final = 256
-"""But no more are without an answer at one time."""
+"""Upper bound of calls without a response."""
 _SHARE: Final = 4
-"""Of these a token has this part, and so have those without one of an address: the rest is for others."""
+"""Fraction of that bound for one token, or for all calls without a token from one address."""
 _BOUNDS: Final = FairQueueLimits(
     per_host=_UNANSWERED_MAX,
     per_tenant_at_host=_UNANSWERED_MAX // _SHARE,
     per_tenant=_UNANSWERED_MAX // _SHARE,
-    # They were let in when they were parked.
+    # The calls passed the limits when they were parked.
     waiting_per_tenant=sys.maxsize,
 )
 _OTHER_SIDE: Final = ""
 _NO_TOKEN: Final = b"-"
-"""Begins what stands for those without one; no token begins so."""
+"""Key prefix of calls without a token. No token starts like this."""
 
 
 class WokenCallQueue:
-    """Of one door. A token gets its turns in the order of waking; tokens have theirs one after the other."""
+    """Queue of one server. A token's calls go in the order of waking, and tokens alternate."""
 
     def __init__(self) -> None:
         self._unanswered = FairQueue(_BOUNDS)
@@ -44,7 +42,6 @@ class WokenCallQueue:
 
     @asynccontextmanager
     async def one(self, authorization: str | None, client: Address) -> AsyncIterator[None]:
-        """Within it is the turn of a call with this header."""
         async with (
             self._unanswered.permit(_whose(authorization, client), _OTHER_SIDE),
             _UnderWay(self._under_way),
@@ -53,7 +50,7 @@ class WokenCallQueue:
 
 
 class _UnderWay:
-    """One of those that are under way, until it ends or is slow. For `async with`, once."""
+    """A call in flight, until it ends or becomes slow. Use it once with `async with`."""
 
     __slots__ = ("_places", "_timer")
 
@@ -76,7 +73,6 @@ class _UnderWay:
 
 
 def _whose(authorization: str | None, client: Address) -> bytes:
-    """By the token itself: a header can be written in many ways."""
     try:
         return bearer_token(authorization)[0].encode()
     except ServiceError:
