@@ -1,1 +1,3 @@
-"""The control plane: what developers make and change, one file per noun, and what the data plane is told."""
+"""The control plane: operations on games, their configuration, files and servers, and the feed to the data
+plane.
+"""

@@ -1,6 +1,6 @@
-"""What administrative commands ask of the running control plane: the handlers of
-`hosting.internal.v1.ControlAdmin` and `Control.CheckToken`. Who may ask is the matter of the socket, which only its
-owner can open.
+"""Operations of administrative commands.
+
+Only the owner of the data directory can open the socket that serves them.
 """
 
 from __future__ import annotations
@@ -47,11 +47,10 @@ _OF_GROUP: Final[dict[Any, Callable[..., Iterator[FieldProblem]]]] = {
     "bio": bio_problems,
     "publicity": publicity_problems,
 }
-"""What a group says of itself, each with its rules."""
 
 
 class AdminOperations:
-    """People, groups, their tokens and billing, for whoever runs the service."""
+    """Handlers of `ControlAdmin` and `Control.CheckToken`."""
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class AdminOperations:
         self._now_ms = context.now_ms
 
     def handlers(self) -> dict[str, Any]:
-        """By full names of the methods."""
+        """Returns the handlers by full method name."""
         return {
             f"{_SERVICE}.CreateIdentity": self.create_identity,
             f"{_SERVICE}.ListIdentities": self.list_identities,
@@ -89,8 +88,6 @@ class AdminOperations:
             "hosting.internal.v1.Control.CheckToken": self.check_token,
         }
 
-    # People and groups ----------------------------------------------------------------------------
-
     async def create_identity(self, request: pb.CreateIdentityRequest) -> pb.CreateIdentityResponse:
         """Raises VALIDATION_FAILED."""
         _check(request)
@@ -101,7 +98,6 @@ class AdminOperations:
         return pb.CreateIdentityResponse(identity_id=identity_id)
 
     async def list_identities(self, request: pb.ListIdentitiesRequest) -> pb.ListIdentitiesResponse:
-        """Oldest first."""
         async with self._database.read() as tx:
             rows, members = await groups.all_identities(tx), await groups.all_members(tx)
         of_identity: dict[str, list[str]] = {}
@@ -136,7 +132,7 @@ class AdminOperations:
         return pb.AdminCreateGroupResponse(group_id=group_id)
 
     async def update_group(self, request: pb.UpdateGroupRequest) -> pb.UpdateGroupResponse:
-        """What is left out stays. Raises GROUP_NOT_FOUND, VALIDATION_FAILED."""
+        """Changes only the given fields. Raises GROUP_NOT_FOUND, VALIDATION_FAILED."""
         _check(request)
         async with self._database.write() as tx:
             group = await _group(tx, request.group_id)
@@ -148,7 +144,6 @@ class AdminOperations:
         return pb.UpdateGroupResponse()
 
     async def list_groups(self, request: pb.ListGroupsRequest) -> pb.ListGroupsResponse:
-        """Oldest first."""
         async with self._database.read() as tx:
             rows, members = await groups.all_groups(tx), await groups.all_members(tx)
         of_group: dict[str, list[str]] = {}
@@ -182,7 +177,6 @@ class AdminOperations:
                 await groups.add_member(tx, request.group_id, request.identity_id, self._now_ms())
                 self._members_change(tx, request.group_id, request.identity_id)
 
-        # Somebody else may add it at the same time, and then may not have.
         await again_on_conflict(add)
         return pb.AddMemberResponse()
 
@@ -198,11 +192,8 @@ class AdminOperations:
         return pb.RemoveMemberResponse()
 
     def _members_change(self, tx: Transaction, group_id: str, identity_id: str) -> None:
-        """Is known everywhere, also when the command that asked for it was broken off."""
         tx.afterwards(self._gate.clear_cache)
         tx.afterwards(lambda: self._topics.bump(identity_topic(identity_id), group_topic(group_id)))
-
-    # Tokens ---------------------------------------------------------------------------------------
 
     async def create_cloud_token(
         self, request: pb.CreateCloudTokenRequest
@@ -239,7 +230,7 @@ class AdminOperations:
     async def check_token(
         self, request: control_pb2.CheckTokenRequest
     ) -> control_pb2.CheckTokenResponse:
-        """What a cloud_ token stands for. Raises TOKEN_INVALID, TOKEN_EXPIRED, TOKEN_REVOKED."""
+        """Returns the scope of a `cloud_` token. Raises TOKEN_INVALID, TOKEN_EXPIRED, TOKEN_REVOKED."""
         _check(request)
         scope = (await self._gate.check(request.token)).scope
         reaches_game = False
@@ -255,8 +246,6 @@ class AdminOperations:
             reaches_game=reaches_game,
         )
 
-    # Billing --------------------------------------------------------------------------------------
-
     async def record_billing(self, request: pb.RecordBillingRequest) -> pb.RecordBillingResponse:
         """Raises GROUP_NOT_FOUND."""
         _check(request)
@@ -267,18 +256,14 @@ class AdminOperations:
             tx.afterwards(lambda: self._topics.bump(billing_topic(request.group_id)))
         return pb.RecordBillingResponse()
 
-    # Keys -----------------------------------------------------------------------------------------
-
     async def rotate_keys(
         self, request: pb.RotateControlKeysRequest
     ) -> pb.RotateControlKeysResponse:
-        """A new key signs when the answer is there (decisions 3, Keys). Raises STORAGE_FULL."""
+        """Creates a new signing key. Raises STORAGE_FULL."""
         rotated = await self._keys.rotate(drop_unused=request.drop_unused)
         return pb.RotateControlKeysResponse(
             current_key=rotated.current, kept_keys=rotated.kept, dropped_keys=rotated.dropped
         )
-
-    # What no record has ---------------------------------------------------------------------------
 
     async def list_orphans(self, request: pb.ListOrphansRequest) -> pb.ListOrphansResponse:
         """Raises CONTROL_PLANE_UNAVAILABLE."""
@@ -327,7 +312,6 @@ async def _identity(tx: Transaction, identity_id: str) -> str:
 
 
 async def _service_owner(tx: Transaction) -> str:
-    """Whom the first start made."""
     first = await groups.first(tx)
     if first is None:
         raise ServiceError("NOT_FOUND", "The service has no owner yet.")
@@ -338,7 +322,6 @@ async def _service_owner(tx: Transaction) -> str:
 async def _scope(
     tx: Transaction, request: pb.CreateCloudTokenRequest
 ) -> tuple[str | None, str | None]:
-    """Group and game that the token is to cover."""
     match request.WhichOneof("scope"):
         case "group_id":
             return (await _group(tx, request.group_id)).group_id, None
@@ -353,7 +336,6 @@ async def _scope(
 async def _bearer(
     tx: Transaction, request: pb.CreateCloudTokenRequest, group_id: str | None
 ) -> str:
-    """Whose token it becomes. A token of a group is of use to its members only."""
     if request.HasField("identity_id"):
         identity_id = await _identity(tx, request.identity_id)
     elif group_id is None:
@@ -366,7 +348,6 @@ async def _bearer(
 
 
 async def _namespace_id(tx: Transaction, text: str) -> str:
-    """Of an id, or of game/namespace."""
     game_text, separator, name = text.partition("/")
     found = None
     if not separator:
@@ -388,14 +369,15 @@ _log = get_logger("feeder")
 
 
 class OrphanClient(Protocol):
-    """The data plane. Raises Away, ServiceError."""
-
     async def held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse: ...
     async def remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse: ...
 
 
 class OrphanedNamespaces:
-    """What no record has, as it is now."""
+    """Namespaces that the data plane holds without a record, after a database was lost or replaced.
+
+    They are not removed automatically: players may still use them, and a backup may restore their records.
+    """
 
     def __init__(
         self,
@@ -404,14 +386,14 @@ class OrphanedNamespaces:
         client: OrphanClient,
         removed: Callable[[], None],
     ) -> None:
-        """`removed` hears when names and hosts are free again."""
+        """`removed` is called when names and hosts become free."""
         self._database = database
         self._epoch = source_epoch
         self._client = client
         self._removed = removed
 
     async def all(self) -> list[feed_pb2.HeldConfiguration]:
-        """In order of their names. Raises CONTROL_PLANE_UNAVAILABLE."""
+        """Returns them ordered by name. Raises CONTROL_PLANE_UNAVAILABLE."""
         try:
             answer = await self._client.held(feed_pb2.HeldRequest())
         except DataPlaneUnavailable:
@@ -425,8 +407,9 @@ class OrphanedNamespaces:
     async def remove(
         self, namespace_ids: Sequence[str] | None = None
     ) -> list[feed_pb2.HeldConfiguration]:
-        """Those that were removed; None: all. Raises NAMESPACE_NOT_FOUND, and nothing is removed then;
-        CONTROL_PLANE_UNAVAILABLE, and some may be.
+        """Removes these, or all, and returns the removed ones.
+
+        Raises NAMESPACE_NOT_FOUND before any removal, and CONTROL_PLANE_UNAVAILABLE after some.
         """
         orphans = {one.namespace_id: one for one in await self.all()}
         wanted = list(orphans) if namespace_ids is None else list(namespace_ids)
@@ -450,12 +433,12 @@ class OrphanedNamespaces:
         return removed
 
     async def _remove(self, orphan: feed_pb2.HeldConfiguration) -> bool:
-        """False: it was fed anew meanwhile, so it is no orphan."""
+        """Returns False if the namespace was fed again meanwhile."""
         request = feed_pb2.RemoveRequest(
             namespace_id=orphan.namespace_id, source_epoch=self._epoch, revision=0
         )
         if orphan.source_epoch >= self._epoch:
-            # Of these records before a backup, or of others that were made while the clock was ahead.
+            # An earlier state of these records, or records created while the clock was ahead.
             request.source_epoch = orphan.source_epoch
             request.revision = orphan.revision + 1
         answer = await self._client.remove(request)

@@ -1,7 +1,6 @@
-"""Who calls the control plane, and what is theirs to see (decisions 3): scopes of `cloud_` tokens, `env_` tokens.
+"""Authentication of calls to the control plane, and lookup of records within a token's scope.
 
-Owns the check of tokens against the records and the lookup of what a path names, which is 404 for whoever it does not
-belong to. Which operation takes which is in `operations`.
+Anything outside the scope is not found (404).
 """
 
 from __future__ import annotations
@@ -22,31 +21,29 @@ from pyservice.storage import games, groups, namespaces, tokens
 from pyservice.storage.database import Database, Record, Transaction
 
 _BELIEVED_S: Final = 0.9
-"""How long a token is taken as it was found: a revocation by somebody else holds within a second."""
+"""Cache time of a token. Revocations by other processes take effect within a second."""
 _BELIEVED_MAX: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class GrantedScope(Scope):
-    """A scope with the groups that it has now, oldest first."""
+    """Scope of a token with its current groups, oldest first."""
 
     groups: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CloudToken:
-    """A `cloud_` token as it was found in the records."""
-
     scope: GrantedScope
     expires_ms: int | None
     revoke_ms: int | None
     is_orphaned: bool
-    """It is for a group, and its identity is not in that any more."""
+    """The token is for a group that its identity has left."""
     found_at: float
 
 
 class CallAuthenticator:
-    """Turns the token of a call into a Caller; one method per group of operations."""
+    """Turns the token of a call into a `Caller`."""
 
     def __init__(
         self,
@@ -59,22 +56,20 @@ class CallAuthenticator:
         self._now_s = clock_s
         self._cache: dict[bytes, CloudToken] = {}
         self._generation = 0
-        # Those of a crowd that comes at once are looked up together.
         self._lookups = Batcher(self._find)
 
     def allow_anonymous(self, call: Call) -> Caller:
-        """No token is needed; what is sent is not looked at."""
         return Caller(TokenKind.TOKENLESS, b"", b"", call.address, call)
 
     async def require_cloud_token(self, call: Call) -> Caller:
-        """A `cloud_` token, whatever its scope. Raises TOKEN_*, FORBIDDEN."""
+        """Accepts any `cloud_` token. Raises TOKEN_*, FORBIDDEN."""
         token, kind = bearer_token(call.authorization)
         if kind != "cloud":
             raise forbidden(kind, "cloud_")
         return await self._cloud(token, call)
 
     async def require_group_token(self, call: Call) -> Caller:
-        """Not one of a single game."""
+        """Accepts a `cloud_` token that is not limited to one game."""
         caller = await self.require_cloud_token(call)
         if scope_of(caller).game_id is not None:
             raise ServiceError(
@@ -83,7 +78,7 @@ class CallAuthenticator:
         return caller
 
     async def require_identity_token(self, call: Call) -> Caller:
-        """One for all groups of its identity."""
+        """Accepts a `cloud_` token for all groups of its identity."""
         caller = await self.require_group_token(call)
         if scope_of(caller).group_id is not None:
             raise ServiceError(
@@ -92,7 +87,6 @@ class CallAuthenticator:
         return caller
 
     async def require_environment_or_cloud_token(self, call: Call) -> Caller:
-        """An `env_` token, or a `cloud_` one."""
         token, kind = bearer_token(call.authorization)
         if kind == "cloud":
             return await self._cloud(token, call)
@@ -108,7 +102,7 @@ class CallAuthenticator:
         return Caller(TokenKind.ENVIRONMENT, namespace_id, b"", namespace_id + token_id, call)
 
     async def check(self, token: str) -> CloudToken:
-        """A `cloud_` token that is good now. Raises TOKEN_INVALID, TOKEN_REVOKED, TOKEN_EXPIRED."""
+        """Returns a valid `cloud_` token. Raises TOKEN_INVALID, TOKEN_REVOKED, TOKEN_EXPIRED."""
         token_hash = _hash(token)
         found = self._cache.get(token_hash)
         if found is None or self._now_s() - found.found_at > _BELIEVED_S:
@@ -123,12 +117,11 @@ class CallAuthenticator:
         return found
 
     def clear_cache(self) -> None:
-        """Records of tokens changed: nothing is believed any more."""
+        """Forgets all cached tokens. Call it after tokens or members changed."""
         self._cache.clear()
         self._generation += 1
 
     async def _find(self, hashes: Sequence[bytes]) -> list[CloudToken | None]:
-        """Looks tokens up; None for those that are not there."""
         doubts, now_s = self._generation, self._now_s()
         async with self._database.read() as tx:
             rows = await tokens.cloud_by_hashes(tx, set(hashes))
@@ -137,7 +130,7 @@ class CallAuthenticator:
         found = {one: _token(row, groups_of[row.identity_id], now_s) for one, row in rows.items()}
         for gone in set(hashes) - found.keys():
             self._cache.pop(gone, None)
-        # Whoever changed records meanwhile means these too.
+        # Tokens or members changed during the read: do not cache its result.
         if doubts == self._generation:
             if len(self._cache) + len(found) > _BELIEVED_MAX:
                 self._cache.clear()
@@ -156,8 +149,6 @@ class CallAuthenticator:
 
 
 def _token(row: Record, of_identity: list[str], now_s: float) -> CloudToken:
-    """A row of `cloud_tokens`; `of_identity` are the groups of its identity."""
-    # Whoever left a group has no use of the tokens that were made for it.
     is_orphaned = row.group_id is not None and row.group_id not in of_identity
     reached = of_identity if row.group_id is None else [row.group_id]
     scope = GrantedScope(row.identity_id, row.token_id, row.group_id, row.game_id, tuple(reached))
@@ -165,22 +156,18 @@ def _token(row: Record, of_identity: list[str], now_s: float) -> CloudToken:
 
 
 def _hash(token: str) -> bytes:
-    # What is looked up is a hash of the secret: its timing tells nothing about a token.
+    # The lookup uses a hash, so its timing reveals nothing about a token.
     return sha256(token.encode()).digest()
 
 
 def scope_of(caller: Caller) -> GrantedScope:
-    """The scope of a caller with a `cloud_` token."""
     if not isinstance(caller.scope, GrantedScope):
         raise TypeError("this operation is for cloud_ tokens")
     return caller.scope
 
 
-# What is there for a caller -----------------------------------------------------------------------
-
-
 async def find_group(tx: Transaction, caller: Caller, group_id: str) -> Record:
-    """The group of a path. Raises GROUP_NOT_FOUND."""
+    """Raises GROUP_NOT_FOUND."""
     found = await groups.find(tx, group_id)
     if found is None or group_id not in scope_of(caller).groups:
         raise ServiceError("GROUP_NOT_FOUND")
@@ -188,7 +175,7 @@ async def find_group(tx: Transaction, caller: Caller, group_id: str) -> Record:
 
 
 async def find_game(tx: Transaction, caller: Caller, text: str) -> Record:
-    """The game of a path, by id or name_id. Raises GAME_NOT_FOUND."""
+    """Finds a game by id or name_id. Raises GAME_NOT_FOUND."""
     found = await games.find(tx, text)
     if found is None or not await _covers_game(tx, caller, found):
         raise ServiceError("GAME_NOT_FOUND")
@@ -198,9 +185,7 @@ async def find_game(tx: Transaction, caller: Caller, text: str) -> Record:
 async def find_namespace(
     tx: Transaction, caller: Caller, game_text: str, text: str, version_id: str | None = None
 ) -> Record:
-    """The namespace of a path, with its game's `group_id`; `version_id` as in `namespaces.by_path`. Raises
-    GAME_NOT_FOUND, NAMESPACE_NOT_FOUND.
-    """
+    """Finds a namespace, with the `group_id` of its game. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
     found = await namespaces.by_path(tx, game_text, text, version_id)
     if found is None:
         await find_game(tx, caller, game_text)
@@ -213,7 +198,6 @@ async def find_namespace(
 
 
 def scope_covers(scope: GrantedScope, game_id: str, group_id: str) -> bool:
-    """Whether a game of a group is within the scope."""
     return scope.game_id in (None, game_id) and group_id in scope.groups
 
 

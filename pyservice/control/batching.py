@@ -1,4 +1,4 @@
-"""What is wanted at the same time, done at once: one look at the records, one call for many messages."""
+"""Batches and single-flight reads for concurrent requests."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ BYTES_AT_ONCE: Final = 4 * 1024 * 1024
 
 
 class _Waiting(NamedTuple, Generic[Item, Result]):
-    """Somebody waits for the result of an item of a size."""
-
     item: Item
     size: int
     future: asyncio.Future[Result]
 
 
 class Batcher(Generic[Item, Result]):
-    """Collects what comes while a batch is under way; it goes with the next one, so nobody waits for company.
+    """Collects items while a batch runs and processes them in the next batch.
 
-    A batch ends before it has more than 64 items or 4 MiB; one item always goes.
+    A batch has at most 64 items and 4 MiB, except that one item always fits.
     """
 
     def __init__(
@@ -34,8 +32,9 @@ class Batcher(Generic[Item, Result]):
         size_of: Callable[[Item], int] = lambda item: 0,
         is_of_one: Callable[[Exception], bool] = lambda error: False,
     ) -> None:
-        """`work` gives one result per item, in their order. `size_of`: in bytes. `is_of_one`: whether a failure of many
-        may be on account of one of them; then each is done alone, so that it is that one's.
+        """`work` returns one result for each item, in order.
+
+        If `is_of_one` is true for the error of a batch, each item is processed alone.
         """
         self._work = work
         self._size_of = size_of
@@ -44,7 +43,7 @@ class Batcher(Generic[Item, Result]):
         self._working: asyncio.Task[None] | None = None
 
     async def add(self, item: Item) -> Result:
-        """The result of one, by work that begins after this call. Raises what the work raises."""
+        """Returns the result for an item. Raises the error of its work."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(item, self._size_of(item), future))
         if self._working is None:
@@ -66,7 +65,7 @@ class Batcher(Generic[Item, Result]):
         self._working = None
 
     def _next(self) -> list[_Waiting[Item, Result]]:
-        # Who gave up meanwhile wants nothing done.
+        # Skip cancelled callers.
         self._waiting = [one for one in self._waiting if not one.future.done()]
         count, size = 0, 0
         for one in self._waiting[:_AT_ONCE]:
@@ -78,10 +77,9 @@ class Batcher(Generic[Item, Result]):
         return batch
 
     async def _do(self, batch: Sequence[_Waiting[Item, Result]]) -> Exception | None:
-        """Does and tells them, or says why not."""
         try:
             results = await self._work([one.item for one in batch])
-        except Exception as error:  # noqa: BLE001 — it is told to everybody who waits for it
+        except Exception as error:  # noqa: BLE001 — passed to the callers
             return error
         for one, result in zip(batch, results, strict=True):
             if not one.future.done():
@@ -99,8 +97,9 @@ Key = TypeVar("Key")
 
 
 class SingleFlight(Generic[Key, Result]):
-    """A read that all who ask for the same in one turn of the loop have in common. Whoever comes later has it anew:
-    nobody is told what was read before they asked.
+    """Shares one read between callers that request the same key in one turn of the event loop.
+
+    Later callers start a new read, so no result is older than its request.
     """
 
     def __init__(self) -> None:
@@ -108,12 +107,12 @@ class SingleFlight(Generic[Key, Result]):
         self._reading: set[asyncio.Task[None]] = set()
 
     async def get(self, key: Key, read: Callable[[], Awaitable[Result]]) -> Result:
-        """The result of a read that begins after this call; nobody may change it. Raises what the read raises."""
+        """Returns the shared result, which callers must not change. Raises the read's error."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         waiting = self._wanted.get(key)
         if waiting is None:
             self._wanted[key] = [future]
-            # A task of its own: it goes on for the others when the first of them goes away.
+            # A separate task survives the cancellation of the first caller.
             task = asyncio.create_task(self._read(key, read))
             self._reading.add(task)
             task.add_done_callback(self._reading.discard)
@@ -125,7 +124,7 @@ class SingleFlight(Generic[Key, Result]):
         waiting = self._wanted.pop(key)
         try:
             result = await read()
-        except Exception as error:  # noqa: BLE001 — it is told to everybody who waits for it
+        except Exception as error:  # noqa: BLE001 — passed to the callers
             for future in waiting:
                 if not future.done():
                     future.set_exception(error)

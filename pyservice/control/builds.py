@@ -1,7 +1,6 @@
-"""Builds: prepare, complete, get, list, tags, delete, for environments and for games (contract builds.list,
-games.builds.listGameBuilds; decisions 6.3, 6.5).
+"""Operations on builds of a game: upload, list, tag, delete.
 
-How an upload goes is `uploading`'s; what may be in an image is `contents`'.
+Also reads build files for the runtime.
 """
 
 from __future__ import annotations
@@ -33,21 +32,16 @@ from pyservice.storage.uploads import NewFile
 
 BUILD_MAX_BYTES: Final = 8 << 30
 COMPRESSIONS: Final = ("none", *decompression.COMPRESSIONS)
-"""Those in which an archive can be gone through."""
 
 BuildRequest = pb.PrepareBuildRequest | pb.CreateGameBuildRequest
 
 
 class SupportedKinds(Protocol):
-    """What is run here."""
-
     def kinds(self) -> Sequence[str]: ...
     def why_not(self, kind: str) -> str | None: ...
 
 
 class BuildOperations:
-    """The operations on builds."""
-
     def __init__(
         self,
         database: Database,
@@ -62,10 +56,8 @@ class BuildOperations:
         self._uploading = uploading
         self._kinds = kinds
 
-    # Of an environment
-
     async def list_(self, request: pb.ListBuildsRequest, caller: Caller) -> pb.ListBuildsResponse:
-        """Contract builds.list. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, QUERY_INVALID."""
+        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, QUERY_INVALID."""
         wanted = parse_tag_filter(request.tags_json)
         async with self._database.read() as tx:
             game = await _environment(tx, caller, request)
@@ -76,7 +68,7 @@ class BuildOperations:
         )
 
     async def get(self, request: pb.GetBuildRequest, caller: Caller) -> pb.GetBuildResponse:
-        """Decisions 6.5. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, BUILD_NOT_FOUND."""
+        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, BUILD_NOT_FOUND."""
         async with self._database.read() as tx:
             game = await _environment(tx, caller, request)
             row = await _found(tx, game.game_id, request.build_id)
@@ -86,7 +78,7 @@ class BuildOperations:
     async def prepare(
         self, request: pb.PrepareBuildRequest, caller: Caller
     ) -> pb.PrepareBuildResponse:
-        """Decisions 6.5. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE."""
+        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE."""
 
         async def find(tx: Transaction) -> Record:
             return await _environment(tx, caller, request)
@@ -113,7 +105,7 @@ class BuildOperations:
     async def complete(
         self, request: pb.CompleteBuildRequest, caller: Caller
     ) -> pb.CompleteBuildResponse:
-        """Decisions 6.5, 8.8. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, BUILD_NOT_FOUND, UPLOAD_INCOMPLETE,
+        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, BUILD_NOT_FOUND, UPLOAD_INCOMPLETE,
         UPLOAD_ALREADY_COMPLETE, VALIDATION_FAILED.
         """
 
@@ -130,11 +122,11 @@ class BuildOperations:
     async def patch_tags(
         self, request: pb.PatchBuildTagsRequest, caller: Caller
     ) -> pb.PatchBuildTagsResponse:
-        """Decisions 6.5. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, BUILD_NOT_FOUND, VALIDATION_FAILED."""
+        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, BUILD_NOT_FOUND, VALIDATION_FAILED."""
 
         async def change(tx: Transaction) -> pb.PatchBuildTagsResponse:
             game = await _environment(tx, caller, request)
-            # First: nobody tags or deletes a build of the game beside us.
+            # Lock first: excludes concurrent tagging and deletion.
             await games.lock(tx, game.game_id)
             row = await _found(tx, game.game_id, request.build_id)
             set_, removed = parse_tag_change(request.tags)
@@ -147,12 +139,10 @@ class BuildOperations:
 
         return await self._changes.apply(caller, request, pb.PatchBuildTagsResponse, change)
 
-    # Of a game
-
     async def list_of_game(
         self, request: pb.ListGameBuildsRequest, caller: Caller
     ) -> pb.ListGameBuildsResponse:
-        """Contract games.builds.listGameBuilds. Raises GAME_NOT_FOUND."""
+        """Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             rows = await builds.of_game(tx, game.game_id)
@@ -164,7 +154,7 @@ class BuildOperations:
     async def create(
         self, request: pb.CreateGameBuildRequest, caller: Caller
     ) -> pb.CreateGameBuildResponse:
-        """Decisions 6.5. Raises GAME_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE."""
+        """Raises GAME_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE."""
         name = request.display_name
 
         async def find(tx: Transaction) -> Record:
@@ -192,12 +182,12 @@ class BuildOperations:
     async def delete(
         self, request: pb.DeleteGameBuildRequest, caller: Caller
     ) -> pb.DeleteGameBuildResponse:
-        """Decisions 6.5. Raises GAME_NOT_FOUND, BUILD_NOT_FOUND, IN_USE."""
+        """Raises GAME_NOT_FOUND, BUILD_NOT_FOUND, IN_USE."""
         removals: list[asyncio.Task[None]] = []
 
         async def change(tx: Transaction) -> pb.DeleteGameBuildResponse:
             game = await authorization.find_game(tx, caller, request.game_id)
-            # First: a tag that came meanwhile would keep the build.
+            # Lock first: a concurrent tag could keep the build in use.
             await games.lock(tx, game.game_id)
             row = await _found(tx, game.game_id, request.build_id)
             if await builds.is_named(tx, row.build_id):
@@ -239,7 +229,6 @@ class BuildOperations:
 
 
 def _form(request: BuildRequest) -> tuple[str, str, str | None]:
-    """Kind, compression and image tag."""
     return (
         request.kind if request.HasField("kind") else ARCHIVE,
         request.compression if request.HasField("compression") else COMPRESSIONS[0],
@@ -273,7 +262,6 @@ def _address(
     answer: pb.PrepareBuildResponse | pb.CreateGameBuildResponse,
     requests: list[uploads_pb2.PresignedRequest],
 ) -> None:
-    """One request for an image that comes whole, else one for each part."""
     if len(requests) == 1:
         answer.image_presigned_request.CopyFrom(requests[0])
     else:
@@ -310,7 +298,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def parse_tag_filter(text: str) -> dict[str, str]:
-    """The query parameter `tags_json`; empty when it was not given. Raises QUERY_INVALID."""
+    """Parses the query parameter `tags_json`. Raises QUERY_INVALID."""
     if not text:
         return {}
     problems: list[FieldProblem] = []
@@ -328,7 +316,7 @@ def parse_tag_filter(text: str) -> dict[str, str]:
 
 
 def parse_tag_change(content: bytes) -> tuple[dict[str, str], list[str]]:
-    """What is set and which are removed. Raises VALIDATION_FAILED."""
+    """Returns the tags to set and the names to remove. Raises VALIDATION_FAILED."""
     tags = _object(content)
     if tags is None:
         require_valid([field_problem(["tags"], "wrong-type", "must be a JSON object")])
@@ -346,7 +334,7 @@ def parse_tag_change(content: bytes) -> tuple[dict[str, str], list[str]]:
 
 
 def require_tag_limit(tags: dict[str, str]) -> None:
-    """Raises VALIDATION_FAILED for more than a build can have."""
+    """Raises VALIDATION_FAILED for too many tags."""
     if len(tags) > TAGS_MAX:
         require_valid([_too_many("tags")])
 
@@ -364,7 +352,7 @@ def _too_many(where: str) -> FieldProblem:
 
 
 def tag_problems(where: str, name: str, value: Any) -> Iterator[FieldProblem]:
-    """What is wrong with one tag; those of dynamic servers have the same rule."""
+    """Yields problems of one tag of a build or dynamic server."""
     path = (where, name)
     if not 1 <= len(name.encode()) <= NAME_MAX_BYTES:
         word = "too-long" if name else "too-short"
@@ -380,7 +368,7 @@ def tag_problems(where: str, name: str, value: Any) -> Iterator[FieldProblem]:
 
 
 class BuildFetcher:
-    """`runtime.builds.Fetch` over records and objects."""
+    """Implements `runtime.builds.Fetch` over records and objects."""
 
     def __init__(self, database: Database, objects: Objects) -> None:
         self._database = database

@@ -1,8 +1,6 @@
-"""What is wrong with a configuration (decisions 4): everything at once, by the path it was sent at.
+"""Validation of a version's configuration, with all problems by path.
 
-Owns the matchmaker level and the game modes; what is inside of a runtime, a verification and a site
-is in `runtime`, `verification` and `site`. What has no right form was refused at the door. Of a list
-or map with too many entries those beyond are not judged; the time is linear in the size.
+Entries beyond a limit are not validated, so the time is linear in the size.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ _TIMES_MS: Final = (
     ("heartbeat_timeout", 1_000, 3_600_000),
     ("heartbeat_grace_ms", 0, 3_600_000),
 )
-"""Fields of a game mode in milliseconds, with the lowest and the highest value."""
+"""Millisecond fields of a game mode, with minimum and maximum."""
 
 Path = tuple[str, ...]
 _Level = pb.VersionMatchmaker | pb.VersionGameMode
@@ -60,9 +58,7 @@ _Level = pb.VersionMatchmaker | pb.VersionGameMode
 def configuration_problems(
     config: pb.CloudConfig, context: ValidationContext
 ) -> list[FieldProblem]:
-    """Everything that is wrong with a configuration, as one answer tells it (`errors` of validate,
-    and of VALIDATION_FAILED); empty when a version can be made of it. Paths begin with `config`.
-    """
+    """Returns all problems of a configuration. Paths begin with `config`."""
     found: list[Finding] = []
     if config.HasField("cdn"):
         found += findings_in_site(config.cdn, ("config", "cdn"), context)
@@ -73,16 +69,14 @@ def configuration_problems(
 
 
 def image_ids(config: pb.CloudConfig) -> set[str]:
-    """The ids of builds that a configuration names, for `Context.builds`. What is no id is left out:
-    it is no build either.
-    """
+    """Returns the build ids in a configuration, for `ValidationContext.builds`."""
     matchmaker = config.matchmaker
     levels: list[_Level] = [matchmaker, *matchmaker.game_modes.entries.values()]
     return {level.docker.image_id for level in levels if is_uuid(level.docker.image_id)}
 
 
 def site_ids(config: pb.CloudConfig) -> set[str]:
-    """The same for sites and `Context.sites`: one at most."""
+    """Returns the site ids in a configuration, for `ValidationContext.sites`."""
     site_id = config.cdn.site_id
     return {site_id} if is_uuid(site_id) else set()
 
@@ -127,7 +121,6 @@ def _mode(mode: pb.VersionGameMode, path: Path, context: ValidationContext) -> I
 
 
 def _level(level: _Level, path: Path, context: ValidationContext) -> Iterator[Finding]:
-    """What the matchmaker level and a game mode have in common."""
     for field in _LIMITS:
         if level.HasField(field):
             yield from _number(getattr(level, field), (*path, field), 1, context.player_limit_max)
@@ -147,7 +140,6 @@ def _level(level: _Level, path: Path, context: ValidationContext) -> Iterator[Fi
 def _place(
     place: _Level | pb.VersionRegion, path: Path, context: ValidationContext
 ) -> Iterator[Finding]:
-    """What a region can say as well: tier and idle lobbies."""
     if place.HasField("tier") and place.tier not in context.tiers:
         yield Finding((*path, "tier"), "not-found", "is not a tier of this service")
     if place.HasField("idle_lobbies"):
@@ -191,34 +183,31 @@ def _number(number: int, path: Path, low: int, high: int) -> Iterator[Finding]:
 
 
 Completeness = Literal["complete", "incomplete"]
-"""How far an upload of the game has come. One that does not exist has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationContext:
-    """Settings of the operator, and what the records say of the ids in the configuration."""
+    """Operator settings and the state of uploads that a configuration names."""
 
     player_limit_max: int
     regions: Collection[str]
     tiers: Collection[str]
     builds: Mapping[str, Completeness]
-    """Of the ids of `image_ids`, those that are builds of the game."""
     sites: Mapping[str, Completeness] | None = None
-    """Of the ids of `site_ids`, those that are sites of the game. None: not judged."""
+    """None: sites are not validated."""
     captcha_providers: Collection[str] = ()
-    """`captcha_a` and `captcha_b`: those that the operator has set the URL of."""
+    """Providers with a configured URL."""
     host_ports: range = HOST_PORTS
     verification_allowed_networks: Sequence[IPv4Network | IPv6Network] = ()
-    """Networks that are not public and may be named by a verification address all the same."""
+    """Non-public networks that verification URLs may use."""
 
 
 MATCHMAKER_BYTES_MAX: Final = 640 * 1024
-"""What the data plane takes (`dataplane.feed_validation`)."""
+"""Same limit as in `dataplane.feed_validation`."""
 
 
 def findings_in_size(config: pb.CloudConfig, path: tuple[str, ...]) -> Iterator[Finding]:
-    """Of the matchmaker of a configuration, which stands at `path`."""
-    # What is fed is never larger: it is the same without what only the command-line tool reads.
+    # The fed message is never larger than the source.
     if config.matchmaker.ByteSize() <= MATCHMAKER_BYTES_MAX:
         return
     size = to_feed(config).ByteSize()
@@ -248,7 +237,7 @@ _DEFAULT_PROXY: Final = "edge-guard"
 def findings_in_docker(
     docker: pb.VersionDocker, path: Path, context: ValidationContext
 ) -> Iterator[Finding]:
-    """Everything that is wrong with a `docker`. Fields of the command-line tool alone are not judged."""
+    """Yields problems of a `docker` block. Ignores fields for the command-line tool."""
     if docker.HasField("image_id"):
         state = context.builds.get(docker.image_id)
         if state is None:
@@ -272,7 +261,6 @@ def findings_in_docker(
 
 
 def findings_in_arguments(args: Sequence[str], path: Path) -> Iterator[Finding]:
-    """Everything that is wrong with the arguments of a process."""
     if len(args) > ARGS_MAX:
         yield Finding(path, "too-many", f"must have at most {ARGS_MAX} entries")
     for index, arg in enumerate(args[:ARGS_MAX]):
@@ -280,7 +268,6 @@ def findings_in_arguments(args: Sequence[str], path: Path) -> Iterator[Finding]:
 
 
 def findings_in_environment(env: Mapping[str, str], path: Path) -> Iterator[Finding]:
-    """Everything that is wrong with variables of a process that are not ours."""
     if len(env) > ENV_MAX:
         yield Finding(path, "too-many", f"must have at most {ENV_MAX} entries")
     for name in sorted(env)[:ENV_MAX]:
@@ -298,7 +285,6 @@ def findings_in_environment(env: Mapping[str, str], path: Path) -> Iterator[Find
 
 
 def _text(text: str, path: Path, limit_bytes: int) -> Iterator[Finding]:
-    """A text that a process is given."""
     if len(text.encode()) > limit_bytes:
         yield Finding(path, "too-long", f"must have at most {limit_bytes} bytes")
     elif "\0" in text:
@@ -330,7 +316,6 @@ def _port(
 
 
 def _unproxied(port: pb.VersionPort, path: Path, network_mode: str) -> Iterator[Finding]:
-    """A port that clients reach without edge-guard."""
     if network_mode != "host":
         yield Finding((*path, "proxy"), "not-allowed", "is none, which needs network_mode host")
     protocol = port.protocol if port.HasField("protocol") else _DEFAULT_PROTOCOL
@@ -363,7 +348,6 @@ _VISIBLE = re.compile(r"[\x21-\x7e]+")
 def findings_in_verification(
     verification: pb.VersionVerification, path: Path, context: ValidationContext
 ) -> Iterator[Finding]:
-    """Everything that is wrong with it."""
     url = verification.url
     if len(url.encode()) > URL_MAX_BYTES:
         yield Finding((*path, "url"), "too-long", f"must have at most {URL_MAX_BYTES} bytes")
@@ -400,7 +384,7 @@ def _url(url: str, path: Path, context: ValidationContext) -> Iterator[Finding]:
 
 
 def _host_of(url: str) -> str | None:
-    """The host in lower case, None when it is no address that we ask."""
+    """Returns the host in lower case, or None if the URL is not acceptable."""
     if not url.startswith(("http://", "https://")) or not _VISIBLE.fullmatch(url):
         return None
     try:
@@ -421,7 +405,7 @@ PRIORITY_MAX: Final = 100
 GLOB_MAX_BYTES: Final = 1024
 HEADER_VALUE_MAX_BYTES: Final = 1024
 
-# Visible ASCII, spaces and tabs inside only: what stands at the ends is lost on the way.
+# Visible ASCII with inner spaces and tabs. HTTP strips them at the ends.
 _HEADER_VALUE = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?")
 _RANGE = re.compile(r"(?s)(.)-(.)")
 
@@ -429,7 +413,6 @@ _RANGE = re.compile(r"(?s)(.)-(.)")
 def findings_in_site(
     cdn: pb.VersionCdn, path: Path, context: ValidationContext
 ) -> Iterator[Finding]:
-    """Everything that is wrong with `config.cdn`."""
     if cdn.HasField("site_id") and context.sites is not None:
         state = context.sites.get(cdn.site_id)
         if state is None:
@@ -479,7 +462,6 @@ def _route(route: pb.VersionRoute, path: Path) -> Iterator[Finding]:
 def findings_in_header_name(
     name: str, path: Path, is_set_by_service: Callable[[str], bool]
 ) -> Iterator[Finding]:
-    """What is wrong with the name of a header that a developer sets."""
     if not name:
         yield Finding(path, "too-short", "must not be an empty header name")
     elif len(name.encode()) > HEADER_NAME_MAX:
@@ -491,7 +473,6 @@ def findings_in_header_name(
 
 
 def findings_in_header_value(value: str, path: Path, limit_bytes: int) -> Iterator[Finding]:
-    """What is wrong with its value."""
     if len(value.encode()) > limit_bytes:
         yield Finding(path, "too-long", f"must have at most {limit_bytes} bytes")
     elif not _HEADER_VALUE.fullmatch(value):
@@ -501,8 +482,8 @@ def findings_in_header_value(value: str, path: Path, limit_bytes: int) -> Iterat
 
 
 def glob_problem(glob: str) -> str | None:
-    """Why a text is no glob, None when it is one: `*`, `**`, `?`, `[a-z]`, `[!a]` and `{a,b}`,
-    which is not nested; all else stands for itself.
+    """Returns why a text is not a glob, or None. Globs have `*`, `**`, `?`, `[a-z]`, `[!a]`, and `{a,b}`
+    without nesting.
     """
     position, is_in_braces = 0, False
     while position < len(glob):
@@ -511,7 +492,7 @@ def glob_problem(glob: str) -> str | None:
             return "must not have control characters or backslashes"
         if character == "[":
             start = position + (2 if glob.startswith("[!", position) else 1)
-            # A ] that comes first is a member.
+            # A leading ] is a member.
             end = glob.find("]", start + 1)
             if end < 0:
                 return "has a [ without members and a ] behind them"

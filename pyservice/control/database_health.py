@@ -1,8 +1,4 @@
-"""Whether the database reads and takes changes, in words for whoever runs the service.
-
-Asks as long as `run` runs, whether or not anybody else does: a database that nobody uses may be away as well. Who is
-answered what meanwhile is the callers' matter.
-"""
+"""Health check of the database: reads and writes, reported as text for operators."""
 
 from __future__ import annotations
 
@@ -20,15 +16,15 @@ from pyservice.storage.database import Conflict, Database, DatabaseUnusable
 
 _POLL_INTERVAL_S: Final = 1.0
 _WRITE_INTERVAL_S: Final = 10.0
-"""It is written to so often as long as it is well: each time is a sync."""
+"""Every write costs a sync."""
 _TURN_TIMEOUT_S: Final = 2.0
-"""A database that answers nobody for so long is away; one that is only busy answers others."""
+"""A database that completes no operation for this time is unavailable. A busy one completes others."""
 
 _log = get_logger("control")
 
 
 class DatabaseHealthCheck:
-    """Looks at one database."""
+    """Checks one database, also while nothing else uses it."""
 
     def __init__(
         self,
@@ -36,7 +32,7 @@ class DatabaseHealthCheck:
         look_s: float = _POLL_INTERVAL_S,
         write_s: float = _WRITE_INTERVAL_S,
     ) -> None:
-        """Reads every `look_s`, writes every `write_s`, or with each look while something is wrong."""
+        """Writes with every read while there is a problem."""
         self._database = database
         self._look_s = look_s
         self._write_s = write_s
@@ -49,16 +45,15 @@ class DatabaseHealthCheck:
             pauses_s=(look_s, look_s),
         )
         self.problem = ""
-        """Empty: nothing is wrong."""
+        """Empty if the database is healthy."""
 
     async def run(self) -> None:
-        """Until cancelled."""
         while True:
             await self.check()
             await asyncio.sleep(self._look_s)
 
     async def check(self) -> None:
-        """Once. Returns in 2 s, but for a database that is in use: then as soon as it had its turn."""
+        """Checks once, within 2 s unless the database is busy."""
         loop, database = asyncio.get_running_loop(), self._database
         problem = await self._problem(
             self._read, lambda: database.read_turns, "does not answer: see the log"
@@ -84,14 +79,13 @@ class DatabaseHealthCheck:
     async def _problem(
         self, step: Callable[[], Awaitable[None]], turns: Callable[[], int], otherwise: str
     ) -> str:
-        """What a step finds wrong, in words; empty: nothing."""
         error = await self.job.attempt(lambda: _in_turn(step, turns))
         if error is None:
             return ""
         if isinstance(error, DatabaseUnusable):
             return str(error)
         match error:
-            # It waited for all the time that anybody may, and others had their turns: it is busy.
+            # The call waited its full time while others completed: the database is busy, not down.
             case ServiceError(code="OVERLOADED"):
                 return ""
             case ServiceError(code="STORAGE_FULL"):
@@ -103,15 +97,15 @@ class DatabaseHealthCheck:
             await numbers.get(tx, numbers.SOURCE_EPOCH)
 
     async def _write(self) -> None:
-        # A conflict: another service wrote it at this moment, so changes are taken.
+        # A conflict proves that another service can write.
         with contextlib.suppress(Conflict):
             async with self._database.write() as tx:
                 await numbers.put(tx, numbers.WRITTEN_MS, now_ms())
 
 
 async def _in_turn(step: Callable[[], Awaitable[None]], turns: Callable[[], int]) -> None:
-    """Does a step, and waits for it as long as others have their turns. Raises TimeoutError when nobody had one for so
-    long, and what the step raises.
+    """Runs a step as long as other operations complete. Raises TimeoutError when none does, and errors of the
+    step.
     """
     working = asyncio.ensure_future(step())
     try:
@@ -125,5 +119,5 @@ async def _in_turn(step: Callable[[], Awaitable[None]], turns: Callable[[], int]
     finally:
         working.cancel()
         await asyncio.wait({working})
-        # Of one that was given up nobody asks what it met meanwhile.
+        # Retrieve the error of an abandoned step, so that asyncio does not log it.
         _ = working.cancelled() or working.exception()

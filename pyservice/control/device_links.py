@@ -1,9 +1,7 @@
-"""Device links (contract devices.links.get; decisions 8.7): made by a device, completed by a person, told to the
-device.
+"""Operations on device links: a device creates a link, a person completes it, the device gets a token.
 
-A link's token is signed with a key of the control folder. The device's cloud_ token is made from that key and a random
-secret of the link, which is in the records until the link ends: so long every GET can tell it, and later nobody can
-make it again. Its hash stays.
+A key of the control folder signs the link token. The device's `cloud_` token derives from that key and a
+random secret of the link. The secret is deleted when the link expires, and only the token's hash remains.
 """
 
 from __future__ import annotations
@@ -33,43 +31,42 @@ from pyservice.storage import devices, numbers, tokens
 from pyservice.storage.database import Record, Transaction
 
 LINK_LIFETIME_MS: Final = 10 * 60_000
-"""How long a link can be completed and asked for (decisions 3)."""
+"""How long a link can be completed and read."""
 _REMEMBERED_MS: Final = 24 * 3_600_000
 CreateLink = Callable[[Transaction], Awaitable[pb.PrepareDeviceLinkResponse]]
 _PRUNE_EVERY_MS: Final = 60_000
 KEPT_MAX: Final = 100_000
-"""Links that were not completed, and remembered answers of calls without a token: whoever likes can make them."""
+"""Limit for uncompleted links and for stored responses of anonymous calls."""
 _PORTIONS_AT_ONCE: Final = 10
-"""More than are made meanwhile, and not so many that a caller waits long for what others left."""
+"""Deletes faster than links are created, without delaying one caller for long."""
 _CLEANUP_INTERVAL_S: Final = 30.0
 _RETRIES_S: Final = (1.0, _CLEANUP_INTERVAL_S)
 _SECRET_BYTES: Final = 32
 _SIGNING_MS: Final = 60_000
-"""A link may still be signed so long after its key ended."""
+"""A link may still be signed this long after its key ended."""
 _KIND: Final = "link_"
 _BODY: Final = struct.Struct(">16sQI")
 
 
 class DeviceLinkKeys:
-    """Sign link tokens and make the tokens of devices."""
+    """Signs link tokens and derives device tokens."""
 
     def __init__(self, keys: SigningKeyFile) -> None:
         self._keys = keys
 
     @property
     def current(self) -> int:
-        """Number of the key for a new link."""
         return self._keys.now.current.number
 
     def link_token(self, device_link_id: str, expires_ms: int, number: int) -> str:
-        """The same for the same link, as long as its key is there."""
+        """Returns the same token for the same link while its key exists."""
         body = _BODY.pack(UUID(device_link_id).bytes, expires_ms, number)
-        # Of a key that was dropped it has ended long ago.
+        # A dropped key means that the link expired long ago.
         key = self._keys.now.numbered(number) or self._keys.now.current
         return _KIND + _text(body + _mac(key, b"link", body))
 
     def read(self, link_token: str) -> tuple[str, int]:
-        """Id and end of a link that we signed. Raises TOKEN_INVALID."""
+        """Returns id and expiry of a link. Raises TOKEN_INVALID."""
         raw = _bytes(link_token.removeprefix(_KIND)) if link_token.startswith(_KIND) else b""
         body, mac = raw[: _BODY.size], raw[_BODY.size :]
         if len(body) == _BODY.size:
@@ -81,7 +78,7 @@ class DeviceLinkKeys:
         raise ServiceError("TOKEN_INVALID", "Give the device_link_token as it was answered.")
 
     def device_token(self, device_link_id: str, secret: bytes, number: int) -> str | None:
-        """The cloud_ token of the device whose link was completed; None when the key was dropped."""
+        """Returns the device's `cloud_` token, or None if the key was dropped."""
         key = self._keys.now.numbered(number)
         if key is None:
             return None
@@ -89,7 +86,7 @@ class DeviceLinkKeys:
 
 
 def _last_end_ms(key: SigningKey) -> float:
-    """Whoever has got hold of an old key can make no link that lasts longer than those that it signed."""
+    """A leaked old key cannot sign links that outlive its own."""
     return math.inf if key.ended_ms is None else key.ended_ms + LINK_LIFETIME_MS + _SIGNING_MS
 
 
@@ -102,7 +99,7 @@ def _text(raw: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """Of a text in the one form that `_text` gives, empty for any other."""
+    """Decodes only the form that `_text` writes, and returns empty bytes for any other."""
     try:
         raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError:
@@ -115,8 +112,6 @@ def _topic(device_link_id: str) -> str:
 
 
 class DeviceLinkOperations:
-    """The operations on device links."""
-
     def __init__(
         self,
         context: RecordContext,
@@ -144,18 +139,18 @@ class DeviceLinkOperations:
     async def prepare(
         self, request: pb.PrepareDeviceLinkRequest, caller: Caller
     ) -> pb.PrepareDeviceLinkResponse:
-        """Decisions 8.7. Whoever likes makes them: of those that nobody completed the oldest go."""
+        """Creates a link. Callers need no token, so the oldest uncompleted links are evicted."""
 
         async def change(tx: Transaction) -> pb.PrepareDeviceLinkResponse:
             now, device_link_id = self._now_ms(), self._ids.new()
             await devices.add(tx, device_link_id, now, now + LINK_LIFETIME_MS, self._keys.current)
-            # The token is a secret and not remembered: it is made again from the record.
+            # The token is a secret and is not stored: it is derived again from the record.
             return pb.PrepareDeviceLinkResponse(device_link_id=device_link_id)
 
         await self._prune()
         row = await self._made(request, caller, change)
         if row is None:
-            # The answer was remembered for longer than its link is kept: there is nothing to repeat.
+            # The stored response outlived its link.
             await self._changes.forget_response(caller)
             row = await self._made(request, caller, change)
         if row is None:
@@ -170,18 +165,16 @@ class DeviceLinkOperations:
     async def _made(
         self, request: pb.PrepareDeviceLinkRequest, caller: Caller, change: CreateLink
     ) -> Record | None:
-        """The link that this call made, None when it is gone already."""
         answer = await self._changes.apply(caller, request, pb.PrepareDeviceLinkResponse, change)
         async with self._database.read() as tx:
             return await devices.find(tx, answer.device_link_id)
 
     async def _prune(self) -> None:
-        """Now and then: what ended long ago goes, and the oldest of what is too many."""
         now = self._now_ms()
         self._unpruned += 1
         if now < self._prune_ms and self._unpruned <= self._kept_max // 100:
             return
-        # Before anything is waited for: nobody else does it meanwhile.
+        # Set before the first await, so that no concurrent call prunes.
         self._prune_ms, self._unpruned = now + _PRUNE_EVERY_MS, 0
         most = _PORTIONS_AT_ONCE
         await devices.forget_before(self._database, now - _REMEMBERED_MS, most)
@@ -191,7 +184,7 @@ class DeviceLinkOperations:
     async def get(
         self, request: pb.GetDeviceLinkRequest, caller: Caller
     ) -> pb.GetDeviceLinkResponse | WaitForChange:
-        """Contract devices.links.get. Raises TOKEN_INVALID, TOKEN_EXPIRED, DEVICE_LINK_NOT_FOUND."""
+        """Raises TOKEN_INVALID, TOKEN_EXPIRED, DEVICE_LINK_NOT_FOUND."""
         device_link_id = self._good(request.device_link_token)
         topic = _topic(device_link_id)
         index = self._topics.index_of(topic)
@@ -203,7 +196,7 @@ class DeviceLinkOperations:
             row = await _find(tx, device_link_id)
         token = None
         if row.complete_ms is not None:
-            # It may have ended since its token was looked at.
+            # The link may have expired since its token was verified.
             secret = row.token_secret
             token = secret and self._keys.device_token(device_link_id, secret, row.key_number)
             if token is None:
@@ -213,7 +206,7 @@ class DeviceLinkOperations:
     async def complete(
         self, request: pb.CompleteDeviceLinkRequest, caller: Caller
     ) -> pb.CompleteDeviceLinkResponse:
-        """Decisions 8.7. Raises TOKEN_INVALID, TOKEN_EXPIRED, GAME_NOT_FOUND, DEVICE_LINK_NOT_FOUND, _USED."""
+        """Raises TOKEN_INVALID, TOKEN_EXPIRED, GAME_NOT_FOUND, DEVICE_LINK_NOT_FOUND, _USED."""
         device_link_id = self._good(request.device_link_token)
 
         async def change(tx: Transaction) -> pb.CompleteDeviceLinkResponse:
@@ -236,18 +229,17 @@ class DeviceLinkOperations:
         return await self._changes.apply(caller, request, pb.CompleteDeviceLinkResponse, change)
 
     def _good(self, link_token: str) -> str:
-        """The link whose token this is. Raises TOKEN_INVALID, TOKEN_EXPIRED."""
+        """Raises TOKEN_INVALID, TOKEN_EXPIRED."""
         device_link_id, expires_ms = self._keys.read(link_token)
         if expires_ms <= self._now_ms():
             raise _expired()
         return device_link_id
 
     async def run_cleanup(self) -> None:
-        """Until cancelled: from what is kept of a link that has ended, the token of its device cannot be made."""
+        """Deletes secrets of expired links until cancelled."""
         await self.job.repeat_forever(self.delete_expired, every_s=_CLEANUP_INTERVAL_S)
 
     async def delete_expired(self) -> None:
-        """Once."""
         now = self._now_ms()
         await devices.forget_secrets(self._database, now)
         await devices.forget_before(self._database, now - _REMEMBERED_MS, _PORTIONS_AT_ONCE)

@@ -1,5 +1,6 @@
-"""Threads and places for work on what tenants uploaded, which may be hostile: a few of their own, so that nothing else
-waits behind it, and shared out fairly. What is done is the caller's; in threads it comes in short steps.
+"""Thread pool and permits that divide work on uploads fairly between tenants.
+
+Uploads may be hostile, so their work has threads of its own.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ from typing import Final, TypeVar
 
 THREADS: Final = 2
 PERMITS: Final = 4
-"""What is read holds up to 128 MiB, which is the largest window of its compression."""
+"""Decompression holds up to 128 MiB for each permit."""
 
 _Result = TypeVar("_Result")
 
 
 class TenantQueues:
-    """Of each tenant one at a time, in the order in which they came."""
+    """One FIFO queue for each tenant; one holder at a time."""
 
     def __init__(self) -> None:
         self._turns: dict[str, asyncio.Lock] = {}
         self._waiting: dict[str, int] = {}
 
     async def acquire(self, tenant: str) -> None:
-        """Waits for its turn; whoever has it calls `leave`."""
+        """Waits for the tenant's turn. The holder must call `release`."""
         turn = self._turns.setdefault(tenant, asyncio.Lock())
         self._waiting[tenant] = self._waiting.get(tenant, 0) + 1
         try:
@@ -35,7 +36,6 @@ class TenantQueues:
             raise
 
     def release(self, tenant: str) -> None:
-        """The next one has its turn."""
         self._turns[tenant].release()
         self._forget(tenant)
 
@@ -49,17 +49,15 @@ class TenantQueues:
 
 
 class FairThreadPool:
-    """The threads take the steps of all tenants in the order in which they came, and have one of each: so tenants have
-    turns one after the other, however much each has to do.
-    """
+    """Runs one step of each tenant at a time, in order of arrival."""
 
     def __init__(self, threads: int = THREADS, name: str = "contents") -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self.queues = TenantQueues()
 
     async def run(self, tenant: str, step: Callable[[], _Result]) -> _Result:
-        """What the step returns or raises. Whoever is cancelled leaves a step that has begun to its end, and the turn
-        lasts as long.
+        """Returns the step's result or raises its error. A started step continues after cancellation and
+        keeps the turn.
         """
         await self.queues.acquire(tenant)
         try:
@@ -72,17 +70,17 @@ class FairThreadPool:
 
     def _over(self, tenant: str, done: asyncio.Future[_Result]) -> None:
         if not done.cancelled():
-            # Perhaps nobody waits for it any more.
+            # Retrieve the error: the caller may be cancelled.
             done.exception()
         self.queues.release(tenant)
 
     def close(self) -> None:
-        """Waits for the steps that have begun; the others are not taken any more."""
+        """Waits for started steps and cancels the others."""
         self._threads.shutdown(cancel_futures=True)
 
 
 class FairPermits:
-    """For what takes memory while it lasts: so many at one time, and of each tenant one."""
+    """Limits concurrent work that needs memory, with one permit for each tenant."""
 
     def __init__(self, places: int = PERMITS) -> None:
         self._permits = asyncio.Semaphore(places)
@@ -90,7 +88,6 @@ class FairPermits:
 
     @contextlib.asynccontextmanager
     async def permit(self, tenant: str) -> AsyncIterator[None]:
-        """Waits for one, and has it inside."""
         await self.queues.acquire(tenant)
         try:
             async with self._permits:

@@ -1,6 +1,4 @@
-"""What the data plane said that it holds, against what the records have: what differs, what is missing, and what no
-record has. Pure; who asks and when is `feeder`.
-"""
+"""Compares the configurations that the data plane holds with the records."""
 
 from __future__ import annotations
 
@@ -29,27 +27,24 @@ HeldByNamespace = Mapping[str, feed_pb2.HeldConfiguration]
 
 
 class HeldConfigurations:
-    """By namespace."""
+    """Configurations that the data plane holds, by namespace."""
 
     def __init__(self, source_epoch: int) -> None:
-        """`source_epoch`: of these records."""
         self._epoch = source_epoch
         self._held: dict[str, feed_pb2.HeldConfiguration] = {}
         self._news: dict[str, feed_pb2.HeldConfiguration] = {}
-        """What was acknowledged since it was asked: the answer may be older."""
+        """Acknowledged since the last read began, so the response may be older."""
         self.orphans: dict[str, feed_pb2.HeldConfiguration] = {}
-        """HeldByNamespace, and of no record, when it was looked last."""
+        """Held without a record, as of the last read."""
 
     def begin_read(self) -> None:
-        """It is about to be asked what it holds; the next answer is to this."""
+        """Call it before reading from the data plane."""
         self._news = {}
 
     def take(self, answer: feed_pb2.HeldResponse) -> None:
-        """All that it holds."""
         self._held = {one.namespace_id: one for one in answer.configurations} | self._news
 
     def acknowledged(self, message: configuration_pb2.NamespaceConfiguration) -> None:
-        """It holds this one."""
         held = self._held[message.namespace_id] = feed_pb2.HeldConfiguration(
             namespace_id=message.namespace_id,
             source_epoch=message.source_epoch,
@@ -60,12 +55,12 @@ class HeldConfigurations:
         self._news[message.namespace_id] = held
 
     def version_id(self, namespace_id: str) -> str:
-        """The version that the namespace runs, empty when it is not held."""
+        """Returns the running version, or an empty string."""
         held = self._held.get(namespace_id)
         return held.current_version_id if held else ""
 
     def has_lost_state(self, answer: feed_pb2.HeldResponse) -> bool:
-        """Whether it does not hold any more what it said."""
+        """Returns whether the data plane lost acknowledged configurations."""
         held = {one.namespace_id: order_key(one) for one in answer.configurations}
         return any(
             order_key(said) > held.get(name, (0, 0))
@@ -74,7 +69,7 @@ class HeldConfigurations:
         )
 
     def differing_ids(self, rows: Sequence[Record]) -> Iterator[str]:
-        """Ids of the namespaces of the records that it holds otherwise. `rows`: all, with their revisions."""
+        """Yields ids that the data plane holds at another revision or not at all."""
         for row in rows:
             held = self._held.get(row.namespace_id)
             if held is None or order_key(held) != (self._epoch, row.revision):
@@ -83,7 +78,7 @@ class HeldConfigurations:
     def reported_for(
         self, rows: Sequence[Record], different: Collection[str]
     ) -> list[feed_pb2.HeldConfiguration]:
-        """What it said of the other namespaces of these records."""
+        """Returns what the data plane reported for the other rows."""
         return [
             self._held[row.namespace_id]
             for row in rows
@@ -91,7 +86,7 @@ class HeldConfigurations:
         ]
 
     def update_orphans(self, rows: Sequence[Record]) -> bool:
-        """Which are of no record; whether there are others than before. `rows` are younger than what is held."""
+        """Returns whether the set of orphans changed. `rows` must be newer than the held configurations."""
         orphans = find_orphans(self._held, rows)
         is_news = orphans.keys() != self.orphans.keys()
         self.orphans = orphans
@@ -101,24 +96,23 @@ class HeldConfigurations:
 def find_orphans(
     held: HeldByNamespace, rows: Sequence[Record]
 ) -> dict[str, feed_pb2.HeldConfiguration]:
-    """What a static file feeds has no record and needs none."""
+    """Returns held configurations without a record. Those of a static feed need none."""
     known = {row.namespace_id for row in rows}
     return {name: one for name, one in held.items() if one.source_epoch and name not in known}
 
 
 def order_key(held: feed_pb2.HeldConfiguration) -> tuple[int, int]:
-    """Of two, the greater one wins."""
     return held.source_epoch, held.revision
 
 
 _AT_ONCE: Final = 16
-"""They take the loop a few milliseconds."""
+"""Takes the event loop a few milliseconds."""
 _ON_LOOP_BYTES_MAX: Final = 16 * 1024
-"""A larger one is digested in a thread."""
+"""Larger messages are hashed in a thread."""
 _REST: Final = 4
-"""So many times as long as it took, others have the loop."""
+"""Pause after each step, as a multiple of its duration."""
 _AGAIN_S: Final = 30.0
-"""What could not be composed is looked at again after this time."""
+"""Retry delay for namespaces that could not be composed."""
 
 Message = configuration_pb2.NamespaceConfiguration
 HeldConfiguration = feed_pb2.HeldConfiguration
@@ -126,31 +120,33 @@ Compose = Callable[[Sequence[ComposeRequest]], Awaitable[Sequence[Message | None
 
 
 class ContentComparison:
-    """What is left to be looked at."""
+    """Compares contents whose revision is equal.
+
+    After a restore from a backup, equal revisions can have different contents.
+    """
 
     def __init__(
         self, compose: Compose, differs: Callable[[str], None], going: RetryingJob
     ) -> None:
-        """`differs` hears of a namespace that is held otherwise; of some it may hear although they are not."""
-        # Of its own: what the feeder sends does not wait for these.
+        """`differs` receives each different namespace, and sometimes an equal one."""
+        # Separate from the feeder's batches, so that sends do not wait.
         self._messages = Batcher(compose, is_of_one=lambda error: not going.is_expected(error))
         self._differs = differs
         self._going = going
         self._left: dict[str, HeldConfiguration] = {}
         self._aside: dict[str, HeldConfiguration] = {}
-        """They could not be composed."""
+        """Could not be composed."""
         self._told: set[str] = set()
-        """Namespaces of which that was said."""
+        """Namespaces whose error was logged."""
         self._is_any = asyncio.Event()
 
     def compare(self, held: Iterable[HeldConfiguration]) -> None:
-        """These, and not those any more of which it was said before."""
+        """Replaces the pending namespaces."""
         self._left = {one.namespace_id: one for one in held}
         self._aside = {}
         self._is_any.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
         loop = asyncio.get_running_loop()
         pauses = self._going.new_backoff()
         while True:
@@ -179,7 +175,7 @@ class ContentComparison:
             if isinstance(found, BaseException):
                 broken[held.namespace_id] = self._of_one(found)
                 self._aside[held.namespace_id] = held
-            # What was changed since is on its way, and what has another order is wanted already.
+            # A changed revision is already being sent.
             elif found is not None and await _is_other(found, held):
                 self._differs(held.namespace_id)
             left.pop(held.namespace_id, None)
@@ -188,13 +184,13 @@ class ContentComparison:
             self._is_any.clear()
 
     def _of_one(self, error: BaseException) -> Exception:
-        """What a namespace alone is to blame for. Raises the others."""
+        """Returns an error of a single namespace. Raises all others."""
         if not isinstance(error, Exception) or self._going.is_expected(error):
             raise error
         return error
 
     def _report(self, broken: Mapping[str, Exception], looked_at: Set[str]) -> None:
-        """Once, as long as they are broken, and of several together: a traceback takes the loop for long."""
+        """Logs several errors once, with one traceback, because a traceback blocks the event loop."""
         news = [name for name in broken if name not in self._told]
         self._told -= looked_at
         self._told |= broken.keys()

@@ -1,7 +1,6 @@
-"""What the data plane is told of a namespace: one message, made of its records, with the version that it runs. What
-lobbies of other versions need, the data plane keeps itself (design: feed).
+"""Feed messages for namespaces, and errors for messages that the data plane refuses.
 
-Owns the shape. When it is sent is `feeder`'s, what becomes of a refusal `refused_configurations`'.
+A message has the running version only. The data plane retains what lobbies of older versions need.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ from pyservice.storage.database import Record, Transaction
 
 _VERSIONS_KEPT: Final = 1_024
 _VERSION_BYTES_MAX: Final = 65_536
-"""Larger ones are read anew each time, and in a thread."""
+"""Larger versions are not cached and are decoded in a thread."""
 _VERSIONS_AT_ONCE: Final = 8
-"""Read from the records: of 4 MiB each at most."""
+"""A version has up to 4 MiB."""
 _ENVIRONMENT_TOKENS_MAX: Final = 2_000
-"""Of a namespace, good and ended ones: room for a thousand good ones and for a thousand that answer how they ended. The
-data plane takes more, but each change carries them all.
+"""Limit for each namespace: 1,000 valid tokens and 1,000 ended ones that still explain their error. Every
+message carries all of them.
 """
 
 
 class ComposeRequest(NamedTuple):
-    """A namespace as it is in the records; with `version_id` as if it ran that one, one revision later."""
+    """A namespace as stored, or at the next revision with another version."""
 
     namespace_id: str
     version_id: str | None = None
 
 
 class FeedComposer:
-    """Makes messages. Versions never change, so what was made of one is kept."""
+    """Composes messages from records. Caches versions, which are immutable."""
 
     def __init__(
         self, source_epoch: int, links: PublicUrls, clock_ms: Callable[[], int] = now_ms
@@ -52,13 +51,13 @@ class FeedComposer:
     async def compose(
         self, tx: Transaction, namespace_id: str, *, version_id: str | None = None
     ) -> pb.NamespaceConfiguration | None:
-        """One; None when it is not there."""
+        """Returns None for an unknown namespace."""
         return (await self.compose_all(tx, [ComposeRequest(namespace_id, version_id)]))[0]
 
     async def compose_all(
         self, tx: Transaction, wishes: Sequence[ComposeRequest]
     ) -> list[pb.NamespaceConfiguration | None]:
-        """One message per wish, None for what is not there; as many queries as for one."""
+        """Returns a message or None for each request, with as many queries as for one."""
         ids = sorted({wish.namespace_id for wish in wishes})
         fed = await namespaces.fed(tx, ids)
         needed = await tokens.fed(tx, ids, self._now_ms(), _ENVIRONMENT_TOKENS_MAX)
@@ -142,7 +141,7 @@ def _by_namespace(rows: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def _add_token(message: pb.NamespaceConfiguration, row: Record) -> None:
-    """The data plane knows env_ tokens by what it is told, the others by their signature."""
+    """`env_` tokens are known by hash, the others by their signature."""
     if row.kind == "env":
         message.environment_tokens.add(
             token_id=row.token_id, sha256=row.sha256, expires_ms=row.expires_ms
@@ -168,7 +167,7 @@ _LEFT_OVER: Final = (
 
 _WORD: Final = "not-allowed"
 _TAKEN: Final = "not-unique"
-"""Of what another namespace has (decisions 3)."""
+"""Another namespace has the value."""
 
 Orphans = Mapping[str, feed_pb2.HeldConfiguration]
 
@@ -179,7 +178,7 @@ def refusal_error(
     detail: str,
     orphans: Orphans,
 ) -> ServiceError:
-    """The data plane's problems with a message, where whoever set what is in it sent it (decisions 2)."""
+    """Returns VALIDATION_FAILED with paths as the caller sent them."""
     problems: list[FieldProblem] = []
     for problem in refused.problems:
         where, subject = _as_sent(message, problem.path)
@@ -192,7 +191,7 @@ def refusal_error(
 def _as_sent(
     message: configuration_pb2.NamespaceConfiguration, path: Sequence[str]
 ) -> tuple[list[str], str]:
-    """Names of fields as they were sent, and what a sentence about them begins with. Without names: nobody sent it."""
+    """Returns the sent path and the subject of the sentence. No path: no caller sent the field."""
     names: list[str]
     match list(path):
         case ["versions", _, "matchmaker", *rest]:
@@ -210,7 +209,7 @@ def _as_sent(
         case ["access", "domains"]:
             names = ["domain"]
         case ["access", "cdn_domains", index]:
-            # The service makes it of the names of game and namespace.
+            # The host derives from the names of game and namespace.
             host = message.access.cdn_domains[int(index)]
             return ["name_id"], f"name_id makes the host {host}, which"
         case ["development_tokens", _, ("hostname" | "ports"), *_]:
@@ -223,9 +222,7 @@ def _as_sent(
 
 
 def operator_reason(refused: feed_pb2.Refused, orphans: Orphans) -> str:
-    """The first problem, or the first that somebody can do something about, for whoever runs the service: by the names
-    of the feed.
-    """
+    """Returns the first problem that the operator can fix, or the first, in names of the feed."""
     for problem in refused.problems:
         orphan = orphans.get(problem.held_by)
         if orphan is not None:
@@ -241,12 +238,11 @@ def _sentence(problem: feed_pb2.Problem) -> str:
 
 
 def namespace_name(message: configuration_pb2.NamespaceConfiguration) -> str:
-    """How people call it."""
     return f"{message.game.name_id}/{message.name_id}"
 
 
 def concerns_version(refused: feed_pb2.Refused) -> bool:
-    """Whether it is for the version that the namespace is to run, or for the size of all."""
+    """Returns whether the version or the total size was refused."""
     return any(
         not problem.path or problem.path[0] in ("versions", "current_version_id")
         for problem in refused.problems

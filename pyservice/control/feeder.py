@@ -1,4 +1,8 @@
-"""Namespaces that have to get to the data plane, and who waits for that. When they are sent is `feeder`'s."""
+"""Sends configuration changes to the data plane until each is acknowledged.
+
+A crash on either side loses nothing: the feeder compares the held configurations with the records at start
+and periodically.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +36,10 @@ from pyservice.storage import namespaces
 from pyservice.storage.database import Database, Record
 
 CONFIRM_TIMEOUT_S: Final = 1.0
-"""So long a change waits for the data plane, all in all."""
+"""Total time that a change waits for the data plane."""
 
 
 def unconfirmed_error() -> ServiceError:
-    """What is told after that time."""
     return ServiceError(
         "CONTROL_PLANE_UNAVAILABLE",
         "The change is stored and will take effect; the data plane has not said so yet. "
@@ -45,7 +48,7 @@ def unconfirmed_error() -> ServiceError:
 
 
 class ConfirmationWaiter(NamedTuple):
-    """Somebody who waits until the data plane holds change `number`, and for no other version than `version_id`."""
+    """Waits until the data plane holds change `number`. `version_id` limits it to one version."""
 
     number: int
     version_id: str | None
@@ -54,17 +57,16 @@ class ConfirmationWaiter(NamedTuple):
 
 @dataclass(slots=True)
 class PendingNamespace:
-    """A namespace that has to be sent. `number` grows with each change; who waits, waits for one."""
+    """A namespace to send. `number` grows with each change."""
 
     since: float
-    """When it was first wanted, in seconds of the loop's clock."""
+    """Seconds of the event loop's clock."""
     number: int = 0
     parked: asyncio.TimerHandle | None = None
-    """It was refused; then it is tried again, if it is not changed before."""
+    """Retry timer after a refusal."""
     waiting: list[ConfirmationWaiter] = field(default_factory=list)
 
     def fail(self, is_meant: Callable[[ConfirmationWaiter], bool], error: ServiceError) -> None:
-        """Tells some of those who wait."""
         for waiter in self.waiting:
             if is_meant(waiter) and not waiter.future.done():
                 waiter.future.set_exception(error)
@@ -79,44 +81,45 @@ Message = configuration_pb2.NamespaceConfiguration
 
 
 class RefusedConfigurations:
-    """By namespace."""
+    """State of refused configurations, by namespace.
+
+    A refused version is replaced by its predecessor unless it runs.
+    """
 
     def __init__(
         self, database: Database, holdings: HeldConfigurations, taken_back: Callable[[str], None]
     ) -> None:
-        """`taken_back` hears of a game of which a namespace went back to the version that it ran."""
+        """`taken_back` receives the game of each namespace that was switched back."""
         self._database = database
         self._holdings = holdings
         self._taken_back = taken_back
         self._versions: dict[str, tuple[str, ServiceError]] = {}
-        """Namespace to the version that was refused last, as long as it is not taken."""
+        """Last refused version of each namespace, until it is accepted."""
         self._claiming: set[str] = set()
-        """Namespaces that want what another one has."""
+        """Namespaces that claim a value of another one."""
         self.reasons: dict[str, str] = {}
-        """Namespace to the first reason: what the data plane does not take."""
+        """First reason of each refused namespace."""
         self.count = 0
-        """Refusals since the start."""
 
     def error_for(self, namespace_id: str, version_id: str | None) -> ServiceError | None:
-        """What whoever sets this version is told when it was refused last."""
+        """Returns the error of the version if it was refused last."""
         refused, error = self._versions.get(namespace_id, _NO_ERROR)
         return error if refused == version_id else None
 
     def clear_version_error(self, namespace_id: str, version_id: str) -> None:
-        """It is, or would be."""
         refused, _ = self._versions.get(namespace_id, _NO_ERROR)
         if refused == version_id:
             del self._versions[namespace_id]
 
     def record_accepted(self, message: Message) -> set[str]:
-        """The data plane holds it. What it gave up may be what others were refused for: these, once."""
+        """Returns namespaces to retry: the accepted message may have released what they claim."""
         self.reasons.pop(message.namespace_id, None)
         self.clear_version_error(message.namespace_id, message.current_version_id)
         claiming, self._claiming = self._claiming, set()
         return claiming
 
     def note(self, message: Message, reason: str) -> None:
-        """For whoever runs the service."""
+        """Logs a refusal for the operator."""
         name = namespace_name(message)
         self.reasons[message.namespace_id] = f"{name}: {reason}"
         _log.error("configuration refused by the data plane", namespace=name, reason=reason)
@@ -124,8 +127,9 @@ class RefusedConfigurations:
     async def handle_refusal(
         self, message: Message, refused: feed_pb2.Refused, wanted: PendingNamespace, number: int
     ) -> bool:
-        """Takes the version back, unless it runs, and tells who waits: for change `number` at most, or for the version.
-        Whether there is something else to be sent now.
+        """Switches the version back unless it runs, and fails its waiters.
+
+        Returns whether to send the namespace again.
         """
         namespace_id, version_id = message.namespace_id, message.current_version_id
         self.count += 1
@@ -134,7 +138,7 @@ class RefusedConfigurations:
         running = self._holdings.version_id(namespace_id)
         if any(problem.held_by for problem in refused.problems):
             self._claiming.add(namespace_id)
-        # A version is not to blame for a domain that another namespace has.
+        # Another namespace's domain is not the fault of the version.
         if running in ("", version_id) or not concerns_version(refused):
             error = refusal_error(message, refused, STORED, orphans)
             wanted.fail(lambda waiter: waiter.number <= number, error)
@@ -143,12 +147,12 @@ class RefusedConfigurations:
             self._taken_back(message.game.game_id)
         error = refusal_error(message, refused, SWITCHED_BACK, orphans)
         self._versions[namespace_id] = version_id, error
-        # The others wait for what is sent now.
+        # The other waiters wait for the next message.
         wanted.fail(lambda waiter: waiter.version_id == version_id, error)
         return True
 
     async def _take_back(self, namespace_id: str, version_id: str, running: str) -> bool:
-        """Whether the records still had it. It goes back to the version before it, which may be on its way as well."""
+        """Restores the previous version. Returns False if the records have another one by now."""
         async with self._database.write() as tx:
             newest = await namespaces.history(tx, namespace_id, None, 2)
             entry = newest[0].entry_id if newest else ""
@@ -159,26 +163,26 @@ class RefusedConfigurations:
 
 
 _SENDERS: Final = 64
-"""They go in batches."""
+"""They send in batches."""
 _CHECK_TIMEOUT_S: Final = 0.3
-"""A data plane that takes longer says later what it thinks of a version: when it gets it."""
+"""A slower data plane reports problems when it receives the version."""
 _POLL_INTERVAL_S: Final = 0.4
 _POLL_INTERVAL_MAX_S: Final = 5.0
 _POLL_PAUSE_FACTOR: Final = 50
-"""Of this time at most one part is spent on looking."""
+"""Polling takes at most this fraction (1/50) of the time."""
 _RETRIES_S: Final = (0.05, 0.5)
 _REFUSED_RETRY_S: Final = 10.0
 
 _RECORDS_INTERVAL_S: Final = 30.0
-"""A change of which nobody told is found after this time."""
+"""Finds changes that were not announced to this process."""
 
 
 class DataPlaneUnavailable(Exception):
-    """The data plane does not answer."""
+    """The data plane does not respond."""
 
 
 class FeedClient(Protocol):
-    """The data plane, as a feeder sees it. Raises Away, and ServiceError when it cannot take anything now."""
+    """Raises DataPlaneUnavailable, and ServiceError when the data plane cannot take changes."""
 
     async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse: ...
     async def check(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse: ...
@@ -186,7 +190,7 @@ class FeedClient(Protocol):
 
 
 class Feeder:
-    """Sends namespaces that are wanted, as long as `run` runs."""
+    """Sends pending namespaces while `run` runs."""
 
     def __init__(
         self,
@@ -195,7 +199,7 @@ class Feeder:
         client: FeedClient,
         taken_back: Callable[[str], None] = lambda game_id: None,
     ) -> None:
-        """`taken_back` hears of a game of which a namespace went back to the version that it ran."""
+        """`taken_back` receives the game of each namespace that was switched back."""
         self._database = database
         self._composer = composer
         self._messages = Batcher(
@@ -214,12 +218,12 @@ class Feeder:
 
     @property
     def waiting(self) -> int:
-        """Namespaces that the data plane does not hold as the records have them."""
+        """Number of pending namespaces."""
         return len(self._wanted)
 
     @property
     def lag_s(self) -> float:
-        """How long the one that waits longest has waited."""
+        """Age of the oldest pending namespace."""
         oldest = next(iter(self._wanted.values()), None)
         return 0.0 if oldest is None else asyncio.get_running_loop().time() - oldest.since
 
@@ -229,20 +233,17 @@ class Feeder:
 
     @property
     def orphans(self) -> int:
-        """Namespaces that the data plane holds and no record has."""
         return len(self._holdings.orphans)
 
     @property
     def refusals(self) -> int:
-        """How often the data plane refused a configuration."""
         return self._refused.count
 
     def refused_reasons(self) -> Mapping[str, str]:
-        """What the data plane does not take: namespace to the first reason."""
         return dict(self._refused.reasons)
 
     def enqueue(self, *namespace_ids: str) -> None:
-        """These are to be sent, soon. Call it after the commit."""
+        """Schedules namespaces to be sent. Call it after the commit."""
         for namespace_id in namespace_ids:
             wanted = self._wanted.get(namespace_id)
             if wanted is None:
@@ -257,12 +258,10 @@ class Feeder:
     async def enqueue_and_confirm(
         self, namespace_id: str, *, version_id: str | None = None, wait_s: float = CONFIRM_TIMEOUT_S
     ) -> None:
-        """Sends the namespace as it is now and returns when the data plane holds it. `version_id`: the one that the
-        caller has set.
+        """Sends the namespace and waits until the data plane holds it.
 
-        Raises CONTROL_PLANE_UNAVAILABLE after `wait_s`: the change is stored and will take effect.
-        Raises VALIDATION_FAILED when the data plane refuses it: the caller's version, which was taken back then; or the
-        namespace as it is, and the change is stored.
+        Raises CONTROL_PLANE_UNAVAILABLE after `wait_s`; the change is stored. Raises VALIDATION_FAILED if the
+        data plane refuses `version_id`, which is switched back, or the stored state.
         """
         self.enqueue(namespace_id)
         wanted = self._wanted[namespace_id]
@@ -281,12 +280,12 @@ class Feeder:
                 wanted.waiting.remove(waiter)
         error = self._refused.error_for(namespace_id, version_id)
         if error is not None:
-            # It was taken back before this call, or before it was repeated.
+            # The version was refused earlier.
             raise error
 
     async def check_version(self, namespace_id: str, version_id: str) -> None:
-        """Raises VALIDATION_FAILED when the data plane would not take this version. When it is away or slow, nobody
-        knows.
+        """Raises VALIDATION_FAILED if the data plane would refuse the version. Skips the check if it is
+        unavailable or slow.
         """
         message = await self._messages.add(ComposeRequest(namespace_id, version_id))
         if message is None or not self._is_connected.is_set():
@@ -310,7 +309,6 @@ class Feeder:
             return await self._composer.compose_all(tx, wishes)
 
     async def run(self) -> None:
-        """Until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(_SENDERS):
                 group.create_task(self._send_all())
@@ -320,16 +318,16 @@ class Feeder:
                 await self._poll_until_disconnected()
 
     def mark_disconnected(self) -> None:
-        """The data plane was away: it may hold something else than it did."""
+        """Compares again, because the data plane may have lost state."""
         self._is_connected.clear()
         self._is_resync_needed.set()
 
     def compare_again(self) -> None:
-        """What was refused may be taken now."""
+        """Retries refused namespaces."""
         self._is_resync_needed.set()
 
     async def _poll_until_disconnected(self) -> None:
-        """Looks whether it still holds what it said: one that was started again may have lost its disk."""
+        """Polls held configurations: a restarted data plane may have lost its disk."""
         pause_s = _POLL_INTERVAL_S
         loop = asyncio.get_running_loop()
         records_s = loop.time() + _RECORDS_INTERVAL_S
@@ -356,7 +354,7 @@ class Feeder:
             self._is_resync_needed.set()
 
     async def _compare_records(self) -> None:
-        """A change is found also when nobody told of it: its process died after the commit, or another made it."""
+        """Finds changes by other processes and by processes that died after their commit."""
         async with self._database.read() as tx:
             rows = await namespaces.revisions(tx)
         for namespace_id in self._holdings.differing_ids(rows):
@@ -373,7 +371,6 @@ class Feeder:
             )
 
     async def _compare(self) -> None:
-        """What the data plane holds against what the records have; what differs is wanted."""
         self._holdings.begin_read()
         answer = await self._client.held(feed_pb2.HeldRequest())
         async with self._database.read() as tx:
@@ -399,11 +396,10 @@ class Feeder:
                 self._queue.put_nowait(namespace_id)
                 await pauses.wait()
             else:
-                # One namespace must not keep the others waiting.
+                # One namespace must not delay the others.
                 self._park(namespace_id)
 
     async def _send_as_it_is(self, namespace_id: str) -> None:
-        """Once; whatever is left to do about it is planned then."""
         wanted = self._wanted[namespace_id]
         number = wanted.number
         if await self._send(namespace_id, number):
@@ -425,7 +421,7 @@ class Feeder:
             del self._wanted[namespace_id]
 
     def _park(self, namespace_id: str) -> None:
-        """What the data plane does not take may be taken when its operator changed something."""
+        """An operator's change may make a later attempt succeed."""
         loop = asyncio.get_running_loop()
         wanted = self._wanted[namespace_id]
         wanted.parked = loop.call_later(_REFUSED_RETRY_S, self._unpark, namespace_id)
@@ -438,7 +434,7 @@ class Feeder:
             self._queue.put_nowait(namespace_id)
 
     async def _send(self, namespace_id: str, number: int) -> bool:
-        """Sends it as it is; whether the data plane holds it now. Raises Away, ServiceError."""
+        """Returns whether the data plane holds it now. Raises DataPlaneUnavailable, ServiceError."""
         while True:
             message = await self._messages.add(ComposeRequest(namespace_id))
             if message is None:
@@ -464,8 +460,9 @@ class Feeder:
     async def _catch_up(
         self, message: configuration_pb2.NamespaceConfiguration, held: feed_pb2.HeldConfiguration
     ) -> bool:
-        """The data plane knows a greater revision, or another content of this one: of these records as they were before
-        a backup was restored. True: send again, as a change that comes after what it knows.
+        """Raises the revision above the held one, which is newer after a restore from a backup.
+
+        Returns False if the data plane follows a newer database.
         """
         if held.source_epoch > message.source_epoch:
             self._refused.note(

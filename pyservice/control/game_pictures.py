@@ -1,4 +1,4 @@
-"""Pictures: banner and logo of a game, prepared and completed (decisions 8.1, 8.8); what avatars share with them."""
+"""Operations on pictures of a game: banner, logo and avatars."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ Answer = TypeVar("Answer", bound=Message)
 
 
 class GamePictureOperations:
-    """The operations on pictures of games."""
-
     def __init__(self, uploading: UploadLifecycle) -> None:
         self._uploading = uploading
 
@@ -51,7 +49,6 @@ class GamePictureOperations:
     async def prepare_logo(
         self, request: pb.PrepareGameLogoUploadRequest, caller: Caller
     ) -> pb.PrepareGameLogoUploadResponse:
-        """As for the banner."""
         return await prepare_picture(
             self._uploading, "logo", request, caller, pb.PrepareGameLogoUploadResponse
         )
@@ -59,7 +56,6 @@ class GamePictureOperations:
     async def complete_logo(
         self, request: pb.CompleteGameLogoUploadRequest, caller: Caller
     ) -> pb.CompleteGameLogoUploadResponse:
-        """As for the banner."""
         return await complete_picture(
             self._uploading, "logo", request, caller, pb.CompleteGameLogoUploadResponse
         )
@@ -68,7 +64,7 @@ class GamePictureOperations:
 async def prepare_picture(
     uploading: UploadLifecycle, kind: str, request: Any, caller: Caller, answer_type: type[Answer]
 ) -> Answer:
-    """Prepares a picture of a kind of upload; requests of all kinds have the same fields, answers too."""
+    """Prepares an upload. Requests and responses of all kinds have the same fields."""
 
     async def find(tx: Transaction) -> Record:
         return await authorization.find_game(tx, caller, request.game_id)
@@ -97,7 +93,6 @@ async def prepare_picture(
 async def complete_picture(
     uploading: UploadLifecycle, kind: str, request: Any, caller: Caller, answer_type: type[Answer]
 ) -> Answer:
-    """Completes an upload of this kind of the game in the path."""
 
     async def find(tx: Transaction) -> Record:
         game = await authorization.find_game(tx, caller, request.game_id)
@@ -125,8 +120,6 @@ def _judge(request: Any) -> None:
 
 
 class AvatarOperations:
-    """The operations on avatars."""
-
     def __init__(self, database: Database, uploading: UploadLifecycle, links: PublicUrls) -> None:
         self._database = database
         self._uploading = uploading
@@ -135,7 +128,7 @@ class AvatarOperations:
     async def prepare(
         self, request: pb.PrepareCustomAvatarUploadRequest, caller: Caller
     ) -> pb.PrepareCustomAvatarUploadResponse:
-        """Contract games.avatars.prepareCustomAvatarUpload. Raises GAME_NOT_FOUND, VALIDATION_FAILED,
+        """Raises GAME_NOT_FOUND, VALIDATION_FAILED,
         UPLOAD_TOO_LARGE.
         """
         return await prepare_picture(
@@ -153,15 +146,15 @@ class AvatarOperations:
     async def list_(
         self, request: pb.ListCustomAvatarsRequest, caller: Caller
     ) -> pb.ListCustomAvatarsResponse:
-        """Decisions 8.8. Raises GAME_NOT_FOUND."""
+        """Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             rows = await uploads.of_kind(tx, game.game_id, "avatar")
         answer = pb.ListCustomAvatarsResponse()
         for row in rows:
-            # What is complete has the content that its name says.
+            # Contents of complete uploads match their name.
             kind = kind_of_name(row.path) if row.complete_ms is not None else None
-            # Made in its place: a list of messages would be copied into the answer.
+            # Added in place, because a list of messages would be copied.
             answer.custom_avatars.add(
                 upload_id=row.upload_id,
                 display_name=row.display_name,

@@ -1,7 +1,4 @@
-"""Games: validate, create, list and get (contract games.*; decisions 4 and 8.1).
-
-A new game has namespaces `prod` and `staging` that run its empty version `0.0.1`. Pictures are `uploads`' matter.
-"""
+"""Operations on games. A new game has namespaces `prod` and `staging` with an empty version `0.0.1`."""
 
 from __future__ import annotations
 
@@ -43,22 +40,18 @@ from pyservice.storage.database import Conflict, Record, Transaction
 FIRST_NAMESPACES: Final = (("prod", "Production"), ("staging", "Staging"))
 FIRST_VERSION: Final = "0.0.1"
 NEW_LIMITS: Final = (512, 256)
-"""lobby_count_max and max_players of a new namespace (decisions 4)."""
+"""`lobby_count_max` and `max_players` of a new namespace."""
 _EMPTY: Final = encode(versions_pb2.CloudConfig())
 _NAMES_IN_ORDER: Final = 8
 _SUFFIXES_BELOW: Final = (10**3, 10**5, 10**7, 10**9)
-"""Of what comes after the first in order, as many are drawn at random from each of these."""
+"""After the first suffixes in order, this many random ones are tried below each bound."""
 
 
 class PlayerCounter(Protocol):
-    """How many are connected, at most a second old."""
-
     def players(self, namespace_ids: Iterable[str]) -> int: ...
 
 
 class ChangeFeeder(Protocol):
-    """Gets new configuration to the data plane, soon."""
-
     def enqueue(self, *namespace_ids: str) -> None: ...
 
 
@@ -68,26 +61,22 @@ def identity_topic(identity_id: str) -> str:
 
 
 def group_topic(group_id: str) -> str:
-    """Changes when something that `getGames` tells of a group or its games does."""
+    """Changes when the `getGames` response for the group does."""
     return f"group:{group_id}"
 
 
 def game_topic(game_id: str) -> str:
-    """Changes when something that `getGame` tells does."""
+    """Changes when the `getGame` response does."""
     return f"game:{game_id}"
 
 
 class _ListKey(NamedTuple):
-    """What an answer of `getGames` depends on."""
-
     watch_index: str
     group_ids: tuple[str, ...]
     only_game_id: str | None
 
 
 class GameOperations:
-    """The operations on games."""
-
     def __init__(
         self,
         context: RecordContext,
@@ -105,7 +94,7 @@ class GameOperations:
         self._links = links
         self._regions = regions
         self._now_ms = context.now_ms
-        # A change wakes many who watch the same.
+        # One change wakes many long polls for the same data.
         self._found: SingleFlight[str, Record | None] = SingleFlight()
         self._lists: SingleFlight[_ListKey, pb.GetGamesResponse] = SingleFlight()
         self._games: SingleFlight[tuple[str, str], pb.GetGameResponse] = SingleFlight()
@@ -113,13 +102,12 @@ class GameOperations:
     async def validate(
         self, request: pb.ValidateGameRequest, caller: Caller
     ) -> pb.ValidateGameResponse:
-        """Contract games.validateGame."""
         async with self._database.read() as tx:
             problems = await _problems(tx, request)
         return pb.ValidateGameResponse(errors=problem_messages(problems))
 
     async def create(self, request: pb.CreateGameRequest, caller: Caller) -> pb.CreateGameResponse:
-        """Contract games.createGame. Raises GROUP_NOT_FOUND, VALIDATION_FAILED."""
+        """Raises GROUP_NOT_FOUND, VALIDATION_FAILED."""
         attempts = itertools.count()
 
         async def change(tx: Transaction) -> pb.CreateGameResponse:
@@ -138,7 +126,7 @@ class GameOperations:
     async def _add(
         self, tx: Transaction, request: pb.CreateGameRequest, name_id: str
     ) -> tuple[str, list[str]]:
-        """Adds the game and what a new one has; its id, and those of its namespaces."""
+        """Adds a game with its first namespaces and version. Returns its id and theirs."""
         now = self._now_ms()
         game_id, version_id = self._ids.new(), self._ids.new()
         await games.add(tx, game_id, name_id, request.display_name, request.developer_group_id, now)
@@ -153,10 +141,10 @@ class GameOperations:
     async def list_(
         self, request: pb.GetGamesRequest, caller: Caller
     ) -> pb.GetGamesResponse | WaitForChange:
-        """Contract games.getGames; a token of one game sees that game and its group."""
+        """Lists games of the caller's groups. A token of one game lists that game."""
         scope = scope_of(caller)
         group_ids = scope.groups
-        # Groups that are joined later change the identity's own topic.
+        # Joining a group changes the identity's topic.
         topics = [identity_topic(scope.identity_id), *map(group_topic, group_ids)]
         index = self._topics.index_of(*topics)
         parked = self._topics.wait_unless_changed(request.watch_index, caller.call, *topics)
@@ -166,9 +154,8 @@ class GameOperations:
         return await self._lists.get(key, lambda: self._list(key))
 
     async def _list(self, key: _ListKey) -> pb.GetGamesResponse:
-        """For members of these groups."""
         answer = pb.GetGamesResponse(watch=envelope_pb2.Watch(index=key.watch_index))
-        # A transaction of its own: what it sees is not older than the index.
+        # A new transaction, so that the data is at least as new as the index.
         async with self._database.read() as tx:
             for group_id in key.group_ids:
                 await self._add_group(tx, answer, group_id, key.only_game_id)
@@ -184,7 +171,7 @@ class GameOperations:
         row = await groups.find(tx, group_id)
         if row is None:
             return
-        # A token reaches the groups of which its identity is a member.
+        # A token covers only groups of its identity.
         answer.groups.append(group_summary(row, self._links, is_member=True))
         players: dict[str, int] = {}
         for one in await namespaces.ids_of_group(tx, group_id):
@@ -199,7 +186,7 @@ class GameOperations:
     async def get(
         self, request: pb.GetGameRequest, caller: Caller
     ) -> pb.GetGameResponse | WaitForChange:
-        """Decisions 8.1. Raises GAME_NOT_FOUND."""
+        """Raises GAME_NOT_FOUND."""
         text = request.game_id
         row = await self._found.get(text, lambda: self._find(text))
         if row is None or not authorization.scope_covers(
@@ -219,8 +206,7 @@ class GameOperations:
             return await games.find(tx, text)
 
     async def _told(self, game_id: str, index: str) -> pb.GetGameResponse:
-        """For whoever may see it. A game stays, and stays with its group."""
-        # A transaction of its own: what it sees is not older than the index.
+        # A new transaction, so that the data is at least as new as the index.
         async with self._database.read() as tx:
             row = await games.find(tx, game_id)
             if row is None:
@@ -248,7 +234,6 @@ class GameOperations:
 async def _problems(
     tx: Transaction, request: pb.ValidateGameRequest | pb.CreateGameRequest
 ) -> list[FieldProblem]:
-    """What is wrong with input for a new game."""
     problems = list(display_name_problems(request.display_name, "display_name"))
     if request.HasField("name_id"):
         found = list(name_id_problems(request.name_id, GAME_NAME_MAX, "name_id"))
@@ -259,11 +244,9 @@ async def _problems(
 
 
 async def _free_name_id(tx: Transaction, display_name: str, attempt: int) -> str:
-    """Made from the display name, with one of the next suffixes when it is taken; however many games have the name, one
-    query finds it.
+    """Derives a free name_id from the display name, with one query for any number of equal names.
 
-    Whoever lost it to others at the same time (`attempt` > 0) draws one, so that they do not all meet again at the
-    next. Raises Conflict when all that were drawn are taken.
+    After a conflict (`attempt` > 0) the suffix is random. Raises Conflict if all tried names are taken.
     """
     name = derived_name_id(display_name, GAME_NAME_MAX)
     names = [] if attempt else [name]

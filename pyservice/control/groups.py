@@ -1,4 +1,4 @@
-"""Groups of developers and their billing (contract groups.billing.get; decisions 8.4, 8.6)."""
+"""Operations on groups and their billing, and the owner of a new service."""
 
 from __future__ import annotations
 
@@ -32,15 +32,13 @@ def billing_topic(group_id: str) -> str:
 
 
 class GroupOperations:
-    """The operations on groups."""
-
     def __init__(
         self,
         context: RecordContext,
         links: PublicUrls,
         clear_token_cache: Callable[[], None],
     ) -> None:
-        """`clear_token_cache` is called after a change of members: what is believed of tokens may be wrong."""
+        """Call of `clear_token_cache` follows each change of members."""
         self._database = context.database
         self._changes = context.changes
         self._ids = context.ids
@@ -52,14 +50,14 @@ class GroupOperations:
     async def create(
         self, request: pb.CreateGroupRequest, caller: Caller
     ) -> pb.CreateGroupResponse:
-        """Decisions 8.4. Raises VALIDATION_FAILED."""
+        """Raises VALIDATION_FAILED."""
         identity_id = scope_of(caller).identity_id
 
         async def change(tx: Transaction) -> pb.CreateGroupResponse:
             require_valid(list(display_name_problems(request.display_name, "display_name")))
             group_id = self._ids.new()
             await groups.add(tx, group_id, request.display_name, identity_id, self._now_ms())
-            # The caller's own token reaches the new group at once.
+            # The caller's token reaches the new group at once.
             tx.afterwards(self._clear_token_cache)
             tx.afterwards(lambda: self._topics.bump(identity_topic(identity_id)))
             return pb.CreateGroupResponse(group_id=group_id)
@@ -67,7 +65,7 @@ class GroupOperations:
         return await self._changes.apply(caller, request, pb.CreateGroupResponse, change)
 
     async def get(self, request: pb.GetGroupRequest, caller: Caller) -> pb.GetGroupResponse:
-        """Decisions 8.4. Raises GROUP_NOT_FOUND."""
+        """Raises GROUP_NOT_FOUND."""
         async with self._database.read() as tx:
             row = await authorization.find_group(tx, caller, request.group_id)
             identity_id = scope_of(caller).identity_id
@@ -77,7 +75,7 @@ class GroupOperations:
     async def billing(
         self, request: pb.GetGroupBillingRequest, caller: Caller
     ) -> pb.GetGroupBillingResponse | WaitForChange:
-        """Contract groups.billing.get, watchable. Raises GROUP_NOT_FOUND."""
+        """Raises GROUP_NOT_FOUND."""
         topic = billing_topic(request.group_id)
         index = self._topics.index_of(topic)
         parked = self._topics.wait_unless_changed(request.watch_index, caller.call, topic)
@@ -107,17 +105,15 @@ _GROUP: Final = "Developers"
 
 @dataclass(frozen=True, slots=True)
 class ServiceOwner:
-    """Who owns the service."""
-
     group_id: str
     token_file: Path
     source_epoch: int
 
 
 async def ensure_owner(database: Database, ids: RecordIds, folder: Path) -> ServiceOwner:
-    """The owner's group, made when there is none. Raises OSError, and ServiceError when the database is away.
+    """Creates the owner, a group and a `cloud_` token if they do not exist. Raises OSError, ServiceError.
 
-    The token is in its file before its hash is in the records: whoever finds the records finds the file.
+    The token file is written before the records, so that records imply a file.
     """
     path = folder / TOKEN_FILE
     async with database.read() as tx:
@@ -134,21 +130,21 @@ async def ensure_owner(database: Database, ids: RecordIds, folder: Path) -> Serv
     identity_id, group_id = ids.new(), ids.new()
     try:
         async with database.write() as tx:
-            # First: of two services that start on one database at once, one goes on.
+            # First: of two services that start on one database, one continues.
             await numbers.add(tx, numbers.SOURCE_EPOCH, now)
             await groups.add_identity(tx, identity_id, _OWNER, now)
             await groups.add(tx, group_id, _GROUP, identity_id, now)
             sha256 = hashlib.sha256(token.encode()).digest()
             await tokens.add_cloud(tx, ids.new(), sha256, identity_id, None, None, now)
     except Conflict:
-        # The other one made the owner, and this token is nobody's.
+        # Another service created the owner.
         path.unlink()
         return await ensure_owner(database, ids, folder)
     return ServiceOwner(group_id, path, now)
 
 
 def _kept(path: Path) -> str | None:
-    """The token of a first start that was interrupted. Raises OSError when others could read it."""
+    """Reads the token of an interrupted first start. Raises OSError."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

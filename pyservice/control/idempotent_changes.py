@@ -1,7 +1,7 @@
-"""Changes of records on behalf of a caller: one transaction, and its answer remembered in it (decisions 1.8).
+"""Idempotent changes of records.
 
-Owns idempotency of the control plane: the same caller with the same key gets the same answer, a duplicate in flight
-shares its outcome, a failure is tried afresh. What changes is the handler's.
+A change and its response are stored in one transaction. Repeated requests get the stored response, and
+concurrent ones share the outcome. A failed request runs again.
 """
 
 from __future__ import annotations
@@ -39,14 +39,12 @@ _RETRIES_S: Final = (60.0, _CLEANUP_INTERVAL_S)
 
 
 class _Key(NamedTuple):
-    """Of a caller, and the message that it came with."""
-
     key: bytes
     message_hash: bytes
 
 
 class IdempotentChanges:
-    """Makes changes; one per process."""
+    """Runs changes. One instance for each process."""
 
     def __init__(
         self,
@@ -55,9 +53,7 @@ class IdempotentChanges:
         *,
         mac_key: bytes | None = None,
     ) -> None:
-        """Messages are remembered under the secret `mac_key`. With another one than before, or a random one of this
-        process when none is given, a repetition of what was remembered until then is IDEMPOTENCY_KEY_REUSED.
-        """
+        """`mac_key` hashes requests. With another key, repeated requests get IDEMPOTENCY_KEY_REUSED."""
         self._database = database
         self._now_ms = clock_ms
         self._mac_key = secrets.token_bytes(_KEY_BYTES) if mac_key is None else mac_key
@@ -74,12 +70,10 @@ class IdempotentChanges:
         change: Change[Answer],
         again: ReplayCheck[Answer] | None = None,
     ) -> Answer:
-        """Runs `change` in a transaction and commits; the answer is told when that is durable.
+        """Runs `change` in a transaction and returns its response after the commit.
 
-        `again` looks at a remembered answer before it is told once more, and raises when it is the caller's no longer:
-        where an answer leads to a secret or an address, somebody who may not see them any more must not get them.
-        A client that goes away changes nothing about it. Raises what `change` and `again` raise (nothing is
-        changed then), and IDEMPOTENCY_KEY_REUSED.
+        Continues if the client disconnects. `again` checks a stored response and raises if the caller may no
+        longer see it. Raises IDEMPOTENCY_KEY_REUSED and errors of `change` and `again`.
         """
         return await self._once(
             caller, request, lambda key: self._change(key, answer_type, change, again)
@@ -93,8 +87,9 @@ class IdempotentChanges:
         prepared: ChangeWithResource[Answer],
         again: ReplayCheck[Answer] | None = None,
     ) -> Answer:
-        """The same of a change that needs something beside the records, which `prepared` has for as long as it is made.
-        An answer that is remembered needs nothing of it. Raises what `prepared` raises as well.
+        """Runs a change that needs a resource, which `prepared` provides for the duration.
+
+        Stored responses need no resource. Also raises errors of `prepared`.
         """
 
         async def work(key: _Key | None) -> Answer:
@@ -109,7 +104,7 @@ class IdempotentChanges:
         return await self._once(caller, request, work)
 
     async def forget_response(self, caller: Caller) -> None:
-        """What came after the change failed: a repetition is to be tried afresh."""
+        """Deletes a stored response, so that a repeated request runs again."""
         key = _caller_key(caller)
         if key is None:
             return
@@ -121,17 +116,16 @@ class IdempotentChanges:
         await again_on_conflict(attempt)
 
     async def run_cleanup(self) -> None:
-        """Until cancelled: answers are not kept for longer than they are promised."""
+        """Deletes expired responses until cancelled."""
         await self.job.repeat_forever(self.delete_expired_responses, every_s=_CLEANUP_INTERVAL_S)
 
     async def delete_expired_responses(self) -> int:
-        """Drops answers that need not be remembered any more; how many."""
+        """Returns the number of deleted responses."""
         return await numbers.forget_before(self._database, self._now_ms() - RESPONSE_RETENTION_MS)
 
     async def _once(
         self, caller: Caller, request: Message, work: Callable[[_Key | None], Awaitable[Answer]]
     ) -> Answer:
-        """Does the work, or waits for what a duplicate does."""
         key = _caller_key(caller)
         if key is None:
             return await _await_shielded(asyncio.ensure_future(work(None)))
@@ -172,7 +166,6 @@ class IdempotentChanges:
         return await again_on_conflict(attempt)
 
     def _is_kept(self, before: Record | None) -> TypeGuard[Record]:
-        """Whether it is promised to be told once more."""
         return before is not None and bool(
             before.create_ms > self._now_ms() - RESPONSE_RETENTION_MS
         )
@@ -180,7 +173,7 @@ class IdempotentChanges:
 
 @dataclass(frozen=True, slots=True)
 class RecordContext:
-    """The database and everything that a change of records needs."""
+    """Dependencies of handlers that change records."""
 
     database: Database
     changes: IdempotentChanges
@@ -205,12 +198,12 @@ async def _stored_response(
 
 
 async def _await_shielded(task: asyncio.Future[Answer]) -> Answer:
-    """Waits for it. That nobody waits any more does not stop it."""
+    """Awaits a task without cancelling it."""
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         if not task.done():
-            # Its error, if any, was told to nobody; that must not be an unhandled one.
+            # Retrieve the error, so that asyncio does not log it.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         raise
 
@@ -226,7 +219,7 @@ def _caller_key(caller: Caller) -> bytes | None:
 
 
 def _message_hash(mac_key: bytes, request: Message) -> bytes:
-    """Keyed: a message may have a password, and who reads the records knows all else of it and could try guesses."""
+    """Keyed, because a request may contain a password that readers of the records could guess."""
     name = str(type(request).DESCRIPTOR.full_name)
     told = name.encode() + b"\0" + request.SerializeToString(deterministic=True)
     return hmac.digest(mac_key, told, "sha256")

@@ -1,8 +1,7 @@
-"""CSV files of logs and of what became of lobbies (contract, exportLobbyLogs; decisions 8.3, 8.10).
+"""CSV exports of lobby logs and lobby history, behind signed URLs for one hour.
 
-Written to the objects and given out by a signed address for an hour; an hour later they are removed. They are made in
-short turns, of each group one at a time, and never held as a whole: however long a log is, others are served meanwhile,
-and of whoever goes away, or finds the disk full, nothing goes on and nothing stays.
+Files are written in short steps, one export of each group at a time, and never held in memory. An export
+stops if the client disconnects.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ EXPORT_URL_EXPIRES_S: Final = 3_600
 _CLEANUP_INTERVAL_S: Final = 600.0
 _RETRIES_S: Final = (5.0, _CLEANUP_INTERVAL_S)
 _LATE_MS: Final = 3_600_000
-"""So long after its address ended a file is removed: a download that has begun may go on."""
+"""Grace period for downloads in progress when the URL expires."""
 _INERT: Final = ("=", "+", "-", "@", "\t", "\r")
 _PORTION: Final = 1_000
 HISTORY_COLUMNS: Final = (
@@ -51,17 +50,15 @@ HISTORY_COLUMNS: Final = (
 
 
 class LocalRuns(Protocol):
-    """Where lobbies run, as far as exports tell of it."""
+    """Lobby runs on this node."""
 
     def folder_of(self, run_id: str) -> Path: ...
     def processes(self, run_ids: Sequence[str]) -> dict[str, LobbyProcess]:
-        """Of those whose end is not told; blocks."""
+        """Blocks. Returns processes that have not ended."""
         ...
 
 
 class LobbyExportOperations:
-    """The operations on exports."""
-
     def __init__(
         self,
         database: Database,
@@ -82,14 +79,14 @@ class LobbyExportOperations:
         self.job = RetryingJob("exports", "exports not removed", pauses_s=_RETRIES_S)
 
     async def stop(self) -> None:
-        """Nobody makes any more; waits for the turn that has begun."""
+        """Cancels exports and waits for the current step."""
         await asyncio.to_thread(self._threads.close)
 
     async def lobby_logs(
         self, request: pb.ExportLobbyLogsRequest, caller: Caller
     ) -> pb.ExportLobbyLogsResponse:
-        """Contract, exportLobbyLogs: as long as the log was when it began. Raises GAME_NOT_FOUND,
-        MATCHMAKER_LOBBY_NOT_FOUND, STORAGE_FULL.
+        """Exports the log up to its current end. Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND,
+        STORAGE_FULL.
         """
         row = await self._recorded.find_in_game(caller, request.game_id, request.lobby_id)
         async with self._database.read() as tx:
@@ -112,7 +109,7 @@ class LobbyExportOperations:
     async def lobby_history(
         self, request: pb.ExportLobbyHistoryRequest, caller: Caller
     ) -> pb.ExportLobbyHistoryResponse:
-        """Decisions 8.3. Raises GAME_NOT_FOUND, VALIDATION_FAILED, STORAGE_FULL."""
+        """Raises GAME_NOT_FOUND, VALIDATION_FAILED, STORAGE_FULL."""
         if request.query_end < request.query_start:
             require_valid(
                 [field_problem(["query_end"], "too-low", "must not be before query_start")]
@@ -137,17 +134,17 @@ class LobbyExportOperations:
         return pb.ExportLobbyHistoryResponse(url=url)
 
     async def _runs(self, lobby_ids: list[str]) -> Mapping[str, LobbyProcess | Record]:
-        # In this order: what ends meanwhile is written by the time when it is no process any more.
+        # Read processes before records: a lobby that ends meanwhile has its record by then.
         processes = await asyncio.to_thread(self._node.processes, lobby_ids)
         async with self._database.read() as tx:
             return {**processes, **await lobby_runs.find_many(tx, lobby_ids)}
 
     async def run(self) -> None:
-        """Until cancelled: files whose time is over are removed."""
+        """Deletes expired files until cancelled."""
         await self.job.repeat_forever(self.delete_expired, every_s=_CLEANUP_INTERVAL_S)
 
     async def delete_expired(self) -> int:
-        """How many were removed."""
+        """Returns the number of deleted files."""
         count = 0
         while True:
             async with self._database.read() as tx:
@@ -156,7 +153,7 @@ class LobbyExportOperations:
                 return count
             for export_id in ids:
                 await self._objects.delete_prefix(_folder(export_id))
-                # Where those were that an earlier version made.
+                # Place of files of earlier releases.
                 await self._objects.delete(_folder(export_id))
             async with self._database.write() as tx:
                 await exports.remove(tx, ids)
@@ -165,11 +162,10 @@ class LobbyExportOperations:
     async def _made(
         self, group_id: str, filename: str, write: Callable[[Draft, Run], Awaitable[None]]
     ) -> str:
-        """The address of what is written, in turns of the group."""
         async with self._permits.permit(group_id):
             export_id = self._ids.new()
             expires_ms = self._now_ms() + EXPORT_URL_EXPIRES_S * 1000 + _LATE_MS
-            # First the record: what nobody knows nobody removes.
+            # Record first: files without a record are never deleted.
             async with self._database.write() as tx:
                 await exports.add(tx, export_id, expires_ms)
             key = f"{_folder(export_id)}/csv"
@@ -178,7 +174,7 @@ class LobbyExportOperations:
                 await write(draft, partial(self._threads.run, group_id))
                 await draft.keep()
             except BaseException:
-                # What cannot be removed now goes when its time is over.
+                # Otherwise it is deleted when it expires.
                 with contextlib.suppress(ServiceError):
                     await await_despite_cancel(self._objects.delete_prefix(_folder(export_id)))
                 raise
@@ -195,7 +191,7 @@ _LOG_COLUMNS: Final = ("timestamp", "stream", "line")
 
 
 def _log_turn(lines: Iterator[Line], end: int, stream: Stream) -> tuple[bytes, bool]:
-    """Lines up to that position, as many as a turn takes, and whether there are more."""
+    """Returns the next lines up to `end`, and whether more follow."""
     until = time.perf_counter() + STEP_S
     is_more = False
 
@@ -224,7 +220,7 @@ def _history_turn(
 def _history_row(
     row: Record, run: LobbyProcess | Record | None, span: tuple[int, int], now: int
 ) -> Sequence[object]:
-    # One without a process of ours was there when it was attached. A process that has not begun is not up.
+    # Attached lobbies ran from their creation. Lobbies whose process has not started are not up.
     start_ms = row.create_ms if run is None else run.start_ms
     end_ms = now if row.stop_ms is None else row.stop_ms
     since_ms = end_ms if start_ms is None else start_ms
@@ -248,7 +244,7 @@ def _history_row(
 
 
 def csv_rows(rows: Iterable[Sequence[object]]) -> bytes:
-    """Rows as in RFC 4180. Cells that a spreadsheet would take for a formula are made inert."""
+    """Encodes RFC 4180 rows. Cells that look like formulas are made inert."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\r\n")
     writer.writerows([_inert(cell) for cell in row] for row in rows)

@@ -1,7 +1,6 @@
-"""What became of lobbies, from the data plane's facts: each applied once, lobbies that ended kept for 7 days.
+"""Lobby records: built from the data plane's facts, stored for 7 days after the end, and read by operators.
 
-How far the facts were applied is in the same transaction as what they changed, so neither a crash of this process nor
-one of the data plane applies a fact twice or loses one. What is told of lobbies to others is `lobbies`' matter.
+Position and effects of facts are stored in one transaction, so each fact is applied exactly once.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from pyservice.storage import lobbies, lobby_runs, numbers
 from pyservice.storage.database import Database, Record, Transaction
 
 LOBBY_RETENTION_MS: Final = 7 * 24 * 3_600_000
-"""How long a lobby that ended is told of (decisions 8.3)."""
 
 STOP_REASONS: Final = {
     facts_pb2.LOBBY_END_REASON_EXITED: "exited",
@@ -34,9 +32,9 @@ STOP_REASONS: Final = {
     facts_pb2.LOBBY_END_REASON_STOPPED: "stopped",
 }
 UNKNOWN: Final = "unknown"
-"""The data plane forgot the lobby, or its end was among facts that were lost."""
+"""The end of the lobby was among lost facts."""
 
-# A batch is applied between two turns of the loop on SQLite: this many take a few milliseconds.
+# This many take SQLite a few milliseconds on the event loop.
 _BATCH: Final = 200
 _WAIT_MS: Final = 10_000
 _LOOKED_FOR: Final = 1_000
@@ -49,14 +47,14 @@ Row = dict[str, Any]
 
 
 class FactsClient(Protocol):
-    """The data plane, as a reader of facts sees it. Raises Away, ServiceError."""
+    """Raises DataPlaneUnavailable, ServiceError."""
 
     async def read_facts(self, request: facts_pb2.ReadRequest) -> facts_pb2.ReadResponse: ...
     async def lobby_places(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]: ...
 
 
 class LobbyFactReader:
-    """Reads facts as long as `run` runs."""
+    """Applies facts to the records while `run` runs."""
 
     def __init__(
         self,
@@ -65,20 +63,19 @@ class LobbyFactReader:
         doubt: Callable[[], None],
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        """`doubt` is called when the data plane was away: it may hold something else than it did."""
+        """`doubt` is called when the data plane is unavailable: it may lose state."""
         self._database = database
         self._client = client
         self._on_disconnect = doubt
         self._now_ms = clock_ms
         self._prune_ms = 0
         self._is_gap = True
-        """Ends may have been missed: what is alive here is compared with the data plane once it told all it has."""
+        """Facts may be lost: compare live lobbies with the data plane after the last fact."""
         self.applied = asyncio.Event()
-        """Of the next facts: set when they are in the records."""
+        """Set after the next facts are applied."""
         self.job = RetryingJob("facts", "facts not read", DataPlaneUnavailable, pauses_s=_RETRIES_S)
 
     async def run(self) -> None:
-        """Until cancelled. What cannot be read now is read again, nothing is lost by that."""
         await self.job.repeat_forever(self._next)
 
     async def _next(self) -> None:
@@ -89,8 +86,8 @@ class LobbyFactReader:
             raise
 
     async def step(self, wait_ms: int) -> int:
-        """Reads and applies the next facts; how many there were. Raises Away, ServiceError."""
-        # What may have been missed is looked for at once when nothing new comes.
+        """Applies the next facts and returns their number. Raises DataPlaneUnavailable, ServiceError."""
+        # Resolve a gap as soon as no facts wait.
         count, is_all = await self._read(0 if self._is_gap else wait_ms)
         if self._is_gap and is_all:
             count += await self._end_unseen()
@@ -98,7 +95,7 @@ class LobbyFactReader:
         return count
 
     async def _read(self, wait_ms: int) -> tuple[int, bool]:
-        """Applies the next facts: how many, and whether there were no more."""
+        """Returns the number of applied facts, and whether there were no more."""
         async with self._database.read() as tx:
             stream = await numbers.get_text(tx, numbers.FACTS_STREAM) or ""
             lsn = await numbers.get(tx, numbers.FACTS_LSN) or 0
@@ -123,9 +120,7 @@ class LobbyFactReader:
         return len(new), len(answer.facts) < _BATCH
 
     async def _end_unseen(self) -> int:
-        """Lobbies that are alive here and unknown there ended without anybody having been told; or they ended since
-        the facts were read, so those are read first. How many facts there were.
-        """
+        """Ends lobbies that the data plane does not know, after reading facts that may contain their end."""
         gone = await self._gone()
         self._is_gap, count, is_all = False, 0, not gone
         while not is_all:
@@ -138,7 +133,6 @@ class LobbyFactReader:
         return count
 
     async def _gone(self) -> list[str]:
-        """Those that are alive here and not there."""
         gone: list[str] = []
         after = ""
         while True:
@@ -160,7 +154,6 @@ class LobbyFactReader:
 
 
 async def _apply(tx: Transaction, facts: Sequence[facts_pb2.Fact]) -> None:
-    """All of them, with one statement each for what is new and what changes."""
     ids = sorted({fact.lobby_id for fact in facts})
     known = {row.lobby_id: dict(row._mapping) for row in await lobbies.find_many(tx, ids)}
     rows = {one: dict(row) for one, row in known.items()}
@@ -171,8 +164,8 @@ async def _apply(tx: Transaction, facts: Sequence[facts_pb2.Fact]) -> None:
 
 
 def apply_facts(rows: dict[str, Row], facts: Iterable[facts_pb2.Fact]) -> None:
-    """What the lobbies are after these facts. A fact that comes again changes nothing; of a lobby whose beginning was
-    lost nothing is known before its end, which tells it again.
+    """Applies facts to rows. Repeated facts change nothing. Facts of an unknown lobby are skipped until its
+    end.
     """
     for fact in facts:
         row = rows.get(fact.lobby_id)
@@ -229,13 +222,13 @@ def _end(row: Row, fact: facts_pb2.Fact) -> None:
 
 
 _FACT_TIMEOUT_S: Final = 1.0
-"""Facts are read every 50 ms; longer than this only who has fallen behind takes."""
+"""Facts arrive every 50 ms unless the reader is behind."""
 
 _Found = TypeVar("_Found")
 
 
 class LobbyRecordLookup:
-    """Looks again for what is about to be there."""
+    """Finds lobby records, and waits for the record of a lobby that was just created."""
 
     def __init__(self, database: Database, client: FactsClient, history: LobbyFactReader) -> None:
         self._database = database
@@ -245,14 +238,14 @@ class LobbyRecordLookup:
     async def find(
         self, lobby_id: str, look: Callable[[], Awaitable[_Found | None]]
     ) -> _Found | None:
-        """What `look` finds, now or when the lobby was told of; None: there is no such lobby. Raises ServiceError."""
+        """Returns what `look` finds, now or after the next facts. Raises ServiceError."""
         record = await look()
         if record is not None or not await self._is_alive(lobby_id):
             return record
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FACT_TIMEOUT_S):
                 while record is None:
-                    # In this order nothing is applied between looking and waiting.
+                    # Taken before the read, so that no facts are missed.
                     applied = self._history.applied
                     record = await look()
                     if record is None:
@@ -260,7 +253,7 @@ class LobbyRecordLookup:
         return record
 
     async def find_in_game(self, caller: Caller, game_id: str, lobby_id: str) -> Record:
-        """Columns of `lobbies`. Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND."""
+        """Returns a row of `lobbies`. Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND."""
 
         async def look() -> Record | None:
             async with self._database.read() as tx:
@@ -290,20 +283,18 @@ RUN_FAILURE_CODES: Final = {
     "tier_unknown": "TIER_UNKNOWN",
     "lost": "LOST",
 }
-"""What the runtime says of processes, in the words of records."""
+"""Reason of the runtime to code of the record."""
 
 _FAILURES: Final = {"start_timeout": "START_TIMEOUT", "silent": "SILENT", "unknown": "UNKNOWN"}
 
 
 class PlacesClient(Protocol):
-    """The data plane, as far as it knows the places of lobbies. Raises Away, ServiceError."""
+    """Raises DataPlaneUnavailable, ServiceError."""
 
     async def lobby_places(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]: ...
 
 
 class LobbyRecordOperations:
-    """The operations on records of lobbies."""
-
     def __init__(
         self,
         database: Database,
@@ -312,7 +303,7 @@ class LobbyRecordOperations:
         started_ms: Callable[[str], int | None],
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        """`started_ms`: of the process of a lobby that is not over, None where there is none."""
+        """`started_ms` returns the start of a live lobby's process, or None."""
         self._started_ms = started_ms
         self._database = database
         self._client = client
@@ -391,7 +382,7 @@ def _record(
     failure: str | None,
 ) -> pb.LobbyRecord:
     is_over = row.stop_ms is not None
-    # One that ended between two looks has no places any more, and its end is not told yet.
+    # A lobby that just ended has no counts until its end is applied.
     at = row if is_over else places or facts_pb2.LobbyPlaces()
     stopped = None
     if is_over:
@@ -419,14 +410,12 @@ def _record(
 
 
 def _exit_code(row: Record, run: Record | None) -> int:
-    """As it was when the lobby ended by it, or when the process ended after the lobby."""
     if row.exit_code is None and run is not None:
         return run.exit_code or 0
     return row.exit_code or 0
 
 
 def _failure(row: Record, run: Record | None) -> str | None:
-    """Why a lobby that is over failed; None: it did not, or is not over."""
     if row.stop_ms is None:
         return None
     if row.stop_reason == "exited":

@@ -1,8 +1,7 @@
-"""Lobbies of the data plane as processes: what it wants is run, what becomes of it is told (decisions 5.8, 5.10).
+"""Runs the lobbies that the data plane requests, and reports their state.
 
-The data plane decides which lobbies there are; this asks for them by long poll and says with it what this node can run,
-so that lobbies are made only while somebody is there to start them. Asking again changes nothing: after a crash of
-either side the complete set puts right what differs. A lobby that cannot be taken now is tried again, the others go on.
+One long poll fetches requested lobbies and reports this node's capacity. The full set is sent again after a
+crash of either side. Lobbies that cannot start are retried.
 """
 
 from __future__ import annotations
@@ -25,20 +24,18 @@ from pyservice.storage.database import Database
 
 WAIT_MS: Final = 10_000
 _RETRY_INTERVAL_MS: Final = 1_000
-"""While a lobby is left that could not be taken, or it is not told where the doors are."""
+"""While a lobby waits for a retry or the servers' addresses are unknown."""
 _RETRIES_S: Final = (0.05, 0.5)
 
 
 class RuntimeClient(Protocol):
-    """The data plane, as whoever starts processes sees it. Raises Away, ServiceError."""
+    """Raises DataPlaneUnavailable, ServiceError."""
 
     async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse: ...
     async def report(self, report: pb.LobbyReport) -> None: ...
 
 
 class RunSupervisor(Protocol):
-    """The supervisor, as far as lobbies need it."""
-
     def want(self, order: Order) -> None: ...
     def end(self, run_id: str, kill_timeout_ms: int | None = None) -> bool: ...
     def refuse(self, run_id: str, end: End) -> bool: ...
@@ -49,27 +46,21 @@ class RunSupervisor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TierSize:
-    """What a lobby or server of a tier has."""
-
     resources: Resources
     cpu_mhz: int
 
 
 class LobbyProcess(NamedTuple):
-    """Of a lobby, as long as its end is not told."""
-
     tier: str
     start_ms: int | None
-    """Since the Unix epoch; None: it has not begun."""
+    """Since the Unix epoch. None: not started."""
 
 
 def api_variables(api_url: str, grpc_address: str) -> dict[str, str]:
-    """How a game server reaches the service."""
     return {"HOSTING_API_URL": api_url, "HOSTING_GRPC_ADDRESS": grpc_address}
 
 
 def size_variables(size: TierSize) -> dict[str, str]:
-    """What it may use."""
     return {
         "HOSTING_CPU": str(size.cpu_mhz),
         "HOSTING_MEMORY": str(size.resources.memory_mb),
@@ -77,7 +68,7 @@ def size_variables(size: TierSize) -> dict[str, str]:
 
 
 class LobbyRuns:
-    """Follows the data plane as long as `run` runs; is told by the supervisor what became of lobbies."""
+    """Starts and ends lobby processes while `run` runs. The supervisor reports their state to it."""
 
     def __init__(
         self,
@@ -87,8 +78,8 @@ class LobbyRuns:
         api_url: Callable[[str], str],
         capacity: Callable[[], pb.Capacity],
     ) -> None:
-        """`tier`: the operator's of now, None for one that there is not (any more). `api_url`: of the public HTTP door,
-        from where it listens.
+        """`tier` returns None for a removed tier. `api_url` derives the URL from the address of the public
+        HTTP server.
         """
         self._database = database
         self._client = client
@@ -96,22 +87,21 @@ class LobbyRuns:
         self._api_url = api_url
         self._capacity = capacity
         self.addresses = "", ""
-        """Of the HTTP and gRPC doors, as host:port; empty: not told yet."""
+        """HTTP and gRPC address, empty until the data plane sends them."""
         self.known = asyncio.Event()
-        """The data plane has told what it wants, and so knows that somebody would run it."""
+        """Set after the first response, when the data plane knows the capacity."""
         self._run = ""
         self._sequence = 0
         self._room_changed = asyncio.Event()
         self._left: dict[str, pb.WantedLobby] = {}
-        """Those that could not be taken, or are told later."""
+        """Lobbies to retry."""
         self._telling: dict[str, asyncio.Task[None]] = {}
-        """Ends of lobbies that were never begun here."""
+        """Reports of lobbies that never started here."""
         self.job = RetryingJob(
             "lobbies", "lobbies not followed", DataPlaneUnavailable, Unheard, pauses_s=_RETRIES_S
         )
 
     async def run(self, runs: RunSupervisor) -> None:
-        """Until cancelled."""
         try:
             await self.job.repeat_forever(lambda: self._step(runs))
         finally:
@@ -135,12 +125,12 @@ class LobbyRuns:
         self.known.set()
 
     def capacity_changed(self) -> None:
-        """Another part of the node is free: the data plane is told at once."""
         self._room_changed.set()
 
     async def _ask(self) -> pb.WantedResponse:
-        """What is new; says what of the node is free. When that changes the question is dropped and another one is
-        asked. An answer that was on its way is lost and comes again: what was not taken is still new.
+        """Polls for lobbies, and polls again when the capacity changes.
+
+        A lost response comes again, because its lobbies are still new.
         """
         wait_ms = _RETRY_INTERVAL_MS if self._left or not self.addresses[0] else WAIT_MS
         asking = asyncio.ensure_future(self._client.wanted(self._question(wait_ms)))
@@ -151,7 +141,7 @@ class LobbyRuns:
                 return asking.result()
         finally:
             await cancel_and_wait(asking, changing)
-        # Waits for nothing, so it is not dropped: an answer comes however often the room changes.
+        # Returns at once, so frequent changes of capacity cannot starve responses.
         return await self._client.wanted(self._question(0))
 
     def _question(self, wait_ms: int) -> pb.WantedRequest:
@@ -170,7 +160,7 @@ class LobbyRuns:
             return
         try:
             self._take(lobby, runs)
-        except Exception as error:  # noqa: BLE001 — whatever it is, the others are taken
+        except Exception as error:  # noqa: BLE001 — must not stop other lobbies
             self.job.record_failure(error, id=lobby.lobby_id)
             self._left[lobby.lobby_id] = lobby
 
@@ -182,14 +172,13 @@ class LobbyRuns:
             runs.want(self._order(lobby, size))
             is_known = True
         else:
-            # Of one that has begun the size is known, whatever became of its tier.
+            # The size of a started lobby is known even if its tier was removed.
             is_known = runs.refuse(lobby_id, _refusal_end(lobby))
         if not is_known:
-            # Nobody has it: neither we nor anybody else will ever tell more of it.
+            # The lobby runs nowhere: report its end.
             self._tell(lobby_id, lambda: self.over(lobby_id, _refusal_end(lobby), tier))
 
     def _tell(self, lobby_id: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Until it is heard; nobody waits for it."""
         if lobby_id not in self._telling:
             task = asyncio.create_task(self.job.retry_until_done(work, id=lobby_id))
             self._telling[lobby_id] = task
@@ -230,10 +219,8 @@ class LobbyRuns:
             ports={name: _port(port) for name, port in spec.ports.items()},
         )
 
-    # What the supervisor tells
-
     async def placed(self, run_id: str, backends: Mapping[str, Backend]) -> None:
-        """Where its process listens: whoever says that it is ready is reached there."""
+        """Reports where the process listens."""
         placed = pb.Placed(
             backends={
                 name: pb.Backend(address=address, port=port)
@@ -243,10 +230,10 @@ class LobbyRuns:
         await self._report(pb.LobbyReport(lobby_id=run_id, placed=placed))
 
     running: Final = None
-    """A lobby tells itself when it is ready."""
+    """Lobbies report readiness themselves."""
 
     async def over(self, run_id: str, end: End, tier: str) -> None:
-        """Its slots are freed, whoever waits for it is told; then it is written for its developer."""
+        """Frees the slots first, then stores the end for the developer."""
         await self._over(run_id, end)
 
         run = lobby_runs.Run(tier, end.started_ms, now_ms(), end.reason, end.message, end.exit_code)
@@ -269,7 +256,6 @@ class LobbyRuns:
 
 
 def _refusal_end(lobby: pb.WantedLobby) -> End:
-    """How one ends that nobody can order any more."""
     if not lobby.HasField("spec"):
         return End("lost", message="it runs nowhere")
     tier = lobby.spec.tier

@@ -1,6 +1,6 @@
-"""What the control plane measures, as Prometheus text: the feed, watches, objects and the CDN (decisions 9).
+"""Prometheus metrics of the control plane.
 
-Names begin with `hosting_control_`, because one scrape shows both planes.
+Names begin with `hosting_control_`, because one scrape covers both planes.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from typing import Protocol
 
 
 class FeedStatus(Protocol):
-    """What is on its way to the data plane."""
-
     acknowledged: int
 
     @property
@@ -28,8 +26,6 @@ class FeedStatus(Protocol):
 
 
 class ObjectStatistics(Protocol):
-    """What happened to objects."""
-
     puts: int
     put_bytes: int
     gets: int
@@ -47,9 +43,7 @@ def render_metrics(
     unforeseen: Mapping[str, int],
     is_database_up: bool,
 ) -> bytes:
-    """`changes` are those that watches were told of; `cdn_answers` by class of their status; errors that nobody foresaw
-    (`unforeseen`) by the work in the background that met them.
-    """
+    """`cdn_answers` is keyed by status class, `unforeseen` by background job."""
     lines = [
         *_gauge("feed_waiting", "Namespaces that the data plane does not hold yet.", feed.waiting),
         *_gauge("feed_lag_seconds", "How long the oldest of them has waited.", feed.lag_s),

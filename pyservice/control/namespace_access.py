@@ -1,6 +1,4 @@
-"""Who comes to a namespace without a token of ours: domains whose pages are let in, and users of its site (decisions 3
-and 8.1).
-"""
+"""Access to a namespace without tokens: allowed domains, and users of its site with hashed passwords."""
 
 from __future__ import annotations
 
@@ -25,16 +23,14 @@ from pyservice.storage import namespaces
 from pyservice.storage.database import Database, Record, Transaction
 
 _DOMAINS_MAX: Final = 1_024
-"""As many as the data plane takes of a namespace."""
+"""The data plane's limit."""
 _USERS_MAX: Final = 1_024
-"""All of them are read together, and told with their namespace."""
+"""All are read together."""
 _USER_MAX: Final = 128
 _USER = re.compile(r"[!-9;-~]+")
 
 
 class NamespaceAccessOperations:
-    """The operations on domains and users of a namespace."""
-
     def __init__(
         self,
         database: Database,
@@ -42,19 +38,17 @@ class NamespaceAccessOperations:
         service_domains: Collection[str] = (),
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        """`service_domains`: what is at or below one is the service's own and no developer's to add."""
+        """Domains at or below `service_domains` cannot be added."""
         self._service_domains = [domain.lower() for domain in service_domains]
         self._database = database
         self._one = one
         self._passwords = PasswordHasher()
         self._now_ms = clock_ms
 
-    # Domains --------------------------------------------------------------------------------------
-
     async def set_domain_public_auth(
         self, request: pb.SetDomainPublicAuthRequest, caller: Caller
     ) -> pb.SetDomainPublicAuthResponse:
-        """Decisions 3. Raises GAME_, NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
+        """Raises GAME_, NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
 
         async def change(tx: Transaction, row: Record) -> pb.SetDomainPublicAuthResponse:
             values = {"enable_domain_public_auth": request.enabled}
@@ -68,7 +62,7 @@ class NamespaceAccessOperations:
     async def add_domain(
         self, request: pb.AddDomainRequest, caller: Caller
     ) -> pb.AddDomainResponse:
-        """Decisions 3. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
+        """Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
 
         async def change(tx: Transaction, row: Record) -> pb.AddDomainResponse:
             domain = _host(request.domain)
@@ -82,7 +76,7 @@ class NamespaceAccessOperations:
             if owner not in (None, row.namespace_id):
                 raise _refused_domain("not-unique", "belongs to another namespace")
             if owner is None:
-                # First: it locks the namespace, and nobody counts beside us.
+                # Locks the namespace, so that the count stays exact.
                 await namespaces.change(tx, row.namespace_id, {})
                 if await namespaces.count_domains(tx, row.namespace_id) >= _DOMAINS_MAX:
                     sentence = f"the namespace has {_DOMAINS_MAX:,} domains; remove one first"
@@ -95,7 +89,7 @@ class NamespaceAccessOperations:
     async def remove_domain(
         self, request: pb.RemoveDomainRequest, caller: Caller
     ) -> pb.RemoveDomainResponse:
-        """Decisions 3. Raises GAME_, NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
+        """Raises GAME_, NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
 
         async def change(tx: Transaction, row: Record) -> pb.RemoveDomainResponse:
             domain = _host(request.domain)
@@ -105,12 +99,10 @@ class NamespaceAccessOperations:
 
         return await self._one.apply_and_confirm(caller, request, pb.RemoveDomainResponse, change)
 
-    # Users of the site ----------------------------------------------------------------------------
-
     async def set_cdn_auth(
         self, request: pb.SetCdnAuthRequest, caller: Caller
     ) -> pb.SetCdnAuthResponse:
-        """Decisions 8.1. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
+        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
 
         async def change(tx: Transaction, row: Record) -> pb.SetCdnAuthResponse:
             values = {"cdn_auth_type": request.auth_type}
@@ -122,9 +114,7 @@ class NamespaceAccessOperations:
     async def set_user(
         self, request: pb.SetAuthUserRequest, caller: Caller
     ) -> pb.SetAuthUserResponse:
-        """Decisions 8.1; the password is kept as a bcrypt hash. Raises GAME_, NAMESPACE_NOT_FOUND,
-        VALIDATION_FAILED.
-        """
+        """Stores a bcrypt hash. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED."""
         async with self._database.read() as tx:
             found = await authorization.find_namespace(
                 tx, caller, request.game_id, request.namespace_id
@@ -134,7 +124,7 @@ class NamespaceAccessOperations:
 
         async def change(tx: Transaction, row: Record) -> pb.SetAuthUserResponse:
             place = (row.namespace_id, request.user, hashed)
-            # First: nobody adds or counts beside us.
+            # Lock first, so that the count stays exact.
             await namespaces.lock(tx, row.namespace_id)
             if not await namespaces.change_password(tx, *place):
                 if await namespaces.count_users(tx, row.namespace_id) >= _USERS_MAX:
@@ -148,10 +138,9 @@ class NamespaceAccessOperations:
     async def remove_user(
         self, request: pb.RemoveAuthUserRequest, caller: Caller
     ) -> pb.RemoveAuthUserResponse:
-        """Decisions 8.1. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
+        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
 
         async def change(tx: Transaction, row: Record) -> pb.RemoveAuthUserResponse:
-            # What could not have been set is not there.
             if _USER.fullmatch(request.user):
                 await namespaces.remove_user(tx, row.namespace_id, request.user)
             return pb.RemoveAuthUserResponse()
@@ -183,46 +172,47 @@ def _refused_domain(word: str, sentence: str) -> ServiceError:
 
 
 def _host(text: str) -> str | None:
-    """A host name, or an IP literal without brackets, as browsers write it in an Origin; None for anything else."""
+    """Normalizes a host name or IP literal as browsers write it in Origin. Returns None for anything else."""
     host = text.lower().removesuffix(".")
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         return host if is_host_name(host) else None
-    # No Origin has a scope: what an interface is called is the client's own matter.
+    # An Origin never has a scope.
     return None if "%" in host else str(address)
 
 
 PASSWORD_MAX_BYTES: Final = 72
-"""What bcrypt looks at."""
+"""bcrypt ignores further bytes."""
 BCRYPT_ROUNDS: Final = 10
-"""Cost of every hash, of unknown users' too: how long a check takes tells nothing."""
+"""Also for unknown users, so that timing reveals nothing."""
 WAITING_PER_GROUP_MAX: Final = 64
 WAITING_PER_ADDRESS_MAX: Final = 64
 WAITING_PER_ADDRESS_AND_GROUP_MAX: Final = 32
-"""At one time, those at work included."""
+"""Includes running work."""
 
 _Result = TypeVar("_Result")
 
 
 class TooManyWaiting(Exception):
-    """Too much of this group or client address is waiting already."""
+    """The limit of a group or client address is reached."""
 
 
 class PasswordThreadPool:
-    """Threads for bcrypt. Of each group one at a time, groups one after the other (`FairThreads`)."""
+    """Threads for bcrypt, shared fairly between groups and limited by group and client address."""
 
     def __init__(self, threads: int) -> None:
         self._threads = FairThreadPool(threads, "passwords")
         self._present: Counter[object] = Counter()
 
     def __len__(self) -> int:
-        """Groups and addresses that are remembered: none when nobody asks."""
+        """Number of groups and addresses with work."""
         return len(self._present)
 
     async def run(self, group: str, address: bytes | None, work: Callable[[], _Result]) -> _Result:
-        """What the work returns or raises, in its group's turn. `address` is the client's; None where it stands for
-        many. Raises Crowded, at once.
+        """Runs the work in its group's turn. Raises TooManyWaiting at once.
+
+        `address` is None if it stands for many clients.
         """
         most: dict[object, int] = {group: WAITING_PER_GROUP_MAX}
         if address is not None:
@@ -242,24 +232,22 @@ class PasswordThreadPool:
                     del self._present[key]
 
     def close(self) -> None:
-        """Waits for what is being worked on."""
+        """Waits for running work."""
         self._threads.close()
 
 
 class PasswordHasher:
-    """Hashes passwords."""
-
     def __init__(self) -> None:
         self._threads = PasswordThreadPool(1)
 
     async def hash(self, password: str, group: str) -> str:
-        """The hash, for somebody of this group. Raises OVERLOADED when too many of it wait."""
+        """Raises OVERLOADED when too much work of the group waits."""
 
         def work() -> bytes:
             return bcrypt.hashpw(password.encode(), bcrypt.gensalt(BCRYPT_ROUNDS))
 
         try:
-            # No address: behind a balancer it is everybody's, and who comes here has a token.
+            # No address: callers have tokens and may share a proxy.
             return (await self._threads.run(group, None, work)).decode()
         except TooManyWaiting:
             raise ServiceError("OVERLOADED") from None

@@ -1,7 +1,4 @@
-"""A change of one namespace: the records first, then the data plane, whose acknowledgement the answer stands for.
-
-Owns this order. What changes is the handlers' in `namespaces`, `admittance` and `tokens`.
-"""
+"""Changes of a namespace: stored first, then confirmed by the data plane."""
 
 from __future__ import annotations
 
@@ -23,8 +20,6 @@ Answer = TypeVar("Answer", bound=Message)
 
 
 class ConfirmingFeeder(Protocol):
-    """Gets configuration to the data plane."""
-
     def enqueue(self, *namespace_ids: str) -> None: ...
     async def enqueue_and_confirm(
         self, namespace_id: str, *, version_id: str | None = None, wait_s: float = CONFIRM_TIMEOUT_S
@@ -33,12 +28,12 @@ class ConfirmingFeeder(Protocol):
 
 
 def site_topic(namespace_id: str) -> str:
-    """Changes when what the CDN serves of a namespace may have."""
+    """Changes when the CDN content of the namespace may have."""
     return f"site:{namespace_id}"
 
 
 class NamespaceChange:
-    """Changes the namespace that a request's path names."""
+    """Changes the namespace in a request's path."""
 
     def __init__(
         self,
@@ -62,7 +57,7 @@ class NamespaceChange:
         version_id: str | None = None,
         wait_s: float = CONFIRM_TIMEOUT_S,
     ) -> Answer:
-        """Changes it and waits for the data plane. `version_id`: the one that is set."""
+        """Applies the change and waits until the data plane holds it. `version_id`: the new version."""
         found: list[str] = []
 
         async def noted(tx: Transaction, row: Record) -> Answer:
@@ -71,7 +66,7 @@ class NamespaceChange:
 
         answer = await self.change(caller, request, answer_type, noted)
         if not found:
-            # Remembered from the first time; the data plane may not have heard of it yet.
+            # A stored response: the data plane may not hold the change yet.
             async with self._database.look() as tx:
                 row = await authorization.find_namespace(
                     tx, caller, request.game_id, request.namespace_id
@@ -92,13 +87,12 @@ class NamespaceChange:
         answer_type: type[Answer],
         change: Callable[[Transaction, Record], Awaitable[Answer]],
     ) -> Answer:
-        """Changes the namespace of the request's path."""
 
         async def found(tx: Transaction) -> Answer:
             row = await authorization.find_namespace(
                 tx, caller, request.game_id, request.namespace_id
             )
-            # Also when nobody waits for the answer any more.
+            # Runs even if the caller is cancelled.
             tx.afterwards(lambda: self._feeder.enqueue(row.namespace_id))
             tx.afterwards(
                 lambda: self._topics.bump(game_topic(row.game_id), site_topic(row.namespace_id))

@@ -1,8 +1,4 @@
-"""Namespaces: validate, create, get, list, set the version and the limits, history (contract games.namespaces.*;
-decisions 8.1).
-
-Who may come to a namespace is `admittance`'s; how a change gets to the data plane is `one_namespace`'s.
-"""
+"""Operations on namespaces: create, list, set the version and limits, show the history."""
 
 from __future__ import annotations
 
@@ -35,16 +31,14 @@ _LIMIT_MAX: Final = 0xFFFF_FFFF
 
 
 class _Set(NamedTuple):
-    """A version that was set, now or when the same request came before."""
+    """A version that this request set, now or earlier."""
 
     entry_id: str
-    """Of the history; empty when the namespace had the version already."""
+    """History entry, or empty if the version did not change."""
     is_new: bool
 
 
 class NamespaceOperations:
-    """The operations on namespaces."""
-
     def __init__(
         self,
         context: RecordContext,
@@ -62,7 +56,7 @@ class NamespaceOperations:
     async def validate(
         self, request: pb.ValidateNamespaceRequest, caller: Caller
     ) -> pb.ValidateNamespaceResponse:
-        """Contract games.namespaces.validateGameNamespace. Raises GAME_NOT_FOUND."""
+        """Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             problems = await _problems(tx, game.game_id, request)
@@ -71,7 +65,7 @@ class NamespaceOperations:
     async def create(
         self, request: pb.CreateNamespaceRequest, caller: Caller
     ) -> pb.CreateNamespaceResponse:
-        """Decisions 8.1. Raises GAME_NOT_FOUND, VERSION_NOT_FOUND, VALIDATION_FAILED."""
+        """Raises GAME_NOT_FOUND, VERSION_NOT_FOUND, VALIDATION_FAILED."""
 
         async def change(tx: Transaction) -> pb.CreateNamespaceResponse:
             game = await authorization.find_game(tx, caller, request.game_id)
@@ -94,14 +88,14 @@ class NamespaceOperations:
     async def list_(
         self, request: pb.ListNamespacesRequest, caller: Caller
     ) -> pb.ListNamespacesResponse:
-        """Decisions 8.1. Raises GAME_NOT_FOUND."""
+        """Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             rows = await namespaces.of_game(tx, game.game_id)
         return pb.ListNamespacesResponse(namespaces=[namespace_summary(row) for row in rows])
 
     async def get(self, request: pb.GetNamespaceRequest, caller: Caller) -> pb.GetNamespaceResponse:
-        """Decisions 8.1. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
+        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
         async with self._database.read() as tx:
             row = await authorization.find_namespace(
                 tx, caller, request.game_id, request.namespace_id
@@ -132,7 +126,7 @@ class NamespaceOperations:
     async def set_version(
         self, request: pb.UpdateNamespaceVersionRequest, caller: Caller
     ) -> pb.UpdateNamespaceVersionResponse:
-        """Contract games.namespaces.updateGameNamespaceVersion. Raises GAME_, NAMESPACE_, VERSION_NOT_FOUND,
+        """Raises GAME_, NAMESPACE_, VERSION_NOT_FOUND,
         VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE.
         """
         async with self._database.look() as tx:
@@ -147,7 +141,7 @@ class NamespaceOperations:
         wait_s = max(CONFIRM_TIMEOUT_S - (monotonic() - began), 0.0)
         made = await self._set_version(request, caller, wait_s)
         if not made.is_new and made.entry_id and not await self._has_entry(row, made.entry_id):
-            # Nobody waited any more when the data plane refused it: what failed is tried afresh.
+            # The data plane refused the version after the first response was stored.
             await self._changes.forget_response(caller)
             await self._set_version(request, caller, wait_s)
         return pb.UpdateNamespaceVersionResponse()
@@ -167,7 +161,7 @@ class NamespaceOperations:
         async def change(tx: Transaction, row: Record) -> remembered_pb2.VersionSet:
             nonlocal is_new
             is_new = True
-            # The version is there still: none is ever removed.
+            # Versions are never removed.
             if not await namespaces.set_version(tx, row.namespace_id, request.version_id):
                 return remembered_pb2.VersionSet()
             entry_id = self._ids.new()
@@ -194,7 +188,7 @@ class NamespaceOperations:
     async def history(
         self, request: pb.GetVersionHistoryRequest, caller: Caller
     ) -> pb.GetVersionHistoryResponse:
-        """Decisions 8.1. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
+        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
         limit = request.limit if request.HasField("limit") else _HISTORY_PAGE
         before_ms = _before_ms(request.anchor) if request.HasField("anchor") else None
         async with self._database.read() as tx:
@@ -213,12 +207,10 @@ class NamespaceOperations:
             ]
         )
 
-    # Limits ---------------------------------------------------------------------------------------
-
     async def validate_limits(
         self, request: pb.ValidateMatchmakerConfigRequest, caller: Caller
     ) -> pb.ValidateMatchmakerConfigResponse:
-        """Decisions 8.1. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
+        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
         async with self._database.read() as tx:
             await authorization.find_namespace(tx, caller, request.game_id, request.namespace_id)
         problems = _limit_problems(request)
@@ -227,7 +219,7 @@ class NamespaceOperations:
     async def set_limits(
         self, request: pb.UpdateMatchmakerConfigRequest, caller: Caller
     ) -> pb.UpdateMatchmakerConfigResponse:
-        """Contract games.namespaces.updateGameNamespaceMatchmakerConfig. Raises GAME_, NAMESPACE_NOT_FOUND,
+        """Raises GAME_, NAMESPACE_NOT_FOUND,
         VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE.
         """
 
@@ -258,7 +250,6 @@ async def _problems(
     game_id: str,
     request: pb.ValidateNamespaceRequest | pb.CreateNamespaceRequest,
 ) -> list[FieldProblem]:
-    """What is wrong with input for a new namespace."""
     problems = list(display_name_problems(request.display_name, "display_name"))
     found = list(name_id_problems(request.name_id, NAMESPACE_NAME_MAX, "name_id"))
     if not found and await namespaces.find(tx, game_id, request.name_id) is not None:

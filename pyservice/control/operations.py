@@ -1,4 +1,4 @@
-"""The table of the control plane's operations: who may call which, and what it does (decisions 3)."""
+"""Table of the control plane's operations: required token and handler of each."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ _PACKAGE: Final = "hosting.v1"
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """The handlers, one object per noun."""
-
     games: GameOperations
     groups: GroupOperations
     namespaces: NamespaceOperations
@@ -56,7 +54,7 @@ class Handlers:
 
 
 def operation_table(gate: CallAuthenticator, nouns: Handlers) -> dict[str, Operation]:
-    """Every operation by full proto name."""
+    """Returns every operation by full proto name."""
     cloud, group = gate.require_cloud_token, gate.require_group_token
     anonymous, environment_or_cloud = gate.allow_anonymous, gate.require_environment_or_cloud_token
     rows: Iterable[Row] = (
@@ -114,7 +112,6 @@ def operation_table(gate: CallAuthenticator, nouns: Handlers) -> dict[str, Opera
 
 
 def _of_processes(gate: CallAuthenticator, nouns: Handlers) -> Iterable[Row]:
-    """What runs."""
     cloud, environment_or_cloud = gate.require_cloud_token, gate.require_environment_or_cloud_token
     return (
         ("Servers.CreateServer", environment_or_cloud, nouns.servers.create),
@@ -129,7 +126,6 @@ def _of_processes(gate: CallAuthenticator, nouns: Handlers) -> Iterable[Row]:
 
 
 def _of_files(gate: CallAuthenticator, nouns: Handlers) -> Iterable[Row]:
-    """What is uploaded: builds, sites, pictures."""
     cloud, environment_or_cloud = gate.require_cloud_token, gate.require_environment_or_cloud_token
     return (
         ("Builds.ListBuilds", environment_or_cloud, nouns.builds.list_),

@@ -1,6 +1,4 @@
-"""How many players are connected, as the data plane last said (at most a second old), and who has to know when that
-changes.
-"""
+"""Counts of connected players by namespace, at most a second old."""
 
 from __future__ import annotations
 
@@ -23,17 +21,15 @@ _ASKED_AT_ONCE: Final = 500
 
 
 class PlayerCounts:
-    """Connected players by namespace."""
-
     def __init__(self) -> None:
         self._players: dict[str, int] = {}
 
     def players(self, namespace_ids: Iterable[str]) -> int:
-        """Of these namespaces together."""
+        """Returns the sum for these namespaces."""
         return sum(self._players.get(namespace_id, 0) for namespace_id in namespace_ids)
 
     def update(self, players: Mapping[str, int], *, is_all: bool = False) -> list[str]:
-        """What the data plane said of some namespaces, or of all that have players; those whose number changed."""
+        """Stores counts of some or all namespaces. Returns the changed ones."""
         told = dict(players)
         if is_all:
             told = {**dict.fromkeys(self._players, 0), **told}
@@ -47,14 +43,14 @@ class PlayerCounts:
 
 
 class CountsClient(Protocol):
-    """The data plane, as a reader of counts sees it. Raises Away, ServiceError."""
+    """Raises DataPlaneUnavailable, ServiceError."""
 
     async def read_counts(self, request: pb.CountsRequest) -> pb.CountsResponse: ...
 
 
 class PlayerCountReader:
-    """Keeps the counts true as long as `run` runs, and wakes watches of games whose number changed. `begin` before
-    anybody is answered, then `run`.
+    """Follows player counts and wakes long polls for changed games. Call `read_current` before serving, then
+    `run`.
     """
 
     def __init__(
@@ -65,18 +61,16 @@ class PlayerCountReader:
         self._counts = counts
         self._topics = topics
         self._generation = 0
-        # A namespace stays with its game and a game with its group.
+        # Namespaces never change their game, nor games their group.
         self._topics_of: dict[str, tuple[str, str]] = {}
         self._unannounced: set[str] = set()
-        """Namespaces whose number changed and whose game was not looked up yet."""
+        """Changed namespaces whose game is not known yet."""
         self.job = RetryingJob(
             "counts", "counts not read", DataPlaneUnavailable, TimeoutError, pauses_s=_RETRIES_S
         )
 
     async def read_current(self) -> None:
-        """Reads what is so now: those who play through a restart of this plane are in its first answers. A data plane
-        that is away or slow delays nobody for longer than two seconds; `run` goes on with it.
-        """
+        """Reads the counts for the first responses. Gives up after two seconds."""
 
         async def step() -> None:
             async with asyncio.timeout(_BEGIN_S):
@@ -85,11 +79,10 @@ class PlayerCountReader:
         await self.job.attempt(step)
 
     async def run(self) -> None:
-        """Until cancelled. What cannot be read now is read again, nothing is lost by that."""
         await self.job.repeat_forever(lambda: self.step(_WAIT_MS))
 
     async def step(self, wait_ms: int) -> None:
-        """Reads what changed and tells who waits for it. Raises Away, ServiceError."""
+        """Reads changes and wakes long polls. Raises DataPlaneUnavailable, ServiceError."""
         request = pb.CountsRequest(
             after_generation=self._generation, wait_ms=0 if self._unannounced else wait_ms
         )
@@ -107,7 +100,7 @@ class PlayerCountReader:
             for row in rows:
                 topics = (game_topic(row.game_id), group_topic(row.group_id))
                 self._topics_of[row.namespace_id] = topics
-        # One that the records do not have is of nobody's concern.
+        # Skip namespaces without a record.
         self._topics.bump(
             *{topic for one in self._unannounced for topic in self._topics_of.get(one, ())}
         )

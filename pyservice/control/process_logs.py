@@ -1,7 +1,6 @@
-"""Logs of servers and lobbies (contract, logs.get; decisions 6.4, 8.3), and how a follower waits for lines.
+"""Operations on logs of servers and lobbies, with long polls for new lines.
 
-Lines are in the folders of runs. Whoever waits for some has the keeper tell of them for a while; the door holds the
-request meanwhile.
+Lines are in run folders. A waiting request makes the keeper report new lines for a while.
 """
 
 from __future__ import annotations
@@ -22,12 +21,10 @@ from pyservice.watch import HOLD_MS, Topics, wait_for_change
 
 _FOLLOW_MS: Final = HOLD_MS + 5_000
 _OWN: Final = 8
-"""Characters of an id that tell whose index it is."""
+"""Characters of an id that mark its log indexes."""
 
 
 class ProcessLogOperations:
-    """The operations on logs."""
-
     def __init__(
         self,
         database: Database,
@@ -36,7 +33,7 @@ class ProcessLogOperations:
         folder_of: Callable[[str], Path],
         follow: Callable[[str, int], None],
     ) -> None:
-        """`follow`: for so many ms `grew` is called whenever the log of a run has grown."""
+        """`follow` makes the runtime call `grew` for new lines during some milliseconds."""
         self._database = database
         self._topics = topics
         self._recorded = recorded
@@ -45,17 +42,16 @@ class ProcessLogOperations:
         self._logs = Logs()
 
     def close(self) -> None:
-        """Nobody reads any more."""
         self._logs.close()
 
     def grew(self, run_id: str) -> None:
-        """There may be more lines: whoever waits for them looks."""
+        """Wakes requests that wait for lines of the run."""
         self._topics.bump(_topic(run_id))
 
     async def of_server(
         self, request: servers_pb2.GetServerLogsRequest, caller: Caller
     ) -> servers_pb2.GetServerLogsResponse | WaitForChange:
-        """Contract, logs.get. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
+        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
         async with self._database.read() as tx:
             row = await find_server(tx, caller, request)
         answer = servers_pb2.GetServerLogsResponse()
@@ -65,7 +61,7 @@ class ProcessLogOperations:
     async def of_lobby(
         self, request: logs_pb2.GetLobbyLogsRequest, caller: Caller
     ) -> logs_pb2.GetLobbyLogsResponse | WaitForChange:
-        """Decisions 8.3. Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND."""
+        """Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND."""
         row = await self._recorded.find_in_game(caller, request.game_id, request.lobby_id)
         answer = logs_pb2.GetLobbyLogsResponse()
         parked = await self._read(answer, row.lobby_id, request, caller.call)
@@ -83,7 +79,7 @@ class ProcessLogOperations:
         position = _position(request.watch_index, own)
         told = None if position is None else await self._logs.after(path, stream, position)
         if told is not None and _is_to_wait(told, call):
-            # In this order no line falls between looking and waiting.
+            # Taken before the read, so that no line is missed.
             sequence = self._topics.sequence
             self._follow(run_id, _FOLLOW_MS)
             told = await self._logs.after(path, stream, told.position)
@@ -106,7 +102,7 @@ def _topic(run_id: str) -> str:
 
 
 def _position(index: str, own: str) -> int | None:
-    """None: it is none of ours, and answered at once (decisions 8.12)."""
+    """Returns None for a foreign index, which is answered at once."""
     name, _, digits = index.partition(".")
     if name != own or not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
         return None

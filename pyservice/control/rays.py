@@ -1,8 +1,6 @@
-"""Rays: the span sets of both planes, stored for a day, and what is shown of them (contract, trace performance summary;
-decisions 3, 8.11).
+"""Rays: span sets of both planes, stored for a day.
 
-Owns whose a ray is: it is seen by whom the request was about, with a token whose scope covers that. What is in a span
-set is `observability.rays`' matter.
+A ray is visible to callers whose token covers the subject of its request.
 """
 
 from __future__ import annotations
@@ -23,21 +21,20 @@ from pyservice.storage import groups, rays
 from pyservice.storage.database import Conflict, Database, Record, Transaction
 
 RAY_RETENTION_MS: Final = 24 * 3_600_000
-"""How long a ray is shown (decisions 8.11)."""
 _SHOWN_MAX: Final = 1_000
-"""Span sets of one ray that are looked at: whoever sends one traceparent again and again gets the oldest."""
+"""Span sets read for one ray. With more, the oldest are shown."""
 _PRUNE_EVERY_S: Final = 60.0
 _RETRIES_S: Final = (5.0, _PRUNE_EVERY_S)
 _MS: Final = 1_000_000
 
 
 class RayStore:
-    """Stores span sets and answers with them."""
+    """Stores and returns span sets."""
 
     def __init__(
         self, database: Database, kept_max: int, clock_ms: Callable[[], int] = now_ms
     ) -> None:
-        """`kept_max` span sets at most."""
+        """Stores at most `kept_max` span sets."""
         self._database = database
         self._kept_max = kept_max
         self._now_ms = clock_ms
@@ -46,14 +43,14 @@ class RayStore:
         )
 
     async def perf(self, request: pb.GetRayPerfRequest, caller: Caller) -> pb.GetRayPerfResponse:
-        """Contract logs.getRayPerfLogs. An unknown ray is an empty list."""
+        """Returns an empty list for an unknown ray."""
         since_ms = self._now_ms() - RAY_RETENTION_MS
         async with self._database.read() as tx:
             rows = await rays.of_ray(tx, request.ray_id, since_ms, _SHOWN_MAX)
         return pb.GetRayPerfResponse(perf_lists=map(_shown, _visible(rows, scope_of(caller))))
 
     async def store_spans(self, request: internal.StoreSpansRequest) -> internal.StoreSpansResponse:
-        """`hosting.internal.v1.Rays.StoreSpans`."""
+        """Handles `hosting.internal.v1.Rays.StoreSpans`."""
         problems = validate(request)
         if problems:
             raise ServiceError("BODY_INVALID", errors=problems)
@@ -61,26 +58,22 @@ class RayStore:
         return internal.StoreSpansResponse()
 
     async def store(self, span_sets: Sequence[internal.SpanSet]) -> None:
-        """Stores those that are somebody's. Raises ServiceError; then it is to be repeated."""
+        """Stores span sets that have a subject. Raises ServiceError; repeat the call then."""
         try:
             async with self._database.write() as tx:
                 rows = await _rows(tx, span_sets)
                 if rows:
                     await rays.add(tx, rows)
         except Conflict:
-            # A repetition that met its first time: it is there when this one comes again.
+            # A concurrent repetition; the next one finds the rows.
             raise ServiceError("OVERLOADED") from None
 
     async def run(self) -> None:
-        """Until cancelled: removes what is too old or too much."""
+        """Deletes old and excess span sets until cancelled."""
         await self.job.repeat_forever(self.prune, every_s=_PRUNE_EVERY_S)
 
     async def prune(self) -> None:
-        """Once."""
         await rays.prune(self._database, self._now_ms() - RAY_RETENTION_MS, self._kept_max)
-
-
-# Whose it is --------------------------------------------------------------------------------------
 
 
 async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[dict[str, Any]]:
@@ -93,7 +86,7 @@ async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[
     )
     named = await rays.games_named(
         tx,
-        # A path that was refused may name anything.
+        # A refused path may contain any text.
         {text for asker in askers for text in (asker.named_game, asker.game_id) if _is_name(text)},
     )
     members: dict[str, Sequence[str]] = {}
@@ -123,7 +116,9 @@ async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[
 
 
 def _without_asker(one: internal.SpanSet) -> internal.SpanSet:
-    """Whose it is, is in columns; what a request named may be anything that somebody typed, such as a token."""
+    """Removes fields in which a client may have typed a secret, such as a token. Columns identify the
+    owner.
+    """
     kept = internal.SpanSet()
     kept.CopyFrom(one)
     kept.ClearField("asker")
@@ -140,9 +135,7 @@ def _subject(
     named: Mapping[str, Record],
     members: Sequence[str],
 ) -> dict[str, str] | None:
-    """What the request was about, None when that is nobody's: `game`, of its namespace or upload; the game that it
-    names, when its token covers that; else what its token covers.
-    """
+    """Returns the subject: `game`, else a named game that the token covers, else what the token covers."""
     if game is None and asker.identity_id:
         game = named.get(asker.named_game)
         if game is None or not _reaches(asker, game, members):
@@ -164,12 +157,10 @@ def _reaches(asker: internal.Asker, game: Record, members: Sequence[str]) -> boo
     return game.group_id in members
 
 
-# What is shown ------------------------------------------------------------------------------------
-
-
 def _visible(rows: Sequence[Record], scope: GrantedScope) -> list[internal.SpanSet]:
-    """Those that are the caller's to see, and those of the door through which they came. Anybody may send anybody's ray
-    id: each request of a ray is judged by itself.
+    """Returns span sets that the scope covers, with those of their HTTP or gRPC server.
+
+    Clients can send any ray id, so each request of a ray is checked alone.
     """
     own = {row.span_id: row for row in rows if _is_covered(row, scope)}
     doors = {row.parent_span_id for row in own.values()}

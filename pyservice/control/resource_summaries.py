@@ -1,4 +1,4 @@
-"""Addresses in answers: of sites, profile pages and pictures. From settings, and from where the public door listens."""
+"""Public URLs, and summaries of games, groups, namespaces and versions in responses."""
 
 from __future__ import annotations
 
@@ -12,46 +12,41 @@ from pyservice.storage.database import Record
 
 @dataclass(slots=True)
 class PublicUrls:
-    """`cdn_domain` None: local mode, where everything of the CDN is below `cdn_url`. `public_url` is the base of the
-    API; `given_hub_url` None: the same.
-    """
+    """Builds public URLs. `cdn_domain` is None in local mode; then the CDN is below `cdn_url`."""
 
     cdn_url: str
     cdn_domain: str | None
     public_url: str
     given_hub_url: str | None
     picture: Callable[[str], str]
-    """Name of an uploaded picture to its address; see `shown`."""
+    """File name of an uploaded picture to URL."""
 
     @property
     def hub_url(self) -> str:
-        """Where people look at groups."""
+        """Base URL of group pages."""
         return self.given_hub_url or self.public_url
 
     def game_site_url(self, name_id: str) -> str:
-        """Where the site of its `prod` is (decisions 8.4)."""
+        """URL of the site of namespace `prod`."""
         if self.cdn_domain is None:
             return f"{self.cdn_url}/{name_id}/prod/"
         return f"https://{name_id}.{self.cdn_domain}"
 
     def cdn_hosts(self, game_name_id: str, name_id: str) -> list[str]:
-        """Hosts under which a namespace's site is served (decisions 8.9); none in local mode."""
+        """Hosts of a namespace's site. Empty in local mode."""
         if self.cdn_domain is None:
             return []
         hosts = [f"{game_name_id}--{name_id}.{self.cdn_domain}"]
         return [*hosts, f"{game_name_id}.{self.cdn_domain}"] if name_id == "prod" else hosts
 
     def picture_url(self, upload_id: str | None, kind: str | None) -> str | None:
-        """Address of the picture that was uploaded with it, png or jpeg; None without one."""
         return None if upload_id is None else self.picture(f"{upload_id}.{kind}")
 
     def group_profile_url(self, group_id: str) -> str:
-        """Profile page of a group."""
         return f"{self.hub_url}/groups/{group_id}"
 
 
 def group_handle(row: Record, links: PublicUrls) -> groups_pb2.GroupHandle:
-    """From a row of groups."""
     return groups_pb2.GroupHandle(
         group_id=row.group_id,
         display_name=row.display_name,
@@ -61,7 +56,7 @@ def group_handle(row: Record, links: PublicUrls) -> groups_pb2.GroupHandle:
 
 
 def group_summary(row: Record, links: PublicUrls, *, is_member: bool) -> groups_pb2.GroupSummary:
-    """From a row of groups with its member count."""
+    """`row` includes the member count."""
     return groups_pb2.GroupSummary(
         group_id=row.group_id,
         display_name=row.display_name,
@@ -77,7 +72,6 @@ def group_summary(row: Record, links: PublicUrls, *, is_member: bool) -> groups_
 def game_summary(
     row: Record, developer: groups_pb2.GroupHandle, links: PublicUrls, player_count: int
 ) -> games_pb2.GameSummary:
-    """From a row of games."""
     return games_pb2.GameSummary(
         game_id=row.game_id,
         name_id=row.name_id,
@@ -91,7 +85,6 @@ def game_summary(
 
 
 def namespace_summary(row: Record) -> games_pb2.NamespaceSummary:
-    """From a row of namespaces."""
     return games_pb2.NamespaceSummary(
         namespace_id=row.namespace_id,
         create_ts=rfc3339(row.create_ms),
@@ -102,7 +95,6 @@ def namespace_summary(row: Record) -> games_pb2.NamespaceSummary:
 
 
 def version_summary(row: Record) -> games_pb2.VersionSummary:
-    """From a row of versions."""
     return games_pb2.VersionSummary(
         version_id=row.version_id,
         create_ts=rfc3339(row.create_ms),

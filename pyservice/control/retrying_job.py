@@ -1,7 +1,6 @@
-"""Work in the background that goes on whatever it meets: what it may meet is told and tried again, what nobody foresaw
-is logged with its traceback, counted, and tried again as well, later each time.
+"""Background jobs that retry every error with exponential back-off.
 
-Owns these errors and the pauses after them. What the work is, and what becomes of it meanwhile, is its owner's.
+Expected errors are logged in one line. Unexpected errors are counted and logged with a traceback.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 class Backoff:
-    """Between tries: twice as long each time, up to a longest one, until one succeeds."""
+    """Exponential back-off with a maximum."""
 
     def __init__(self, first_s: float, longest_s: float, sleep: Sleep = asyncio.sleep) -> None:
         self._first_s = first_s
@@ -29,17 +28,16 @@ class Backoff:
         self._next_s = first_s
 
     async def wait(self) -> None:
-        """The next one."""
         pause_s, self._next_s = self._next_s, min(self._next_s * 2, self._longest_s)
         await self._sleep(pause_s)
 
     def reset(self) -> None:
-        """After a success."""
+        """Call it after a success."""
         self._next_s = self._first_s
 
 
 class RetryingJob:
-    """One piece of work, in steps."""
+    """A background job that runs in steps."""
 
     def __init__(
         self,
@@ -50,13 +48,12 @@ class RetryingJob:
         is_worth_a_warning: bool = False,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`work` is its name in metrics, `failed` what the log says of a step that did. Of errors that are `foreseen`
-        (ServiceError and Conflict always are) a line of the log is enough, for operators when it `is_worth_a_warning`.
-        `pauses_s`: the first one and the longest.
+        """`work` names the job in metrics, `failed` is its log event.
+
+        `foreseen` adds to ServiceError and Conflict. `pauses_s` is the first and the longest delay.
         """
         self.work = work
         self.unexpected_errors = 0
-        """How many errors nobody foresaw."""
         self._failed = failed
         self._foreseen: tuple[type[Exception], ...] = (ServiceError, Conflict, *foreseen)
         self._pauses_s = pauses_s
@@ -64,22 +61,20 @@ class RetryingJob:
         self._sleep = sleep
 
     def new_backoff(self) -> Backoff:
-        """For somebody who tries again."""
         return Backoff(*self._pauses_s, self._sleep)
 
     async def attempt(
         self, step: Callable[[], Awaitable[object]], **about: Any
     ) -> Exception | None:
-        """Does a step; what it met, None when it succeeded. `about` goes to the log."""
+        """Runs a step and returns its error, or None. Logs `about` with an error."""
         try:
             await step()
-        except Exception as error:  # noqa: BLE001 — whatever it is, the work goes on
+        except Exception as error:  # noqa: BLE001 — the job must go on
             self.record_failure(error, **about)
             return error
         return None
 
     def record_failure(self, error: Exception, **about: Any) -> None:
-        """Says what a step met, and counts it when nobody foresaw it."""
         if self.is_expected(error):
             self._tell(self._failed, error=str(error), **about)
             return
@@ -87,11 +82,9 @@ class RetryingJob:
         _log.error(self._failed, work=self.work, exc_info=error, **about)
 
     def is_expected(self, error: Exception) -> bool:
-        """Whether it is one that this work may meet."""
         return isinstance(error, self._foreseen)
 
     async def retry_until_done(self, step: Callable[[], Awaitable[object]], **about: Any) -> None:
-        """Tries until it succeeds. `about` goes to the log."""
         pauses = self.new_backoff()
         while await self.attempt(step, **about) is not None:
             await pauses.wait()
@@ -99,8 +92,7 @@ class RetryingJob:
     async def repeat_forever(
         self, step: Callable[[], Awaitable[object]], *, every_s: float = 0.0
     ) -> NoReturn:
-        """Until cancelled: a step, so long a pause, the next one."""
         while True:
             await self.retry_until_done(step)
-            # At the least, others have their turn of the loop: statements of SQLite do not give it away.
+            # Yields to the event loop at least once: SQLite statements do not.
             await self._sleep(every_s)

@@ -1,8 +1,7 @@
-"""Dynamic servers as processes: records that live are run, what becomes of them is written (decisions 6.1).
+"""Runs dynamic servers as processes and stores their state.
 
-The records say what ought to run. After a crash at any point they are compared with what runs and with the leases of
-ports: a record without a process that never had one is started, one whose process is gone is over, a lease or a process
-without a record is ended.
+Live records are the desired state. They are compared with processes and port leases after every crash: new
+servers start, lost ones end, and leases or processes without a record are removed.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from pyservice.storage.conflicts import again_on_conflict
 from pyservice.storage.database import Database, Record, Transaction
 
 COMPARE_INTERVAL_S: Final = 60.0
-"""So often records, processes and leases are compared without a reason."""
+"""Interval of comparisons without a trigger."""
 
 _RETRIES_S: Final = (0.1, 2.0)
 _MESSAGES: Final[Mapping[str, str]] = {
@@ -35,11 +34,11 @@ _MESSAGES: Final[Mapping[str, str]] = {
 
 
 class _ServersFailed(Exception):
-    """Some could not be looked after, each told by itself: all are compared again soon."""
+    """Some servers could not be handled."""
 
 
 class ServerClient(Protocol):
-    """The data plane, as whoever runs servers sees it. Raises Away, ServiceError."""
+    """Raises DataPlaneUnavailable, ServiceError."""
 
     async def place_server(self, request: runtime_pb2.PlaceServerRequest) -> None: ...
     async def end_lease(self, server_id: str) -> None: ...
@@ -47,7 +46,7 @@ class ServerClient(Protocol):
 
 
 class ServerRuns:
-    """Starts and ends servers, as long as `run` runs; is told by the supervisor what became of them."""
+    """Starts and ends servers while `run` runs. The supervisor reports their state to it."""
 
     def __init__(
         self,
@@ -55,7 +54,7 @@ class ServerRuns:
         client: ServerClient,
         api: Callable[[], tuple[str, str] | None],
     ) -> None:
-        """`api`: URL of the HTTP door and address of the gRPC door; None: nobody knows yet."""
+        """`api` returns the HTTP URL and gRPC address, or None if unknown."""
         self._database = database
         self._client = client
         self._api = api
@@ -73,7 +72,7 @@ class ServerRuns:
 
     @contextlib.contextmanager
     def creating(self, server_id: str) -> Iterator[None]:
-        """Within it the server has a lease and no record yet."""
+        """Marks a server that has a lease and no record yet."""
         self._making.add(server_id)
         try:
             yield
@@ -81,23 +80,21 @@ class ServerRuns:
             self._making.discard(server_id)
 
     def want(self, record: pb.Server, game_id: str) -> None:
-        """Its record is there."""
+        """Starts a server whose record is stored."""
         if self._runs is None or self._api() is None:
             self.compare_again()
         else:
             self._runs.want(self._order(record, game_id))
 
     def stop(self, server_id: str, timeout_ms: int) -> None:
-        """Its end was asked for, and that is written."""
+        """Stops a server whose end is stored."""
         if self._runs is None or not self._runs.end(server_id, timeout_ms):
             self.compare_again()
 
     def compare_again(self) -> None:
-        """Something may be without a record."""
         self._look.set()
 
     async def run(self, runs: RunSupervisor) -> None:
-        """Until cancelled."""
         self._runs = runs
         await self.job.repeat_forever(self._step)
 
@@ -111,7 +108,7 @@ class ServerRuns:
     async def _compare(self) -> None:
         runs = self._runs
         assert runs is not None
-        # Before the records: whatever comes to be meanwhile has one when they are read, or is being made now.
+        # Leases before records: a server that is created meanwhile has a record or is marked.
         leased = set(await self._client.leased_servers()) - self._making
         running = set(runs.ids("server"))
         async with self._database.read() as tx:
@@ -126,12 +123,12 @@ class ServerRuns:
             raise _ServersFailed(f"{len(left)} of {len(rows)} are tried again")
 
     async def _try(self, row: Record, runs: RunSupervisor) -> bool:
-        """False: it is tried again. Raises Unheard: of others nobody would hear now, either."""
+        """Returns False to retry. Raises Unheard if no server can be reported now."""
         try:
             await self._keep(row, runs)
         except Unheard:
             raise
-        except Exception as error:  # noqa: BLE001 — whatever it is, the others are looked after
+        except Exception as error:  # noqa: BLE001 — must not stop other servers
             self.job.record_failure(error, id=row.server_id)
             return False
         return True
@@ -174,10 +171,8 @@ class ServerRuns:
             kill_timeout_ms=record.lifecycle.kill_timeout,
         )
 
-    # What the supervisor tells
-
     async def placed(self, run_id: str, backends: Mapping[str, Backend]) -> None:
-        """Where its process will listen: edge-guard leads there."""
+        """Registers the backends with the data plane."""
         request = runtime_pb2.PlaceServerRequest(server_id=run_id)
         for name, (address, port) in backends.items():
             request.backends[name].address, request.backends[name].port = address, port
@@ -189,11 +184,10 @@ class ServerRuns:
         await self._write(lambda tx: servers.note_placed(tx, run_id))
 
     async def running(self, run_id: str) -> None:
-        """Its process is there."""
         await self._write(lambda tx: servers.note_started(tx, run_id, now_ms()))
 
     async def over(self, run_id: str, end: End, tier: str = "") -> None:
-        """Written first: a lease without a live record is ended by whoever finds it."""
+        """Stores the end first. A lease without a live record is ended by any comparison."""
         failure = None
         code = RUN_FAILURE_CODES.get(end.reason)
         if code is not None:
@@ -217,8 +211,6 @@ class ServerRuns:
 
 
 class ServerWrite(Protocol):
-    """What is written in a transaction."""
-
     async def __call__(self, tx: Transaction, /) -> None: ...
 
 

@@ -1,7 +1,6 @@
-"""Dynamic servers: create, get, list, destroy (contract, "Dynamic servers"; decisions 6.1 to 6.3).
+"""Operations on dynamic servers: create, get, list, destroy.
 
-A server is a record, a lease of ports and a process, made in this order and ended in the opposite one. What runs is
-`server_runs`'; what a server wrote is `server_logs`'.
+A server is created as port lease, record and process, and ends in reverse order.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ from pyservice.storage.database import Record, Transaction
 
 PAGE: Final = 64
 LEASE_WAIT_S: Final = 2.0
-"""So long a new server waits for a data plane that is being started again."""
+"""Waits this long for a data plane that restarts."""
 
 _LEASE_POLL_INTERVAL_S: Final = 0.1
 _HOST_PROTOCOLS: Final = ("tcp", "udp")
 
 
 class LeaseClient(Protocol):
-    """The data plane, as whoever needs ports sees it. Raises Away, ServiceError."""
+    """Raises DataPlaneUnavailable, ServiceError."""
 
     async def lease(self, request: runtime_pb2.LeaseRequest) -> runtime_pb2.LeaseResponse: ...
 
 
 class NodeCapacity(Protocol):
-    """What nothing on the node has asked for yet. What is reserved is the run's as soon as it begins."""
+    """Unreserved capacity of the node. A reservation passes to the run at its start."""
 
     def reserve(self, run_id: str, wanted: Resources) -> bool: ...
     def give_back(self, run_id: str) -> None: ...
@@ -55,19 +54,14 @@ class NodeCapacity(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServerNode:
-    """The node on which dynamic servers run."""
-
     regions: Collection[str]
     kinds: Callable[[], Collection[str]]
-    """Kinds of builds that the node runs."""
     address: str
-    """Address of ports that players reach without edge-guard; these are `host_ports`."""
+    """Where players reach `host_ports` without edge-guard."""
     host_ports: range
 
 
 class ServerOperations:
-    """The operations on servers."""
-
     def __init__(
         self,
         context: RecordContext,
@@ -87,7 +81,7 @@ class ServerOperations:
     async def create(
         self, request: pb.CreateServerRequest, caller: Caller
     ) -> pb.CreateServerResponse:
-        """Contract, create. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, REGION_NOT_FOUND, VALIDATION_FAILED,
+        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, REGION_NOT_FOUND, VALIDATION_FAILED,
         PORTS_EXHAUSTED, CAPACITY_EXHAUSTED, OVERLOADED.
         """
 
@@ -106,7 +100,7 @@ class ServerOperations:
     async def _prepared(
         self, request: pb.CreateServerRequest, caller: Caller
     ) -> AsyncIterator[Change[pb.CreateServerResponse]]:
-        """Room and ports of a new server, and what adds it. Without a record they are given back."""
+        """Reserves capacity and ports, and releases both if no record is stored."""
         server_id = self._ids.new()
         async with self._database.read() as tx:
             environment = await self._judge(tx, request, caller)
@@ -118,7 +112,7 @@ class ServerOperations:
                 ports = await self._lease(server_id, environment.namespace_id, request)
                 yield self._adding(request, caller, server_id, ports)
         except BaseException:
-            # Nobody knows how far it came.
+            # The lease may exist.
             self._runs.compare_again()
             raise
         finally:
@@ -137,7 +131,7 @@ class ServerOperations:
             found_namespace = await authorization.find_namespace(
                 tx, caller, request.game_id, request.environment_id
             )
-            # Nobody deletes the build beside us.
+            # Excludes concurrent deletion of the build.
             await games.lock(tx, found_namespace.game_id)
             environment = await self._judge(tx, request, caller)
             taken = await servers.taken_host_ports(tx, set(host_ports))
@@ -177,13 +171,13 @@ class ServerOperations:
         return change
 
     async def get(self, request: pb.GetServerRequest, caller: Caller) -> pb.GetServerResponse:
-        """Contract, get. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
+        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
         async with self._database.read() as tx:
             row = await find_server(tx, caller, request)
         return pb.GetServerResponse(server=server_message(row))
 
     async def list_(self, request: pb.ListServersRequest, caller: Caller) -> pb.ListServersResponse:
-        """Contract, list. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, QUERY_INVALID."""
+        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, QUERY_INVALID."""
         tags = parse_tag_filter(request.tags_json)
         before = request.cursor if request.HasField("cursor") else None
         async with self._database.read() as tx:
@@ -205,7 +199,7 @@ class ServerOperations:
     async def destroy(
         self, request: pb.DestroyServerRequest, caller: Caller
     ) -> pb.DestroyServerResponse:
-        """Decisions 6.2. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
+        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
 
         async def change(tx: Transaction) -> pb.DestroyServerResponse:
             row = await find_server(tx, caller, request)
@@ -221,7 +215,7 @@ class ServerOperations:
     async def _judge(
         self, tx: Transaction, request: pb.CreateServerRequest, caller: Caller
     ) -> Record:
-        """Its environment. Raises what is wrong with the request."""
+        """Returns the namespace id. Raises the problems of the request."""
         environment = await authorization.find_namespace(
             tx, caller, request.game_id, request.environment_id
         )
@@ -233,7 +227,7 @@ class ServerOperations:
                 *self._build_problems(build),
                 *_port_problems(request, self._node.host_ports),
                 *_tag_problems(request),
-                # Last: it may end with how many more there are.
+                # Last, because its final problem may count the rest.
                 *_runtime_problems(request),
             ]
         )
@@ -285,7 +279,6 @@ class ServerOperations:
         create_ms: int,
         public: Mapping[str, runtime_pb2.PublicPort],
     ) -> pb.Server:
-        """All that does not change."""
         network = request.network
         ports = {
             name: self._port(port, public.get(name)) for name, port in network.ports.entries.items()
@@ -323,7 +316,7 @@ class ServerOperations:
 
 
 async def find_server(tx: Transaction, caller: Caller, request: ServerPath) -> Record:
-    """The server of a path. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
+    """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
     environment = await authorization.find_namespace(
         tx, caller, request.game_id, request.environment_id
     )
@@ -334,15 +327,12 @@ async def find_server(tx: Transaction, caller: Caller, request: ServerPath) -> R
 
 
 class ServerPath(Protocol):
-    """A message that names a server."""
-
     game_id: str
     environment_id: str
     server_id: str
 
 
 def server_message(row: Record) -> pb.Server:
-    """As answers have it."""
     record = pb.Server.FromString(row.record)
     record.status = _status(row)
     for name, value in (
@@ -368,12 +358,11 @@ def _status(row: Record) -> str:
 
 
 def _kill_timeout_ms(lifecycle: pb.ServerLifecycle) -> int:
-    """What was asked for, or the usual."""
     return lifecycle.kill_timeout if lifecycle.HasField("kill_timeout") else KILL_TIMEOUT_MS
 
 
 def _host_ports(request: pb.CreateServerRequest) -> dict[tuple[bool, int], str]:
-    """Ports of this machine that it wants for itself, with their names."""
+    """Requested host ports and their names."""
     return {
         (port.protocol == "udp", port.internal_port): name
         for name, port in sorted(request.network.ports.entries.items())
@@ -382,7 +371,6 @@ def _host_ports(request: pb.CreateServerRequest) -> dict[tuple[bool, int], str]:
 
 
 def _runtime_problems(request: pb.CreateServerRequest) -> list[FieldProblem]:
-    """By the rule of lobbies (decisions 4)."""
     path, runtime = ("runtime",), request.runtime
     return tell(
         [
@@ -393,13 +381,12 @@ def _runtime_problems(request: pb.CreateServerRequest) -> list[FieldProblem]:
 
 
 def _tag_problems(request: pb.CreateServerRequest) -> Iterator[FieldProblem]:
-    """By the rule of the filter that finds them."""
     for name, value in request.tags.entries.items():
         yield from tag_problems("tags", name, value)
 
 
 def _port_problems(request: pb.CreateServerRequest, host_ports: range) -> Iterator[FieldProblem]:
-    """Host routing (contract, network): without edge-guard, so the process has the very port."""
+    """Ports with host routing need a fixed number."""
     seen: set[tuple[bool, int]] = set()
     for name, port in sorted(request.network.ports.entries.items()):
         if not port.routing.HasField("host"):

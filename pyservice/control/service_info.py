@@ -1,6 +1,4 @@
-"""What the service says of itself: bootstrap, tiers, datacenters (contract, bootstrap, tiers.getRegionTiers; decisions
-8.1, 8.5). All of it comes from settings.
-"""
+"""Operations that describe the service from its settings: bootstrap, tiers, datacenters."""
 
 from __future__ import annotations
 
@@ -14,8 +12,6 @@ from pyservice.storage.database import Database
 
 
 class ServiceInfoOperations:
-    """The operations on the service itself."""
-
     def __init__(
         self,
         database: Database,
@@ -29,26 +25,25 @@ class ServiceInfoOperations:
         self.take_tiers(tiers)
 
     def take_tiers(self, tiers: Iterable[pb.RegionTier]) -> None:
-        """These from now on (SIGHUP)."""
-        # Where sizes are the same, the operator's order stays.
+        """Replaces the tiers on SIGHUP."""
+        # Stable sort: equal sizes stay in the operator's order.
         self._tiers = sorted(tiers, key=_size, reverse=True)
 
     async def bootstrap(
         self, request: pb.GetBootstrapRequest, caller: Caller
     ) -> pb.GetBootstrapResponse:
-        """Contract bootstrap."""
         return self._bootstrap()
 
     async def tiers(
         self, request: pb.GetRegionTiersRequest, caller: Caller
     ) -> pb.GetRegionTiersResponse:
-        """Contract tiers.getRegionTiers; the largest first."""
+        """Lists tiers, largest first."""
         return pb.GetRegionTiersResponse(tiers=self._tiers)
 
     async def datacenters(
         self, request: pb.ListDatacentersRequest, caller: Caller
     ) -> pb.ListDatacentersResponse:
-        """Decisions 8.1. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
+        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
         async with self._database.read() as tx:
             await authorization.find_namespace(tx, caller, request.game_id, request.environment_id)
         return pb.ListDatacentersResponse(datacenters=self._datacenters)

@@ -1,8 +1,6 @@
-"""The keys of a control plane, in one 0600 file of its folder (decisions 3, Keys): those that sign device links and
-addresses of objects, by number, and the hash key, which signs nothing and is never rotated.
+"""Key file of the control plane: numbered keys that sign device links and object URLs, and a hash key.
 
-Knows when each of them ceased to sign. How long what it signed lasts is said by whoever verifies. Key bytes are never
-shown: not in messages, not in `repr`.
+The hash key is never rotated. Key bytes never appear in messages or `repr`.
 """
 
 from __future__ import annotations
@@ -23,9 +21,7 @@ from pyservice.observability.logging import get_logger
 
 KEY_FILE: Final = "keys.json"
 KEY_RETENTION_MS: Final = 6 * 3_600_000 + 60_000
-"""The longest that something lasts that says when it ends, an address to upload a part to (decisions 8.8), and a minute
-for what was being signed when its key ended.
-"""
+"""The longest lifetime of a signature with expiry (an upload part), and a minute for signing in progress."""
 _FORMAT: Final = 1
 _KEY_BYTES: Final = 32
 
@@ -33,8 +29,6 @@ _log = get_logger("control")
 
 
 class SigningKey(NamedTuple):
-    """One that signs, or did until `ended_ms`."""
-
     number: int
     secret: bytes
     ended_ms: int | None = None
@@ -43,13 +37,13 @@ class SigningKey(NamedTuple):
         return f"Key({self.number})"
 
     def derived(self, purpose: bytes) -> bytes:
-        """A key for one purpose, 32 bytes."""
+        """Derives a 32-byte key for one purpose."""
         return hmac.digest(self.secret, purpose + b"\0", "sha256")
 
 
 @dataclass(frozen=True, slots=True)
 class SigningKeys:
-    """The content of the file; `signing` is oldest first, and the last one signs."""
+    """Content of the key file. Keys are oldest first, and the last one signs."""
 
     signing: tuple[SigningKey, ...]
     hash_key: bytes = field(repr=False)
@@ -59,12 +53,12 @@ class SigningKeys:
         return self.signing[-1]
 
     def numbered(self, number: int) -> SigningKey | None:
-        """None: it was dropped, or there never was one."""
+        """Returns None for a dropped or unknown key."""
         return next((key for key in self.signing if key.number == number), None)
 
 
 class KeyRotation(NamedTuple):
-    """Numbers of keys: the one that signs, those that verify beside it, those that are gone."""
+    """Key numbers after a rotation."""
 
     current: int
     kept: list[int]
@@ -72,7 +66,7 @@ class KeyRotation(NamedTuple):
 
 
 class SigningKeyFile:
-    """The keys of a folder, as they are now. One process has the folder."""
+    """The key file of a folder, owned by one process."""
 
     def __init__(self, path: Path, keys: SigningKeys, clock_ms: Callable[[], int]) -> None:
         self._path = path
@@ -83,7 +77,7 @@ class SigningKeyFile:
         self.now = keys
 
     def listen(self, changed: Callable[[SigningKeys], None]) -> None:
-        """Calls it now, and with each new key before it is told that there is one."""
+        """Calls `changed` now and before each new key is used."""
         self._listeners.append(changed)
         changed(self.now)
 
@@ -91,7 +85,7 @@ class SigningKeyFile:
     def load_or_create(
         cls, folder: Path, clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     ) -> SigningKeyFile:
-        """The first start makes them. Raises OSError, also when the file was damaged."""
+        """Creates the file at the first start. Raises OSError, also for a damaged file."""
         path = folder / KEY_FILE
         remove_unfinished(path)
         try:
@@ -103,14 +97,15 @@ class SigningKeyFile:
         try:
             return cls(path, _parse(json.loads(content)), clock_ms)
         except (ValueError, KeyError, TypeError, IndexError):
-            # The cause quotes what it stumbled over, which may be a key.
+            # The cause may quote a key.
             raise OSError(f"{path} is damaged: restore it from a backup") from None
 
     async def rotate(self, *, drop_unused: bool) -> KeyRotation:
-        """A new key signs when this returns; older ones verify what they signed. `drop_unused`: those go of which all
-        has ended that says when it ends. Raises STORAGE_FULL; then the keys are as before.
+        """Adds a key that signs. Older keys still verify. Raises STORAGE_FULL without a change.
+
+        `drop_unused` removes keys whose signatures have all expired.
         """
-        # A client that goes away must not leave a file with a key that does not sign.
+        # Shielded: a cancelled caller must not leave a file with an unused key.
         self._rotating = asyncio.create_task(self._rotate(drop_unused))
         return await asyncio.shield(self._rotating)
 

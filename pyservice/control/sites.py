@@ -1,4 +1,4 @@
-"""Sites: prepare and list (contract games.cdn.createGameCdnSite; decisions 8.8). `cdn` serves them."""
+"""Operations on sites: prepare uploads and list them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ _READ_AT_ONCE: Final = 500
 
 
 class SiteOperations:
-    """The operations on sites."""
-
     def __init__(self, database: Database, ids: RecordIds, uploading: UploadLifecycle) -> None:
         self._database = database
         self._ids = ids
@@ -37,7 +35,7 @@ class SiteOperations:
     async def create(
         self, request: pb.CreateGameCdnSiteRequest, caller: Caller
     ) -> pb.CreateGameCdnSiteResponse:
-        """Contract games.cdn.createGameCdnSite. Raises GAME_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE."""
+        """Raises GAME_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE."""
         name = request.display_name
         files, problems = await _read(request)
 
@@ -62,12 +60,12 @@ class SiteOperations:
             set_urls=_address,
         )
         answer = await self._uploading.prepare(caller, request, preparation)
-        # The door writes the answer in one go: others have their turn before.
+        # Yields before the large response is written.
         await asyncio.sleep(0)
         return answer
 
     async def list_(self, request: pb.ListSitesRequest, caller: Caller) -> pb.ListSitesResponse:
-        """Decisions 8.8. Raises GAME_NOT_FOUND."""
+        """Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             rows = await sites.of_game(tx, game.game_id)
@@ -83,13 +81,12 @@ def _judge(files: Sequence[NewFile], problems: list[FieldProblem]) -> None:
 async def _read(
     request: pb.CreateGameCdnSiteRequest,
 ) -> tuple[list[NewFile], list[FieldProblem]]:
-    """The files, and what is wrong with the request, the first problems of very many."""
+    """Returns the files and the first problems."""
     files: list[NewFile] = []
     problems = list(display_name_problems(request.display_name, "display_name"))
     seen: set[str] = set()
     for index, file in enumerate(request.files):
         if index and not index % _READ_AT_ONCE:
-            # Others have their turn in between.
             await asyncio.sleep(0)
         content_type = file.content_type if file.HasField("content_type") else None
         made = NewFile(file.path, file.content_length, content_type)
@@ -107,7 +104,6 @@ def _address(
 
 
 def _problems(index: int, file: NewFile, seen: Collection[str]) -> Iterator[FieldProblem]:
-    """`seen`: the paths of the files before."""
     where = ("files", str(index))
     yield from path_problems(file.path, *where, "path")
     if file.path in seen:

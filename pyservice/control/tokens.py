@@ -1,5 +1,6 @@
-"""Tokens: made, listed, revoked, inspected (decisions 3). `cloud_` and `env_` are random and kept as hashes; `pub_` and
-`dev_` are signed by the data plane, which holds the keys.
+"""Operations on tokens: create, list, revoke, inspect.
+
+`cloud_` and `env_` tokens are random and stored as hashes. The data plane signs `pub_` and `dev_` tokens.
 """
 
 from __future__ import annotations
@@ -36,37 +37,33 @@ from pyservice.storage.database import Record, Transaction
 DEVELOPMENT_MS: Final = 30 * 24 * 3_600_000
 _SECRET_BYTES: Final = 32
 _GOOD_MAX: Final = 1_000
-"""Of one kind, in a namespace."""
+"""Valid tokens of one kind in a namespace."""
 _REMEMBERED_MAX: Final = 10_000
-"""pub_ tokens ever made and dev_ tokens that are not over, in a namespace: were they revoked, the data plane would have
-to know of each. It takes 100,000.
+"""`pub_` tokens ever created and unexpired `dev_` tokens in a namespace. Revoking them all must fit the data
+plane's limit of 100,000.
 """
 
 
 class Secret(NamedTuple):
-    """A new random token, and what is kept of it."""
-
     token: str
     sha256: bytes
 
 
 def new_secret(kind: str) -> Secret:
-    """`cloud` or `env`."""
+    """`kind` is `cloud` or `env`."""
     text = urlsafe_b64encode(secrets.token_bytes(_SECRET_BYTES)).rstrip(b"=").decode()
     token = f"{kind}_{text}"
     return Secret(token, sha256(token.encode()).digest())
 
 
 class NamespaceTokenSigner(Protocol):
-    """The data plane's signatures. Raises CONTROL_PLANE_UNAVAILABLE when it is away."""
+    """Raises CONTROL_PLANE_UNAVAILABLE."""
 
     async def public_token(self, namespace_id: str, token_id: str) -> str: ...
     async def development_token(self, namespace_id: str, token_id: str, expires_ms: int) -> str: ...
 
 
 class TokenOperations:
-    """The operations on tokens."""
-
     def __init__(
         self,
         context: RecordContext,
@@ -75,7 +72,7 @@ class TokenOperations:
         clear_token_cache: Callable[[], None],
         finish: RunToCompletion,
     ) -> None:
-        """`clear_token_cache` is called after a revocation: what is believed of tokens may be wrong."""
+        """Call of `clear_token_cache` follows each revocation."""
         self._untold = UndeliveredSecrets(context.database, feeder, finish)
         self.job = self._untold.job
         self._database = context.database
@@ -86,12 +83,10 @@ class TokenOperations:
         self._clear_token_cache = clear_token_cache
         self._now_ms = context.now_ms
 
-    # Of a namespace -------------------------------------------------------------------------------
-
     async def create_service(
         self, request: pb.CreateServiceTokenRequest, caller: Caller
     ) -> pb.CreateServiceTokenResponse:
-        """An env_ token. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED when there are too many,
+        """Creates an `env_` token. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED,
         CONTROL_PLANE_UNAVAILABLE.
         """
         async with self._database.look() as tx:
@@ -104,8 +99,8 @@ class TokenOperations:
     async def make_environment_token(
         self, namespace_id: str, expires_in_ms: int | None = None
     ) -> NewToken:
-        """One that is good now. Raises VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
-        # Operations that answer it ignore keys: nobody could ask for it again.
+        """Raises VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
+        # These operations ignore idempotency keys, so the token is never sent again.
         return await self._untold.deliver(
             lambda note: self._make_environment_token(namespace_id, expires_in_ms, note)
         )
@@ -142,7 +137,7 @@ class TokenOperations:
     async def create_public(
         self, request: pb.CreatePublicTokenRequest, caller: Caller
     ) -> pb.CreatePublicTokenResponse:
-        """A pub_ token. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED when there are too many,
+        """Creates a `pub_` token. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED,
         CONTROL_PLANE_UNAVAILABLE.
         """
         made = await self._untold.deliver(
@@ -165,11 +160,11 @@ class TokenOperations:
             row = await authorization.find_namespace(
                 tx, caller, request.game_id, request.namespace_id
             )
-        # Not kept: the same id is signed to the same token.
+        # Not stored: signing the same id gives the same token.
         return await self._sign_public(row.namespace_id, answer.token_id, is_kept=_has_key(caller))
 
     async def make_public_token(self, namespace_id: str) -> NewToken:
-        """It is good now. Raises VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
+        """Raises VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
 
         async def make(note: NoteStored) -> NewToken:
             async def add() -> str:
@@ -182,7 +177,7 @@ class TokenOperations:
         return await self._untold.deliver(make)
 
     async def _add_public(self, tx: Transaction, namespace_id: str, note: NoteStored) -> str:
-        """Adds the record; its id. Raises VALIDATION_FAILED when there are too many."""
+        """Returns the id of the new record. Raises VALIDATION_FAILED for too many tokens."""
         await self._make_room(tx, namespace_id, "pub")
         token_id = self._ids.new()
         await tokens.add_of_namespace(tx, token_id, namespace_id, "pub", self._now_ms())
@@ -190,7 +185,6 @@ class TokenOperations:
         return token_id
 
     async def _sign_public(self, namespace_id: str, token_id: str, *, is_kept: bool) -> NewToken:
-        """The token, when the data plane knows the namespace; see `Untold.confirmed`."""
         token = await self._untold.deliver_confirmed(
             namespace_id,
             lambda: self._signer.public_token(namespace_id, token_id),
@@ -201,7 +195,9 @@ class TokenOperations:
     async def create_development(
         self, request: pb.CreateDevelopmentTokenRequest, caller: Caller
     ) -> pb.CreateDevelopmentTokenResponse:
-        """A dev_ token. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
+        """Creates a `dev_` token. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED,
+        CONTROL_PLANE_UNAVAILABLE.
+        """
         made = await self._untold.deliver(
             lambda note: self._create_development(request, caller, note), is_kept=_has_key(caller)
         )
@@ -256,8 +252,9 @@ class TokenOperations:
         return NewToken(token, answer.token_id, expires_ms, row.namespace_id)
 
     async def _make_room(self, tx: Transaction, namespace_id: str, kind: str) -> None:
-        """Refuses the one too many: the data plane takes a namespace whole or not at all. Exact when the namespace is
-        locked before, near enough when not.
+        """Raises VALIDATION_FAILED at the limit, because the data plane refuses a whole namespace.
+
+        Exact if the namespace is locked.
         """
         counts = await tokens.counts(tx, namespace_id, kind, self._now_ms())
         if counts.good >= _GOOD_MAX:
@@ -287,7 +284,7 @@ class TokenOperations:
     async def revoke_of_namespace(
         self, request: pb.RevokeNamespaceTokenRequest, caller: Caller
     ) -> pb.RevokeNamespaceTokenResponse:
-        """Good until now. Raises GAME_, NAMESPACE_, TOKEN_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
+        """Raises GAME_, NAMESPACE_, TOKEN_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
         namespace_ids: list[str] = []
 
         async def change(tx: Transaction) -> pb.RevokeNamespaceTokenResponse:
@@ -316,12 +313,10 @@ class TokenOperations:
     async def _raise_revision(self, tx: Transaction, namespace_id: str) -> None:
         await raise_revision(tx, namespace_id, self._feeder)
 
-    # cloud_ ---------------------------------------------------------------------------------------
-
     async def create_of_game(
         self, request: pb.CreateGameTokenRequest, caller: Caller
     ) -> pb.CreateGameTokenResponse:
-        """A cloud_ token of one game. Raises GAME_NOT_FOUND."""
+        """Creates a `cloud_` token of one game. Raises GAME_NOT_FOUND."""
 
         async def add(tx: Transaction) -> NewToken:
             game = await authorization.find_game(tx, caller, request.game_id)
@@ -332,7 +327,7 @@ class TokenOperations:
         return pb.CreateGameTokenResponse(token=made.token, token_id=made.token_id)
 
     async def make_cloud_token(self, add: Callable[[Transaction], Awaitable[NewToken]]) -> NewToken:
-        """The cloud_ token that `add` adds. Raises what it raises."""
+        """Creates the token that `add` stores. Raises errors of `add`."""
 
         async def make(note: NoteStored) -> NewToken:
             async with self._database.write() as tx:
@@ -350,7 +345,6 @@ class TokenOperations:
         game_id: str | None,
         expires_in_ms: int | None = None,
     ) -> NewToken:
-        """A new cloud_ token."""
         secret, token_id, now = new_secret("cloud"), self._ids.new(), self._now_ms()
         expires_ms = None if expires_in_ms is None else now + expires_in_ms
         await tokens.add_cloud(
@@ -387,7 +381,6 @@ class TokenOperations:
     async def inspect(
         self, request: pb.InspectTokenRequest, caller: Caller
     ) -> pb.InspectTokenResponse:
-        """Whose the caller's token is."""
         scope = scope_of(caller)
         async with self._database.look() as tx:
             row = await tokens.cloud_by_id(tx, scope.token_id)
@@ -402,12 +395,12 @@ class TokenOperations:
 
 
 def _has_key(caller: Caller) -> bool:
-    """Whether a repetition gets the same token."""
+    """Returns whether a repeated request gets the same token."""
     return caller.call.idempotency_key is not None
 
 
 def _all_groups_of(caller: Caller) -> str:
-    """The identity whose tokens for all its groups are the caller's to manage: a token of one group has none."""
+    """Returns the identity whose all-group tokens the caller may manage, or an empty string."""
     scope = scope_of(caller)
     return scope.identity_id if scope.group_id is None else ""
 
@@ -427,7 +420,6 @@ _PROTOCOLS: Final = ("http", "https", "tcp", "tcp_tls", "udp")
 
 
 def development_problems(request: pb.CreateDevelopmentTokenRequest) -> list[FieldProblem]:
-    """What is wrong with it."""
     problems: list[FieldProblem] = []
     if request.HasField("hostname") and not is_host(request.hostname):
         sentence = "must be a host name or an IP address, without scheme and port"
@@ -452,7 +444,7 @@ def development_problems(request: pb.CreateDevelopmentTokenRequest) -> list[Fiel
 def mock_answers(
     request: pb.CreateDevelopmentTokenRequest, token_id: str, expires_ms: int
 ) -> configuration_pb2.DevelopmentToken:
-    """What the data plane answers to the token."""
+    """Returns the data plane's responses to the token."""
     answers = configuration_pb2.DevelopmentToken(
         token_id=token_id,
         expires_ms=expires_ms,

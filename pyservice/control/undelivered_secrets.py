@@ -1,6 +1,6 @@
-"""What is told once, such as a token: nobody has it when the caller has gone before the answer, when the data plane
-does not say that it knows of it, or when anything else fails after its commit. So it is made to the end, and taken
-back.
+"""Revokes a new token if its response could not be delivered.
+
+This covers a disconnected client, a data plane that does not confirm the token, and errors after the commit.
 """
 
 from __future__ import annotations
@@ -22,26 +22,24 @@ _NOT_MADE: Final = (
 )
 _RETRIES_S: Final = (0.05, 1.0)
 _REVOKE_TIMEOUT_S: Final = 60.0
-"""For so long it is tried to take something back, unless the plane stops before."""
+"""Retries stop after this time or at shutdown."""
 
 _log = get_logger("control")
 
 
 class RunToCompletion(Protocol):
-    """Keeps a task until its end, which the process waits for."""
+    """Runs a task to its end, before the process exits."""
 
     def __call__(self, name: str, work: Coroutine[Any, Any, None]) -> None: ...
 
 
 class TokenFeeder(Protocol):
-    """Gets configuration to the data plane."""
-
     def enqueue(self, *namespace_ids: str) -> None: ...
     async def enqueue_and_confirm(self, namespace_id: str) -> None: ...
 
 
 class NewToken(NamedTuple):
-    """A new token. `expires_ms` None: it does not end; `namespace_id` is empty for cloud_."""
+    """`expires_ms` is None without expiry. `namespace_id` is empty for `cloud_`."""
 
     token: str
     token_id: str
@@ -50,7 +48,7 @@ class NewToken(NamedTuple):
 
 
 class StoredToken(NamedTuple):
-    """A token that is in a transaction: from now on it may be there. `namespace_id` is empty for cloud_."""
+    """A token in a transaction that may be committed. `namespace_id` is empty for `cloud_`."""
 
     token_id: str
     namespace_id: str = ""
@@ -60,8 +58,6 @@ NoteStored = Callable[[StoredToken], None]
 
 
 class UndeliveredSecrets:
-    """Tokens, from their records to the answer."""
-
     def __init__(self, database: Database, feeder: TokenFeeder, finish: RunToCompletion) -> None:
         self._database = database
         self._feeder = feeder
@@ -73,9 +69,10 @@ class UndeliveredSecrets:
     async def deliver(
         self, make: Callable[[NoteStored], Coroutine[Any, Any, NewToken]], *, is_kept: bool = False
     ) -> NewToken:
-        """What is made, to its end. `make` notes what it adds in its transaction; that is taken back when `make` raises
-        something, and when the caller goes before it is told. `is_kept`: a repetition gets the same one, so it stays.
-        Raises what `make` raises.
+        """Runs `make` to its end, and revokes the tokens that it noted if it fails or the caller is
+        cancelled.
+
+        `is_kept`: a repeated request gets the same token, so it is not revoked. Raises errors of `make`.
         """
         added: list[StoredToken] = []
         making = asyncio.ensure_future(make((lambda one: None) if is_kept else added.append))
@@ -95,8 +92,9 @@ class UndeliveredSecrets:
     async def deliver_confirmed(
         self, namespace_id: str, tell: Callable[[], Awaitable[str]], *, is_kept: bool = False
     ) -> str:
-        """What `tell` says, when the data plane knows of the token. Raises CONTROL_PLANE_UNAVAILABLE after a second,
-        which says what becomes of the token (`is_kept` as above), and VALIDATION_FAILED.
+        """Returns the result of `tell` after the data plane holds the token.
+
+        Raises VALIDATION_FAILED, and CONTROL_PLANE_UNAVAILABLE after a second.
         """
         until = asyncio.get_running_loop().time() + CONFIRM_TIMEOUT_S
         try:
@@ -114,13 +112,13 @@ class UndeliveredSecrets:
     async def _undo(self, making: asyncio.Future[NewToken], added: Sequence[StoredToken]) -> None:
         await asyncio.wait({making})
         if not making.cancelled():
-            # What it raised was for somebody who is not there any more.
+            # Retrieve the error, so that asyncio does not log it.
             making.exception()
         if added:
             await self._take_back(added, asyncio.Event())
 
     async def _take_back(self, added: Sequence[StoredToken], tried: asyncio.Event) -> None:
-        """Again and again until it is done, but not for ever. `tried` after the first time."""
+        """Retries for a limited time. Sets `tried` after the first attempt."""
 
         async def remove() -> None:
             try:
@@ -148,6 +146,6 @@ class UndeliveredSecrets:
 
 
 async def raise_revision(tx: Transaction, namespace_id: str, feeder: TokenFeeder) -> None:
-    """The data plane hears of it, also when nobody waits for the answer any more."""
+    """Sends the namespace to the data plane, even if the caller is cancelled."""
     await namespaces.change(tx, namespace_id, {})
     tx.afterwards(lambda: feeder.enqueue(namespace_id))

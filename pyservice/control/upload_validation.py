@@ -1,4 +1,4 @@
-"""What may be in an uploaded file: builds by digest and archive, pictures by their content (decisions 6.5, 8.8)."""
+"""Validation of uploads: paths, MIME types, build archives, digests and pictures."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ ARCHIVE: Final = "archive"
 IMAGE: Final = "docker_image"
 BUNDLE: Final = "oci_bundle"
 BuildForm = tuple[str, str, str | None]
-"""Of a build: kind, compression, and which of several images."""
+"""Kind, compression and image tag."""
 STEP_S: Final = 0.05
-"""After so long somebody else's file has its turn."""
+"""Steps yield to other tenants after this time."""
 _BATCH_BYTES: Final = 1 << 20
 _SMALL: Final[Mapping[str, tuple[str | None, int]]] = {
     ARCHIVE: (SERVER_JSON, SERVER_JSON_MAX_BYTES),
     BUNDLE: (CONFIG_JSON, MAX_BYTES),
     IMAGE: (None, MAX_BYTES),
 }
-"""What says what is in a build."""
+"""Files that describe a build."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedContents:
-    """What a good upload is: SHA-256 of files by path, and the kind of the picture."""
+    """SHA-256 of files by path, and the kind of a picture."""
 
     digests: dict[str, bytes] = field(default_factory=dict)
     picture: str | None = None
@@ -60,9 +60,9 @@ async def check_contents(
     files: Sequence[Record],
     keys: Mapping[str, str],
 ) -> CheckedContents:
-    """Files are rows of `upload_files` whose objects are kept under `keys`; what takes long is done by `run`, in steps.
+    """Validates uploaded files; `run` executes the steps. Raises VALIDATION_FAILED, FileNotFoundError.
 
-    Raises VALIDATION_FAILED, and FileNotFoundError when the objects are gone.
+    `files` are rows of `upload_files`, `keys` their object keys.
     """
     if kind == "site":
         return CheckedContents()
@@ -87,7 +87,7 @@ async def _picture(objects: Objects, run: Run, file: Record, key: str) -> str:
 
 
 async def _build(objects: Objects, run: Run, form: BuildForm, file: Record, key: str) -> bytes:
-    """Its SHA-256. It is gone through while it is digested: it is read once."""
+    """Returns the SHA-256, computed while the archive is checked in one pass."""
     digest, problem = await _read_archive(
         objects, run, _ArchiveCheck(*form, file.content_length), key
     )
@@ -114,14 +114,14 @@ async def _read_archive(
     if bad is None:
         bad = await run(reading.manifest_problem)
     if bad is not None:
-        # A name of anything: in the sentence, not in the path, which some clients read as dotted words.
+        # Some clients read paths as dotted words, and an entry may have any name.
         reason = f"has {bad.entry!r}, which {bad.reason}" if bad.entry else bad.reason
         problem = field_problem(["image_file"], bad.word, reason)
     return reading.digest.digest(), problem
 
 
 class _ArchiveCheck:
-    """A build and its digest, as far as they were read; what is bad is gone through no further."""
+    """Digest and validation of a build. Stops validation at the first error."""
 
     def __init__(self, kind: str, compression: str, image_tag: str | None, length: int) -> None:
         self.digest = hashlib.sha256()
@@ -138,7 +138,6 @@ class _ArchiveCheck:
         )
 
     def manifest_problem(self) -> BadArchive | None:
-        """What is wrong with what the build says of itself."""
         files = self._small.files
         try:
             if self._kind == IMAGE:
@@ -171,13 +170,13 @@ class _ArchiveCheck:
 
 
 async def _done(run: Run, steps: Iterator[None]) -> None:
-    """Goes through steps, many at a time, and lets others have their turn in between."""
+    """Runs steps in batches and yields between them."""
     while await run(lambda: _advance(steps)):
         pass
 
 
 def _advance(steps: Iterator[None]) -> bool:
-    """Whether there are more after so long."""
+    """Returns whether steps remain after the time limit."""
     until = time.perf_counter() + STEP_S
     return any(time.perf_counter() >= until for _ in steps)
 
@@ -189,7 +188,7 @@ _CONTENT_TYPE: Final = re.compile(
 
 
 def path_problems(path: str, *location: str) -> Iterator[FieldProblem]:
-    """1 to 512 bytes, relative, no empty, `.` or `..` word, no control characters or backslashes."""
+    """1 to 512 bytes, relative, no empty, `.` or `..` segment, no control characters or backslashes."""
     if not path:
         yield field_problem(location, "too-short", "must not be empty")
     elif len(path.encode("utf-8", "replace")) > FILE_PATH_MAX_BYTES:
@@ -202,6 +201,5 @@ def path_problems(path: str, *location: str) -> Iterator[FieldProblem]:
 
 
 def content_type_problems(content_type: str, *location: str) -> Iterator[FieldProblem]:
-    """A MIME type, with parameters or without."""
     if not _CONTENT_TYPE.fullmatch(content_type):
         yield field_problem(location, "invalid", "must be a MIME type, such as text/html")

@@ -1,8 +1,4 @@
-"""The way of every upload (decisions 8.8): prepared, PUT by the client, checked and completed, or left behind.
-
-Owns what is the same for all kinds: URLs, completion, and the end of what was never completed. What may be asked for is
-each noun's; what may be in a file is `contents`'.
-"""
+"""Lifecycle of uploads: prepare signed URLs, validate and complete, delete abandoned ones."""
 
 from __future__ import annotations
 
@@ -61,42 +57,38 @@ _log = get_logger("control")
 
 
 def object_key(kind: str, upload_id: str, path: str) -> str:
-    """Where a file's bytes are. A picture has one place, whatever its name: addresses need nothing else."""
+    """Returns the object key. Pictures have one key for all names, so URLs need no name."""
     return file_key(upload_id, "picture" if kind in PICTURES else path)
 
 
 def part_bytes(content_length: int, is_multipart: bool) -> int | None:
-    """Size of the parts of a file, None when it comes whole."""
+    """Returns the size of parts, or None for a single PUT."""
     return PART_BYTES if is_multipart and content_length >= MULTIPART_FROM_BYTES else None
 
 
 @dataclass(frozen=True, slots=True)
 class UploadPlan(Generic[Answer]):
-    """What a noun says of an upload that is asked for."""
+    """What a kind of upload adds to the common lifecycle."""
 
     kind: str
     display_name: str
     find_game: Find
     files: Sequence[NewFile]
     check_request: Callable[[], None]
-    """Raises what is wrong with the request; a repetition under its key is not judged again."""
+    """Raises the request's problems. Not called for a repeated request."""
     make: Callable[[Transaction, str, str, int], Awaitable[Answer]]
-    """Adds what is to become of the upload: gets ids of game and upload and the time, and answers without addresses."""
+    """Adds the records. Receives game id, upload id and time."""
     answer_type: type[Answer]
     set_urls: Callable[[Answer, list[pb.PresignedRequest]], None]
-    """Puts into the answer where to PUT the files."""
 
 
 def _parts(files: Sequence[NewFile]) -> Iterator[tuple[NewFile, Part]]:
-    """What is PUT, one by one."""
     for file in files:
         for part in plan_parts(file.content_length, file.part_bytes is not None):
             yield file, part
 
 
 class UploadLifecycle:
-    """Prepares, completes and removes uploads."""
-
     def __init__(
         self,
         database: Database,
@@ -121,13 +113,11 @@ class UploadLifecycle:
             is_worth_a_warning=True,
         )
 
-    # Prepare
-
     async def prepare(self, caller: Caller, request: Any, wanted: UploadPlan[Answer]) -> Answer:
-        """Adds an upload, and what is made of it, and tells where to PUT its files.
+        """Stores an upload and returns signed URLs.
 
-        Ids alone are remembered: a repetition gets addresses of the same upload that are good from then on, while the
-        game is the caller's to see. Raises UPLOAD_NOT_FOUND for a repetition when the upload is gone.
+        Stored responses have no URLs: a repeated request gets new ones if the caller may still see the game.
+        Raises UPLOAD_NOT_FOUND if the upload is gone.
         """
 
         async def change(tx: Transaction) -> remembered_pb2.PreparedUpload:
@@ -178,25 +168,22 @@ class UploadLifecycle:
                 )
             )
             if not len(requests) % _SIGNED_AT_ONCE:
-                # A site has thousands: others have their turn in between.
                 await asyncio.sleep(0)
         return requests
-
-    # Complete
 
     async def complete(
         self, caller: Caller, request: Any, answer_type: type[Answer], find: Find
     ) -> Answer:
-        """Checks what was uploaded and completes it. `find` finds the upload and its game's group.
+        """Validates the uploaded files and completes the upload.
 
-        Raises what `find` raises, UPLOAD_INCOMPLETE, UPLOAD_ALREADY_COMPLETE, VALIDATION_FAILED.
+        Raises errors of `find`, UPLOAD_INCOMPLETE, UPLOAD_ALREADY_COMPLETE, VALIDATION_FAILED.
         """
         async with self._database.read() as tx:
             row = await find(tx)
         found = await self._checked(row) if row.complete_ms is None else None
 
         async def change(tx: Transaction) -> Answer:
-            # A repetition under its key does not come here.
+            # Not reached by a repeated request with a key.
             now = self._now_ms()
             if found is None or not await uploads.complete(tx, row.upload_id, row.kind, now):
                 await find(tx)
@@ -214,8 +201,8 @@ class UploadLifecycle:
         return await self._changes.apply(caller, request, answer_type, change)
 
     async def _checked(self, row: Record) -> CheckedContents:
-        """One check of an upload at a time. It goes on when nobody waits any more, and is remembered for a repetition:
-        the largest builds take longer than a request may.
+        """Shares one check per upload. It survives cancellation, because large builds take longer than a
+        request may.
         """
         task = self._checks.get(row.upload_id)
         if task is None:
@@ -252,7 +239,7 @@ class UploadLifecycle:
                 return await check_contents(self._objects, run, row.kind, build, files, keys)
         except ServiceError as error:
             if error.code == "VALIDATION_FAILED":
-                # Nothing of it is kept; its URLs take another try while they last.
+                # The URLs remain usable for another attempt.
                 await self._objects.delete_prefix(row.upload_id)
             raise
         except FileNotFoundError:
@@ -260,10 +247,8 @@ class UploadLifecycle:
                 "UPLOAD_INCOMPLETE", "What was uploaded is not there any more: upload it again."
             ) from None
 
-    # What is left behind
-
     def start_removal(self, upload_id: str) -> asyncio.Task[None]:
-        """Begins to remove it, and goes on when nobody waits. What fails is left for the next tidying."""
+        """Removes the upload in the background. The next cleanup retries failures."""
 
         async def remove() -> None:
             await self.job.attempt(lambda: self.remove(upload_id), upload_id=upload_id)
@@ -274,7 +259,7 @@ class UploadLifecycle:
         return task
 
     async def remove(self, upload_id: str) -> None:
-        """Removes the objects and then the records of an upload that was given up or never completed."""
+        """Deletes objects, then records, of an incomplete upload."""
         async with self._database.write() as tx:
             if not await uploads.give_up_incomplete(tx, upload_id):
                 return
@@ -283,9 +268,7 @@ class UploadLifecycle:
             await uploads.remove(tx, upload_id)
 
     async def remove_abandoned(self) -> int:
-        """Removes what was left behind for a day; how many uploads. One that cannot be removed keeps no other from it:
-        it is told, and left for the next tidying.
-        """
+        """Deletes uploads that were abandoned for a day and returns their number. Failures do not stop it."""
         before_ms, count, passed = self._now_ms() - ABANDONED_AFTER_MS, 0, ""
         while True:
             async with self._database.read() as tx:
@@ -303,9 +286,7 @@ class UploadLifecycle:
             passed = left[-1]
 
     async def run_cleanup(self) -> None:
-        """Tidies up for ever: uploads by their records, and objects that no record has, whatever becomes of the
-        other.
-        """
+        """Deletes abandoned uploads and unrecorded objects until cancelled."""
 
         async def remove() -> None:
             _log_removed(await self.remove_abandoned())
@@ -318,7 +299,7 @@ class UploadLifecycle:
                 group.create_task(self.job.repeat_forever(step, every_s=CLEANUP_INTERVAL_S))
 
     async def stop(self) -> None:
-        """Ends what is running: whoever completes again begins anew, and what is to be removed is found again."""
+        """Cancels checks and removals. Both can be started again."""
         tasks = [*self._checks.values(), *self._removals]
         for task in tasks:
             task.cancel()
@@ -332,8 +313,6 @@ def _log_removed(count: int) -> None:
 
 
 class UploadOperations:
-    """The operations on uploads."""
-
     def __init__(self, uploading: UploadLifecycle) -> None:
         self._uploading = uploading
 

@@ -1,7 +1,4 @@
-"""Versions: create, validate, reserve a name, get, list (contract games.versions.*; decisions 4 and 8.1).
-
-What a configuration may have is `configuration`'s. A version never changes.
-"""
+"""Operations on versions: create, validate, reserve a name, get, list. Versions are immutable."""
 
 from __future__ import annotations
 
@@ -34,11 +31,11 @@ from pyservice.storage.database import Transaction
 Input = pb.CreateVersionRequest | pb.ValidateVersionRequest
 
 _NAMES_AT_ONCE: Final = 256
-"""Looked at in one transaction for one that is free."""
+"""Candidate names for each transaction."""
 
 
 class _AllTaken(Exception):
-    """Versions have all the names up to this number of reserved ones."""
+    """All candidate names up to this number are taken."""
 
     def __init__(self, game_id: str, up_to: int) -> None:
         super().__init__(game_id, up_to)
@@ -47,16 +44,12 @@ class _AllTaken(Exception):
 
 
 class Judge(Protocol):
-    """The operator's side of what a configuration may have."""
-
     def __call__(
         self, builds: Mapping[str, Completeness], sites: Mapping[str, Completeness]
     ) -> ValidationContext: ...
 
 
 class UploadStatus(Protocol):
-    """Which builds and sites of a game there are, of those asked for."""
-
     async def builds(
         self, tx: Transaction, game_id: str, ids: set[str]
     ) -> dict[str, Completeness]: ...
@@ -66,8 +59,6 @@ class UploadStatus(Protocol):
 
 
 class VersionOperations:
-    """The operations on versions."""
-
     def __init__(
         self,
         context: RecordContext,
@@ -85,7 +76,7 @@ class VersionOperations:
     async def create(
         self, request: pb.CreateVersionRequest, caller: Caller
     ) -> pb.CreateVersionResponse:
-        """Decisions 8.1. Raises GAME_NOT_FOUND, VALIDATION_FAILED."""
+        """Raises GAME_NOT_FOUND, VALIDATION_FAILED."""
 
         async def change(tx: Transaction) -> pb.CreateVersionResponse:
             game = await authorization.find_game(tx, caller, request.game_id)
@@ -111,7 +102,7 @@ class VersionOperations:
     async def validate(
         self, request: pb.ValidateVersionRequest, caller: Caller
     ) -> pb.ValidateVersionResponse:
-        """Decisions 8.1. Raises GAME_NOT_FOUND."""
+        """Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             problems = await self._problems(tx, game.game_id, request)
@@ -120,11 +111,11 @@ class VersionOperations:
     async def reserve_name(
         self, request: pb.ReserveVersionNameRequest, caller: Caller
     ) -> pb.ReserveVersionNameResponse:
-        """Decisions 8.1: never twice the same, and none that a version has. Raises GAME_NOT_FOUND."""
+        """Reserves a name that no version has and no other call gets. Raises GAME_NOT_FOUND."""
 
         async def change(tx: Transaction) -> pb.ReserveVersionNameResponse:
             game_id = (await authorization.find_game(tx, caller, request.game_id)).game_id
-            # First: nobody reserves one of the game beside us.
+            # Excludes concurrent reservations.
             reserved = (await games.lock(tx, game_id)).reserved_version_names
             names = [_numbered(reserved + 1 + number) for number in range(_NAMES_AT_ONCE)]
             taken = await games.taken_version_names(tx, game_id, names)
@@ -140,12 +131,12 @@ class VersionOperations:
                     caller, request, pb.ReserveVersionNameResponse, change
                 )
             except _AllTaken as found:
-                # Versions keep their names: these are passed over for good, and others get their turn.
+                # Skip these names permanently: versions keep their names.
                 async with self._database.write() as tx:
                     await games.reserve_version_names(tx, found.game_id, found.up_to)
 
     async def get(self, request: pb.GetVersionRequest, caller: Caller) -> Message:
-        """Contract games.versions.getGameVersionById. Raises GAME_NOT_FOUND, VERSION_NOT_FOUND."""
+        """Raises GAME_NOT_FOUND, VERSION_NOT_FOUND."""
         async with self._database.look() as tx:
             row = await games.find_version_with_game(tx, request.game_id, request.version_id)
             if row is None or not authorization.scope_covers(
@@ -164,7 +155,7 @@ class VersionOperations:
     async def list_(
         self, request: pb.ListVersionsRequest, caller: Caller
     ) -> pb.ListVersionsResponse:
-        """Decisions 8.1. Raises GAME_NOT_FOUND."""
+        """Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             rows = await games.versions_of(tx, game.game_id)
@@ -180,19 +171,15 @@ class VersionOperations:
 
 
 def _numbered(reserved: int) -> str:
-    """The name with which so many are reserved; the first version has the number 1."""
+    """The first version has number 1."""
     return f"0.0.{reserved + 1}"
 
 
 class StoredUploadStatus:
-    """What the records say of ids in a configuration."""
-
     async def builds(self, tx: Transaction, game_id: str, ids: set[str]) -> dict[str, Completeness]:
-        """Those that are builds of the game."""
         return _completeness(await builds.completeness(tx, game_id, ids))
 
     async def sites(self, tx: Transaction, game_id: str, ids: set[str]) -> dict[str, Completeness]:
-        """Those that are sites of the game."""
         return _completeness(await sites.completeness(tx, game_id, ids))
 
 
