@@ -510,3 +510,138 @@ pub(crate) fn decode_made<'a>(r: &mut Reader<'a>) -> Result<LobbyMade<'a>, Apply
 fn decode_port(r: &mut Reader<'_>) -> Result<Port, ApplyError> {
     Ok(Port { name: r.text()?.to_owned(), address: r.text()?.to_owned(), port: r.u16()?, is_tls: r.flag()? })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{LeasedPort, Protocol, Reached};
+
+    fn id(byte: u8) -> Id {
+        Id([byte; 16])
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Every event kind with the bytes that journals of earlier builds have for it.
+    #[test]
+    fn event_bytes_never_change() {
+        let place = Place { lobby: 0x0102_0304, slot: 0x0506, generation: 0x0708_090a };
+        let stamp = Some(Stamp { key: 0x1112_1314_1516_1718, key_more: 0x19, message: 0x2122_2324, at: 0x31 });
+        let uses = [1, 0, 2, 0, 0, 0, 3, 0, 4, 0, 0, 0];
+        let deliveries: Vec<u8> = (0..22).collect();
+        let made = LobbyMade {
+            lobby: 7,
+            id: id(1),
+            namespace: id(2),
+            version: id(3),
+            mode: "duel",
+            region: "local",
+            is_public: true,
+            is_join_enabled: false,
+            limits: [4, 5, 6],
+            ttl_ms: 120_000,
+            heartbeat_timeout_ms: 30_000,
+            heartbeat_grace_ms: 10_000,
+            create_ts_ms: 1_700_000_000_000,
+            key_id: 9,
+            tags: vec![("map", "lake")],
+            ports: vec![Port { name: "game".into(), address: "192.0.2.1".into(), port: 7_777, is_tls: true }],
+        };
+        let port = |name: &str, protocol, reached| LeasedPort { name: name.into(), protocol, reached, backend: None };
+        let lease = Lease {
+            namespace: id(2),
+            region: "local".into(),
+            is_server: true,
+            ports: vec![
+                port("a", Protocol::Tcp, Reached::Number(26_000)),
+                port("b", Protocol::Https, Reached::Host),
+                port("c", Protocol::Udp, Reached::Range(20_000, 20_003)),
+            ],
+            is_over: false,
+            changed: 0,
+        };
+        let events = [
+            (
+                "010700000001010101010101010101010101010101020202020202020202020202020202020303030303030303030303030303030304006475656c05006c6f63616c0100040000000500000006000000c0d4010000000000307500000000000010270000000000000068e5cf8b0100000900010003006d617004006c616b650100040067616d6509003139322e302e322e31611e0101181716151413121119242322213100000000000000",
+                Event::LobbyMade(Box::new(made), stamp),
+            ),
+            ("0d070000000800000000000000", Event::LobbyReady { lobby: 7, at: 8 }),
+            ("0e07000000010800000000000000", Event::LobbyClosed { lobby: 7, is_closed: true, at: 8 }),
+            ("0407000000020000007b7d", Event::LobbyStateSet { lobby: 7, state: b"{}" }),
+            ("0f070000000800000000000000", Event::LobbyStopping { lobby: 7, at: 8 }),
+            (
+                "0607000000080000000000000002",
+                Event::LobbyEnded { lobby: 7, at: 8, reason: EndReason::Silent, exit_code: None },
+            ),
+            (
+                "1207000000080000000000000000f7ffffff",
+                Event::LobbyEnded { lobby: 7, at: 8, reason: EndReason::Exited, exit_code: Some(-9) },
+            ),
+            (
+                "0707000000080000000000000009000a000000000000000201000200000003000400000001181716151413121119242322213100000000000000",
+                Event::PlacesReserved { lobby: 7, deadline: 8, key_id: 9, source: 10, uses: Uses(&uses), stamp },
+            ),
+            (
+                "080403020106050a090807080000000000000001181716151413121119242322213100000000000000",
+                Event::PlaceConnected { place, at: 8, stamp },
+            ),
+            ("090403020106050a0908070000", Event::PlaceEnded { place, at: 0, end: End::Expired, stamp: None }),
+            (
+                "100403020106050a09080708000000000000000101181716151413121119242322213100000000000000",
+                Event::PlaceEnded { place, at: 8, end: End::Consumed, stamp },
+            ),
+            (
+                "110403020106050a0908070800000000000000090000000000000001181716151413121119242322213100000000000000",
+                Event::PlaceKept { place, at: 8, deadline: 9, stamp },
+            ),
+            (
+                "0b0403020106050a09080701181716151413121119242322213100000000000000",
+                Event::KeyRemembered { place, stamp },
+            ),
+            ("0c08000000000000000900000000000000", Event::Forgotten { entries_up_to: 8, lobbies_up_to: 9 }),
+            ("130800000000000000", Event::FactsAcknowledged { up_to: 8 }),
+            (
+                "1407000000080000000000000009000000000000000a000000000000000b0001000102030405060708090a0b0c0d0e0f101112131415",
+                Event::TokensSent {
+                    lobby: 7,
+                    ts_ms: 8,
+                    at: 9,
+                    deadline: 10,
+                    key_id: 11,
+                    deliveries: Deliveries(&deliveries),
+                },
+            ),
+            ("1507000000000000000800000000000000", Event::HumanPassed { source: 7, at: 8 }),
+            ("160700000000000000", Event::HumanAsked { source: 7 }),
+            (
+                "1707000000080000000000000009090909090909090909090909090909",
+                Event::MockConsumed { hour: 7, at: 8, mac: [9; 16] },
+            ),
+            ("1807000000020000007b7d", Event::LobbyStarts { lobby: 7, lobby_config: b"{}" }),
+            (
+                "19010101010101010101010101010101010202020202020202020202020202020205006c6f63616c0103000100610300906590650100620201000000000100630502204e234e",
+                Event::PortsLeased { owner: id(1), lease: Box::new(lease) },
+            ),
+            (
+                "1a01010101010101010101010101010101040067616d6591650800000000000000",
+                Event::PortReplaced { owner: id(1), name: "game", number: 26_001, until: 8 },
+            ),
+            (
+                "1b010101010101010101010101010101010100040067616d6509003132372e302e302e31611e",
+                Event::BackendsSet { owner: id(1), backends: vec![("game", "127.0.0.1", 7_777)] },
+            ),
+            ("1c01010101010101010101010101010101", Event::LeaseEnded { owner: id(1) }),
+            ("1d010101010101010101010101010101010800000000000000", Event::PortsReturned { owner: id(1), until: 8 }),
+        ];
+        for (expected, event) in events {
+            let mut bytes = Vec::new();
+            event.encode(&mut bytes);
+            assert_eq!(hex(&bytes), expected, "{event:?}");
+            let mut reader = Reader::new(&bytes);
+            assert_eq!(Event::decode(&mut reader), Ok(event));
+            assert!(reader.is_empty());
+        }
+    }
+}
