@@ -78,7 +78,7 @@ def test_every_code_about_lobbies_and_players_is_the_engines_or_decided_above_it
     mine = {code for code in codes() if code.startswith(("MATCHMAKER_", "PLAYER_"))}
     missing = sorted(mine - DECIDED_ABOVE - set(_native.SLUGS))
     assert not missing, (
-        f"add these to native/core/src/error.rs, or to DECIDED_ABOVE here: {missing}"
+        f"add these to native/core/src/refusal.rs, or to DECIDED_ABOVE here: {missing}"
     )
     both = sorted(DECIDED_ABOVE & set(_native.SLUGS))
     assert not both, f"take these out of DECIDED_ABOVE here: {both}"

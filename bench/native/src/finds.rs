@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use hosting_core::{Creation, Find, Id, Placed};
+use hosting_core::{Admission, CreationPolicy, Find, Id};
 
 use crate::chance::Chance;
 use crate::figures::Figures;
@@ -38,7 +38,7 @@ pub fn run(flags: &Flags) -> Result<Figures, Failure> {
     for _ in 0..finds / wish.at_once / 10 {
         round(&mut hall, &wish, &mut chance)?;
     }
-    let work_before = hall.engine.find_work();
+    let work_before = hall.engine.find_candidates_visited();
     let mut rounds: Vec<Duration> = Vec::with_capacity(finds / wish.at_once + 1);
     while rounds.len() * wish.at_once < finds {
         rounds.push(round(&mut hall, &wish, &mut chance)?);
@@ -48,7 +48,7 @@ pub fn run(flags: &Flags) -> Result<Figures, Failure> {
     rounds.sort_unstable();
     // What the machine does beside us falls into single rounds and does not move their median.
     let median_ns = rounds[rounds.len() / 2].as_nanos() as f64 / wish.at_once as f64;
-    let work = hall.engine.find_work() - work_before;
+    let work = hall.engine.find_candidates_visited() - work_before;
     if hall.engine.ledger_violations() > 0 {
         return Err(wrong("the ledger does not add up"));
     }
@@ -93,7 +93,7 @@ fn round(hall: &mut Hall, wish: &Wish, chance: &mut Chance) -> Result<Duration, 
         source_limit: u32::MAX,
         idempotency: None,
         channels: &[],
-        creation: Creation::Prevented,
+        creation: CreationPolicy::Prevented,
     };
     let mut took = Duration::ZERO;
     let mut answers = Vec::with_capacity(wish.at_once);
@@ -103,7 +103,7 @@ fn round(hall: &mut Hall, wish: &Wish, chance: &mut Chance) -> Result<Duration, 
     }
     took += began.elapsed();
     for answer in answers {
-        let Placed::Reserved(reserved) = answer else { return Err(wrong("a find has to wait")) };
+        let Admission::Reserved(reserved) = answer else { return Err(wrong("a find has to wait")) };
         if reserved.tokens.len() != wish.party_size as usize {
             return Err(wrong("a party was split"));
         }

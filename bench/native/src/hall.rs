@@ -2,8 +2,8 @@
 //! Nothing is journaled here; service time is what the measurement says.
 
 use hosting_core::{
-    Answer, Attach, Connect, Context, Credit, Disconnect, Engine, EngineConfig, EventBuffer, HashKey, Id, Idempotency,
-    Join, KeyRing, Ms, Placed,
+    Admission, Answer, Attach, Connect, Context, Credit, Disconnect, Engine, EngineConfig, EventBuffer, HashKey, Id,
+    Idempotency, Join, KeyRing, Ms,
 };
 
 use crate::{Failure, wrong};
@@ -113,7 +113,7 @@ impl Hall {
     /// Expires what is due, as the service's timer does.
     pub fn advance(&mut self) {
         let mut context = Context { now: self.now, credit: Credit::UNLIMITED, events: &mut self.buffer };
-        self.engine.advance(&mut context);
+        self.engine.expire_due(&mut context);
         self.buffer.bytes.clear();
         self.buffer.count = 0;
     }
@@ -150,7 +150,7 @@ impl Hall {
             channels: &[],
         };
         match self.ask(|engine, context| engine.join(context, &join))? {
-            Placed::Reserved(places) if places.lobby == lobby => Ok(places.tokens),
+            Admission::Reserved(places) if places.lobby == lobby => Ok(places.tokens),
             other => Err(wrong(format!("join gave {other:?}"))),
         }
     }

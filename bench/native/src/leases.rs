@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use hosting_core::{Id, Lease, Protocol, Reached, WantedPort};
+use hosting_core::{Id, LeaseRequest, PortExposure, PortRequest, Protocol};
 
 use crate::chance::Chance;
 use crate::figures::Figures;
@@ -65,18 +65,18 @@ fn round(hall: &mut Hall, chance: &mut Chance, taken: &[bool]) -> Result<Duratio
     }
     for (owner, _) in wishes {
         hall.ask(|engine, context| engine.end_lease(context, owner))?;
-        hall.ask(|engine, context| engine.ports_returned(context, owner))?;
+        hall.ask(|engine, context| engine.return_ports(context, owner))?;
     }
     hall.now += REST_MS;
     Ok(took)
 }
 
 fn lease(hall: &mut Hall, owner: Id, random: u64) -> Result<u16, Failure> {
-    let ports = [WantedPort { name: "game", protocol: Protocol::Tcp, reached: Reached::Number(0) }];
-    let wish = Lease { owner, namespace: NAMESPACE, region: REGION, ports: &ports, random };
-    let leased = hall.ask(|engine, context| engine.lease(context, &wish))?;
-    match leased.first().map(|port| port.reached) {
-        Some(Reached::Number(number)) => Ok(number),
+    let ports = [PortRequest { name: "game", protocol: Protocol::Tcp, exposure: PortExposure::Number(0) }];
+    let wish = LeaseRequest { owner, namespace: NAMESPACE, region: REGION, ports: &ports, random };
+    let leased = hall.ask(|engine, context| engine.lease_ports(context, &wish))?;
+    match leased.first().map(|port| port.exposure) {
+        Some(PortExposure::Number(number)) => Ok(number),
         other => Err(wrong(format!("a lease gave {other:?}"))),
     }
 }

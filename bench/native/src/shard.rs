@@ -89,7 +89,7 @@ impl Shard {
         let mut split = replay.split;
         let opened_ms = ms_since(began);
         let deriving = Instant::now();
-        engine.recovered(journal.clock().service_ms());
+        engine.finish_recovery(journal.clock().service_ms());
         split.derive_ms = ms_since(deriving);
         split.log_read_ms = opened_ms - split.image_read_ms - split.image_load_ms - split.apply_ms;
         split.total_ms = ms_since(began);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use hosting_core::{Connect, Disconnect, Id, Join, Lsn, Placed};
+use hosting_core::{Admission, Connect, Disconnect, Id, Join, Lsn};
 use hosting_journal::Stats;
 
 use crate::chance::Chance;
@@ -125,7 +125,7 @@ pub fn reserve(shard: &mut Shard, lobby: Id, source: u64) -> Result<(String, Lsn
     };
     let (placed, lsn) = shard.ask(|engine, context| engine.join(context, &join))?;
     match placed {
-        Placed::Reserved(mut places) if places.tokens.len() == 1 => Ok((places.tokens.remove(0), lsn)),
+        Admission::Reserved(mut places) if places.tokens.len() == 1 => Ok((places.tokens.remove(0), lsn)),
         other => Err(wrong(format!("join gave {other:?}"))),
     }
 }

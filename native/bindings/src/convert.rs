@@ -265,10 +265,10 @@ impl Placed {
     }
 
     /// `lobby`: the one that a hold waits for.
-    pub fn of(placed: core::Placed, lobby: Option<Id>, wait: u64) -> Placed {
+    pub fn of(placed: core::Admission, lobby: Option<Id>, wait: u64) -> Placed {
         match placed {
-            core::Placed::Reserved(reservation) => Placed::reserved(reservation, wait),
-            core::Placed::Held(hold) => Placed { lobby, tokens: Vec::new(), hold: hold.0, wait },
+            core::Admission::Reserved(reservation) => Placed::reserved(reservation, wait),
+            core::Admission::Held(hold) => Placed { lobby, tokens: Vec::new(), hold: hold.0, wait },
         }
     }
 }
@@ -284,7 +284,7 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    pub fn of(py: Python<'_>, resolved: core::Resolved) -> PyResult<Resolved> {
+    pub fn of(py: Python<'_>, resolved: core::ResolvedHold) -> PyResult<Resolved> {
         let hold = resolved.hold.0;
         let wait = resolved.answer.wait;
         Ok(match resolved.answer.result {

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use hosting_core::{
-    Answer, Attach, Channel, Connect, Context, Create, Disconnect, EngineConfig, Find, HashKey, HoldId, Id, Join,
+    Answer, Attach, ChannelId, Connect, Context, Create, Disconnect, EngineConfig, Find, HashKey, HoldId, Id, Join,
     KeyRing, Port as CorePort,
 };
 use parking_lot::{Mutex, RwLock};
@@ -85,7 +85,7 @@ impl Engine {
         let keys = compaction::key_ring(&mac_keys, current_key)?;
         let hash = HashKey::new(convert::key32(hash_key)?);
         let usual = EngineConfig::new(shard, compaction::key_ring(&mac_keys, current_key)?);
-        let config = EngineConfig { start_limit_ms, port_rest_ms, ..usual };
+        let config = EngineConfig { start_limit_ms, port_quarantine_ms: port_rest_ms, ..usual };
         let mut engine = hosting_core::Engine::new(config);
         let started = Instant::now();
         let (journal, recovered) = py.detach(|| -> PyResult<_> {
@@ -94,7 +94,7 @@ impl Engine {
             let opened =
                 hosting_journal::open(options, compaction::files(), &mut compaction::Replay::into(&mut engine));
             let (journal, recovered) = opened.map_err(|error| compaction::open_failed(&error))?;
-            engine.recovered(journal.clock().service_ms());
+            engine.finish_recovery(journal.clock().service_ms());
             let recovered =
                 Recovered { events: recovered.events, torn_bytes: recovered.torn_bytes, took: started.elapsed() };
             Ok((Some(journal), Some(recovered)))
@@ -125,7 +125,7 @@ impl Engine {
     }
 
     fn take_resolved(&self, py: Python<'_>) -> PyResult<Vec<Resolved>> {
-        let resolved = self.shard.run(|engine, _| engine.take_resolved());
+        let resolved = self.shard.run(|engine, _| engine.take_resolved_holds());
         resolved.into_iter().map(|one| Resolved::of(py, one)).collect()
     }
 
@@ -167,7 +167,8 @@ impl Engine {
 
     fn consume_mock(&self, py: Python<'_>, namespace: &[u8], token_id: &[u8], player_token: &str) -> PyResult<u64> {
         let (namespace, token_id) = (convert::id(namespace)?, convert::id(token_id)?);
-        let answer = self.shard.ask(|engine, context| engine.consume_mock(context, namespace, token_id, player_token));
+        let answer =
+            self.shard.ask(|engine, context| engine.consume_mock_token(context, namespace, token_id, player_token));
         convert::settled(py, answer).map(|done| done.1)
     }
 
@@ -206,24 +207,25 @@ impl Engine {
 
     fn take_delivered<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
         let durable = self.shard.durable();
-        let delivered = self.shard.read().engine.take_delivered(durable);
+        let delivered = self.shard.read().engine.take_notified_channels(durable);
         delivered.iter().map(|channel| PyBytes::new(py, channel)).collect()
     }
 
     fn standing(&self, namespace: &[u8], address: &[u8]) -> PyResult<(Option<u64>, u32)> {
         let source = self.source(namespace, address)?;
-        let standing = self.shard.run(|engine, context| engine.standing(context, source));
+        let standing = self.shard.run(|engine, context| engine.captcha_status(context, source));
         Ok((standing.passed_ago_ms, standing.requests_since))
     }
 
     fn note_human(&self, py: Python<'_>, namespace: &[u8], address: &[u8]) -> PyResult<u64> {
         let source = self.source(namespace, address)?;
-        convert::settled(py, self.shard.ask(|engine, context| engine.note_human(context, source))).map(|done| done.1)
+        convert::settled(py, self.shard.ask(|engine, context| engine.record_captcha_pass(context, source)))
+            .map(|done| done.1)
     }
 
     fn note_request(&self, namespace: &[u8], address: &[u8]) -> PyResult<()> {
         let source = self.source(namespace, address)?;
-        self.shard.run(|engine, context| engine.note_request(context, source));
+        self.shard.run(|engine, context| engine.count_captcha_request(context, source));
         Ok(())
     }
 
@@ -257,7 +259,7 @@ impl Engine {
         source: u64,
         source_limit: u32,
         idempotency: Option<&[u8]>,
-        channels: Option<Vec<Channel>>,
+        channels: Option<Vec<ChannelId>>,
         creation: Option<Creation>,
     ) -> PyResult<Placed> {
         let (namespace, version) = (convert::id(namespace)?, convert::id(version)?);
@@ -295,7 +297,7 @@ impl Engine {
         source: u64,
         source_limit: u32,
         idempotency: Option<&[u8]>,
-        channels: Option<Vec<Channel>>,
+        channels: Option<Vec<ChannelId>>,
     ) -> PyResult<Placed> {
         let (namespace, version) = (convert::id(namespace)?, convert::id(version)?);
         let idempotency = convert::idempotency(idempotency)?;
@@ -324,7 +326,7 @@ impl Engine {
         source: u64,
         source_limit: u32,
         idempotency: Option<&[u8]>,
-        channels: Option<Vec<Channel>>,
+        channels: Option<Vec<ChannelId>>,
     ) -> PyResult<Placed> {
         let join = Join {
             namespace: convert::id(namespace)?,
@@ -343,8 +345,8 @@ impl Engine {
         let Some(key) = convert::idempotency(Some(idempotency))? else { return Ok(None) };
         let mut starting = None;
         let answer = self.shard.ask(|engine, context| {
-            let answer = engine.recall_places(context, &key);
-            if let Ok(Some(hosting_core::Placed::Held(hold))) = &answer.result {
+            let answer = engine.recall_admission(context, &key);
+            if let Ok(Some(hosting_core::Admission::Held(hold))) = &answer.result {
                 starting = engine.lobby_of_hold(*hold);
             }
             answer
@@ -393,7 +395,7 @@ impl Engine {
     fn ready(&self, py: Python<'_>, lobby: &[u8]) -> PyResult<u64> {
         let lobby = convert::id(lobby)?;
         let answer = self.shard.ask(|engine, context| {
-            engine.note_wall(facts::wall_ms());
+            engine.set_wall_clock(facts::wall_ms());
             engine.ready(context, lobby)
         });
         convert::settled(py, answer).map(|done| done.1)
@@ -509,7 +511,7 @@ impl Engine {
     }
 
     fn namespace_that_had<'py>(&self, py: Python<'py>, lobby: &[u8]) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let namespace = self.shard.read().engine.namespace_that_had(convert::id(lobby)?);
+        let namespace = self.shard.read().engine.namespace_of_lobby(convert::id(lobby)?);
         Ok(namespace.map(|id| PyBytes::new(py, &id.0)))
     }
 
@@ -588,16 +590,16 @@ impl Engine {
     fn place(
         &self,
         py: Python<'_>,
-        channels: &[Channel],
-        command: impl FnOnce(&mut hosting_core::Engine, &mut Context<'_>) -> Answer<hosting_core::Placed>,
+        channels: &[ChannelId],
+        command: impl FnOnce(&mut hosting_core::Engine, &mut Context<'_>) -> Answer<hosting_core::Admission>,
     ) -> PyResult<Placed> {
         let mut starting = None;
         let answer = self.shard.ask(|engine, context| {
             if !channels.is_empty() {
-                engine.note_wall(facts::wall_ms());
+                engine.set_wall_clock(facts::wall_ms());
             }
             let answer = command(engine, context);
-            if let Ok(hosting_core::Placed::Held(hold)) = &answer.result {
+            if let Ok(hosting_core::Admission::Held(hold)) = &answer.result {
                 starting = engine.lobby_of_hold(*hold);
             }
             answer

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use hosting_core::{About, Attendance, Ended, Fact as CoreFact, Lsn, Ms, What};
+use hosting_core::{Ended, Fact as CoreFact, LobbyAttendance, LobbyDetails, LobbyFactKind, Lsn, Ms};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -41,28 +41,28 @@ pub struct Fact {
 impl Fact {
     fn of(inner: CoreFact, wall: Wall) -> Fact {
         let ts_ms = match (&inner.what, inner.at) {
-            (What::Made(about), _) => about.create_ts_ms,
+            (LobbyFactKind::Created(about), _) => about.create_ts_ms,
             (_, 0) => 0,
             // The two clocks need not agree to the millisecond.
-            (What::Ended(ended), at) => wall.at(at).max(ended.about.create_ts_ms),
+            (LobbyFactKind::Ended(ended), at) => wall.at(at).max(ended.about.create_ts_ms),
             (_, at) => wall.at(at),
         };
         Fact { inner, ts_ms }
     }
 
-    fn about(&self) -> Option<&About> {
+    fn about(&self) -> Option<&LobbyDetails> {
         match &self.inner.what {
-            What::Made(about) => Some(about),
-            What::Ended(ended) => Some(&ended.about),
-            What::Ready | What::Closed(_) | What::Stopping => None,
+            LobbyFactKind::Created(about) => Some(about),
+            LobbyFactKind::Ended(ended) => Some(&ended.about),
+            LobbyFactKind::Ready | LobbyFactKind::Closed(_) | LobbyFactKind::Stopping => None,
         }
     }
 
     fn ended(&self) -> Option<&Ended> {
-        if let What::Ended(ended) = &self.inner.what { Some(ended) } else { None }
+        if let LobbyFactKind::Ended(ended) = &self.inner.what { Some(ended) } else { None }
     }
 
-    fn attendance(&self) -> Option<&Attendance> {
+    fn attendance(&self) -> Option<&LobbyAttendance> {
         self.ended().map(|ended| &ended.attendance)
     }
 }
@@ -76,12 +76,12 @@ impl Fact {
     #[getter]
     fn kind(&self) -> &'static str {
         match self.inner.what {
-            What::Made(_) => "made",
-            What::Ready => "ready",
-            What::Closed(true) => "closed",
-            What::Closed(false) => "opened",
-            What::Stopping => "stopping",
-            What::Ended(_) => "ended",
+            LobbyFactKind::Created(_) => "made",
+            LobbyFactKind::Ready => "ready",
+            LobbyFactKind::Closed(true) => "closed",
+            LobbyFactKind::Closed(false) => "opened",
+            LobbyFactKind::Stopping => "stopping",
+            LobbyFactKind::Ended(_) => "ended",
         }
     }
     #[getter]

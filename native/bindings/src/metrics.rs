@@ -37,8 +37,8 @@ pub struct Recovered {
 pub fn render(shard: &Shard, recovered: Option<&Recovered>, labels: &HashMap<Id, String>) -> String {
     let machine = shard.read();
     let counts = machine.engine.namespace_counts();
-    let (violations, find_work) = (machine.engine.ledger_violations(), machine.engine.find_work());
-    let (facts_waiting, facts_lost) = machine.engine.waiting_facts();
+    let (violations, find_work) = (machine.engine.ledger_violations(), machine.engine.find_candidates_visited());
+    let (facts_waiting, facts_lost) = machine.engine.stored_fact_counts();
     let ports = machine.engine.port_counts();
     drop(machine);
     let mut page = Page(String::with_capacity(64 * 1024));

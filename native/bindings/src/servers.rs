@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hosting_core as core;
-use hosting_core::{Attach, Id, Lease, Protocol, Publicity, Reached, WantedPort};
+use hosting_core::{Attach, Id, LeaseRequest, PortExposure, PortRequest, Protocol, Publicity};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
@@ -33,16 +33,16 @@ fn protocol_word(protocol: Protocol) -> &'static str {
     PROTOCOLS.iter().find(|(_, known)| *known == protocol).map_or("", |(name, _)| name)
 }
 
-fn port_wishes(wishes: &[PortWish]) -> PyResult<Vec<WantedPort<'_>>> {
+fn port_wishes(wishes: &[PortWish]) -> PyResult<Vec<PortRequest<'_>>> {
     let mut ports = Vec::with_capacity(wishes.len());
     for (name, protocol, kind, first, last) in wishes {
-        let reached = match kind.as_str() {
-            "number" => Reached::Number(0),
-            "host" => Reached::Host,
-            "range" => Reached::Range(*first, *last),
-            _ => return Err(PyValueError::new_err(format!("a port is not reached by {kind:?}"))),
+        let exposure = match kind.as_str() {
+            "number" => PortExposure::Number(0),
+            "host" => PortExposure::Host,
+            "range" => PortExposure::Range(*first, *last),
+            _ => return Err(PyValueError::new_err(format!("a port is not exposure by {kind:?}"))),
         };
-        ports.push(WantedPort { name, protocol: protocol_of(protocol)?, reached });
+        ports.push(PortRequest { name, protocol: protocol_of(protocol)?, exposure });
     }
     Ok(ports)
 }
@@ -111,7 +111,7 @@ impl Make {
         shard_number: u16,
         namespace: Id,
         version: Id,
-        run: impl FnOnce(&core::Make<'_>) -> R,
+        run: impl FnOnce(&core::LobbyTemplate<'_>) -> R,
     ) -> PyResult<R> {
         let tags: Vec<_> = self.tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let lobby = Attach {
@@ -133,7 +133,7 @@ impl Make {
             lobby_count_max: self.lobby_count_max,
             idempotency: None,
         };
-        Ok(run(&core::Make {
+        Ok(run(&core::LobbyTemplate {
             lobby,
             publicity: if self.is_public { Publicity::Public } else { Publicity::Private },
             lobby_config: self.lobby_config.as_deref(),
@@ -158,15 +158,15 @@ impl Creation {
         shard_number: u16,
         namespace: Id,
         version: Id,
-        run: impl FnOnce(core::Creation<'_>) -> R,
+        run: impl FnOnce(core::CreationPolicy<'_>) -> R,
     ) -> PyResult<R> {
         match this {
-            None => Ok(run(core::Creation::Prevented)),
+            None => Ok(run(core::CreationPolicy::Prevented)),
             Some(Creation::Impossible(lobby_count_max)) => {
-                Ok(run(core::Creation::Impossible { lobby_count_max: *lobby_count_max }))
+                Ok(run(core::CreationPolicy::Impossible { lobby_count_max: *lobby_count_max }))
             }
             Some(Creation::Possible(make)) => {
-                make.get().with(shard_number, namespace, version, |make| run(core::Creation::Possible(make)))
+                make.get().with(shard_number, namespace, version, |make| run(core::CreationPolicy::Possible(make)))
             }
         }
     }
@@ -185,10 +185,10 @@ pub struct LeasedPort {
 
 impl LeasedPort {
     pub fn of(port: &core::LeasedPort) -> LeasedPort {
-        let (number, range) = match port.reached {
-            Reached::Number(number) => (number, None),
-            Reached::Host => (0, None),
-            Reached::Range(first, last) => (0, Some((first, last))),
+        let (number, range) = match port.exposure {
+            PortExposure::Number(number) => (number, None),
+            PortExposure::Host => (0, None),
+            PortExposure::Range(first, last) => (0, Some((first, last))),
         };
         LeasedPort {
             name: port.name.to_string(),
@@ -241,7 +241,7 @@ pub struct EmptyLobby {
     is_ours: bool,
 }
 
-fn group_of(py: Python<'_>, group: core::SupplyGroup) -> PyResult<SupplyGroup> {
+fn group_of(py: Python<'_>, group: core::IdleLobbyGroup) -> PyResult<SupplyGroup> {
     let empty = |one: core::EmptyLobby| {
         let lobby = PyBytes::new(py, &one.lobby.0).unbind();
         let core::EmptyLobby { empty_ms, was_used, is_findable, is_ours, .. } = one;
@@ -291,7 +291,7 @@ impl Servers {
     #[pyo3(signature = (lobby, exit_code = None))]
     fn exited(&self, py: Python<'_>, lobby: &[u8], exit_code: Option<i32>) -> PyResult<(bool, u64)> {
         let lobby = convert::id(lobby)?;
-        convert::settled(py, self.shard.ask(|engine, context| engine.exited(context, lobby, exit_code)))
+        convert::settled(py, self.shard.ask(|engine, context| engine.process_exited(context, lobby, exit_code)))
     }
 
     fn lobby_token(&self, lobby: &[u8]) -> PyResult<Option<String>> {
@@ -304,25 +304,25 @@ impl Servers {
         py: Python<'py>,
         after: u64,
     ) -> (u64, bool, Vec<WantedRow<'py>>, Vec<Bound<'py, PyBytes>>) {
-        let wanted = self.shard.read().engine.wanted_since(after);
+        let wanted = self.shard.read().engine.desired_lobbies_since(after);
         let lobbies = wanted.lobbies.iter().map(|one| (PyBytes::new(py, &one.lobby.0), one.is_stopping));
         let gone = wanted.gone.iter().map(|lobby| PyBytes::new(py, &lobby.0));
         (wanted.sequence, wanted.is_complete, lobbies.collect(), gone.collect())
     }
 
     fn take_touched(&self, py: Python<'_>) -> PyResult<Vec<SupplyGroup>> {
-        let groups = self.shard.read().engine.take_touched();
+        let groups = self.shard.read().engine.take_changed_idle_groups();
         groups.into_iter().map(|group| group_of(py, group)).collect()
     }
 
     fn supply_groups(&self, py: Python<'_>, namespace: &[u8]) -> PyResult<Vec<SupplyGroup>> {
-        let groups = self.shard.read().engine.supply_groups(convert::id(namespace)?);
+        let groups = self.shard.read().engine.idle_groups(convert::id(namespace)?);
         groups.into_iter().map(|group| group_of(py, group)).collect()
     }
 
     fn starts_of_version(&self, py: Python<'_>, namespace: &[u8], version: &[u8]) -> PyResult<bool> {
         let (namespace, version) = (convert::id(namespace)?, convert::id(version)?);
-        Ok(py.detach(|| self.shard.read().engine.starts_of_version(namespace, version)))
+        Ok(py.detach(|| self.shard.read().engine.has_starting_lobbies(namespace, version)))
     }
 
     fn lobbies_of_version<'py>(
@@ -345,8 +345,9 @@ impl Servers {
         ports: Vec<PortWish>,
     ) -> PyResult<(Bound<'py, PyTuple>, u64)> {
         let (owner, namespace, random) = (convert::id(owner)?, convert::id(namespace)?, convert::random()?);
-        let wish = Lease { owner, namespace, region, ports: &port_wishes(&ports)?, random };
-        let (leased, wait) = convert::settled(py, self.shard.ask(|engine, context| engine.lease(context, &wish)))?;
+        let wish = LeaseRequest { owner, namespace, region, ports: &port_wishes(&ports)?, random };
+        let (leased, wait) =
+            convert::settled(py, self.shard.ask(|engine, context| engine.lease_ports(context, &wish)))?;
         Ok((PyTuple::new(py, leased.iter().map(LeasedPort::of))?, wait))
     }
 
@@ -371,7 +372,7 @@ impl Servers {
 
     fn ports_returned(&self, py: Python<'_>, owner: &[u8]) -> PyResult<(bool, u64)> {
         let owner = convert::id(owner)?;
-        convert::settled(py, self.shard.ask(|engine, context| engine.ports_returned(context, owner)))
+        convert::settled(py, self.shard.ask(|engine, context| engine.return_ports(context, owner)))
     }
 
     fn routes_since(&self, py: Python<'_>, after: u64) -> PyResult<Routes> {

@@ -36,7 +36,7 @@ fn run(shard: &Shard) {
             }
             heartbeat_at = now + HEARTBEAT_MS;
         }
-        let expired = shard.run(|engine, context| engine.advance(context));
+        let expired = shard.run(|engine, context| engine.expire_due(context));
         let next = shard.read().engine.next_deadline();
         if expired > 0 && next.is_some_and(|deadline| deadline <= now) {
             continue; // a bounded step was not enough; others had their turn at the lock between

@@ -1,7 +1,7 @@
 //! Bytes of events and images: fixed-width little-endian numbers, and byte strings behind their length.
 
 use crate::command::Id;
-use crate::event::ApplyError;
+use crate::journal_event::ApplyError;
 
 /// Reads what [`Writer`] wrote; anything short or malformed is an error, never a panic.
 pub(crate) struct Reader<'a> {

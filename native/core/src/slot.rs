@@ -5,7 +5,7 @@
 //! begins, and each end is remembered, so that every refusal of a token names its true cause.
 
 use crate::command::{Ms, Source};
-use crate::deadline::{Links, NONE, Timed};
+use crate::timer_wheel::{NONE, TimerLinks, TimerNodes};
 
 /// State of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +26,7 @@ impl SlotState {
 /// How a use ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(crate) enum End {
+pub(crate) enum SlotUseEnd {
     /// Its deadline passed before it connected.
     Expired = 0,
     /// It had been connected.
@@ -37,26 +37,28 @@ pub(crate) enum End {
     LobbyGone = 3,
 }
 
-impl End {
-    pub(crate) fn from_byte(byte: u8) -> Option<End> {
-        [End::Expired, End::Consumed, End::Released, End::LobbyGone].get(byte as usize).copied()
+impl SlotUseEnd {
+    pub(crate) fn from_byte(byte: u8) -> Option<SlotUseEnd> {
+        [SlotUseEnd::Expired, SlotUseEnd::Consumed, SlotUseEnd::Released, SlotUseEnd::LobbyGone]
+            .get(byte as usize)
+            .copied()
     }
 }
 
 /// What became of one use of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Standing {
+pub(crate) enum SlotUseStatus {
     /// It was never given.
-    NeverGiven,
+    NeverIssued,
     /// It is going on.
     Live(SlotState),
     /// It ended like this.
-    Ended(End),
+    Ended(SlotUseEnd),
     /// It ended longer ago than the slot remembers.
-    TooOld,
+    Forgotten,
 }
 
-const REMEMBERED: u32 = 32;
+const REMEMBERED_ENDS: u32 = 32;
 
 /// One slot, one cache line.
 #[derive(Clone, Copy, Debug)]
@@ -68,13 +70,13 @@ pub(crate) struct Slot {
     pub(crate) source: Source,
     /// Reserved, kept: until when. Connected: since when.
     pub(crate) time: Ms,
-    pub(crate) links: Links,
+    pub(crate) links: TimerLinks,
     /// The current use, or the last one when free; 0 before the first.
     pub(crate) generation: u32,
     /// Number of the lobby that owns it.
     pub(crate) lobby: u32,
     /// Idempotency entry of the reservation of this use.
-    pub(crate) placed_entry: u32,
+    pub(crate) reservation_entry: u32,
     /// Idempotency entry of the `connected` of this use.
     pub(crate) connected_entry: u32,
     /// Which slot of its lobby.
@@ -95,10 +97,10 @@ impl Slot {
         history: 0,
         source: 0,
         time: 0,
-        links: Links::UNLINKED,
+        links: TimerLinks::UNLINKED,
         generation: 0,
         lobby: NONE,
-        placed_entry: NONE,
+        reservation_entry: NONE,
         connected_entry: NONE,
         number: 0,
         next_free: NO_SLOT,
@@ -108,26 +110,26 @@ impl Slot {
     };
 
     /// Records how the current use ended.
-    pub(crate) fn remember(&mut self, end: End) {
-        let shift = (self.generation % REMEMBERED) * 2;
+    pub(crate) fn remember(&mut self, end: SlotUseEnd) {
+        let shift = (self.generation % REMEMBERED_ENDS) * 2;
         self.history = self.history & !(3 << shift) | (end as u64) << shift;
     }
 
     /// What became of use `generation`.
-    pub(crate) fn standing(&self, generation: u32) -> Standing {
+    pub(crate) fn use_status(&self, generation: u32) -> SlotUseStatus {
         if generation == 0 || generation > self.generation {
-            return Standing::NeverGiven;
+            return SlotUseStatus::NeverIssued;
         }
         let is_live = self.state != SlotState::Free;
         if generation == self.generation && is_live {
-            return Standing::Live(self.state);
+            return SlotUseStatus::Live(self.state);
         }
         let last_ended = self.generation - u32::from(is_live);
-        if last_ended - generation >= REMEMBERED {
-            return Standing::TooOld;
+        if last_ended - generation >= REMEMBERED_ENDS {
+            return SlotUseStatus::Forgotten;
         }
-        let bits = self.history >> ((generation % REMEMBERED) * 2) & 3;
-        Standing::Ended(End::from_byte(bits as u8).unwrap_or(End::LobbyGone))
+        let bits = self.history >> ((generation % REMEMBERED_ENDS) * 2) & 3;
+        SlotUseStatus::Ended(SlotUseEnd::from_byte(bits as u8).unwrap_or(SlotUseEnd::LobbyGone))
     }
 }
 
@@ -135,7 +137,7 @@ impl Slot {
 pub(crate) const NO_SLOT: u16 = u16::MAX;
 
 /// The largest capacity of a lobby: slot numbers have 16 bits, and the last one means "none".
-pub(crate) const LARGEST_CAPACITY: u32 = u16::MAX as u32;
+pub(crate) const MAX_CAPACITY: u32 = u16::MAX as u32;
 
 const BLOCK: u32 = 4;
 const PAGE_BITS: u32 = 10;
@@ -181,8 +183,8 @@ impl SlotArena {
     }
 }
 
-impl Timed for SlotArena {
-    fn links(&mut self, node: u32) -> &mut Links {
+impl TimerNodes for SlotArena {
+    fn links(&mut self, node: u32) -> &mut TimerLinks {
         &mut self.get_mut(node).links
     }
     fn deadline(&self, node: u32) -> Ms {
@@ -200,12 +202,12 @@ pub(crate) struct SlotTable {
     pub(crate) free_tail: u16,
     pub(crate) free_len: u32,
     /// Slots whose generations ran out; they are never used again.
-    pub(crate) worn: u32,
+    pub(crate) exhausted: u32,
 }
 
 impl SlotTable {
     pub(crate) fn new() -> SlotTable {
-        SlotTable { blocks: Vec::new(), used: 0, free_head: NO_SLOT, free_tail: NO_SLOT, free_len: 0, worn: 0 }
+        SlotTable { blocks: Vec::new(), used: 0, free_head: NO_SLOT, free_tail: NO_SLOT, free_len: 0, exhausted: 0 }
     }
 
     /// Where a slot lives; None when it was never in use.
@@ -261,7 +263,7 @@ impl SlotTable {
     pub(crate) fn put_back(&mut self, arena: &mut SlotArena, at: u32) {
         let slot = arena.get(at);
         if slot.generation == u32::MAX {
-            self.worn += 1;
+            self.exhausted += 1;
             return;
         }
         let number = slot.number;
@@ -294,25 +296,28 @@ mod tests {
     #[test]
     fn the_last_32_ends_are_told_right_and_older_ones_are_too_old() {
         let mut slot = Slot::EMPTY;
-        let ends = [End::Expired, End::Consumed, End::Released, End::LobbyGone];
+        let ends = [SlotUseEnd::Expired, SlotUseEnd::Consumed, SlotUseEnd::Released, SlotUseEnd::LobbyGone];
         for generation in 1..=100u32 {
             slot.generation = generation;
             slot.state = SlotState::Reserved;
-            assert_eq!(slot.standing(generation), Standing::Live(SlotState::Reserved));
-            assert_eq!(slot.standing(generation + 1), Standing::NeverGiven);
+            assert_eq!(slot.use_status(generation), SlotUseStatus::Live(SlotState::Reserved));
+            assert_eq!(slot.use_status(generation + 1), SlotUseStatus::NeverIssued);
             if generation > 33 {
-                assert_eq!(slot.standing(generation - 33), Standing::TooOld);
-                assert_eq!(slot.standing(generation - 32), Standing::Ended(ends[(generation as usize - 32) % 4]));
+                assert_eq!(slot.use_status(generation - 33), SlotUseStatus::Forgotten);
+                assert_eq!(
+                    slot.use_status(generation - 32),
+                    SlotUseStatus::Ended(ends[(generation as usize - 32) % 4])
+                );
             }
             slot.remember(ends[generation as usize % 4]);
             slot.state = SlotState::Free;
             for back in 0..32.min(generation) {
                 let earlier = generation - back;
-                assert_eq!(slot.standing(earlier), Standing::Ended(ends[earlier as usize % 4]), "{earlier}");
+                assert_eq!(slot.use_status(earlier), SlotUseStatus::Ended(ends[earlier as usize % 4]), "{earlier}");
             }
         }
-        assert_eq!(slot.standing(0), Standing::NeverGiven);
-        assert_eq!(slot.standing(68), Standing::TooOld);
+        assert_eq!(slot.use_status(0), SlotUseStatus::NeverIssued);
+        assert_eq!(slot.use_status(68), SlotUseStatus::Forgotten);
     }
 
     #[test]
@@ -338,7 +343,7 @@ mod tests {
         let at = table.take(&mut arena, 0, 0).expect("free");
         arena.get_mut(at).generation = u32::MAX;
         table.put_back(&mut arena, at);
-        assert_eq!((table.worn, table.free_len), (1, 0));
+        assert_eq!((table.exhausted, table.free_len), (1, 0));
         assert_eq!(table.free_numbers(&arena, 1).next(), None);
     }
 }

@@ -3,8 +3,6 @@
 //! Text: kind, underscore, base64url of (version, key id, what it names, 128-bit MAC). Nothing in a token changes with
 //! time, so what it names re-makes it byte for byte. MACs are blake3, keyed per kind.
 
-mod development;
-
 use crate::base64url;
 use crate::command::Id;
 
@@ -17,6 +15,12 @@ const PLAYER_BODY: usize = 26;
 const LOBBY_BODY: usize = 19;
 /// version 1, key id 2, namespace 16, token id 16.
 const PUBLIC_BODY: usize = 35;
+
+/// version 1, key id 2, namespace 16, token id 16, expiry 8.
+const DEVELOPMENT_BODY: usize = 43;
+/// version 1, key id 2, hour 4, nonce 16. Which development token it is for is in the MAC alone.
+const MOCK_BODY: usize = 23;
+const DEVELOPMENT_PREFIX: &str = "dev_";
 
 const PLAYER_PREFIX: &str = "player_";
 const LOBBY_PREFIX: &str = "lobby_";
@@ -46,13 +50,13 @@ pub struct PlayerToken {
 
 /// A player token of the right form whose MAC was not looked at: good for fetching from memory what it names while the
 /// MAC is computed, for nothing else.
-pub(crate) struct PlayerClaim {
+pub(crate) struct UnverifiedPlayerToken {
     pub(crate) token: PlayerToken,
     body: [u8; PLAYER_BODY + MAC_LEN],
 }
 
-impl PlayerClaim {
-    pub(crate) fn read(token: &str) -> Option<PlayerClaim> {
+impl UnverifiedPlayerToken {
+    pub(crate) fn read(token: &str) -> Option<UnverifiedPlayerToken> {
         let body: [u8; PLAYER_BODY + MAC_LEN] = open(token, PLAYER_PREFIX)?;
         let token = PlayerToken {
             key_id: key_id_of(&body),
@@ -60,7 +64,7 @@ impl PlayerClaim {
             slot: u32::from_le_bytes([body[19], body[20], body[21], 0]),
             generation: u32::from_le_bytes([body[22], body[23], body[24], body[25]]),
         };
-        Some(PlayerClaim { token, body })
+        Some(UnverifiedPlayerToken { token, body })
     }
 }
 
@@ -184,12 +188,12 @@ impl KeyRing {
 
     /// What an authentic `player_` token names. Says nothing about the slot.
     pub fn verify_player(&self, token: &str) -> Option<PlayerToken> {
-        let claim = PlayerClaim::read(token)?;
-        self.is_true(&claim).then_some(claim.token)
+        let claim = UnverifiedPlayerToken::read(token)?;
+        self.is_authentic_player(&claim).then_some(claim.token)
     }
 
     /// True when a key of the ring made what the claim claims.
-    pub(crate) fn is_true(&self, claim: &PlayerClaim) -> bool {
+    pub(crate) fn is_authentic_player(&self, claim: &UnverifiedPlayerToken) -> bool {
         self.key(claim.token.key_id).is_some_and(|key| is_authentic(&key.player, &claim.body, PLAYER_BODY))
     }
 
@@ -200,6 +204,57 @@ impl KeyRing {
     fn key(&self, id: u16) -> Option<&Key> {
         self.keys.iter().find(|key| key.id == id)
     }
+}
+
+impl KeyRing {
+    /// A `dev_` token; `expires_ms` is the owner's to understand.
+    pub fn sign_development(&self, namespace: Id, token_id: Id, expires_ms: u64) -> String {
+        let key = &self.keys[self.current];
+        let mut body = [0u8; DEVELOPMENT_BODY + MAC_LEN];
+        start_body(&mut body, key.id, namespace);
+        body[19..35].copy_from_slice(&token_id.0);
+        body[35..43].copy_from_slice(&expires_ms.to_le_bytes());
+        sign(&key.development, &mut body, DEVELOPMENT_BODY, DEVELOPMENT_PREFIX)
+    }
+
+    /// (namespace, token id, expiry) of an authentic `dev_` token.
+    pub fn verify_development(&self, token: &str) -> Option<(Id, Id, u64)> {
+        let body: [u8; DEVELOPMENT_BODY + MAC_LEN] = open(token, DEVELOPMENT_PREFIX)?;
+        let key = self.key(key_id_of(&body))?;
+        let mut expires_ms = [0u8; 8];
+        expires_ms.copy_from_slice(&body[35..43]);
+        is_authentic(&key.development, &body, DEVELOPMENT_BODY)
+            .then(|| (id_at(&body, 3), id_at(&body, 19), u64::from_le_bytes(expires_ms)))
+    }
+
+    /// A `player_` token that names no lobby, for one development token.
+    pub(crate) fn sign_mock(&self, namespace: Id, token_id: Id, hour: u32, nonce: &[u8; 16]) -> String {
+        let key = &self.keys[self.current];
+        let mut body = [0u8; MOCK_BODY + MAC_LEN];
+        body[0] = VERSION;
+        body[1..3].copy_from_slice(&key.id.to_le_bytes());
+        body[3..7].copy_from_slice(&hour.to_le_bytes());
+        body[7..23].copy_from_slice(nonce);
+        sign(&mock_key(key, namespace, token_id), &mut body, MOCK_BODY, PLAYER_PREFIX)
+    }
+
+    /// Hour and MAC of an authentic mock player token of that development token.
+    pub(crate) fn verify_mock(&self, namespace: Id, token_id: Id, token: &str) -> Option<(u32, [u8; MAC_LEN])> {
+        let body: [u8; MOCK_BODY + MAC_LEN] = open(token, PLAYER_PREFIX)?;
+        let key = self.key(key_id_of(&body))?;
+        let mut mac = [0u8; MAC_LEN];
+        mac.copy_from_slice(&body[MOCK_BODY..]);
+        let hour = u32::from_le_bytes([body[3], body[4], body[5], body[6]]);
+        is_authentic(&mock_key(key, namespace, token_id), &body, MOCK_BODY).then_some((hour, mac))
+    }
+}
+
+/// The key of the mock players of one development token.
+fn mock_key(key: &Key, namespace: Id, token_id: Id) -> [u8; 32] {
+    let mut both = [0u8; 32];
+    both[..16].copy_from_slice(&namespace.0);
+    both[16..].copy_from_slice(&token_id.0);
+    *blake3::keyed_hash(&key.mock, &both).as_bytes()
 }
 
 impl core::fmt::Debug for KeyRing {
@@ -353,5 +408,25 @@ mod tests {
         assert_eq!(KeyRing::new(vec![(1, [0; 32])], 2).err(), Some(KeyRingError::CurrentMissing));
         let twice = vec![(1, [0; 32]), (1, [1; 32])];
         assert_eq!(KeyRing::new(twice, 1).err(), Some(KeyRingError::DuplicateId(1)));
+    }
+
+    #[test]
+    fn a_development_token_comes_back_with_its_expiry_and_fits() {
+        let ring = ring(&[1], 1);
+        let text = ring.sign_development(Id([7; 16]), Id([8; 16]), u64::MAX);
+        assert!(text.starts_with("dev_") && text.len() <= 160, "{text}");
+        assert_eq!(ring.verify_development(&text), Some((Id([7; 16]), Id([8; 16]), u64::MAX)));
+        assert_eq!(ring.sign_development(Id([7; 16]), Id([8; 16]), u64::MAX), text, "the same bytes each time");
+        assert_eq!(ring.verify_public(&text.replace("dev_", "pub_")), None);
+    }
+
+    #[test]
+    fn a_mock_player_token_is_for_one_development_token() {
+        let ring = ring(&[1], 1);
+        let text = ring.sign_mock(Id([7; 16]), Id([8; 16]), 9, &[3; 16]);
+        assert!(text.starts_with("player_") && text.len() <= 64, "{text}");
+        assert_eq!(ring.verify_mock(Id([7; 16]), Id([8; 16]), &text).map(|(hour, _)| hour), Some(9));
+        assert_eq!(ring.verify_mock(Id([8; 16]), Id([8; 16]), &text), None);
+        assert_eq!(ring.verify_mock(Id([7; 16]), Id([7; 16]), &text), None);
     }
 }

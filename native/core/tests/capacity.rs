@@ -95,7 +95,7 @@ fn regions_are_tried_in_order_and_ready_ones_come_before_starting_ones() {
     let starting_near = w.starting(|c| c.region = "near");
     let far = w.lobby(|c| c.region = "far");
     let both = |c: &mut Find<'_>| c.regions = &["near", "far"];
-    assert!(matches!(w.find_with(both).result, Ok(Placed::Held(_))), "the nearer region wins though it is starting");
+    assert!(matches!(w.find_with(both).result, Ok(Admission::Held(_))), "the nearer region wins though it is starting");
     let near = w.lobby(|c| c.region = "near");
     assert_eq!(reservation(w.find_with(both).result.unwrap()).lobby, near, "ready before starting");
     assert_eq!(w.players(starting_near), [1, 0, 0, 0]);
@@ -275,11 +275,11 @@ fn finding_costs_the_same_with_few_lobbies_and_with_many() {
                 source_limit: 1,
                 idempotency: None,
                 channels: &[],
-                creation: Creation::Prevented,
+                creation: CreationPolicy::Prevented,
             };
             engine.find(&mut cx, &command).result.unwrap();
         }
-        visited.push(engine.find_work());
+        visited.push(engine.find_candidates_visited());
     }
     assert_eq!(visited, [4, 4], "the rarest tag's order is walked, and its first lobby fits");
 }

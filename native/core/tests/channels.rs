@@ -8,15 +8,15 @@ use world::*;
 use hosting_core::Refusal::*;
 use hosting_core::*;
 
-const MINA: Channel = [0xa1; 16];
-const OLE: Channel = [0xa2; 16];
+const MINA: ChannelId = [0xa1; 16];
+const OLE: ChannelId = [0xa2; 16];
 
-fn read(w: &mut World, channel: Channel) -> Answer<Vec<ChannelEvent>> {
+fn read(w: &mut World, channel: ChannelId) -> Answer<Vec<ChannelEvent>> {
     w.run(|e, cx| e.channel_events(cx, &channel))
 }
 
 /// (lobby, token) of what a channel has.
-fn tokens(w: &mut World, channel: Channel) -> Vec<(Id, String)> {
+fn tokens(w: &mut World, channel: ChannelId) -> Vec<(Id, String)> {
     read(w, channel).result.unwrap().into_iter().map(|event| (event.lobby, event.token)).collect()
 }
 
@@ -26,7 +26,7 @@ fn restart(w: &mut World) {
     let mut engine = fresh_engine();
     engine.load_image(&image).unwrap();
     assert_eq!(engine.durable_hash(), w.engine.durable_hash());
-    engine.recovered(w.now);
+    engine.finish_recovery(w.now);
     w.engine = engine;
 }
 
@@ -34,7 +34,7 @@ fn restart(w: &mut World) {
 fn each_channel_gets_its_own_token_of_the_party_and_the_caller_keeps_the_first() {
     let mut w = World::new();
     let lobby = w.lobby(|_| {});
-    w.engine.note_wall(1_700_000_000_123);
+    w.engine.set_wall_clock(1_700_000_000_123);
     let found = w.find_with(|c| (c.party_size, c.channels) = (3, &[MINA, OLE]));
     let party = reservation(found.result.unwrap()).tokens;
     assert_eq!(tokens(&mut w, MINA), [(lobby, party[1].clone())]);
@@ -64,14 +64,14 @@ fn a_hold_delivers_when_its_lobby_is_ready_and_not_before() {
     let gone = hold(w.find_with(|c| (c.party_size, c.channels) = (2, &[OLE])).result.unwrap());
     w.run(|e, cx| e.release_hold(cx, gone));
     assert_eq!(tokens(&mut w, MINA), []);
-    assert_eq!(w.engine.take_delivered(Lsn::MAX), [] as [Channel; 0]);
+    assert_eq!(w.engine.take_notified_channels(Lsn::MAX), [] as [ChannelId; 0]);
     w.ready(starting).unwrap();
     let resolved = w.resolved();
     assert_eq!(resolved[0].hold, held);
     let party = resolved[0].answer.result.clone().unwrap().tokens;
     assert_eq!(tokens(&mut w, MINA), [(starting, party[1].clone())]);
     assert_eq!(tokens(&mut w, OLE), []);
-    assert_eq!(w.engine.take_delivered(Lsn::MAX), [MINA]);
+    assert_eq!(w.engine.take_notified_channels(Lsn::MAX), [MINA]);
 }
 
 #[test]
@@ -132,10 +132,10 @@ fn delivered_channels_are_told_when_they_are_durable_and_once() {
     w.join_with(lobby, |c| (c.party_size, c.channels) = (2, &[MINA])).result.unwrap();
     let first = w.engine.last_lsn();
     w.join_with(lobby, |c| (c.party_size, c.channels) = (2, &[OLE])).result.unwrap();
-    assert_eq!(w.engine.take_delivered(first - 1), [] as [Channel; 0]);
-    assert_eq!(w.engine.take_delivered(first), [MINA]);
-    assert_eq!(w.engine.take_delivered(Lsn::MAX), [OLE]);
-    assert_eq!(w.engine.take_delivered(Lsn::MAX), [] as [Channel; 0]);
+    assert_eq!(w.engine.take_notified_channels(first - 1), [] as [ChannelId; 0]);
+    assert_eq!(w.engine.take_notified_channels(first), [MINA]);
+    assert_eq!(w.engine.take_notified_channels(Lsn::MAX), [OLE]);
+    assert_eq!(w.engine.take_notified_channels(Lsn::MAX), [] as [ChannelId; 0]);
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn a_key_stays_while_a_channel_may_have_to_make_a_token_with_it() {
 fn a_party_with_channels_needs_credit_for_their_events_as_well() {
     let mut w = World::new();
     let lobby = w.lobby(|c| (c.max_players, c.max_players_direct, c.max_players_party) = (64, 64, 64));
-    let channels: Vec<Channel> = (0..63).map(|number| [number; 16]).collect();
+    let channels: Vec<ChannelId> = (0..63).map(|number| [number; 16]).collect();
     for total in 0..2_000 {
         w.credit = Credit { total, reserve: 0, largest: u64::MAX };
         // The world checks that a command writes no more than its credit.

@@ -7,30 +7,34 @@ use world::*;
 
 use hosting_core::*;
 
-fn find_or_make(w: &mut World, change: impl FnOnce(&mut Make<'_>)) -> Answer<Placed> {
+fn find_or_make(w: &mut World, change: impl FnOnce(&mut LobbyTemplate<'_>)) -> Answer<Admission> {
     let mut make = w.own_lobby();
     change(&mut make);
-    w.find_with(|c| c.creation = Creation::Possible(&make))
+    w.find_with(|c| c.creation = CreationPolicy::Possible(&make))
 }
 
-fn create_with(w: &mut World, key: Option<Idempotency>, change: impl FnOnce(&mut Make<'_>)) -> Answer<Placed> {
+fn create_with(
+    w: &mut World,
+    key: Option<Idempotency>,
+    change: impl FnOnce(&mut LobbyTemplate<'_>),
+) -> Answer<Admission> {
     let mut make = w.own_lobby();
     change(&mut make);
-    create(w, Creation::Possible(&make), key, 256)
+    create(w, CreationPolicy::Possible(&make), key, 256)
 }
 
 fn create(
     w: &mut World,
-    creation: Creation<'_>,
+    creation: CreationPolicy<'_>,
     idempotency: Option<Idempotency>,
     source_limit: u32,
-) -> Answer<Placed> {
+) -> Answer<Admission> {
     let command =
         Create { namespace: NAMESPACE, creation, party_size: 1, source: 5, source_limit, idempotency, channels: &[] };
     w.run(|e, cx| e.create(cx, &command))
 }
 
-fn create_for(w: &mut World, creation: Creation<'_>, party_size: u32) -> Answer<Placed> {
+fn create_for(w: &mut World, creation: CreationPolicy<'_>, party_size: u32) -> Answer<Admission> {
     let (source, source_limit) = (5, 256);
     let command =
         Create { namespace: NAMESPACE, creation, party_size, source, source_limit, idempotency: None, channels: &[] };
@@ -38,10 +42,10 @@ fn create_for(w: &mut World, creation: Creation<'_>, party_size: u32) -> Answer<
 }
 
 fn wanted(w: &World) -> Vec<(Id, bool)> {
-    w.engine.wanted_since(0).lobbies.iter().map(|one| (one.lobby, one.is_stopping)).collect()
+    w.engine.desired_lobbies_since(0).lobbies.iter().map(|one| (one.lobby, one.is_stopping)).collect()
 }
 
-fn lobby_of(w: &World, placed: Placed) -> Id {
+fn lobby_of(w: &World, placed: Admission) -> Id {
     w.engine.lobby_of_hold(hold(placed)).unwrap()
 }
 
@@ -80,7 +84,7 @@ fn those_who_want_the_same_make_no_more_lobbies_than_they_need() {
 fn none_is_made_for_who_does_not_want_it_or_where_nothing_can_be_started() {
     let mut w = World::new();
     assert_eq!(w.find(), Err(Refusal::NoAvailableLobbies));
-    let impossible = || Creation::Impossible { lobby_count_max: 1 };
+    let impossible = || CreationPolicy::Impossible { lobby_count_max: 1 };
     let refused = w.find_with(|c| c.creation = impossible());
     assert_eq!(refused.result, Err(Refusal::NoAvailableLobbies));
     assert_eq!(create(&mut w, impossible(), None, 9).result, Err(Refusal::CapacityExhausted));
@@ -101,11 +105,11 @@ fn none_is_made_for_who_does_not_want_it_or_where_nothing_can_be_started() {
 fn a_client_over_its_limit_makes_none() {
     let mut w = World::new();
     let make = w.own_lobby();
-    create(&mut w, Creation::Possible(&make), None, 1).result.unwrap();
+    create(&mut w, CreationPolicy::Possible(&make), None, 1).result.unwrap();
     let make = w.own_lobby();
-    let over = create(&mut w, Creation::Possible(&make), None, 1).result;
+    let over = create(&mut w, CreationPolicy::Possible(&make), None, 1).result;
     assert_eq!(over, Err(Refusal::TooManyPlayersFromSource));
-    let over = w.find_with(|c| (c.source, c.source_limit, c.creation) = (5, 1, Creation::Possible(&make)));
+    let over = w.find_with(|c| (c.source, c.source_limit, c.creation) = (5, 1, CreationPolicy::Possible(&make)));
     assert_eq!(over.result, Err(Refusal::TooManyPlayersFromSource));
     assert_eq!(wanted(&w).len(), 1);
 }
@@ -126,16 +130,16 @@ fn a_create_is_never_given_a_lobby_that_is_there() {
 fn a_create_that_is_repeated_waits_for_the_same_lobby_and_gets_the_same_token() {
     let mut w = World::new();
     let first = hold(create_with(&mut w, key(1), |_| {}).result.unwrap());
-    assert_eq!(create_with(&mut w, key(1), |_| {}).result, Ok(Placed::Held(first)));
+    assert_eq!(create_with(&mut w, key(1), |_| {}).result, Ok(Admission::Held(first)));
     assert_eq!(wanted(&w).len(), 1);
     let lobby = w.engine.lobby_of_hold(first).unwrap();
     w.ready(lobby).unwrap();
     let resolved = w.resolved().remove(0).answer.result.unwrap();
     let again = create_with(&mut w, key(1), |_| {}).result.unwrap();
-    assert_eq!(again, Placed::Reserved(resolved));
+    assert_eq!(again, Admission::Reserved(resolved));
     let other = create_with(&mut w, same_key_other_message(1), |_| {}).result;
     assert_eq!(other, Err(Refusal::IdempotencyKeyReused));
-    w.run(|e, cx| e.exited(cx, lobby, Some(0))).result.unwrap();
+    w.run(|e, cx| e.process_exited(cx, lobby, Some(0))).result.unwrap();
     assert_eq!(create_with(&mut w, key(1), |_| {}).result, Err(Refusal::LobbyStopped));
 }
 
@@ -160,11 +164,11 @@ fn all_who_wait_hear_at_once_that_its_process_exited_and_with_what() {
         find_or_make(&mut w, |_| {}).result.unwrap();
         lobby_of(&w, placed)
     };
-    w.run(|e, cx| e.exited(cx, lobby, Some(3))).result.unwrap();
+    w.run(|e, cx| e.process_exited(cx, lobby, Some(3))).result.unwrap();
     let refusals: Vec<_> = w.resolved().into_iter().map(|one| one.answer.result.unwrap_err()).collect();
     assert_eq!(refusals, vec![Refusal::LobbyStartFailed(EndReason::Exited, Some(3)); 2]);
     assert_eq!(wanted(&w), []);
-    assert_eq!(w.engine.wanted_since(2).gone, [lobby]);
+    assert_eq!(w.engine.desired_lobbies_since(2).gone, [lobby]);
 }
 
 #[test]
@@ -184,16 +188,16 @@ fn a_party_that_would_not_fit_has_no_lobby_made_for_it() {
     for limit in [1, 2, 3] {
         let mut make = w.own_lobby();
         make.lobby.max_players = limit;
-        let found = w.find_with(|c| (c.party_size, c.creation) = (4, Creation::Possible(&make)));
+        let found = w.find_with(|c| (c.party_size, c.creation) = (4, CreationPolicy::Possible(&make)));
         assert_eq!((found.result, w.written), (Err(Refusal::PartyTooLarge(limit)), 0));
         make.lobby.max_players = 4;
         (make.lobby.max_players_direct, make.lobby.max_players_party) = (4, limit);
-        let created = create_for(&mut w, Creation::Possible(&make), 4);
+        let created = create_for(&mut w, CreationPolicy::Possible(&make), 4);
         assert_eq!((created.result, w.written), (Err(Refusal::PartyTooLarge(limit)), 0));
     }
     let mut make = w.own_lobby();
     make.lobby.max_players = 0;
-    let found = w.find_with(|c| (c.party_size, c.creation) = (2, Creation::Possible(&make)));
+    let found = w.find_with(|c| (c.party_size, c.creation) = (2, CreationPolicy::Possible(&make)));
     assert_eq!(found.result, Err(Refusal::PartyTooLarge(1)), "no lobby has less than one place");
     assert_eq!((wanted(&w), w.engine.port_counts()[0][1]), (vec![], 0));
 }
@@ -203,11 +207,11 @@ fn a_party_that_fits_exactly_has_one_made_and_stays_together() {
     let mut w = World::new();
     let mut make = w.own_lobby();
     (make.lobby.max_players, make.lobby.max_players_direct, make.lobby.max_players_party) = (3, 1, 2);
-    let found = w.find_with(|c| (c.party_size, c.creation) = (3, Creation::Possible(&make))).result.unwrap();
+    let found = w.find_with(|c| (c.party_size, c.creation) = (3, CreationPolicy::Possible(&make))).result.unwrap();
     let found = lobby_of(&w, found);
     let mut make = w.own_lobby();
     (make.lobby.max_players, make.lobby.max_players_direct, make.lobby.max_players_party) = (1, 1, 3);
-    let created = create_for(&mut w, Creation::Possible(&make), 3).result.unwrap();
+    let created = create_for(&mut w, CreationPolicy::Possible(&make), 3).result.unwrap();
     let created = lobby_of(&w, created);
     for lobby in [found, created] {
         w.ready(lobby).unwrap();
@@ -223,7 +227,7 @@ fn what_would_be_made_does_not_matter_to_a_party_that_fits_into_what_is_there() 
     let there = w.lobby(|_| {});
     let mut make = w.own_lobby();
     make.lobby.max_players = 2;
-    let found = w.find_with(|c| (c.party_size, c.creation) = (4, Creation::Possible(&make))).result.unwrap();
+    let found = w.find_with(|c| (c.party_size, c.creation) = (4, CreationPolicy::Possible(&make))).result.unwrap();
     assert_eq!(reservation(found).lobby, there);
 }
 
@@ -278,14 +282,14 @@ fn after_a_crash_one_that_starts_may_be_silent_and_one_that_is_ready_may_not() {
     let mut from_image = fresh_engine();
     from_image.load_image(&image).unwrap();
     for mut engine in [w.replica, from_image] {
-        engine.recovered(w.now);
+        engine.finish_recovery(w.now);
         let mut events = EventBuffer::default();
         let mut cx = Context { now: w.now + 3_000, credit: Credit::UNLIMITED, events: &mut events };
-        engine.advance(&mut cx);
+        engine.expire_due(&mut cx);
         let live = [starting, ready].map(|lobby| engine.lobby(lobby).is_some());
         assert_eq!(live, [true, false]);
         let mut cx = Context { now: w.now + 300_000, credit: Credit::UNLIMITED, events: &mut events };
-        engine.advance(&mut cx);
+        engine.expire_due(&mut cx);
         assert_eq!(engine.lobby(starting), None);
     }
 }
@@ -302,10 +306,12 @@ fn stopping_and_reserving_exclude_each_other() {
     assert_eq!(w.join(lobby), Err(Refusal::LobbyDraining));
     assert_eq!(w.find(), Err(Refusal::NoAvailableLobbies));
     assert_eq!(wanted(&w), [(lobby, true)]);
-    w.run(|e, cx| e.exited(cx, lobby, Some(143))).result.unwrap();
+    w.run(|e, cx| e.process_exited(cx, lobby, Some(143))).result.unwrap();
     assert_eq!(w.join(lobby), Err(Refusal::LobbyStopped));
     let facts = w.engine.read_facts(0, Lsn::MAX, 100).facts;
-    let Some(What::Ended(ended)) = facts.last().map(|fact| fact.what.clone()) else { panic!("its end is a fact") };
+    let Some(LobbyFactKind::Ended(ended)) = facts.last().map(|fact| fact.what.clone()) else {
+        panic!("its end is a fact")
+    };
     assert_eq!((ended.reason, ended.exit_code), (EndReason::Stopped, Some(143)));
 }
 
@@ -319,8 +325,9 @@ fn after_a_crash_the_runtime_is_told_of_all_that_ought_to_run() {
     let gone = w.start_idle(|make| make.lobby.mode = "party").result.unwrap();
     w.detach(gone).unwrap();
     w.lobby(|_| {});
-    w.replica.recovered(w.now);
-    let mut all: Vec<_> = w.replica.wanted_since(0).lobbies.iter().map(|one| (one.lobby, one.is_stopping)).collect();
+    w.replica.finish_recovery(w.now);
+    let mut all: Vec<_> =
+        w.replica.desired_lobbies_since(0).lobbies.iter().map(|one| (one.lobby, one.is_stopping)).collect();
     all.sort_unstable();
     let mut expected = [(starting, false), (stopping, true)];
     expected.sort_unstable();

@@ -159,14 +159,14 @@ fn without_any_credit_expiry_is_put_off_and_nobody_gets_the_slot() {
     let token = w.join(lobby).unwrap();
     w.credit = NONE;
     w.pass_unnoticed(TTL_MS);
-    assert_eq!(w.run(|e, cx| e.advance(cx)), 0);
+    assert_eq!(w.run(|e, cx| e.expire_due(cx)), 0);
     assert!(w.engine.next_deadline().is_some_and(|at| at <= w.now), "it is still due");
     assert_eq!(w.connect(lobby, &token), Err(PlayerTokenExpired));
     assert_eq!(w.disconnect(lobby, &token, None), Ok(()));
     assert_eq!(w.players(lobby), [0, 1, 0, 0]);
     w.credit = Credit { total: 50, reserve: 0, largest: u64::MAX };
     assert_eq!(w.join(lobby), Err(StorageFull), "no room for a place");
-    assert_eq!(w.run(|e, cx| e.advance(cx)), 1, "but for the expiry");
+    assert_eq!(w.run(|e, cx| e.expire_due(cx)), 1, "but for the expiry");
     assert_eq!(w.players(lobby), [0; 4]);
     w.credit = Credit::UNLIMITED;
     assert_eq!(w.connect(lobby, &token), Err(PlayerTokenExpired));
@@ -192,7 +192,7 @@ fn after_a_long_outage_no_command_writes_more_than_one_submission_holds() {
     assert!(u64::from(PLACES - after_one[1]) * 12 < LARGEST);
     for _ in 0..PLACES {
         w.credit = credit;
-        if w.run(|e, cx| e.advance(cx)) == 0 {
+        if w.run(|e, cx| e.expire_due(cx)) == 0 {
             break;
         }
     }
@@ -228,7 +228,7 @@ fn without_any_credit_a_place_is_neither_connected_nor_freed_nor_a_lobby_ended()
     assert_eq!(w.detach(lobby), Err(StorageFull));
     assert_eq!(w.heartbeat(lobby, None), Ok(()), "it writes nothing");
     w.pass_unnoticed(3_000);
-    w.run(|e, cx| e.advance(cx));
+    w.run(|e, cx| e.expire_due(cx));
     assert!(w.engine.lobby(lobby).is_some(), "its end is put off");
     w.credit = Credit::UNLIMITED;
     w.pass(0);
@@ -243,7 +243,7 @@ fn an_image_comes_back_as_the_same_state() {
     assert_eq!(loaded.durable_hash(), w.engine.durable_hash());
     assert_eq!(image_of(&loaded), image);
     assert_eq!(loaded.last_lsn(), w.engine.last_lsn());
-    loaded.recovered(w.now);
+    loaded.finish_recovery(w.now);
     assert_eq!(loaded.durable_hash(), w.engine.durable_hash());
     let mut expected = w.engine.lobby(lobby).unwrap();
     expected.players[0] = 0;
@@ -292,7 +292,7 @@ fn an_image_and_the_events_after_it_give_the_same_as_all_events() {
             second.apply(*lsn, *count, bytes).unwrap();
         }
         assert_eq!(second.durable_hash(), w.engine.durable_hash(), "events of the image are skipped");
-        second.recovered(w.now);
+        second.finish_recovery(w.now);
         assert_eq!(second.durable_hash(), w.engine.durable_hash());
         assert_eq!(second.ledger_violations(), 0);
     }
@@ -308,7 +308,7 @@ fn memory_only_timers_start_anew_and_deadlines_run_through_an_outage() {
     w.now += TTL_MS;
     w.engine = from_image(&image_of(&w.replica));
     let now = w.now;
-    w.engine.recovered(now);
+    w.engine.finish_recovery(now);
     assert_eq!(w.connect(lobby, &token), Err(PlayerTokenExpired), "its time ran on");
     assert_eq!(w.players(starting), [0; 4], "holds do not survive");
     w.pass(1_000);
@@ -381,7 +381,7 @@ fn keys_stay_in_use_while_anything_names_them() {
     };
     let mut w = World { now: w.now, next_lobby: w.next_lobby, ..World::with(rotated(), rotated()) };
     let now = w.now;
-    w.engine.recovered(now);
+    w.engine.finish_recovery(now);
     assert_eq!(w.engine.keys_in_use(), [1]);
     assert_eq!(w.connect(lobby, &token), Ok(()), "old tokens verify");
     let again = one_token(w.find_with(|c| c.idempotency = key(1)).result.unwrap());

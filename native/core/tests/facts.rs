@@ -14,7 +14,7 @@ fn facts_of(engine: &Engine) -> Vec<Fact> {
 
 fn ended(fact: &Fact) -> &Ended {
     match &fact.what {
-        What::Ended(ended) => ended,
+        LobbyFactKind::Ended(ended) => ended,
         other => panic!("not an end: {other:?}"),
     }
 }
@@ -50,8 +50,8 @@ fn the_life_of_a_lobby_is_told_in_order_with_its_times() {
     w.pass(1_000);
     w.run(|e, cx| e.stop(cx, lobby, false)).result.unwrap();
     w.pass(1_000);
-    w.run(|e, cx| e.exited(cx, lobby, Some(-9))).result.unwrap();
-    let about = About {
+    w.run(|e, cx| e.process_exited(cx, lobby, Some(-9))).result.unwrap();
+    let about = LobbyDetails {
         version: VERSION,
         mode: "arena".into(),
         region: "local".into(),
@@ -63,16 +63,16 @@ fn the_life_of_a_lobby_is_told_in_order_with_its_times() {
         about: about.clone(),
         reason: EndReason::Stopped,
         exit_code: Some(-9),
-        attendance: Attendance::default(),
+        attendance: LobbyAttendance::default(),
         players: [0; 3],
     };
     let told = [
-        (0, What::Made(Box::new(about))),
-        (start + 1_000, What::Ready),
-        (start + 2_000, What::Closed(true)),
-        (start + 2_000, What::Closed(false)),
-        (start + 3_000, What::Stopping),
-        (start + 4_000, What::Ended(Box::new(end))),
+        (0, LobbyFactKind::Created(Box::new(about))),
+        (start + 1_000, LobbyFactKind::Ready),
+        (start + 2_000, LobbyFactKind::Closed(true)),
+        (start + 2_000, LobbyFactKind::Closed(false)),
+        (start + 3_000, LobbyFactKind::Stopping),
+        (start + 4_000, LobbyFactKind::Ended(Box::new(end))),
     ];
     let expected = (1..).zip(told).map(|(lsn, (at, what))| Fact { lsn, at, lobby, namespace: NAMESPACE, what });
     assert_eq!(facts_of(&w.engine), expected.collect::<Vec<_>>());
@@ -103,7 +103,7 @@ fn players_are_told_at_the_end_and_nothing_of_them_before() {
     w.detach(lobby).unwrap();
     let facts = facts_of(&w.engine);
     let end = ended(facts.last().unwrap());
-    let expected = Attendance { player_ms: 200 + 100 + 1_100 + 2_000, peak_players: 3, connections: 4 };
+    let expected = LobbyAttendance { player_ms: 200 + 100 + 1_100 + 2_000, peak_players: 3, connections: 4 };
     assert_eq!(end.attendance, expected);
     assert_eq!((end.players, end.reason), ([1, 1, 1], EndReason::Removed), "{again} is reserved, {kept} kept");
 }
@@ -116,7 +116,7 @@ fn a_lobby_that_time_ends_is_told_with_its_reason() {
     w.pass(3_000);
     w.pass(300_000);
     let facts = facts_of(&w.engine);
-    let ends: Vec<_> = facts.iter().filter(|fact| matches!(fact.what, What::Ended(_))).map(ended).collect();
+    let ends: Vec<_> = facts.iter().filter(|fact| matches!(fact.what, LobbyFactKind::Ended(_))).map(ended).collect();
     let reasons: Vec<_> = ends.iter().map(|end| (end.reason, end.exit_code)).collect();
     assert_eq!(reasons, [(EndReason::Silent, None), (EndReason::StartTimeout, None)]);
 }
@@ -136,7 +136,7 @@ fn acknowledged_facts_go_and_acknowledging_again_writes_nothing() {
     w.credit = Credit { total: 0, reserve: 0, largest: u64::MAX };
     acknowledge(&mut w, Lsn::MAX);
     assert_eq!((w.written, facts_of(&w.engine).len()), (0, 1), "without credit they stay");
-    assert_eq!(w.engine.waiting_facts(), (1, 0));
+    assert_eq!(w.engine.stored_fact_counts(), (1, 0));
 }
 
 /// A kill between any two events: what was acknowledged durably never comes back, everything else does, under its LSN.
@@ -163,7 +163,7 @@ fn acknowledged_facts_never_come_back_after_a_kill() {
         w.log[..split].iter().for_each(|(lsn, count, bytes)| first.apply(*lsn, *count, bytes).unwrap());
         let mut second = from_image(&image_of(&first));
         for engine in [&mut first, &mut second] {
-            engine.recovered(w.now);
+            engine.finish_recovery(w.now);
             let read = acknowledged.iter().rev().find(|(lsn, _)| *lsn <= engine.last_lsn()).map_or(0, |read| read.1);
             let expected: Vec<_> =
                 all.iter().filter(|fact| fact.lsn > read && fact.lsn <= engine.last_lsn()).cloned().collect();
@@ -189,70 +189,26 @@ fn overflown(times: u64) -> (Engine, Vec<u8>) {
 #[test]
 fn a_missing_reader_loses_the_oldest_facts_and_is_told_how_many() {
     let lost = 1_234;
-    let times = FACTS_KEPT as u64 - 2 + lost;
+    let times = MAX_STORED_FACTS as u64 - 2 + lost;
     let (mut engine, log) = overflown(times);
     let told = |engine: &Engine, after| {
         let read = engine.read_facts(after, Lsn::MAX, 1);
         (read.facts[0].lsn, read.oldest, read.lost)
     };
     assert_eq!(told(&engine, 0), (lost + 1, lost + 1, lost));
-    assert_eq!(engine.waiting_facts(), (FACTS_KEPT as u64, lost));
+    assert_eq!(engine.stored_fact_counts(), (MAX_STORED_FACTS as u64, lost));
     assert_eq!(told(&engine, lost), (lost + 1, lost + 1, 0));
     let mut replica = fresh_engine();
     replica.apply(1, times as u32 + 2, &log).unwrap();
     assert_eq!(replica.durable_hash(), engine.durable_hash());
     let image = image_of(&engine);
-    assert!(image.len() < FACTS_KEPT * 64);
+    assert!(image.len() < MAX_STORED_FACTS * 64);
     assert_eq!(told(&from_image(&image), 0), (lost + 1, lost + 1, lost), "the gap is in the image");
     let mut events = EventBuffer::default();
     let mut cx = Context { now: 0, credit: Credit::UNLIMITED, events: &mut events };
     engine.acknowledge_facts(&mut cx, lost + 5);
     assert_eq!(told(&engine, 0), (lost + 6, lost + 6, 0), "who has it knows of the gap");
     assert_eq!((events.count, events.bytes.len()), (1, 9), "a hundred thousand facts go with nine bytes");
-}
-
-/// Image and log as the first version wrote them: the image was taken two thirds through the log.
-const OLD_IMAGE: &[u8] = include_bytes!("old/image");
-const OLD_LOG: &[u8] = include_bytes!("old/log");
-
-/// (first LSN, count, bytes) of the old log.
-fn old_batches() -> Vec<(Lsn, u32, &'static [u8])> {
-    let mut rest = OLD_LOG;
-    let mut batches = Vec::new();
-    while let Some((head, bytes)) = rest.split_first_chunk::<16>() {
-        let lsn = u64::from_le_bytes(head[..8].try_into().unwrap());
-        let [count, len] = [8, 12].map(|at| u32::from_le_bytes(head[at..at + 4].try_into().unwrap()));
-        let (events, more) = bytes.split_at(len as usize);
-        batches.push((lsn, count, events));
-        rest = more;
-    }
-    batches
-}
-
-#[test]
-fn image_and_log_of_the_first_version_still_open() {
-    let mut from_log = fresh_engine();
-    let mut from_image = from_image(OLD_IMAGE);
-    assert!(from_image.last_lsn() > 20 && facts_of(&from_image).is_empty());
-    for (lsn, count, bytes) in old_batches() {
-        from_log.apply(lsn, count, bytes).unwrap();
-        from_image.apply(lsn, count, bytes).unwrap();
-    }
-    for engine in [&mut from_log, &mut from_image] {
-        engine.recovered(2_000_000);
-    }
-    assert_eq!(from_log.last_lsn(), from_image.last_lsn());
-    assert_eq!(from_log.list(NAMESPACE, VERSION), from_image.list(NAMESPACE, VERSION));
-    assert_eq!(from_log.namespace_counts(), from_image.namespace_counts());
-    let (all, after_image) = (facts_of(&from_log), facts_of(&from_image));
-    let what = |facts: &[Fact]| facts.iter().map(|fact| (fact.lsn, core::mem::discriminant(&fact.what))).collect();
-    let tail: Vec<_> = what(&all[all.len() - after_image.len()..]);
-    assert_eq!(tail, what(&after_image), "the same events are the same facts");
-    assert!(all.iter().all(|fact| matches!(fact.what, What::Ended(_)) || fact.at == 0), "no times were written");
-    let end = ended(all.last().unwrap());
-    assert_eq!((end.players, end.attendance.peak_players, end.attendance.connections), ([4, 1, 2], 3, 5));
-    assert_eq!(end.attendance.player_ms, 1_000, "of the one who stayed to the end; nobody wrote when others left");
-    assert_eq!(ended(after_image.last().unwrap()).attendance.connections, 1, "the image knew of none");
 }
 
 #[test]
@@ -285,7 +241,7 @@ fn presence_tells_what_changed_since_a_generation_and_nothing_else() {
     let token = w.join(lobby).unwrap();
     w.connect(lobby, &token).unwrap();
     let mut recovered = from_image(&image_of(&w.engine));
-    recovered.recovered(w.now);
+    recovered.finish_recovery(w.now);
     let presence = recovered.presence_since(4);
     assert!(presence.is_all, "what another engine told is not what this one did");
     assert_eq!(presence.namespaces, [(NAMESPACE, 1, 1)], "as many are there after a restart");

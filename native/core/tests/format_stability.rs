@@ -12,7 +12,7 @@ const OTHER_SERVER: Id = Id([0x72; 16]);
 
 /// Runs commands that write every kind of event and leave something in every section of an image.
 fn run_every_command(w: &mut World) {
-    w.run(|e, _| e.note_wall(1_700_000_000_000));
+    w.run(|e, _| e.set_wall_clock(1_700_000_000_000));
     let ports = [Port { name: "game".into(), address: "192.0.2.1".into(), port: 7_777, is_tls: true }];
     let attached = w.attach_with(|c| {
         (c.tags, c.idempotency, c.ports) = (&[("map", "lake")], key(1), &ports);
@@ -20,7 +20,7 @@ fn run_every_command(w: &mut World) {
     });
     let lobby = attached.result.unwrap().lobby;
     let held = w.find_with(|c| (c.party_size, c.idempotency, c.channels) = (2, key(2), &[[1; 16]]));
-    assert!(matches!(held.result, Ok(Placed::Held(_))));
+    assert!(matches!(held.result, Ok(Admission::Held(_))));
     w.ready(lobby).unwrap();
     let held = w.resolved().remove(0).answer.result.unwrap();
     w.connect_with(lobby, &held.tokens[0], key(3)).result.unwrap();
@@ -38,24 +38,24 @@ fn run_every_command(w: &mut World) {
     let idle = w.start_idle(|m| m.lobby_config = Some(b"{}")).result.unwrap();
     w.run(|e, cx| e.set_backends(cx, idle, &[("game", "127.0.0.1", 30_000)])).result.unwrap();
     let exited = w.start_idle(|_| {}).result.unwrap();
-    w.run(|e, cx| e.exited(cx, exited, Some(-9))).result.unwrap();
+    w.run(|e, cx| e.process_exited(cx, exited, Some(-9))).result.unwrap();
     let stopped = w.start_idle(|_| {}).result.unwrap();
     w.run(|e, cx| e.stop(cx, stopped, false)).result.unwrap();
     let detached = w.lobby(|_| {});
     w.join(detached).unwrap();
     w.detach(detached).unwrap();
     for (owner, random) in [(SERVER, 1), (OTHER_SERVER, 2)] {
-        let lease = Lease { owner, namespace: NAMESPACE, region: "local", ports: &ONE_PORT, random };
-        let leased = w.run(|e, cx| e.lease(cx, &lease)).result.unwrap();
-        let Reached::Number(number) = leased[0].reached else { panic!("{leased:?}") };
+        let lease = LeaseRequest { owner, namespace: NAMESPACE, region: "local", ports: &ONE_PORT, random };
+        let leased = w.run(|e, cx| e.lease_ports(cx, &lease)).result.unwrap();
+        let PortExposure::Number(number) = leased[0].exposure else { panic!("{leased:?}") };
         w.run(|e, cx| e.replace_port(cx, owner, "game", number, random + 2)).result.unwrap();
     }
     w.run(|e, cx| e.end_lease(cx, SERVER)).result.unwrap();
-    w.run(|e, cx| e.ports_returned(cx, SERVER)).result.unwrap();
-    w.run(|e, cx| e.note_human(cx, 9)).result.unwrap();
-    w.run(|e, cx| e.note_request(cx, 9));
+    w.run(|e, cx| e.return_ports(cx, SERVER)).result.unwrap();
+    w.run(|e, cx| e.record_captcha_pass(cx, 9)).result.unwrap();
+    w.run(|e, cx| e.count_captcha_request(cx, 9));
     let mock = w.run(|e, cx| e.mock_player_token(cx, NAMESPACE, Id([0x31; 16]), &[5; 16]));
-    w.run(|e, cx| e.consume_mock(cx, NAMESPACE, Id([0x31; 16]), &mock)).result.unwrap();
+    w.run(|e, cx| e.consume_mock_token(cx, NAMESPACE, Id([0x31; 16]), &mock)).result.unwrap();
     w.run(|e, cx| e.acknowledge_facts(cx, 2));
     w.pass(120_000);
     w.pass(600_000);

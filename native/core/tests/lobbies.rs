@@ -323,7 +323,7 @@ fn ends_of_lobbies_are_counted_by_cause() {
     w.pass(300_000);
     let counts = w.engine.namespace_counts().remove(0).1;
     assert_eq!((counts.lobbies, counts.lobby_ends), ([0; 4], [1, 1, 2, 3, 0]));
-    w.replica.recovered(w.now);
+    w.replica.finish_recovery(w.now);
     assert!(w.replica.namespace_counts().iter().all(|(_, counts)| counts.lobby_ends == [0; 5]), "since the start");
 }
 

@@ -105,6 +105,6 @@ fn engine_answers_as_the_naive_model_does_and_replays_to_the_same_hash() {
     println!("{sequences} sequences, {commands} commands, at least {fewest} in each\n{}", coverage.table());
     if sequences >= SEQUENCES {
         assert!(fewest >= COMMANDS, "a sequence had {fewest} commands only");
-        assert_eq!(coverage.missing(), Vec::<String>::new(), "never reached");
+        assert_eq!(coverage.missing(), Vec::<String>::new(), "never exposure");
     }
 }

@@ -19,13 +19,14 @@ fn two_ports() -> World {
     small(PortRange { first: 26_000, last: 26_001 })
 }
 
-fn wanted(name: &'static str, protocol: Protocol) -> WantedPort<'static> {
-    WantedPort { name, protocol, reached: Reached::Number(0) }
+fn wanted(name: &'static str, protocol: Protocol) -> PortRequest<'static> {
+    PortRequest { name, protocol, exposure: PortExposure::Number(0) }
 }
 
-fn lease(w: &mut World, owner: Id, ports: &[WantedPort<'_>]) -> Result<Vec<LeasedPort>, Refusal> {
+fn lease(w: &mut World, owner: Id, ports: &[PortRequest<'_>]) -> Result<Vec<LeasedPort>, Refusal> {
     let random = w.now ^ u64::from_le_bytes(owner.0[..8].try_into().unwrap());
-    w.run(|e, cx| e.lease(cx, &Lease { owner, namespace: NAMESPACE, region: "local", ports, random })).result
+    w.run(|e, cx| e.lease_ports(cx, &LeaseRequest { owner, namespace: NAMESPACE, region: "local", ports, random }))
+        .result
 }
 
 fn end(w: &mut World, owner: Id) -> bool {
@@ -33,12 +34,12 @@ fn end(w: &mut World, owner: Id) -> bool {
 }
 
 fn returned(w: &mut World, owner: Id) -> bool {
-    w.run(|e, cx| e.ports_returned(cx, owner)).result.unwrap()
+    w.run(|e, cx| e.return_ports(cx, owner)).result.unwrap()
 }
 
 fn number(port: &LeasedPort) -> u16 {
-    match port.reached {
-        Reached::Number(number) => number,
+    match port.exposure {
+        PortExposure::Number(number) => number,
         other => panic!("{other:?} is no number"),
     }
 }
@@ -49,13 +50,13 @@ fn a_server_gets_its_ports_once_and_keeps_them() {
     let ports = [
         wanted("game", Protocol::Udp),
         wanted("chat", Protocol::Tcp),
-        WantedPort { name: "web", protocol: Protocol::Https, reached: Reached::Host },
-        WantedPort { name: "raw", protocol: Protocol::Udp, reached: Reached::Range(20_000, 20_009) },
+        PortRequest { name: "web", protocol: Protocol::Https, exposure: PortExposure::Host },
+        PortRequest { name: "raw", protocol: Protocol::Udp, exposure: PortExposure::Range(20_000, 20_009) },
     ];
     let first = lease(&mut w, SERVER, &ports).unwrap();
     assert_eq!(w.written, 1);
     assert!((26_000..32_000).contains(&number(&first[0])) && (26_000..32_000).contains(&number(&first[1])));
-    assert_eq!((first[2].reached, first[3].reached), (Reached::Host, Reached::Range(20_000, 20_009)));
+    assert_eq!((first[2].exposure, first[3].exposure), (PortExposure::Host, PortExposure::Range(20_000, 20_009)));
     assert_eq!(lease(&mut w, SERVER, &ports[..1]).unwrap(), first);
     assert_eq!(w.written, 0);
     assert_eq!(w.engine.port_counts(), [[5_999, 1, 0], [5_999, 1, 0]]);
@@ -77,7 +78,7 @@ fn where_too_few_are_free_nothing_is_taken() {
     assert_eq!(lease(&mut w, SERVER, &three), Err(Refusal::PortsExhausted));
     assert_eq!((w.written, w.engine.port_counts()[0]), (0, [2, 0, 0]));
     let two = lease(&mut w, SERVER, &three[..2]).unwrap();
-    assert_ne!(two[0].reached, two[1].reached);
+    assert_ne!(two[0].exposure, two[1].exposure);
 }
 
 #[test]
@@ -101,7 +102,7 @@ fn a_port_is_nobody_elses_until_its_sockets_are_closed_and_it_has_rested() {
         ..EngineConfig::new(1, keys(&[1], 1))
     });
     again.load_image(&image).unwrap();
-    again.recovered(w.now);
+    again.finish_recovery(w.now);
     assert_eq!(
         (again.durable_hash(), again.port_counts()[1]),
         (w.engine.durable_hash(), [0, 0, 1]),

@@ -73,7 +73,7 @@ impl Naive {
     fn take(&mut self, now: Ms, id: Id, is_server: bool, leased: &[LeasedPort]) {
         let mut ports = Vec::new();
         for port in leased {
-            let Reached::Number(number) = port.reached else { panic!("a number was wanted") };
+            let PortExposure::Number(number) = port.exposure else { panic!("a number was wanted") };
             let port = (port.protocol.is_datagram(), number);
             assert!(self.is_free(now, port), "{port:?} is somebody's or rests");
             assert!(!ports.contains(&port), "twice in one lease");
@@ -83,13 +83,13 @@ impl Naive {
     }
 }
 
-fn wish(dice: &mut Dice) -> (Vec<WantedPort<'static>>, [usize; 2]) {
+fn wish(dice: &mut Dice) -> (Vec<PortRequest<'static>>, [usize; 2]) {
     let names = ["a", "b", "c"];
     let mut counts = [0; 2];
     let ports = names[..1 + dice.below(3) as usize].iter().map(|name| {
         let protocol = [Protocol::Udp, Protocol::Tcp, Protocol::Https][dice.below(3) as usize];
         counts[usize::from(protocol.is_datagram())] += 1;
-        WantedPort { name, protocol, reached: Reached::Number(0) }
+        PortRequest { name, protocol, exposure: PortExposure::Number(0) }
     });
     (ports.collect(), counts)
 }
@@ -109,7 +109,7 @@ impl Follower {
         }
         let mut fresh: BTreeMap<Id, BTreeSet<(bool, u16)>> = BTreeMap::new();
         for route in told.changed {
-            let Reached::Number(number) = route.port.reached else { continue };
+            let PortExposure::Number(number) = route.port.exposure else { continue };
             fresh.entry(route.owner).or_default().insert((route.port.protocol.is_datagram(), number));
         }
         self.open.extend(fresh);
@@ -136,7 +136,9 @@ fn lease(w: &mut World, naive: &mut Naive, dice: &mut Dice, counts: &mut Counts)
     let owner = Id([dice.below(24) as u8; 16]);
     let (ports, needed) = wish(dice);
     let (now, random) = (w.now, dice.next());
-    let said = w.run(|e, cx| e.lease(cx, &Lease { owner, namespace: NAMESPACE, region: "r", ports: &ports, random }));
+    let said = w.run(|e, cx| {
+        e.lease_ports(cx, &LeaseRequest { owner, namespace: NAMESPACE, region: "r", ports: &ports, random })
+    });
     counts.count("lease", &said.result);
     match naive.owners.get(&owner).cloned() {
         Some(had) if had.is_over => assert_eq!(said.result, Err(Refusal::LeaseNotFound)),
@@ -166,7 +168,7 @@ fn end(w: &mut World, naive: &mut Naive, dice: &mut Dice, counts: &mut Counts) {
     let said = if owner.is_server {
         w.run(|e, cx| e.end_lease(cx, id)).result
     } else {
-        w.run(|e, cx| e.exited(cx, id, None)).result
+        w.run(|e, cx| e.process_exited(cx, id, None)).result
     };
     counts.count("end", &said);
     assert_eq!(said, Ok(!owner.is_over));
@@ -175,7 +177,7 @@ fn end(w: &mut World, naive: &mut Naive, dice: &mut Dice, counts: &mut Counts) {
 
 fn give_back(w: &mut World, naive: &mut Naive, dice: &mut Dice, counts: &mut Counts) -> Option<Id> {
     let id = naive.any(dice, |_| true)?;
-    let said = w.run(|e, cx| e.ports_returned(cx, id)).result;
+    let said = w.run(|e, cx| e.return_ports(cx, id)).result;
     counts.count("ports_returned", &said);
     let is_over = naive.owners[&id].is_over;
     assert_eq!(said, Ok(is_over));
@@ -235,7 +237,7 @@ fn restart(w: &mut World, counts: &mut Counts) {
     w.engine.write_image(&mut |bytes| image.extend_from_slice(bytes));
     let mut again = Engine::new(config());
     again.load_image(&image).unwrap();
-    again.recovered(w.now);
+    again.finish_recovery(w.now);
     assert_eq!(again.durable_hash(), w.engine.durable_hash());
     w.engine = again;
     counts.count("restart", &Ok(()));
@@ -290,7 +292,7 @@ fn no_port_is_two_owners_whatever_happens_in_whatever_order() {
     for ((what, outcome), count) in &counts.0 {
         println!("{what:<16} {outcome:<28} {count:>8}");
     }
-    for reached in [
+    for exposure in [
         ("lease", "done"),
         ("lease", "PORTS_EXHAUSTED"),
         ("lease", "SERVER_NOT_FOUND"),
@@ -306,6 +308,6 @@ fn no_port_is_two_owners_whatever_happens_in_whatever_order() {
         ("listen", "MATCHMAKER_LOBBY_STOPPED"),
         ("restart", "done"),
     ] {
-        assert!(counts.0.contains_key(&reached), "{reached:?} was never reached");
+        assert!(counts.0.contains_key(&exposure), "{exposure:?} was never exposure");
     }
 }

@@ -14,7 +14,7 @@ const NONE: Credit = Credit { total: 0, reserve: 0, largest: u64::MAX };
 const TOKEN: Id = Id([0x31; 16]);
 
 fn standing(w: &mut World, source: Source) -> (Option<u64>, u32) {
-    let standing = w.run(|e, cx| e.standing(cx, source));
+    let standing = w.run(|e, cx| e.captcha_status(cx, source));
     (standing.passed_ago_ms, standing.requests_since)
 }
 
@@ -24,24 +24,24 @@ fn restart(w: &mut World) {
     let mut engine = fresh_engine();
     engine.load_image(&image).unwrap();
     assert_eq!(engine.durable_hash(), w.engine.durable_hash());
-    engine.recovered(w.now);
+    engine.finish_recovery(w.now);
     w.engine = engine;
 }
 
 #[test]
 fn an_address_passes_and_its_requests_are_counted_from_then_on() {
     let mut w = World::new();
-    w.run(|e, cx| e.note_request(cx, 7));
+    w.run(|e, cx| e.count_captcha_request(cx, 7));
     assert_eq!((standing(&mut w, 7), w.written), ((None, 0), 0), "who never passed is not counted");
-    let passed = w.run(|e, cx| e.note_human(cx, 7));
+    let passed = w.run(|e, cx| e.record_captcha_pass(cx, 7));
     assert_eq!((passed.result, passed.wait), (Ok(()), w.engine.last_lsn()));
-    w.run(|e, cx| e.note_request(cx, 7));
-    w.run(|e, cx| e.note_request(cx, 8));
+    w.run(|e, cx| e.count_captcha_request(cx, 7));
+    w.run(|e, cx| e.count_captcha_request(cx, 8));
     w.pass(1_500);
     assert_eq!(standing(&mut w, 7), (Some(1_500), 1));
     restart(&mut w);
     assert_eq!(standing(&mut w, 7), (Some(1_500), 1));
-    w.run(|e, cx| e.note_human(cx, 7)).result.unwrap();
+    w.run(|e, cx| e.record_captcha_pass(cx, 7)).result.unwrap();
     assert_eq!(standing(&mut w, 7), (Some(0), 0));
     w.pass(12 * HOUR_MS - 1);
     assert_eq!(standing(&mut w, 7), (Some(12 * HOUR_MS - 1), 0));
@@ -52,13 +52,16 @@ fn an_address_passes_and_its_requests_are_counted_from_then_on() {
 #[test]
 fn without_credit_nobody_passes_and_nothing_is_counted() {
     let mut w = World::new();
-    w.run(|e, cx| e.note_human(cx, 7)).result.unwrap();
+    w.run(|e, cx| e.record_captcha_pass(cx, 7)).result.unwrap();
     for credit in [NONE, Credit { total: 1 << 20, reserve: 1 << 20, largest: u64::MAX }] {
         w.credit = credit;
-        assert_eq!(w.run(|e, cx| e.note_human(cx, 8)).result, Err(StorageFull));
-        w.run(|e, cx| e.note_request(cx, 7));
+        assert_eq!(w.run(|e, cx| e.record_captcha_pass(cx, 8)).result, Err(StorageFull));
+        w.run(|e, cx| e.count_captcha_request(cx, 7));
         assert_eq!((standing(&mut w, 7), standing(&mut w, 8)), ((Some(0), 0), (None, 0)));
-        assert_eq!(w.run(|e, cx| e.consume_mock(cx, NAMESPACE, TOKEN, "player_x")).result, Err(PlayerTokenInvalid));
+        assert_eq!(
+            w.run(|e, cx| e.consume_mock_token(cx, NAMESPACE, TOKEN, "player_x")).result,
+            Err(PlayerTokenInvalid)
+        );
     }
 }
 
@@ -67,7 +70,7 @@ fn mock(w: &mut World, nonce: u8) -> String {
 }
 
 fn consume(w: &mut World, token: &str) -> Result<(), Refusal> {
-    w.run(|e, cx| e.consume_mock(cx, NAMESPACE, TOKEN, token)).result
+    w.run(|e, cx| e.consume_mock_token(cx, NAMESPACE, TOKEN, token)).result
 }
 
 #[test]
@@ -76,7 +79,7 @@ fn a_mock_player_connects_once_also_over_a_restart() {
     let (first, second) = (mock(&mut w, 1), mock(&mut w, 2));
     assert_eq!(mock(&mut w, 1), first, "the same nonce gives the same token");
     assert_eq!(consume(&mut w, &first), Ok(()));
-    let again = w.run(|e, cx| e.consume_mock(cx, NAMESPACE, TOKEN, &first));
+    let again = w.run(|e, cx| e.consume_mock_token(cx, NAMESPACE, TOKEN, &first));
     assert_eq!((again.result, again.wait), (Err(PlayerTokenConsumed), w.engine.last_lsn()));
     restart(&mut w);
     assert_eq!(consume(&mut w, &first), Err(PlayerTokenConsumed));
@@ -88,9 +91,9 @@ fn a_mock_player_is_for_its_development_token_alone() {
     let mut w = World::new();
     let lobby = w.lobby(|_| {});
     let token = mock(&mut w, 1);
-    let other = w.run(|e, cx| e.consume_mock(cx, NAMESPACE, Id([0x32; 16]), &token));
+    let other = w.run(|e, cx| e.consume_mock_token(cx, NAMESPACE, Id([0x32; 16]), &token));
     assert_eq!((other.result, other.wait), (Err(PlayerTokenInvalid), 0));
-    assert_eq!(w.run(|e, cx| e.consume_mock(cx, OTHER_NAMESPACE, TOKEN, &token)).result, Err(PlayerTokenInvalid));
+    assert_eq!(w.run(|e, cx| e.consume_mock_token(cx, OTHER_NAMESPACE, TOKEN, &token)).result, Err(PlayerTokenInvalid));
     assert_eq!(w.connect(lobby, &token), Err(PlayerTokenInvalid), "no real lobby takes it");
     let real = w.join(lobby).unwrap();
     assert_eq!(consume(&mut w, &real), Err(PlayerTokenInvalid), "and a real one is no mock");
@@ -139,14 +142,14 @@ fn a_new_key_signs_from_now_on_and_an_old_one_stays_while_something_names_it() {
 #[test]
 fn what_a_key_was_used_for_is_recalled_without_deciding_anything() {
     let mut w = World::new();
-    let recall = |w: &mut World, number| w.run(|e, cx| e.recall_places(cx, &key(number).unwrap()));
+    let recall = |w: &mut World, number| w.run(|e, cx| e.recall_admission(cx, &key(number).unwrap()));
     assert_eq!(recall(&mut w, 1), Answer { result: Ok(None), wait: 0 });
     let lobby = w.lobby(|c| c.idempotency = key(3));
     let found = w.find_with(|c| (c.party_size, c.idempotency) = (2, key(1)));
     let recalled = recall(&mut w, 1);
     assert_eq!((recalled.result, recalled.wait), (found.result.map(Some), w.engine.lobby_lsn(lobby)));
     let reused = same_key_other_message(1).unwrap();
-    let reused = w.run(|e, cx| e.recall_places(cx, &reused));
+    let reused = w.run(|e, cx| e.recall_admission(cx, &reused));
     assert_eq!((reused.result, reused.wait), (Err(IdempotencyKeyReused), w.engine.lobby_lsn(lobby)));
     let attached = w.run(|e, cx| e.recall_attach(cx, &key(3).unwrap()));
     assert_eq!(attached.result.unwrap().unwrap().lobby, lobby);
@@ -161,8 +164,8 @@ fn a_recalled_hold_has_one_request_more_that_waits_for_it() {
     let mut w = World::new();
     let starting = w.starting(|_| {});
     let held = hold(w.find_with(|c| c.idempotency = key(1)).result.unwrap());
-    let recalled = w.run(|e, cx| e.recall_places(cx, &key(1).unwrap()));
-    assert_eq!(recalled.result, Ok(Some(Placed::Held(held))));
+    let recalled = w.run(|e, cx| e.recall_admission(cx, &key(1).unwrap()));
+    assert_eq!(recalled.result, Ok(Some(Admission::Held(held))));
     w.run(|e, cx| e.release_hold(cx, held));
     assert_eq!(w.players(starting), [1, 0, 0, 0]);
     w.run(|e, cx| e.release_hold(cx, held));
@@ -175,8 +178,8 @@ fn a_cut_or_damaged_image_of_records_is_refused_or_loaded_but_never_a_panic() {
     let lobby = w.lobby(|_| {});
     w.join_with(lobby, |c| (c.party_size, c.channels) = (3, &[[1; 16], [2; 16]])).result.unwrap();
     for source in 1..4 {
-        w.run(|e, cx| e.note_human(cx, source)).result.unwrap();
-        w.run(|e, cx| e.note_request(cx, source));
+        w.run(|e, cx| e.record_captcha_pass(cx, source)).result.unwrap();
+        w.run(|e, cx| e.count_captcha_request(cx, source));
     }
     let token = mock(&mut w, 1);
     consume(&mut w, &token).unwrap();
@@ -193,44 +196,14 @@ fn a_cut_or_damaged_image_of_records_is_refused_or_loaded_but_never_a_panic() {
             if engine.load_image(&damaged).is_err() {
                 continue;
             }
-            engine.recovered(w.now);
+            engine.finish_recovery(w.now);
             let mut events = EventBuffer::default();
             let mut cx = Context { now: w.now, credit: Credit::UNLIMITED, events: &mut events };
             for channel in [[1; 16], [2; 16]] {
                 let _ = engine.channel_events(&mut cx, &channel);
             }
-            let _ = engine.note_human(&mut cx, 1);
+            let _ = engine.record_captcha_pass(&mut cx, 1);
             let _ = engine.keys_in_use();
         }
-    }
-}
-
-/// What the build before channels, standings and mock players wrote: `busy_world` of the stories of durability.
-const IMAGE_1: &[u8] = include_bytes!("data/image-1.bin");
-const EVENTS_1: &[u8] = include_bytes!("data/events-1.bin");
-
-#[test]
-fn an_image_and_events_of_an_earlier_build_open_and_go_on() {
-    let mut from_events = fresh_engine();
-    from_events.apply(1, 26, EVENTS_1).unwrap();
-    let mut from_image = fresh_engine();
-    from_image.load_image(IMAGE_1).unwrap();
-    for engine in [from_events, from_image] {
-        let mut w = World::with(engine, fresh_engine());
-        w.engine.recovered(w.now);
-        let mut image = Vec::new();
-        w.engine.write_image(&mut |bytes| image.extend_from_slice(bytes));
-        w.replica.load_image(&image).unwrap();
-        let lobby = lobby_id(1);
-        assert_eq!(w.players(lobby), [0, 4, 2, 1]);
-        let again = w.find_with(|c| (c.idempotency, c.party_size) = (key(3), 3));
-        let party = reservation(again.result.unwrap());
-        assert_eq!((party.lobby, w.written), (lobby, 0), "its keys are known");
-        assert_eq!(w.connect(lobby, &party.tokens[2]), Ok(()));
-        let joined = w.join_with(lobby, |c| (c.party_size, c.channels) = (2, &[[1; 16]])).result.unwrap();
-        let second = reservation(joined).tokens.remove(1);
-        let read = w.run(|e, cx| e.channel_events(cx, &[1; 16])).result.unwrap();
-        assert_eq!(read[0].token, second);
-        assert!(w.detach(lobby_id(2)).is_ok_and(|did_remove| !did_remove), "its tombstone is there");
     }
 }

@@ -32,7 +32,7 @@ impl Dice {
 
 /// One token that a channel was told of.
 struct Told {
-    channel: Channel,
+    channel: ChannelId,
     lobby: Id,
     token: String,
     until: Ms,
@@ -44,13 +44,13 @@ struct Naive {
     /// (lobby, ttl), live ones.
     lobbies: Vec<(Id, u64)>,
     /// Channels of holds by hold.
-    holds: BTreeMap<HoldId, (Id, Vec<Channel>)>,
+    holds: BTreeMap<HoldId, (Id, Vec<ChannelId>)>,
     standings: BTreeMap<Source, (Ms, u32)>,
     mocks: Vec<(String, Ms, bool)>,
 }
 
 impl Naive {
-    fn tell(&mut self, now: Ms, channels: &[Channel], placed: &Reservation) {
+    fn tell(&mut self, now: Ms, channels: &[ChannelId], placed: &Reservation) {
         let ttl_ms = self.lobbies.iter().find(|(id, _)| *id == placed.lobby).unwrap().1;
         for (channel, token) in channels.iter().zip(&placed.tokens[1..]) {
             let (lobby, token, until) = (placed.lobby, token.clone(), now + ttl_ms);
@@ -58,14 +58,14 @@ impl Naive {
         }
     }
 
-    fn of(&self, now: Ms, channel: Channel) -> Vec<(Id, String)> {
+    fn of(&self, now: Ms, channel: ChannelId) -> Vec<(Id, String)> {
         let is_live = |told: &&Told| self.lobbies.iter().any(|(id, _)| *id == told.lobby);
         let known = self.told.iter().filter(|told| told.channel == channel && told.until > now).filter(is_live);
         known.map(|told| (told.lobby, told.token.clone())).collect()
     }
 }
 
-fn some_channels(dice: &mut Dice, most: u64) -> Vec<Channel> {
+fn some_channels(dice: &mut Dice, most: u64) -> Vec<ChannelId> {
     (0..dice.below(most + 1)).map(|_| [dice.below(5) as u8; 16]).collect()
 }
 
@@ -80,8 +80,8 @@ fn place(w: &mut World, naive: &mut Naive, dice: &mut Dice) {
         w.find_with(|c| (c.party_size, c.channels) = (party_size, &channels))
     };
     match answer.result {
-        Ok(Placed::Reserved(placed)) => naive.tell(w.now, &channels, &placed),
-        Ok(Placed::Held(hold)) => {
+        Ok(Admission::Reserved(placed)) => naive.tell(w.now, &channels, &placed),
+        Ok(Admission::Held(hold)) => {
             let lobby = w.engine.lobby_of_hold(hold).unwrap();
             naive.holds.insert(hold, (lobby, channels));
         }
@@ -123,12 +123,12 @@ fn step(w: &mut World, naive: &mut Naive, dice: &mut Dice) {
         6..=10 => place(w, naive, dice),
         11 => {
             let source = 1 + dice.below(3);
-            w.run(|e, cx| e.note_human(cx, source)).result.unwrap();
+            w.run(|e, cx| e.record_captcha_pass(cx, source)).result.unwrap();
             naive.standings.insert(source, (w.now, 0));
         }
         12 | 13 => {
             let source = 1 + dice.below(3);
-            w.run(|e, cx| e.note_request(cx, source));
+            w.run(|e, cx| e.count_captcha_request(cx, source));
             naive.standings.entry(source).and_modify(|known| known.1 += 1);
         }
         14 => {
@@ -147,7 +147,7 @@ fn step(w: &mut World, naive: &mut Naive, dice: &mut Dice) {
 fn consume(w: &mut World, naive: &mut Naive, dice: &mut Dice) {
     let at = dice.below(naive.mocks.len() as u64) as usize;
     let (token, made_at, is_used) = &mut naive.mocks[at];
-    let answer = w.run(|e, cx| e.consume_mock(cx, NAMESPACE, VERSION, token)).result;
+    let answer = w.run(|e, cx| e.consume_mock_token(cx, NAMESPACE, VERSION, token)).result;
     let hours = w.now / 3_600_000 - *made_at / 3_600_000;
     let expected = match (hours, *is_used) {
         (2.., _) => Err(Refusal::PlayerTokenExpired),
@@ -165,7 +165,7 @@ fn restart(w: &mut World, naive: &mut Naive) {
     let mut engine = fresh_engine();
     engine.load_image(&image).unwrap();
     assert_eq!(engine.durable_hash(), hash);
-    engine.recovered(w.now);
+    engine.finish_recovery(w.now);
     assert_eq!(engine.durable_hash(), hash);
     w.engine = engine;
     naive.holds.clear();
@@ -178,7 +178,7 @@ fn pass(w: &mut World, naive: &mut Naive, dice: &mut Dice) {
     } else {
         w.pass_unnoticed(ms)
     };
-    w.run(|e, cx| while e.advance(cx) > 0 {});
+    w.run(|e, cx| while e.expire_due(cx) > 0 {});
     settle(w, naive);
     naive.lobbies.retain(|(lobby, _)| w.engine.lobby(*lobby).is_some());
 }
@@ -190,7 +190,7 @@ fn compare(w: &mut World, naive: &Naive) {
         assert_eq!(read, naive.of(w.now, [number; 16]));
     }
     for source in 1..4 {
-        let known = w.run(|e, cx| e.standing(cx, source));
+        let known = w.run(|e, cx| e.captcha_status(cx, source));
         let expected = naive.standings.get(&source).filter(|(at, _)| w.now - at < DAY_MS / 2);
         let expected = expected.map_or((None, 0), |(at, requests)| (Some(w.now - at), *requests));
         assert_eq!((known.passed_ago_ms, known.requests_since), expected);
@@ -211,5 +211,5 @@ fn channels_standings_and_mocks_are_as_plain_lists_say_after_every_command() {
         passed += naive.standings.len();
         used += naive.mocks.iter().filter(|(.., is_used)| *is_used).count();
     }
-    assert!(told > 500 && passed > 100 && used > 50, "reached too little: {told}, {passed}, {used}");
+    assert!(told > 500 && passed > 100 && used > 50, "exposure too little: {told}, {passed}, {used}");
 }

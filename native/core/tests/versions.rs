@@ -46,13 +46,13 @@ fn of_a_version_all_lobbies_are_told_until_they_end() {
 #[test]
 fn whether_lobbies_of_a_version_start_is_told_until_the_last_one_is_ready_or_stops() {
     let mut w = World::new();
-    let starts = |w: &World| w.engine.starts_of_version(NAMESPACE, VERSION);
+    let starts = |w: &World| w.engine.has_starting_lobbies(NAMESPACE, VERSION);
     assert!(!starts(&w), "nobody knows the namespace");
     w.starting(|_| {});
     assert!(!starts(&w), "whoever attached it has started it");
     let [first, second] = [(); 2].map(|()| w.start_idle(|_| {}).result.unwrap());
     assert!(starts(&w));
-    assert!(!w.engine.starts_of_version(NAMESPACE, NEXT_VERSION));
+    assert!(!w.engine.has_starting_lobbies(NAMESPACE, NEXT_VERSION));
     w.ready(first).unwrap();
     assert!(starts(&w));
     w.run(|e, cx| e.stop(cx, second, true)).result.unwrap();
@@ -63,8 +63,8 @@ fn whether_lobbies_of_a_version_start_is_told_until_the_last_one_is_ready_or_sto
 fn whose_a_lobby_was_is_known_as_long_as_its_end() {
     let mut w = World::new();
     let lobby = w.lobby(|_| {});
-    assert_eq!(w.engine.namespace_that_had(lobby), Some(NAMESPACE));
+    assert_eq!(w.engine.namespace_of_lobby(lobby), Some(NAMESPACE));
     w.detach(lobby).unwrap();
-    assert_eq!(w.engine.namespace_that_had(lobby), Some(NAMESPACE));
-    assert_eq!(w.engine.namespace_that_had(NAMESPACE), None);
+    assert_eq!(w.engine.namespace_of_lobby(lobby), Some(NAMESPACE));
+    assert_eq!(w.engine.namespace_of_lobby(NAMESPACE), None);
 }

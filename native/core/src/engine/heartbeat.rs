@@ -1,14 +1,15 @@
 //! Heartbeats of lobby servers, with or without the list of their players (decisions 5.6). Class: existing place.
 
-use super::{Answer, Class, Engine, has_credit, refuse};
+use super::{Answer, CreditClass, Engine, has_credit, refuse};
 use crate::command::{Context, Id, Lsn};
-use crate::error::Refusal;
-use crate::event::{Event, Place, cost};
+use crate::journal_event::Event;
 use crate::lobby::Lobby;
-use crate::slot::{End, SlotState, Standing};
+use crate::refusal::Refusal;
+use crate::slot::{SlotState, SlotUseEnd, SlotUseStatus};
+use crate::slot_use::SlotUse;
 
 /// How many bad tokens of one list are told.
-const TOLD_AT_ONCE: usize = 256;
+const MAX_REPORTED_TOKENS: usize = 256;
 
 impl Engine {
     /// The server lives. With a list, a connected place ends when its token is missing, it was connected before the
@@ -16,43 +17,43 @@ impl Engine {
     ///
     /// Refusals: `LobbyStopped`, `LobbyTokenExpired`, `TokenInListInvalid`, `StorageFull`; none of them ends a place.
     pub fn heartbeat(&mut self, cx: &mut Context<'_>, lobby: Id, player_tokens: Option<&[&str]>) -> Answer<()> {
-        let number = match self.meet_speaking(cx, lobby) {
+        let number = match self.resolve_calling_lobby(cx, lobby) {
             Ok(number) => number,
             Err(answer) => return answer,
         };
         if let Some(tokens) = player_tokens {
-            let present = match self.read_list(number, lobby, tokens) {
+            let present = match self.read_player_list(number, lobby, tokens) {
                 Ok(present) => present,
                 Err((indexes, wait)) => return refuse(Refusal::TokenInListInvalid(indexes), wait),
             };
             let missing = self.missing(number, &present);
-            if !has_credit(cx, Class::ExistingPlace, missing.len() as u64 * cost::PLACE_LEFT) {
+            if !has_credit(cx, CreditClass::ExistingSlot, missing.len() as u64 * Event::PLAYER_LEFT_LEN) {
                 return refuse(Refusal::StorageFull, 0);
             }
             let at = self.time.now();
-            for place in missing {
-                self.emit(cx, &Event::PlaceEnded { place, at, end: End::Consumed, stamp: None });
+            for slot_use in missing {
+                self.emit(cx, &Event::PlayerLeft { slot_use, at, end: SlotUseEnd::Consumed, stamp: None });
             }
             self.mark_listed(number);
-            self.audit(number);
+            self.check_ledger(number);
         }
-        self.heard(number)
+        self.accept_lobby_call(number)
     }
 
     /// For each slot whether the list has its current use; or the indexes of the tokens that are none of this lobby's,
     /// and the LSN that this depends on.
-    fn read_list(&self, number: u32, id: Id, tokens: &[&str]) -> Result<Vec<bool>, (Box<[u32]>, Lsn)> {
+    fn read_player_list(&self, number: u32, id: Id, tokens: &[&str]) -> Result<Vec<bool>, (Box<[u32]>, Lsn)> {
         let Some(lobby) = self.lobbies.live(number) else { return Ok(Vec::new()) };
         let mut present = vec![false; lobby.slots.used as usize];
         let (mut invalid, mut wait) = (Vec::new(), 0);
         for (index, text) in (0u32..).zip(tokens) {
-            match self.read_listed(lobby, id, text) {
+            match self.read_listed_token(lobby, id, text) {
                 Ok(Some(slot)) => present[slot] = true,
                 Ok(None) => {}
                 Err(lsn) => {
                     invalid.push(index);
                     wait = wait.max(lsn);
-                    if invalid.len() == TOLD_AT_ONCE {
+                    if invalid.len() == MAX_REPORTED_TOKENS {
                         break;
                     }
                 }
@@ -63,18 +64,18 @@ impl Engine {
 
     /// The slot whose current use a token is, None when its use has ended; or the LSN that "none of this lobby's"
     /// depends on.
-    fn read_listed(&self, lobby: &Lobby, id: Id, text: &str) -> Result<Option<usize>, Lsn> {
+    fn read_listed_token(&self, lobby: &Lobby, id: Id, text: &str) -> Result<Option<usize>, Lsn> {
         let token = self.config.keys.verify_player(text).filter(|token| token.lobby == id).ok_or(0_u64)?;
         let at = lobby.slots.locate(token.slot).ok_or(lobby.lsn)?;
-        match self.slots.get(at).standing(token.generation) {
-            Standing::NeverGiven => Err(lobby.lsn),
-            Standing::Live(_) => Ok(Some(token.slot as usize)),
-            Standing::Ended(_) | Standing::TooOld => Ok(None),
+        match self.slots.get(at).use_status(token.generation) {
+            SlotUseStatus::NeverIssued => Err(lobby.lsn),
+            SlotUseStatus::Live(_) => Ok(Some(token.slot as usize)),
+            SlotUseStatus::Ended(_) | SlotUseStatus::Forgotten => Ok(None),
         }
     }
 
     /// Connected places that the list ends.
-    fn missing(&self, number: u32, present: &[bool]) -> Vec<Place> {
+    fn missing(&self, number: u32, present: &[bool]) -> Vec<SlotUse> {
         let Some(lobby) = self.lobbies.live(number) else { return Vec::new() };
         let now = self.time.now();
         let is_missing = |slot: u32| {
@@ -83,7 +84,7 @@ impl Engine {
                 && slot.was_listed
                 && now >= slot.time.saturating_add(lobby.heartbeat_grace_ms)
                 && !present[usize::from(slot.number)];
-            is_over.then_some(Place { lobby: number, slot: slot.number, generation: slot.generation })
+            is_over.then_some(SlotUse { lobby: number, slot: slot.number, generation: slot.generation })
         };
         (0..lobby.slots.used).filter_map(is_missing).collect()
     }

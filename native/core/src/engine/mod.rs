@@ -1,53 +1,52 @@
 //! The engine of one shard: the state, and what every command does first and last. The commands stand by family in the
 //! submodules; what an event changes stands in `apply`, and nowhere else.
 
-mod apply;
-mod channels;
-mod creation;
-mod derived;
+mod captcha;
+mod channel_delivery;
+mod derived_state;
+mod event_application;
 mod expiry;
-mod facts;
-mod fleet;
 mod heartbeat;
-mod humans;
-mod image;
-mod keys;
-mod mocks;
-mod place;
-mod player;
-mod ports;
-mod records;
-mod remembered;
-mod replay;
-mod supply;
-mod view;
+mod idempotent_requests;
+mod idle_groups;
+mod lobby_creation;
+mod lobby_facts;
+mod lobby_lifecycle;
+mod mock_players;
+mod player_connection;
+mod port_leasing;
+mod queries;
+mod signing_keys;
+mod slot_reservation;
+mod state_image;
 
 use std::collections::VecDeque;
 
-pub(crate) use derived::slot_count;
+pub(crate) use derived_state::slot_count;
 
-use crate::channel::Channels;
-use crate::command::{Answer, Channel, Context, Id, Lsn, Ms, PortRange, Resolved};
-use crate::deadline::Wheel;
-use crate::error::Refusal;
-use crate::event::{self, ApplyError, Event, UseList};
-use crate::find::FindIndex;
-use crate::hash::TableSeed;
-use crate::hold::Holds;
-use crate::idempotency::Entries;
-use crate::lease::Leases;
-use crate::ledger::Ledger;
-use crate::lobbies::{Known, Lobbies};
-use crate::mock::Mocks;
-use crate::outbox::Outbox;
+use crate::captcha_passes::CaptchaPasses;
+use crate::command::{Answer, ChannelId, Context, Id, Lsn, Ms, PortRange, ResolvedHold};
+use crate::desired_lobbies::DesiredLobbies;
+use crate::event_channels::EventChannels;
+use crate::fact_outbox::FactOutbox;
+use crate::find_index::FindIndex;
+use crate::holds::HoldTable;
+use crate::idempotency_table::IdempotencyTable;
+use crate::idle_lobbies::IdleLobbies;
+use crate::journal_event::{self, ApplyError, Event};
+use crate::keyed_hash::TableSeed;
+use crate::lobby_table::{LobbyRecord, LobbyTable};
+use crate::mock_tokens::ConsumedMockTokens;
+use crate::name_interner::NameInterner;
+use crate::port_leases::PortLeaseTable;
+use crate::refusal::Refusal;
+use crate::service_time::ServiceTime;
 use crate::slot::SlotArena;
-use crate::source::Sources;
-use crate::standing::Standings;
-use crate::supply::Supply;
-use crate::symbol::Symbols;
-use crate::time::ServiceTime;
+use crate::slot_ledger::SlotLedger;
+use crate::slot_use::SlotUseBuffer;
+use crate::source_counts::SourceSlotCounts;
+use crate::timer_wheel::TimerWheel;
 use crate::token::KeyRing;
-use crate::wanted::WantedSet;
 
 /// What an engine is made with.
 #[derive(Debug)]
@@ -62,14 +61,14 @@ pub struct EngineConfig {
     pub tombstone_ms: u64,
     /// Least life of an idempotency entry; at least 1.
     pub idempotency_ms: u64,
-    /// Steps that one call of [`Engine::advance`] takes at most.
+    /// Steps that one call of [`Engine::expire_due`] takes at most.
     pub advance_steps: u32,
     /// Public ports, of streams and of datagrams.
     pub ports: PortRange,
     /// How long a port rests behind its lease.
-    pub port_rest_ms: u64,
+    pub port_quarantine_ms: u64,
     /// How long one rests that edge-guard could not have.
-    pub port_refused_ms: u64,
+    pub refused_port_quarantine_ms: u64,
 }
 
 impl EngineConfig {
@@ -84,8 +83,8 @@ impl EngineConfig {
             idempotency_ms: 600_000,
             advance_steps: 4_096,
             ports: PortRange { first: 26_000, last: 31_999 },
-            port_rest_ms: 60_000,
-            port_refused_ms: 600_000,
+            port_quarantine_ms: 60_000,
+            refused_port_quarantine_ms: 600_000,
         }
     }
 }
@@ -93,7 +92,7 @@ impl EngineConfig {
 /// One shard. Commands take a [`Context`] and give an [`Answer`]; events go to the context's buffer.
 ///
 /// An engine is live when it is new. [`Engine::load_image`] and [`Engine::apply`] put it into recovery, in which it
-/// takes no command, until [`Engine::recovered`].
+/// takes no command, until [`Engine::finish_recovery`].
 pub struct Engine {
     config: EngineConfig,
     seed: TableSeed,
@@ -105,40 +104,40 @@ pub struct Engine {
     is_live: bool,
 
     // Durable state: what images hold and events change.
-    lobbies: Lobbies,
+    lobbies: LobbyTable,
     slots: SlotArena,
-    entries: Entries,
+    entries: IdempotencyTable,
     /// Entries made until then have been dropped, or are kept only by a use that goes on.
     entries_up_to: Ms,
     /// Lobbies that ended until then have been dropped, or are kept only by an entry.
     lobbies_up_to: Ms,
-    symbols: Symbols,
-    outbox: Outbox,
-    channels: Channels,
-    standings: Standings,
-    mocks: Mocks,
-    leases: Leases,
+    names: NameInterner,
+    outbox: FactOutbox,
+    event_channels: EventChannels,
+    captcha_passes: CaptchaPasses,
+    mock_tokens: ConsumedMockTokens,
+    leases: PortLeaseTable,
 
     // Derived from the durable state, or memory only.
-    ledger: Ledger,
-    sources: Sources,
-    index: FindIndex,
-    supply: Supply,
-    wanted: WantedSet,
-    holds: Holds,
-    resolved: Vec<Resolved>,
+    ledger: SlotLedger,
+    source_counts: SourceSlotCounts,
+    find_index: FindIndex,
+    idle_lobbies: IdleLobbies,
+    desired_lobbies: DesiredLobbies,
+    holds: HoldTable,
+    resolved_holds: Vec<ResolvedHold>,
     /// Channels that tokens were sent to, by the event that sent them, until the owner takes them.
-    delivered: VecDeque<(Lsn, Channel)>,
+    notified_channels: VecDeque<(Lsn, ChannelId)>,
     /// The wall clock as the owner told it last; records only.
     wall_ms: u64,
-    place_wheel: Wheel,
-    lobby_wheel: Wheel,
-    uses: UseList,
+    slot_timers: TimerWheel,
+    lobby_timers: TimerWheel,
+    slot_uses: SlotUseBuffer,
 }
 
 /// A lobby that a command names.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Met {
+enum LobbyRef {
     Live(u32),
     Ended(u32),
     Unknown,
@@ -146,14 +145,14 @@ enum Met {
 
 /// How much credit a command needs (design, Journal).
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
-    NewPlace,
-    ExistingPlace,
+enum CreditClass {
+    NewSlot,
+    ExistingSlot,
 }
 
 impl Engine {
     /// (kind, name) of every event that this build writes and reads; kinds are never reused.
-    pub const EVENT_KINDS: &'static [(u8, &'static str)] = event::KINDS;
+    pub const EVENT_KINDS: &'static [(u8, &'static str)] = journal_event::KINDS;
 
     /// An empty, live engine.
     pub fn new(mut config: EngineConfig) -> Engine {
@@ -164,29 +163,29 @@ impl Engine {
             last_lsn: 0,
             forgotten_lsn: 0,
             is_live: true,
-            lobbies: Lobbies::new(),
+            lobbies: LobbyTable::new(),
             slots: SlotArena::new(),
-            entries: Entries::new(),
+            entries: IdempotencyTable::new(),
             entries_up_to: 0,
             lobbies_up_to: 0,
-            symbols: Symbols::new(),
-            outbox: Outbox::default(),
-            channels: Channels::default(),
-            standings: Standings::default(),
-            mocks: Mocks::default(),
-            leases: Leases::new(config.ports),
-            ledger: Ledger::new(),
-            sources: Sources::new(),
-            index: FindIndex::new(),
-            supply: Supply::default(),
-            wanted: WantedSet::new(),
-            holds: Holds::new(),
-            resolved: Vec::new(),
-            delivered: VecDeque::new(),
+            names: NameInterner::new(),
+            outbox: FactOutbox::default(),
+            event_channels: EventChannels::default(),
+            captcha_passes: CaptchaPasses::default(),
+            mock_tokens: ConsumedMockTokens::default(),
+            leases: PortLeaseTable::new(config.ports),
+            ledger: SlotLedger::new(),
+            source_counts: SourceSlotCounts::new(),
+            find_index: FindIndex::new(),
+            idle_lobbies: IdleLobbies::default(),
+            desired_lobbies: DesiredLobbies::new(),
+            holds: HoldTable::new(),
+            resolved_holds: Vec::new(),
+            notified_channels: VecDeque::new(),
             wall_ms: 0,
-            place_wheel: Wheel::starting_at(0),
-            lobby_wheel: Wheel::starting_at(0),
-            uses: UseList::default(),
+            slot_timers: TimerWheel::starting_at(0),
+            lobby_timers: TimerWheel::starting_at(0),
+            slot_uses: SlotUseBuffer::default(),
             config,
         }
     }
@@ -212,27 +211,29 @@ impl Engine {
     }
 
     /// Candidates that find visited since start.
-    pub fn find_work(&self) -> u64 {
-        self.index.visited
+    pub fn find_candidates_visited(&self) -> u64 {
+        self.find_index.visited
     }
 
-    fn begin(&mut self, cx: &Context<'_>) -> Ms {
+    fn begin_command(&mut self, cx: &Context<'_>) -> Ms {
         debug_assert!(self.is_live, "recovered() comes before the first command");
         self.time.observe(cx.now);
         self.time.now()
     }
 
     /// Looks a lobby up and first expires what is due of itself (start limit, silence).
-    fn meet(&mut self, cx: &mut Context<'_>, id: Id) -> Met {
-        let Some(number) = self.lobbies.number_of(&self.seed, id) else { return Met::Unknown };
+    fn resolve_lobby(&mut self, cx: &mut Context<'_>, id: Id) -> LobbyRef {
+        let Some(number) = self.lobbies.number_of(&self.seed, id) else { return LobbyRef::Unknown };
         let now = self.time.now();
         if self.lobbies.live(number).is_some_and(|lobby| lobby.timer_at <= now) {
-            self.fire_lobby(cx, number);
+            self.handle_lobby_deadline(cx, number);
         }
-        match self.lobbies.known(number) {
-            Some(Known::Live(_)) => Met::Live(number),
-            Some(Known::Ended(tombstone)) if now < tombstone.ended_at + self.config.tombstone_ms => Met::Ended(number),
-            _ => Met::Unknown,
+        match self.lobbies.get(number) {
+            Some(LobbyRecord::Live(_)) => LobbyRef::Live(number),
+            Some(LobbyRecord::Ended(tombstone)) if now < tombstone.ended_at + self.config.tombstone_ms => {
+                LobbyRef::Ended(number)
+            }
+            _ => LobbyRef::Unknown,
         }
     }
 
@@ -250,7 +251,7 @@ impl Engine {
     }
 
     /// Checks the ledger of a lobby that a command changed.
-    fn audit(&mut self, number: u32) {
+    fn check_ledger(&mut self, number: u32) {
         if let Some(lobby) = self.lobbies.live(number) {
             self.ledger.check(lobby, &self.slots);
         }
@@ -263,12 +264,12 @@ impl core::fmt::Debug for Engine {
     }
 }
 
-fn has_credit(cx: &Context<'_>, class: Class, cost: u64) -> bool {
+fn has_credit(cx: &Context<'_>, class: CreditClass, cost: u64) -> bool {
     credit_of(cx, class) >= cost
 }
 
-fn credit_of(cx: &Context<'_>, class: Class) -> u64 {
-    let reserve = if class == Class::NewPlace { cx.credit.reserve } else { 0 };
+fn credit_of(cx: &Context<'_>, class: CreditClass) -> u64 {
+    let reserve = if class == CreditClass::NewSlot { cx.credit.reserve } else { 0 };
     cx.credit.total.saturating_sub(reserve).min(cx.credit.largest)
 }
 

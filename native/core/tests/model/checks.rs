@@ -1,7 +1,7 @@
 //! What must hold after every command: the answer under the credit it had, what it waits for, and every count that the
 //! engine shows, against the model's.
 
-use hosting_core::{Credit, Id, LobbyView, Ms, NamespaceCounts, OwnLobby, Publicity, Refusal};
+use hosting_core::{Credit, Id, LobbyView, ManagedLobbyView, Ms, NamespaceCounts, Publicity, Refusal};
 
 use crate::commands::{Command, Said};
 use crate::decide::{Decision, Verdict, Wait};
@@ -116,7 +116,7 @@ fn view(model: &Model, index: usize) -> LobbyView {
         is_closed: lobby.is_closed,
         players: model.players_by_stage(index),
         create_ts_ms: lobby.create_ts_ms,
-        own: lobby.is_ours.then(|| Box::new(OwnLobby { ports: Vec::new(), lobby_config: None })),
+        own: lobby.is_ours.then(|| Box::new(ManagedLobbyView { ports: Vec::new(), lobby_config: None })),
         publicity: if lobby.is_public { Publicity::Public } else { Publicity::Private },
         is_stopping: lobby.is_stopping,
         tags: lobby.tags.clone(),

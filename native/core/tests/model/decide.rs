@@ -176,7 +176,9 @@ impl Model {
         }
         match success {
             Remembered::Attached(lobby) => Some(self.replay(*lobby, Verdict::KnownLobby(*lobby))),
-            Remembered::Placed(uses) => Some(self.replay(self.uses[uses[0]].lobby, Verdict::KnownPlaces(uses.clone()))),
+            Remembered::Admission(uses) => {
+                Some(self.replay(self.uses[uses[0]].lobby, Verdict::KnownPlaces(uses.clone())))
+            }
             // "a repetition under its key is `{}` only while that use of the slot is still connected, afterwards it
             // tells how the token ended".
             Remembered::Connected(index) => {
@@ -197,7 +199,7 @@ impl Model {
     pub fn may_recall(&self, command: &Command, credit: Credit) -> bool {
         let Some(key) = command.key().and_then(|number| self.keys.get(&number)) else { return false };
         let has_ended = match &key.success {
-            Remembered::Placed(uses) => {
+            Remembered::Admission(uses) => {
                 let is_seen = !self.lobbies[self.uses[uses[0]].lobby].has_overdue;
                 is_seen && uses.iter().all(|index| !self.uses[*index].stage.is_live())
             }

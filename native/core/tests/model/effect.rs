@@ -1,7 +1,7 @@
 //! What an answered command changes in the model. It takes tokens, slots and hold ids from the engine's answer and
 //! checks that the engine was free to choose them.
 
-use hosting_core::{EndReason, HoldId, Id, Refusal, Resolved, Source};
+use hosting_core::{EndReason, HoldId, Id, Refusal, ResolvedHold, Source};
 
 use crate::commands::{AttachArgs, Command, Said};
 use crate::decide::{Decision, Verdict, Wait};
@@ -38,7 +38,7 @@ impl Model {
             }
             (Verdict::NewPlaces { lobby, .. }, _, Said::Reserved { tokens, .. }) => {
                 let uses = self.begin_uses(*lobby, source_of(command), tokens, slot_of)?;
-                self.remember(command.key(), command.message(), Remembered::Placed(uses));
+                self.remember(command.key(), command.message(), Remembered::Admission(uses));
                 self.lobbies[*lobby].changed_lsn = lsns.after;
             }
             (Verdict::SamePlace { old }, _, Said::Reserved { tokens, .. }) => {
@@ -203,7 +203,7 @@ impl Model {
     fn remember(&mut self, key: Option<u8>, message: u128, success: Remembered) {
         let Some(number) = key else { return };
         let reserved_until = match &success {
-            Remembered::Placed(uses) => self.now + self.lobbies[self.uses[uses[0]].lobby].ttl_ms,
+            Remembered::Admission(uses) => self.now + self.lobbies[self.uses[uses[0]].lobby].ttl_ms,
             _ => 0,
         };
         let least_until = self.now + KEY_LIFE_MS;
@@ -259,7 +259,7 @@ impl Model {
         let ending = if was_kept { Ending::Consumed } else { Ending::Released };
         self.end_use(old, ending, (self.now, self.order));
         let index = self.begin_use(lobby, slot, source, token);
-        self.remember(command.key(), command.message(), Remembered::Placed(vec![index]));
+        self.remember(command.key(), command.message(), Remembered::Admission(vec![index]));
         Ok(())
     }
 
@@ -318,7 +318,7 @@ impl Model {
     }
 
     /// Takes what the engine resolved, and says what is wrong with it.
-    pub fn settle(&mut self, resolved: &[Resolved], lsns: Lsns, slot_of: SlotOf) -> Result<(), String> {
+    pub fn settle(&mut self, resolved: &[ResolvedHold], lsns: Lsns, slot_of: SlotOf) -> Result<(), String> {
         for one in resolved {
             let Some(at) = self.settled.iter().position(|settled| settled.hold.id == one.hold) else {
                 return Err(format!("resolved, but nobody waits: {one:?}"));
@@ -341,7 +341,7 @@ impl Model {
                         return Err(format!("resolved in another lobby: {one:?}"));
                     }
                     let uses = self.begin_uses(hold.lobby, hold.source, &places.tokens, slot_of)?;
-                    self.remember(hold.key, hold.message, Remembered::Placed(uses));
+                    self.remember(hold.key, hold.message, Remembered::Admission(uses));
                     self.lobbies[hold.lobby].changed_lsn = lsns.after;
                 }
                 (Err(Refusal::LobbyStartFailed(said, _)), Err(reason)) if *said == reason => {}

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use hosting_core::{About, Attendance, EndReason, Fact, Id, Lsn, Ms, Presence, What};
+use hosting_core::{EndReason, Fact, Id, LobbyAttendance, LobbyDetails, LobbyFactKind, Lsn, Ms, PresenceChanges};
 
 use crate::naive::{Lobby, Model};
 use crate::random::Random;
@@ -24,7 +24,7 @@ pub enum Seen {
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub seen: Vec<(Ms, Seen)>,
-    pub attendance: Attendance,
+    pub attendance: LobbyAttendance,
 }
 
 /// A reader of counts: what it was told, and up to which generation.
@@ -35,7 +35,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    fn read(&mut self, presence: Presence) {
+    fn read(&mut self, presence: PresenceChanges) {
         self.generation = presence.generation;
         self.told.extend(presence.namespaces.into_iter().map(|(id, players, lobbies)| (id, (players, lobbies))));
     }
@@ -105,12 +105,12 @@ fn presence(model: &Model) -> BTreeMap<Id, (u64, u64)> {
 
 fn is_told(lobby: &Lobby, fact: &Fact, (at, seen): &(Ms, Seen)) -> bool {
     let is_then = match (&fact.what, seen) {
-        (What::Made(about), Seen::Made) => fact.at == 0 && is_about(lobby, about),
-        (What::Ready, Seen::Ready) | (What::Stopping, Seen::Stopping) => fact.at == *at,
-        (What::Closed(told), Seen::Closed(is_closed)) => told == is_closed && fact.at == *at,
-        (What::Ended(ended), Seen::Ended(reason, connected)) => {
+        (LobbyFactKind::Created(about), Seen::Made) => fact.at == 0 && is_about(lobby, about),
+        (LobbyFactKind::Ready, Seen::Ready) | (LobbyFactKind::Stopping, Seen::Stopping) => fact.at == *at,
+        (LobbyFactKind::Closed(told), Seen::Closed(is_closed)) => told == is_closed && fact.at == *at,
+        (LobbyFactKind::Ended(ended), Seen::Ended(reason, connected)) => {
             // An end that time brings is noticed later, and everybody stayed until then.
-            let expected = Attendance {
+            let expected = LobbyAttendance {
                 player_ms: lobby.history.attendance.player_ms + u64::from(*connected) * (fact.at - at),
                 ..lobby.history.attendance
             };
@@ -125,7 +125,7 @@ fn is_told(lobby: &Lobby, fact: &Fact, (at, seen): &(Ms, Seen)) -> bool {
     is_then && fact.namespace == lobby.namespace
 }
 
-fn is_about(lobby: &Lobby, about: &About) -> bool {
+fn is_about(lobby: &Lobby, about: &LobbyDetails) -> bool {
     *about.mode == *lobby.mode
         && *about.region == *lobby.region
         && (about.version, about.max_players) == (lobby.version, lobby.limits)

@@ -186,7 +186,7 @@ pub struct Hold {
 #[derive(Clone, Debug)]
 pub enum Remembered {
     Attached(usize),
-    Placed(Vec<usize>),
+    Admission(Vec<usize>),
     Connected(usize),
     /// By this lobby.
     Disconnected(usize),
@@ -257,7 +257,7 @@ impl Model {
     /// "lives as long as the reservation, at least 10 minutes": it must be known.
     pub fn must_recall(&self, key: &Key) -> bool {
         let is_reserved = |index: &usize| matches!(self.uses[*index].stage, Stage::Reserved { .. });
-        let has_reserved = matches!(&key.success, Remembered::Placed(uses) if uses.iter().any(is_reserved));
+        let has_reserved = matches!(&key.success, Remembered::Admission(uses) if uses.iter().any(is_reserved));
         self.now < key.least_until || has_reserved
     }
 

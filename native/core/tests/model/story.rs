@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use hosting_core::{Credit, Id, Resolved};
+use hosting_core::{Credit, Id, ResolvedHold};
 
 use crate::commands::{Command, Said};
 use crate::steps::Step;
@@ -48,7 +48,7 @@ impl Story {
         self.lines.push(line);
     }
 
-    pub fn tell_resolved(&mut self, resolved: &[Resolved]) {
+    pub fn tell_resolved(&mut self, resolved: &[ResolvedHold]) {
         if !self.is_told {
             return;
         }

@@ -2,8 +2,8 @@
 //! journal would. The only module here that calls [`Engine`].
 
 use hosting_core::{
-    Answer, Attach, Connect, Context, Create, Creation, Credit, Disconnect, Engine, EngineConfig, EventBuffer, Find,
-    HashKey, Id, Idempotency, Join, KeyRing, Make, Ms, Placed, Publicity, Source,
+    Admission, Answer, Attach, Connect, Context, Create, CreationPolicy, Credit, Disconnect, Engine, EngineConfig,
+    EventBuffer, Find, HashKey, Id, Idempotency, Join, KeyRing, LobbyTemplate, Ms, Publicity, Source,
 };
 
 use crate::commands::{AttachArgs, Command, CreateArgs, CreationArgs, FindArgs, JoinArgs, Said};
@@ -161,10 +161,10 @@ fn said<T>(answer: Answer<T>, into: impl FnOnce(T) -> Said) -> (Said, u64) {
     (answer.result.map_or_else(Said::Refused, into), answer.wait)
 }
 
-fn placed(answer: Answer<Placed>) -> (Said, u64) {
+fn placed(answer: Answer<Admission>) -> (Said, u64) {
     said(answer, |placed| match placed {
-        Placed::Reserved(places) => Said::Reserved { lobby: places.lobby, tokens: places.tokens },
-        Placed::Held(hold) => Said::Held(hold),
+        Admission::Reserved(places) => Said::Reserved { lobby: places.lobby, tokens: places.tokens },
+        Admission::Held(hold) => Said::Held(hold),
     })
 }
 
@@ -207,7 +207,7 @@ fn ask(engine: &mut Engine, cx: &mut Context<'_>, command: &Command) -> (Said, u
         Command::End { lobby, reason } => said(engine.end(cx, *lobby, *reason), Said::Removed),
         Command::Advance => {
             // "bounded work per call; call again while `next_deadline` is due and it returns more than 0".
-            while engine.advance(cx) > 0 {}
+            while engine.expire_due(cx) > 0 {}
             (Said::Done, 0)
         }
     }
@@ -261,21 +261,29 @@ fn attach_of<'a>(args: &'a AttachArgs, tags: &'a [(&'a str, &'a str)]) -> Attach
 }
 
 /// Runs something with the engine's form of it.
-fn creating<R>(creation: &CreationArgs, run: impl FnOnce(Creation<'_>) -> R) -> R {
+fn creating<R>(creation: &CreationArgs, run: impl FnOnce(CreationPolicy<'_>) -> R) -> R {
     match creation {
-        CreationArgs::Prevented => run(Creation::Prevented),
-        CreationArgs::Impossible { lobby_count_max } => run(Creation::Impossible { lobby_count_max: *lobby_count_max }),
+        CreationArgs::Prevented => run(CreationPolicy::Prevented),
+        CreationArgs::Impossible { lobby_count_max } => {
+            run(CreationPolicy::Impossible { lobby_count_max: *lobby_count_max })
+        }
         CreationArgs::Possible(make) => {
             let tags = pairs(&make.lobby.tags);
             let lobby = attach_of(&make.lobby, &tags);
             let publicity = if make.is_public { Publicity::Public } else { Publicity::Private };
-            run(Creation::Possible(&Make { lobby, publicity, lobby_config: None, ports: &[], random: 0 }))
+            run(CreationPolicy::Possible(&LobbyTemplate {
+                lobby,
+                publicity,
+                lobby_config: None,
+                ports: &[],
+                random: 0,
+            }))
         }
     }
 }
 
 /// A hold in the lobby that was to be made is told with what its server gets.
-fn placed_or_made(engine: &Engine, creation: &CreationArgs, answer: Answer<Placed>) -> (Said, u64) {
+fn placed_or_made(engine: &Engine, creation: &CreationArgs, answer: Answer<Admission>) -> (Said, u64) {
     let (said, wait) = placed(answer);
     if let (Said::Held(hold), CreationArgs::Possible(make)) = (&said, creation)
         && engine.lobby_of_hold(*hold) == Some(make.lobby.id)
@@ -292,7 +300,7 @@ fn ask_find(
     args: &FindArgs,
     idempotency: Option<Idempotency>,
 ) -> (Said, u64) {
-    let find = |creation: Creation<'_>| {
+    let find = |creation: CreationPolicy<'_>| {
         let wanted = Find {
             namespace: args.namespace,
             version: args.version,
@@ -319,7 +327,7 @@ fn ask_create(
     idempotency: Option<Idempotency>,
 ) -> (Said, u64) {
     let CreateArgs { namespace, party_size, source, source_limit, .. } = *args;
-    let create = |creation: Creation<'_>| {
+    let create = |creation: CreationPolicy<'_>| {
         let channels = &[];
         let wanted = Create { namespace, creation, party_size, source, source_limit, idempotency, channels };
         engine.create(cx, &wanted)

@@ -44,7 +44,7 @@ impl World {
         if random.chance(50) {
             recovered = loaded;
         }
-        recovered.recovered(self.now);
+        recovered.finish_recovery(self.now);
         if recovered.durable_hash() != hash {
             return Err("recovered() changed durable state".to_owned());
         }
@@ -95,7 +95,7 @@ impl World {
         let lobbies = model.lobbies.iter().filter(|lobby| lobby.is_live()).map(|lobby| lobby.lobby_token.as_str());
         let known = model.keys.values().filter(|key| model.must_recall(key));
         let remembered = known.filter_map(|key| match &key.success {
-            Remembered::Placed(uses) if model.lobbies[model.uses[uses[0]].lobby].is_live() => {
+            Remembered::Admission(uses) if model.lobbies[model.uses[uses[0]].lobby].is_live() => {
                 Some(model.uses[uses[0]].token.as_str())
             }
             _ => None,
@@ -144,7 +144,7 @@ impl World {
             let mut fork = fresh_engine(&self.surface.key_ids, 0x5A);
             let image = image_of(&self.surface.engine);
             fork.load_image(&image).map_err(|error| format!("its own image is refused: {error:?}"))?;
-            fork.recovered(self.now);
+            fork.finish_recovery(self.now);
             fork
         } else {
             fresh_engine(&self.surface.key_ids, 0x77)

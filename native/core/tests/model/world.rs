@@ -156,7 +156,7 @@ impl World {
     }
 
     fn settle(&mut self, lsns: Lsns) -> Result<(), String> {
-        let resolved = self.surface.engine.take_resolved();
+        let resolved = self.surface.engine.take_resolved_holds();
         for one in &resolved {
             self.coverage.count(
                 "hold",

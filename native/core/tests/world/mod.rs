@@ -10,8 +10,8 @@ pub const VERSION: Id = Id([0x21; 16]);
 pub const NEXT_VERSION: Id = Id([0x22; 16]);
 pub const TTL_MS: u64 = 120_000;
 
-pub const ONE_PORT: [WantedPort<'_>; 1] =
-    [WantedPort { name: "game", protocol: Protocol::Tcp, reached: Reached::Number(0) }];
+pub const ONE_PORT: [PortRequest<'_>; 1] =
+    [PortRequest { name: "game", protocol: Protocol::Tcp, exposure: PortExposure::Number(0) }];
 
 pub fn keys(ids: &[u16], current: u16) -> KeyRing {
     KeyRing::new(ids.iter().map(|id| (*id, [*id as u8 ^ 0x5a; 32])).collect(), current).unwrap()
@@ -89,7 +89,7 @@ impl World {
     /// Lets time pass and expires everything that is due.
     pub fn pass(&mut self, ms: u64) {
         self.now += ms;
-        while self.engine.next_deadline().is_some_and(|at| at <= self.now) && self.run(|e, cx| e.advance(cx)) > 0 {}
+        while self.engine.next_deadline().is_some_and(|at| at <= self.now) && self.run(|e, cx| e.expire_due(cx)) > 0 {}
     }
 
     /// Lets time pass without the timer: commands must see by themselves what is due.
@@ -128,14 +128,14 @@ impl World {
     }
 
     /// Makes a lobby of ours for nobody.
-    pub fn start_idle<'a>(&mut self, change: impl FnOnce(&mut Make<'a>)) -> Answer<Id> {
+    pub fn start_idle<'a>(&mut self, change: impl FnOnce(&mut LobbyTemplate<'a>)) -> Answer<Id> {
         let mut make = self.own_lobby();
         change(&mut make);
         self.run(|e, cx| e.start_idle(cx, &make))
     }
 
     /// What a lobby of ours is made of: one port.
-    pub fn own_lobby<'a>(&mut self) -> Make<'a> {
+    pub fn own_lobby<'a>(&mut self) -> LobbyTemplate<'a> {
         self.next_lobby += 1;
         let lobby = Attach {
             id: lobby_id(self.next_lobby),
@@ -157,7 +157,7 @@ impl World {
             idempotency: None,
         };
         let random = self.next_lobby.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Make { lobby, publicity: Publicity::Public, lobby_config: None, ports: &ONE_PORT, random }
+        LobbyTemplate { lobby, publicity: Publicity::Public, lobby_config: None, ports: &ONE_PORT, random }
     }
 
     /// A ready lobby.
@@ -171,7 +171,7 @@ impl World {
         self.run(|e, cx| e.ready(cx, lobby)).result
     }
 
-    pub fn find_with<'a>(&mut self, change: impl FnOnce(&mut Find<'a>)) -> Answer<Placed> {
+    pub fn find_with<'a>(&mut self, change: impl FnOnce(&mut Find<'a>)) -> Answer<Admission> {
         let mut command = Find {
             namespace: NAMESPACE,
             version: VERSION,
@@ -183,13 +183,13 @@ impl World {
             source_limit: 256,
             idempotency: None,
             channels: &[],
-            creation: Creation::Prevented,
+            creation: CreationPolicy::Prevented,
         };
         change(&mut command);
         self.run(|e, cx| e.find(cx, &command))
     }
 
-    pub fn join_with<'a>(&mut self, lobby: Id, change: impl FnOnce(&mut Join<'a>)) -> Answer<Placed> {
+    pub fn join_with<'a>(&mut self, lobby: Id, change: impl FnOnce(&mut Join<'a>)) -> Answer<Admission> {
         let mut command = Join {
             namespace: NAMESPACE,
             lobby,
@@ -257,27 +257,27 @@ impl World {
         self.engine.lobby(lobby).unwrap().players
     }
 
-    pub fn resolved(&mut self) -> Vec<Resolved> {
-        self.engine.take_resolved()
+    pub fn resolved(&mut self) -> Vec<ResolvedHold> {
+        self.engine.take_resolved_holds()
     }
 }
 
-pub fn reservation(placed: Placed) -> Reservation {
+pub fn reservation(placed: Admission) -> Reservation {
     match placed {
-        Placed::Reserved(reservation) => reservation,
-        Placed::Held(hold) => panic!("held as {hold:?}"),
+        Admission::Reserved(reservation) => reservation,
+        Admission::Held(hold) => panic!("held as {hold:?}"),
     }
 }
 
-pub fn one_token(placed: Placed) -> String {
+pub fn one_token(placed: Admission) -> String {
     let mut tokens = reservation(placed).tokens;
     assert_eq!(tokens.len(), 1);
     tokens.remove(0)
 }
 
-pub fn hold(placed: Placed) -> HoldId {
+pub fn hold(placed: Admission) -> HoldId {
     match placed {
-        Placed::Held(hold) => hold,
-        Placed::Reserved(reservation) => panic!("reserved in {:?}", reservation.lobby),
+        Admission::Held(hold) => hold,
+        Admission::Reserved(reservation) => panic!("reserved in {:?}", reservation.lobby),
     }
 }

@@ -1,0 +1,113 @@
+//! Standings: when an address passed a captcha last, and how many requests came from it since (decisions 7). An address
+//! that never passed has none. Whether a standing is good enough is decided above.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::codec::{Reader, Writer};
+use crate::command::{Ms, Source};
+use crate::journal_event::ApplyError;
+use crate::service_time::MAX_CAPTCHA_PASS_AGE_MS;
+
+/// Most addresses that have a standing; who passed longest ago goes first and is asked again.
+const MAX_ENTRIES: usize = 1_000_000;
+
+#[derive(Clone, Copy)]
+struct CaptchaPass {
+    passed_at: Ms,
+    requests_since: u32,
+}
+
+/// All standings of a shard. A source is an address within a namespace.
+#[derive(Default)]
+pub(crate) struct CaptchaPasses {
+    by_source: BTreeMap<Source, CaptchaPass>,
+    by_time: BTreeSet<(Ms, Source)>,
+}
+
+impl CaptchaPasses {
+    /// When it passed, and requests since; None also when that was too long ago for any setting.
+    pub(crate) fn of(&self, source: Source, now: Ms) -> Option<(Ms, u32)> {
+        let known = self.by_source.get(&source)?;
+        let is_within_lifetime = now.saturating_sub(known.passed_at) < MAX_CAPTCHA_PASS_AGE_MS;
+        is_within_lifetime.then_some((known.passed_at, known.requests_since))
+    }
+
+    /// It passed. Drops who passed too long ago, so that what is kept depends on events alone.
+    pub(crate) fn record_pass(&mut self, source: Source, at: Ms) {
+        while let Some((passed_at, old)) = self.by_time.first().copied() {
+            let is_over = at.saturating_sub(passed_at) >= MAX_CAPTCHA_PASS_AGE_MS || self.by_time.len() >= MAX_ENTRIES;
+            if !is_over {
+                break;
+            }
+            self.by_time.pop_first();
+            self.by_source.remove(&old);
+        }
+        self.insert(source, CaptchaPass { passed_at: at, requests_since: 0 });
+    }
+
+    fn insert(&mut self, source: Source, standing: CaptchaPass) {
+        self.by_time.insert((standing.passed_at, source));
+        if let Some(before) = self.by_source.insert(source, standing)
+            && before.passed_at != standing.passed_at
+        {
+            self.by_time.remove(&(before.passed_at, source));
+        }
+    }
+
+    /// One request more of an address that passed; of others nothing is known.
+    pub(crate) fn count_request(&mut self, source: Source) {
+        if let Some(known) = self.by_source.get_mut(&source) {
+            known.requests_since = known.requests_since.saturating_add(1);
+        }
+    }
+
+    /// Layout: count u32 × (source u64, passed at u64, requests u32), in order of source.
+    pub(crate) fn write(&self, bytes: &mut Vec<u8>, flush: &mut dyn FnMut(&mut Vec<u8>)) {
+        Writer { bytes }.u32(self.by_source.len() as u32);
+        for (source, standing) in &self.by_source {
+            let mut w = Writer { bytes };
+            w.u64(*source);
+            w.u64(standing.passed_at);
+            w.u32(standing.requests_since);
+            flush(bytes);
+        }
+    }
+
+    pub(crate) fn load(&mut self, r: &mut Reader<'_>) -> Result<(), ApplyError> {
+        for _ in 0..r.u32()? {
+            let source = r.u64()?;
+            self.insert(source, CaptchaPass { passed_at: r.u64()?, requests_since: r.u32()? });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn standings_are_bounded_and_who_passed_longest_ago_goes() {
+        let mut standings = CaptchaPasses::default();
+        for source in 0..MAX_ENTRIES as u64 + 5 {
+            standings.record_pass(source + 1, source);
+        }
+        assert_eq!((standings.by_source.len(), standings.by_time.len()), (MAX_ENTRIES, MAX_ENTRIES));
+        assert_eq!(standings.of(5, 1_000_000), None);
+        assert_eq!(standings.of(6, 1_000_000), Some((5, 0)));
+    }
+
+    #[test]
+    fn who_passes_again_begins_to_count_anew_and_is_there_once() {
+        let mut standings = CaptchaPasses::default();
+        standings.record_pass(7, 100);
+        standings.count_request(7);
+        standings.count_request(8);
+        assert_eq!(standings.of(7, 100), Some((100, 1)));
+        standings.record_pass(7, 100);
+        standings.record_pass(7, 200);
+        assert_eq!(standings.of(7, 200), Some((200, 0)));
+        assert_eq!((standings.by_source.len(), standings.by_time.len()), (1, 1));
+        assert_eq!(standings.of(8, 200), None);
+    }
+}

@@ -1,0 +1,39 @@
+//! Captcha standings (decisions 7): who passed, and how much was asked since. Class: new place, because on a full disk
+//! they end nothing.
+
+use super::{CreditClass, Engine, accept, has_credit, refuse};
+use crate::command::{Answer, CaptchaStatus, Context, Source};
+use crate::journal_event::Event;
+use crate::refusal::Refusal;
+
+impl Engine {
+    /// What is known of an address. Waits for nothing: what is decided with it comes later in the journal.
+    pub fn captcha_status(&mut self, cx: &mut Context<'_>, source: Source) -> CaptchaStatus {
+        let now = self.begin_command(cx);
+        self.captcha_passes.of(source, now).map_or_else(CaptchaStatus::default, |(passed_at, requests_since)| {
+            CaptchaStatus { passed_ago_ms: Some(now.saturating_sub(passed_at)), requests_since }
+        })
+    }
+
+    /// The address passed a captcha now: its requests are counted anew.
+    ///
+    /// Refusals: `StorageFull`.
+    pub fn record_captcha_pass(&mut self, cx: &mut Context<'_>, source: Source) -> Answer<()> {
+        let at = self.begin_command(cx);
+        if !has_credit(cx, CreditClass::NewSlot, Event::CAPTCHA_PASSED_LEN) {
+            return refuse(Refusal::StorageFull, 0);
+        }
+        self.emit(cx, &Event::CaptchaPassed { source, at });
+        accept((), self.last_lsn)
+    }
+
+    /// One request more of the address. Nobody waits for it; of an address that has not passed, and without credit,
+    /// nothing is noted.
+    pub fn count_captcha_request(&mut self, cx: &mut Context<'_>, source: Source) {
+        let now = self.begin_command(cx);
+        let is_known = self.captcha_passes.of(source, now).is_some();
+        if is_known && has_credit(cx, CreditClass::NewSlot, Event::CAPTCHA_REQUEST_COUNTED_LEN) {
+            self.emit(cx, &Event::CaptchaRequestCounted { source });
+        }
+    }
+}

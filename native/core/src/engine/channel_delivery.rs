@@ -1,0 +1,76 @@
+//! Event channels: tokens of a party go to those who wait for them (decisions 5.12).
+
+use super::{Engine, accept};
+use crate::command::{Answer, ChannelEvent, ChannelId, Context, Lsn, Ms};
+use crate::journal_event::Event;
+use crate::slot_use::{PackedDeliveries, PackedSlotUses, SlotUse};
+
+/// Deliveries that wait for the owner to take them; who misses one reads it later all the same.
+const MAX_NOTIFIED_CHANNELS: usize = 65_536;
+
+impl Engine {
+    /// What the wall clock says, ms since the Unix epoch. It stands in the records of channel events from then on; the
+    /// engine never computes with it.
+    pub fn set_wall_clock(&mut self, wall_ms: u64) {
+        self.wall_ms = wall_ms;
+    }
+
+    /// What was sent to a channel and has not expired, oldest first; nothing for a channel that nobody named. Lobbies
+    /// that ended take their tokens with them.
+    pub fn channel_events(&mut self, cx: &mut Context<'_>, channel: &ChannelId) -> Answer<Vec<ChannelEvent>> {
+        self.begin_command(cx);
+        let now = self.time.now();
+        let sent: Vec<_> = self.event_channels.tokens_of(channel, now).collect();
+        let mut events = Vec::with_capacity(sent.len());
+        let mut wait = 0;
+        for (lsn, one) in sent {
+            if let Some(lobby) = self.lobbies.live(one.lobby).filter(|lobby| lobby.timer_at <= now) {
+                self.handle_lobby_deadline(cx, lobby.number);
+            }
+            wait = wait.max(lsn).max(self.lobbies.lsn(one.lobby));
+            // A lobby that was made later has the number only.
+            let Some(lobby) = self.lobbies.live(one.lobby).filter(|lobby| lobby.created_lsn < lsn) else { continue };
+            let slot_use = SlotUse { lobby: one.lobby, slot: one.slot, generation: one.generation };
+            let Some(token) = self.token(slot_use, one.key_id) else { continue };
+            events.push(ChannelEvent { lsn, ts_ms: one.ts_ms, lobby: lobby.id, token });
+        }
+        accept(events, wait)
+    }
+
+    /// Channels that something was sent to since the last call, of what is durable.
+    pub fn take_notified_channels(&mut self, durable: Lsn) -> Vec<ChannelId> {
+        let count = self.notified_channels.partition_point(|(lsn, _)| *lsn <= durable);
+        self.notified_channels.drain(..count).map(|(_, channel)| channel).collect()
+    }
+
+    /// Sends the tokens of a party, but for the first, to its channels. Credit was checked.
+    pub(super) fn send_tokens(
+        &mut self,
+        cx: &mut Context<'_>,
+        number: u32,
+        channels: &[ChannelId],
+        uses: PackedSlotUses<'_>,
+        deadline: Ms,
+    ) {
+        if channels.is_empty() {
+            return;
+        }
+        let mut deliveries = Vec::with_capacity(channels.len() * PackedDeliveries::WIDTH);
+        for (channel, use_) in channels.iter().zip(uses.0.chunks_exact(PackedSlotUses::WIDTH).skip(1)) {
+            deliveries.extend_from_slice(channel);
+            deliveries.extend_from_slice(use_);
+        }
+        let event = Event::TokensSent {
+            lobby: number,
+            ts_ms: self.wall_ms,
+            at: self.time.now(),
+            deadline,
+            key_id: self.config.keys.current_id(),
+            deliveries: PackedDeliveries(&deliveries),
+        };
+        self.emit(cx, &event);
+        self.notified_channels.extend(channels.iter().map(|channel| (self.last_lsn, *channel)));
+        let excess = self.notified_channels.len().saturating_sub(MAX_NOTIFIED_CHANNELS);
+        self.notified_channels.drain(..excess);
+    }
+}

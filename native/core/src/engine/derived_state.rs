@@ -1,0 +1,267 @@
+//! Derived state: what is worked out from the durable one and from time, kept up while the engine is live, dropped when
+//! recovery begins and made anew when it ends. Timers, find index, counts per source and namespace.
+
+use super::Engine;
+use crate::command::{EndReason, Ms};
+use crate::desired_lobbies::DesiredLobbies;
+use crate::find_index::{FindIndex, LobbyGroupKey, order_key};
+use crate::holds::HoldTable;
+use crate::idle_lobbies::{IdleState, OCCUPIED};
+use crate::lobby_table::LobbyRecord;
+use crate::slot::{SlotState, SlotUseEnd};
+use crate::slot_ledger::{SlotLedger, TokenOutcome};
+use crate::timer_wheel::TimerWheel;
+
+/// Lobbies that may wait to be put in order before somebody other than find does it.
+const MAX_STALE_LOBBIES: usize = 1_024;
+
+impl Engine {
+    /// After the last [`Engine::apply`]: works out what is not durable and starts the memory-only timers (silence,
+    /// start limit) anew. `now` is service time.
+    pub fn finish_recovery(&mut self, now: Ms) {
+        self.enter_recovery();
+        self.time.observe(now);
+        self.slot_timers = TimerWheel::starting_at(self.time.now());
+        self.lobby_timers = TimerWheel::starting_at(self.time.now());
+        self.is_live = true;
+        for number in 0..self.lobbies.len() {
+            if self.lobbies.live(number).is_some() {
+                self.derive_lobby(number);
+                self.derive_slots(number);
+            }
+        }
+        self.leases.release_quarantined(self.time.now());
+        self.refresh_find_index();
+    }
+
+    /// Forgets everything derived.
+    pub(super) fn enter_recovery(&mut self) {
+        if !self.is_live {
+            return;
+        }
+        self.is_live = false;
+        let (violations, visited) = (self.ledger.violations, self.find_index.visited);
+        self.ledger = SlotLedger::new();
+        self.ledger.violations = violations;
+        self.source_counts.clear();
+        self.find_index = FindIndex::new();
+        self.find_index.visited = visited;
+        self.holds = HoldTable::new();
+        self.clear_idle_groups();
+        self.desired_lobbies = DesiredLobbies::new();
+    }
+
+    /// Works out everything about a lobby but its places.
+    pub(super) fn derive_lobby(&mut self, number: u32) {
+        let now = self.time.now();
+        let start_limit_ms = self.config.start_limit_ms;
+        let Some(lobby) = self.lobbies.live_mut(number) else { return };
+        lobby.namespace = self.ledger.namespace(&self.seed, lobby.namespace_id);
+        lobby.tally = self.ledger.acquire_tally(lobby.namespace, lobby.mode, lobby.region);
+        let (version, mode, region) = (lobby.version, lobby.mode, lobby.region);
+        let key = LobbyGroupKey { namespace: lobby.namespace, version, mode, region };
+        lobby.group = self.find_index.acquire(&self.seed, key);
+        lobby.indexed = None;
+        lobby.is_find_index_stale = false;
+        lobby.is_silent = false;
+        lobby.last_heartbeat_at = now;
+        lobby.start_by = now.saturating_add(start_limit_ms);
+        lobby.class = lobby.phase();
+        lobby.counts.held = 0;
+        lobby.holds.clear();
+        lobby.timer = crate::timer_wheel::TimerLinks::UNLINKED;
+        lobby.empty_since = now;
+        lobby.idle_state = IdleState::NotIdle;
+        lobby.is_counted_live = false;
+        lobby.is_idle_state_stale = false;
+        self.ledger.move_phase(lobby.namespace, None, Some(lobby.class));
+        let namespace = &mut self.ledger.namespaces[lobby.namespace as usize];
+        namespace.lobbies.insert(lobby.created_lsn, number);
+        namespace.capacity += u64::from(lobby.capacity);
+        self.ledger.mark_presence_changed(lobby.namespace);
+        self.schedule_lobby_timer(number);
+        self.lobby_changed(number);
+    }
+
+    fn derive_slots(&mut self, number: u32) {
+        let used = self.lobbies.live(number).map_or(0, |lobby| lobby.slots.used);
+        for slot in 0..used {
+            let Some(lobby) = self.lobbies.live(number) else { return };
+            let Some(at) = lobby.slots.locate(slot) else { return };
+            let (namespace, tally) = (lobby.namespace, lobby.tally);
+            let slot = self.slots.get_mut(at);
+            slot.links = crate::timer_wheel::TimerLinks::UNLINKED;
+            slot.was_listed = false;
+            let (state, source) = (slot.state, slot.source);
+            match state {
+                SlotState::Free => continue,
+                SlotState::Connected => self.ledger.tally_mut(tally).connected += 1,
+                SlotState::Reserved | SlotState::Kept => self.slot_timers.insert(&mut self.slots, at),
+            }
+            self.source_counts.add(&self.seed, namespace, source, 1);
+            self.ledger.namespaces[namespace as usize].counts.slots[slot_count(state)] += 1;
+        }
+    }
+
+    /// A live lobby is about to become a tombstone for that reason; its places have ended.
+    pub(super) fn remove_derived_lobby(&mut self, number: u32, reason: EndReason) {
+        self.lobby_timers.remove(&mut self.lobbies, number);
+        self.remove_from_idle_groups(number, reason);
+        let Some(lobby) = self.lobbies.live_mut(number) else { return };
+        self.find_index.move_lobby(lobby.group, number, &lobby.tags, lobby.indexed.take(), None);
+        self.find_index.release(&self.seed, lobby.group);
+        self.ledger.release_tally(lobby.tally);
+        self.ledger.move_phase(lobby.namespace, Some(lobby.class), None);
+        let namespace = &mut self.ledger.namespaces[lobby.namespace as usize];
+        namespace.lobbies.remove(&lobby.created_lsn);
+        namespace.capacity -= u64::from(lobby.capacity);
+        namespace.counts.lobby_ends[reason as usize] += 1;
+        self.ledger.mark_presence_changed(lobby.namespace);
+    }
+
+    /// Something about a lobby changed that find, list or metrics look at.
+    pub(super) fn lobby_changed(&mut self, number: u32) {
+        if !self.is_live {
+            return;
+        }
+        self.update_idle_group(number);
+        let Some(lobby) = self.lobbies.live_mut(number) else { return };
+        let class = lobby.phase();
+        if class != lobby.class {
+            self.ledger.move_phase(lobby.namespace, Some(lobby.class), Some(class));
+            lobby.class = class;
+        }
+        self.mark_find_index_stale(number);
+    }
+
+    /// The find index is brought up to date when find asks, or when many lobbies wait: places come and go far more
+    /// often than anybody asks for the order.
+    pub(super) fn mark_find_index_stale(&mut self, number: u32) {
+        let Some(lobby) = self.lobbies.live_mut(number) else { return };
+        // Whether anybody is in it is what the supply looks at.
+        let is_empty = lobby.counts.players() == 0;
+        if is_empty != (lobby.idle_state != IdleState::NotIdle) {
+            if !is_empty {
+                lobby.empty_since = OCCUPIED;
+            }
+            if !lobby.is_idle_state_stale {
+                lobby.is_idle_state_stale = true;
+                self.idle_lobbies.dirty.push(number);
+            }
+        }
+        if lobby.is_find_index_stale {
+            return;
+        }
+        lobby.is_find_index_stale = true;
+        self.find_index.dirty.push(number);
+        if self.find_index.dirty.len() > MAX_STALE_LOBBIES {
+            self.refresh_find_index();
+        }
+    }
+
+    /// Puts every lobby that changed where it belongs in the find index.
+    pub(super) fn refresh_find_index(&mut self) {
+        let mut dirty = core::mem::take(&mut self.find_index.dirty);
+        for number in dirty.drain(..) {
+            let Some(lobby) = self.lobbies.live_mut(number) else { continue };
+            lobby.is_find_index_stale = false;
+            let free = lobby.free_to_find();
+            let is_in = lobby.is_findable() && free > 0;
+            let standing = is_in.then(|| (lobby.is_ready, order_key(free, lobby.created_lsn)));
+            if standing != lobby.indexed {
+                self.find_index.move_lobby(lobby.group, number, &lobby.tags, lobby.indexed, standing);
+                lobby.indexed = standing;
+            }
+        }
+        self.find_index.dirty = dirty;
+    }
+
+    /// Sets the timer of a lobby to its next deadline, unless it fires before that anyway.
+    pub(super) fn schedule_lobby_timer(&mut self, number: u32) {
+        let Some(lobby) = self.lobbies.live_mut(number) else { return };
+        let next = lobby.next_deadline().unwrap_or(Ms::MAX);
+        self.lobby_timers.remove(&mut self.lobbies, number);
+        let Some(lobby) = self.lobbies.live_mut(number) else { return };
+        lobby.timer_at = next;
+        if next != Ms::MAX {
+            self.lobby_timers.insert(&mut self.lobbies, number);
+        }
+    }
+
+    /// The server of a lobby was heard.
+    pub(super) fn record_heartbeat(&mut self, number: u32) {
+        let now = self.time.now();
+        let Some(lobby) = self.lobbies.live_mut(number) else { return };
+        lobby.last_heartbeat_at = now;
+        if lobby.is_silent {
+            lobby.is_silent = false;
+            self.lobby_changed(number);
+            self.schedule_lobby_timer(number);
+        }
+    }
+
+    /// A use began: it is reserved.
+    pub(super) fn slot_use_began(&mut self, number: u32, at: u32) {
+        let source = self.slots.get(at).source;
+        self.slot_timers.insert(&mut self.slots, at);
+        let Some(lobby) = self.lobbies.live(number) else { return };
+        let namespace = lobby.namespace;
+        self.source_counts.add(&self.seed, namespace, source, 1);
+        self.ledger.namespaces[namespace as usize].counts.slots[slot_count(SlotState::Reserved)] += 1;
+        self.ledger.count_token(namespace, TokenOutcome::Issued);
+        self.mark_find_index_stale(number);
+    }
+
+    /// A use went from one state to another.
+    pub(super) fn slot_state_changed(&mut self, number: u32, from: SlotState, to: SlotState) {
+        let Some(lobby) = self.lobbies.live(number) else { return };
+        let (namespace, tally) = (lobby.namespace, lobby.tally);
+        let slots = &mut self.ledger.namespaces[namespace as usize].counts.slots;
+        slots[slot_count(from)] -= 1;
+        slots[slot_count(to)] += 1;
+        let connected = &mut self.ledger.tally_mut(tally).connected;
+        *connected += u64::from(to == SlotState::Connected);
+        *connected -= u64::from(from == SlotState::Connected);
+        self.ledger.mark_presence_changed(namespace);
+    }
+
+    /// A use ended.
+    pub(super) fn slot_use_ended(&mut self, number: u32, at: u32, was: SlotState, end: SlotUseEnd) {
+        self.slot_timers.remove(&mut self.slots, at);
+        let source = self.slots.get(at).source;
+        let Some(lobby) = self.lobbies.live(number) else { return };
+        let (namespace, tally) = (lobby.namespace, lobby.tally);
+        self.source_counts.remove(&self.seed, namespace, source, 1);
+        let counts = &mut self.ledger.namespaces[namespace as usize].counts;
+        counts.slots[slot_count(was)] -= 1;
+        counts.ends[end as usize] += 1;
+        if was == SlotState::Connected {
+            self.ledger.tally_mut(tally).connected -= 1;
+            self.ledger.mark_presence_changed(namespace);
+        }
+        self.mark_find_index_stale(number);
+    }
+
+    /// Counts what became of a token under the namespace of its lobby, ended or not.
+    pub(super) fn count_token(&mut self, number: u32, outcome: TokenOutcome) {
+        let namespace = match self.lobbies.get(number) {
+            Some(LobbyRecord::Live(lobby)) => lobby.namespace,
+            Some(LobbyRecord::Ended(tombstone)) => self.ledger.namespace(&self.seed, tombstone.namespace_id),
+            None => return,
+        };
+        self.ledger.count_token(namespace, outcome);
+    }
+}
+
+/// Index of a state in `NamespaceCounts::slots`: free, held, reserved, connected, kept.
+pub(crate) fn slot_count(state: SlotState) -> usize {
+    match state {
+        SlotState::Free => 0,
+        SlotState::Reserved => 2,
+        SlotState::Connected => 3,
+        SlotState::Kept => 4,
+    }
+}
+
+/// Index of held places there.
+pub(super) const HELD: usize = 1;

@@ -1,0 +1,103 @@
+//! Lobbies that the service starts: made for whoever found none, for whoever wants one of his own, and to have some ready
+//! (decisions 5.3, 5.5, 5.8). Class: new place.
+
+use super::lobby_lifecycle::limits_of;
+use super::{CreditClass, Engine, accept, has_credit, refuse};
+use crate::command::{Answer, Context, CreationPolicy, Id, LobbyTemplate, Lsn};
+use crate::journal_event::Event;
+use crate::lobby::Limit;
+use crate::port_leases::PortLease;
+use crate::refusal::Refusal;
+
+impl Engine {
+    /// Makes a lobby for nobody. Limits are cut as those of attach.
+    ///
+    /// Refusals: `StorageFull`, `TooManyLobbies`, `PortsExhausted`.
+    ///
+    /// # Panics
+    /// When its id is one that the engine knows: ids are fresh random ones.
+    pub fn start_idle(&mut self, cx: &mut Context<'_>, make: &LobbyTemplate<'_>) -> Answer<Id> {
+        self.begin_command(cx);
+        self.expire_part(cx, 0);
+        match self.create_lobby(cx, make) {
+            Ok(_) => accept(make.lobby.id, self.last_lsn),
+            Err((refusal, wait)) => refuse(refusal, wait),
+        }
+    }
+
+    /// The lobby that somebody wants so many places in, if one may be made and they fit; `impossible` is what is said
+    /// where nothing can be started.
+    pub(super) fn create_lobby_for(
+        &mut self,
+        cx: &mut Context<'_>,
+        namespace: Id,
+        creation: &CreationPolicy<'_>,
+        (limit, places): (Limit, u32),
+        impossible: Refusal,
+    ) -> Result<u32, (Refusal, Lsn)> {
+        match creation {
+            CreationPolicy::Prevented => Err((Refusal::NoAvailableLobbies, self.last_lsn)),
+            CreationPolicy::Impossible { lobby_count_max } => {
+                self.require_one_more(cx, namespace, *lobby_count_max)?;
+                Err((impossible, self.last_lsn))
+            }
+            CreationPolicy::Possible(make) => {
+                // Before anything is made: whoever calls holds his places in it without another look.
+                let limit = limits_of(&make.lobby)[limit as usize];
+                if places > limit {
+                    return Err((Refusal::PartyTooLarge(limit), self.last_lsn));
+                }
+                self.create_lobby(cx, make)
+            }
+        }
+    }
+
+    fn require_one_more(
+        &mut self,
+        cx: &mut Context<'_>,
+        namespace: Id,
+        lobby_count_max: u32,
+    ) -> Result<(), (Refusal, Lsn)> {
+        while self.live_lobby_count(namespace) >= u64::from(lobby_count_max) {
+            if !self.expire_part(cx, 0) {
+                return Err((Refusal::TooManyLobbies, self.last_lsn));
+            }
+        }
+        Ok(())
+    }
+
+    /// The lobby, what starts it, and its ports, or nothing of it.
+    fn create_lobby(&mut self, cx: &mut Context<'_>, make: &LobbyTemplate<'_>) -> Result<u32, (Refusal, Lsn)> {
+        assert!(self.lobbies.number_of(&self.seed, make.lobby.id).is_none(), "a lobby id is used once");
+        self.require_one_more(cx, make.lobby.namespace, make.lobby.lobby_count_max)?;
+        self.leases.release_quarantined(self.time.now());
+        let Some(ports) = self.leases.draw(make.lobby.namespace, make.ports, make.random) else {
+            return Err((Refusal::PortsExhausted, self.last_lsn));
+        };
+        let mut definition = self.lobby_definition(&make.lobby, make.publicity);
+        definition.ports.clear();
+        let number = definition.lobby;
+        let lease = PortLease {
+            namespace: make.lobby.namespace,
+            region: make.lobby.region.into(),
+            is_server: false,
+            ports,
+            is_over: false,
+            changed: 0,
+        };
+        let events = [
+            Event::LobbyCreated { definition: Box::new(definition), stamp: None },
+            Event::LobbyManaged { lobby: number, lobby_config: make.lobby_config.unwrap_or_default() },
+            Event::PortsLeased { owner: make.lobby.id, lease: Box::new(lease) },
+        ];
+        let mut bytes = Vec::new();
+        events.iter().for_each(|event| event.encode(&mut bytes));
+        if !has_credit(cx, CreditClass::NewSlot, bytes.len() as u64) {
+            return Err((Refusal::StorageFull, 0));
+        }
+        events.iter().for_each(|event| self.emit(cx, event));
+        // Whoever is told of the lobby has to find its ports after a crash.
+        self.lobbies.set_lsn(number, self.last_lsn);
+        Ok(number)
+    }
+}

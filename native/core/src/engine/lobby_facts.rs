@@ -1,0 +1,199 @@
+//! Facts for the control plane (`outbox`): what an event tells of its lobby, and the two calls of their reader.
+
+use super::{CreditClass, Engine, has_credit};
+use crate::codec::{Reader, Writer};
+use crate::command::{Context, EndReason, Lsn, Ms};
+use crate::fact_outbox::{Ended, Fact, Facts, LobbyAttendance, LobbyDetails, LobbyFactKind};
+use crate::journal_event::{ApplyError, Event, Field};
+use crate::lobby::Lobby;
+
+const MADE: u8 = 1;
+const READY: u8 = 2;
+const CLOSED: u8 = 3;
+const STOPPING: u8 = 4;
+const ENDED: u8 = 5;
+
+const BAD_FACT: ApplyError = ApplyError::Malformed("a fact of the image does not add up");
+
+impl Engine {
+    /// Facts after an LSN that are durable, at most `limit`, and how many were lost before them.
+    pub fn read_facts(&self, after: Lsn, durable: Lsn, limit: usize) -> Facts {
+        self.outbox.read(after, durable, limit)
+    }
+
+    /// How many facts wait for their reader, and how many were lost before them.
+    pub fn stored_fact_counts(&self) -> (u64, u64) {
+        (self.outbox.iter().len() as u64, self.outbox.lost)
+    }
+
+    /// The reader has applied all facts up to this LSN: they go. Nobody need wait for it: after a crash before it is
+    /// durable they come again, and the reader knows them by their LSN. Without credit they stay. Class: existing place.
+    pub fn acknowledge_facts(&mut self, cx: &mut Context<'_>, up_to: Lsn) {
+        self.begin_command(cx);
+        if self.outbox.has_up_to(up_to) && has_credit(cx, CreditClass::ExistingSlot, Event::FACTS_ACKNOWLEDGED_LEN) {
+            self.emit(cx, &Event::FactsAcknowledged { up_to: up_to.min(self.last_lsn) });
+        }
+    }
+
+    /// Notes what the event of this LSN tells of a live lobby.
+    fn push_fact(&mut self, lsn: Lsn, number: u32, at: Ms, what: LobbyFactKind) {
+        let Some(lobby) = self.lobbies.live(number) else { return };
+        self.outbox.push(Fact { lsn, at, lobby: lobby.id, namespace: lobby.namespace_id, what });
+    }
+
+    /// A change of a lobby that is a fact.
+    pub(super) fn change_lobby_with_fact(
+        &mut self,
+        (lsn, at): (Lsn, Ms),
+        number: u32,
+        what: LobbyFactKind,
+        change: impl FnOnce(&mut Lobby),
+    ) -> Result<u32, ApplyError> {
+        self.push_fact(lsn, number, at, what);
+        self.change_lobby(number, change)
+    }
+
+    pub(super) fn push_created_fact(&mut self, lsn: Lsn, number: u32) {
+        if let Some(lobby) = self.lobbies.live(number) {
+            let about = self.about(lobby);
+            self.push_fact(lsn, number, 0, LobbyFactKind::Created(Box::new(about)));
+        }
+    }
+
+    /// `players`: reserved, connected and kept just before its end; its attendance holds theirs already.
+    pub(super) fn push_ended_fact(
+        &mut self,
+        lsn: Lsn,
+        number: u32,
+        at: Ms,
+        (reason, exit_code): (EndReason, Option<i32>),
+        players: [u32; 3],
+    ) {
+        if let Some(lobby) = self.lobbies.live(number) {
+            let (about, attendance) = (self.about(lobby), lobby.attendance);
+            let ended = Ended { about, reason, exit_code, attendance, players };
+            self.push_fact(lsn, number, at, LobbyFactKind::Ended(Box::new(ended)));
+        }
+    }
+
+    fn about(&self, lobby: &Lobby) -> LobbyDetails {
+        LobbyDetails {
+            version: lobby.version,
+            mode: self.names.text(lobby.mode).into(),
+            region: self.names.text(lobby.region).into(),
+            is_public: lobby.is_public,
+            max_players: lobby.limits,
+            create_ts_ms: lobby.create_ts_ms,
+        }
+    }
+
+    /// The section of an image: lost u64, lost_up_to u64, count u32 × fact.
+    pub(super) fn write_outbox(&self, bytes: &mut Vec<u8>, mut flush: impl FnMut(&mut Vec<u8>)) {
+        let mut w = Writer { bytes };
+        w.u64(self.outbox.lost);
+        w.u64(self.outbox.lost_up_to);
+        w.u32(self.outbox.iter().len() as u32);
+        for fact in self.outbox.iter() {
+            write_fact(&mut Writer { bytes }, fact);
+            flush(bytes);
+        }
+    }
+
+    pub(super) fn load_outbox(&mut self, r: &mut Reader<'_>) -> Result<(), ApplyError> {
+        let (lost, lost_up_to) = (r.u64()?, r.u64()?);
+        let mut last = lost_up_to;
+        for _ in 0..r.u32()? {
+            let fact = load_fact(r)?;
+            if fact.lsn <= last || fact.lsn > self.last_lsn {
+                return Err(BAD_FACT);
+            }
+            last = fact.lsn;
+            self.outbox.push(fact);
+        }
+        (self.outbox.lost, self.outbox.lost_up_to) = (lost, lost_up_to);
+        Ok(())
+    }
+}
+
+pub(super) fn write_attendance(w: &mut Writer<'_>, attendance: &LobbyAttendance) {
+    w.u64(attendance.player_ms);
+    w.u32(attendance.peak_players);
+    w.u32(attendance.connections);
+}
+
+pub(super) fn load_attendance(r: &mut Reader<'_>) -> Result<LobbyAttendance, ApplyError> {
+    Ok(LobbyAttendance { player_ms: r.u64()?, peak_players: r.u32()?, connections: r.u32()? })
+}
+
+/// lsn, at (u64 each), lobby, namespace (16 each), kind u8, then of its kind.
+fn write_fact(w: &mut Writer<'_>, fact: &Fact) {
+    w.u64(fact.lsn);
+    w.u64(fact.at);
+    w.id(fact.lobby);
+    w.id(fact.namespace);
+    match &fact.what {
+        LobbyFactKind::Created(about) => {
+            w.u8(MADE);
+            write_about(w, about);
+        }
+        LobbyFactKind::Ready => w.u8(READY),
+        LobbyFactKind::Closed(is_closed) => {
+            w.u8(CLOSED);
+            w.flag(*is_closed);
+        }
+        LobbyFactKind::Stopping => w.u8(STOPPING),
+        LobbyFactKind::Ended(ended) => {
+            w.u8(ENDED);
+            write_about(w, &ended.about);
+            ended.reason.write(w);
+            w.flag(ended.exit_code.is_some());
+            w.u32(ended.exit_code.unwrap_or_default() as u32);
+            write_attendance(w, &ended.attendance);
+            ended.players.iter().for_each(|count| w.u32(*count));
+        }
+    }
+}
+
+fn load_fact(r: &mut Reader<'_>) -> Result<Fact, ApplyError> {
+    let (lsn, at, lobby, namespace) = (r.u64()?, r.u64()?, r.id()?, r.id()?);
+    let what = match r.u8()? {
+        MADE => LobbyFactKind::Created(Box::new(load_about(r)?)),
+        READY => LobbyFactKind::Ready,
+        CLOSED => LobbyFactKind::Closed(r.flag()?),
+        STOPPING => LobbyFactKind::Stopping,
+        ENDED => {
+            let (about, reason) = (load_about(r)?, Field::read(r)?);
+            let (has_code, code) = (r.flag()?, r.u32()? as i32);
+            let (attendance, players) = (load_attendance(r)?, [r.u32()?, r.u32()?, r.u32()?]);
+            LobbyFactKind::Ended(Box::new(Ended {
+                about,
+                reason,
+                exit_code: has_code.then_some(code),
+                attendance,
+                players,
+            }))
+        }
+        _ => return Err(BAD_FACT),
+    };
+    Ok(Fact { lsn, at, lobby, namespace, what })
+}
+
+fn write_about(w: &mut Writer<'_>, about: &LobbyDetails) {
+    w.id(about.version);
+    w.short_bytes(about.mode.as_bytes());
+    w.short_bytes(about.region.as_bytes());
+    w.flag(about.is_public);
+    about.max_players.iter().for_each(|limit| w.u32(*limit));
+    w.u64(about.create_ts_ms);
+}
+
+fn load_about(r: &mut Reader<'_>) -> Result<LobbyDetails, ApplyError> {
+    Ok(LobbyDetails {
+        version: r.id()?,
+        mode: r.text()?.into(),
+        region: r.text()?.into(),
+        is_public: r.flag()?,
+        max_players: [r.u32()?, r.u32()?, r.u32()?],
+        create_ts_ms: r.u64()?,
+    })
+}

@@ -1,0 +1,340 @@
+//! Lobbies come, open, close, stop and end (decisions 5.6, 5.8, 5.11).
+
+use super::idempotent_requests::KeyLookup;
+use super::{CreditClass, Engine, LobbyRef, accept, has_credit, refuse};
+use crate::command::{Answer, Attach, Attached, Context, EndReason, Id, Lsn, Publicity, ResolvedHold};
+use crate::journal_event::{Event, LobbyDefinition};
+use crate::lobby_table::LobbyRecord;
+use crate::refusal::Refusal;
+use crate::slot::MAX_CAPACITY;
+
+impl Engine {
+    /// Makes a lobby of a server that somebody else started. Limits are cut to 65,535 and raised to 1. Class: new place.
+    ///
+    /// Refusals: `IdempotencyKeyReused`, `LobbyStopped` (a repetition after its end), `StorageFull`, `TooManyLobbies`.
+    ///
+    /// # Panics
+    /// When `c.id` is an id that the engine knows: ids are fresh random ones.
+    pub fn attach(&mut self, cx: &mut Context<'_>, c: &Attach<'_>) -> Answer<Attached> {
+        self.begin_command(cx);
+        self.expire_part(cx, 0);
+        match self.look_up_key(c.idempotency.as_ref()) {
+            KeyLookup::Reused(wait) => return refuse(Refusal::IdempotencyKeyReused, wait),
+            KeyLookup::IdempotencyEntry(entry) => return self.replay_attach(entry),
+            KeyLookup::Fresh | KeyLookup::Hold(_) => {}
+        }
+        assert!(self.lobbies.number_of(&self.seed, c.id).is_none(), "a lobby id is used once");
+        let event = self.lobby_created_event(c);
+        let mut bytes = Vec::new();
+        event.encode(&mut bytes);
+        if !has_credit(cx, CreditClass::NewSlot, bytes.len() as u64) {
+            return refuse(Refusal::StorageFull, 0);
+        }
+        while self.live_lobby_count(c.namespace) >= u64::from(c.lobby_count_max) {
+            if !self.expire_part(cx, bytes.len() as u64) {
+                return refuse(Refusal::TooManyLobbies, self.last_lsn);
+            }
+        }
+        self.emit(cx, &event);
+        let lobby_token = self.config.keys.sign_lobby(self.config.keys.current_id(), c.id).unwrap_or_default();
+        accept(Attached { lobby: c.id, lobby_token }, self.last_lsn)
+    }
+
+    pub(super) fn live_lobby_count(&self, namespace: Id) -> u64 {
+        let namespace = self.ledger.namespace_of(&self.seed, namespace);
+        namespace.map_or(0, |number| self.ledger.namespaces[number as usize].lobbies.len() as u64)
+    }
+
+    fn lobby_created_event<'a>(&self, c: &Attach<'a>) -> Event<'a> {
+        let stamp = c.idempotency.as_ref().map(|idempotency| self.stamp(idempotency));
+        Event::LobbyCreated { definition: Box::new(self.lobby_definition(c, Publicity::Public)), stamp }
+    }
+
+    pub(super) fn lobby_definition<'a>(&self, c: &Attach<'a>, publicity: Publicity) -> LobbyDefinition<'a> {
+        LobbyDefinition {
+            lobby: self.lobbies.vacant_number(),
+            id: c.id,
+            namespace: c.namespace,
+            version: c.version,
+            mode: c.mode,
+            region: c.region,
+            is_public: publicity == Publicity::Public,
+            is_join_enabled: c.is_join_enabled,
+            limits: limits_of(c),
+            player_token_ttl_ms: c.player_token_ttl_ms,
+            heartbeat_timeout_ms: c.heartbeat_timeout_ms,
+            heartbeat_grace_ms: c.heartbeat_grace_ms,
+            create_ts_ms: c.create_ts_ms,
+            key_id: self.config.keys.current_id(),
+            tags: c.tags.to_vec(),
+            ports: c.ports.to_vec(),
+        }
+    }
+
+    /// The lobby is ready: all its holds become reservations, in order of arrival, with deadlines of now + ttl.
+    /// Repeats change nothing. Class: new place, for all of them at once.
+    ///
+    /// Refusals: `LobbyStopped`, `LobbyTokenExpired`, `StorageFull`.
+    pub fn ready(&mut self, cx: &mut Context<'_>, lobby: Id) -> Answer<()> {
+        let number = match self.resolve_calling_lobby(cx, lobby) {
+            Ok(number) => number,
+            Err(answer) => return answer,
+        };
+        let Some(known) = self.lobbies.live(number) else { return refuse(Refusal::LobbyStopped, 0) };
+        if !known.is_ready {
+            let held = known.holds.iter().filter_map(|hold| self.holds.get(*hold));
+            let needed: u64 = Event::LOBBY_READY_LEN
+                + held.map(|hold| Event::max_reservation_len(hold.slots, hold.channels.len())).sum::<u64>();
+            if !has_credit(cx, CreditClass::NewSlot, needed) {
+                return refuse(Refusal::StorageFull, 0);
+            }
+            let holds = self.take_holds(number);
+            self.emit(cx, &Event::LobbyReady { lobby: number, at: self.time.now() });
+            let mut reservations = Vec::with_capacity(holds.len());
+            for (id, hold) in &holds {
+                reservations.push((*id, self.reserve_held(cx, number, hold)));
+            }
+            let wait = self.lobbies.lsn(number);
+            let resolved = reservations.into_iter().map(|(hold, it)| ResolvedHold { hold, answer: accept(it, wait) });
+            self.resolved_holds.extend(resolved);
+            self.check_ledger(number);
+            // From now on it has to be heard of.
+            self.record_heartbeat(number);
+            self.schedule_lobby_timer(number);
+        }
+        self.accept_lobby_call(number)
+    }
+
+    /// Closes or opens: a closed lobby is not found, listed or joined; its players stay. Repeats write nothing.
+    ///
+    /// Refusals: `LobbyStopped`, `LobbyTokenExpired`, `StorageFull`.
+    pub fn set_closed(&mut self, cx: &mut Context<'_>, lobby: Id, is_closed: bool) -> Answer<()> {
+        let number = match self.resolve_calling_lobby(cx, lobby) {
+            Ok(number) => number,
+            Err(answer) => return answer,
+        };
+        if self.lobbies.live(number).is_some_and(|lobby| lobby.is_closed != is_closed) {
+            if !has_credit(cx, CreditClass::ExistingSlot, Event::LOBBY_CLOSED_LEN) {
+                return refuse(Refusal::StorageFull, 0);
+            }
+            self.emit(cx, &Event::LobbyClosed { lobby: number, is_closed, at: self.time.now() });
+        }
+        self.accept_lobby_call(number)
+    }
+
+    /// Keeps the state of a lobby, byte for byte; empty clears. The same state again writes nothing.
+    ///
+    /// Refusals: `LobbyStopped`, `LobbyTokenExpired`, `StorageFull`.
+    pub fn set_state(&mut self, cx: &mut Context<'_>, lobby: Id, state: &[u8]) -> Answer<()> {
+        let number = match self.resolve_calling_lobby(cx, lobby) {
+            Ok(number) => number,
+            Err(answer) => return answer,
+        };
+        let known = self.lobbies.live(number).and_then(|lobby| lobby.state.as_deref()).unwrap_or_default();
+        if *known != *state {
+            // Large and no place of anybody: on a full disk it must not use up what ends and expiry need.
+            if !has_credit(cx, CreditClass::NewSlot, Event::LOBBY_STATE_SET_LEN + state.len() as u64) {
+                return refuse(Refusal::StorageFull, 0);
+            }
+            self.emit(cx, &Event::LobbyStateSet { lobby: number, state });
+        }
+        self.accept_lobby_call(number)
+    }
+
+    /// The state of a lobby for a caller that may see these namespaces; None when it has none. `speaker`: the lobby whose
+    /// token the call came with; it must not have ended, and a successful read counts as speaking.
+    ///
+    /// Refusals: `LobbyNotFound`, `LobbyStopped`, `LobbyTokenExpired`.
+    pub fn state(
+        &mut self,
+        cx: &mut Context<'_>,
+        namespaces: &[Id],
+        lobby: Id,
+        speaker: Option<Id>,
+    ) -> Answer<Option<Vec<u8>>> {
+        self.begin_command(cx);
+        let speaking = match speaker.map(|speaker| self.resolve_calling_lobby(cx, speaker)).transpose() {
+            Ok(speaking) => speaking,
+            Err(answer) => return answer,
+        };
+        let number = match self.resolve_visible_lobby(cx, namespaces, lobby) {
+            Ok(number) => number,
+            Err((refusal, wait)) => return refuse(refusal, wait),
+        };
+        let wait = self.lobbies.lsn(number);
+        let Some(known) = self.lobbies.live(number) else { return refuse(Refusal::LobbyStopped, wait) };
+        let state = known.state.as_deref().map(<[u8]>::to_vec);
+        if let Some(speaking) = speaking {
+            self.record_heartbeat(speaking);
+        }
+        accept(state, wait)
+    }
+
+    /// Ends a lobby for a caller that may see these namespaces (reason removed): true, false when it has ended within
+    /// 24 h. Class: existing place.
+    ///
+    /// Refusals: `LobbyNotFound`, `StorageFull`.
+    pub fn detach(&mut self, cx: &mut Context<'_>, namespaces: &[Id], lobby: Id) -> Answer<bool> {
+        self.begin_command(cx);
+        match self.resolve_visible_lobby(cx, namespaces, lobby) {
+            Ok(number) => self.end_resolved(cx, number, EndReason::Removed, None),
+            Err((refusal, wait)) => refuse(refusal, wait),
+        }
+    }
+
+    /// The server of a lobby is gone for that reason: true, false when the lobby has ended within 24 h. Class: existing
+    /// place.
+    ///
+    /// Refusals: `LobbyNotFound`, `StorageFull`.
+    pub fn end(&mut self, cx: &mut Context<'_>, lobby: Id, reason: EndReason) -> Answer<bool> {
+        self.begin_command(cx);
+        match self.resolve_lobby(cx, lobby) {
+            LobbyRef::Live(number) | LobbyRef::Ended(number) => self.end_resolved(cx, number, reason, None),
+            LobbyRef::Unknown => refuse(Refusal::LobbyNotFound, self.forgotten_lsn),
+        }
+    }
+
+    /// As [`Engine::end`], for a process that is over: with this code, or nobody knows with which. Reason stopped when it
+    /// was told to stop, else exited.
+    pub fn process_exited(&mut self, cx: &mut Context<'_>, lobby: Id, exit_code: Option<i32>) -> Answer<bool> {
+        self.begin_command(cx);
+        match self.resolve_lobby(cx, lobby) {
+            LobbyRef::Live(number) | LobbyRef::Ended(number) => {
+                let is_stopping = self.lobbies.live(number).is_some_and(|lobby| lobby.is_stopping);
+                let reason = if is_stopping { EndReason::Stopped } else { EndReason::Exited };
+                self.end_resolved(cx, number, reason, exit_code)
+            }
+            LobbyRef::Unknown => refuse(Refusal::LobbyNotFound, self.forgotten_lsn),
+        }
+    }
+
+    /// Marks a lobby stopping: from then on nobody gets a place in it (joins are `LobbyDraining`), and the holds of a
+    /// starting one end with `LobbyStartFailed(Removed)`. With `only_if_idle` only when nobody is in it, held, reserved,
+    /// connected or kept; else false, and nothing changed. Repeats are true. Class: existing place.
+    ///
+    /// Refusals: `LobbyNotFound`, `LobbyStopped`, `StorageFull`.
+    pub fn stop(&mut self, cx: &mut Context<'_>, lobby: Id, only_if_idle: bool) -> Answer<bool> {
+        self.begin_command(cx);
+        while only_if_idle && self.expire_part(cx, Event::LOBBY_STOPPING_LEN) {}
+        let number = match self.resolve_lobby(cx, lobby) {
+            LobbyRef::Live(number) => number,
+            LobbyRef::Ended(number) => return refuse(Refusal::LobbyStopped, self.lobbies.lsn(number)),
+            LobbyRef::Unknown => return refuse(Refusal::LobbyNotFound, self.forgotten_lsn),
+        };
+        let Some(known) = self.lobbies.live(number) else { return refuse(Refusal::LobbyNotFound, 0) };
+        let (is_stopping, is_idle, wait) = (known.is_stopping, known.counts.players() == 0, known.lsn);
+        if is_stopping || only_if_idle && !is_idle {
+            return accept(is_stopping, wait);
+        }
+        if !has_credit(cx, CreditClass::ExistingSlot, Event::LOBBY_STOPPING_LEN) {
+            return refuse(Refusal::StorageFull, 0);
+        }
+        let holds = self.take_holds(number);
+        self.emit(cx, &Event::LobbyStopping { lobby: number, at: self.time.now() });
+        let wait = self.lobbies.lsn(number);
+        self.fail_holds(holds, (EndReason::Removed, None), wait);
+        self.check_ledger(number);
+        accept(true, wait)
+    }
+
+    /// Holds that ended by themselves since the last call: tokens, or why not.
+    pub fn take_resolved_holds(&mut self) -> Vec<ResolvedHold> {
+        core::mem::take(&mut self.resolved_holds)
+    }
+
+    fn end_resolved(
+        &mut self,
+        cx: &mut Context<'_>,
+        number: u32,
+        reason: EndReason,
+        exit_code: Option<i32>,
+    ) -> Answer<bool> {
+        if self.lobbies.live(number).is_none() {
+            return accept(false, self.lobbies.lsn(number));
+        }
+        if !self.end_lobby(cx, number, reason, exit_code) {
+            return refuse(Refusal::StorageFull, 0);
+        }
+        accept(true, self.lobbies.lsn(number))
+    }
+
+    /// Ends a live lobby and tells those who wait for it; false without credit.
+    pub(super) fn end_lobby(
+        &mut self,
+        cx: &mut Context<'_>,
+        number: u32,
+        reason: EndReason,
+        exit_code: Option<i32>,
+    ) -> bool {
+        if !has_credit(cx, CreditClass::ExistingSlot, Event::LOBBY_EXITED_LEN) {
+            return false;
+        }
+        let holds = self.take_holds(number);
+        let at = self.time.now();
+        let event = match exit_code {
+            Some(exit_code) => Event::LobbyExited { lobby: number, at, reason, exit_code },
+            None => Event::LobbyEnded { lobby: number, at, reason },
+        };
+        self.emit(cx, &event);
+        let wait = self.lobbies.lsn(number);
+        self.fail_holds(holds, (reason, exit_code), wait);
+        true
+    }
+
+    fn fail_holds(
+        &mut self,
+        holds: Vec<(crate::HoldId, crate::holds::Hold)>,
+        (reason, exit_code): (EndReason, Option<i32>),
+        wait: Lsn,
+    ) {
+        let failed = holds
+            .into_iter()
+            .map(|(hold, _)| ResolvedHold { hold, answer: refuse(Refusal::LobbyStartFailed(reason, exit_code), wait) });
+        self.resolved_holds.extend(failed);
+    }
+
+    /// The live lobby that calls with its own token.
+    pub(super) fn resolve_calling_lobby<T>(&mut self, cx: &mut Context<'_>, lobby: Id) -> Result<u32, Answer<T>> {
+        self.begin_command(cx);
+        match self.resolve_lobby(cx, lobby) {
+            LobbyRef::Live(number) => Ok(number),
+            LobbyRef::Ended(number) => Err(refuse(Refusal::LobbyStopped, self.lobbies.lsn(number))),
+            LobbyRef::Unknown => Err(refuse(Refusal::LobbyTokenExpired, self.forgotten_lsn)),
+        }
+    }
+
+    /// A successful call of a lobby server: it counts as speaking.
+    pub(super) fn accept_lobby_call(&mut self, number: u32) -> Answer<()> {
+        self.record_heartbeat(number);
+        accept((), self.lobbies.lsn(number))
+    }
+
+    /// A lobby, ended within 24 h or not, of one of these namespaces.
+    fn resolve_visible_lobby(
+        &mut self,
+        cx: &mut Context<'_>,
+        namespaces: &[Id],
+        id: Id,
+    ) -> Result<u32, (Refusal, Lsn)> {
+        match self.resolve_lobby(cx, id) {
+            LobbyRef::Live(number) | LobbyRef::Ended(number)
+                if self.namespace_id_of(number).is_some_and(|namespace| namespaces.contains(&namespace)) =>
+            {
+                Ok(number)
+            }
+            _ => Err((Refusal::LobbyNotFound, self.forgotten_lsn)),
+        }
+    }
+
+    pub(super) fn namespace_id_of(&self, number: u32) -> Option<Id> {
+        Some(match self.lobbies.get(number)? {
+            LobbyRecord::Live(lobby) => lobby.namespace_id,
+            LobbyRecord::Ended(tombstone) => tombstone.namespace_id,
+        })
+    }
+}
+
+/// Limits of find, join and party that a lobby of this has.
+pub(super) fn limits_of(c: &Attach<'_>) -> [u32; 3] {
+    [c.max_players, c.max_players_direct, c.max_players_party].map(|limit| limit.clamp(1, MAX_CAPACITY))
+}

@@ -1,0 +1,44 @@
+//! Mock players of a development token (decisions 3, "Mock answers"): a player token that names no lobby, good once,
+//! for that `dev_` token alone. Class: new place.
+
+use super::{CreditClass, Engine, accept, has_credit, refuse};
+use crate::command::{Answer, Context, Id};
+use crate::journal_event::Event;
+use crate::mock_tokens::{hour_of, is_within_lifetime};
+use crate::refusal::Refusal;
+
+impl Engine {
+    /// A player token for a development token. The same nonce in the same hour gives the same token.
+    pub fn mock_player_token(&mut self, cx: &mut Context<'_>, namespace: Id, token: Id, nonce: &[u8; 16]) -> String {
+        let hour = hour_of(self.begin_command(cx));
+        self.config.keys.sign_mock(namespace, token, hour, nonce)
+    }
+
+    /// Uses a mock player token up, once, for the development token that it was made for.
+    ///
+    /// Refusals: `PlayerTokenInvalid`, `PlayerTokenConsumed`, `PlayerTokenExpired` (after one to two hours),
+    /// `StorageFull`.
+    pub fn consume_mock_token(
+        &mut self,
+        cx: &mut Context<'_>,
+        namespace: Id,
+        token: Id,
+        player_token: &str,
+    ) -> Answer<()> {
+        let now = self.begin_command(cx);
+        let Some((hour, mac)) = self.config.keys.verify_mock(namespace, token, player_token) else {
+            return refuse(Refusal::PlayerTokenInvalid, 0);
+        };
+        if !is_within_lifetime(hour, now) {
+            return refuse(Refusal::PlayerTokenExpired, 0);
+        }
+        if self.mock_tokens.is_used(hour, &mac) {
+            return refuse(Refusal::PlayerTokenConsumed, self.last_lsn);
+        }
+        if !has_credit(cx, CreditClass::NewSlot, Event::MOCK_TOKEN_CONSUMED_LEN) {
+            return refuse(Refusal::StorageFull, 0);
+        }
+        self.emit(cx, &Event::MockTokenConsumed { hour, at: now, mac });
+        accept((), self.last_lsn)
+    }
+}

@@ -1,0 +1,240 @@
+//! `players.connected` and `players.disconnected` (decisions 5.2). Class: existing place; a refusal needs no credit.
+
+use super::idempotent_requests::KeyLookup;
+use super::{CreditClass, Engine, LobbyRef, accept, has_credit, refuse};
+use crate::command::{Answer, Connect, Context, Disconnect, Id, Lsn};
+use crate::idempotency_table::{KeyPurpose, KeyStamp};
+use crate::journal_event::Event;
+use crate::lobby::Lobby;
+use crate::refusal::Refusal;
+use crate::service_time::MAX_KEPT_MS;
+use crate::slot::{SlotState, SlotUseEnd, SlotUseStatus};
+use crate::slot_ledger::TokenOutcome;
+use crate::slot_use::SlotUse;
+use crate::token::UnverifiedPlayerToken;
+
+/// The use that an authentic token of this lobby names, and what became of it.
+struct Found {
+    slot_use: SlotUse,
+    standing: SlotUseStatus,
+}
+
+impl Engine {
+    /// Marks the place of a token connected. Checks form and MAC, lobby, then what became of the use.
+    ///
+    /// Refusals: `IdempotencyKeyReused`, `PlayerTokenInvalid`, `PlayerTokenWrongLobby`, `PlayerTokenConsumed`,
+    /// `PlayerTokenExpired`, `PlayerRemoved`, `LobbyTokenExpired`, `StorageFull`.
+    pub fn connected(&mut self, cx: &mut Context<'_>, c: &Connect<'_>) -> Answer<()> {
+        self.begin_command(cx);
+        let number = match self.resolve_lobby(cx, c.lobby) {
+            LobbyRef::Unknown => return refuse(Refusal::LobbyTokenExpired, self.forgotten_lsn),
+            LobbyRef::Live(number) | LobbyRef::Ended(number) => number,
+        };
+        match self.look_up_key(c.idempotency.as_ref()) {
+            KeyLookup::Reused(wait) => return refuse(Refusal::IdempotencyKeyReused, wait),
+            KeyLookup::IdempotencyEntry(entry) if self.is_still_connected(entry) => {
+                self.record_heartbeat(number);
+                return accept((), self.lobbies.lsn(number));
+            }
+            KeyLookup::IdempotencyEntry(_) | KeyLookup::Fresh | KeyLookup::Hold(_) => {}
+        }
+        let found = match self.read_token(number, c.lobby, c.player_token) {
+            Ok(found) => found,
+            Err((refusal, wait)) => return self.refuse_token(number, refusal, wait),
+        };
+        let Some(Found { slot_use, standing }) = found else {
+            return self.refuse_token(number, Refusal::PlayerRemoved, self.lobbies.lsn(number));
+        };
+        let refusal = match self.expire_if_due(cx, slot_use, standing) {
+            SlotUseStatus::Live(SlotState::Reserved) => return self.connect(cx, slot_use, c),
+            SlotUseStatus::Live(_) | SlotUseStatus::Ended(SlotUseEnd::Consumed) => Refusal::PlayerTokenConsumed,
+            SlotUseStatus::Ended(SlotUseEnd::Expired) => Refusal::PlayerTokenExpired,
+            SlotUseStatus::Ended(SlotUseEnd::Released | SlotUseEnd::LobbyGone) | SlotUseStatus::Forgotten => {
+                Refusal::PlayerRemoved
+            }
+            SlotUseStatus::NeverIssued => Refusal::PlayerTokenInvalid,
+        };
+        self.refuse_token(number, refusal, self.lobbies.lsn(number))
+    }
+
+    /// Ends the place of a token, or keeps a connected one for `hold_ms`. Repeats are accepted and never touch a later
+    /// user of the slot.
+    ///
+    /// Refusals: `IdempotencyKeyReused`, `PlayerTokenInvalid`, `PlayerTokenWrongLobby`, `LobbyTokenExpired`,
+    /// `StorageFull`.
+    pub fn disconnected(&mut self, cx: &mut Context<'_>, c: &Disconnect<'_>) -> Answer<()> {
+        self.begin_command(cx);
+        let number = match self.resolve_lobby(cx, c.lobby) {
+            LobbyRef::Unknown => return refuse(Refusal::LobbyTokenExpired, self.forgotten_lsn),
+            LobbyRef::Live(number) | LobbyRef::Ended(number) => number,
+        };
+        match self.look_up_key(c.idempotency.as_ref()) {
+            KeyLookup::Reused(wait) => return refuse(Refusal::IdempotencyKeyReused, wait),
+            KeyLookup::IdempotencyEntry(_) => {
+                self.record_heartbeat(number);
+                return accept((), self.lobbies.lsn(number));
+            }
+            KeyLookup::Fresh | KeyLookup::Hold(_) => {}
+        }
+        let found = match self.read_token(number, c.lobby, c.player_token) {
+            Ok(found) => found,
+            Err((refusal, wait)) => return refuse(refusal, wait),
+        };
+        let done = self.disconnect(cx, number, found, c);
+        let wait = self.lobbies.lsn(number);
+        if let Err(refusal) = done {
+            return refuse(refusal, wait);
+        }
+        self.record_heartbeat(number);
+        self.check_ledger(number);
+        accept((), wait)
+    }
+
+    /// What an authentic token of this lobby names; None when the lobby has ended.
+    fn read_token(&self, number: u32, id: Id, text: &str) -> Result<Option<Found>, (Refusal, Lsn)> {
+        let claim = UnverifiedPlayerToken::read(text).ok_or((Refusal::PlayerTokenInvalid, 0))?;
+        let token = claim.token;
+        // What the token names is fetched before its MAC is computed, so that memory and processor work at the same time.
+        let lobby = self.lobbies.live(number);
+        let standing = match lobby.filter(|_| token.lobby == id).and_then(|lobby| lobby.slots.locate(token.slot)) {
+            Some(at) => self.slots.get(at).use_status(token.generation),
+            None => SlotUseStatus::NeverIssued,
+        };
+        if let (Some(lobby), SlotUseStatus::Live(SlotState::Connected)) = (lobby, standing) {
+            self.prefetch_for_end(lobby, token.slot);
+        }
+        if !self.config.keys.is_authentic_player(&claim) {
+            return Err((Refusal::PlayerTokenInvalid, 0));
+        }
+        if token.lobby != id {
+            return Err((Refusal::PlayerTokenWrongLobby, self.lobbies.lsn(number)));
+        }
+        let slot_use = SlotUse { lobby: number, slot: token.slot as u16, generation: token.generation };
+        Ok(lobby.map(|_| Found { slot_use, standing }))
+    }
+
+    /// Reads what the end of a use will change: the count of its source, and the slot that is the last free one so far.
+    fn prefetch_for_end(&self, lobby: &Lobby, slot: u32) {
+        let source = lobby.slots.locate(slot).map_or(0, |at| self.slots.get(at).source);
+        let tail = lobby.slots.locate(u32::from(lobby.slots.free_tail));
+        let count = self.source_counts.slots(&self.seed, lobby.namespace, source);
+        core::hint::black_box((count, tail.map(|at| self.slots.get(at).generation)));
+    }
+
+    /// A use past its deadline is over: it expires here if there is credit, and is treated as expired if not.
+    fn expire_if_due(&mut self, cx: &mut Context<'_>, slot_use: SlotUse, standing: SlotUseStatus) -> SlotUseStatus {
+        let SlotUseStatus::Live(state @ (SlotState::Reserved | SlotState::Kept)) = standing else { return standing };
+        let at = self.lobbies.live(slot_use.lobby).and_then(|lobby| lobby.slots.locate(u32::from(slot_use.slot)));
+        let Some(at) = at.filter(|at| self.slots.get(*at).time <= self.time.now()) else { return standing };
+        self.expire_slot_use(cx, at);
+        SlotUseStatus::Ended(if state == SlotState::Reserved { SlotUseEnd::Expired } else { SlotUseEnd::Consumed })
+    }
+
+    fn connect(&mut self, cx: &mut Context<'_>, slot_use: SlotUse, c: &Connect<'_>) -> Answer<()> {
+        if !has_credit(cx, CreditClass::ExistingSlot, Event::PLAYER_CONNECTED_LEN) {
+            return refuse(Refusal::StorageFull, 0);
+        }
+        let stamp = c.idempotency.as_ref().map(|idempotency| self.stamp(idempotency));
+        self.emit(cx, &Event::PlayerConnected { slot_use, at: self.time.now(), stamp });
+        self.count_token(slot_use.lobby, TokenOutcome::Connected);
+        self.record_heartbeat(slot_use.lobby);
+        self.check_ledger(slot_use.lobby);
+        accept((), self.lobbies.lsn(slot_use.lobby))
+    }
+
+    fn is_still_connected(&self, entry: u32) -> bool {
+        let entry = self.entries.get(entry);
+        let slot_use = entry.slot_use();
+        entry.purpose() == Some(KeyPurpose::Connected)
+            && self
+                .lobbies
+                .live(slot_use.lobby)
+                .and_then(|lobby| lobby.slots.locate(u32::from(slot_use.slot)))
+                .is_some_and(|at| {
+                    self.slots.get(at).use_status(slot_use.generation) == SlotUseStatus::Live(SlotState::Connected)
+                })
+    }
+
+    fn disconnect(
+        &mut self,
+        cx: &mut Context<'_>,
+        number: u32,
+        found: Option<Found>,
+        c: &Disconnect<'_>,
+    ) -> Result<(), Refusal> {
+        let stamp = c.idempotency.as_ref().map(|idempotency| self.stamp(idempotency));
+        // An ended lobby has no places; its key is remembered under a use that never was.
+        let nowhere = SlotUse { lobby: number, slot: 0, generation: 0 };
+        let Found { slot_use, standing } =
+            found.unwrap_or(Found { slot_use: nowhere, standing: SlotUseStatus::Forgotten });
+        let hold_ms = c.hold_ms.unwrap_or(0).min(MAX_KEPT_MS);
+        let now = self.time.now();
+        match self.expire_if_due(cx, slot_use, standing) {
+            SlotUseStatus::Live(SlotState::Connected) if hold_ms > 0 => {
+                let deadline = now.saturating_add(hold_ms);
+                self.emit_disconnect(
+                    cx,
+                    number,
+                    Event::SLOT_KEPT_LEN,
+                    &Event::SlotKept { slot_use, at: now, deadline, stamp },
+                )
+            }
+            SlotUseStatus::Live(SlotState::Kept) if c.hold_ms.is_some() => self.store_key(cx, slot_use, stamp),
+            SlotUseStatus::Live(SlotState::Connected) => {
+                let left = Event::PlayerLeft { slot_use, at: now, end: SlotUseEnd::Consumed, stamp };
+                self.emit_disconnect(cx, number, Event::PLAYER_LEFT_LEN, &left)
+            }
+            SlotUseStatus::Live(state) => {
+                let end = if state == SlotState::Reserved { SlotUseEnd::Released } else { SlotUseEnd::Consumed };
+                self.emit_disconnect(
+                    cx,
+                    number,
+                    Event::SLOT_USE_ENDED_LEN,
+                    &Event::SlotUseEnded { slot_use, end, stamp },
+                )
+            }
+            SlotUseStatus::NeverIssued | SlotUseStatus::Ended(_) | SlotUseStatus::Forgotten => {
+                self.store_key(cx, slot_use, stamp)
+            }
+        }
+    }
+
+    fn emit_disconnect(
+        &mut self,
+        cx: &mut Context<'_>,
+        number: u32,
+        max_len: u64,
+        event: &Event<'_>,
+    ) -> Result<(), Refusal> {
+        if !has_credit(cx, CreditClass::ExistingSlot, max_len) {
+            return Err(Refusal::StorageFull);
+        }
+        self.emit(cx, event);
+        self.count_token(number, TokenOutcome::Disconnected);
+        Ok(())
+    }
+
+    /// A success that changed no place still has its key remembered.
+    fn store_key(&mut self, cx: &mut Context<'_>, slot_use: SlotUse, stamp: Option<KeyStamp>) -> Result<(), Refusal> {
+        if stamp.is_none() {
+            return Ok(());
+        }
+        if !has_credit(cx, CreditClass::ExistingSlot, Event::DISCONNECT_KEY_STORED_LEN) {
+            return Err(Refusal::StorageFull);
+        }
+        self.emit(cx, &Event::DisconnectKeyStored { slot_use, stamp });
+        Ok(())
+    }
+
+    fn refuse_token(&mut self, number: u32, refusal: Refusal, wait: Lsn) -> Answer<()> {
+        let outcome = match refusal {
+            Refusal::PlayerTokenInvalid => TokenOutcome::Invalid,
+            Refusal::PlayerTokenWrongLobby => TokenOutcome::WrongLobby,
+            Refusal::PlayerTokenConsumed => TokenOutcome::Consumed,
+            Refusal::PlayerTokenExpired => TokenOutcome::Expired,
+            _ => TokenOutcome::Removed,
+        };
+        self.count_token(number, outcome);
+        refuse(refusal, wait)
+    }
+}

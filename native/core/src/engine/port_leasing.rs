@@ -1,0 +1,185 @@
+//! Ports: leases of dynamic servers, where processes listen, and what edge-guard says of what it was told (decisions 5.9;
+//! `lease` has the book).
+
+use super::{CreditClass, Engine, accept, has_credit, refuse};
+use crate::command::{Answer, Context, Id, LeaseRequest, LeasedPort, Lsn, PortExposure, RouteChanges};
+use crate::journal_event::Event;
+use crate::lobby::Lobby;
+use crate::port_leases::PortLease;
+use crate::refusal::Refusal;
+
+impl Engine {
+    /// Ports of a dynamic server, its own until [`Engine::end_lease`]. The same server gets the same ports, whatever it
+    /// wants this time. Class: new place.
+    ///
+    /// Refusals: `PortsExhausted`, `StorageFull`; `LeaseNotFound` for one that has ended.
+    pub fn lease_ports(&mut self, cx: &mut Context<'_>, c: &LeaseRequest<'_>) -> Answer<Vec<LeasedPort>> {
+        self.begin_command(cx);
+        if let Some(lease) = self.leases.get(c.owner) {
+            let wait = lease.changed;
+            return if lease.is_over {
+                refuse(Refusal::LeaseNotFound, wait)
+            } else {
+                accept(lease.ports.clone(), wait)
+            };
+        }
+        self.leases.release_quarantined(self.time.now());
+        let Some(ports) = self.leases.draw(c.namespace, c.ports, c.random) else {
+            return refuse(Refusal::PortsExhausted, self.last_lsn);
+        };
+        let lease = PortLease {
+            namespace: c.namespace,
+            region: c.region.into(),
+            is_server: true,
+            ports: ports.clone(),
+            is_over: false,
+            changed: 0,
+        };
+        let event = Event::PortsLeased { owner: c.owner, lease: Box::new(lease) };
+        if !self.has_credit_for(cx, CreditClass::NewSlot, &event) {
+            return refuse(Refusal::StorageFull, 0);
+        }
+        self.emit(cx, &event);
+        accept(ports, self.last_lsn)
+    }
+
+    /// Where the process of an owner listens, by port name; a port without one has no process. The same again writes
+    /// nothing. Class: existing place.
+    ///
+    /// Refusals: `StorageFull`, `LeaseNotFound`.
+    pub fn set_backends(&mut self, cx: &mut Context<'_>, owner: Id, backends: &[(&str, &str, u16)]) -> Answer<()> {
+        self.begin_command(cx);
+        let Some(lease) = self.leases.get(owner).filter(|lease| !lease.is_over) else {
+            return refuse(Refusal::LeaseNotFound, self.last_lsn);
+        };
+        let is_so = lease.ports.iter().all(|port| {
+            let wanted = backends.iter().find(|(name, ..)| *name == &*port.name);
+            let has = port.backend.as_ref().map(|backend| (&*backend.address, backend.port));
+            wanted.map(|(_, address, port)| (*address, *port)) == has
+        });
+        if is_so {
+            return accept((), lease.changed);
+        }
+        let event = Event::BackendsSet { owner, backends: backends.to_vec() };
+        if !self.has_credit_for(cx, CreditClass::ExistingSlot, &event) {
+            return refuse(Refusal::StorageFull, 0);
+        }
+        self.emit(cx, &event);
+        accept((), self.last_lsn)
+    }
+
+    /// A dynamic server is over: its routes have to go. Whether it had a lease that had not ended. Class: existing place.
+    ///
+    /// Refusals: `StorageFull`.
+    pub fn end_lease(&mut self, cx: &mut Context<'_>, owner: Id) -> Answer<bool> {
+        self.begin_command(cx);
+        let Some(lease) = self.leases.get(owner).filter(|lease| lease.is_server) else {
+            return accept(false, self.last_lsn);
+        };
+        if lease.is_over {
+            return accept(false, lease.changed);
+        }
+        if !has_credit(cx, CreditClass::ExistingSlot, Event::LEASE_ENDED_LEN) {
+            return refuse(Refusal::StorageFull, 0);
+        }
+        self.emit(cx, &Event::LeaseEnded { owner });
+        accept(true, self.last_lsn)
+    }
+
+    /// Edge-guard cannot have this number: another one is drawn, as long as nobody can have been told of it, which is
+    /// before the lobby is ready and before the server listens. The number now, whether or not it is another one; None for
+    /// a port without a number. Class: new place.
+    ///
+    /// Refusals: `PortsExhausted`, `StorageFull`, `LeaseNotFound`.
+    pub fn replace_port(
+        &mut self,
+        cx: &mut Context<'_>,
+        owner: Id,
+        name: &str,
+        refused: u16,
+        random: u64,
+    ) -> Answer<Option<u16>> {
+        self.begin_command(cx);
+        let Some(lease) = self.leases.get(owner).filter(|lease| !lease.is_over) else {
+            return refuse(Refusal::LeaseNotFound, self.last_lsn);
+        };
+        let wait = lease.changed;
+        let port = lease.ports.iter().find(|port| &*port.name == name);
+        let Some((PortExposure::Number(now), protocol)) = port.map(|port| (port.exposure, port.protocol)) else {
+            return accept(None, wait);
+        };
+        if now != refused || self.may_be_published(owner, lease) {
+            return accept(Some(now), wait);
+        }
+        self.leases.release_quarantined(self.time.now());
+        let Some(number) = self.leases.draw_one(protocol, random) else {
+            return refuse(Refusal::PortsExhausted, self.last_lsn);
+        };
+        let until = self.time.now().saturating_add(self.config.refused_port_quarantine_ms);
+        let event = Event::PortReplaced { owner, name, number, until };
+        if !self.has_credit_for(cx, CreditClass::NewSlot, &event) {
+            return refuse(Refusal::StorageFull, 0);
+        }
+        self.emit(cx, &event);
+        accept(Some(number), self.last_lsn)
+    }
+
+    /// Somebody may know the numbers: the lobby is ready, the server listens.
+    fn may_be_published(&self, owner: Id, lease: &PortLease) -> bool {
+        if lease.is_server {
+            return lease.ports.iter().any(|port| port.backend.is_some());
+        }
+        let number = self.lobbies.number_of(&self.seed, owner);
+        number.and_then(|number| self.lobbies.live(number)).is_some_and(|lobby: &Lobby| lobby.is_ready)
+    }
+
+    /// Edge-guard has closed all sockets of an owner that has ended: its numbers rest from now on. False for whoever has
+    /// no such lease; a lease that has not ended stays. Class: existing place.
+    ///
+    /// Refusals: `StorageFull`.
+    pub fn return_ports(&mut self, cx: &mut Context<'_>, owner: Id) -> Answer<bool> {
+        self.begin_command(cx);
+        if !self.leases.get(owner).is_some_and(|lease| lease.is_over) {
+            return accept(false, 0);
+        }
+        if !has_credit(cx, CreditClass::ExistingSlot, Event::PORTS_RETURNED_LEN) {
+            return refuse(Refusal::StorageFull, 0);
+        }
+        let until = self.time.now().saturating_add(self.config.port_quarantine_ms);
+        self.emit(cx, &Event::PortsReturned { owner, until });
+        accept(true, self.last_lsn)
+    }
+
+    /// What is new and durable of routes to whoever has that version; 0: all.
+    pub fn routes_since(&self, after: Lsn, durable: Lsn) -> RouteChanges {
+        self.leases.routes_since(after, durable)
+    }
+
+    /// The ports of a lobby or server that has not ended.
+    pub fn leased_ports(&self, owner: Id) -> Option<&[LeasedPort]> {
+        self.leases.get(owner).filter(|lease| !lease.is_over).map(|lease| &*lease.ports)
+    }
+
+    /// The `lobby_…` token of a lobby that has not ended.
+    pub fn lobby_token(&self, lobby: Id) -> Option<String> {
+        let lobby = self.lobbies.live(self.lobbies.number_of(&self.seed, lobby)?)?;
+        self.config.keys.sign_lobby(lobby.key_id, lobby.id)
+    }
+
+    /// Dynamic servers whose leases have not ended.
+    pub fn leased_servers(&self) -> Vec<Id> {
+        let servers = self.leases.iter().filter(|(_, lease)| lease.is_server && !lease.is_over);
+        servers.map(|(owner, _)| *owner).collect()
+    }
+
+    /// Ports of streams and of datagrams: free, leased, resting.
+    pub fn port_counts(&self) -> [[usize; 3]; 2] {
+        self.leases.counts(self.time.now())
+    }
+
+    pub(super) fn has_credit_for(&self, cx: &Context<'_>, class: CreditClass, event: &Event<'_>) -> bool {
+        let mut bytes = Vec::new();
+        event.encode(&mut bytes);
+        has_credit(cx, class, bytes.len() as u64)
+    }
+}

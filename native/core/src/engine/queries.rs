@@ -1,0 +1,158 @@
+//! What others may see: lobbies, lists, counts, keys in use. Reads only; none of it waits for the journal.
+
+use std::collections::BTreeSet;
+
+use super::Engine;
+use crate::command::{
+    HoldId, Id, LobbyView, ManagedLobbyView, NamespaceCounts, PlayerCount, PresenceChanges, Publicity,
+};
+use crate::idempotency_table::KeyPurpose;
+use crate::lobby::{Lobby, LobbyPhase};
+use crate::lobby_table::LobbyRecord;
+use crate::name_interner::split_tag_symbol;
+
+impl Engine {
+    /// A lobby that has not ended.
+    pub fn lobby(&self, id: Id) -> Option<LobbyView> {
+        let number = self.lobbies.number_of(&self.seed, id)?;
+        self.lobbies.live(number).map(|lobby| self.view(lobby))
+    }
+
+    /// Whose a lobby is, or was as long as its end is remembered.
+    pub fn namespace_of_lobby(&self, id: Id) -> Option<Id> {
+        self.lobbies.number_of(&self.seed, id).and_then(|number| self.namespace_id_of(number))
+    }
+
+    /// Public, ready, open lobbies of one version that are not silent, oldest first.
+    pub fn list(&self, namespace: Id, version: Id) -> Vec<LobbyView> {
+        self.live_lobbies(namespace)
+            .filter(|lobby| lobby.version == version && lobby.is_ready && lobby.is_findable())
+            .map(|lobby| self.view(lobby))
+            .collect()
+    }
+
+    /// Versions of the lobbies of a namespace that have not ended, ascending, each once.
+    pub fn live_versions(&self, namespace: Id) -> Vec<Id> {
+        let mut versions: Vec<Id> = self.live_lobbies(namespace).map(|lobby| lobby.version).collect();
+        versions.sort_unstable();
+        versions.dedup();
+        versions
+    }
+
+    /// Whether the service still has to start, or starts, a lobby of a version; one that is being stopped is none.
+    pub fn has_starting_lobbies(&self, namespace: Id, version: Id) -> bool {
+        self.live_lobbies(namespace)
+            .filter(|lobby| lobby.version == version)
+            .any(|lobby| lobby.managed.is_some() && !lobby.is_ready && !lobby.is_stopping)
+    }
+
+    /// Lobbies of a version that have not ended, oldest first.
+    pub fn lobbies_of_version(&self, namespace: Id, version: Id) -> Vec<Id> {
+        self.live_lobbies(namespace).filter(|lobby| lobby.version == version).map(|lobby| lobby.id).collect()
+    }
+
+    /// Those of a namespace that have not ended, oldest first.
+    fn live_lobbies(&self, namespace: Id) -> impl Iterator<Item = &Lobby> {
+        let known = self.ledger.namespace_of(&self.seed, namespace);
+        let numbers = known.into_iter().flat_map(|known| self.ledger.namespaces[known as usize].lobbies.values());
+        numbers.filter_map(|number| self.lobbies.live(*number))
+    }
+
+    /// Connected players per mode and region of a namespace, over all versions, in order of name.
+    pub fn player_counts(&self, namespace: Id) -> Vec<PlayerCount> {
+        let Some(namespace) = self.ledger.namespace_of(&self.seed, namespace) else { return Vec::new() };
+        let mut counts: Vec<PlayerCount> = self
+            .ledger
+            .tallies_of(namespace)
+            .map(|tally| PlayerCount {
+                mode: self.names.text(tally.mode).to_owned(),
+                region: self.names.text(tally.region).to_owned(),
+                player_count: tally.connected,
+            })
+            .collect();
+        counts.sort_unstable_by(|a, b| (&a.mode, &a.region).cmp(&(&b.mode, &b.region)));
+        counts
+    }
+
+    /// Namespaces whose connected players or live lobbies are others than at generation `after`; 0: all that have or
+    /// had any since start. Counts of what is decided, durable or not.
+    pub fn presence_since(&mut self, after: u64) -> PresenceChanges {
+        self.ledger.presence_since(after)
+    }
+
+    /// Counts of every namespace that has or had a lobby since start, for metrics.
+    pub fn namespace_counts(&self) -> Vec<(Id, NamespaceCounts)> {
+        self.ledger
+            .namespaces
+            .iter()
+            .map(|namespace| {
+                let mut counts = namespace.counts.clone();
+                counts.slots[0] = namespace.capacity - counts.slots[1..].iter().sum::<u64>();
+                (namespace.id, counts)
+            })
+            .collect()
+    }
+
+    /// Ids of the keys that something still names (lobby, slot, idempotency entry, channel, tombstone), ascending: they must
+    /// stay in the ring.
+    pub fn keys_in_use(&self) -> Vec<u16> {
+        let mut keys = BTreeSet::new();
+        for (_, known) in self.lobbies.iter() {
+            match known {
+                LobbyRecord::Ended(tombstone) => keys.extend(tombstone.key_ids.iter().copied()),
+                LobbyRecord::Live(lobby) => {
+                    keys.insert(lobby.key_id);
+                    let slots = (0..lobby.slots.used).filter_map(|slot| lobby.slots.locate(slot));
+                    keys.extend(slots.map(|at| self.slots.get(at).key_id));
+                }
+            }
+        }
+        let of_tokens = |number: u32| {
+            let entry = self.entries.get(number);
+            matches!(entry.purpose(), Some(KeyPurpose::Slots(_) | KeyPurpose::Attach)).then_some(entry.key_id)
+        };
+        keys.extend(self.entries.numbers().filter_map(of_tokens));
+        keys.extend(self.event_channels.key_ids(self.time.now()));
+        keys.into_iter().collect()
+    }
+
+    /// The starting lobby that a hold waits for.
+    pub fn lobby_of_hold(&self, hold: HoldId) -> Option<Id> {
+        let hold = self.holds.get(hold)?;
+        self.lobbies.live(hold.lobby).map(|lobby| lobby.id)
+    }
+
+    fn tags_of(&self, lobby: &Lobby) -> Vec<(String, String)> {
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let tags = lobby.tags.iter().filter_map(|tag| split_tag_symbol(self.names.bytes(*tag)));
+        let mut tags: Vec<_> = tags.map(|(name, value)| (text(name), text(value))).collect();
+        tags.sort_unstable();
+        tags
+    }
+
+    fn view(&self, lobby: &Lobby) -> LobbyView {
+        let counts = &lobby.counts;
+        LobbyView {
+            id: lobby.id,
+            namespace: lobby.namespace_id,
+            version: lobby.version,
+            mode: self.names.text(lobby.mode).to_owned(),
+            region: self.names.text(lobby.region).to_owned(),
+            ports: lobby.ports.to_vec(),
+            max_players: lobby.limits,
+            is_open: lobby.phase() == LobbyPhase::Ready,
+            is_ready: lobby.is_ready,
+            is_closed: lobby.is_closed,
+            players: [counts.held, counts.reserved, counts.connected, counts.kept],
+            create_ts_ms: lobby.create_ts_ms,
+            own: lobby.managed.as_ref().map(|own| {
+                let ports = self.leases.get(lobby.id).map(|lease| lease.ports.clone()).unwrap_or_default();
+                let lobby_config = (!own.lobby_config.is_empty()).then(|| own.lobby_config.to_vec());
+                Box::new(ManagedLobbyView { ports, lobby_config })
+            }),
+            publicity: if lobby.is_public { Publicity::Public } else { Publicity::Private },
+            is_stopping: lobby.is_stopping,
+            tags: self.tags_of(lobby),
+        }
+    }
+}

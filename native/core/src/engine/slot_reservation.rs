@@ -1,0 +1,422 @@
+//! find and join: who gets places where (decisions 5.1 to 5.4, 5.13). Class: new place.
+
+use super::derived_state::HELD;
+use super::idempotent_requests::KeyLookup;
+use super::{CreditClass, Engine, LobbyRef, accept, has_credit, refuse};
+use crate::command::{
+    Admission, Answer, ChannelId, Context, Create, Find, HoldId, Id, Idempotency, Join, Reservation, Source,
+};
+use crate::find_index::LobbyGroupKey;
+use crate::journal_event::Event;
+use crate::lobby::{Limit, Lobby};
+use crate::name_interner::tag_symbol;
+use crate::refusal::Refusal;
+use crate::slot::{SlotState, SlotUseStatus};
+use crate::slot_use::SlotUse;
+use crate::token::PlayerToken;
+
+/// Most places of one call (decisions 5.1).
+const MAX_PARTY_SIZE: u32 = 64;
+
+/// What a rejoin token is good for.
+enum RejoinOutcome {
+    /// Nothing: a normal join.
+    No,
+    /// Its use goes on as reserved or kept: that slot.
+    Slot(u16),
+    /// No token of ours for that slot.
+    Invalid,
+}
+
+/// Places that were admitted.
+struct SlotRequest<'a> {
+    count: u32,
+    source: Source,
+    idempotency: Option<&'a Idempotency>,
+    channels: &'a [ChannelId],
+}
+
+impl<'a> SlotRequest<'a> {
+    fn of_find(c: &'a Find<'_>) -> SlotRequest<'a> {
+        let channels = channels_of(c.party_size, c.channels);
+        SlotRequest { count: c.party_size, source: c.source, idempotency: c.idempotency.as_ref(), channels }
+    }
+
+    fn of_join(c: &'a Join<'_>) -> SlotRequest<'a> {
+        let channels = channels_of(c.party_size, c.channels);
+        SlotRequest { count: c.party_size, source: c.source, idempotency: c.idempotency.as_ref(), channels }
+    }
+
+    /// Most bytes of the events that grant it.
+    fn cost(&self) -> u64 {
+        Event::max_reservation_len(self.count, self.channels.len())
+    }
+}
+
+/// The first token is the caller's own.
+fn channels_of(party_size: u32, channels: &[ChannelId]) -> &[ChannelId] {
+    &channels[..channels.len().min(party_size.saturating_sub(1) as usize)]
+}
+
+impl Engine {
+    /// Places in the fullest lobby that fits: regions in order, in each the fullest ready one over all modes, else the
+    /// fullest starting one. First expires what is due: some at a time, and all of it before it refuses.
+    ///
+    /// Where none fits one is made, if that is possible: then its caller holds its places there.
+    ///
+    /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `TooManyPlayersFromSource`, `NoAvailableLobbies`,
+    /// `PartyTooLarge` (for what would be made), `TooManyLobbies`, `PortsExhausted`, and `LobbyStopped` for a repetition.
+    pub fn find(&mut self, cx: &mut Context<'_>, c: &Find<'_>) -> Answer<Admission> {
+        let wish = SlotRequest::of_find(c);
+        if let Some(answer) = self.begin_slot_request(cx, &wish) {
+            return answer;
+        }
+        let number = loop {
+            let refusal = if self.is_over_source_limit(c.namespace, c.source, c.party_size, c.source_limit) {
+                Refusal::TooManyPlayersFromSource
+            } else if let Some(number) = self.choose_lobby(c) {
+                if self.hide_if_silent(number) {
+                    continue;
+                }
+                break number;
+            } else {
+                Refusal::NoAvailableLobbies
+            };
+            if self.expire_part(cx, wish.cost()) {
+                continue;
+            }
+            if refusal != Refusal::NoAvailableLobbies {
+                return refuse(refusal, self.last_lsn);
+            }
+            let wanted = (Limit::Find, c.party_size);
+            match self.create_lobby_for(cx, c.namespace, &c.creation, wanted, Refusal::NoAvailableLobbies) {
+                Ok(number) => break number,
+                Err((refusal, wait)) => return refuse(refusal, wait),
+            }
+        };
+        self.reserve_or_hold(cx, number, &wish)
+    }
+
+    /// Places in a lobby that is made for them, never in one that is there. First expires what is due, as find does.
+    ///
+    /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `TooManyPlayersFromSource`, `PartyTooLarge`, `TooManyLobbies`,
+    /// `CapacityExhausted`, `PortsExhausted`, and `LobbyStopped` for a repetition.
+    pub fn create(&mut self, cx: &mut Context<'_>, c: &Create<'_>) -> Answer<Admission> {
+        let channels = channels_of(c.party_size, c.channels);
+        let wish = SlotRequest { count: c.party_size, source: c.source, idempotency: c.idempotency.as_ref(), channels };
+        if let Some(answer) = self.begin_slot_request(cx, &wish) {
+            return answer;
+        }
+        while self.is_over_source_limit(c.namespace, c.source, c.party_size, c.source_limit) {
+            if !self.expire_part(cx, wish.cost()) {
+                return refuse(Refusal::TooManyPlayersFromSource, self.last_lsn);
+            }
+        }
+        let wanted = (Limit::of_direct(c.party_size), c.party_size);
+        match self.create_lobby_for(cx, c.namespace, &c.creation, wanted, Refusal::CapacityExhausted) {
+            Ok(number) => self.reserve_or_hold(cx, number, &wish),
+            Err((refusal, wait)) => refuse(refusal, wait),
+        }
+    }
+
+    /// Places in one lobby, in the order of errors of decisions 5.13; with a rejoin token that token's own slot while
+    /// its use goes on.
+    ///
+    /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `PlayerTokenInvalid`, `PlayerTokenWrongLobby` (of the rejoin
+    /// token), `LobbyNotFound`, `LobbyStopped`, `JoinDisabled`, `LobbyDraining`, `LobbyClosed`, `PartyTooLarge`,
+    /// `TooManyPlayersFromSource`, `LobbyFull`.
+    pub fn join(&mut self, cx: &mut Context<'_>, c: &Join<'_>) -> Answer<Admission> {
+        let wish = SlotRequest::of_join(c);
+        if let Some(answer) = self.begin_slot_request(cx, &wish) {
+            return answer;
+        }
+        let rejoin_token = match self.read_rejoin_token(c) {
+            Ok(token) => token,
+            Err(refusal) => return refuse(refusal, 0),
+        };
+        let number = match self.resolve_joinable_lobby(cx, c) {
+            Ok(number) => number,
+            Err(answer) => return answer,
+        };
+        loop {
+            let answer = self.join_resolved(cx, c, number, rejoin_token.as_ref(), &wish);
+            let may_succeed_after_expiry =
+                matches!(answer.result, Err(Refusal::LobbyFull | Refusal::TooManyPlayersFromSource));
+            if !may_succeed_after_expiry || !self.expire_part(cx, wish.cost()) {
+                return answer;
+            }
+        }
+    }
+
+    /// A join of a lobby that anybody may join.
+    fn join_resolved(
+        &mut self,
+        cx: &mut Context<'_>,
+        c: &Join<'_>,
+        number: u32,
+        rejoin_token: Option<&PlayerToken>,
+        wish: &SlotRequest<'_>,
+    ) -> Answer<Admission> {
+        let wait = self.lobbies.lsn(number);
+        let Some(lobby) = self.lobbies.live(number) else { return refuse(Refusal::LobbyStopped, wait) };
+        match rejoin_token.map_or(RejoinOutcome::No, |token| self.rejoin(lobby, token)) {
+            RejoinOutcome::Invalid => refuse(Refusal::PlayerTokenInvalid, wait),
+            RejoinOutcome::Slot(slot) => self.rejoin_slot(cx, number, slot, wish, c.source_limit),
+            RejoinOutcome::No => match self.check_join(lobby, c) {
+                Err((refusal, wait)) => refuse(refusal, wait),
+                Ok(()) => self.reserve_or_hold(cx, number, wish),
+            },
+        }
+    }
+
+    /// One waiter of the hold went away; the last one drops it. Unknown or resolved holds are ignored.
+    pub fn release_hold(&mut self, cx: &mut Context<'_>, hold: HoldId) {
+        self.begin_command(cx);
+        let number = self.holds.get(hold).map(|hold| hold.lobby);
+        let (Some(number), Some(dropped)) = (number, self.holds.release(hold)) else { return };
+        let Some(lobby) = self.lobbies.live_mut(number) else { return };
+        if let Ok(position) = lobby.holds.binary_search(&hold) {
+            lobby.holds.remove(position);
+        }
+        self.uncount_hold(number, dropped.slots, dropped.source);
+        self.check_ledger(number);
+    }
+
+    /// What find and join do first: expire, repeat, look for credit; an answer when that is all.
+    fn begin_slot_request(&mut self, cx: &mut Context<'_>, wish: &SlotRequest<'_>) -> Option<Answer<Admission>> {
+        self.begin_command(cx);
+        if !(1..=MAX_PARTY_SIZE).contains(&wish.count) {
+            return Some(refuse(Refusal::PartyTooLarge(MAX_PARTY_SIZE), 0));
+        }
+        self.expire_part(cx, wish.cost());
+        if let Some(answer) = self.recall_or_share(wish.idempotency) {
+            return Some(answer);
+        }
+        let has_credit = has_credit(cx, CreditClass::NewSlot, wish.cost());
+        (!has_credit).then(|| refuse(Refusal::StorageFull, 0))
+    }
+
+    pub(super) fn recall_or_share(&mut self, idempotency: Option<&Idempotency>) -> Option<Answer<Admission>> {
+        match self.look_up_key(idempotency) {
+            KeyLookup::Fresh => None,
+            KeyLookup::Reused(wait) => Some(refuse(Refusal::IdempotencyKeyReused, wait)),
+            KeyLookup::IdempotencyEntry(entry) => Some(self.replay_admission(entry)),
+            KeyLookup::Hold(hold) => {
+                self.holds.share(hold);
+                Some(accept(Admission::Held(hold), 0))
+            }
+        }
+    }
+
+    fn is_over_source_limit(&self, namespace: Id, source: Source, count: u32, limit: u32) -> bool {
+        if source == 0 {
+            return false;
+        }
+        let namespace = self.ledger.namespace_of(&self.seed, namespace);
+        let present = namespace.map_or(0, |namespace| self.source_counts.slots(&self.seed, namespace, source));
+        present.saturating_add(count) > limit
+    }
+
+    /// The lobby that find takes.
+    fn choose_lobby(&mut self, c: &Find<'_>) -> Option<u32> {
+        self.refresh_find_index();
+        let namespace = self.ledger.namespace_of(&self.seed, c.namespace)?;
+        let mut name = Vec::new();
+        let mut tags = Vec::with_capacity(c.tags.len());
+        for (tag, value) in c.tags {
+            tag_symbol(&mut name, tag, value);
+            tags.push(self.names.find(&self.seed, &name)?);
+        }
+        for region in c.regions {
+            let Some(region) = self.names.find(&self.seed, region.as_bytes()) else { continue };
+            for is_ready in [true, false] {
+                let mut best: Option<(u64, u32)> = None;
+                for mode in c.modes {
+                    let Some(mode) = self.names.find(&self.seed, mode.as_bytes()) else { continue };
+                    let key = LobbyGroupKey { namespace, version: c.version, mode, region };
+                    let Some(group) = self.find_index.find(&self.seed, &key) else { continue };
+                    let lobbies = &self.lobbies;
+                    let has_tags = |number: u32| {
+                        lobbies.live(number).is_some_and(|lobby| tags.iter().all(|tag| lobby.tags.contains(tag)))
+                    };
+                    let fullest = self.find_index.fullest(group, is_ready, c.party_size, &tags, has_tags);
+                    best = best.into_iter().chain(fullest).min();
+                }
+                if let Some((_, number)) = best {
+                    return Some(number);
+                }
+            }
+        }
+        None
+    }
+
+    /// Form, MAC and lobby of the rejoin token; they depend on nothing that is stored.
+    fn read_rejoin_token(&self, c: &Join<'_>) -> Result<Option<PlayerToken>, Refusal> {
+        let Some(text) = c.rejoin_token else { return Ok(None) };
+        if c.party_size != 1 {
+            return Err(Refusal::PartyTooLarge(1));
+        }
+        let token = self.config.keys.verify_player(text).ok_or(Refusal::PlayerTokenInvalid)?;
+        if token.lobby == c.lobby { Ok(Some(token)) } else { Err(Refusal::PlayerTokenWrongLobby) }
+    }
+
+    /// The lobby of a join, if anybody may join it at all.
+    fn resolve_joinable_lobby(&mut self, cx: &mut Context<'_>, c: &Join<'_>) -> Result<u32, Answer<Admission>> {
+        let (number, namespace) = match self.resolve_lobby(cx, c.lobby) {
+            LobbyRef::Unknown => return Err(refuse(Refusal::LobbyNotFound, self.forgotten_lsn)),
+            LobbyRef::Live(number) | LobbyRef::Ended(number) => (number, self.namespace_id_of(number)),
+        };
+        if namespace != Some(c.namespace) {
+            // Another namespace's lobby looks the same whether or not it is there.
+            return Err(refuse(Refusal::LobbyNotFound, self.forgotten_lsn));
+        }
+        let wait = self.lobbies.lsn(number);
+        let Some(lobby) = self.lobbies.live(number) else { return Err(refuse(Refusal::LobbyStopped, wait)) };
+        if !lobby.is_join_enabled {
+            return Err(refuse(Refusal::JoinDisabled, wait));
+        }
+        if lobby.is_stopping {
+            return Err(refuse(Refusal::LobbyDraining, wait));
+        }
+        Ok(number)
+    }
+
+    /// What is left to check of a normal join.
+    fn check_join(&self, lobby: &Lobby, c: &Join<'_>) -> Result<(), (Refusal, u64)> {
+        if lobby.is_closed {
+            return Err((Refusal::LobbyClosed, lobby.lsn));
+        }
+        let limit = Limit::of_direct(c.party_size);
+        if c.party_size > lobby.limits[limit as usize] {
+            return Err((Refusal::PartyTooLarge(lobby.limits[limit as usize]), lobby.lsn));
+        }
+        if self.is_over_source_limit(c.namespace, c.source, c.party_size, c.source_limit) {
+            return Err((Refusal::TooManyPlayersFromSource, self.last_lsn));
+        }
+        if !lobby.fits(limit, c.party_size) {
+            return Err((Refusal::LobbyFull, lobby.lsn));
+        }
+        Ok(())
+    }
+
+    fn rejoin(&self, lobby: &Lobby, token: &PlayerToken) -> RejoinOutcome {
+        let Some(at) = lobby.slots.locate(token.slot) else { return RejoinOutcome::Invalid };
+        let slot = self.slots.get(at);
+        // What is due was drained; without credit it was not, and is over all the same.
+        let is_due = self.time.now() >= slot.time;
+        match slot.use_status(token.generation) {
+            SlotUseStatus::NeverIssued => RejoinOutcome::Invalid,
+            SlotUseStatus::Live(SlotState::Reserved | SlotState::Kept) if !is_due => RejoinOutcome::Slot(slot.number),
+            SlotUseStatus::Live(_) | SlotUseStatus::Ended(_) | SlotUseStatus::Forgotten => RejoinOutcome::No,
+        }
+    }
+
+    /// The slot of a reserved or kept use is reserved anew, also in a closed lobby: nobody comes in who was not there.
+    fn rejoin_slot(
+        &mut self,
+        cx: &mut Context<'_>,
+        number: u32,
+        slot: u16,
+        wish: &SlotRequest<'_>,
+        source_limit: u32,
+    ) -> Answer<Admission> {
+        let Some(lobby) = self.lobbies.live(number) else { return refuse(Refusal::LobbyNotFound, 0) };
+        let Some(at) = lobby.slots.locate(u32::from(slot)) else { return refuse(Refusal::PlayerTokenInvalid, 0) };
+        // Its own place is not counted: of the same source one goes and one comes.
+        let more = u32::from(self.slots.get(at).source != wish.source);
+        let is_over = self.is_over_source_limit(lobby.namespace_id, wish.source, more, source_limit);
+        if is_over {
+            return refuse(Refusal::TooManyPlayersFromSource, self.last_lsn);
+        }
+        let tokens = self.reserve(cx, number, wish, Some(slot));
+        self.check_ledger(number);
+        self.reserved(number, tokens)
+    }
+
+    /// Reserves in a ready lobby, holds in a starting one. That the places fit was checked.
+    fn reserve_or_hold(&mut self, cx: &mut Context<'_>, number: u32, wish: &SlotRequest<'_>) -> Answer<Admission> {
+        let Some(lobby) = self.lobbies.live_mut(number) else { return refuse(Refusal::LobbyNotFound, 0) };
+        if !lobby.is_ready {
+            let hold = self.holds.add(number, wish.count, wish.source, wish.idempotency.copied(), wish.channels);
+            lobby.holds.push(hold);
+            lobby.counts.held += wish.count;
+            let namespace = lobby.namespace;
+            self.source_counts.add(&self.seed, namespace, wish.source, wish.count);
+            self.ledger.namespaces[namespace as usize].counts.slots[HELD] += u64::from(wish.count);
+            self.mark_find_index_stale(number);
+            self.check_ledger(number);
+            return accept(Admission::Held(hold), 0);
+        }
+        let tokens = self.reserve(cx, number, wish, None);
+        self.check_ledger(number);
+        self.reserved(number, tokens)
+    }
+
+    fn reserved(&self, number: u32, tokens: Vec<String>) -> Answer<Admission> {
+        let lobby = self.lobbies.live(number).map(|lobby| lobby.id).unwrap_or_default();
+        accept(Admission::Reserved(Reservation { lobby, tokens }), self.lobbies.lsn(number))
+    }
+
+    /// A hold's places leave the counts.
+    fn uncount_hold(&mut self, number: u32, count: u32, source: Source) {
+        let Some(lobby) = self.lobbies.live_mut(number) else { return };
+        lobby.counts.held -= count;
+        let namespace = lobby.namespace;
+        self.source_counts.remove(&self.seed, namespace, source, count);
+        self.ledger.namespaces[namespace as usize].counts.slots[HELD] -= u64::from(count);
+        self.mark_find_index_stale(number);
+    }
+
+    /// All holds of a lobby, in order of arrival, out of every count.
+    pub(super) fn take_holds(&mut self, number: u32) -> Vec<(HoldId, crate::holds::Hold)> {
+        let ids = self.lobbies.live_mut(number).map(|lobby| core::mem::take(&mut lobby.holds)).unwrap_or_default();
+        let mut taken = Vec::with_capacity(ids.len());
+        for id in ids {
+            if let Some(hold) = self.holds.remove(id) {
+                self.uncount_hold(number, hold.slots, hold.source);
+                taken.push((id, hold));
+            }
+        }
+        taken
+    }
+
+    /// Turns a hold into a reservation of a lobby that is ready now.
+    pub(super) fn reserve_held(&mut self, cx: &mut Context<'_>, number: u32, hold: &crate::holds::Hold) -> Reservation {
+        let (idempotency, channels) = (hold.idempotency.as_ref(), &*hold.channels);
+        let wish = SlotRequest { count: hold.slots, source: hold.source, idempotency, channels };
+        let tokens = self.reserve(cx, number, &wish, None);
+        Reservation { lobby: self.lobbies.live(number).map(|lobby| lobby.id).unwrap_or_default(), tokens }
+    }
+
+    /// Reserves slots, the given one or the next free ones, and makes their tokens. Credit and limits were checked.
+    fn reserve(&mut self, cx: &mut Context<'_>, number: u32, wish: &SlotRequest<'_>, slot: Option<u16>) -> Vec<String> {
+        let Some(lobby) = self.lobbies.live(number) else { return Vec::new() };
+        let mut uses = core::mem::take(&mut self.slot_uses);
+        uses.clear();
+        let free = lobby.slots.free_numbers(&self.slots, lobby.capacity);
+        for slot in slot.into_iter().chain(free).take(wish.count as usize) {
+            let last = lobby.slots.locate(u32::from(slot)).map_or(0, |at| self.slots.get(at).generation);
+            uses.push(slot, last + 1);
+        }
+        debug_assert_eq!(uses.as_packed().len(), wish.count, "limits leave a slot for every slot_use");
+        let key_id = self.config.keys.current_id();
+        let deadline = self.time.now().saturating_add(lobby.player_token_ttl_ms);
+        let event = Event::SlotsReserved {
+            lobby: number,
+            deadline,
+            key_id,
+            source: wish.source,
+            uses: uses.as_packed(),
+            stamp: wish.idempotency.map(|idempotency| self.stamp(idempotency)),
+        };
+        self.emit(cx, &event);
+        self.send_tokens(cx, number, wish.channels, uses.as_packed(), deadline);
+        let tokens = uses
+            .as_packed()
+            .iter()
+            .filter_map(|(slot, generation)| self.token(SlotUse { lobby: number, slot, generation }, key_id))
+            .collect();
+        self.slot_uses = uses;
+        tokens
+    }
+}

@@ -1,0 +1,160 @@
+//! Event channels: which token was sent to which channel, until the token expires. A channel is the keyed hash of a
+//! secret that its reader chose; it exists when something was sent to it, and is forgotten with that.
+//! Making the token again and who may know it is the engine's matter.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::codec::{Reader, Writer};
+use crate::command::{ChannelId, Lsn, Ms};
+use crate::journal_event::ApplyError;
+
+/// Most tokens that one channel keeps; the oldest goes.
+const MAX_TOKENS_PER_CHANNEL: usize = 64;
+/// Most tokens that all channels keep; the one that expires first goes.
+const MAX_TOKENS: usize = 262_144;
+
+/// A token that was sent: the use of a slot that it names, and until when it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SentToken {
+    pub(crate) lobby: u32,
+    pub(crate) slot: u16,
+    pub(crate) generation: u32,
+    pub(crate) key_id: u16,
+    /// Wall clock, for the reader.
+    pub(crate) ts_ms: u64,
+    /// Of the reservation.
+    pub(crate) deadline: Ms,
+}
+
+/// LSN of the event that sent it, and which of that event's tokens it is.
+type Position = (Lsn, u8);
+
+/// All channels of a shard.
+#[derive(Default)]
+pub(crate) struct EventChannels {
+    by_channel: BTreeMap<(ChannelId, Position), SentToken>,
+    by_deadline: BTreeSet<(Ms, Position, ChannelId)>,
+}
+
+impl EventChannels {
+    /// The tokens of one event, in order.
+    pub(crate) fn add(&mut self, lsn: Lsn, sent: impl Iterator<Item = (ChannelId, SentToken)>) {
+        for (index, (channel, one)) in (0u8..).zip(sent) {
+            self.insert(channel, (lsn, index), one);
+            let known = self.by_channel.range((channel, (0, 0))..=(channel, (Lsn::MAX, u8::MAX)));
+            let (oldest, count) = known.fold((None, 0), |(oldest, count), (key, _)| (oldest.or(Some(*key)), count + 1));
+            if let Some(oldest) = oldest.filter(|_| count > MAX_TOKENS_PER_CHANNEL) {
+                self.remove(oldest);
+            }
+        }
+        while self.by_deadline.len() > MAX_TOKENS {
+            self.remove_first();
+        }
+    }
+
+    fn insert(&mut self, channel: ChannelId, position: Position, sent: SentToken) {
+        self.by_deadline.insert((sent.deadline, position, channel));
+        self.by_channel.insert((channel, position), sent);
+    }
+
+    fn remove(&mut self, key: (ChannelId, Position)) {
+        if let Some(sent) = self.by_channel.remove(&key) {
+            self.by_deadline.remove(&(sent.deadline, key.1, key.0));
+        }
+    }
+
+    fn remove_first(&mut self) {
+        if let Some((_, position, channel)) = self.by_deadline.pop_first() {
+            self.by_channel.remove(&(channel, position));
+        }
+    }
+
+    /// Drops what expired at `now` or before. Called by the events that add, so that what is kept depends on events
+    /// alone; who reads looks at the deadline.
+    pub(crate) fn drop_expired(&mut self, now: Ms) {
+        while self.by_deadline.first().is_some_and(|(deadline, ..)| *deadline <= now) {
+            self.remove_first();
+        }
+    }
+
+    /// What a channel was sent that has not expired, oldest first.
+    pub(crate) fn tokens_of(&self, channel: &ChannelId, now: Ms) -> impl Iterator<Item = (Lsn, SentToken)> + '_ {
+        let known = self.by_channel.range((*channel, (0, 0))..=(*channel, (Lsn::MAX, u8::MAX)));
+        known.filter(move |(_, sent)| sent.deadline > now).map(|((_, (lsn, _)), sent)| (*lsn, *sent))
+    }
+
+    /// Keys of tokens that have not expired.
+    pub(crate) fn key_ids(&self, now: Ms) -> impl Iterator<Item = u16> + '_ {
+        self.by_channel.values().filter(move |sent| sent.deadline > now).map(|sent| sent.key_id)
+    }
+
+    /// Layout: count u32 × (channel 16, LSN u64, index u8, lobby u32, slot u16, generation u32, key u16, ts u64,
+    /// deadline u64), in order of channel.
+    pub(crate) fn write(&self, bytes: &mut Vec<u8>, flush: &mut dyn FnMut(&mut Vec<u8>)) {
+        Writer { bytes }.u32(self.by_channel.len() as u32);
+        for ((channel, (lsn, index)), sent) in &self.by_channel {
+            let mut w = Writer { bytes };
+            w.raw(channel);
+            w.u64(*lsn);
+            w.u8(*index);
+            w.u32(sent.lobby);
+            w.u16(sent.slot);
+            w.u32(sent.generation);
+            w.u16(sent.key_id);
+            w.u64(sent.ts_ms);
+            w.u64(sent.deadline);
+            flush(bytes);
+        }
+    }
+
+    pub(crate) fn load(&mut self, r: &mut Reader<'_>) -> Result<(), ApplyError> {
+        for _ in 0..r.u32()? {
+            let (channel, position) = (r.id()?.0, (r.u64()?, r.u8()?));
+            let sent = SentToken {
+                lobby: r.u32()?,
+                slot: r.u16()?,
+                generation: r.u32()?,
+                key_id: r.u16()?,
+                ts_ms: r.u64()?,
+                deadline: r.u64()?,
+            };
+            self.insert(channel, position, sent);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(deadline: Ms) -> SentToken {
+        SentToken { lobby: 0, slot: 0, generation: 1, key_id: 1, ts_ms: 0, deadline }
+    }
+
+    #[test]
+    fn a_channel_keeps_its_newest_tokens_only() {
+        let mut channels = EventChannels::default();
+        for lsn in 1..=100 {
+            channels.add(lsn, [([7; 16], sent(1_000)), ([8; 16], sent(1_000))].into_iter());
+        }
+        let kept: Vec<Lsn> = channels.tokens_of(&[7; 16], 0).map(|(lsn, _)| lsn).collect();
+        assert_eq!(kept, (37..=100).collect::<Vec<_>>());
+        assert_eq!(channels.by_deadline.len(), channels.by_channel.len());
+    }
+
+    #[test]
+    fn all_channels_together_are_bounded_and_what_expires_first_goes() {
+        let mut channels = EventChannels::default();
+        for number in 0..MAX_TOKENS as u64 + 10 {
+            let mut channel = [0; 16];
+            channel[..8].copy_from_slice(&number.to_le_bytes());
+            channels.add(number + 1, core::iter::once((channel, sent(number + 5))));
+        }
+        assert_eq!(channels.by_deadline.len(), MAX_TOKENS);
+        assert_eq!(channels.by_channel.len(), MAX_TOKENS);
+        assert_eq!(channels.by_deadline.first().map(|(deadline, ..)| *deadline), Some(15));
+        channels.drop_expired(Ms::MAX);
+        assert!(channels.by_channel.is_empty() && channels.by_deadline.is_empty());
+    }
+}

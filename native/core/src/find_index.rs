@@ -1,0 +1,183 @@
+//! The find index: for each (namespace, version, mode, region) the findable lobbies with free places, fullest first,
+//! ready and starting apart, and the same once more for each single tag. Knows orders only; what is findable and how
+//! many places are free it is told.
+//!
+//! A lobby stands under `free places << 48 | age`, so the first key from `n << 48` on is the fullest that `n` fit in,
+//! the oldest of those that are equally full.
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashTable;
+
+use crate::command::{Id, Lsn};
+use crate::keyed_hash::TableSeed;
+
+const AGE_BITS: u32 = 48;
+
+/// Key of a lobby with so many free places, made by that event.
+pub(crate) fn order_key(free: u32, created: Lsn) -> u64 {
+    u64::from(free) << AGE_BITS | created & ((1 << AGE_BITS) - 1)
+}
+
+/// Which lobbies stand together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LobbyGroupKey {
+    pub(crate) namespace: u32,
+    pub(crate) version: Id,
+    pub(crate) mode: u32,
+    pub(crate) region: u32,
+}
+
+impl LobbyGroupKey {
+    fn hash(&self, seed: &TableSeed) -> u64 {
+        let mut version = [0u8; 8];
+        version.copy_from_slice(&self.version.0[8..]);
+        let mode_and_region = u64::from(self.mode) << 32 | u64::from(self.region);
+        seed.words(seed.words(u64::from_le_bytes(version), u64::from(self.namespace)), mode_and_region)
+    }
+}
+
+#[derive(Default)]
+struct FillOrders {
+    ready: BTreeMap<u64, u32>,
+    starting: BTreeMap<u64, u32>,
+}
+
+impl FillOrders {
+    fn order(&self, is_ready: bool) -> &BTreeMap<u64, u32> {
+        if is_ready { &self.ready } else { &self.starting }
+    }
+
+    fn order_mut(&mut self, is_ready: bool) -> &mut BTreeMap<u64, u32> {
+        if is_ready { &mut self.ready } else { &mut self.starting }
+    }
+}
+
+struct Group {
+    key: LobbyGroupKey,
+    lobbies: u32,
+    all: FillOrders,
+    by_tag: BTreeMap<u32, FillOrders>,
+}
+
+/// The index of a shard.
+pub(crate) struct FindIndex {
+    groups: Vec<Option<Group>>,
+    by_key: HashTable<u32>,
+    vacant: Vec<u32>,
+    /// Lobbies whose standing may have changed since they were last put in order.
+    pub(crate) dirty: Vec<u32>,
+    /// Candidates visited since start.
+    pub(crate) visited: u64,
+}
+
+impl FindIndex {
+    pub(crate) fn new() -> FindIndex {
+        FindIndex { groups: Vec::new(), by_key: HashTable::new(), vacant: Vec::new(), dirty: Vec::new(), visited: 0 }
+    }
+
+    /// The group with that key.
+    pub(crate) fn find(&self, seed: &TableSeed, key: &LobbyGroupKey) -> Option<u32> {
+        let is_key = |number: &u32| self.groups[*number as usize].as_ref().is_some_and(|group| group.key == *key);
+        self.by_key.find(key.hash(seed), is_key).copied()
+    }
+
+    /// The group of one more lobby.
+    pub(crate) fn acquire(&mut self, seed: &TableSeed, key: LobbyGroupKey) -> u32 {
+        let number = self.find(seed, &key).unwrap_or_else(|| self.add(seed, key));
+        if let Some(group) = &mut self.groups[number as usize] {
+            group.lobbies += 1;
+        }
+        number
+    }
+
+    fn add(&mut self, seed: &TableSeed, key: LobbyGroupKey) -> u32 {
+        let group = Some(Group { key, lobbies: 0, all: FillOrders::default(), by_tag: BTreeMap::new() });
+        let number = match self.vacant.pop() {
+            Some(number) => {
+                self.groups[number as usize] = group;
+                number
+            }
+            None => {
+                self.groups.push(group);
+                self.groups.len() as u32 - 1
+            }
+        };
+        let groups = &self.groups;
+        let hash_of = |number: &u32| groups[*number as usize].as_ref().map_or(0, |group| group.key.hash(seed));
+        self.by_key.insert_unique(key.hash(seed), number, hash_of);
+        number
+    }
+
+    /// A lobby of the group has ended.
+    pub(crate) fn release(&mut self, seed: &TableSeed, number: u32) {
+        let Some(group) = &mut self.groups[number as usize] else { return };
+        group.lobbies -= 1;
+        if group.lobbies > 0 {
+            return;
+        }
+        let hash = group.key.hash(seed);
+        if let Ok(found) = self.by_key.find_entry(hash, |known| *known == number) {
+            found.remove();
+        }
+        self.groups[number as usize] = None;
+        self.vacant.push(number);
+    }
+
+    /// Moves a lobby from one standing (ready, key) to another; None is "not in the index".
+    pub(crate) fn move_lobby(
+        &mut self,
+        group: u32,
+        lobby: u32,
+        tags: &[u32],
+        from: Option<(bool, u64)>,
+        to: Option<(bool, u64)>,
+    ) {
+        let Some(group) = &mut self.groups[group as usize] else { return };
+        if let Some((is_ready, key)) = from {
+            group.all.order_mut(is_ready).remove(&key);
+        }
+        if let Some((is_ready, key)) = to {
+            group.all.order_mut(is_ready).insert(key, lobby);
+        }
+        for tag in tags {
+            let orders = group.by_tag.entry(*tag).or_default();
+            if let Some((is_ready, key)) = from {
+                orders.order_mut(is_ready).remove(&key);
+            }
+            if let Some((is_ready, key)) = to {
+                orders.order_mut(is_ready).insert(key, lobby);
+            } else if orders.ready.is_empty() && orders.starting.is_empty() {
+                group.by_tag.remove(tag);
+            }
+        }
+    }
+
+    /// (key, lobby) of the fullest lobby of the group in which `places` fit and that has all `tags`. Walks the rarest
+    /// tag's order; `has_tags` says whether a candidate has them all.
+    pub(crate) fn fullest(
+        &mut self,
+        group: u32,
+        is_ready: bool,
+        players: u32,
+        tags: &[u32],
+        has_tags: impl Fn(u32) -> bool,
+    ) -> Option<(u64, u32)> {
+        let group = self.groups[group as usize].as_ref()?;
+        let mut order = group.all.order(is_ready);
+        for tag in tags {
+            let of_tag = group.by_tag.get(tag)?.order(is_ready);
+            if of_tag.len() < order.len() {
+                order = of_tag;
+            }
+        }
+        let needs_check = tags.len() > 1;
+        for (key, lobby) in order.range(order_key(players, 0)..) {
+            self.visited += 1;
+            if !needs_check || has_tags(*lobby) {
+                return Some((*key, *lobby));
+            }
+        }
+        None
+    }
+}

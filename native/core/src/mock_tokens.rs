@@ -1,0 +1,88 @@
+//! Mock players: which player tokens of development answers were used up (decisions 3, "Mock answers"). A token tells
+//! the hour in which it was made and is good to the end of the next one, so that a used one need not be kept longer.
+
+use std::collections::BTreeSet;
+
+use crate::codec::{Reader, Writer};
+use crate::command::Ms;
+use crate::journal_event::ApplyError;
+
+const HOUR_MS: u64 = 3_600_000;
+/// Most used tokens that are kept; the oldest goes. No developer's machine comes near it.
+const MAX_ENTRIES: usize = 100_000;
+
+/// The hour of service time that a token is made in.
+pub(crate) fn hour_of(at: Ms) -> u32 {
+    u32::try_from(at / HOUR_MS).unwrap_or(u32::MAX)
+}
+
+/// True while a token of that hour is good.
+pub(crate) fn is_within_lifetime(hour: u32, now: Ms) -> bool {
+    let this = hour_of(now);
+    hour <= this && this - hour <= 1
+}
+
+/// Used tokens, by hour and MAC.
+#[derive(Default)]
+pub(crate) struct ConsumedMockTokens {
+    used: BTreeSet<(u32, [u8; 16])>,
+}
+
+impl ConsumedMockTokens {
+    pub(crate) fn is_used(&self, hour: u32, mac: &[u8; 16]) -> bool {
+        self.used.contains(&(hour, *mac))
+    }
+
+    /// Uses a token up, and forgets those that are over.
+    pub(crate) fn consume(&mut self, hour: u32, at: Ms, mac: [u8; 16]) {
+        while self.used.first().is_some_and(|(oldest, _)| !is_within_lifetime(*oldest, at))
+            || self.used.len() >= MAX_ENTRIES
+        {
+            self.used.pop_first();
+        }
+        self.used.insert((hour, mac));
+    }
+
+    /// Layout: count u32 × (hour u32, mac 16), in order.
+    pub(crate) fn write(&self, bytes: &mut Vec<u8>, flush: &mut dyn FnMut(&mut Vec<u8>)) {
+        Writer { bytes }.u32(self.used.len() as u32);
+        for (hour, mac) in &self.used {
+            let mut w = Writer { bytes };
+            w.u32(*hour);
+            w.raw(mac);
+            flush(bytes);
+        }
+    }
+
+    pub(crate) fn load(&mut self, r: &mut Reader<'_>) -> Result<(), ApplyError> {
+        for _ in 0..r.u32()? {
+            self.used.insert((r.u32()?, r.id()?.0));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_good_in_its_hour_and_the_next() {
+        assert!(is_within_lifetime(5, 5 * HOUR_MS) && is_within_lifetime(5, 7 * HOUR_MS - 1));
+        assert!(!is_within_lifetime(5, 7 * HOUR_MS) && !is_within_lifetime(6, 5 * HOUR_MS));
+    }
+
+    #[test]
+    fn used_tokens_are_forgotten_when_they_are_over_and_bounded_before() {
+        let mut mocks = ConsumedMockTokens::default();
+        mocks.consume(1, HOUR_MS, [1; 16]);
+        mocks.consume(3, 3 * HOUR_MS, [2; 16]);
+        assert!(!mocks.is_used(1, &[1; 16]) && mocks.is_used(3, &[2; 16]));
+        for number in 0..MAX_ENTRIES as u64 + 5 {
+            let mut mac = [9; 16];
+            mac[..8].copy_from_slice(&number.to_le_bytes());
+            mocks.consume(3, 3 * HOUR_MS, mac);
+        }
+        assert_eq!(mocks.used.len(), MAX_ENTRIES);
+    }
+}

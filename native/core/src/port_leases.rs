@@ -1,0 +1,346 @@
+//! Leases: which public ports a lobby or a dynamic server has, and where its process listens. One book of all of them,
+//! with the order in which they changed, so that a follower is told what is new to it. Knows numbers, names and ids; what
+//! a lobby is it does not know.
+//!
+//! `leased → over → returned`: over is a lease whose owner has ended and whose sockets may still be open; its numbers are
+//! nobody else's until edge-guard has closed them (`returned`), and then they rest.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::codec::{Reader, Writer};
+use crate::command::{
+    Backend, Id, LeasedPort, Lsn, Ms, PortExposure, PortRange, PortRequest, Protocol, Route, RouteChanges,
+};
+use crate::journal_event::ApplyError;
+use crate::port_pool::PortPool;
+
+const BAD_LEASE: ApplyError = ApplyError::Malformed("a lease that does not fit the state");
+
+/// What one owner has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PortLease {
+    pub(crate) namespace: Id,
+    pub(crate) region: Box<str>,
+    /// A dynamic server's: its end is told by an event. Else a lobby's: it ends with it.
+    pub(crate) is_server: bool,
+    pub(crate) ports: Vec<LeasedPort>,
+    pub(crate) is_over: bool,
+    /// LSN of the last event that changed it, as images tell it; 0 before it is in the book.
+    pub(crate) changed: Lsn,
+}
+
+/// All leases of a shard.
+#[derive(Debug)]
+pub(crate) struct PortLeaseTable {
+    by_owner: BTreeMap<Id, PortLease>,
+    /// (LSN of its last change, owner).
+    by_change: BTreeSet<(Lsn, Id)>,
+    streams: PortPool,
+    datagrams: PortPool,
+    /// LSN of the last change of any.
+    version: Lsn,
+}
+
+impl PortLeaseTable {
+    pub(crate) fn new(range: PortRange) -> PortLeaseTable {
+        PortLeaseTable {
+            by_owner: BTreeMap::new(),
+            by_change: BTreeSet::new(),
+            streams: PortPool::new(range),
+            datagrams: PortPool::new(range),
+            version: 0,
+        }
+    }
+
+    pub(crate) fn get(&self, owner: Id) -> Option<&PortLease> {
+        self.by_owner.get(&owner)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Id, &PortLease)> {
+        self.by_owner.iter()
+    }
+
+    /// Free, leased and resting ports: streams, datagrams.
+    pub(crate) fn counts(&self, now: Ms) -> [[usize; 3]; 2] {
+        [self.streams.counts(now), self.datagrams.counts(now)]
+    }
+
+    /// Those that have rested are free.
+    pub(crate) fn release_quarantined(&mut self, now: Ms) {
+        self.streams.release_quarantined(now);
+        self.datagrams.release_quarantined(now);
+    }
+
+    /// The ports of a lease of this namespace with numbers drawn where they are wanted; None: too few are free for it.
+    /// Takes nothing.
+    pub(crate) fn draw(&self, namespace: Id, wanted: &[PortRequest<'_>], random: u64) -> Option<Vec<LeasedPort>> {
+        if [&self.streams, &self.datagrams]
+            .into_iter()
+            .zip(counted(wanted))
+            .any(|(pool, more)| more > 0 && pool.exceeds_fair_share(namespace, more))
+        {
+            return None;
+        }
+        let mut taken: [Vec<u16>; 2] = [Vec::new(), Vec::new()];
+        let mut random = random;
+        let mut ports = Vec::with_capacity(wanted.len());
+        for want in wanted {
+            let exposure = match want.exposure {
+                PortExposure::Number(_) => {
+                    let family = usize::from(want.protocol.is_datagram());
+                    random = spread(random);
+                    let number = self.pool(want.protocol).draw(random, &taken[family])?;
+                    taken[family].push(number);
+                    PortExposure::Number(number)
+                }
+                other => other,
+            };
+            ports.push(LeasedPort { name: want.name.into(), protocol: want.protocol, exposure, backend: None });
+        }
+        Some(ports)
+    }
+
+    /// One more number for a port of a lease.
+    pub(crate) fn draw_one(&self, protocol: Protocol, random: u64) -> Option<u16> {
+        self.pool(protocol).draw(spread(random), &[])
+    }
+
+    // What events change.
+
+    pub(crate) fn add(&mut self, lsn: Lsn, owner: Id, mut lease: PortLease) -> Result<(), ApplyError> {
+        if self.by_owner.contains_key(&owner) {
+            return Err(BAD_LEASE);
+        }
+        for port in &lease.ports {
+            if let PortExposure::Number(number) = port.exposure {
+                self.pool_mut(port.protocol).take(number);
+            }
+        }
+        lease.changed = lsn;
+        self.by_change.insert((lsn, owner));
+        self.by_owner.insert(owner, lease);
+        self.version = self.version.max(lsn);
+        Ok(())
+    }
+
+    pub(crate) fn replace(
+        &mut self,
+        lsn: Lsn,
+        owner: Id,
+        name: &str,
+        number: u16,
+        until: Ms,
+    ) -> Result<(), ApplyError> {
+        let lease = self.by_owner.get_mut(&owner).ok_or(BAD_LEASE)?;
+        let port = lease.ports.iter_mut().find(|port| &*port.name == name).ok_or(BAD_LEASE)?;
+        let PortExposure::Number(old) = port.exposure else { return Err(BAD_LEASE) };
+        port.exposure = PortExposure::Number(number);
+        let protocol = port.protocol;
+        let pool = self.pool_mut(protocol);
+        pool.quarantine(old, until, None);
+        pool.take(number);
+        self.touch(lsn, owner)
+    }
+
+    pub(crate) fn set_backends(
+        &mut self,
+        lsn: Lsn,
+        owner: Id,
+        backends: &[(&str, &str, u16)],
+    ) -> Result<(), ApplyError> {
+        let lease = self.by_owner.get_mut(&owner).ok_or(BAD_LEASE)?;
+        for port in &mut lease.ports {
+            let of_port = backends.iter().find(|(name, ..)| *name == &*port.name);
+            port.backend = of_port.map(|(_, address, port)| Backend { address: (*address).into(), port: *port });
+        }
+        self.touch(lsn, owner)
+    }
+
+    /// Its owner has ended; one without a lease has no effect.
+    pub(crate) fn end(&mut self, lsn: Lsn, owner: Id) -> Result<(), ApplyError> {
+        let Some(lease) = self.by_owner.get_mut(&owner) else { return Ok(()) };
+        if lease.ports.is_empty() {
+            self.remove(owner);
+            self.version = self.version.max(lsn);
+            return Ok(());
+        }
+        lease.is_over = true;
+        self.touch(lsn, owner)
+    }
+
+    /// Its sockets are closed: its numbers rest.
+    pub(crate) fn give_back(&mut self, owner: Id, until: Ms) -> Result<(), ApplyError> {
+        let lease = self.remove(owner).filter(|lease| lease.is_over).ok_or(BAD_LEASE)?;
+        for port in &lease.ports {
+            if let PortExposure::Number(number) = port.exposure {
+                self.pool_mut(port.protocol).quarantine(number, until, Some(lease.namespace));
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, owner: Id) -> Option<PortLease> {
+        let lease = self.by_owner.remove(&owner)?;
+        self.by_change.remove(&(lease.changed, owner));
+        Some(lease)
+    }
+
+    fn touch(&mut self, lsn: Lsn, owner: Id) -> Result<(), ApplyError> {
+        let lease = self.by_owner.get_mut(&owner).ok_or(BAD_LEASE)?;
+        self.by_change.remove(&(lease.changed, owner));
+        lease.changed = lsn;
+        self.by_change.insert((lsn, owner));
+        self.version = self.version.max(lsn);
+        Ok(())
+    }
+
+    // What followers are told.
+
+    /// What changed after a version that a follower has; all when it has none, or one that is not of here.
+    pub(crate) fn routes_since(&self, after: Lsn, durable: Lsn) -> RouteChanges {
+        let is_complete = after == 0 || after > self.version;
+        let from = if is_complete { 0 } else { after + 1 };
+        let version = self.version.min(durable).max(from.saturating_sub(1));
+        let mut routes = RouteChanges { version, is_complete, changed: vec![], removed: vec![] };
+        if from > durable {
+            return routes;
+        }
+        for (_, owner) in self.by_change.range((from, Id::default())..=(durable, Id([u8::MAX; 16]))) {
+            let Some(lease) = self.by_owner.get(owner) else { continue };
+            if lease.is_over {
+                routes.removed.push(*owner);
+                continue;
+            }
+            routes.changed.extend(lease.ports.iter().filter_map(|port| {
+                if let PortExposure::Range(..) = port.exposure {
+                    return None;
+                }
+                Some(Route {
+                    owner: *owner,
+                    is_server: lease.is_server,
+                    region: lease.region.clone(),
+                    port: port.clone(),
+                })
+            }));
+        }
+        routes
+    }
+
+    // Images.
+
+    pub(crate) fn write(&self, bytes: &mut Vec<u8>, flush: &mut dyn FnMut(&mut Vec<u8>)) {
+        self.streams.write(&mut Writer { bytes });
+        self.datagrams.write(&mut Writer { bytes });
+        Writer { bytes }.u64(self.version);
+        Writer { bytes }.u32(self.by_owner.len() as u32);
+        for (owner, lease) in &self.by_owner {
+            let mut w = Writer { bytes };
+            w.id(*owner);
+            w.u64(lease.changed);
+            w.flag(lease.is_over);
+            encode_lease(&mut w, lease);
+            let backends = lease.ports.iter().filter_map(|port| {
+                let backend = port.backend.as_ref()?;
+                Some((&*port.name, &*backend.address, backend.port))
+            });
+            encode_backends(&mut w, backends.collect::<Vec<_>>().into_iter());
+            flush(bytes);
+        }
+    }
+
+    pub(crate) fn load(&mut self, r: &mut Reader<'_>) -> Result<(), ApplyError> {
+        self.streams.load(r)?;
+        self.datagrams.load(r)?;
+        let version = r.u64()?;
+        for _ in 0..r.u32()? {
+            let (owner, changed, is_over) = (r.id()?, r.u64()?, r.flag()?);
+            let mut lease = decode_lease(r)?;
+            lease.is_over = is_over;
+            self.add(changed, owner, lease)?;
+            let backends = decode_backends(r)?;
+            if !backends.is_empty() {
+                self.set_backends(changed, owner, &backends)?;
+            }
+        }
+        self.version = version;
+        Ok(())
+    }
+
+    fn pool(&self, protocol: Protocol) -> &PortPool {
+        if protocol.is_datagram() { &self.datagrams } else { &self.streams }
+    }
+
+    fn pool_mut(&mut self, protocol: Protocol) -> &mut PortPool {
+        if protocol.is_datagram() { &mut self.datagrams } else { &mut self.streams }
+    }
+}
+
+/// How many numbers are wanted of streams, and of datagrams.
+fn counted(wanted: &[PortRequest<'_>]) -> [usize; 2] {
+    let mut counts = [0; 2];
+    for want in wanted.iter().filter(|want| matches!(want.exposure, PortExposure::Number(_))) {
+        counts[usize::from(want.protocol.is_datagram())] += 1;
+    }
+    counts
+}
+
+/// The next of a series of random numbers that one begins (splitmix64).
+fn spread(random: u64) -> u64 {
+    let mut mixed = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+pub(crate) fn encode_lease(w: &mut Writer<'_>, lease: &PortLease) {
+    w.id(lease.namespace);
+    w.short_bytes(lease.region.as_bytes());
+    w.flag(lease.is_server);
+    w.u16(lease.ports.len() as u16);
+    for port in &lease.ports {
+        w.short_bytes(port.name.as_bytes());
+        w.u8(port.protocol as u8);
+        let (kind, first, last) = match port.exposure {
+            PortExposure::Number(number) => (0, number, number),
+            PortExposure::Host => (1, 0, 0),
+            PortExposure::Range(first, last) => (2, first, last),
+        };
+        w.u8(kind);
+        w.u16(first);
+        w.u16(last);
+    }
+}
+
+pub(crate) fn decode_lease(r: &mut Reader<'_>) -> Result<PortLease, ApplyError> {
+    let (namespace, region, is_server) = (r.id()?, r.text()?.into(), r.flag()?);
+    let mut ports = Vec::new();
+    for _ in 0..r.u16()? {
+        let name = r.text()?.into();
+        let protocol = Protocol::from_byte(r.u8()?).ok_or(BAD_LEASE)?;
+        let (kind, first, last) = (r.u8()?, r.u16()?, r.u16()?);
+        let exposure = match kind {
+            0 => PortExposure::Number(first),
+            1 => PortExposure::Host,
+            2 => PortExposure::Range(first, last),
+            _ => return Err(BAD_LEASE),
+        };
+        ports.push(LeasedPort { name, protocol, exposure, backend: None });
+    }
+    Ok(PortLease { namespace, region, is_server, ports, is_over: false, changed: 0 })
+}
+
+pub(crate) fn encode_backends<'a>(
+    w: &mut Writer<'_>,
+    backends: impl ExactSizeIterator<Item = (&'a str, &'a str, u16)>,
+) {
+    w.u16(backends.len() as u16);
+    for (name, address, port) in backends {
+        w.short_bytes(name.as_bytes());
+        w.short_bytes(address.as_bytes());
+        w.u16(port);
+    }
+}
+
+pub(crate) fn decode_backends<'a>(r: &mut Reader<'a>) -> Result<Vec<(&'a str, &'a str, u16)>, ApplyError> {
+    (0..r.u16()?).map(|_| Ok((r.text()?, r.text()?, r.u16()?))).collect()
+}

@@ -1,0 +1,277 @@
+//! Public ports: which numbers are free, leased, and resting. Knows numbers and times; whose a port is stands in `lease`.
+//! Of those that rest it is known here whose they previous_owner: a namespace whose servers end over and over has no more of them
+//! than are left for all others.
+//!
+//! Durable of a port is only until when it rests; what is leased the leases say. The free ones are derived: they stand
+//! in an array, each knows its place there, so one is drawn in O(1) however few are left.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::codec::{Reader, Writer};
+use crate::command::{Id, Ms, PortRange};
+use crate::journal_event::ApplyError;
+
+const LEASED: u16 = u16::MAX;
+const QUARANTINED: u16 = u16::MAX - 1;
+/// Fewer that rest are held against nobody.
+const FAIR_SHARE_THRESHOLD: usize = 64;
+
+const BAD_PORTS: ApplyError = ApplyError::Malformed("ports of the image do not add up");
+
+/// The ports of one family. A number outside of the range belongs to nobody here; a journal may name such, because an
+/// operator may change the range.
+#[derive(Debug)]
+pub(crate) struct PortPool {
+    range: PortRange,
+    /// Until when each rests; 0: it never did. Durable.
+    quarantined_until: Vec<Ms>,
+    /// Place in `free`, or what it is instead.
+    positions: Vec<u16>,
+    free: Vec<u16>,
+    /// (until, number).
+    quarantined: BTreeSet<(Ms, u16)>,
+    /// Whose each resting one was, and how many are whose. Of those that rest since before an image nobody knows.
+    previous_owner: BTreeMap<u16, Id>,
+    quarantined_by_namespace: BTreeMap<Id, usize>,
+}
+
+impl PortPool {
+    pub(crate) fn new(range: PortRange) -> PortPool {
+        let count = range.len();
+        let free: Vec<u16> = (range.first..=range.last).take(count).collect();
+        PortPool {
+            range,
+            quarantined_until: vec![0; count],
+            positions: (0..count as u16).collect(),
+            free,
+            quarantined: BTreeSet::new(),
+            previous_owner: BTreeMap::new(),
+            quarantined_by_namespace: BTreeMap::new(),
+        }
+    }
+
+    /// Whether so many more are not for this namespace: afterwards more that were its would rest than are free. So one
+    /// whose game ends over and over leaves half to others, two such leave a third; who keeps what it has may have all.
+    pub(crate) fn exceeds_fair_share(&self, namespace: Id, more: usize) -> bool {
+        let count = self.quarantined_by_namespace.get(&namespace).copied().unwrap_or(0);
+        count >= FAIR_SHARE_THRESHOLD && self.free.len() < count + more
+    }
+
+    /// How many are free, leased, resting. Those that have rested are free, whether they were woken or not.
+    pub(crate) fn counts(&self, now: Ms) -> [usize; 3] {
+        let rested = self.quarantined.range(..=(now, u16::MAX)).count();
+        let (free, quarantined) = (self.free.len() + rested, self.quarantined.len() - rested);
+        [free, self.range.len() - free - quarantined, quarantined]
+    }
+
+    /// A free one for a random number. Those in `taken` are free too and not to be drawn: there are few of them.
+    pub(crate) fn draw(&self, random: u64, taken: &[u16]) -> Option<u16> {
+        let count = self.free.len();
+        if count <= taken.iter().filter(|number| self.is_free(**number)).count() {
+            return None;
+        }
+        let start = ((u128::from(random) * count as u128) >> 64) as usize;
+        self.free[start..].iter().chain(&self.free[..start]).find(|number| !taken.contains(number)).copied()
+    }
+
+    fn is_free(&self, number: u16) -> bool {
+        self.at(number).is_some_and(|at| self.positions[at] < QUARANTINED)
+    }
+
+    /// It is leased from now on.
+    pub(crate) fn take(&mut self, number: u16) {
+        let Some(at) = self.at(number) else { return };
+        match self.positions[at] {
+            LEASED => return,
+            QUARANTINED => {
+                self.quarantined.remove(&(self.quarantined_until[at], number));
+                self.forget_previous_owner(number);
+            }
+            position => {
+                self.free.swap_remove(usize::from(position));
+                if let Some(moved) = self.free.get(usize::from(position)) {
+                    let moved_at = usize::from(moved - self.range.first);
+                    self.positions[moved_at] = position;
+                }
+            }
+        }
+        self.positions[at] = LEASED;
+    }
+
+    /// Nobody has it any more, and nobody gets it until then. `was`: of which namespace, if of any.
+    pub(crate) fn quarantine(&mut self, number: u16, until: Ms, was: Option<Id>) {
+        let Some(at) = self.at(number) else { return };
+        self.take(number);
+        self.quarantined_until[at] = until;
+        self.positions[at] = QUARANTINED;
+        self.quarantined.insert((until, number));
+        if let Some(namespace) = was {
+            self.previous_owner.insert(number, namespace);
+            *self.quarantined_by_namespace.entry(namespace).or_default() += 1;
+        }
+    }
+
+    fn forget_previous_owner(&mut self, number: u16) {
+        let Some(namespace) = self.previous_owner.remove(&number) else { return };
+        if let Entry::Occupied(mut count) = self.quarantined_by_namespace.entry(namespace) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+
+    /// Those that have rested are free.
+    pub(crate) fn release_quarantined(&mut self, now: Ms) {
+        while let Some((until, number)) = self.quarantined.first().copied()
+            && until <= now
+        {
+            self.quarantined.pop_first();
+            self.forget_previous_owner(number);
+            self.positions[usize::from(number - self.range.first)] = self.free.len() as u16;
+            self.free.push(number);
+        }
+    }
+
+    fn at(&self, number: u16) -> Option<usize> {
+        self.range.contains(number).then(|| usize::from(number - self.range.first))
+    }
+
+    /// What is durable: each number that ever rested, in order.
+    pub(crate) fn write(&self, w: &mut Writer<'_>) {
+        let rested = || self.quarantined_until.iter().zip(self.range.first..).filter(|(until, _)| **until > 0);
+        w.u16(rested().count() as u16);
+        for (until, number) in rested() {
+            w.u16(number);
+            w.u64(*until);
+        }
+    }
+
+    /// What [`PortPool::write`] wrote, before anything is taken.
+    pub(crate) fn load(&mut self, r: &mut Reader<'_>) -> Result<(), ApplyError> {
+        for _ in 0..r.u16()? {
+            let (number, until) = (r.u16()?, r.u64()?);
+            if until == 0 {
+                return Err(BAD_PORTS);
+            }
+            self.quarantine(number, until, None);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RANGE: PortRange = PortRange { first: 30_000, last: 30_099 };
+
+    fn numbers(pool: &PortPool) -> Vec<u16> {
+        let mut free = pool.free.clone();
+        free.sort_unstable();
+        free
+    }
+
+    #[test]
+    fn every_free_port_can_be_drawn_and_no_other() {
+        let mut pool = PortPool::new(RANGE);
+        for number in (30_000..30_100).filter(|number| number % 20 != 7) {
+            pool.take(number);
+        }
+        let step = u64::MAX / 1_000;
+        let mut drawn: Vec<u16> = (0..1_000).filter_map(|at| pool.draw(at * step, &[])).collect();
+        drawn.sort_unstable();
+        assert!([30_007, 30_027, 30_047, 30_067, 30_087].iter().all(|number| {
+            let times = drawn.iter().filter(|one| *one == number).count();
+            (190..=210).contains(&times)
+        }));
+        drawn.dedup();
+        assert_eq!(drawn, numbers(&pool));
+        assert_eq!(pool.counts(0), [5, 95, 0]);
+    }
+
+    #[test]
+    fn what_one_lease_takes_together_differs() {
+        let mut pool = PortPool::new(RANGE);
+        (30_002..30_100).for_each(|number| pool.take(number));
+        let first = pool.draw(0, &[]).expect("two are free");
+        let second = pool.draw(0, &[first]).expect("one is free");
+        assert_ne!(first, second);
+        assert_eq!(pool.draw(0, &[first, second]), None);
+        assert_eq!(pool.draw(u64::MAX, &[29_999, 30_050]), Some(pool.free[1]), "those were not free anyway");
+    }
+
+    #[test]
+    fn a_port_rests_until_its_time_and_not_a_moment_less() {
+        let mut pool = PortPool::new(PortRange { first: 30_000, last: 30_001 });
+        pool.take(30_000);
+        pool.take(30_001);
+        pool.quarantine(30_001, 60_000, None);
+        pool.release_quarantined(59_999);
+        assert_eq!((pool.draw(7, &[]), pool.counts(59_999)), (None, [0, 1, 1]));
+        assert_eq!(pool.counts(60_000), [1, 1, 0], "nobody woke it yet");
+        pool.release_quarantined(60_000);
+        assert_eq!((pool.draw(7, &[]), pool.counts(60_000)), (Some(30_001), [1, 1, 0]));
+    }
+
+    #[test]
+    fn who_had_many_that_rest_leaves_as_many_to_others() {
+        let [greedy, another, modest] = [1, 2, 3].map(|number| Id([number; 16]));
+        let mut pool = PortPool::new(PortRange { first: 30_000, last: 30_299 });
+        let mut next = 30_000;
+        let mut take_and_give_back = |pool: &mut PortPool, namespace| {
+            let mut count = 0;
+            while !pool.exceeds_fair_share(namespace, 1) {
+                pool.quarantine(next, 60_000, Some(namespace));
+                (next, count) = (next + 1, count + 1);
+            }
+            count
+        };
+        assert_eq!(take_and_give_back(&mut pool, greedy), 150, "half");
+        assert_eq!(take_and_give_back(&mut pool, another), 75, "half of that");
+        assert_eq!(pool.counts(0), [75, 0, 225]);
+        (30_225..30_300).for_each(|number| {
+            assert!(!pool.exceeds_fair_share(modest, 1), "who has none that rest may have all");
+            pool.take(number);
+        });
+        pool.release_quarantined(60_000);
+        assert!(!pool.exceeds_fair_share(greedy, 225), "what has rested is nobody's");
+        assert!(pool.previous_owner.is_empty() && pool.quarantined_by_namespace.is_empty());
+    }
+
+    #[test]
+    fn few_that_rest_are_held_against_nobody() {
+        let mut pool = PortPool::new(RANGE);
+        let one = Id([1; 16]);
+        (30_000..30_063).for_each(|number| pool.quarantine(number, 60_000, Some(one)));
+        (30_063..30_099).for_each(|number| pool.take(number));
+        assert!(!pool.exceeds_fair_share(one, 1));
+        pool.quarantine(30_098, 60_000, Some(one));
+        assert!(pool.exceeds_fair_share(one, 1));
+    }
+
+    #[test]
+    fn resting_is_kept_over_a_restart_also_when_it_is_over() {
+        let mut pool = PortPool::new(RANGE);
+        [30_003, 30_050].into_iter().for_each(|number| pool.quarantine(number, 1_000 + u64::from(number), None));
+        pool.release_quarantined(31_003);
+        let mut bytes = Vec::new();
+        pool.write(&mut Writer { bytes: &mut bytes });
+        let mut again = PortPool::new(RANGE);
+        again.load(&mut Reader::new(&bytes)).expect("ours");
+        let mut written = Vec::new();
+        again.write(&mut Writer { bytes: &mut written });
+        assert_eq!(written, bytes);
+        again.release_quarantined(31_003);
+        assert_eq!((again.counts(31_003), numbers(&again)), (pool.counts(31_003), numbers(&pool)));
+    }
+
+    #[test]
+    fn numbers_of_another_range_are_nobodys() {
+        let mut pool = PortPool::new(RANGE);
+        pool.take(29_999);
+        pool.quarantine(30_100, 5, None);
+        assert_eq!(pool.counts(0), [100, 0, 0]);
+    }
+}

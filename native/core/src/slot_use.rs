@@ -1,0 +1,68 @@
+//! Slot uses: which player token occupies which slot, singly and packed as in journal events.
+
+use crate::command::ChannelId;
+
+/// One use of one slot of one lobby.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlotUse {
+    pub(crate) lobby: u32,
+    pub(crate) slot: u16,
+    pub(crate) generation: u32,
+}
+
+/// Packed (slot, generation) pairs of one lobby.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PackedSlotUses<'a>(pub(crate) &'a [u8]);
+
+impl<'a> PackedSlotUses<'a> {
+    /// Bytes of one pair.
+    pub(crate) const WIDTH: usize = 6;
+
+    pub(crate) fn len(&self) -> u32 {
+        (self.0.len() / Self::WIDTH) as u32
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, u32)> + use<'a> {
+        self.0.chunks_exact(Self::WIDTH).map(|pair| {
+            (u16::from_le_bytes([pair[0], pair[1]]), u32::from_le_bytes([pair[2], pair[3], pair[4], pair[5]]))
+        })
+    }
+}
+
+/// Reusable buffer for the packed uses of one party.
+#[derive(Default)]
+pub(crate) struct SlotUseBuffer {
+    bytes: Vec<u8>,
+}
+
+impl SlotUseBuffer {
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
+    pub(crate) fn push(&mut self, slot: u16, generation: u32) {
+        self.bytes.extend_from_slice(&slot.to_le_bytes());
+        self.bytes.extend_from_slice(&generation.to_le_bytes());
+    }
+
+    pub(crate) fn as_packed(&self) -> PackedSlotUses<'_> {
+        PackedSlotUses(&self.bytes)
+    }
+}
+
+/// Packed (channel, slot, generation) triples: tokens sent to event channels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PackedDeliveries<'a>(pub(crate) &'a [u8]);
+
+impl<'a> PackedDeliveries<'a> {
+    /// Bytes of one delivery.
+    pub(crate) const WIDTH: usize = 16 + PackedSlotUses::WIDTH;
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ChannelId, u16, u32)> + use<'a> {
+        self.0.chunks_exact(Self::WIDTH).filter_map(|delivery| {
+            let (channel, pair) = delivery.split_first_chunk::<16>()?;
+            let (slot, generation) = PackedSlotUses(pair).iter().next()?;
+            Some((*channel, slot, generation))
+        })
+    }
+}
