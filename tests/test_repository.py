@@ -26,7 +26,7 @@ LONG_FUNCTIONS: dict[str, str] = {
 
 # The only importers of each library.
 ONE_IMPORTER = {
-    "pyservice._native": ("pyservice/dataplane/native.py", "pyservice/runtime/steps.py"),
+    "pyservice._native": ("pyservice/dataplane/native.py", "pyservice/runtime/filesystem.py"),
     "grpc": ("pyservice/rpc",),
     "sqlalchemy": ("pyservice/storage/",),
     "asyncpg": ("pyservice/storage/",),

@@ -18,14 +18,20 @@ from pyservice.control.server_runs import ServerRuns
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.runtime import containers
-from pyservice.runtime.builds import Builds
 from pyservice.runtime.control_groups import ControlGroups
-from pyservice.runtime.disk import is_short
-from pyservice.runtime.isolations import choose, choose_containers, has_to_pass, let_pass, unkept
-from pyservice.runtime.keeper import Folder
-from pyservice.runtime.orders import Resources
-from pyservice.runtime.process import Node
-from pyservice.runtime.supervisor import Supervisor
+from pyservice.runtime.filesystem import is_disk_short
+from pyservice.runtime.isolation_trials import (
+    choose_container_runtime,
+    choose_isolation,
+    needs_open_folders,
+    open_folders,
+    unenforced_by_isolation,
+)
+from pyservice.runtime.run_folder import RunFolder
+from pyservice.runtime.run_layout import NodeSettings
+from pyservice.runtime.run_requests import Resources
+from pyservice.runtime.run_supervisor import RunSupervisor
+from pyservice.runtime.unpacked_builds import UnpackedBuilds
 from pyservice.settings import Settings, Tier
 from pyservice.storage.database import Database
 from pyservice.storage.objects import Objects
@@ -68,7 +74,7 @@ class Runtime:
         self._settings = settings
         self.take_tiers(settings.tiers)
         self._capacity = _capacity(settings)
-        self._builds = Builds(
+        self._builds = UnpackedBuilds(
             settings.data_dir.resolve() / "builds",
             BuildFetcher(database, objects),
             settings.storage_reserve_bytes,
@@ -78,7 +84,7 @@ class Runtime:
         )
         self.servers = ServerRuns(database, data_plane, self._api)
         self.logs = ProcessLogOperations(database, topics, recorded, self.folder_of, self._follow)
-        self._supervisor: Supervisor | None = None
+        self._supervisor: RunSupervisor | None = None
         self._is_usable = False
         self._isolation = ""
         self._unenforced: list[str] = []
@@ -98,9 +104,9 @@ class Runtime:
         for made in (folder, builds):
             made.mkdir(mode=0o700, exist_ok=True)
         shared_paths = (*SYSTEM_PATHS, *settings.runtime.shared_paths)
-        isolation = await choose(settings.runtime.isolation, KEEPER, folder, shared_paths)
-        if isolation is not None and has_to_pass(isolation):
-            let_pass(builds)
+        isolation = await choose_isolation(settings.runtime.isolation, KEEPER, folder, shared_paths)
+        if isolation is not None and needs_open_folders(isolation):
+            open_folders(builds)
         if isolation is None:
             _log.error(
                 "no game server is run: none is kept apart", wanted=settings.runtime.isolation
@@ -108,7 +114,7 @@ class Runtime:
         in_containers = await self._choose_containers(folder)
         self._is_usable = isolation is not None
         self._isolation = isolation or ""
-        node = Node(
+        node = NodeSettings(
             KEEPER,
             isolation,
             shared_paths,
@@ -120,27 +126,29 @@ class Runtime:
             settings.storage_reserve_bytes,
             settings.runtime.process_ports.numbers,
         )
-        unkept_by_isolation = await unkept(isolation, KEEPER, folder, shared_paths)
+        unkept_by_isolation = await unenforced_by_isolation(isolation, KEEPER, folder, shared_paths)
         self._unenforced = [*node.groups.unenforced, *unkept_by_isolation, *self._not_run()]
-        self._supervisor = Supervisor(
+        self._supervisor = RunSupervisor(
             folder,
             self._builds,
             node,
             self._capacity,
             {"lobby": self.lobbies, "server": self.servers},
-            is_disk_full=lambda: is_short(folder, settings.storage_reserve_bytes),
+            is_disk_full=lambda: is_disk_short(folder, settings.storage_reserve_bytes),
             noticed=self.logs.grew,
         )
         await self._supervisor.recover()
         self._supervisor.room.changed = self.lobbies.capacity_changed
         _log.info("runtime ready", isolation=isolation, found=len(self._supervisor.runs))
 
-    async def _choose_containers(self, folder: Path) -> containers.Containers | None:
+    async def _choose_containers(self, folder: Path) -> containers.ContainerRuntime | None:
         """What runs images and bundles, where the operator takes them."""
         kinds = [kind for kind in self._settings.runtime.kinds if kind in containers.KINDS]
         if not kinds:
             return None
-        found, problem = await choose_containers(self._settings.runtime.oci_runtime, KEEPER, folder)
+        found, problem = await choose_container_runtime(
+            self._settings.runtime.oci_runtime, KEEPER, folder
+        )
         self._no_containers = problem
         self._has_containers = found is not None
         if found is None:
@@ -215,7 +223,7 @@ class Runtime:
 
     def started_ms(self, run_id: str) -> int | None:
         """When its process was started, if it was, in ms since the Unix epoch."""
-        state = Folder(self.folder_of(run_id)).state()
+        state = RunFolder(self.folder_of(run_id)).state()
         return None if state is None else state.started_ms
 
     def processes(self, run_ids: Iterable[str]) -> dict[str, LobbyProcess]:

@@ -24,7 +24,7 @@ from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import builds_pb2 as pb
 from pyservice.pb.hosting.v1 import uploads_pb2
 from pyservice.runtime import decompression
-from pyservice.runtime.builds import BuildUnusable, Source
+from pyservice.runtime.unpacked_builds import BuildSource, BuildUnusable
 from pyservice.storage import builds, games, servers, uploads
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.objects import Objects
@@ -374,7 +374,7 @@ class BuildFetcher:
         self._database = database
         self._objects = objects
 
-    async def __call__(self, game_id: str, build_id: str) -> Source:
+    async def __call__(self, game_id: str, build_id: str) -> BuildSource:
         """Raises BuildUnusable, CONTROL_PLANE_UNAVAILABLE."""
         async with self._database.read() as tx:
             row = await builds.find(tx, game_id, build_id)
@@ -386,6 +386,6 @@ class BuildFetcher:
         key = object_key("build", row.upload_id, file.path)
         sha256 = None if file.sha256 is None else file.sha256.hex()
         content = self._objects.read(key)
-        return Source(
+        return BuildSource(
             row.kind, row.compression, sha256, content, file.content_length, row.image_tag
         )

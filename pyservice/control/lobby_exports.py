@@ -29,7 +29,7 @@ from pyservice.control.upload_validation import STEP_S
 from pyservice.errors import ServiceError, field_problem
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
-from pyservice.runtime.keeper import Folder, Line, Stream
+from pyservice.runtime.run_folder import LogLine, LogStream, RunFolder
 from pyservice.storage import exports, lobbies, lobby_runs
 from pyservice.storage.database import Database, Record
 from pyservice.storage.drafts import Draft
@@ -91,8 +91,8 @@ class LobbyExportOperations:
         row = await self._recorded.find_in_game(caller, request.game_id, request.lobby_id)
         async with self._database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
-        stream = cast(Stream, request.stream)
-        folder = Folder(self._node.folder_of(row.lobby_id))
+        stream = cast(LogStream, request.stream)
+        folder = RunFolder(self._node.folder_of(row.lobby_id))
 
         async def write(draft: Draft, run: Run) -> None:
             end = await run(folder.end)
@@ -190,7 +190,7 @@ def _folder(export_id: str) -> str:
 _LOG_COLUMNS: Final = ("timestamp", "stream", "line")
 
 
-def _log_turn(lines: Iterator[Line], end: int, stream: Stream) -> tuple[bytes, bool]:
+def _log_turn(lines: Iterator[LogLine], end: int, stream: LogStream) -> tuple[bytes, bool]:
     """Returns the next lines up to `end`, and whether more follow."""
     until = time.perf_counter() + STEP_S
     is_more = False

@@ -17,7 +17,15 @@ from pyservice.control.feeder import DataPlaneUnavailable
 from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import now_ms
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
-from pyservice.runtime.orders import Backend, End, Order, Owner, PortOrder, Resources, Unheard
+from pyservice.runtime.run_requests import (
+    Backend,
+    OwnerKind,
+    PortRequest,
+    ReportUndelivered,
+    Resources,
+    RunEnd,
+    RunRequest,
+)
 from pyservice.storage import lobby_runs
 from pyservice.storage.conflicts import again_on_conflict
 from pyservice.storage.database import Database
@@ -36,12 +44,12 @@ class RuntimeClient(Protocol):
 
 
 class RunSupervisor(Protocol):
-    def want(self, order: Order) -> None: ...
+    def want(self, order: RunRequest) -> None: ...
     def end(self, run_id: str, kill_timeout_ms: int | None = None) -> bool: ...
-    def refuse(self, run_id: str, end: End) -> bool: ...
+    def refuse(self, run_id: str, end: RunEnd) -> bool: ...
     def is_known(self, run_id: str) -> bool: ...
-    def ids(self, owner: Owner) -> list[str]: ...
-    def only(self, owner: Owner, ids: Collection[str]) -> None: ...
+    def ids(self, owner: OwnerKind) -> list[str]: ...
+    def only(self, owner: OwnerKind, ids: Collection[str]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +106,11 @@ class LobbyRuns:
         self._telling: dict[str, asyncio.Task[None]] = {}
         """Reports of lobbies that never started here."""
         self.job = RetryingJob(
-            "lobbies", "lobbies not followed", DataPlaneUnavailable, Unheard, pauses_s=_RETRIES_S
+            "lobbies",
+            "lobbies not followed",
+            DataPlaneUnavailable,
+            ReportUndelivered,
+            pauses_s=_RETRIES_S,
         )
 
     async def run(self, runs: RunSupervisor) -> None:
@@ -184,7 +196,7 @@ class LobbyRuns:
             self._telling[lobby_id] = task
             task.add_done_callback(lambda _: self._telling.pop(lobby_id))
 
-    def _order(self, lobby: pb.WantedLobby, size: TierSize) -> Order:
+    def _order(self, lobby: pb.WantedLobby, size: TierSize) -> RunRequest:
         spec = lobby.spec
         http_address, grpc_address = self.addresses
         if not http_address:
@@ -206,7 +218,7 @@ class LobbyRuns:
         }
         if spec.lobby_config:
             own_env["HOSTING_LOBBY_CONFIG"] = spec.lobby_config.decode()
-        return Order(
+        return RunRequest(
             lobby.lobby_id,
             "lobby",
             spec.game_id,
@@ -232,7 +244,7 @@ class LobbyRuns:
     running: Final = None
     """Lobbies report readiness themselves."""
 
-    async def over(self, run_id: str, end: End, tier: str) -> None:
+    async def over(self, run_id: str, end: RunEnd, tier: str) -> None:
         """Frees the slots first, then stores the end for the developer."""
         await self._over(run_id, end)
 
@@ -244,7 +256,7 @@ class LobbyRuns:
 
         await again_on_conflict(write)
 
-    async def _over(self, run_id: str, end: End) -> None:
+    async def _over(self, run_id: str, end: RunEnd) -> None:
         over = pb.Over(reason=end.reason, message=end.message, exit_code=end.exit_code)
         await self._report(pb.LobbyReport(lobby_id=run_id, over=over))
 
@@ -252,17 +264,17 @@ class LobbyRuns:
         try:
             await self._client.report(report)
         except DataPlaneUnavailable as error:
-            raise Unheard(str(error)) from None
+            raise ReportUndelivered(str(error)) from None
 
 
-def _refusal_end(lobby: pb.WantedLobby) -> End:
+def _refusal_end(lobby: pb.WantedLobby) -> RunEnd:
     if not lobby.HasField("spec"):
-        return End("lost", message="it runs nowhere")
+        return RunEnd("lost", message="it runs nowhere")
     tier = lobby.spec.tier
     message = f"no tier {tier} is there any more: give the game mode another one"
-    return End("tier_unknown", message=message)
+    return RunEnd("tier_unknown", message=message)
 
 
-def _port(port: pb.RuntimePort) -> PortOrder:
+def _port(port: pb.RuntimePort) -> PortRequest:
     span = (port.range_min, port.range_max) if port.range_min else None
-    return PortOrder(port.protocol == "udp", span)
+    return PortRequest(port.protocol == "udp", span)

@@ -14,8 +14,8 @@ from pyservice.control.lobby_records import LobbyRecordLookup
 from pyservice.control.servers import find_server
 from pyservice.control.timestamps import rfc3339
 from pyservice.pb.hosting.v1 import logs_pb2, servers_pb2
-from pyservice.runtime.keeper import Stream
-from pyservice.runtime.logs import Lines, Logs
+from pyservice.runtime.run_folder import LogStream
+from pyservice.runtime.run_logs import LogLines, LogReader
 from pyservice.storage.database import Database
 from pyservice.watch import HOLD_MS, Topics, wait_for_change
 
@@ -39,7 +39,7 @@ class ProcessLogOperations:
         self._recorded = recorded
         self._folder_of = folder_of
         self._follow = follow
-        self._logs = Logs()
+        self._logs = LogReader()
 
     def close(self) -> None:
         self._logs.close()
@@ -74,7 +74,7 @@ class ProcessLogOperations:
         request: servers_pb2.GetServerLogsRequest | logs_pb2.GetLobbyLogsRequest,
         call: Call,
     ) -> WaitForChange | None:
-        path, stream = self._folder_of(run_id), cast(Stream, request.stream)
+        path, stream = self._folder_of(run_id), cast(LogStream, request.stream)
         own = f"{run_id[-_OWN:]}-{stream}"
         position = _position(request.watch_index, own)
         told = None if position is None else await self._logs.after(path, stream, position)
@@ -93,7 +93,7 @@ class ProcessLogOperations:
         return None
 
 
-def _is_to_wait(told: Lines, call: Call) -> bool:
+def _is_to_wait(told: LogLines, call: Call) -> bool:
     return not told.lines and told.is_all and not call.long_poll_expired
 
 

@@ -18,7 +18,14 @@ from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import now_ms
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
-from pyservice.runtime.orders import Backend, End, Order, PortOrder, Resources, Unheard
+from pyservice.runtime.run_requests import (
+    Backend,
+    PortRequest,
+    ReportUndelivered,
+    Resources,
+    RunEnd,
+    RunRequest,
+)
 from pyservice.storage import servers
 from pyservice.storage.conflicts import again_on_conflict
 from pyservice.storage.database import Database, Record, Transaction
@@ -65,7 +72,7 @@ class ServerRuns:
             "servers",
             "servers not compared",
             DataPlaneUnavailable,
-            Unheard,
+            ReportUndelivered,
             _ServersFailed,
             pauses_s=_RETRIES_S,
         )
@@ -126,7 +133,7 @@ class ServerRuns:
         """Returns False to retry. Raises Unheard if no server can be reported now."""
         try:
             await self._keep(row, runs)
-        except Unheard:
+        except ReportUndelivered:
             raise
         except Exception as error:  # noqa: BLE001 — must not stop other servers
             self.job.record_failure(error, id=row.server_id)
@@ -138,19 +145,19 @@ class ServerRuns:
         if row.stop_ms is not None:
             left_ms = max(0, row.stop_ms + row.stop_timeout_ms - now_ms())
             if not runs.end(server_id, left_ms):
-                await self.over(server_id, End("stopped"))
+                await self.over(server_id, RunEnd("stopped"))
         elif row.start_ms is None:
             runs.want(self._order(pb.Server.FromString(row.record), row.game_id))
         elif not runs.is_known(server_id):
-            await self.over(server_id, End("lost"))
+            await self.over(server_id, RunEnd("lost"))
 
-    def _order(self, record: pb.Server, game_id: str) -> Order:
+    def _order(self, record: pb.Server, game_id: str) -> RunRequest:
         api = self._api()
         if api is None:
             raise DataPlaneUnavailable("the data plane has not told yet where its doors are")
         url, grpc_address = api
         resources = record.resources
-        return Order(
+        return RunRequest(
             record.id,
             "server",
             game_id,
@@ -180,13 +187,13 @@ class ServerRuns:
             try:
                 await self._client.place_server(request)
             except DataPlaneUnavailable as error:
-                raise Unheard(str(error)) from None
+                raise ReportUndelivered(str(error)) from None
         await self._write(lambda tx: servers.note_placed(tx, run_id))
 
     async def running(self, run_id: str) -> None:
         await self._write(lambda tx: servers.note_started(tx, run_id, now_ms()))
 
-    async def over(self, run_id: str, end: End, tier: str = "") -> None:
+    async def over(self, run_id: str, end: RunEnd, tier: str = "") -> None:
         """Stores the end first. A lease without a live record is ended by any comparison."""
         failure = None
         code = RUN_FAILURE_CODES.get(end.reason)
@@ -200,7 +207,7 @@ class ServerRuns:
         try:
             await self._client.end_lease(run_id)
         except DataPlaneUnavailable as error:
-            raise Unheard(str(error)) from None
+            raise ReportUndelivered(str(error)) from None
 
     async def _write(self, change: ServerWrite) -> None:
         async def attempt() -> None:
@@ -214,6 +221,6 @@ class ServerWrite(Protocol):
     async def __call__(self, tx: Transaction, /) -> None: ...
 
 
-def _port(port: pb.ServerPort) -> PortOrder:
+def _port(port: pb.ServerPort) -> PortRequest:
     fixed = port.internal_port if port.routing.HasField("host") else 0
-    return PortOrder(port.protocol == "udp", fixed=fixed)
+    return PortRequest(port.protocol == "udp", fixed=fixed)

@@ -26,7 +26,7 @@ from pyservice.control.timestamps import now_ms
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
-from pyservice.runtime.orders import KILL_TIMEOUT_MS, Resources
+from pyservice.runtime.run_requests import KILL_TIMEOUT_MS, Resources
 from pyservice.schema.problems import tell
 from pyservice.storage import builds, games, servers
 from pyservice.storage.database import Record, Transaction

@@ -11,19 +11,18 @@ from typing import Final
 
 from pyservice.control.name_rules import require_valid
 from pyservice.errors import FieldProblem, field_problem
-from pyservice.runtime.archive_rules import BadArchive, RootRules
-from pyservice.runtime.archives import Archive, SmallFiles
-from pyservice.runtime.manifests import (
+from pyservice.runtime.archive_rules import BadArchive, RootRules, SizeAllowance
+from pyservice.runtime.archive_validation import ArchiveValidator, PackedLayers, SmallFiles
+from pyservice.runtime.build_manifests import (
     CONFIG_JSON,
     MAX_BYTES,
     SERVER_JSON,
     SERVER_JSON_MAX_BYTES,
     BadManifest,
-    bundle_config,
-    image,
-    server_json,
+    read_bundle_config,
+    read_image,
+    read_server_json,
 )
-from pyservice.runtime.unpacked_sizes import Allowance, PackedLayers
 from pyservice.storage.database import Record
 from pyservice.storage.images import check_image, kind_of_name
 from pyservice.storage.objects import FILE_PATH_MAX_BYTES, Objects, Run, is_file_path
@@ -129,24 +128,24 @@ class _ArchiveCheck:
         self._kind = kind
         self._image_tag = image_tag
         self._small = SmallFiles(*_SMALL[kind])
-        self._archive = Archive(
+        self._archive = ArchiveValidator(
             compression,
-            Allowance(length),
+            SizeAllowance(length),
             rules=RootRules() if kind == BUNDLE else None,
             small=self._small,
-            layers=PackedLayers(Allowance(length)) if kind == IMAGE else None,
+            layers=PackedLayers(SizeAllowance(length)) if kind == IMAGE else None,
         )
 
     def manifest_problem(self) -> BadArchive | None:
         files = self._small.files
         try:
             if self._kind == IMAGE:
-                image(lambda path: bytes(files[path]), self._small.names, self._image_tag)
+                read_image(lambda path: bytes(files[path]), self._small.names, self._image_tag)
             else:
                 name, read = (
-                    (SERVER_JSON, server_json)
+                    (SERVER_JSON, read_server_json)
                     if self._kind == ARCHIVE
-                    else (CONFIG_JSON, bundle_config)
+                    else (CONFIG_JSON, read_bundle_config)
                 )
                 read(bytes(files[name]) if name in files else None)
         except BadManifest as error:

@@ -1,7 +1,7 @@
-"""What entries of a build's tar may be, and where they may lead (decisions 6.5). Pure.
+"""Rules for the entries of a build's tar and limits on its unpacked size. Pure.
 
-An archive is a folder: refused is what would leave it. A root file system has rules of its own: its links lead wherever
-they do, and are followed by nobody but who is inside of it.
+An archive is a folder: entries that would leave it are refused. A root file system has other rules: its links may lead
+anywhere, because only the program inside the container follows them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,16 @@ HARD_LINK, SYMBOLIC_LINK, FOLDER = b"1"[0], b"2"[0], b"5"[0]
 DEVICES: Final = frozenset(b"346")
 _STEPS_AT_ONCE: Final = 10_000
 _JUMPS_MAX: Final = 40
+
+UNPACKED_MAX_BYTES: Final = 32 << 30
+FREE_BYTES: Final = 1 << 30
+"""What any build may unpack to, however small it is."""
+RATIO_MAX: Final = 100
+"""Times its own size, for what unpacks to more. Programs, maps and textures pack to a third, seldom to a tenth."""
+ENTRIES_MAX: Final = 100_000
+"""Files, folders and links of a build, each an inode of the disk. An ordinary distribution has 20,000 to 60,000."""
+DISK_BLOCK_BYTES: Final = 4_096
+"""What each of them takes of the disk at least."""
 
 
 class BadArchive(Exception):
@@ -56,7 +66,7 @@ class FolderRules:
 
     def entry(self, kind: int, name: bytes, link: bytes) -> None:
         """Raises BadArchive for what is refused for itself."""
-        told = _told(name)
+        told = _display_name(name)
         if kind in DEVICES:
             raise BadArchive(told, "not-allowed", "is a device or a pipe")
         if kind not in FILES and kind not in (HARD_LINK, SYMBOLIC_LINK, FOLDER):
@@ -79,7 +89,7 @@ class FolderRules:
         """The words of a path that stays inside and goes through no link."""
         if name.startswith(b"/"):
             raise BadArchive(told, "not-allowed", "has no relative path")
-        words = tuple(words_of(name))
+        words = tuple(path_parts(name))
         _refuse_path(told, words)
         for length in range(1, len(words)):
             if words[:length] in self._links:
@@ -122,13 +132,13 @@ class RootRules:
 
     def entry(self, kind: int, name: bytes, link: bytes) -> None:
         """Raises BadArchive."""
-        told = _told(name)
+        told = _display_name(name)
         kinds = (HARD_LINK, SYMBOLIC_LINK, FOLDER)
         if kind not in FILES and kind not in kinds and kind not in DEVICES:
             raise BadArchive(told, "not-allowed", "is neither file, folder, link nor device")
-        _refuse_path(told, words_of(name))
+        _refuse_path(told, path_parts(name))
         if kind == HARD_LINK:
-            _refuse_path(told, words_of(link))
+            _refuse_path(told, path_parts(link))
         elif kind == SYMBOLIC_LINK:
             _refuse_link(told, link)
         if kind in (HARD_LINK, SYMBOLIC_LINK) and not link:
@@ -139,7 +149,7 @@ class RootRules:
         yield from ()
 
 
-def words_of(path: bytes) -> list[bytes]:
+def path_parts(path: bytes) -> list[bytes]:
     """Those that mean something."""
     return [word for word in path.split(b"/") if word not in (b"", b".")]
 
@@ -169,5 +179,78 @@ def _refuse_link(told: str, link: bytes) -> None:
         raise BadArchive(told, "invalid", "leads to a path with a NUL")
 
 
-def _told(name: bytes) -> str:
+def _display_name(name: bytes) -> str:
     return name.decode("utf-8", "replace")[:256] or "."
+
+
+class SizeAllowance:
+    """What is left of it, for all that is unpacked one after the other."""
+
+    def __init__(self, packed_bytes: int) -> None:
+        """`packed_bytes`: the size of what was uploaded."""
+        self._packed_bytes = packed_bytes
+        self._taken_bytes = 0
+        self._entries = 0
+        self.max_bytes = min(UNPACKED_MAX_BYTES, max(FREE_BYTES, RATIO_MAX * packed_bytes))
+
+    def take(self, more_bytes: int) -> None:
+        """So many came out. Raises BadArchive."""
+        self._taken_bytes += more_bytes
+        self.refuse_beyond(0)
+
+    def take_entry(self, folders: int, content_bytes: int) -> None:
+        """A file, folder or link, and folders above it that come to be with it. Their content is taken as it comes, but
+        none takes less of the disk than a block. Raises BadArchive.
+        """
+        self._entries += 1 + folders
+        if self._entries > ENTRIES_MAX:
+            raise too_many()
+        self.take(folders * DISK_BLOCK_BYTES + max(0, DISK_BLOCK_BYTES - content_bytes))
+
+    def refuse_beyond(self, coming_bytes: int) -> None:
+        """So many are announced. Raises BadArchive."""
+        told_bytes = self._taken_bytes + coming_bytes
+        if told_bytes > self.max_bytes:
+            raise BadArchive("", "too-high", self._reason(told_bytes))
+
+    def _reason(self, told_bytes: int) -> str:
+        if self.max_bytes == UNPACKED_MAX_BYTES:
+            return (
+                f"unpacks to at least {told_bytes} bytes, and no build may unpack to more than {self.max_bytes}: "
+                "leave out what the server does not need"
+            )
+        return (
+            f"unpacks to at least {told_bytes} bytes, and {self._packed_bytes} bytes may unpack to at most "
+            f"{self.max_bytes} ({RATIO_MAX} times as much, or {FREE_BYTES}): leave out what the server does not need, "
+            "have it write what is empty when it starts, or upload it with less compression"
+        )
+
+
+def too_many() -> BadArchive:
+    """Of files, folders and links."""
+    reason = (
+        f"must have at most {ENTRIES_MAX} files, folders and links, layers of an image together: leave out what the "
+        "server does not need, or put many small files into one"
+    )
+    return BadArchive("", "too-many", reason)
+
+
+class ImplicitFolders:
+    """Of one tar those that its paths go through: they come to be when it is unpacked, whether they are entries or not.
+    Known by their hashes, as paths may be long.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[int] = set()
+
+    def made_by(self, kind: int, name: bytes) -> int:
+        """How many come to be above an entry, which nothing before it was in."""
+        *above, last = path_parts(name) or [b""]
+        known, at, count = self._known, 0, len(self._known)
+        for word in above:
+            at = hash((at, word))
+            known.add(at)
+        made = len(known) - count
+        if kind == FOLDER:
+            known.add(hash((at, last)))
+        return made

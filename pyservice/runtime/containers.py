@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from pyservice.durable_files import write_file
-from pyservice.runtime.contained import OWNER, Contained
-from pyservice.runtime.keeper import Folder
-from pyservice.runtime.manifests import IDS_MAX
+from pyservice.runtime.build_manifests import IDS_MAX
+from pyservice.runtime.root_filesystem import CONTAINER_ROOT_UID, ContainerProgram
+from pyservice.runtime.run_folder import RunFolder
 
 KINDS: Final = ("docker_image", "oci_bundle")
 RUNTIMES: Final = ("crun", "runc")
@@ -42,7 +42,7 @@ BUNDLE: Final = "bundle"
 """A folder in that of a run."""
 _LOG: Final = "runtime.log"
 _NO_EXEC: Final = '{"msg":"exec container process'
-_PLACES: Final = ("/mnt", "/media", "/srv", "/opt", "/run")
+_MOUNT_POINTS: Final = ("/mnt", "/media", "/srv", "/opt", "/run")
 """Folders of every machine, where anybody may go."""
 _SHARED_FILES: Final = ("/etc/hosts", "/etc/resolv.conf")
 _MASKED: Final = (
@@ -95,7 +95,7 @@ exec "$runtime" --root "$place/state" --log "$log" --log-format json $manager ru
 
 
 @dataclass(frozen=True, slots=True)
-class Containers:
+class ContainerRuntime:
     """How this machine runs them."""
 
     runtime: Path
@@ -117,7 +117,7 @@ class Containers:
     def write_bundle(
         self,
         folder: Path,
-        inside: Contained,
+        inside: ContainerProgram,
         command: Sequence[str],
         variables: Mapping[str, str],
         shared: Sequence[str] = (),
@@ -125,21 +125,21 @@ class Containers:
         """Of a run. `shared`: folders of this machine that it sees. Raises OSError."""
         bundle = folder / BUNDLE
         bundle.mkdir(mode=0o700)
-        told = _config(self.place, inside, command, variables, shared)
+        told = _oci_config(self.place, inside, command, variables, shared)
         write_file(bundle / "config.json", json.dumps(told).encode())
 
 
-def place_beside(*paths: Path) -> str | None:
+def mount_point_outside(*paths: Path) -> str | None:
     """One that none of these is in."""
     free = (
         place
-        for place in _PLACES
+        for place in _MOUNT_POINTS
         if os.path.isdir(place) and not any(path.is_relative_to(place) for path in paths)
     )
     return next(free, None)
 
 
-def failure(folder: Folder) -> str | None:
+def runtime_failure(folder: RunFolder) -> str | None:
     """Why the runtime could not run what it should have; None: it could, or is none of this folder."""
     if not (folder.path / BUNDLE).exists():
         return None
@@ -161,9 +161,9 @@ def _message(line: str) -> str | None:
         return line.strip() or None
 
 
-def _config(
+def _oci_config(
     place: str,
-    inside: Contained,
+    inside: ContainerProgram,
     command: Sequence[str],
     variables: Mapping[str, str],
     shared: Sequence[str],
@@ -181,7 +181,7 @@ def _config(
     if os.geteuid() == 0:
         user = {"uid": inside.uid, "gid": inside.gid, "additionalGids": list(inside.groups)}
         namespaces.append("user")
-        mapping = [{"containerID": 0, "hostID": OWNER, "size": IDS_MAX}]
+        mapping = [{"containerID": 0, "hostID": CONTAINER_ROOT_UID, "size": IDS_MAX}]
         linux |= {"uidMappings": mapping, "gidMappings": mapping}
     return {
         "ociVersion": "1.0.2",

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pyservice.runtime.orders import Resources
-from pyservice.runtime.steps import Step, make
+from pyservice.runtime.filesystem import FileChange, apply_changes
+from pyservice.runtime.run_requests import Resources
 
 _ROOT: Final = Path("/sys/fs/cgroup")
 _PROCS: Final = "cgroup.procs"
@@ -77,9 +77,9 @@ class ControlGroups:
             joins.append(self.cpu / run_id / _PROCS)
         return Membership(tuple(dict.fromkeys(joins)), counter)
 
-    def steps(self, run_id: str, resources: Resources) -> list[Step]:
+    def steps(self, run_id: str, resources: Resources) -> list[FileChange]:
         """What makes the group of a run; one that is there already is taken. They need `make_parents`, once."""
-        steps = [Step("group", f"{parent}/{run_id}") for parent in self._parents()]
+        steps = [FileChange("group", f"{parent}/{run_id}") for parent in self._parents()]
         if self.memory is not None:
             group, limit = f"{self.memory}/{run_id}", str(resources.memory_mb << 20)
             if self.is_unified:
@@ -167,7 +167,7 @@ def _make_parent(parent: Path, *, is_unified: bool) -> None:
     parent.mkdir(exist_ok=True)
     if is_unified:
         groups = (parent.parent, parent)
-        make([_put(f"{group}/cgroup.subtree_control", "+memory +cpu") for group in groups])
+        apply_changes([_put(f"{group}/cgroup.subtree_control", "+memory +cpu") for group in groups])
 
 
 def _own_group(controller: str) -> str | None:
@@ -178,9 +178,9 @@ def _own_group(controller: str) -> str | None:
     return None
 
 
-def _put(path: str, text: str) -> Step:
-    return Step("put", path, content=text.encode())
+def _put(path: str, text: str) -> FileChange:
+    return FileChange("put", path, content=text.encode())
 
 
-def _put_if_there(path: str, text: str) -> Step:
-    return Step("try", path, content=text.encode())
+def _put_if_there(path: str, text: str) -> FileChange:
+    return FileChange("try", path, content=text.encode())

@@ -25,7 +25,7 @@ class BadCompression(Exception):
     """Why it cannot be read, as the end of a sentence."""
 
 
-class Unpacker(Protocol):
+class Decompressor(Protocol):
     """Reads a file from front to back; both raise BadCompression."""
 
     def pieces(self, content: bytes) -> Iterator[bytes]:
@@ -37,7 +37,7 @@ class Unpacker(Protocol):
         ...
 
 
-def unpacker(compression: str) -> Unpacker:
+def decompressor(compression: str) -> Decompressor:
     """One of COMPRESSIONS."""
     match compression:
         case "gzip":
@@ -49,7 +49,7 @@ def unpacker(compression: str) -> Unpacker:
     raise ValueError(f"{compression} is no compression")
 
 
-def compression_of(begin: bytes) -> str:
+def detect_compression(begin: bytes) -> str:
     """What a layer of an image is packed with, by its first MAGIC_BYTES: gzip, zstd or none."""
     return next((name for magic, name in _LAYERS.items() if begin.startswith(magic)), "none")
 

@@ -11,7 +11,7 @@ import pytest
 
 from pyservice.control.server_runs import ServerRuns
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
-from pyservice.runtime.orders import End, Order, Owner
+from pyservice.runtime.run_requests import OwnerKind, RunEnd, RunRequest
 from pyservice.storage.database import open_database
 from pyservice.storage.migrations import migrate
 from tests.support.waiting import PATIENCE_S
@@ -47,11 +47,11 @@ class Runs:
     def __init__(self, making: contextlib.ExitStack) -> None:
         self._making = making
 
-    def ids(self, owner: Owner) -> list[str]:
+    def ids(self, owner: OwnerKind) -> list[str]:
         self._making.close()
         return []
 
-    def want(self, order: Order) -> None:
+    def want(self, order: RunRequest) -> None:
         raise AssertionError(order)
 
     def end(self, run_id: str, kill_timeout_ms: int | None = None) -> bool:
@@ -60,10 +60,10 @@ class Runs:
     def is_known(self, run_id: str) -> bool:
         return False
 
-    def refuse(self, run_id: str, end: End) -> bool:
+    def refuse(self, run_id: str, end: RunEnd) -> bool:
         raise AssertionError(run_id)
 
-    def only(self, owner: Owner, ids: Collection[str]) -> None:
+    def only(self, owner: OwnerKind, ids: Collection[str]) -> None:
         raise AssertionError(ids)
 
 

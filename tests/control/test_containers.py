@@ -11,8 +11,8 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from pyservice.runtime.keeper import Folder
-from pyservice.runtime.removal import is_empty
+from pyservice.runtime.filesystem import is_folder_empty
+from pyservice.runtime.run_folder import RunFolder
 from tests import programs
 from tests.control.files import packed
 from tests.control.test_servers import Servers, echoed, process_of, reached
@@ -173,7 +173,7 @@ async def test_one_that_ignores_its_end_is_killed_when_its_time_is_over_and_leav
     left = full_service.data_dir / "servers" / made["id"]
 
     async def is_tidy() -> bool:
-        return is_empty(left / "scratch") and not (left / "bundle").exists()
+        return is_folder_empty(left / "scratch") and not (left / "bundle").exists()
 
     await eventually(is_tidy)
 
@@ -343,7 +343,7 @@ async def test_whatever_of_it_is_killed_takes_the_container_with_it(
     record = await back.until(made["id"], "running")
     await eventually(lambda: reached(record))
     inside = container_of(full_service, made["id"])
-    state = Folder(full_service.data_dir / "servers" / made["id"]).state()
+    state = RunFolder(full_service.data_dir / "servers" / made["id"]).state()
     assert state is not None
     pid = state.keeper_pid if victim == "keeper" else parent_of(inside)
     os.kill(pid, signal.SIGKILL)

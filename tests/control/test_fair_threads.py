@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from pyservice.control.fair_thread_pool import FairPermits, FairThreadPool
-from pyservice.runtime.archives import Archive
-from pyservice.runtime.unpacked_sizes import Allowance
+from pyservice.runtime.archive_rules import SizeAllowance
+from pyservice.runtime.archive_validation import ArchiveValidator
 from tests.control.files import packed, tar
 
 pytestmark = pytest.mark.anyio
@@ -131,7 +131,7 @@ async def test_places_are_few_and_a_tenant_has_one() -> None:
 def test_a_small_archive_that_is_large_inside_comes_in_many_short_steps(compression: str) -> None:
     unpacked = tar({"level": bytes(48 << 20)})
     content = packed(unpacked, compression)
-    archive = Archive(compression, Allowance(len(content)))
+    archive = ArchiveValidator(compression, SizeAllowance(len(content)))
     steps = sum(1 for _ in archive.feed(content)) + sum(1 for _ in archive.finish())
     assert len(content) < len(unpacked) // 100
     assert steps >= len(unpacked) // (64 << 10)

@@ -18,7 +18,7 @@ from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
-from pyservice.runtime.orders import End, Resources
+from pyservice.runtime.run_requests import Resources, RunEnd
 from pyservice.storage import lobby_runs
 from pyservice.storage.database import Database, Record, open_database
 from pyservice.storage.migrations import migrate
@@ -203,7 +203,7 @@ async def test_an_end_is_written_whatever_its_message(
         await migrate(database, is_allowed=True)
         runs = LobbyRuns(database, Hearing(), SIZES.get, str, pb.Capacity)
         lobby_id = format_uuid(bytes(16))
-        await runs.over(lobby_id, End("exec_failed", message="No program a\0b."), TIER)
+        await runs.over(lobby_id, RunEnd("exec_failed", message="No program a\0b."), TIER)
         async with database.read() as tx:
             run = (await lobby_runs.find_many(tx, [lobby_id]))[lobby_id]
         assert (run.reason, run.message) == ("exec_failed", "No program a\ufffdb.")

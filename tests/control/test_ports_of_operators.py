@@ -10,7 +10,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from pyservice.runtime.process import ProcessRun
+from pyservice.runtime.run_layout import StoredRun
 from tests import programs
 from tests.control.test_servers import back_end, reached
 from tests.support.full_service import FullService, eventually, running
@@ -59,7 +59,7 @@ async def test_processes_bind_what_is_theirs_and_a_public_port_rests_as_long_as_
             await eventually_reached(await back.running(network=on_host(a_free_one())))
             record = await back.running()
             await eventually_reached(record)
-            placed = ProcessRun(full_service.data_dir / "servers" / record["id"]).placed()
+            placed = StoredRun(full_service.data_dir / "servers" / record["id"]).placed()
             assert placed is not None
             assert placed.ports["game"].number in PROCESS_PORTS
             assert public_ports(full_service) == {"free": PUBLIC - 1, "leased": 1, "resting": 0}

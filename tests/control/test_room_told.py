@@ -16,8 +16,8 @@ from pyservice.app.planes import DataPlaneClient
 from pyservice.control.lobby_runs import LobbyRuns, TierSize
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
 from pyservice.rpc import InternalClient, InternalServer
-from pyservice.runtime.orders import End, Order, Owner, Resources
-from pyservice.runtime.room import Room
+from pyservice.runtime.node_allocation import NodeCapacity
+from pyservice.runtime.run_requests import OwnerKind, Resources, RunEnd, RunRequest
 from pyservice.storage.database import open_database
 from tests.support.waiting import PATIENCE_S
 
@@ -50,7 +50,7 @@ class Begun:
     def __init__(self) -> None:
         self.ended: list[str] = []
 
-    def want(self, order: Order) -> None:
+    def want(self, order: RunRequest) -> None:
         raise AssertionError(order)
 
     def end(self, run_id: str, kill_timeout_ms: int | None = None) -> bool:
@@ -60,13 +60,13 @@ class Begun:
     def is_known(self, run_id: str) -> bool:
         return True
 
-    def refuse(self, run_id: str, end: End) -> bool:
+    def refuse(self, run_id: str, end: RunEnd) -> bool:
         return True
 
-    def ids(self, owner: Owner) -> list[str]:
+    def ids(self, owner: OwnerKind) -> list[str]:
         return []
 
-    def only(self, owner: Owner, ids: Collection[str]) -> None:
+    def only(self, owner: OwnerKind, ids: Collection[str]) -> None:
         assert not ids
 
 
@@ -74,7 +74,7 @@ class Node:
     """A control plane's half that has nothing but room."""
 
     def __init__(self, folder: Path) -> None:
-        self.room = Room(NODE)
+        self.room = NodeCapacity(NODE)
         self.begun = Begun()
         self.data_plane = DataPlane()
         self._folder = folder
@@ -138,11 +138,11 @@ async def test_room_that_a_server_gets_or_leaves_is_told_before_anything_is_answ
     assert node.begun.ended == ["lobby 1", "lobby 2"]
 
 
-def reserve(room: Room) -> None:
+def reserve(room: NodeCapacity) -> None:
     assert room.reserve("server", SERVER)
 
 
-def give_back(room: Room) -> None:
+def give_back(room: NodeCapacity) -> None:
     room.give_back("server")
 
 
@@ -172,6 +172,6 @@ async def test_however_often_room_changes_answers_are_taken(node: Node) -> None:
     assert node.begun.ended == [str(number) for number in range(1, 20)]
 
 
-def other(room: Room) -> None:
+def other(room: NodeCapacity) -> None:
     """What is free changes."""
     (reserve if room.unclaimed == NODE else give_back)(room)

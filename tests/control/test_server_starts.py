@@ -16,7 +16,7 @@ from pyservice.control.servers import server_message
 from pyservice.control.timestamps import now_ms
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
-from pyservice.runtime.orders import End
+from pyservice.runtime.run_requests import RunEnd
 from pyservice.storage import servers
 from pyservice.storage.database import Database, open_database
 from tests.control.fed import IDS, Source
@@ -89,11 +89,11 @@ async def desk(
 
 async def test_one_that_was_over_before_it_was_told_to_run_has_its_start(desk: Desk) -> None:
     server_id = await desk.server()
-    await desk.runs.over(server_id, End("exited", 7, started_ms=STARTED_MS))
+    await desk.runs.over(server_id, RunEnd("exited", 7, started_ms=STARTED_MS))
     record = await desk.record(server_id)
     assert (record.status, record.exit_code, record.started_at) == ("destroyed", 7, STARTED_MS)
     assert record.destroyed_at > STARTED_MS
-    await desk.runs.over(server_id, End("lost"))
+    await desk.runs.over(server_id, RunEnd("lost"))
     assert await desk.record(server_id) == record, "the first that is told counts"
 
 
@@ -101,13 +101,13 @@ async def test_the_start_that_was_told_first_stays(desk: Desk) -> None:
     server_id = await desk.server()
     await desk.runs.running(server_id)
     started_at = (await desk.record(server_id)).started_at
-    await desk.runs.over(server_id, End("exited", 0, started_ms=STARTED_MS))
+    await desk.runs.over(server_id, RunEnd("exited", 0, started_ms=STARTED_MS))
     assert (await desk.record(server_id)).started_at == started_at > STARTED_MS
 
 
 async def test_one_that_never_ran_has_no_start(desk: Desk) -> None:
     server_id = await desk.server()
-    await desk.runs.over(server_id, End("exec_failed", message="There is no such program."))
+    await desk.runs.over(server_id, RunEnd("exec_failed", message="There is no such program."))
     record = await desk.record(server_id)
     assert record.status == "failed"
     assert not record.HasField("started_at")
@@ -115,7 +115,7 @@ async def test_one_that_never_ran_has_no_start(desk: Desk) -> None:
 
 async def test_an_end_is_written_whatever_its_message_and_the_lease_is_over(desk: Desk) -> None:
     server_id = await desk.server()
-    await desk.runs.over(server_id, End("exec_failed", message="No program a\0b in \udcff."))
+    await desk.runs.over(server_id, RunEnd("exec_failed", message="No program a\0b in \udcff."))
     record = await desk.record(server_id)
     assert record.status == "failed"
     assert record.failure.message == "No program a\ufffdb in \ufffd."

@@ -17,7 +17,7 @@ import grpc
 import httpx
 import pytest
 
-from pyservice.runtime.keeper import Folder
+from pyservice.runtime.run_folder import RunFolder
 from tests import programs
 from tests.control.test_builds import Back
 from tests.support.databases import KINDS, Databases
@@ -147,7 +147,7 @@ async def reached(record: Any) -> bool:
 
 def process_of(full_service: FullService, server_id: str) -> int:
     """Of what its keeper runs."""
-    state = Folder(full_service.data_dir / "servers" / server_id).state()
+    state = RunFolder(full_service.data_dir / "servers" / server_id).state()
     assert state is not None
     return state.pid
 

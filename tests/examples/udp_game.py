@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import httpx
 
-from pyservice.runtime.keeper import Folder
+from pyservice.runtime.run_folder import RunFolder
 from tests.programs import upload_build
 from tests.support.full_service import FullService
 from tests.support.waiting import PATIENCE_S, until
@@ -175,7 +175,7 @@ class Stage:
     def pid(self, lobby_id: str) -> int:
         """Of the server: what its keeper notes, or what runs below that in a namespace of its own."""
         [state] = self.full_service.data_dir.glob(f"**/{lobby_id}/state")
-        noted = Folder(state.parent).state()
+        noted = RunFolder(state.parent).state()
         assert noted is not None
         pid = noted.pid
         while Path(f"/proc/{pid}/comm").read_text() != "udp-server\n":

@@ -18,12 +18,12 @@ from typing import Any, Final
 import pytest
 
 from pyservice.app.runtime import KEEPER
-from pyservice.runtime.builds import Builds
 from pyservice.runtime.control_groups import ControlGroups
-from pyservice.runtime.keeper import Folder
-from pyservice.runtime.orders import Backend, End, Order, Resources, Unheard
-from pyservice.runtime.process import Node
-from pyservice.runtime.supervisor import Supervisor
+from pyservice.runtime.run_folder import RunFolder
+from pyservice.runtime.run_layout import NodeSettings
+from pyservice.runtime.run_requests import Backend, ReportUndelivered, Resources, RunEnd, RunRequest
+from pyservice.runtime.run_supervisor import RunSupervisor
+from pyservice.runtime.unpacked_builds import UnpackedBuilds
 from tests.control.files import tar
 from tests.runtime.store import Store
 from tests.support.leftover_processes import end_leftovers
@@ -56,13 +56,13 @@ class Ear:
     async def running(self, run_id: str) -> None:
         await self._hear("running", run_id, None)
 
-    async def over(self, run_id: str, end: End, tier: str) -> None:
+    async def over(self, run_id: str, end: RunEnd, tier: str) -> None:
         await self._hear("over", run_id, end)
 
     async def _hear(self, what: str, run_id: str, about: Any) -> None:
         self.tries.append(what)
         if what in self.deaf:
-            raise Unheard("nobody is there")
+            raise ReportUndelivered("nobody is there")
         if what in self.stuck:
             await asyncio.Event().wait()
         self.heard.append((what, run_id, about))
@@ -80,9 +80,9 @@ class Ear:
 
         return (await eventually(found))[0]
 
-    async def end(self, run_id: str) -> End:
+    async def end(self, run_id: str) -> RunEnd:
         end = await self.told(run_id, "over")
-        assert isinstance(end, End)
+        assert isinstance(end, RunEnd)
         return end
 
 
@@ -111,18 +111,18 @@ class Place:
         self.noticed: list[str] = []
         self.capacity = CAPACITY
         self.is_disk_full = False
-        self.node = Node(
+        self.node = NodeSettings(
             KEEPER, "none", (), 64 << 20, folder / "notices", {}, ControlGroups(None, None)
         )
         self._builds = builds
         self._count = 0
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> Supervisor:
+    async def start(self) -> RunSupervisor:
         """Another supervisor, as of a service that starts."""
-        self.supervisor = Supervisor(
+        self.supervisor = RunSupervisor(
             self.folder / "servers",
-            Builds(self._builds, self.store, 0),
+            UnpackedBuilds(self._builds, self.store, 0),
             self.node,
             self.capacity,
             {"server": self.ear, "lobby": self.ear},
@@ -142,13 +142,13 @@ class Place:
             self._task = None
             await self.supervisor.close()
 
-    async def anew(self) -> Supervisor:
+    async def anew(self) -> RunSupervisor:
         await self.drop()
         self.ear.deaf.clear()
         self.ear.stuck.clear()
         return await self.start()
 
-    def order(self, script: str = "exec sleep 3600", **more: Any) -> Order:
+    def order(self, script: str = "exec sleep 3600", **more: Any) -> RunRequest:
         """A new one."""
         self._count += 1
         run_id = f"0192f000-0000-7000-8000-{self._count:012d}"
@@ -159,9 +159,9 @@ class Place:
             "resources": Resources(10, 64),
             "args": (script,),
         }
-        return Order(run_id, **{**usual, **more})
+        return RunRequest(run_id, **{**usual, **more})
 
-    def want(self, script: str = "exec sleep 3600", **more: Any) -> Order:
+    def want(self, script: str = "exec sleep 3600", **more: Any) -> RunRequest:
         """It is wanted now."""
         order = self.order(script, **more)
         self.supervisor.want(order)
@@ -171,25 +171,25 @@ class Place:
         """Of services that start from now on: no way works."""
         self.node = dataclasses.replace(self.node, isolation=None)
 
-    async def running(self, script: str = "exec sleep 3600", **more: Any) -> Order:
+    async def running(self, script: str = "exec sleep 3600", **more: Any) -> RunRequest:
         order = self.want(script, **more)
         await self.ear.told(order.id, "running")
         return order
 
-    def of(self, order: Order) -> Folder:
-        return Folder(self.folder / "servers" / order.id)
+    def of(self, order: RunRequest) -> RunFolder:
+        return RunFolder(self.folder / "servers" / order.id)
 
-    def keeper_of(self, order: Order) -> int:
+    def keeper_of(self, order: RunRequest) -> int:
         state = self.of(order).state()
         assert state is not None
         return state.keeper_pid
 
-    def pid_of(self, order: Order) -> int:
+    def pid_of(self, order: RunRequest) -> int:
         state = self.of(order).state()
         assert state is not None
         return state.pid
 
-    async def lines(self, order: Order, count: int) -> list[str]:
+    async def lines(self, order: RunRequest, count: int) -> list[str]:
         """What it wrote, as soon as there are so many lines."""
 
         async def written() -> list[str] | None:
@@ -236,7 +236,7 @@ async def open_place(folder: Path, builds: Path) -> AsyncIterator[Place]:
         yield place
     finally:
         await place.drop()
-        left = [Folder(path) for path in (folder / "servers").iterdir() if path.is_dir()]
+        left = [RunFolder(path) for path in (folder / "servers").iterdir() if path.is_dir()]
         pids = [state.pid for one in left if (state := one.state()) and state.status != "ended"]
         end_leftovers(folder)
         for pid in filter(None, pids):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from pyservice.runtime.builds import BuildUnusable, Source
+from pyservice.runtime.unpacked_builds import BuildSource, BuildUnusable
 
 
 class Store:
@@ -18,7 +18,7 @@ class Store:
         self.asked: list[str] = []
         self.fault: Exception | None = None
 
-    async def __call__(self, game_id: str, build_id: str) -> Source:
+    async def __call__(self, game_id: str, build_id: str) -> BuildSource:
         self.asked.append(f"{game_id}/{build_id}")
         if self.fault is not None:
             raise self.fault
@@ -26,7 +26,7 @@ class Store:
         archive = self.archives.get(build_id, archive)
         if not archive:
             raise BuildUnusable("there is no such build")
-        return Source("archive", compression, sha256, _blocks(archive), len(archive))
+        return BuildSource("archive", compression, sha256, _blocks(archive), len(archive))
 
 
 async def _blocks(archive: bytes) -> AsyncIterator[bytes]:

@@ -14,16 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyservice.runtime.archive_rules import BadArchive
-from pyservice.runtime.archives import Archive
-from pyservice.runtime.decompression import COMPRESSIONS
-from pyservice.runtime.unpacked_sizes import (
+from pyservice.runtime.archive_rules import (
     FREE_BYTES,
     RATIO_MAX,
     UNPACKED_MAX_BYTES,
-    Allowance,
-    PackedLayers,
+    BadArchive,
+    SizeAllowance,
 )
+from pyservice.runtime.archive_validation import ArchiveValidator, PackedLayers
+from pyservice.runtime.decompression import COMPRESSIONS
 from tests.control.files import bomb, entry, gzipped, packed, tar
 
 LINK, HARD, FOLDER = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE
@@ -32,8 +31,8 @@ LINK, HARD, FOLDER = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE
 def judge(
     content: bytes, compression: str = "none", step: int = 1 << 16, *, is_image: bool = False
 ) -> None:
-    layers = PackedLayers(Allowance(len(content))) if is_image else None
-    archive = Archive(compression, Allowance(len(content)), layers=layers)
+    layers = PackedLayers(SizeAllowance(len(content))) if is_image else None
+    archive = ArchiveValidator(compression, SizeAllowance(len(content)), layers=layers)
     for start in range(0, len(content), step):
         collections.deque(archive.feed(content[start : start + step]), maxlen=0)
     collections.deque(archive.finish(), maxlen=0)
@@ -139,7 +138,7 @@ def test_a_build_may_unpack_to_a_hundred_times_its_size_or_to_a_gib() -> None:
         328 * MIB: 32 * GIB,
         8 * GIB: 32 * GIB,
     }
-    assert {packed_bytes: Allowance(packed_bytes).max_bytes for packed_bytes in sizes} == sizes
+    assert {packed_bytes: SizeAllowance(packed_bytes).max_bytes for packed_bytes in sizes} == sizes
     assert (FREE_BYTES, RATIO_MAX, UNPACKED_MAX_BYTES) == (GIB, 100, 32 * GIB)
 
 
@@ -158,8 +157,8 @@ def test_a_small_file_that_stands_for_gigabytes_is_refused_before_all_of_it_is_u
 ) -> None:
     content = bomb(compression)
     assert len(content) * 240 < 3 * GIB
-    allowance = Allowance(len(content))
-    archive = Archive(compression, allowance)
+    allowance = SizeAllowance(len(content))
+    archive = ArchiveValidator(compression, allowance)
     pieces = (content[start : start + 4_096] for start in range(0, len(content), 4_096))
     with pytest.raises(BadArchive) as caught:
         collections.deque((step for piece in pieces for step in archive.feed(piece)), maxlen=0)

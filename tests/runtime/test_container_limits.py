@@ -9,16 +9,16 @@ from typing import Final
 import pytest
 
 from pyservice.app.runtime import KEEPER
-from pyservice.runtime.contained import Contained, owner
-from pyservice.runtime.containers import PATH, PROCESSES_MAX, Containers, process_limits
-from pyservice.runtime.isolations import choose_containers
-from pyservice.runtime.keeper import Folder, Spec
+from pyservice.runtime.containers import PATH, PROCESSES_MAX, ContainerRuntime, process_limits
+from pyservice.runtime.isolation_trials import choose_container_runtime
+from pyservice.runtime.root_filesystem import ContainerProgram, container_root_uid
+from pyservice.runtime.run_folder import KeeperSpec, RunFolder
 from tests.programs.images import needs_oci_runtime
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
-INSIDE: Final = Contained((), (), {}, "/", 0, 0, (), "/", is_readonly=False)
+INSIDE: Final = ContainerProgram((), (), {}, "/", 0, 0, (), "/", is_readonly=False)
 SHARED: Final = [path for path in ("/usr", "/bin", "/lib", "/lib64") if os.path.isdir(path)]
 FORKS: Final = """$| = 1;
 while (defined($pid = fork)) { $pid or sleep 1000; $made++ }
@@ -28,13 +28,13 @@ FEW: Final = 8
 """What makes a container is of it too where the service is no root."""
 
 
-def begun(containers: Containers, folder: Path, *command: str) -> Folder:
+def begun(containers: ContainerRuntime, folder: Path, *command: str) -> RunFolder:
     root = folder / "root"
-    run = Folder(folder / "run")
+    run = RunFolder(folder / "run")
     around = containers.command(root, run.path, run.scratch)
-    run.prepare(Spec("run", around, Path("/"), {"PATH": PATH}, "processes"))
+    run.prepare(KeeperSpec("run", around, Path("/"), {"PATH": PATH}, "processes"))
     root.mkdir(mode=0o755)
-    of_root = owner()
+    of_root = container_root_uid()
     if of_root is not None:
         os.chown(root, of_root, of_root)
     containers.write_bundle(run.path, INSIDE, command, {"PATH": PATH}, SHARED)
@@ -42,7 +42,7 @@ def begun(containers: Containers, folder: Path, *command: str) -> Folder:
     return run
 
 
-async def said(run: Folder) -> list[str]:
+async def said(run: RunFolder) -> list[str]:
     async def looked() -> list[str]:
         return [line.text for line in run.lines()]
 
@@ -56,7 +56,7 @@ async def test_a_container_that_forks_for_ever_comes_to_an_end_that_is_its_own(
 ) -> None:
     if not process_limits(os.uname().release):
         pytest.skip("this kernel counts all containers as one user")
-    found, problem = await choose_containers(None, KEEPER, tmp_path)
+    found, problem = await choose_container_runtime(None, KEEPER, tmp_path)
     assert found is not None, problem
     greedy = begun(found, tmp_path / "greedy", "/usr/bin/perl", "-e", FORKS)
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.runtime.control_groups import ControlGroups
-from pyservice.runtime.orders import Order, Resources
+from pyservice.runtime.run_requests import Resources, RunRequest
 from tests.runtime.node import Place, until
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +31,7 @@ class Groups:
         self.parents = {"memory": found.memory, "cpu": found.cpu}
         self._is_unified = found.is_unified
 
-    def limits(self, order: Order) -> tuple[int, int]:
+    def limits(self, order: RunRequest) -> tuple[int, int]:
         """Bytes of memory; and shares of processors, in thousandths of what one has."""
         if self._is_unified:
             memory, weight = self._text(order, "memory.max"), self._text(order, "cpu.weight")
@@ -39,16 +39,16 @@ class Groups:
         memory = self._text(order, "memory.limit_in_bytes")
         return int(memory), round(int(self._text(order, "cpu.shares")) / 1.024)
 
-    def inside(self, order: Order, controller: str) -> set[int]:
+    def inside(self, order: RunRequest, controller: str) -> set[int]:
         """Processes."""
         return {int(pid) for pid in self._text(order, "cgroup.procs", controller).split()}
 
-    def oom_kills(self, order: Order) -> int:
+    def oom_kills(self, order: RunRequest) -> int:
         name = "memory.events" if self._is_unified else "memory.oom_control"
         lines = dict(line.split() for line in self._text(order, name).splitlines())
         return int(lines["oom_kill"])
 
-    def _text(self, order: Order, name: str, controller: str | None = None) -> str:
+    def _text(self, order: RunRequest, name: str, controller: str | None = None) -> str:
         parent = self.parents[controller or name.split(".")[0]]
         return (parent / order.id / name).read_text().strip()
 

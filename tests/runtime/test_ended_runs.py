@@ -12,12 +12,12 @@ from typing import Final
 import pytest
 
 from pyservice.app.runtime import KEEPER
-from pyservice.runtime import ended_runs
-from pyservice.runtime.disk import is_short
-from pyservice.runtime.ended_runs import EndedRuns
-from pyservice.runtime.keeper import Folder, Spec
-from pyservice.runtime.orders import Order
-from pyservice.runtime.process import TOLD
+from pyservice.runtime import run_cleanup
+from pyservice.runtime.filesystem import is_disk_short
+from pyservice.runtime.run_cleanup import RunRetention
+from pyservice.runtime.run_folder import KeeperSpec, RunFolder
+from pyservice.runtime.run_layout import REPORTED
+from pyservice.runtime.run_requests import RunRequest
 from tests.runtime.node import Place, disk_of, open_place, until
 from tests.support.captured_logs import logged
 
@@ -34,7 +34,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
         yield made
 
 
-async def ended(place: Place, *ages_s: float) -> list[Order]:
+async def ended(place: Place, *ages_s: float) -> list[RunRequest]:
     """Runs whose ends were told so long ago."""
     orders = [place.want("echo said") for _ in ages_s]
     for order in orders:
@@ -42,11 +42,11 @@ async def ended(place: Place, *ages_s: float) -> list[Order]:
     await until(lambda: not {order.id for order in orders} & set(place.supervisor.runs))
     for order, age_s in zip(orders, ages_s, strict=True):
         then = time.time() - age_s
-        os.utime(place.of(order).path / TOLD, (then, then))
+        os.utime(place.of(order).path / REPORTED, (then, then))
     return orders
 
 
-def kept(place: Place, orders: list[Order]) -> list[int]:
+def kept(place: Place, orders: list[RunRequest]) -> list[int]:
     return [at for at, order in enumerate(orders) if place.of(order).path.exists()]
 
 
@@ -65,7 +65,7 @@ async def test_the_oldest_go_until_the_disk_has_room_again_and_it_is_said_once(
     def has_too_little() -> bool:
         return len(kept(place, orders)) > left
 
-    tidied = EndedRuns(servers(place), has_too_little)
+    tidied = RunRetention(servers(place), has_too_little)
     with logged() as said:
         await tidied.tidy()
         assert kept(place, orders) == [1, 3]
@@ -108,9 +108,9 @@ async def test_a_supervisor_on_a_full_disk_keeps_what_runs_and_what_ended_just_n
 async def test_of_more_than_so_many_the_oldest_go_however_much_room_there_is(place: Place) -> None:
     orders = await ended(place, 3 * HOUR_S, HOUR_S, 5 * HOUR_S, 2 * HOUR_S, 4 * HOUR_S, 0)
     await place.drop()
-    await EndedRuns(servers(place), lambda: False, 3).tidy()
+    await RunRetention(servers(place), lambda: False, 3).tidy()
     assert kept(place, orders) == [1, 3, 5]
-    await EndedRuns(servers(place), lambda: False).tidy()
+    await RunRetention(servers(place), lambda: False).tidy()
     assert kept(place, orders) == [1, 3, 5]
 
 
@@ -127,13 +127,13 @@ async def test_a_folder_whose_removal_was_cut_off_is_still_one_that_ended(
         raise CutOff
 
     with monkeypatch.context() as until_then:
-        until_then.setattr(ended_runs, "remove_tree", cut_off)
+        until_then.setattr(run_cleanup, "remove_tree", cut_off)
         with pytest.raises(CutOff):
-            await EndedRuns(servers(place), lambda: True).tidy()
+            await RunRetention(servers(place), lambda: True).tidy()
     await place.start()
     assert not place.supervisor.runs
-    assert (place.of(order).path / TOLD).exists()
-    await EndedRuns(servers(place), lambda: True).tidy()
+    assert (place.of(order).path / REPORTED).exists()
+    await RunRetention(servers(place), lambda: True).tidy()
     assert not place.of(order).path.exists()
 
 
@@ -146,24 +146,24 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 async def test_a_disk_is_short_of_space_below_the_reserve_and_of_inodes_below_a_twentieth(
     disk: Path,
 ) -> None:
-    assert not is_short(disk, 4 << 20)
-    assert is_short(disk, 16 << 20)
+    assert not is_disk_short(disk, 4 << 20)
+    assert is_disk_short(disk, 16 << 20)
     (disk / "ballast").write_bytes(bytes(5 << 20))
-    assert is_short(disk, 4 << 20)
-    assert not is_short(disk, 0)
+    assert is_disk_short(disk, 4 << 20)
+    assert not is_disk_short(disk, 0)
     (disk / "ballast").unlink()
     for number in range(370):
         (disk / str(number)).touch()
-    assert not is_short(disk, 4 << 20)
+    assert not is_disk_short(disk, 4 << 20)
     for number in range(370, 390):
         (disk / str(number)).touch()
-    assert is_short(disk, 4 << 20)
+    assert is_disk_short(disk, 4 << 20)
 
 
 async def test_what_is_laid_out_here_tells_its_keeper_of_the_reserve(disk: Path) -> None:
-    folder = Folder(disk / "one")
+    folder = RunFolder(disk / "one")
     script = "yes | head -n 1000000; echo end >&2"
-    folder.prepare(Spec("one", ["/bin/sh", "-c", script], Path("/"), reserve_bytes=5 << 20))
+    folder.prepare(KeeperSpec("one", ["/bin/sh", "-c", script], Path("/"), reserve_bytes=5 << 20))
     assert folder.start(KEEPER)
 
     def has_ended() -> bool:

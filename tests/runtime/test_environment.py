@@ -9,14 +9,14 @@ import tracemalloc
 
 import pytest
 
-from pyservice.runtime.environment import (
+from pyservice.runtime.process_environment import (
     ALL_BYTES_MAX,
     WORD_BYTES_MAX,
+    EnvironmentTooLong,
     ProcessPort,
-    TooLong,
-    environment,
+    expand_references,
+    merge_variables,
     port_variables,
-    replaced,
 )
 
 GAME = ProcessPort(number=12_000)
@@ -45,7 +45,7 @@ def test_ports_are_told_by_name_and_the_only_one_without(
 
 def test_what_comes_later_is_over_what_came_before() -> None:
     build, configured, ours = {"A": "1", "B": "1"}, {"B": "2", "C": "2"}, {"C": "3"}
-    assert environment(build, configured, ours) == {"A": "1", "B": "2", "C": "3"}
+    assert merge_variables(build, configured, ours) == {"A": "1", "B": "2", "C": "3"}
 
 
 def test_a_lobby_has_our_values_under_the_names_that_its_library_reads() -> None:
@@ -55,7 +55,7 @@ def test_a_lobby_has_our_values_under_the_names_that_its_library_reads() -> None
         "NAMESPACE": "HOSTING_NAMESPACE_ID",
         "PORT": "X",
     }
-    assert environment({"X": "of the build"}, ours, aliases=aliases) == {
+    assert merge_variables({"X": "of the build"}, ours, aliases=aliases) == {
         "X": "of the build",
         "LOBBY_TOKEN": "t",
         **ours,
@@ -75,13 +75,13 @@ def test_a_lobby_has_our_values_under_the_names_that_its_library_reads() -> None
     ],
 )
 def test_references_are_replaced_once_and_unknown_names_stay(word: str, expected: str) -> None:
-    assert replaced([word], {"PORT": "12000", "A": "$(PORT)"}) == [expected]
+    assert expand_references([word], {"PORT": "12000", "A": "$(PORT)"}) == [expected]
 
 
 def test_a_word_is_as_long_as_the_kernel_takes_it() -> None:
-    [word] = replaced(["$(A)$(A)é"], {"A": "a" * ((WORD_BYTES_MAX - 2) // 2)})
+    [word] = expand_references(["$(A)$(A)é"], {"A": "a" * ((WORD_BYTES_MAX - 2) // 2)})
     assert len(word.encode()) == WORD_BYTES_MAX - 1
-    [word] = replaced([word + "x"], {})
+    [word] = expand_references([word + "x"], {})
     subprocess.run(["true", word], check=True)
     with pytest.raises(OSError, match="too long") as refused:
         subprocess.run(["true", word + "x"], check=True)
@@ -108,16 +108,18 @@ def test_a_word_is_as_long_as_the_kernel_takes_it() -> None:
 def test_more_than_the_kernel_takes_is_refused_with_what_to_do(
     words: list[str], variables: dict[str, str], sentence: str
 ) -> None:
-    with pytest.raises(TooLong, match=f"^{re.escape(sentence)}.*: .* a file of the build\\.$"):
-        replaced(words, variables)
+    with pytest.raises(
+        EnvironmentTooLong, match=f"^{re.escape(sentence)}.*: .* a file of the build\\.$"
+    ):
+        expand_references(words, variables)
 
 
 def test_nothing_large_is_made_of_what_is_refused() -> None:
     words, variables = ["$(A)" * 5_000] * 64, {"A": "a" * 55_000}
     tracemalloc.start()
     try:
-        with pytest.raises(TooLong):
-            replaced(words, variables)
+        with pytest.raises(EnvironmentTooLong):
+            expand_references(words, variables)
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.runtime.orders import End
-from pyservice.runtime.process import ProcessRun
+from pyservice.runtime.run_layout import StoredRun
+from pyservice.runtime.run_requests import RunEnd
 from tests.runtime.node import Place, is_alive, until
 from tests.runtime.test_hanging_starts import laid_out
 
 pytestmark = pytest.mark.anyio
 
-GONE = End("tier_unknown", message="no tier of that name is there any more")
+GONE = RunEnd("tier_unknown", message="no tier of that name is there any more")
 
 
 async def test_what_was_laid_out_and_cannot_be_ordered_any_more_ends_and_says_why(
@@ -84,9 +84,9 @@ async def test_where_no_isolation_works_what_runs_goes_on_and_nothing_is_started
 async def test_an_end_that_is_known_is_told_whatever_goes_wrong_then(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(found: ProcessRun) -> str | None:
+    def broken(found: StoredRun) -> str | None:
         raise RuntimeError(f"{found.folder.path} is where we are")
 
-    monkeypatch.setattr(ProcessRun, "failure", broken)
+    monkeypatch.setattr(StoredRun, "failure", broken)
     end = await place.ear.end(place.want("exit 3").id)
     assert (end.reason, end.exit_code) == ("exited", 3)

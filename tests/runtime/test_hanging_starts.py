@@ -17,28 +17,28 @@ from typing import Final
 
 import pytest
 
-from pyservice.runtime import nursery, runs
-from pyservice.runtime.builds import Source
+from pyservice.runtime import keeper_launcher, run_lifecycle
 from pyservice.runtime.control_groups import ControlGroups
-from pyservice.runtime.keeper import Folder
-from pyservice.runtime.orders import End, Order
+from pyservice.runtime.run_folder import RunFolder
+from pyservice.runtime.run_requests import RunEnd, RunRequest
+from pyservice.runtime.unpacked_builds import BuildSource
 from tests.runtime.node import CAPACITY, SHELL, Place, is_alive, nursery_of, until
 from tests.runtime.store import Store
 from tests.support.leftover_processes import pids_of
 
 pytestmark = pytest.mark.anyio
 
-NOT_BEGUN: Final = End("exec_failed", message=runs.NOT_BEGUN)
+NOT_BEGUN: Final = RunEnd("exec_failed", message=run_lifecycle.START_TIMED_OUT)
 MOMENTS_S: Final = (0.0, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
 
 
-def before_its_record(folder: Folder) -> None:
+def before_its_record(folder: RunFolder) -> None:
     """Its keeper hangs on what it reads."""
     (folder.path / "spec").unlink()
     os.mkfifo(folder.path / "spec")
 
 
-def before_its_program(folder: Folder) -> None:
+def before_its_program(folder: RunFolder) -> None:
     """What is about to be the program hangs on what it opens."""
     os.mkfifo(folder.path / "hangs")
     spec = folder.path / "spec"
@@ -46,10 +46,10 @@ def before_its_program(folder: Folder) -> None:
 
 
 HANGS: Final = (before_its_record, before_its_program)
-Hang = Callable[[Folder], None]
+Hang = Callable[[RunFolder], None]
 
 
-async def laid_out(place: Place) -> Order:
+async def laid_out(place: Place) -> RunRequest:
     """One that a service left before it started it; another service is there."""
     place.ear.stuck.add("placed")
     order = place.want()
@@ -58,7 +58,7 @@ async def laid_out(place: Place) -> Order:
     return order
 
 
-async def hanging(place: Place, hang: Hang) -> tuple[Order, list[int]]:
+async def hanging(place: Place, hang: Hang) -> tuple[RunRequest, list[int]]:
     """One that is being started, and the processes that hang."""
     order = await laid_out(place)
     hang(place.of(order))
@@ -69,7 +69,7 @@ async def hanging(place: Place, hang: Hang) -> tuple[Order, list[int]]:
     return order, place.of(order).holders()
 
 
-async def is_over(place: Place, order: Order, pids: list[int]) -> None:
+async def is_over(place: Place, order: RunRequest, pids: list[int]) -> None:
     """Nothing of it is left but its log, and others are started as ever."""
     await until(lambda: order.id not in place.supervisor.runs)
     assert not any(is_alive(pid) for pid in pids)
@@ -83,7 +83,7 @@ async def is_over(place: Place, order: Order, pids: list[int]) -> None:
 async def test_a_start_that_hangs_is_over_at_its_deadline(
     place: Place, monkeypatch: pytest.MonkeyPatch, hang: Hang
 ) -> None:
-    monkeypatch.setattr(runs, "STARTING_S", 3.0)
+    monkeypatch.setattr(run_lifecycle, "START_TIMEOUT_S", 3.0)
     order, pids = await hanging(place, hang)
     assert await place.ear.end(order.id) == NOT_BEGUN
     await is_over(place, order, pids)
@@ -93,22 +93,22 @@ async def test_a_start_that_hangs_is_over_at_its_deadline(
 async def test_a_stop_is_heard_by_a_start_that_hangs(
     place: Place, monkeypatch: pytest.MonkeyPatch, hang: Hang
 ) -> None:
-    monkeypatch.setattr(runs, "DEAF_S", 0.1)
+    monkeypatch.setattr(run_lifecycle, "KEEPER_GRACE_S", 0.1)
     order, pids = await hanging(place, hang)
     place.supervisor.end(order.id, 0)
-    assert await place.ear.end(order.id) == End("stopped")
+    assert await place.ear.end(order.id) == RunEnd("stopped")
     await is_over(place, order, pids)
 
 
 async def test_a_stop_is_heard_when_the_next_service_finds_a_start_that_hangs(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "DEAF_S", 0.1)
+    monkeypatch.setattr(run_lifecycle, "KEEPER_GRACE_S", 0.1)
     order, pids = await hanging(place, before_its_program)
     await place.anew()
     place.supervisor.end(order.id, 0)
     end = await place.ear.end(order.id)
-    assert end == End("lost", message="its keeper is gone and told no end")
+    assert end == RunEnd("lost", message="its keeper is gone and told no end")
     assert not any(is_alive(pid) for pid in pids)
 
 
@@ -126,7 +126,7 @@ async def test_one_that_ended_by_its_deadline_is_not_begun_by_the_next_service(
 # What starts keepers is deaf ----------------------------------------------------------------------
 
 
-async def asked_of_the_deaf(place: Place) -> tuple[Order, int]:
+async def asked_of_the_deaf(place: Place) -> tuple[RunRequest, int]:
     """One that is asked of what starts keepers, which does nothing."""
     deaf = nursery_of(place)
     os.kill(deaf, signal.SIGSTOP)
@@ -139,7 +139,7 @@ async def asked_of_the_deaf(place: Place) -> tuple[Order, int]:
 async def test_a_stop_is_heard_while_what_starts_keepers_is_deaf(place: Place) -> None:
     order, deaf = await asked_of_the_deaf(place)
     place.supervisor.end(order.id, 0)
-    assert await place.ear.end(order.id) == End("stopped")
+    assert await place.ear.end(order.id) == RunEnd("stopped")
     await until(lambda: not place.of(order).path.exists())
     os.kill(deaf, signal.SIGCONT)
     await place.running()
@@ -150,14 +150,14 @@ async def test_a_stop_is_heard_while_what_starts_keepers_is_deaf(place: Place) -
 async def test_what_starts_keepers_and_answers_nothing_is_replaced(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nursery, "DEAF_S", 0.1)
+    monkeypatch.setattr(keeper_launcher, "ANSWER_TIMEOUT_S", 0.1)
     order, deaf = await asked_of_the_deaf(place)
     other = place.want()
     await until(lambda: "placed" in place.ear.of(other.id))
     place.supervisor.end(order.id, 0)
     await place.ear.told(other.id, "running")
     assert not is_alive(deaf)
-    assert await place.ear.end(order.id) == End("stopped")
+    assert await place.ear.end(order.id) == RunEnd("stopped")
 
 
 # Whatever moment it is ---------------------------------------------------------------------------
@@ -168,7 +168,7 @@ async def test_a_deadline_in_whatever_moment_leaves_one_that_runs_or_one_that_is
     place: Place, monkeypatch: pytest.MonkeyPatch, after_s: float
 ) -> None:
     order = await laid_out(place)
-    monkeypatch.setattr(runs, "STARTING_S", after_s + 0.001)
+    monkeypatch.setattr(run_lifecycle, "START_TIMEOUT_S", after_s + 0.001)
     place.supervisor.want(order)
     await until(lambda: {"running", "over"} & set(place.ear.of(order.id)))
     if "over" in place.ear.of(order.id):
@@ -193,7 +193,7 @@ async def test_a_stop_in_whatever_moment_leaves_nothing_that_runs(
     await until(lambda: not list(_kept(place, order)))
 
 
-def _kept(place: Place, order: Order) -> list[int]:
+def _kept(place: Place, order: RunRequest) -> list[int]:
     """Keepers of it, and what they keep."""
     return list(pids_of(place.of(order).path))
 
@@ -204,7 +204,7 @@ def _kept(place: Place, order: Order) -> list[int]:
 class Silent(Store):
     """It never says whether there is such a build."""
 
-    async def __call__(self, game_id: str, build_id: str) -> Source:
+    async def __call__(self, game_id: str, build_id: str) -> BuildSource:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -212,12 +212,12 @@ class Silent(Store):
 async def test_a_build_that_does_not_come_in_time_is_told(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "PREPARING_S", 0.05)
+    monkeypatch.setattr(run_lifecycle, "BUILD_TIMEOUT_S", 0.05)
     place.store = Silent()
     await place.anew()
     order = place.want(build_id="0192f000-0000-7000-8000-0000000000f2")
     end = await place.ear.end(order.id)
-    assert end == End("build_unusable", message="the build did not come in time")
+    assert end == RunEnd("build_unusable", message="the build did not come in time")
     await until(lambda: order.id not in place.supervisor.runs)
     assert place.ear.of(order.id) == ["over"]
     assert place.supervisor.room.free == CAPACITY
@@ -230,7 +230,7 @@ async def test_what_nobody_foresaw_is_told_without_its_text(place: Place) -> Non
 
     place.ear.placed = broken  # type: ignore[method-assign]
     end = await place.ear.end(place.want().id)
-    assert end == End(
+    assert end == RunEnd(
         "lost",
         message="an unforeseen error happened while it was starting: the service's log has it",
     )

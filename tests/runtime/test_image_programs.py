@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pyservice.runtime.archive_rules import BadArchive
-from pyservice.runtime.contained import program_in
-from pyservice.runtime.manifests import BadManifest
+from pyservice.runtime.build_manifests import BadManifest
+from pyservice.runtime.root_filesystem import find_program
 from tests.control.files import tar
 from tests.programs.images import bundle, file, folder, laid_out, layer, link, saved
 from tests.runtime.unpacked import told, tree, unpacked
@@ -72,11 +72,11 @@ def test_programs_are_found_as_from_inside(tmp_path: Path) -> None:
         ),
     )
     paths = "/nowhere:/bin"
-    assert program_in(root, "game", "/", paths) == "/bin/game"
-    assert program_in(root, "/usr/bin/sh", "/", paths) == "/usr/bin/sh"
-    assert program_in(root, "./game", "/usr/bin", paths) == "/usr/bin/./game"
+    assert find_program(root, "game", "/", paths) == "/bin/game"
+    assert find_program(root, "/usr/bin/sh", "/", paths) == "/usr/bin/sh"
+    assert find_program(root, "./game", "/usr/bin", paths) == "/usr/bin/./game"
     for name in ("text", "out", "/usr/bin/out", "nothing", "/usr/bin"):
-        assert program_in(root, name, "/", paths) is None, name
+        assert find_program(root, name, "/", paths) is None, name
 
 
 def test_of_several_images_the_tag_picks_one(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyservice.runtime.archive_rules import BadArchive
-from pyservice.runtime.contained import OWNER
-from pyservice.runtime.manifests import BadManifest
+from pyservice.runtime.build_manifests import BadManifest
+from pyservice.runtime.root_filesystem import CONTAINER_ROOT_UID
 from tests.control.files import packed
 from tests.programs.images import file, folder, layer, link, saved
 from tests.runtime.unpacked import tree, unpacked
@@ -140,10 +140,13 @@ def test_modes_and_owners_are_kept_and_rights_are_not(tmp_path: Path) -> None:
         "run": 0o711,
     }
     if IS_ROOT:
-        owners = {name: (one.st_uid - OWNER, one.st_gid - OWNER) for name, one in about.items()}
+        owners = {
+            name: (one.st_uid - CONTAINER_ROOT_UID, one.st_gid - CONTAINER_ROOT_UID)
+            for name, one in about.items()
+        }
         root_of_image = dict.fromkeys(("tmp", "su", "far"), (0, 0))
         assert owners == {"home": (1000, 1001), "run": (7, 0), **root_of_image}
-        assert root.stat().st_uid == OWNER
+        assert root.stat().st_uid == CONTAINER_ROOT_UID
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 
 from pyservice.app.runtime import SYSTEM_PATHS
-from pyservice.runtime.isolations import choose, unkept
+from pyservice.runtime.isolation_trials import choose_isolation, unenforced_by_isolation
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +26,7 @@ CHOOSES: Final = """
 import asyncio, concurrent.futures.thread, json, os, sys
 from pathlib import Path
 from pyservice.app.runtime import SYSTEM_PATHS
-from pyservice.runtime.isolations import choose, unkept
+from pyservice.runtime.isolation_trials import choose, unkept
 if os.geteuid() == 0:
     os.setgroups([])
     os.setresgid(65534, 65534, 65534)
@@ -108,5 +108,5 @@ async def test_roots_game_servers_signal_nobody_however_old_landlock_is(
     machine: Machine,
 ) -> None:
     keeper, trials = machine.keeper(NOT_SCOPED), machine.folder / "trials-of-root"
-    assert await choose("landlock", keeper, trials, SYSTEM_PATHS) == "landlock"
-    assert await unkept("landlock", keeper, trials, SYSTEM_PATHS) == []
+    assert await choose_isolation("landlock", keeper, trials, SYSTEM_PATHS) == "landlock"
+    assert await unenforced_by_isolation("landlock", keeper, trials, SYSTEM_PATHS) == []

@@ -13,10 +13,9 @@ from typing import Final
 import pytest
 
 from pyservice.app.runtime import KEEPER, SYSTEM_PATHS
-from pyservice.runtime.isolations import choose
-from pyservice.runtime.keeper import Folder, Line, Stream
-from pyservice.runtime.logs import LINES_MAX, Logs
-from pyservice.runtime.notices import Notices
+from pyservice.runtime.isolation_trials import choose_isolation
+from pyservice.runtime.run_folder import KeeperNotices, LogLine, LogStream, RunFolder
+from pyservice.runtime.run_logs import LINES_MAX, LogReader
 from tests.runtime.node import Place, until
 
 pytestmark = pytest.mark.anyio
@@ -35,13 +34,13 @@ done
 # Logs ---------------------------------------------------------------------------------------------
 
 
-def numbers(lines: list[Line]) -> list[int]:
+def numbers(lines: list[LogLine]) -> list[int]:
     return [int(line.text.split()[0]) for line in lines]
 
 
-async def followed(logs: Logs, path: Path, stream: Stream) -> list[Line]:
+async def followed(logs: LogReader, path: Path, stream: LogStream) -> list[LogLine]:
     """All that whoever goes on from the beginning is told, in pages."""
-    found: list[Line] = []
+    found: list[LogLine] = []
     position = 0
     while (page := await logs.after(path, stream, position)) is not None and page.lines:
         assert len(page.lines) <= LINES_MAX
@@ -52,14 +51,14 @@ async def followed(logs: Logs, path: Path, stream: Stream) -> list[Line]:
 
 
 @pytest.fixture
-def logs() -> Iterator[Logs]:
-    made = Logs()
+def logs() -> Iterator[LogReader]:
+    made = LogReader()
     yield made
     made.close()
 
 
 async def test_the_newest_lines_and_all_after_a_position_over_several_segments(
-    place: Place, logs: Logs
+    place: Place, logs: LogReader
 ) -> None:
     order = place.want(COUNTS)
     await place.ear.end(order.id)
@@ -79,7 +78,7 @@ async def test_the_newest_lines_and_all_after_a_position_over_several_segments(
 
 
 async def test_of_a_log_that_is_too_long_the_oldest_goes_and_the_rest_is_whole(
-    place: Place, logs: Logs
+    place: Place, logs: LogReader
 ) -> None:
     place.node = replace(place.node, log_bytes_max=2 << 20)
     await place.anew()
@@ -98,7 +97,7 @@ async def test_of_a_log_that_is_too_long_the_oldest_goes_and_the_rest_is_whole(
 
 
 async def test_long_lines_go_on_in_the_next_and_what_is_no_text_is_replaced(
-    place: Place, logs: Logs
+    place: Place, logs: LogReader
 ) -> None:
     script = "head -c 10000 /dev/zero | tr '\\0' y; echo; printf 'a\\377b\\n'; printf end"
     order = place.want(script)
@@ -111,7 +110,7 @@ async def test_long_lines_go_on_in_the_next_and_what_is_no_text_is_replaced(
 
 @pytest.mark.parametrize("character", ["я", "水", "🐟"])
 async def test_a_long_line_goes_on_between_two_characters(
-    place: Place, logs: Logs, character: str
+    place: Place, logs: LogReader, character: str
 ) -> None:
     text = "x" + character * 5_000
     script = f"printf x; yes {character} | head -n 5000 | tr -d '\n'; echo; echo next"
@@ -124,7 +123,7 @@ async def test_a_long_line_goes_on_between_two_characters(
     assert all(4_093 <= len(part.text.encode()) <= 4_096 for part in parts[:-1])
 
 
-async def test_of_a_folder_that_is_gone_there_are_no_lines(tmp_path: Path, logs: Logs) -> None:
+async def test_of_a_folder_that_is_gone_there_are_no_lines(tmp_path: Path, logs: LogReader) -> None:
     gone = tmp_path / "gone"
     assert await logs.newest(gone, "std_out") == ([], 0, True)
     assert await logs.after(gone, "std_err", 4711) is None
@@ -156,7 +155,7 @@ async def test_hints_are_lines_however_they_arrive_in_whatever_was_there(tmp_pat
     path = tmp_path / "notices"
     path.write_text("a file of somebody")
     heard: list[str] = []
-    notices = Notices(path, heard.append)
+    notices = KeeperNotices(path, heard.append)
     notices.open()
     try:
         writer = os.open(path, os.O_WRONLY)
@@ -190,7 +189,7 @@ async def test_a_program_reads_its_build_writes_its_own_and_nothing_else(
 ) -> None:
     """In the way that this machine has."""
     monkeypatch.setenv("OUTSIDE", "ours")
-    isolation = await choose("auto", KEEPER, place.folder, SYSTEM_PATHS)
+    isolation = await choose_isolation("auto", KEEPER, place.folder, SYSTEM_PATHS)
     if isolation is None:
         pytest.skip("nothing keeps programs apart here: needs root, user namespaces or Landlock")
     assert not [path.name for path in place.folder.iterdir() if path.name.startswith(".trial")]
@@ -214,8 +213,8 @@ async def test_a_program_reads_its_build_writes_its_own_and_nothing_else(
 
 
 async def test_what_cannot_keep_programs_apart_is_not_chosen(tmp_path: Path) -> None:
-    assert await choose("auto", tmp_path / "no-keeper", tmp_path, SYSTEM_PATHS) is None
-    assert await choose("none", tmp_path / "no-keeper", tmp_path, SYSTEM_PATHS) == "none"
+    assert await choose_isolation("auto", tmp_path / "no-keeper", tmp_path, SYSTEM_PATHS) is None
+    assert await choose_isolation("none", tmp_path / "no-keeper", tmp_path, SYSTEM_PATHS) == "none"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -225,4 +224,4 @@ def test_half_a_line_at_the_end_of_a_segment_hides_nothing_behind_it(tmp_path: P
     whole, half = b"1 o one\n", b"2 o tw"
     (tmp_path / "log" / f"{0:020}").write_bytes(whole + half)
     (tmp_path / "log" / f"{len(whole + half):020}").write_bytes(b"3 o three\n" + half)
-    assert [line.text for line in Folder(tmp_path).lines()] == ["one", "three"]
+    assert [line.text for line in RunFolder(tmp_path).lines()] == ["one", "three"]

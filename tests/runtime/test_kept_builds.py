@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.runtime.builds import KEPT_S
+from pyservice.runtime.unpacked_builds import UNUSED_RETENTION_S
 from tests.control.files import tar
 from tests.runtime.node import disk_of
 from tests.runtime.store import Store
@@ -35,7 +35,7 @@ async def test_builds_that_nothing_runs_go_after_a_day_or_when_the_disk_is_full(
     used, fresh, old = (f"{BUILD[:-2]}{name}" for name in ("01", "02", "03"))
     for build_id in (used, fresh, old):
         await builds.unpacked(GAME, build_id)
-    then = time.time() - KEPT_S - 60
+    then = time.time() - UNUSED_RETENTION_S - 60
     for build_id in (used, old):
         os.utime(folder / build_id, (then, then))
     await builds.remove_unused(lambda: {used}, is_full=False)
@@ -48,7 +48,7 @@ async def test_builds_that_nothing_runs_go_after_a_day_or_when_the_disk_is_full(
 
 def _grow_old(folder: Path, build_id: str = BUILD) -> None:
     """As if nothing had run it for two days."""
-    then = time.time() - 2 * KEPT_S
+    then = time.time() - 2 * UNUSED_RETENTION_S
     os.utime(folder / build_id, (then, then))
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from pyservice.runtime.logs import LINES_MAX, LOOKED_BYTES_MAX, Logs
+from pyservice.runtime.run_logs import LINES_MAX, READ_BYTES_MAX, LogReader
 from tests.runtime.node import Place, until
 
 pytestmark = pytest.mark.anyio
@@ -28,8 +28,8 @@ FULL: Final = f"echo early >&2; yes {TEXT} | head -n 1000000; echo late"
 
 
 @pytest.fixture
-def logs() -> Iterator[Logs]:
-    made = Logs()
+def logs() -> Iterator[LogReader]:
+    made = LogReader()
     yield made
     made.close()
 
@@ -55,7 +55,7 @@ def size(path: Path) -> int:
 
 
 async def test_a_full_log_is_read_once_for_a_silent_stream_and_not_again(
-    place: Place, logs: Logs
+    place: Place, logs: LogReader
 ) -> None:
     order = place.want(FULL)
     await place.ear.end(order.id)
@@ -77,7 +77,7 @@ async def test_a_full_log_is_read_once_for_a_silent_stream_and_not_again(
     assert newest.bytes < SMALL
 
 
-async def test_a_line_of_long_ago_is_found_and_then_known(place: Place, logs: Logs) -> None:
+async def test_a_line_of_long_ago_is_found_and_then_known(place: Place, logs: LogReader) -> None:
     order = place.want(f"echo early >&2; yes {TEXT} | head -n 100000")
     await place.ear.end(order.id)
     path = place.of(order).path
@@ -95,7 +95,7 @@ async def test_a_line_of_long_ago_is_found_and_then_known(place: Place, logs: Lo
 
 
 async def test_a_follower_reads_what_is_new_and_hears_the_line_that_it_waits_for(
-    place: Place, logs: Logs, tmp_path: Path
+    place: Place, logs: LogReader, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
     go.mkdir()
@@ -134,7 +134,7 @@ async def test_a_follower_reads_what_is_new_and_hears_the_line_that_it_waits_for
     assert count.bytes < before + 2 * MIB
 
 
-async def test_readers_take_turns(place: Place, logs: Logs) -> None:
+async def test_readers_take_turns(place: Place, logs: LogReader) -> None:
     full, short = place.want(FULL), place.want("echo here")
     for order in (full, short):
         await place.ear.end(order.id)
@@ -153,20 +153,20 @@ async def test_readers_take_turns(place: Place, logs: Logs) -> None:
 
 
 async def test_of_a_log_of_any_length_an_answer_looks_through_so_much_and_the_next_goes_on(
-    place: Place, logs: Logs
+    place: Place, logs: LogReader
 ) -> None:
-    place.node = replace(place.node, log_bytes_max=4 * LOOKED_BYTES_MAX)
+    place.node = replace(place.node, log_bytes_max=4 * READ_BYTES_MAX)
     await place.anew()
     order = place.want(f"yes {TEXT} | head -n 1000000; echo last >&2; yes {TEXT} | head -n 100")
     await place.ear.end(order.id)
     path = place.of(order).path
-    assert size(path) > LOOKED_BYTES_MAX + 8 * MIB
+    assert size(path) > READ_BYTES_MAX + 8 * MIB
     with read() as count:
         told = await logs.after(path, "std_err", 0)
     assert told is not None
     assert (told.lines, told.is_all) == ([], False)
-    assert LOOKED_BYTES_MAX <= told.position < LOOKED_BYTES_MAX + 8 * MIB
-    assert count.bytes < LOOKED_BYTES_MAX + 8 * MIB
+    assert READ_BYTES_MAX <= told.position < READ_BYTES_MAX + 8 * MIB
+    assert count.bytes < READ_BYTES_MAX + 8 * MIB
     rest = await logs.after(path, "std_err", told.position)
     assert rest is not None
     assert [line.text for line in rest.lines] == ["last"]
@@ -174,7 +174,7 @@ async def test_of_a_log_of_any_length_an_answer_looks_through_so_much_and_the_ne
 
 
 async def test_half_a_line_is_not_told_and_nothing_is_lost_when_it_is_whole(
-    tmp_path: Path, logs: Logs
+    tmp_path: Path, logs: LogReader
 ) -> None:
     log = tmp_path / "log"
     log.mkdir()

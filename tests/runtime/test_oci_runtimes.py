@@ -16,21 +16,27 @@ from typing import Final
 import pytest
 
 from pyservice.app.runtime import KEEPER
-from pyservice.runtime.contained import Contained, owner
-from pyservice.runtime.containers import PATH, SCRATCHES, Containers, Scratch, failure, place_beside
-from pyservice.runtime.isolations import choose_containers
-from pyservice.runtime.keeper import Folder, Spec
-from pyservice.runtime.layers import RootFolder
+from pyservice.runtime.containers import (
+    PATH,
+    SCRATCHES,
+    ContainerRuntime,
+    Scratch,
+    mount_point_outside,
+    runtime_failure,
+)
+from pyservice.runtime.isolation_trials import choose_container_runtime
+from pyservice.runtime.root_filesystem import ContainerProgram, RootFilesystem, container_root_uid
+from pyservice.runtime.run_folder import KeeperSpec, RunFolder
 from tests.programs.images import PROGRAM, needs_oci_runtime, server_program
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
-INSIDE: Final = Contained((), (), {}, "/", 0, 0, (), "/", is_readonly=False)
+INSIDE: Final = ContainerProgram((), (), {}, "/", 0, 0, (), "/", is_readonly=False)
 AS_NOBODY: Final = """
 import asyncio, concurrent.futures.thread, os, sys
 from pathlib import Path
-from pyservice.runtime.isolations import choose_containers
+from pyservice.runtime.isolation_trials import choose_containers
 os.setgroups([])
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)
@@ -50,7 +56,7 @@ def open_folder() -> Iterator[Path]:
 
 @needs_oci_runtime
 async def test_the_runtime_of_this_machine_is_found(tmp_path: Path) -> None:
-    found, problem = await choose_containers(None, KEEPER, tmp_path)
+    found, problem = await choose_container_runtime(None, KEEPER, tmp_path)
     assert found is not None, problem
     assert shutil.which(found.runtime.name, path=PATH) == str(found.runtime)
     assert list(tmp_path.iterdir()) == [], "nothing is left of trying"
@@ -61,7 +67,7 @@ async def test_one_that_is_not_there_and_one_that_does_nothing_are_told(tmp_path
     idle.write_text("#!/bin/sh\necho no such thing >&2\nexit 3\n")
     idle.chmod(0o755)
     for runtime, words in ((tmp_path / "nowhere", "nowhere"), (idle, "ended with 3")):
-        found, problem = await choose_containers(runtime, KEEPER, tmp_path / "trials")
+        found, problem = await choose_container_runtime(runtime, KEEPER, tmp_path / "trials")
         assert found is None
         assert str(runtime) in problem
         assert words in problem
@@ -85,17 +91,17 @@ async def test_an_ordinary_user_runs_containers_as_well(open_folder: Path) -> No
 async def test_a_container_writes_over_its_root_and_the_root_stays_as_it_is(
     tmp_path: Path, scratch: Scratch
 ) -> None:
-    found, _ = await choose_containers(None, KEEPER, tmp_path)
+    found, _ = await choose_container_runtime(None, KEEPER, tmp_path)
     assert found is not None
     root = tmp_path / "root"
     (root / "bin").mkdir(parents=True)
     (root / PROGRAM[1:]).write_bytes(server_program())
     (root / PROGRAM[1:]).chmod(0o755)
-    RootFolder(root, owner(), lambda _: None)
-    run = Folder(tmp_path / "run")
-    containers = Containers(found.runtime, scratch, found.place)
+    RootFilesystem(root, container_root_uid(), lambda _: None)
+    run = RunFolder(tmp_path / "run")
+    containers = ContainerRuntime(found.runtime, scratch, found.place)
     command = containers.command(root, run.path, run.scratch)
-    run.prepare(Spec("run", command, Path("/"), {"PATH": PATH}, "processes"))
+    run.prepare(KeeperSpec("run", command, Path("/"), {"PATH": PATH}, "processes"))
     play = {"PLAY": "write:/own write:/tmp/own see:/ exit:3"}
     containers.write_bundle(run.path, INSIDE, [PROGRAM], play)
     run.start(KEEPER)
@@ -107,7 +113,7 @@ async def test_a_container_writes_over_its_root_and_the_root_stays_as_it_is(
     state = run.state()
     assert state is not None
     said = [line.text for line in run.lines()]
-    assert (state.status, state.exit_code, failure(run)) == ("ended", 3, None), said
+    assert (state.status, state.exit_code, runtime_failure(run)) == ("ended", 3, None), said
     assert said[1:] == [
         "write /own written",
         "write /tmp/own written",
@@ -122,12 +128,15 @@ async def test_a_container_writes_over_its_root_and_the_root_stays_as_it_is(
 @pytest.mark.skipif(os.geteuid() != 0, reason="a folder of the machine is written by root")
 async def test_data_may_be_where_containers_mount_elsewhere() -> None:
     with tempfile.TemporaryDirectory(dir="/mnt") as name:
-        found, problem = await choose_containers(None, KEEPER, Path(name))
+        found, problem = await choose_container_runtime(None, KEEPER, Path(name))
         assert found is not None, problem
         assert found.place != "/mnt"
 
 
 def test_containers_mount_over_nothing_that_is_needed() -> None:
-    assert place_beside(Path("/var/lib/data"), Path("/usr/bin/crun")) == "/mnt"
-    assert place_beside(Path("/mnt/data"), Path("/usr/bin/crun")) not in ("/mnt", None)
-    assert place_beside(*map(Path, ("/mnt/a", "/media/a", "/srv/a", "/opt/a", "/run/a"))) is None
+    assert mount_point_outside(Path("/var/lib/data"), Path("/usr/bin/crun")) == "/mnt"
+    assert mount_point_outside(Path("/mnt/data"), Path("/usr/bin/crun")) not in ("/mnt", None)
+    assert (
+        mount_point_outside(*map(Path, ("/mnt/a", "/media/a", "/srv/a", "/opt/a", "/run/a")))
+        is None
+    )

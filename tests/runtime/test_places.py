@@ -11,15 +11,15 @@ from typing import Final
 import pytest
 
 from pyservice.network.port_ranges import PROCESS_PORTS
-from pyservice.runtime import process_ports
-from pyservice.runtime.orders import End, Order, PortOrder, Resources
-from pyservice.runtime.places import REST_S, Places
-from pyservice.runtime.process import ProcessRun
+from pyservice.runtime import node_allocation
+from pyservice.runtime.node_allocation import PORT_QUARANTINE_S, PlacementAllocator
+from pyservice.runtime.run_layout import StoredRun
+from pyservice.runtime.run_requests import PortRequest, Resources, RunEnd, RunRequest
 from tests.runtime.node import Place, until
 
 pytestmark = pytest.mark.anyio
 
-GAME: Final = {"game": PortOrder(is_datagram=True)}
+GAME: Final = {"game": PortRequest(is_datagram=True)}
 FEW: Final = 8
 """Numbers that are all there is: of those that nobody has one is drawn at once."""
 
@@ -48,16 +48,18 @@ async def few(place: Place) -> range:
 def with_clock(place: Place) -> Clock:
     """The node's ports rest by this clock from now on."""
     clock, numbers = Clock(), place.node.process_ports
-    place.supervisor.places = Places(has_users=False, numbers=numbers, monotonic_s=clock)
+    place.supervisor.places = PlacementAllocator(
+        has_users=False, numbers=numbers, monotonic_s=clock
+    )
     return clock
 
 
-async def number_of(place: Place, order: Order) -> int:
+async def number_of(place: Place, order: RunRequest) -> int:
     [(_, number)] = (await place.ear.told(order.id, "placed")).values()
     return int(number)
 
 
-async def taken(place: Place, count: int) -> dict[int, Order]:
+async def taken(place: Place, count: int) -> dict[int, RunRequest]:
     """So many that run, by their ports."""
     orders = [await place.running(ports=GAME) for _ in range(count)]
     numbers = {await number_of(place, order): order for order in orders}
@@ -65,14 +67,14 @@ async def taken(place: Place, count: int) -> dict[int, Order]:
     return numbers
 
 
-async def ended(place: Place, order: Order) -> None:
+async def ended(place: Place, order: RunRequest) -> None:
     """And that is told."""
     place.supervisor.end(order.id, 0)
     await place.ear.end(order.id)
     await until(lambda: order.id not in place.supervisor.runs)
 
 
-async def refused(place: Place) -> End:
+async def refused(place: Place) -> RunEnd:
     return await place.ear.end(place.want(ports=GAME).id)
 
 
@@ -84,9 +86,9 @@ async def test_a_port_rests_behind_its_run_and_is_drawn_again_afterwards(
     assert set(running) == set(few)
     number, order = running.popitem()
     await ended(place, order)
-    for passed_s in (0.0, REST_S - 1):
+    for passed_s in (0.0, PORT_QUARANTINE_S - 1):
         clock.now_s += passed_s
-        assert await refused(place) == End(
+        assert await refused(place) == RunEnd(
             "no_ports", message="no port of this node is free for it"
         )
     clock.now_s += 1
@@ -118,7 +120,11 @@ async def test_a_port_rests_over_a_service_that_is_started_again(place: Place, f
     await place.drop()
     now_s = time.time()
     # One ended a while ago, one before that; the last by a clock that has been set back since.
-    for order, told_s in ((one, -REST_S / 2), (other, -REST_S), (third, 365 * 86_400)):
+    for order, told_s in (
+        (one, -PORT_QUARANTINE_S / 2),
+        (other, -PORT_QUARANTINE_S),
+        (third, 365 * 86_400),
+    ):
         os.utime(place.of(order).path / "told", (now_s + told_s, now_s + told_s))
     await place.start()
     again = await place.running(ports=GAME)
@@ -133,67 +139,71 @@ async def test_after_a_start_it_rests_for_what_is_left_of_its_time(
 ) -> None:
     [(number, order)] = (await taken(place, 1)).items()
     await ended(place, order)
-    found = ProcessRun(place.of(order).path)
-    for passed_s, left_s in ((0.0, REST_S), (REST_S - 20, 20.0), (-86_400.0, REST_S)):
+    found = StoredRun(place.of(order).path)
+    for passed_s, left_s in (
+        (0.0, PORT_QUARANTINE_S),
+        (PORT_QUARANTINE_S - 20, 20.0),
+        (-86_400.0, PORT_QUARANTINE_S),
+    ):
         clock = Clock()
-        places = Places(has_users=False, numbers=few, monotonic_s=clock)
+        places = PlacementAllocator(has_users=False, numbers=few, monotonic_s=clock)
         then_s = time.time() - passed_s
         os.utime(found.folder.path / "told", (then_s, then_s))
         places.found_over(found)
-        others = Order("x", "server", "g", "b", order.resources, ports=_all_but_one())
+        others = RunRequest("x", "server", "g", "b", order.resources, ports=_all_but_one())
         assert number not in {port.number for port in places.draw(others).ports.values()}
-        one = Order("y", "server", "g", "b", order.resources, ports=GAME)
+        one = RunRequest("y", "server", "g", "b", order.resources, ports=GAME)
         clock.now_s += left_s - 5
-        with pytest.raises(process_ports.NoPorts):
+        with pytest.raises(node_allocation.NoFreePort):
             places.draw(one)
         clock.now_s += 5
         assert places.draw(one).ports["game"].number == number
     assert number in few
 
 
-def _all_but_one() -> dict[str, PortOrder]:
-    return {f"port-{n}": PortOrder(is_datagram=True) for n in range(FEW - 1)}
+def _all_but_one() -> dict[str, PortRequest]:
+    return {f"port-{n}": PortRequest(is_datagram=True) for n in range(FEW - 1)}
 
 
 def test_of_a_folder_that_is_over_for_long_nothing_is_read(tmp_path: Path) -> None:
     """There may be a hundred thousand of them."""
 
-    class Unread(ProcessRun):
+    class Unread(StoredRun):
         def placed(self) -> None:
             raise AssertionError("it was read")
 
     (tmp_path / "told").touch()
-    then_s = time.time() - REST_S - 1
+    then_s = time.time() - PORT_QUARANTINE_S - 1
     os.utime(tmp_path / "told", (then_s, then_s))
-    Places(has_users=False).found_over(Unread(tmp_path))
+    PlacementAllocator(has_users=False).found_over(Unread(tmp_path))
 
 
 MANY: Final = range(40_000, 40_256)
 """Nobody binds them."""
 
 
-def order_of(build_id: str, count: int) -> Order:
-    ports = {f"port-{n}": PortOrder(is_datagram=True) for n in range(count)}
-    return Order("x", "server", "g", build_id, Resources(10, 64), ports=ports)
+def order_of(build_id: str, count: int) -> RunRequest:
+    ports = {f"port-{n}": PortRequest(is_datagram=True) for n in range(count)}
+    return RunRequest("x", "server", "g", build_id, Resources(10, 64), ports=ports)
 
 
 def test_a_build_whose_runs_had_what_rests_leaves_half_to_others() -> None:
     clock = Clock()
-    places = Places(has_users=False, numbers=MANY, monotonic_s=clock)
+    places = PlacementAllocator(has_users=False, numbers=MANY, monotonic_s=clock)
     for _ in range(16):
         places.give_back(places.draw(order_of("ends at once", 8)))
-    with pytest.raises(process_ports.NoPorts):
+    with pytest.raises(node_allocation.NoFreePort):
         places.draw(order_of("ends at once", 1))
     goes_on = [places.draw(order_of("other", 8)) for _ in range(16)]
     assert len({port.number for one in goes_on for port in one.ports.values()}) == 128
-    with pytest.raises(process_ports.NoPorts):
+    with pytest.raises(node_allocation.NoFreePort):
         places.draw(order_of("other", 1))
     places.give_back(goes_on.pop())
-    clock.now_s += REST_S
+    clock.now_s += PORT_QUARANTINE_S
     assert places.draw(order_of("ends at once", 8)).ports
 
 
 def test_who_has_many_that_go_on_may_have_all() -> None:
-    places = Places(has_users=False, numbers=MANY, monotonic_s=Clock())
+    places = PlacementAllocator(has_users=False, numbers=MANY, monotonic_s=Clock())
     taken = [places.draw(order_of("one game", 8)) for _ in range(len(MANY) // 8)]
     assert len({port.number for one in taken for port in one.ports.values()}) == len(MANY)

@@ -18,8 +18,8 @@ from typing import Final
 
 import pytest
 
-from pyservice.runtime import places, process_ports
-from pyservice.runtime.orders import End, Order, PortOrder
+from pyservice.runtime import node_allocation
+from pyservice.runtime.run_requests import PortRequest, RunEnd, RunRequest
 from tests.runtime.node import Place, until
 from tests.support.foreign_ports import Foreigner
 from tests.support.loopback import OWN_ADDRESS
@@ -72,15 +72,15 @@ def family_of(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def want(place: Place, kind: socket.SocketKind, address: str = "127.0.0.1") -> Order:
+def want(place: Place, kind: socket.SocketKind, address: str = "127.0.0.1") -> RunRequest:
     """A game server that needs one port."""
     family = family_of(address).name
     program = BIND.format(family=family, kind=kind.name, address=address)
     script = f"exec '{sys.executable}' -S -c '{program}'"
-    return place.want(script, ports={"game": PortOrder(kind is socket.SOCK_DGRAM)})
+    return place.want(script, ports={"game": PortRequest(kind is socket.SOCK_DGRAM)})
 
 
-async def bound(place: Place, order: Order) -> int:
+async def bound(place: Place, order: RunRequest) -> int:
     """The port of one that could bind it."""
     [(address, number)] = (await place.ear.told(order.id, "placed")).values()
     assert address == "127.0.0.1"
@@ -95,7 +95,7 @@ async def test_a_port_that_a_foreign_program_has_is_nobodys_and_another_is_drawn
     fitting = [want(crowded, kind, everywhere) for _ in range(FREE)]
     assert {await bound(crowded, order) for order in fitting} == foreigner.free
     late = await crowded.ear.end(want(crowded, kind, everywhere).id)
-    assert late == End("no_ports", message="no port of this node is free for it")
+    assert late == RunEnd("no_ports", message="no port of this node is free for it")
     number = foreigner.let_go()
     assert await bound(crowded, want(crowded, kind, everywhere)) == number
     assert (await crowded.ear.end(want(crowded, kind, everywhere).id)).reason == "no_ports"
@@ -105,7 +105,7 @@ async def test_a_port_of_a_run_that_ended_is_drawn_again_when_it_has_rested(
     crowded: Place, foreigner: Foreigner, kind: socket.SocketKind
 ) -> None:
     now_s = 1_000.0
-    crowded.supervisor.places = places.Places(
+    crowded.supervisor.places = node_allocation.PlacementAllocator(
         has_users=False, numbers=NUMBERS, monotonic_s=lambda: now_s
     )
     fitting = [want(crowded, kind) for _ in range(FREE)]
@@ -116,7 +116,7 @@ async def test_a_port_of_a_run_that_ended_is_drawn_again_when_it_has_rested(
         await until(lambda: len(crowded.supervisor.runs) < FREE)
         assert (await crowded.ear.end(want(crowded, kind).id)).reason == "no_ports"
         await until(lambda: len(crowded.supervisor.runs) < FREE)
-        now_s += places.REST_S
+        now_s += node_allocation.PORT_QUARANTINE_S
         assert await bound(crowded, want(crowded, kind)) == number
 
 
@@ -126,8 +126,10 @@ async def test_a_port_of_a_run_that_ended_is_drawn_again_when_it_has_rested(
 def draw(kind: socket.SocketKind) -> int | None:
     """Of the one number that there is; None: it is not free."""
     try:
-        return process_ports.draw(ONE, lambda number: False, is_datagram=kind is socket.SOCK_DGRAM)
-    except process_ports.NoPorts:
+        return node_allocation.draw_free_port(
+            ONE, lambda number: False, is_datagram=kind is socket.SOCK_DGRAM
+        )
+    except node_allocation.NoFreePort:
         return None
 
 
@@ -166,7 +168,7 @@ async def test_connections_that_are_being_forgotten_take_no_port(address: str) -
 
 WITHOUT_IPV6: Final = """
 import socket, sys
-from pyservice.runtime import process_ports
+from pyservice.runtime import node_allocation
 from tests.runtime.test_process_ports import KINDS, ONE, deny_ipv6, draw, hold
 deny_ipv6()
 try:

@@ -17,10 +17,10 @@ from typing import Final
 import pytest
 
 from pyservice.app.runtime import KEEPER, SYSTEM_PATHS
-from pyservice.runtime import remnants
+from pyservice.runtime import run_cleanup
 from pyservice.runtime.control_groups import ControlGroups
-from pyservice.runtime.isolations import choose
-from pyservice.runtime.orders import End, Order
+from pyservice.runtime.isolation_trials import choose_isolation
+from pyservice.runtime.run_requests import RunEnd, RunRequest
 from tests.runtime.node import Place, is_alive, open_place, until
 
 pytestmark = pytest.mark.anyio
@@ -58,7 +58,7 @@ async def nothing_left(place: Place) -> AsyncIterator[None]:
 @pytest.fixture(params=["none", "landlock"])
 async def apart(place: Place, request: pytest.FixtureRequest) -> Place:
     """The node, where programs have no process ids of their own."""
-    isolation = await choose(request.param, KEEPER, place.folder, SYSTEM_PATHS)
+    isolation = await choose_isolation(request.param, KEEPER, place.folder, SYSTEM_PATHS)
     if isolation is None:
         pytest.skip("no Landlock here")
     place.node = replace(place.node, isolation=isolation, shared_paths=SYSTEM_PATHS)
@@ -78,13 +78,13 @@ def groups(tmp_path: Path) -> Iterator[ControlGroups]:
     found.remove_others(())
 
 
-async def begun(place: Place, script: str, count: int = 1) -> tuple[Order, list[int]]:
+async def begun(place: Place, script: str, count: int = 1) -> tuple[RunRequest, list[int]]:
     """A run, and its processes below the first."""
     order = await place.running(script)
     return order, [int(line) for line in await place.lines(order, count)]
 
 
-async def told_lost(place: Place, order: Order) -> End:
+async def told_lost(place: Place, order: RunRequest) -> RunEnd:
     end = await place.ear.end(order.id)
     assert (end.reason, end.message) == ("lost", LOST)
     return end
@@ -118,7 +118,7 @@ async def test_what_ran_on_while_no_service_was_there_is_ended_by_the_next(apart
 async def test_a_keeper_that_the_service_ends_itself_leaves_nothing(
     apart: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyservice.runtime.runs.DEAF_S", 0.1)
+    monkeypatch.setattr("pyservice.runtime.run_lifecycle.KEEPER_GRACE_S", 0.1)
     order, below = await begun(apart, WAITS)
     os.kill(apart.keeper_of(order), signal.SIGSTOP)
     apart.supervisor.end(order.id, 50)
@@ -151,7 +151,9 @@ async def test_who_has_only_the_number_of_its_session_is_not_ended(place: Place)
     stranger = subprocess.Popen(["sleep", "3600"], start_new_session=True, env={})
     try:
         _pretend(place, order, stranger.pid)
-        await asyncio.to_thread(remnants.end, place.of(order), place.node.groups)
+        await asyncio.to_thread(
+            run_cleanup.end_leftover_processes, place.of(order), place.node.groups
+        )
         await place.start()
         await told_lost(place, order)
         assert stranger.poll() is None
@@ -160,7 +162,7 @@ async def test_who_has_only_the_number_of_its_session_is_not_ended(place: Place)
         stranger.wait()
 
 
-def _pretend(place: Place, order: Order, pid: int) -> None:
+def _pretend(place: Place, order: RunRequest, pid: int) -> None:
     """The program had this number, which is another's session now."""
     path = place.of(order).path / "state"
     path.write_text(path.read_text().replace(f"\npid={place.pid_of(order)}\n", f"\npid={pid}\n"))
@@ -176,7 +178,9 @@ async def test_of_a_run_that_goes_on_or_told_its_end_nothing_is_ended(place: Pla
     stranger = subprocess.Popen(["sleep", "3600"], start_new_session=True, env=environment)
     try:
         for order in (goes_on, over):
-            await asyncio.to_thread(remnants.end, place.of(order), place.node.groups)
+            await asyncio.to_thread(
+                run_cleanup.end_leftover_processes, place.of(order), place.node.groups
+            )
         assert all(map(is_alive, below))
         assert stranger.poll() is None
     finally:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.runtime.removal import is_empty, remove_tree
+from pyservice.runtime.filesystem import is_folder_empty, remove_tree
 
 
 def test_folders_deeper_than_anybody_can_name_are_removed(tmp_path: Path) -> None:
@@ -42,9 +42,9 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
 def test_what_has_nothing_in_it_is_empty_and_what_is_not_there_as_well(tmp_path: Path) -> None:
     folder = tmp_path / "scratch"
-    assert is_empty(folder)
+    assert is_folder_empty(folder)
     folder.mkdir()
-    assert is_empty(folder)
+    assert is_folder_empty(folder)
     (folder / ".hidden").touch()
-    assert not is_empty(folder)
-    assert not is_empty(folder / ".hidden"), "a file in its place has to go"
+    assert not is_folder_empty(folder)
+    assert not is_folder_empty(folder / ".hidden"), "a file in its place has to go"

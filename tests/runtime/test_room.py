@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pyservice.runtime.orders import Resources
-from pyservice.runtime.room import Room
+from pyservice.runtime.node_allocation import NodeCapacity
+from pyservice.runtime.run_requests import Resources
 
 NODE = Resources(1_000, 1_024)
 HALF = Resources(500, 512)
@@ -11,7 +11,7 @@ NOTHING = Resources(0, 0)
 
 
 def test_what_is_reserved_is_the_runs_when_it_begins() -> None:
-    room = Room(NODE)
+    room = NodeCapacity(NODE)
     assert room.reserve("one", HALF)
     assert room.unclaimed == HALF
     assert room.free == NODE, "nothing runs yet"
@@ -25,7 +25,7 @@ def test_what_is_reserved_is_the_runs_when_it_begins() -> None:
 
 
 def test_what_a_run_does_not_begin_with_is_given_back_once() -> None:
-    room = Room(NODE)
+    room = NodeCapacity(NODE)
     assert room.reserve("one", HALF)
     room.give_back("one")
     room.give_back("one")
@@ -34,7 +34,7 @@ def test_what_a_run_does_not_begin_with_is_given_back_once() -> None:
 
 
 def test_more_than_there_is_is_not_reserved() -> None:
-    room = Room(NODE)
+    room = NodeCapacity(NODE)
     assert room.reserve("one", HALF)
     assert room.reserve("two", HALF)
     assert not room.reserve("three", Resources(1, 0))
@@ -45,7 +45,7 @@ def test_more_than_there_is_is_not_reserved() -> None:
 
 
 def test_each_change_of_what_is_unclaimed_is_told_and_nothing_else() -> None:
-    room = Room(NODE)
+    room = NodeCapacity(NODE)
     told: list[Resources] = []
     room.changed = lambda: told.append(room.unclaimed)
     room.reserve("one", HALF)

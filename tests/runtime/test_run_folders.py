@@ -14,11 +14,11 @@ from typing import Final
 import pytest
 
 from pyservice.errors import ServiceError
-from pyservice.runtime import runs, strangers
-from pyservice.runtime.builds import KEPT_S
-from pyservice.runtime.ended_runs import LOGS_KEPT_S
-from pyservice.runtime.keeper import Folder
-from pyservice.runtime.removal import remove_tree
+from pyservice.runtime import run_cleanup, run_lifecycle
+from pyservice.runtime.filesystem import remove_tree
+from pyservice.runtime.run_cleanup import LOG_RETENTION_S
+from pyservice.runtime.run_folder import RunFolder
+from pyservice.runtime.unpacked_builds import UNUSED_RETENTION_S
 from tests.runtime.node import SHELL, Place, build_of, is_alive, open_place, until
 from tests.support.waiting import PATIENCE_S
 
@@ -59,7 +59,7 @@ async def test_one_that_cannot_be_laid_out_now_is_laid_out_later(place: Place) -
 async def test_one_that_cannot_be_laid_out_is_over_after_a_minute_and_tells_no_path_of_ours(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "STARTING_S", 0.3)
+    monkeypatch.setattr(run_lifecycle, "START_TIMEOUT_S", 0.3)
     place.store.archives[LONG] = build_of("sleep", "3600")
     place.store.fault = ServiceError("CONTROL_PLANE_UNAVAILABLE")
     order, stopped = (place.want(build_id=LONG, args=()) for _ in range(2))
@@ -79,7 +79,7 @@ async def test_one_that_cannot_be_laid_out_is_over_after_a_minute_and_tells_no_p
     assert end.message == "this node could not lay it out: Not a directory"
 
 
-def _forget_whose(folder: Folder) -> None:
+def _forget_whose(folder: RunFolder) -> None:
     spec = folder.path / "spec"
     spec.write_bytes(spec.read_bytes().rpartition(b"note=")[0])
 
@@ -87,7 +87,7 @@ def _forget_whose(folder: Folder) -> None:
 async def test_what_runs_and_nobody_can_read_whose_is_ended_unless_somebody_wants_it(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strangers, "WANTED_S", 0.5)
+    monkeypatch.setattr(run_cleanup, "UNOWNED_GRACE_S", 0.5)
     wanted, stranger, other = [await place.running() for _ in range(3)]
     pids = {order.id: place.pid_of(order) for order in (wanted, stranger, other)}
     await place.drop()
@@ -202,7 +202,7 @@ async def test_a_build_is_kept_for_a_day_after_its_last_run_ended(place: Place) 
     place.store.archives[LONG] = build_of("sleep", "3600")
     order = await place.running(build_id=LONG, args=())
     folder = place.folder / "builds" / LONG
-    then = time.time() - 2 * KEPT_S
+    then = time.time() - 2 * UNUSED_RETENTION_S
     os.utime(folder, (then, then))
     # Whoever finds it has not unpacked it.
     await place.anew()
@@ -243,7 +243,7 @@ async def test_one_folder_that_does_not_go_keeps_no_other(place: Place) -> None:
     folders = [place.of(order).path for order in orders]
     for folder in folders[:2]:
         _fill_deep(folder / "scratch")
-    then = time.time() - LOGS_KEPT_S - 60
+    then = time.time() - LOG_RETENTION_S - 60
     for folder in folders[:3]:
         os.utime(folder / "told", (then, then))
     # And builds that do not go at all.

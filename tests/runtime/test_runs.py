@@ -12,14 +12,14 @@ from typing import Final
 
 import pytest
 
-from pyservice.runtime import nursery, runs
-from pyservice.runtime.keeper import Folder, KeeperFailed
-from pyservice.runtime.orders import End, PortOrder, Resources
+from pyservice.runtime import keeper_launcher, run_lifecycle
+from pyservice.runtime.run_folder import KeeperFailed, RunFolder
+from pyservice.runtime.run_requests import PortRequest, Resources, RunEnd
 from tests.runtime.node import CAPACITY, Place, build_of, is_alive, nursery_of, until
 
 pytestmark = pytest.mark.anyio
 
-GAME: Final = {"game": PortOrder(is_datagram=False)}
+GAME: Final = {"game": PortRequest(is_datagram=False)}
 DEAF: Final = "trap '' TERM; echo up; while :; do sleep 0.05; done"
 UNUSABLE, UNFINDABLE, BROKEN = (f"0192f000-0000-7000-8000-0000000000e{n}" for n in (1, 2, 3))
 
@@ -178,10 +178,10 @@ async def test_what_fits_is_not_kept_waiting_by_what_does_not(place: Place) -> N
 async def test_who_waits_too_long_for_room_is_told_how_much_there_was_not(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "WAITING_S", 0.05)
+    monkeypatch.setattr(run_lifecycle, "CAPACITY_TIMEOUT_S", 0.05)
     await place.running(resources=CAPACITY)
     end = await place.ear.end(place.want(resources=Resources(20, 30)).id)
-    assert end == End("capacity", message="no room for 20 millicores and 30 MB on this node")
+    assert end == RunEnd("capacity", message="no room for 20 millicores and 30 MB on this node")
 
 
 # Whoever wants things run is away -----------------------------------------------------------------
@@ -211,7 +211,7 @@ async def test_what_is_not_heard_is_told_again_until_it_is_and_not_once_more(
 async def test_one_whose_place_nobody_hears_is_not_started(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "STARTING_S", 0.05)
+    monkeypatch.setattr(run_lifecycle, "START_TIMEOUT_S", 0.05)
     place.ear.deaf.add("placed")
     order = place.want()
     end = await place.ear.end(order.id)
@@ -304,7 +304,7 @@ async def test_one_that_is_to_end_ends_at_its_deadline_whoever_is_there(place: P
 
 
 def _status(place: Place, run_id: str) -> str:
-    state = Folder(place.folder / "servers" / run_id).state()
+    state = RunFolder(place.folder / "servers" / run_id).state()
     return "" if state is None else state.status
 
 
@@ -357,13 +357,13 @@ async def test_what_starts_keepers_may_end_in_any_moment(place: Place) -> None:
 async def test_a_service_starts_nothing_beside_another_one(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nursery, "_OPEN_S", 0.1)
+    monkeypatch.setattr(keeper_launcher, "_OPEN_TIMEOUT_S", 0.1)
     runs_of_both = place.folder / "servers"
     with pytest.raises(KeeperFailed, match="another service"):
-        await nursery.Nursery(place.node.keeper, runs_of_both).open()
+        await keeper_launcher.KeeperLauncher(place.node.keeper, runs_of_both).open()
     monkeypatch.undo()
     await place.drop()
-    other = nursery.Nursery(place.node.keeper, runs_of_both)
+    other = keeper_launcher.KeeperLauncher(place.node.keeper, runs_of_both)
     await other.open()
     await other.close()
     await place.start()
@@ -377,7 +377,7 @@ async def test_one_whose_keeper_is_killed_is_lost(place: Place) -> None:
     pid = place.pid_of(order)
     os.kill(place.keeper_of(order), signal.SIGKILL)
     end = await place.ear.end(order.id)
-    assert end == End("lost", None, "its keeper is gone and told no end", end.started_ms)
+    assert end == RunEnd("lost", None, "its keeper is gone and told no end", end.started_ms)
     assert end.started_ms is not None
     await until(lambda: not is_alive(pid))
     assert place.supervisor.room.free == CAPACITY
@@ -386,7 +386,7 @@ async def test_one_whose_keeper_is_killed_is_lost(place: Place) -> None:
 async def test_a_keeper_that_hears_nothing_is_ended_itself(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "DEAF_S", 0.1)
+    monkeypatch.setattr(run_lifecycle, "KEEPER_GRACE_S", 0.1)
     order = await place.running()
     keeper = place.keeper_of(order)
     os.kill(keeper, signal.SIGSTOP)

@@ -6,13 +6,18 @@ import asyncio
 
 import pytest
 
-from pyservice.runtime.stops import Stop, Stopped
+from pyservice.runtime.run_lifecycle import Stopped, StopRequest
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_a_sooner_stop_is_taken_while_the_first_is_being_obeyed() -> None:
-    stop, begun, cancelled, released = Stop(), asyncio.Event(), asyncio.Event(), asyncio.Event()
+    stop, begun, cancelled, released = (
+        StopRequest(),
+        asyncio.Event(),
+        asyncio.Event(),
+        asyncio.Event(),
+    )
 
     async def work() -> None:
         try:
@@ -36,7 +41,7 @@ async def test_a_sooner_stop_is_taken_while_the_first_is_being_obeyed() -> None:
 
 
 async def test_what_would_wait_after_a_stop_is_not_begun() -> None:
-    stop, begun = Stop(), asyncio.Event()
+    stop, begun = StopRequest(), asyncio.Event()
 
     async def work() -> None:
         begun.set()
@@ -52,11 +57,11 @@ async def test_a_time_limit_of_the_work_itself_is_no_stop() -> None:
         raise TimeoutError
 
     with pytest.raises(TimeoutError):
-        await Stop().unless(work())
+        await StopRequest().unless(work())
 
 
 async def test_a_stop_that_comes_while_a_passed_deadline_is_obeyed_is_heard() -> None:
-    stop, cancelled, released = Stop(), asyncio.Event(), asyncio.Event()
+    stop, cancelled, released = StopRequest(), asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
         try:
@@ -75,4 +80,4 @@ async def test_a_stop_that_comes_while_a_passed_deadline_is_obeyed_is_heard() ->
 
 async def test_what_takes_too_long_and_is_not_stopped_is_too_late() -> None:
     with pytest.raises(TimeoutError):
-        await Stop().before(0.001, asyncio.Event().wait())
+        await StopRequest().before(0.001, asyncio.Event().wait())

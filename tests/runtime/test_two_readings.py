@@ -15,10 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyservice.runtime.archive_rules import FILES, FOLDER, BadArchive, FolderRules
-from pyservice.runtime.archives import Archive, tidy
-from pyservice.runtime.unpacked_sizes import Allowance
-from pyservice.runtime.unpacking import Room, _Folder, unpack
+from pyservice.runtime.archive_rules import FILES, FOLDER, BadArchive, FolderRules, SizeAllowance
+from pyservice.runtime.archive_validation import ArchiveValidator, normal_path
+from pyservice.runtime.build_unpacking import DiskReserve, _Folder, unpack
 from tests.control.files import MANIFEST, entry, tar
 from tests.runtime.test_archives import refusal
 
@@ -117,7 +116,7 @@ def test_what_is_unpacked_is_judged_once_more_as_it_is_read_there(tmp_path: Path
     (tmp_path / "secret").write_text("nobody's")
     root = tmp_path / "1" / "2" / "root"
     root.mkdir(parents=True)
-    folder = _Folder(root, Room(root, 0))
+    folder = _Folder(root, DiskReserve(root, 0))
     with tarfile.open(fileobj=io.BytesIO(hidden() + END)) as archive:
         up, stolen = archive
         folder.add(archive, up)
@@ -139,7 +138,7 @@ class Noted(FolderRules):
 
 def _seen(kind: int, name: str, link: str) -> Seen:
     is_link = kind in (LINK[0], HARD[0])
-    return "file" if kind in FILES else chr(kind), tidy(name), link if is_link else ""
+    return "file" if kind in FILES else chr(kind), normal_path(name), link if is_link else ""
 
 
 NAMES: Final = st.sampled_from([b"a", b"b/", b"a/b", b"../c", b"", b"/d", b"\xffe", b"x" * 100])
@@ -183,7 +182,7 @@ TARS: Final = st.lists(st.one_of(PLAIN, ATTRIBUTES, LONGER), min_size=1, max_siz
 def test_what_is_taken_is_read_by_both_as_the_same(parts: list[bytes]) -> None:
     content = b"".join(parts) + END
     rules = Noted()
-    judging = Archive("none", Allowance(len(content)), rules=rules)
+    judging = ArchiveValidator("none", SizeAllowance(len(content)), rules=rules)
     try:
         collections.deque(judging.feed(content), maxlen=0)
         collections.deque(judging.finish(), maxlen=0)
@@ -200,5 +199,7 @@ def test_what_is_taken_is_read_by_both_as_the_same(parts: list[bytes]) -> None:
 def test_old_folders_are_folders() -> None:
     rules = Noted()
     content = header(b"x/", b"\0", magic=bytes(8)) + END
-    collections.deque(Archive("none", Allowance(0), rules=rules).feed(content), maxlen=0)
+    collections.deque(
+        ArchiveValidator("none", SizeAllowance(0), rules=rules).feed(content), maxlen=0
+    )
     assert rules.seen == [(chr(FOLDER), "x", "")]

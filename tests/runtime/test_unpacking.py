@@ -21,7 +21,7 @@ from typing import Final
 import pytest
 
 from pyservice.errors import ServiceError
-from pyservice.runtime.builds import Builds, BuildUnusable, NoRoom
+from pyservice.runtime.unpacked_builds import BuildUnusable, NoDiskSpace, UnpackedBuilds
 from tests.control.files import entry, packed, tar
 from tests.runtime.store import Store
 
@@ -33,9 +33,9 @@ BOMB_BYTES: Final = 128 << 20
 LINK, HARD, FOLDER = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE
 
 
-def opened(folder: Path, store: Store, reserve_bytes: int = 0) -> Builds:
+def opened(folder: Path, store: Store, reserve_bytes: int = 0) -> UnpackedBuilds:
     """As a service that starts."""
-    made = Builds(folder, store, reserve_bytes)
+    made = UnpackedBuilds(folder, store, reserve_bytes)
     made.recover()
     return made
 
@@ -208,7 +208,7 @@ async def test_what_fills_the_disk_to_its_reserve_waits_for_room(folder: Path) -
     found = os.statvfs(folder.parent)
     reserve_bytes = found.f_bavail * found.f_frsize - (8 << 20)
     store = Store(bomb, "zstd")
-    with pytest.raises(NoRoom):
+    with pytest.raises(NoDiskSpace):
         await opened(folder, store, reserve_bytes).unpacked(GAME, BUILD)
     assert list(folder.iterdir()) == []
     # With more room it is asked for anew.
@@ -287,7 +287,7 @@ async def test_what_could_not_be_fetched_is_asked_for_again(folder: Path) -> Non
 UNPACKS_FOR_EVER: Final = """
 import asyncio, sys
 from pathlib import Path
-from pyservice.runtime.builds import Builds, Source
+from pyservice.runtime.unpacked_builds import BuildSource, UnpackedBuilds
 
 async def blocks():
     yield bytes.fromhex(sys.argv[2])
@@ -295,10 +295,10 @@ async def blocks():
     await asyncio.Event().wait()
 
 async def fetch(game_id, build_id):
-    return Source("archive", "none", None, blocks(), 10_240)
+    return BuildSource("archive", "none", None, blocks(), 10_240)
 
 async def main():
-    builds = Builds(Path(sys.argv[1]), fetch, 0)
+    builds = UnpackedBuilds(Path(sys.argv[1]), fetch, 0)
     builds.recover()
     await builds.unpacked("game", sys.argv[3])
 

@@ -15,17 +15,17 @@ from typing import Final
 
 import pytest
 
-from pyservice.runtime import layers as layers_module
-from pyservice.runtime.archive_rules import BadArchive, RootRules
-from pyservice.runtime.archives import Archive
-from pyservice.runtime.disk import INODES_FREE, is_short
-from pyservice.runtime.unpacked_sizes import (
+from pyservice.runtime import root_filesystem
+from pyservice.runtime.archive_rules import (
     DISK_BLOCK_BYTES,
     ENTRIES_MAX,
-    Allowance,
-    PackedLayers,
+    BadArchive,
+    RootRules,
+    SizeAllowance,
 )
-from pyservice.runtime.unpacking import unpack
+from pyservice.runtime.archive_validation import ArchiveValidator, PackedLayers
+from pyservice.runtime.build_unpacking import unpack
+from pyservice.runtime.filesystem import INODES_FREE, is_disk_short
 from tests.control.files import entry, gzipped, tar
 from tests.programs.images import file, layer, link, saved
 from tests.runtime.node import disk_of
@@ -53,11 +53,11 @@ def deep(count: int) -> bytes:
 
 def test_a_hundred_thousand_entries_are_taken_and_no_more() -> None:
     assert ENTRIES_MAX == 100_000
-    allowance = Allowance(0)
+    allowance = SizeAllowance(0)
     allowance.take_entry(ENTRIES_MAX - 2, 0)
-    list(Archive("none", allowance).feed(same(1)))
+    list(ArchiveValidator("none", allowance).feed(same(1)))
     with pytest.raises(BadArchive) as caught:
-        list(Archive("none", allowance).feed(same(1)))
+        list(ArchiveValidator("none", allowance).feed(same(1)))
     refused = caught.value
     assert (refused.word, refused.entry) == ("too-many", "")
     assert "must have at most 100000 files, folders and links" in refused.reason
@@ -96,7 +96,7 @@ def test_folders_that_come_to_be_behind_links_are_counted_when_they_are_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two entries make 200 folders."""
-    monkeypatch.setattr(layers_module, "ENTRIES_MAX", 1_000)
+    monkeypatch.setattr(root_filesystem, "ENTRIES_MAX", 1_000)
 
     def content(count: int) -> bytes:
         pairs = ((link(f"l{n}", f"{n}/" + "d/" * 199), file(f"l{n}/f")) for n in range(count))
@@ -119,13 +119,13 @@ def test_what_has_no_content_counts_as_a_block_in_what_a_build_unpacks_to(
     entries = [entry(f"e{number}", kind, "x") for number in range(100)]
     content = tar({}, entries)
     for blocks, is_taken in ((140, True), (99, False)):
-        allowance = Allowance(len(content))
+        allowance = SizeAllowance(len(content))
         allowance.max_bytes = blocks * DISK_BLOCK_BYTES
         if is_image:
             layers = PackedLayers(allowance)
-            archive = Archive("none", Allowance(1), layers=layers)
+            archive = ArchiveValidator("none", SizeAllowance(1), layers=layers)
         else:
-            archive = Archive("none", allowance, rules=RootRules())
+            archive = ArchiveValidator("none", allowance, rules=RootRules())
         fed = tar({"layer.tar": content}) if is_image else content
         if is_taken:
             list(archive.feed(fed))
@@ -138,9 +138,9 @@ def test_what_has_no_content_counts_as_a_block_in_what_a_build_unpacks_to(
 
 def test_what_is_large_is_not_counted_twice() -> None:
     content = tar({f"f{number}": bytes(64 << 10) for number in range(16)})
-    allowance = Allowance(len(content))
+    allowance = SizeAllowance(len(content))
     allowance.max_bytes = len(content)
-    list(Archive("none", allowance).feed(content))
+    list(ArchiveValidator("none", allowance).feed(content))
 
 
 # What stays for others ----------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_what_has_no_content_does_not_eat_up_what_stays_for_others(
     assert caught.value.errno == errno.ENOSPC
     assert MANY // 2 <= disk.made() <= MANY // 2 + 100
     # One meaning of short, for logs and for builds.
-    assert is_short(tmp_path, reserve_blocks * 4_096)
+    assert is_disk_short(tmp_path, reserve_blocks * 4_096)
 
 
 @pytest.mark.parametrize("kind", ["archive", "docker_image"])

@@ -14,8 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.runtime import builds as builds_module
-from pyservice.runtime.builds import AT_ONCE, Build, Builds, BuildUnusable, Source
+from pyservice.runtime import unpacked_builds
+from pyservice.runtime.unpacked_builds import (
+    UNPACKING_MAX,
+    BuildSource,
+    BuildUnusable,
+    UnpackedBuild,
+    UnpackedBuilds,
+)
 from tests.control.files import bomb, tar
 from tests.runtime.node import Place, until
 from tests.runtime.store import Store
@@ -42,9 +48,9 @@ class Gated:
     def _gate(self, one: str) -> asyncio.Event:
         return self._gates.setdefault(one, asyncio.Event())
 
-    async def __call__(self, game_id: str, build_id: str) -> Source:
+    async def __call__(self, game_id: str, build_id: str) -> BuildSource:
         self.asked.append(build_id)
-        return Source("archive", "none", None, self._blocks(build_id), len(tar()))
+        return BuildSource("archive", "none", None, self._blocks(build_id), len(tar()))
 
     async def _blocks(self, build_id: str) -> AsyncIterator[bytes]:
         yield tar()[:512]
@@ -57,11 +63,11 @@ class Line:
 
     def __init__(self, folder: Path) -> None:
         self.store = Gated()
-        self.builds = Builds(folder, self.store, 0)
+        self.builds = UnpackedBuilds(folder, self.store, 0)
         self.builds.recover()
-        self._waiting: list[asyncio.Task[Build]] = []
+        self._waiting: list[asyncio.Task[UnpackedBuild]] = []
 
-    def ask(self, game_id: str, number: int) -> asyncio.Task[Build]:
+    def ask(self, game_id: str, number: int) -> asyncio.Task[UnpackedBuild]:
         task = asyncio.create_task(self.builds.unpacked(game_id, build_id(number)))
         self._waiting.append(task)
         return task
@@ -91,7 +97,7 @@ async def line(tmp_path: Path) -> AsyncIterator[Line]:
 
 async def test_few_are_unpacked_at_one_time_and_the_others_come_in_their_order(line: Line) -> None:
     tasks = [line.ask(f"game {number}", number) for number in range(5)]
-    assert AT_ONCE == 2
+    assert UNPACKING_MAX == 2
     await line.begun(0, 1)
     line.store.let(build_id(1))
     assert list((await tasks[1]).command) == ["./run"]
@@ -153,7 +159,7 @@ async def test_what_is_begun_goes_on_for_the_next_who_wants_it(line: Line) -> No
 async def test_what_does_not_come_in_time_gives_up_its_place(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(builds_module, "UNPACKING_S", 0.05)
+    monkeypatch.setattr(unpacked_builds, "UNPACKING_TIMEOUT_S", 0.05)
     with pytest.raises(BuildUnusable, match="not unpacked within"):
         await line.ask("game", 0)
     monkeypatch.undo()
@@ -166,10 +172,10 @@ async def test_what_goes_on_unpacking_when_its_time_is_over_is_ended(
 ) -> None:
     """All of it was given by then: a thread waits for the end of what unpacks it."""
     store, folder = Store(bomb("zstd", 960 << 20), "zstd"), tmp_path / "builds"
-    builds = Builds(folder, store, 0)
+    builds = UnpackedBuilds(folder, store, 0)
     builds.recover()
     before = _unpackers(folder)
-    monkeypatch.setattr(builds_module, "UNPACKING_S", 0.3)
+    monkeypatch.setattr(unpacked_builds, "UNPACKING_TIMEOUT_S", 0.3)
     with pytest.raises(BuildUnusable, match="not unpacked within"):
         await builds.unpacked("game", build_id(0))
     monkeypatch.undo()

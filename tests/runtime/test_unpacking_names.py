@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.runtime.archive_rules import PATH_MAX_BYTES, BadArchive, RootRules
-from pyservice.runtime.archives import Archive
-from pyservice.runtime.unpacked_sizes import Allowance
+from pyservice.runtime.archive_rules import PATH_MAX_BYTES, BadArchive, RootRules, SizeAllowance
+from pyservice.runtime.archive_validation import ArchiveValidator
 from tests.control.files import entry, gzipped, packed, tar
 from tests.programs.images import file, layer, link, saved
 from tests.runtime.test_archives import judge, refusal
@@ -45,7 +44,7 @@ LONG = {
 
 
 def in_root(content: bytes) -> None:
-    archive = Archive("none", Allowance(len(content)), rules=RootRules())
+    archive = ArchiveValidator("none", SizeAllowance(len(content)), rules=RootRules())
     list(archive.feed(content))
     list(archive.finish())
 

@@ -12,9 +12,8 @@ from typing import Final
 
 import pytest
 
-from pyservice.runtime.archive_rules import BadArchive
-from pyservice.runtime.unpacked_sizes import Allowance
-from pyservice.runtime.unpacking import unpack
+from pyservice.runtime.archive_rules import BadArchive, SizeAllowance
+from pyservice.runtime.build_unpacking import unpack
 from tests.control.files import bomb, packed, tar
 from tests.programs.images import saved
 from tests.runtime.store import Store
@@ -35,7 +34,7 @@ async def test_an_archive_that_stands_for_gigabytes_is_refused_with_what_to_do(
     found = re.match(r"unpacks to at least (\d+) bytes, and (\d+) bytes may .* at most (\d+)", told)
     assert found, told
     unpacked_bytes, length, max_bytes = map(int, found.groups())
-    assert (length, max_bytes) == (len(content), Allowance(len(content)).max_bytes)
+    assert (length, max_bytes) == (len(content), SizeAllowance(len(content)).max_bytes)
     assert max_bytes < unpacked_bytes < 1.5 * GIB, "and not when all of it is unpacked"
     assert "leave out what the server does not need" in told
 

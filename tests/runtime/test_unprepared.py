@@ -14,9 +14,14 @@ from typing import Final
 
 import pytest
 
-from pyservice.runtime import runs
-from pyservice.runtime.builds import Builds, BuildUnusable, NoRoom, Source
-from pyservice.runtime.orders import End, Order
+from pyservice.runtime import run_lifecycle
+from pyservice.runtime.run_requests import RunEnd, RunRequest
+from pyservice.runtime.unpacked_builds import (
+    BuildSource,
+    BuildUnusable,
+    NoDiskSpace,
+    UnpackedBuilds,
+)
 from pyservice.storage.local_objects import Folder
 from pyservice.storage.objects import Objects
 from pyservice.storage.signatures import UrlSigner
@@ -27,7 +32,7 @@ from tests.runtime.test_unpacking import BUILD, GAME, MANIFEST, opened
 
 pytestmark = pytest.mark.anyio
 
-LATE: Final = End("build_unusable", message="the build did not come in time")
+LATE: Final = RunEnd("build_unusable", message="the build did not come in time")
 INODES: Final = 20
 """Of a disk that is short of them when none is left."""
 
@@ -52,7 +57,7 @@ async def test_a_disk_without_room_is_waited_for_whatever_it_does_not_take(
     with disk_of(tmp_path / "disk", INODES) as disk:
         builds = opened(disk / "builds", Store(tar({"server.json": MANIFEST})))
         with full_but_for(disk, inodes):
-            with pytest.raises(NoRoom):
+            with pytest.raises(NoDiskSpace):
                 await builds.unpacked(GAME, BUILD)
             assert list((disk / "builds").iterdir()) == []
         assert (await builds.unpacked(GAME, BUILD)).root.is_dir()
@@ -68,10 +73,10 @@ async def test_a_fault_of_the_machine_is_none_of_the_build(tmp_path: Path) -> No
             _mount_again(disk, "ro")
             yield archive[512:]
 
-        async def fetch(game_id: str, build_id: str) -> Source:
-            return Source("archive", "none", None, blocks(), len(archive))
+        async def fetch(game_id: str, build_id: str) -> BuildSource:
+            return BuildSource("archive", "none", None, blocks(), len(archive))
 
-        builds = Builds(disk / "builds", fetch, 0)
+        builds = UnpackedBuilds(disk / "builds", fetch, 0)
         builds.recover()
         with pytest.raises(OSError, match="Read-only file system"):
             await builds.unpacked(GAME, BUILD)
@@ -95,7 +100,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
             yield made
 
 
-async def waiting(place: Place) -> Order:
+async def waiting(place: Place) -> RunRequest:
     """It was tried, more than once."""
     order = place.want(build_id=BUILD, args=())
     await until(lambda: len(place.store.asked) > 1)
@@ -126,7 +131,7 @@ async def test_a_run_waits_for_what_its_node_cannot_do_now_and_begins(place: Pla
 async def test_a_run_whose_build_never_comes_is_over_and_says_so(
     place: Place, monkeypatch: pytest.MonkeyPatch, is_full: bool
 ) -> None:
-    monkeypatch.setattr(runs, "PREPARING_S", 0.5)
+    monkeypatch.setattr(run_lifecycle, "BUILD_TIMEOUT_S", 0.5)
     with full_but_for(place._builds.parent, 0) if is_full else contextlib.nullcontext():
         if not is_full:
             (place._builds / f"{BUILD}.unpacking").symlink_to("/proc")
@@ -141,11 +146,13 @@ async def test_a_build_whose_file_is_gone_says_what_is_missing(tmp_path: Path) -
     blobs = Folder(tmp_path / "objects", signer, "http://cdn.invalid", 0)
     objects = Objects(blobs, signer, "http://cdn.invalid")
 
-    async def fetch(game_id: str, build_id: str) -> Source:
-        return Source("archive", "none", None, objects.read(f"builds/{build_id}/image"), 10_240)
+    async def fetch(game_id: str, build_id: str) -> BuildSource:
+        return BuildSource(
+            "archive", "none", None, objects.read(f"builds/{build_id}/image"), 10_240
+        )
 
     try:
-        builds = Builds(tmp_path / "builds", fetch, 0)
+        builds = UnpackedBuilds(tmp_path / "builds", fetch, 0)
         builds.recover()
         with pytest.raises(BuildUnusable, match="the file that was uploaded is missing") as caught:
             await builds.unpacked(GAME, BUILD)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.runtime import runs, strangers, supervisor
-from pyservice.runtime.orders import Order
+from pyservice.runtime import run_cleanup, run_lifecycle, run_supervisor
+from pyservice.runtime.run_requests import RunRequest
 from tests.runtime.node import Place, is_alive, until
 from tests.runtime.test_hanging_starts import laid_out
 from tests.support.captured_logs import logged
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "_LOOKS_S", (0.01,))
-    monkeypatch.setattr(strangers, "WANTED_S", 0.5)
+    monkeypatch.setattr(run_supervisor, "_READ_RETRY_DELAYS_S", (0.01,))
+    monkeypatch.setattr(run_cleanup, "UNOWNED_GRACE_S", 0.5)
 
 
 def _become_unreadable(spec: Path) -> bytes:
@@ -41,7 +41,7 @@ def _become_readable(spec: Path, content: bytes) -> None:
     spec.write_bytes(content)
 
 
-async def unreadable(place: Place) -> Order:
+async def unreadable(place: Place) -> RunRequest:
     """It runs, and another service could not read what it is."""
     order = await place.running()
     await place.drop()
@@ -64,7 +64,7 @@ async def test_what_runs_and_cannot_be_read_is_ended_and_the_others_go_on(place:
 async def test_what_can_be_read_a_moment_later_goes_on(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "_LOOKS_S", (0.01,) * 1_000)
+    monkeypatch.setattr(run_supervisor, "_READ_RETRY_DELAYS_S", (0.01,) * 1_000)
     order = await place.running()
     await place.drop()
     spec = place.of(order).path / "spec"
@@ -91,7 +91,7 @@ async def test_whoever_wants_one_that_cannot_be_read_is_told_how_it_ended(place:
 async def test_whoever_wants_one_that_can_be_read_again_has_it(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strangers, "WANTED_S", 3_600.0)
+    monkeypatch.setattr(run_cleanup, "UNOWNED_GRACE_S", 3_600.0)
     order = await place.running()
     await place.drop()
     spec = place.of(order).path / "spec"
@@ -107,7 +107,7 @@ async def test_whoever_wants_one_that_can_be_read_again_has_it(
 async def test_one_that_was_not_started_is_laid_out_anew(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "STARTING_S", 5.0)
+    monkeypatch.setattr(run_lifecycle, "START_TIMEOUT_S", 5.0)
     order = await laid_out(place)
     await place.drop()
     _become_unreadable(place.of(order).path / "spec")

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from pyservice.runtime.workers import Workers
+from pyservice.runtime.run_supervisor import BatchedThreads
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -20,26 +20,26 @@ THREADS = 3
 
 
 @pytest.fixture
-def workers() -> Iterator[Workers]:
-    made = Workers(THREADS, "test")
+def workers() -> Iterator[BatchedThreads]:
+    made = BatchedThreads(THREADS, "test")
     yield made
     made.close()
 
 
 async def test_all_that_comes_at_once_is_done_and_told_to_whom_it_concerns(
-    workers: Workers,
+    workers: BatchedThreads,
 ) -> None:
     results = await asyncio.gather(*(workers.do(partial(pow, n, 2)) for n in range(500)))
     assert results == [n * n for n in range(500)]
 
 
-async def test_what_comes_after_everything_was_done_is_done_too(workers: Workers) -> None:
+async def test_what_comes_after_everything_was_done_is_done_too(workers: BatchedThreads) -> None:
     async with asyncio.timeout(PATIENCE_S):
         for number in range(300):
             assert await workers.do(partial(int, number)) == number
 
 
-async def test_what_one_raises_is_told_to_that_one(workers: Workers) -> None:
+async def test_what_one_raises_is_told_to_that_one(workers: BatchedThreads) -> None:
     def fails() -> None:
         raise OSError("full")
 
@@ -50,7 +50,9 @@ async def test_what_one_raises_is_told_to_that_one(workers: Workers) -> None:
     assert told[1] == "done"
 
 
-async def test_one_that_hangs_holds_up_no_other_while_a_thread_is_free(workers: Workers) -> None:
+async def test_one_that_hangs_holds_up_no_other_while_a_thread_is_free(
+    workers: BatchedThreads,
+) -> None:
     released = threading.Event()
     hanging = [asyncio.create_task(workers.do(released.wait)) for _ in range(THREADS - 1)]
     try:
@@ -63,7 +65,7 @@ async def test_one_that_hangs_holds_up_no_other_while_a_thread_is_free(workers: 
     assert await asyncio.gather(*hanging) == [True] * (THREADS - 1)
 
 
-async def test_what_nobody_waits_for_any_more_is_not_begun(workers: Workers) -> None:
+async def test_what_nobody_waits_for_any_more_is_not_begun(workers: BatchedThreads) -> None:
     released, begun = threading.Event(), threading.Event()
     hanging = [asyncio.create_task(workers.do(released.wait)) for _ in range(THREADS)]
     given_up = asyncio.create_task(workers.do(begun.set))
@@ -77,7 +79,7 @@ async def test_what_nobody_waits_for_any_more_is_not_begun(workers: Workers) -> 
     assert not begun.is_set()
 
 
-async def test_a_thread_that_ends_takes_what_came_meanwhile(workers: Workers) -> None:
+async def test_a_thread_that_ends_takes_what_came_meanwhile(workers: BatchedThreads) -> None:
     """Each wave comes when the threads are just about to find nothing left."""
     async with asyncio.timeout(PATIENCE_S):
         for _ in range(300):

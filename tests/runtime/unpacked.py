@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pyservice.runtime.unpacking import unpack
+from pyservice.runtime.build_unpacking import unpack
 
 
 def unpacked(place: Path, content: bytes, kind: str = "docker_image", **more: Any) -> Path:
@@ -27,7 +27,7 @@ def unpacked_apart(
     """By a process, as the service has it done; `asking` is whoever it was started for, else it is us."""
     words = [str(asking or os.getpid()), str(folder), kind, "none", str(len(content))]
     return subprocess.run(
-        [sys.executable, "-m", "pyservice.runtime.unpacking", *words, str(reserve_bytes)],
+        [sys.executable, "-m", "pyservice.runtime.build_unpacking", *words, str(reserve_bytes)],
         input=content,
         capture_output=True,
         check=False,

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.rpc import InternalClient
-from pyservice.runtime.keeper import Folder
+from pyservice.runtime.run_folder import RunFolder
 from tests import programs
 from tests.control.files import put
 from tests.programs import images
@@ -120,7 +120,7 @@ class KeptServers:
     def _kept(self) -> set[str]:
         """Ids of whatever is in the folders and has a keeper."""
         folders = self._servers.iterdir()
-        return {path.name for path in folders if path.is_dir() and Folder(path).is_kept()}
+        return {path.name for path in folders if path.is_dir() and RunFolder(path).is_kept()}
 
     async def _statuses(self) -> dict[str, str]:
         page = await self._developer.good(

@@ -190,7 +190,7 @@ class StruckHouse(FullService):
             # Whoever ends meanwhile has none.
             with contextlib.suppress(OSError):
                 words = path.read_bytes().split(b"\0")
-                if b"pyservice.runtime.unpacking" in words and any(
+                if b"pyservice.runtime.build_unpacking" in words and any(
                     word.startswith(folder) for word in words
                 ):
                     found.add(int(path.parent.name))

@@ -16,7 +16,7 @@ from typing import Any, Final
 import grpc
 import httpx
 
-from pyservice.runtime.keeper import Folder
+from pyservice.runtime.run_folder import RunFolder
 from tests import programs
 from tests.app.household import LOCKS
 from tests.control.test_builds import Back
@@ -101,8 +101,8 @@ class Troubled(Game):
                 yield line
 
 
-def folder_of(full_service: FullService, run_id: str) -> Folder:
-    return Folder(full_service.data_dir / "servers" / run_id)
+def folder_of(full_service: FullService, run_id: str) -> RunFolder:
+    return RunFolder(full_service.data_dir / "servers" / run_id)
 
 
 def processes_of(full_service: FullService, run_id: str) -> list[int]:

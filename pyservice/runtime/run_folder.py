@@ -6,31 +6,33 @@ log; commands go into a FIFO. So a service that starts finds every run again, wh
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import fcntl
 import os
+import stat
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from pyservice.runtime.steps import Step, make
+from pyservice.runtime.filesystem import FileChange, apply_changes
 
 Isolation = Literal["none", "user", "namespace", "landlock", "processes"]
 """`processes` keeps nothing apart: for what makes containers, all of which end with it."""
-Status = Literal["starting", "running", "stopping", "ended"]
-Stream = Literal["std_out", "std_err"]
+RunStatus = Literal["starting", "running", "stopping", "ended"]
+LogStream = Literal["std_out", "std_err"]
 
-TAKEN: Final = 75
+FOLDER_TAKEN: Final = 75
 """Exit status of a keeper whose folder is somebody's, or was run before."""
 
 _SPEC: Final = "spec"
 _WITHDRAWN: Final = "withdrawn"
 _NOTE: Final = "note"
 _READ_BYTES: Final = 4_096
-_STREAMS: Final[Mapping[str, Stream]] = {
+_STREAMS: Final[Mapping[str, LogStream]] = {
     "o": "std_out",
     "O": "std_out",
     "e": "std_err",
@@ -43,7 +45,7 @@ class KeeperFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Spec:
+class KeeperSpec:
     """What a keeper is to run."""
 
     id: str
@@ -96,10 +98,10 @@ class Spec:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class KeeperState:
     """How a run is. Times in microseconds since the Unix epoch; 0: not yet."""
 
-    status: Status
+    status: RunStatus
     keeper_pid: int = 0
     pid: int = 0
     started_us: int = 0
@@ -114,18 +116,18 @@ class State:
         return self.started_us // 1000 if self.pid else None
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """A line that a program wrote; `position` is that of the next one."""
 
     position: int
     time_us: int
-    stream: Stream
+    stream: LogStream
     goes_on: bool
     """It continues the line before of its stream."""
     text: str
 
 
-class Folder:
+class RunFolder:
     """One run's."""
 
     def __init__(self, path: Path) -> None:
@@ -140,13 +142,13 @@ class Folder:
         """Raises OSError where that cannot be told: one that may be there is not laid out over."""
         return self.path.exists()
 
-    def places(self) -> list[Step]:
+    def places(self) -> list[FileChange]:
         """What makes the folder."""
-        return [Step("folder", self.path, 0o711), Step("folder", self.scratch, 0o700)]
+        return [FileChange("folder", self.path, 0o711), FileChange("folder", self.scratch, 0o700)]
 
-    def last(self, spec: Spec) -> Step:
+    def last(self, spec: KeeperSpec) -> FileChange:
         """What makes its spec, the last of all that is laid out. Raises ValueError."""
-        return Step("file", f"{self.path}/{_SPEC}", 0o600, spec.content())
+        return FileChange("file", f"{self.path}/{_SPEC}", 0o600, spec.content())
 
     def note(self) -> str | None:
         """Of its spec; None: that is not there as a whole."""
@@ -157,10 +159,10 @@ class Folder:
                 return last.decode().partition("=")[2] if found else None
         return None
 
-    def prepare(self, spec: Spec) -> None:
+    def prepare(self, spec: KeeperSpec) -> None:
         """The folder with its spec. Raises OSError, FileExistsError for one that was prepared before, ValueError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        make([*self.places(), self.last(spec)])
+        apply_changes([*self.places(), self.last(spec)])
 
     def start(self, keeper: Path) -> bool:
         """Starts what is in the folder; blocks until its program runs or could not. False: it was started before.
@@ -176,13 +178,13 @@ class Folder:
             start_new_session=True,
             check=False,
         )
-        if done.returncode == TAKEN:
+        if done.returncode == FOLDER_TAKEN:
             return False
         if done.returncode:
             raise KeeperFailed(done.stderr.decode(errors="replace").strip())
         return True
 
-    def state(self) -> State | None:
+    def state(self) -> KeeperState | None:
         """What the keeper told last; None before it began, and where that cannot be read: its lock says whether it runs
         all the same.
         """
@@ -191,7 +193,7 @@ class Folder:
         except (OSError, KeyError, ValueError):
             return None
 
-    def _state(self) -> State | None:
+    def _state(self) -> KeeperState | None:
         text = _read(f"{self.path}/state").decode(errors="replace")
         # Each has an empty line at its end; what has none is being written.
         *_, last, _ = ["", *text.split("\n\n")]
@@ -199,8 +201,8 @@ class Folder:
             return None
         told = dict(line.split("=", 1) for line in last.split("\n"))
         code = told.get("exit_code")
-        status: Status = told["status"]  # type: ignore[assignment]
-        return State(
+        status: RunStatus = told["status"]  # type: ignore[assignment]
+        return KeeperState(
             status,
             int(told["keeper_pid"]),
             int(told["pid"]),
@@ -279,7 +281,7 @@ class Folder:
 
     # The log
 
-    def lines(self, after: int = 0) -> Iterator[Line]:
+    def lines(self, after: int = 0) -> Iterator[LogLine]:
         """What was written from a position on, as far as it is there. Of segments that went the rest is told."""
         for start, path in self.segments():
             with contextlib.suppress(FileNotFoundError), path.open("rb") as segment:
@@ -295,7 +297,7 @@ class Folder:
 
     def end(self) -> int:
         """Position behind the last line."""
-        return end_of(self.segments())
+        return log_end(self.segments())
 
     def segments(self) -> list[tuple[int, Path]]:
         """Positions of their first bytes, and files; oldest first."""
@@ -333,7 +335,7 @@ def _may_write(pid: int, file: os.stat_result) -> bool:
     return False
 
 
-def end_of(segments: Sequence[tuple[int, Path]]) -> int:
+def log_end(segments: Sequence[tuple[int, Path]]) -> int:
     """Position behind all that is in them, whole lines or not."""
     if not segments:
         return 0
@@ -343,13 +345,54 @@ def end_of(segments: Sequence[tuple[int, Path]]) -> int:
     return start
 
 
-def _line(raw: bytes, position: int) -> Line:
+def _line(raw: bytes, position: int) -> LogLine:
     time_us, letter, text = raw[:-1].split(b" ", 2)
     stream = letter.decode()
-    return Line(
+    return LogLine(
         position,
         int(time_us),
         _STREAMS[stream],
         stream.isupper(),
         text.decode(errors="replace"),
     )
+
+
+_NOTICE_READ_BYTES: Final = 65_536
+
+
+class KeeperNotices:
+    """Reads lines `<id> <what>`. `open` and `close`, once each, in the loop that runs."""
+
+    def __init__(self, path: Path, hear: Callable[[str], None]) -> None:
+        self._path = path
+        self._hear = hear
+        self._descriptor = -1
+        self._rest = b""
+
+    def open(self) -> None:
+        """Raises OSError."""
+        try:
+            if not stat.S_ISFIFO(self._path.lstat().st_mode):
+                self._path.unlink()
+                os.mkfifo(self._path, 0o600)
+        except FileNotFoundError:
+            os.mkfifo(self._path, 0o600)
+        # Ours for writing too: without a writer it would be at its end all the time.
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        asyncio.get_running_loop().add_reader(self._descriptor, self._read)
+
+    def close(self) -> None:
+        """Nobody hears them any more; they go on."""
+        if self._descriptor >= 0:
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _read(self) -> None:
+        try:
+            told = os.read(self._descriptor, _NOTICE_READ_BYTES)
+        except BlockingIOError:
+            return
+        *lines, self._rest = (self._rest + told).split(b"\n")
+        for line in lines:
+            self._hear(line.partition(b" ")[0].decode(errors="replace"))

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from pyservice.runtime.environment import ProcessPort
+from pyservice.runtime.process_environment import ProcessPort
 
-Owner = Literal["lobby", "server"]
+OwnerKind = Literal["lobby", "server"]
 Backend = tuple[str, int]
 """IP literal and number."""
 
@@ -38,7 +38,7 @@ class Resources(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PortOrder:
+class PortRequest:
     """A port that a process needs."""
 
     is_datagram: bool
@@ -49,11 +49,11 @@ class PortOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RunRequest:
     """One game server that ought to run."""
 
     id: str
-    owner: Owner
+    owner: OwnerKind
     game_id: str
     build_id: str
     resources: Resources
@@ -64,15 +64,15 @@ class Order:
     """Of the configuration."""
     own_env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Ours, but for the ports; it may hold a token."""
-    ports: Mapping[str, PortOrder] = field(default_factory=dict)
+    ports: Mapping[str, PortRequest] = field(default_factory=dict)
     kill_timeout_ms: int = KILL_TIMEOUT_MS
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class RunPlacement:
     """What of a run has to be known to find it again; kept in its folder."""
 
-    owner: Owner
+    owner: OwnerKind
     build_id: str
     resources: Resources
     tier: str = ""
@@ -84,7 +84,7 @@ class Placed:
     def backends(self) -> dict[str, Backend]:
         """Where edge-guard leads to, by port name."""
         return {
-            name: (ADDRESS, port.number)
+            name: (LISTEN_ADDRESS, port.number)
             for name, port in self.ports.items()
             if port.number and not port.is_direct
         }
@@ -102,7 +102,7 @@ class Placed:
         }
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Placed:
+    def of(cls, told: Mapping[str, Any]) -> RunPlacement:
         """The opposite. Raises KeyError, TypeError, ValueError."""
         return cls(
             told["owner"],
@@ -115,11 +115,11 @@ class Placed:
         )
 
 
-ADDRESS: Final = "127.0.0.1"
+LISTEN_ADDRESS: Final = "127.0.0.1"
 """Where the process driver's servers are asked to listen."""
 
 
-class End(NamedTuple):
+class RunEnd(NamedTuple):
     """How a run ended."""
 
     reason: str
@@ -132,11 +132,11 @@ class End(NamedTuple):
     """Since the Unix epoch; None: it never ran."""
 
 
-class Unheard(Exception):
+class ReportUndelivered(Exception):
     """Whoever is told is away: it is told again."""
 
 
-class Hearing(Protocol):
+class RunReporter(Protocol):
     """Whoever wants things run. Raises Unheard."""
 
     async def placed(self, run_id: str, backends: Mapping[str, Backend]) -> None:
@@ -148,6 +148,6 @@ class Hearing(Protocol):
         """Tells that this run runs; None: nobody wants to know."""
         ...
 
-    async def over(self, run_id: str, end: End, tier: str) -> None:
+    async def over(self, run_id: str, end: RunEnd, tier: str) -> None:
         """It is over, or never ran. Told until it returns."""
         ...

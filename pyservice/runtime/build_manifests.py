@@ -39,7 +39,7 @@ class BadManifest(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class BuildProgram:
     """What is run, as it stands in a build."""
 
     command: Sequence[str]
@@ -53,21 +53,21 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class ImageContents:
     """One of an archive of images."""
 
-    program: Program
+    program: BuildProgram
     layers: Sequence[str]
     """Paths in the archive, the lowest first."""
 
 
-def server_json(content: bytes | None) -> Program:
+def read_server_json(content: bytes | None) -> BuildProgram:
     """Raises BadManifest. None: there is none."""
     told = _object(SERVER_JSON, content, SERVER_JSON_MAX_BYTES)
     problems = list(_problems(told))
     if problems:
         raise BadManifest(f"{SERVER_JSON}: {'; '.join(problems)}")
-    return Program(
+    return BuildProgram(
         tuple(told["command"]), env=dict(told.get("env", {})), workdir=told.get("workdir", ".")
     )
 
@@ -87,7 +87,7 @@ def _problems(told: Mapping[str, Any]) -> Iterator[str]:
         yield "workdir must be a path inside the archive"
 
 
-def bundle_config(content: bytes | None) -> Program:
+def read_bundle_config(content: bytes | None) -> BuildProgram:
     """What of a bundle's `config.json` is taken; the rest of it is ours to say. Raises BadManifest."""
     told = _object(CONFIG_JSON, content)
     process, root = _part(told, "process", CONFIG_JSON), _part(told, "root", CONFIG_JSON)
@@ -102,7 +102,7 @@ def bundle_config(content: bytes | None) -> Program:
     ids = [user.get(name) or 0 for name in ("uid", "gid")] if isinstance(user, dict) else [-1]
     if not all(isinstance(one, int) and 0 <= one < IDS_MAX for one in ids):
         raise BadManifest(f"{CONFIG_JSON}: process.user must have a uid and gid below {IDS_MAX}")
-    return Program(
+    return BuildProgram(
         tuple(args),
         env=_variables(process.get("env"), f"{CONFIG_JSON}: process.env"),
         workdir=_workdir(process.get("cwd"), f"{CONFIG_JSON}: process.cwd"),
@@ -111,7 +111,7 @@ def bundle_config(content: bytes | None) -> Program:
     )
 
 
-def image(read: Read, names: Collection[str], tag: str | None) -> Image:
+def read_image(read: Read, names: Collection[str], tag: str | None) -> ImageContents:
     """The one image of an archive, or the one of that name. Raises BadManifest."""
     if MANIFEST_JSON in names:
         config, layers = _of_docker(read, tag)
@@ -126,7 +126,7 @@ def image(read: Read, names: Collection[str], tag: str | None) -> Image:
     for layer in layers:
         if layer not in names:
             raise BadManifest(f"lacks the layer {layer!r} that it names")
-    return Image(_of_config(_object(config, _content(read, config)), config), layers)
+    return ImageContents(_of_config(_object(config, _content(read, config)), config), layers)
 
 
 def _of_docker(read: Read, tag: str | None) -> tuple[str, Sequence[str]]:
@@ -204,7 +204,7 @@ def _blob(descriptor: Any, path: str) -> str:
     return f"blobs/{digest.replace(':', '/')}"
 
 
-def _of_config(told: Mapping[str, Any], path: str) -> Program:
+def _of_config(told: Mapping[str, Any], path: str) -> BuildProgram:
     """The configuration of an image."""
     system = told.get("os", "linux"), told.get("architecture", _ours())
     if system != ("linux", _ours()):
@@ -218,7 +218,7 @@ def _of_config(told: Mapping[str, Any], path: str) -> Program:
     user = config.get("User") or ""
     if not _is_text(user):
         raise BadManifest(f"{path}: User must be a string")
-    return Program(
+    return BuildProgram(
         tuple(command),
         tuple(args),
         _variables(config.get("Env"), f"{path}: Env"),

@@ -15,22 +15,22 @@ from typing import Final, NamedTuple
 
 from pyservice.concurrency.cancellation import await_despite_cancel, cancel_and_wait
 from pyservice.observability.logging import get_logger
-from pyservice.runtime.keeper import TAKEN, KeeperFailed
+from pyservice.runtime.run_folder import FOLDER_TAKEN, KeeperFailed
 
-_SHOWN: Final = "hosting-keeper, which forks one keeper for each game server"
+_PROCESS_TITLE: Final = "hosting-keeper, which forks one keeper for each game server"
 """Longer than what a keeper shows in its place: its own folder."""
 
-DEAF_S: Final = 5.0
+ANSWER_TIMEOUT_S: Final = 5.0
 """An answer that needs nothing any more is here by then, or never comes."""
 
-_OPEN_S: Final = 10.0
+_OPEN_TIMEOUT_S: Final = 10.0
 _READ_BYTES: Final = 65_536
-_TRIES: Final = 3
+_START_ATTEMPTS: Final = 3
 
 _log = get_logger("runtime")
 
 
-class NurseryGone(KeeperFailed):
+class LauncherEnded(KeeperFailed):
     """It ended before it answered: nobody knows whether it began."""
 
 
@@ -39,7 +39,7 @@ class _Answer(NamedTuple):
     sentence: str
 
 
-class Nursery:
+class KeeperLauncher:
     """The one of a folder of runs. `open` and `close`, once each."""
 
     def __init__(self, keeper: Path, runs: Path) -> None:
@@ -72,7 +72,7 @@ class Nursery:
             answer = self._answer(self._runs)
             self._reading = asyncio.create_task(self._read(answers, transport))
             try:
-                async with asyncio.timeout(_OPEN_S):
+                async with asyncio.timeout(_OPEN_TIMEOUT_S):
                     await answer
             except TimeoutError:
                 await self._end()
@@ -80,7 +80,7 @@ class Nursery:
 
     def _begin(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [_SHOWN, "--nursery", str(self._runs)],
+            [_PROCESS_TITLE, "--nursery", str(self._runs)],
             executable=self._keeper,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -93,19 +93,19 @@ class Nursery:
         """Starts what is in the folder, unless it was started before; returns when its program runs or could not.
         Raises OSError, KeeperFailed.
         """
-        for _ in range(_TRIES):
-            with contextlib.suppress(NurseryGone):
+        for _ in range(_START_ATTEMPTS):
+            with contextlib.suppress(LauncherEnded):
                 await self.open()
                 if self._requests is None:
-                    raise NurseryGone("what starts game servers ended at once")
+                    raise LauncherEnded("what starts game servers ended at once")
                 answer = self._answer(folder)
                 self._requests.write(os.fsencode(folder) + b"\0")
                 # Who gives up waiting does not take back what was asked.
                 status, sentence = await asyncio.shield(answer)
-                if status not in (0, TAKEN):
+                if status not in (0, FOLDER_TAKEN):
                     raise KeeperFailed(sentence)
                 return
-        raise NurseryGone("what starts game servers ends again and again")
+        raise LauncherEnded("what starts game servers ends again and again")
 
     async def settle(self, folder: Path) -> None:
         """Nothing can begin in the folder any more, nothing is kept there: whatever was asked about it is answered
@@ -116,7 +116,7 @@ class Nursery:
         answer = self._asked.get(asked)
         if answer is None:
             return
-        await asyncio.wait([answer], timeout=DEAF_S)
+        await asyncio.wait([answer], timeout=ANSWER_TIMEOUT_S)
         async with self._opening:
             if self._asked.get(asked) is answer:
                 assert self._process is not None
@@ -167,7 +167,7 @@ class Nursery:
                 requests.abort()
             for future in self._asked.values():
                 if not future.done():
-                    future.set_exception(NurseryGone("what starts game servers ended"))
+                    future.set_exception(LauncherEnded("what starts game servers ended"))
                     future.exception()  # whoever asked may have gone meanwhile
             self._asked.clear()
             # Nobody reads what it tells any more: it is over, or ends now.

@@ -1,4 +1,4 @@
-"""Unpacks a build: `python -m pyservice.runtime.unpacking <pid of who asks> <folder> <kind> <compression> <length>
+"""Unpacks a build: `python -m pyservice.runtime.build_unpacking <parent pid> <folder> <kind> <compression> <length>
 <reserve bytes> [<image tag>]`, the build on standard input. A process of its own, because it may take minutes and what
 it reads may be hostile. It ends with who asks: the next one begins anew in a folder of the same name.
 
@@ -28,20 +28,36 @@ from typing import IO, Any, Final, NamedTuple
 
 from pyservice.durable_files import is_disk_full, write_file
 from pyservice.process.parent_death import signal_on_parent_death
-from pyservice.runtime.archive_rules import BadArchive, FolderRules, RootRules, Rules
-from pyservice.runtime.archives import Archive, SmallFiles, tidy
-from pyservice.runtime.contained import PROGRAM_JSON, contained, owner
+from pyservice.runtime.archive_rules import (
+    DISK_BLOCK_BYTES,
+    BadArchive,
+    FolderRules,
+    RootRules,
+    Rules,
+    SizeAllowance,
+)
+from pyservice.runtime.archive_validation import ArchiveValidator, SmallFiles, normal_path
+from pyservice.runtime.build_manifests import (
+    CONFIG_JSON,
+    BadManifest,
+    BuildProgram,
+    read_bundle_config,
+    read_image,
+)
+from pyservice.runtime.build_manifests import MAX_BYTES as MANIFEST_MAX_BYTES
 from pyservice.runtime.decompression import (
     MAGIC_BYTES,
     BadCompression,
-    compression_of,
-    unpacker,
+    decompressor,
+    detect_compression,
 )
-from pyservice.runtime.disk import is_short
-from pyservice.runtime.layers import RootFolder
-from pyservice.runtime.manifests import CONFIG_JSON, BadManifest, Program, bundle_config, image
-from pyservice.runtime.manifests import MAX_BYTES as MANIFEST_MAX_BYTES
-from pyservice.runtime.unpacked_sizes import DISK_BLOCK_BYTES, Allowance
+from pyservice.runtime.filesystem import is_disk_short
+from pyservice.runtime.root_filesystem import (
+    PROGRAM_JSON,
+    RootFilesystem,
+    container_root_uid,
+    resolve_program,
+)
 
 NO_SPACE_STATUS: Final = errno.ENOSPC
 FAULT_STATUS: Final = os.EX_TEMPFAIL
@@ -52,8 +68,8 @@ _FAULTS: Final = (
 )
 _ROOTFS: Final = "rootfs"
 _PIECE_BYTES: Final = 1 << 20
-_LOOK_EVERY_BYTES: Final = 16 << 20
-_LOOK_EVERY: Final = 64
+_CHECK_EVERY_BYTES: Final = 16 << 20
+_CHECK_EVERY: Final = 64
 """Pieces and entries: a small disk has few inodes to spare."""
 
 
@@ -64,15 +80,15 @@ class _Checked:
         self,
         source: IO[bytes],
         compression: str,
-        allowance: Allowance,
+        allowance: SizeAllowance,
         *,
         rules: Rules | None = None,
         small: SmallFiles | None = None,
     ) -> None:
         self.digest = hashlib.sha256()
         self._source = source
-        self._unpack = unpacker(compression) if compression != "none" else None
-        self._archive = Archive("none", allowance, rules=rules, small=small)
+        self._unpack = decompressor(compression) if compression != "none" else None
+        self._archive = ArchiveValidator("none", allowance, rules=rules, small=small)
         self._pieces = self._read()
         self._left = b""
 
@@ -110,22 +126,22 @@ class _Upload(NamedTuple):
 
     def checked(self, rules: Rules | None = None, small: SmallFiles | None = None) -> _Checked:
         """All of it, which is read once."""
-        allowance = Allowance(self.length)
+        allowance = SizeAllowance(self.length)
         return _Checked(self.content, self.compression, allowance, rules=rules, small=small)
 
 
-class Room:
+class DiskReserve:
     """What is left on a disk, of which some stays for others: of its space and of its inodes."""
 
     def __init__(self, folder: Path, reserve_bytes: int) -> None:
-        self._is_short = functools.partial(is_short, folder, reserve_bytes)
+        self._is_short = functools.partial(is_disk_short, folder, reserve_bytes)
         self._unlooked_bytes = self._unlooked = 0
 
     def written(self, more_bytes: int) -> None:
         """A piece of a file, or an entry, which is a block. Raises OSError."""
         self._unlooked_bytes += more_bytes
         self._unlooked += 1
-        if self._unlooked_bytes >= _LOOK_EVERY_BYTES or self._unlooked >= _LOOK_EVERY:
+        if self._unlooked_bytes >= _CHECK_EVERY_BYTES or self._unlooked >= _CHECK_EVERY:
             self._unlooked_bytes = self._unlooked = 0
             self.refuse_without()
 
@@ -138,7 +154,7 @@ class Room:
 class _Folder:
     """Where it is unpacked into."""
 
-    def __init__(self, root: Path, room: Room) -> None:
+    def __init__(self, root: Path, room: DiskReserve) -> None:
         self._root = str(root)
         self._room = room
         self._folders = {self._root}
@@ -203,7 +219,7 @@ class _Folder:
                 self._room.written(len(piece))
 
 
-def _unpack_archive(checked: _Checked, root: Path, room: Room) -> str:
+def _unpack_archive(checked: _Checked, root: Path, room: DiskReserve) -> str:
     folder = _Folder(root, room)
     for archive, entry in _entries(checked, FolderRules()):
         folder.add(archive, entry)
@@ -224,7 +240,7 @@ def _entries(checked: _Checked, rules: Rules) -> Iterator[tuple[tarfile.TarFile,
     collections.deque(rules.finish(), maxlen=0)
 
 
-def _unpack_bundle(upload: _Upload, root: RootFolder) -> tuple[str, Program]:
+def _unpack_bundle(upload: _Upload, root: RootFilesystem) -> tuple[str, BuildProgram]:
     """`rootfs` of a bundle, and what its configuration says is run in it."""
     small = SmallFiles(CONFIG_JSON, MANIFEST_MAX_BYTES)
     checked = upload.checked(RootRules(), small)
@@ -242,26 +258,28 @@ def _unpack_bundle(upload: _Upload, root: RootFolder) -> tuple[str, Program]:
             entry.linkname = linked
         root.add(archive, entry, whiteouts=False)
     content = small.files.get(CONFIG_JSON)
-    return checked.digest.hexdigest(), bundle_config(None if content is None else bytes(content))
+    return checked.digest.hexdigest(), read_bundle_config(
+        None if content is None else bytes(content)
+    )
 
 
 def _inside(name: str) -> str | None:
     """The path in the bundle's root; None: it is not in there."""
-    first, _, rest = tidy(name).partition("/")
+    first, _, rest = normal_path(name).partition("/")
     return rest if first == _ROOTFS else None
 
 
 def _unpack_image(
-    upload: _Upload, folder: Path, tag: str | None, root: RootFolder, room: Room
-) -> tuple[str, Program]:
+    upload: _Upload, folder: Path, tag: str | None, root: RootFilesystem, room: DiskReserve
+) -> tuple[str, BuildProgram]:
     """The archive beside, then one layer over the other."""
     parts = folder / "parts"
     parts.mkdir()
     small = SmallFiles(None, MANIFEST_MAX_BYTES)
     digest = _unpack_archive(upload.checked(small=small), parts, room)
-    found = image(lambda path: bytes(small.files[path]), small.names, tag)
+    found = read_image(lambda path: bytes(small.files[path]), small.names, tag)
     # One for all layers: each may be packed itself, however the archive is.
-    allowance = Allowance(upload.length)
+    allowance = SizeAllowance(upload.length)
     for layer in found.layers:
         root.next_layer()
         # Links stay inside: these are the rules of the archive.
@@ -276,7 +294,7 @@ def _unpack_image(
 def _compression(file: IO[bytes]) -> str:
     begin = file.read(MAGIC_BYTES)
     file.seek(0)
-    return compression_of(begin)
+    return detect_compression(begin)
 
 
 def unpack(
@@ -291,7 +309,7 @@ def unpack(
     """Into `root` of the folder, which is there and empty; the SHA-256 of the source in hex. `length`: of the source,
     which says how much may be in it. Raises BadArchive, BadManifest, OSError.
     """
-    room = Room(folder, reserve_bytes)
+    room = DiskReserve(folder, reserve_bytes)
     room.refuse_without()
     try:
         return _unpack(_Upload(source, compression, length), folder, kind, room, image_tag)
@@ -299,15 +317,17 @@ def unpack(
         raise BadArchive("", "invalid", str(error)) from None
 
 
-def _unpack(upload: _Upload, folder: Path, kind: str, room: Room, image_tag: str | None) -> str:
+def _unpack(
+    upload: _Upload, folder: Path, kind: str, room: DiskReserve, image_tag: str | None
+) -> str:
     if kind == "archive":
         return _unpack_archive(upload.checked(), folder / "root", room)
-    root = RootFolder(folder / "root", owner(), room.written)
+    root = RootFilesystem(folder / "root", container_root_uid(), room.written)
     if kind == "oci_bundle":
         digest, program = _unpack_bundle(upload, root)
     else:
         digest, program = _unpack_image(upload, folder, image_tag, root, room)
-    write_file(folder / PROGRAM_JSON, json.dumps(contained(program, root).told()).encode())
+    write_file(folder / PROGRAM_JSON, json.dumps(resolve_program(program, root).told()).encode())
     return digest
 
 

@@ -49,7 +49,7 @@ def port_variables(ports: Mapping[str, ProcessPort]) -> dict[str, str]:
     return variables
 
 
-def environment(
+def merge_variables(
     *sources: Mapping[str, str], aliases: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """All variables, later sources over earlier ones. `aliases`: their name to ours; one whose value there is not is
@@ -65,11 +65,11 @@ def environment(
     return variables
 
 
-class TooLong(Exception):
+class EnvironmentTooLong(Exception):
     """The kernel would not take it; a sentence."""
 
 
-def replaced(words: Iterable[str], variables: Mapping[str, str]) -> list[str]:
+def expand_references(words: Iterable[str], variables: Mapping[str, str]) -> list[str]:
     """Command or arguments with their references filled in, once: what a value brings is not looked at again. Raises
     TooLong, for the variables as well.
     """
@@ -116,15 +116,15 @@ def _filled(word: str, variables: Mapping[str, str], place: int) -> str:
 def _plus(together: int, count: int) -> int:
     together += count + _EACH_BYTES
     if together > ALL_BYTES_MAX:
-        raise TooLong(
+        raise EnvironmentTooLong(
             f"All arguments and variables together are longer than {ALL_BYTES_MAX} bytes, and Linux takes no more: "
             "put what is long into a file of the build."
         )
     return together
 
 
-def _too_long(what: str, mend: str) -> TooLong:
-    return TooLong(
+def _too_long(what: str, mend: str) -> EnvironmentTooLong:
+    return EnvironmentTooLong(
         f"{what} is longer than {WORD_BYTES_MAX} bytes, and Linux takes no more: {mend}."
     )
 

@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -26,27 +27,52 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from pyservice.durable_files import is_disk_full
 from pyservice.observability.logging import get_logger
-from pyservice.runtime.contained import PROGRAM_JSON, Contained
-from pyservice.runtime.manifests import (
+from pyservice.runtime.build_manifests import (
     SERVER_JSON,
     SERVER_JSON_MAX_BYTES,
     BadManifest,
-    server_json,
+    read_server_json,
 )
-from pyservice.runtime.removal import remove_tree
-from pyservice.runtime.unpacking import FAULT_STATUS, NO_SPACE_STATUS
-from pyservice.runtime.unpacking_line import UnpackingLine
+from pyservice.runtime.build_unpacking import FAULT_STATUS, NO_SPACE_STATUS
+from pyservice.runtime.filesystem import remove_tree
+from pyservice.runtime.root_filesystem import PROGRAM_JSON, ContainerProgram
 
-KEPT_S: Final = 24 * 3600.0
+
+class UnpackingQueue:
+    """Where builds wait for their turn; whoever is cancelled leaves it."""
+
+    def __init__(self, places: int) -> None:
+        self._places = asyncio.Semaphore(places)
+        self._of_games: weakref.WeakValueDictionary[str, asyncio.Lock] = (
+            weakref.WeakValueDictionary()
+        )
+        """As long as somebody has or waits for one."""
+
+    def is_free(self, game_id: str) -> bool:
+        """Whether a turn of the game begins at once."""
+        of_game = self._of_games.get(game_id)
+        return not self._places.locked() and (of_game is None or not of_game.locked())
+
+    @contextlib.asynccontextmanager
+    async def turn(self, game_id: str) -> AsyncIterator[None]:
+        """Waits for a turn of the game, and ends it."""
+        of_game = self._of_games.get(game_id)
+        if of_game is None:
+            of_game = self._of_games[game_id] = asyncio.Lock()
+        async with of_game, self._places:
+            yield
+
+
+UNUSED_RETENTION_S: Final = 24 * 3600.0
 """For so long a build stays that nothing runs."""
-AT_ONCE: Final = 2
+UNPACKING_MAX: Final = 2
 """So many are unpacked at one time, of each game one: one keeps a core busy."""
-UNPACKING_S: Final = 30 * 60.0
+UNPACKING_TIMEOUT_S: Final = 30 * 60.0
 """Or who never comes to an end would have a place for ever."""
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _UNFINISHED: Final = ".unpacking"
-_GONE: Final = ".removed"
+_REMOVED: Final = ".removed"
 
 _log = get_logger("runtime")
 _Result = TypeVar("_Result")
@@ -56,12 +82,12 @@ class BuildUnusable(Exception):
     """It can never be run; a sentence for its developer."""
 
 
-class NoRoom(Exception):
+class NoDiskSpace(Exception):
     """The disk has no room for it now."""
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class UnpackedBuild:
     """What is run. Paths are of this node."""
 
     root: Path
@@ -70,11 +96,11 @@ class Build:
     workdir: Path = Path("/")
     args: Sequence[str] = ()
     """Behind the command, unless a run has arguments of its own."""
-    contained: Contained | None = None
+    contained: ContainerProgram | None = None
     """It is run in a container, as this says: command and workdir are of its root."""
 
 
-class Source(NamedTuple):
+class BuildSource(NamedTuple):
     """A build as it was uploaded."""
 
     kind: str
@@ -87,40 +113,40 @@ class Source(NamedTuple):
     """Which of several images."""
 
 
-class Fetch(Protocol):
+class FetchBuild(Protocol):
     """Where builds come from."""
 
-    async def __call__(self, game_id: str, build_id: str) -> Source:
+    async def __call__(self, game_id: str, build_id: str) -> BuildSource:
         """Raises BuildUnusable for one that there is not, and what may pass: ServiceError."""
         ...
 
 
 @dataclass(eq=False, slots=True)
-class _Preparation:
+class _Unpacking:
     """A build that is unpacked, or waits for its turn."""
 
     wanted: int = 0
     """So many wait for it."""
     is_begun: bool = False
-    task: asyncio.Task[Build] | None = None
+    task: asyncio.Task[UnpackedBuild] | None = None
 
 
-class Builds:
+class UnpackedBuilds:
     """Builds by id."""
 
-    def __init__(self, folder: Path, fetch: Fetch, reserve_bytes: int) -> None:
+    def __init__(self, folder: Path, fetch: FetchBuild, reserve_bytes: int) -> None:
         """`reserve_bytes`: free space that stays for others."""
         self._folder = folder
         self._fetch = fetch
         self._reserve_bytes = reserve_bytes
-        self._unpacking: dict[str, _Preparation] = {}
-        self._line = UnpackingLine(AT_ONCE)
-        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="unpacking")
-        self._known: dict[str, Build] = {}
+        self._unpacking: dict[str, _Unpacking] = {}
+        self._line = UnpackingQueue(UNPACKING_MAX)
+        self._threads = ThreadPoolExecutor(UNPACKING_MAX, thread_name_prefix="unpacking")
+        self._known: dict[str, UnpackedBuild] = {}
         self._noted: set[str] = set()
         """Builds that something began to run, or ended to, since that was written to their folders."""
 
-    def known(self, build_id: str) -> Build | None:
+    def known(self, build_id: str) -> UnpackedBuild | None:
         """The build, if it was unpacked before; something begins to run it."""
         found = self._known.get(build_id)
         if found is not None:
@@ -132,13 +158,15 @@ class Builds:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         for found in list(self._folder.iterdir()):
             try:
-                if found.suffix == _UNFINISHED or (found.suffix != _GONE and not _is_whole(found)):
+                if found.suffix == _UNFINISHED or (
+                    found.suffix != _REMOVED and not _is_whole(found)
+                ):
                     _set_aside(found)
             except OSError as error:
                 # Something may run it. Whoever wants it looks again.
                 _log.warning("build not looked at", build_id=found.name, error=str(error))
 
-    async def unpacked(self, game_id: str, build_id: str) -> Build:
+    async def unpacked(self, game_id: str, build_id: str) -> UnpackedBuild:
         """The build, unpacked now if it is not yet; whoever asks meanwhile waits for the same. When the last of them is
         cancelled it leaves the line; what is begun goes on, as the next one will want it. Raises BuildUnusable, NoRoom,
         OSError for what this node cannot do now, and whatever `fetch` raises.
@@ -148,7 +176,7 @@ class Builds:
             return known
         preparation = self._unpacking.get(build_id)
         if preparation is None or preparation.task is None:
-            preparation = self._unpacking[build_id] = _Preparation()
+            preparation = self._unpacking[build_id] = _Unpacking()
             task = asyncio.create_task(self._prepare(game_id, build_id, preparation))
             preparation.task = task
             task.add_done_callback(lambda done: self._done(build_id, done))
@@ -160,7 +188,7 @@ class Builds:
             if not preparation.wanted and not preparation.is_begun:
                 self._leave(build_id, preparation)
 
-    def _leave(self, build_id: str, preparation: _Preparation) -> None:
+    def _leave(self, build_id: str, preparation: _Unpacking) -> None:
         """Nobody wants it any more, and its turn has not come."""
         task = preparation.task
         if task is not None and not task.done():
@@ -168,14 +196,14 @@ class Builds:
             del self._unpacking[build_id]
             task.cancel()
 
-    def _done(self, build_id: str, task: asyncio.Task[Build]) -> None:
+    def _done(self, build_id: str, task: asyncio.Task[UnpackedBuild]) -> None:
         preparation = self._unpacking.get(build_id)
         if preparation is not None and preparation.task is task:
             del self._unpacking[build_id]
         if not task.cancelled() and task.exception() is None:
             self._known[build_id] = task.result()
 
-    async def _prepare(self, game_id: str, build_id: str, preparation: _Preparation) -> Build:
+    async def _prepare(self, game_id: str, build_id: str, preparation: _Unpacking) -> UnpackedBuild:
         folder = self._folder / build_id
         if not _is_whole(folder):
             if not self._line.is_free(game_id):
@@ -183,37 +211,39 @@ class Builds:
                     "build waits to be unpacked",
                     build_id=build_id,
                     game_id=game_id,
-                    reason=f"{AT_ONCE} are unpacked at one time, and one of each game",
+                    reason=f"{UNPACKING_MAX} are unpacked at one time, and one of each game",
                 )
             async with self._line.turn(game_id):
                 preparation.is_begun = True
                 await self._in_time(game_id, build_id, folder)
         self._touch(build_id)
-        return _read(folder)
+        return _read_unpacked(folder)
 
     async def _in_time(self, game_id: str, build_id: str, folder: Path) -> None:
-        limit = asyncio.timeout(UNPACKING_S)
+        limit = asyncio.timeout(UNPACKING_TIMEOUT_S)
         try:
             async with limit:
                 await self._unpack(game_id, build_id, folder)
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise BuildUnusable(f"it was not unpacked within {UNPACKING_S / 60:.0f} min") from None
+            raise BuildUnusable(
+                f"it was not unpacked within {UNPACKING_TIMEOUT_S / 60:.0f} min"
+            ) from None
         _log.info("build unpacked", build_id=build_id)
 
     async def _unpack(self, game_id: str, build_id: str, folder: Path) -> None:
         source = await self._fetch(game_id, build_id)
         fresh = folder.with_suffix(_UNFINISHED)
         try:
-            await self._in_thread(lambda: _make_new(fresh))
+            await self._in_thread(lambda: _create_folder(fresh))
             await self._pour(source, fresh)
-            _read(fresh)
-            _name_whole(fresh, folder)
+            _read_unpacked(fresh)
+            _publish(fresh, folder)
         except BaseException as error:
             await self._in_thread(lambda: shutil.rmtree(fresh, ignore_errors=True))
             if isinstance(error, OSError) and is_disk_full(error):
-                raise NoRoom(str(error)) from None
+                raise NoDiskSpace(str(error)) from None
             raise
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
@@ -236,17 +266,17 @@ class Builds:
         with contextlib.suppress(OSError):
             os.utime(self._folder / build_id)
 
-    async def _pour(self, source: Source, folder: Path) -> None:
+    async def _pour(self, source: BuildSource, folder: Path) -> None:
         sizes = (str(source.content_length), str(self._reserve_bytes))
         words = [str(folder), source.kind, source.compression, *sizes]
         words += [] if source.image_tag is None else [source.image_tag]
-        process = await self._in_thread(lambda: _start(words))
+        process = await self._in_thread(lambda: _start_unpacker(words))
         assert process.stdin is not None
         doing: asyncio.Future[Any] | None = None
         try:
             # Whoever refuses the archive stops reading it.
             with contextlib.suppress(BrokenPipeError):
-                async for block in _uploaded(source):
+                async for block in _uploaded_blocks(source):
                     doing = self._begin(functools.partial(process.stdin.write, block))
                     await asyncio.shield(doing)
             doing = self._begin(process.communicate)
@@ -260,7 +290,7 @@ class Builds:
                 await self._in_thread(process.communicate)
             raise
         if process.returncode == NO_SPACE_STATUS:
-            raise NoRoom(problem.decode(errors="replace").strip())
+            raise NoDiskSpace(problem.decode(errors="replace").strip())
         if process.returncode == FAULT_STATUS:
             raise OSError(problem.decode(errors="replace").strip())
         if process.returncode != 0:
@@ -298,11 +328,11 @@ class Builds:
         """What was set aside and is still there, and builds that may have to go."""
         gone, old = [], []
         for found in self._folder.iterdir():
-            if found.suffix == _GONE:
+            if found.suffix == _REMOVED:
                 gone.append(found)
             elif found.suffix != _UNFINISHED:
                 with contextlib.suppress(FileNotFoundError):
-                    if is_full or time.time() - found.stat().st_mtime > KEPT_S:
+                    if is_full or time.time() - found.stat().st_mtime > UNUSED_RETENTION_S:
                         old.append(found.name)
         return gone, old
 
@@ -315,7 +345,7 @@ def _is_whole(folder: Path) -> bool:
         return False
 
 
-def _name_whole(fresh: Path, folder: Path) -> None:
+def _publish(fresh: Path, folder: Path) -> None:
     """What was unpacked has the name of a build. Raises OSError."""
     (fresh / "boot_id").write_text(_boot_id())
     if folder.exists():
@@ -326,12 +356,12 @@ def _name_whole(fresh: Path, folder: Path) -> None:
 
 def _set_aside(folder: Path) -> Path:
     """What goes has a name that no build has; where it is now. Raises OSError."""
-    gone = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}{_GONE}")
+    gone = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}{_REMOVED}")
     folder.rename(gone)
     return gone
 
 
-async def _uploaded(source: Source) -> AsyncIterator[bytes]:
+async def _uploaded_blocks(source: BuildSource) -> AsyncIterator[bytes]:
     """What was uploaded. Raises BuildUnusable where it is gone."""
     try:
         async for block in source.content:
@@ -342,26 +372,26 @@ async def _uploaded(source: Source) -> AsyncIterator[bytes]:
         raise BuildUnusable(f"{sentence}: upload it as a new build") from None
 
 
-def _start(words: Sequence[str]) -> subprocess.Popen[bytes]:
+def _start_unpacker(words: Sequence[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "pyservice.runtime.unpacking", str(os.getpid()), *words],
+        [sys.executable, "-m", "pyservice.runtime.build_unpacking", str(os.getpid()), *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
 
 
-def _make_new(folder: Path) -> None:
+def _create_folder(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "root").mkdir(parents=True, mode=0o755)
 
 
-def _read(folder: Path) -> Build:
+def _read_unpacked(folder: Path) -> UnpackedBuild:
     """What is run of an unpacked build. Raises BuildUnusable with a sentence for its developer."""
     root = folder / "root"
     with contextlib.suppress(FileNotFoundError):
-        inside = Contained(**json.loads((folder / PROGRAM_JSON).read_bytes()))
-        return Build(
+        inside = ContainerProgram(**json.loads((folder / PROGRAM_JSON).read_bytes()))
+        return UnpackedBuild(
             root,
             inside.command,
             inside.env,
@@ -375,10 +405,12 @@ def _read(folder: Path) -> Build:
         with path.open("rb") as file:
             content = file.read(SERVER_JSON_MAX_BYTES + 1)
     try:
-        program = server_json(content)
+        program = read_server_json(content)
     except BadManifest as error:
         raise BuildUnusable(str(error)) from None
-    return Build(root, program.command, program.env, root.joinpath(*_words(program.workdir)))
+    return UnpackedBuild(
+        root, program.command, program.env, root.joinpath(*_words(program.workdir))
+    )
 
 
 def _words(path: str) -> Sequence[str]:

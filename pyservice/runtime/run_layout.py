@@ -16,22 +16,26 @@ from typing import Final
 
 from pyservice.network.port_ranges import PROCESS_PORTS
 from pyservice.runtime import containers
-from pyservice.runtime.builds import Build
-from pyservice.runtime.contained import Contained, program_in
-from pyservice.runtime.containers import Containers
+from pyservice.runtime.containers import ContainerRuntime
 from pyservice.runtime.control_groups import ControlGroups
-from pyservice.runtime.environment import TooLong, environment, port_variables, replaced
-from pyservice.runtime.keeper import Folder, Isolation, Spec
-from pyservice.runtime.orders import Order, Placed
-from pyservice.runtime.removal import is_empty, remove_tree
-from pyservice.runtime.steps import Step, make
+from pyservice.runtime.filesystem import FileChange, apply_changes, is_folder_empty, remove_tree
+from pyservice.runtime.process_environment import (
+    EnvironmentTooLong,
+    expand_references,
+    merge_variables,
+    port_variables,
+)
+from pyservice.runtime.root_filesystem import ContainerProgram, find_program
+from pyservice.runtime.run_folder import Isolation, KeeperSpec, RunFolder
+from pyservice.runtime.run_requests import RunPlacement, RunRequest
+from pyservice.runtime.unpacked_builds import UnpackedBuild
 
 KINDS: Final = ("archive",)
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
-_TRIES: Final = 2
+_LAYOUT_ATTEMPTS: Final = 2
 """The folder of an interrupted try may be in the way, and what is above ours may be missing."""
-TOLD: Final = "told"
+REPORTED: Final = "told"
 """Whoever wanted the run knows its end."""
 
 
@@ -40,7 +44,7 @@ class CannotRun(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeSettings:
     """What of this machine is the same for all runs."""
 
     keeper: Path
@@ -54,7 +58,7 @@ class Node:
     """Names under which a variable of ours is given as well (decisions 10)."""
     groups: ControlGroups
     """What the kernel keeps of the limits; keepers do the rest."""
-    containers: Containers | None = None
+    containers: ContainerRuntime | None = None
     """What runs images and bundles; None: nothing does."""
     reserve_bytes: int = 0
     """Free space that logs leave to others."""
@@ -67,22 +71,24 @@ class Node:
         return self.isolation in ("user", "namespace", "landlock") and os.geteuid() == 0
 
 
-class ProcessRun:
+class StoredRun:
     """The folder of one run: laid out once, found again later."""
 
     def __init__(self, path: Path) -> None:
-        self.folder = Folder(path)
+        self.folder = RunFolder(path)
         self.id = path.name
 
-    def placed(self) -> Placed | None:
+    def placed(self) -> RunPlacement | None:
         """What it was laid out with; None: it never was, as a whole."""
         try:
             note = self.folder.note()
-            return None if note is None else Placed.of(json.loads(note))
+            return None if note is None else RunPlacement.of(json.loads(note))
         except (KeyError, TypeError, ValueError):
             return None
 
-    def lay_out(self, order: Order, build: Build, placed: Placed, node: Node) -> None:
+    def lay_out(
+        self, order: RunRequest, build: UnpackedBuild, placed: RunPlacement, node: NodeSettings
+    ) -> None:
         """What an interrupted try left is replaced: nothing was started in it. It outlives us and not the machine, as
         what it is for: nothing is synced. Raises CannotRun, OSError.
         """
@@ -99,17 +105,17 @@ class ProcessRun:
             return
         if node.containers is None:
             raise CannotRun("no OCI runtime works on this node")
-        command = _program_inside(spec, inside, build.root)
+        command = _command_in_container(spec, inside, build.root)
         around = node.containers.command(build.root, path, self.folder.scratch)
         self._make([*groups, *places], node.groups)
         node.containers.write_bundle(path, inside, command, spec.env)
-        make([self.folder.last(_around(spec, around))])
+        apply_changes([self.folder.last(_container_spec(spec, around))])
 
-    def _make(self, steps: Sequence[Step], groups: ControlGroups) -> None:
+    def _make(self, steps: Sequence[FileChange], groups: ControlGroups) -> None:
         path = self.folder.path
-        for _ in range(_TRIES):
+        for _ in range(_LAYOUT_ATTEMPTS):
             try:
-                make(steps)
+                apply_changes(steps)
             except FileExistsError:
                 shutil.rmtree(path)
             except FileNotFoundError:
@@ -117,21 +123,21 @@ class ProcessRun:
                 path.parent.mkdir(parents=True, exist_ok=True)
             else:
                 return
-        make(steps)
+        apply_changes(steps)
 
     @property
     def is_told(self) -> bool:
         """Whether whoever wanted it knows its end."""
-        return (self.folder.path / TOLD).exists()
+        return (self.folder.path / REPORTED).exists()
 
     def note_told(self, groups: ControlGroups) -> None:
         """Its end is known; of the folder the log is kept, for as long as logs are."""
         groups.remove(self.id)
-        (self.folder.path / TOLD).touch()
+        (self.folder.path / REPORTED).touch()
         for name in ("scratch", containers.BUNDLE):
             # An empty one stays as long as the log does: some file systems look at the number of each folder that went
             # lately before they take one for a new file.
-            if not is_empty(self.folder.path / name):
+            if not is_folder_empty(self.folder.path / name):
                 remove_tree(self.folder.path / name)
 
     def remove(self, groups: ControlGroups) -> None:
@@ -141,18 +147,26 @@ class ProcessRun:
 
     def failure(self) -> str | None:
         """Why what should have run it could not; None: it could, or keeps that to itself."""
-        return containers.failure(self.folder)
+        return containers.runtime_failure(self.folder)
 
     @property
     def told_s(self) -> float:
         """When its end became known, in seconds since the Unix epoch."""
-        return (self.folder.path / TOLD).stat().st_mtime
+        return (self.folder.path / REPORTED).stat().st_mtime
 
 
-def _spec(order: Order, build: Build, placed: Placed, node: Node, folder: Folder) -> Spec:
+def _spec(
+    order: RunRequest,
+    build: UnpackedBuild,
+    placed: RunPlacement,
+    node: NodeSettings,
+    folder: RunFolder,
+) -> KeeperSpec:
     inside = build.contained
-    variables = environment(
-        _usual(folder) if inside is None else {"PATH": containers.PATH, "HOME": inside.home},
+    variables = merge_variables(
+        _default_variables(folder)
+        if inside is None
+        else {"PATH": containers.PATH, "HOME": inside.home},
         build.env,
         order.env,
         {**order.own_env, **port_variables(placed.ports)},
@@ -160,17 +174,17 @@ def _spec(order: Order, build: Build, placed: Placed, node: Node, folder: Folder
     )
     args = order.args if inside is None else order.args or build.args
     try:
-        command = replaced([*build.command, *args], variables)
-    except TooLong as error:
+        command = expand_references([*build.command, *args], variables)
+    except EnvironmentTooLong as error:
         raise CannotRun(str(error)) from None
     if inside is None:
-        command[0] = _program(command[0], build, variables.get("PATH", PATH))
+        command[0] = _find_on_path(command[0], build, variables.get("PATH", PATH))
     # What is in a container is kept apart by that.
     isolation = node.isolation if inside is None else "processes"
     if isolation is None:
         raise CannotRun("no way of keeping game servers apart works on this node")
     membership = node.groups.membership(order.id)
-    return Spec(
+    return KeeperSpec(
         order.id,
         command,
         build.workdir,
@@ -192,12 +206,12 @@ def _spec(order: Order, build: Build, placed: Placed, node: Node, folder: Folder
     )
 
 
-def _usual(folder: Folder) -> dict[str, str]:
+def _default_variables(folder: RunFolder) -> dict[str, str]:
     scratch = str(folder.scratch)
     return {"PATH": PATH, "HOME": scratch, "TMPDIR": scratch, "LANG": "C.UTF-8"}
 
 
-def _around(spec: Spec, command: Sequence[str]) -> Spec:
+def _container_spec(spec: KeeperSpec, command: Sequence[str]) -> KeeperSpec:
     """What makes the container is the keeper's program; kept apart it is by the container."""
     return replace(
         spec,
@@ -211,19 +225,19 @@ def _around(spec: Spec, command: Sequence[str]) -> Spec:
     )
 
 
-def _program_inside(spec: Spec, inside: Contained, root: Path) -> list[str]:
+def _command_in_container(spec: KeeperSpec, inside: ContainerProgram, root: Path) -> list[str]:
     """The command, its program as it is found in the container. Raises CannotRun."""
     if not spec.command:
         raise CannotRun("the image has no ENTRYPOINT and no CMD, and there are no arguments")
     program, *args = spec.command
     path = spec.env.get("PATH", containers.PATH)
-    found = program_in(root, program, inside.workdir, path)
+    found = find_program(root, program, inside.workdir, path)
     if found is None:
         raise CannotRun(f"{program} is no program of the build, and there is none in {path}")
     return [found, *args]
 
 
-def _program(name: str, build: Build, path: str) -> str:
+def _find_on_path(name: str, build: UnpackedBuild, path: str) -> str:
     """As a shell finds it. Raises CannotRun."""
     if "/" in name:
         return name if name.startswith("/") else str(build.workdir / name)

@@ -7,7 +7,8 @@ also what other programs read as something else: who unpacks a build is one of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import collections
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from pyservice.runtime.archive_rules import (
@@ -15,11 +16,18 @@ from pyservice.runtime.archive_rules import (
     FOLDER,
     BadArchive,
     FolderRules,
+    ImplicitFolders,
     RootRules,
     Rules,
+    SizeAllowance,
 )
-from pyservice.runtime.decompression import BadCompression, unpacker
-from pyservice.runtime.unpacked_sizes import Allowance, Folders, PackedLayers
+from pyservice.runtime.decompression import (
+    MAGIC_BYTES,
+    BadCompression,
+    Decompressor,
+    decompressor,
+    detect_compression,
+)
 
 _META_MAX_BYTES: Final = 64 << 10
 NAMES_MAX: Final = 10_000
@@ -37,7 +45,7 @@ def _broken(reason: str) -> BadArchive:
     return BadArchive("", "invalid", reason)
 
 
-class Archive:
+class ArchiveValidator:
     """A tar that is being read. `feed` all of it, then `finish`; both raise BadArchive.
 
     Both take one step after the other, each a few milliseconds long: a small file can stand for much work.
@@ -46,7 +54,7 @@ class Archive:
     def __init__(
         self,
         compression: str,
-        allowance: Allowance,
+        allowance: SizeAllowance,
         *,
         rules: Rules | None = None,
         small: SmallFiles | None = None,
@@ -55,7 +63,7 @@ class Archive:
         """`compression` is one of those of `decompression`, or none; `allowance` is taken from. `rules`: those of an
         archive, unless there are others. `small` gets what it wants, `layers` all that is in files.
         """
-        self._unpack = unpacker(compression) if compression != "none" else None
+        self._unpack = decompressor(compression) if compression != "none" else None
         self._walk = _Walk(allowance, rules or FolderRules(), small, layers)
         self._layers = layers
         if layers is not None:
@@ -113,7 +121,7 @@ class SmallFiles:
         self._left = 0
         if kind == FOLDER:
             return
-        self._at = tidy(name.decode("utf-8", "replace"))
+        self._at = normal_path(name.decode("utf-8", "replace"))
         # The last of several of one name is the one that counts.
         self.files.pop(self._at, None)
         if self._name is None:
@@ -143,9 +151,95 @@ class SmallFiles:
         self.files[self._at] += piece
 
 
-def tidy(name: str) -> str:
+def normal_path(name: str) -> str:
     """A path without what means nothing."""
     return "/".join(word for word in name.split("/") if word not in ("", "."))
+
+
+class PackedLayers:
+    """Counts what the files of an image's archive unpack to, those that are packed and those that are not: its layers
+    with what describes them. What is a tar is gone through, too; whether it is whole is seen when it is unpacked.
+    """
+
+    def __init__(self, allowance: SizeAllowance) -> None:
+        self.allowance = allowance
+        self._walk: _Walk | None = None
+        """Through the file; None: it is no tar."""
+        self._new_walk: Callable[[], _Walk] | None = None
+        self._waiting: collections.deque[bytes | None] = collections.deque()
+        """Pieces of files; None: another one begins."""
+        self._left = 0
+        self._begin: bytes | None = b""
+        """Of a file of which nobody knows yet whether it is packed."""
+        self._unpack: Decompressor | None = None
+
+    def walk_with(self, new_walk: Callable[[], _Walk]) -> None:
+        """Makes one for each file, which takes of the same allowance."""
+        self._new_walk = new_walk
+
+    def begins(self, kind: int, size: int) -> None:
+        """An entry."""
+        self._left = size if kind in FILES else 0
+        self._waiting.append(None)
+
+    def take(self, content: bytes) -> None:
+        """More of the entry, padding included."""
+        piece = content[: self._left]
+        self._left -= len(piece)
+        if piece:
+            self._waiting.append(piece)
+
+    def work(self) -> Iterator[None]:
+        """Goes through what was taken, in steps. Raises BadArchive."""
+        while self._waiting:
+            piece = self._waiting.popleft()
+            if piece is None:
+                self._ends()
+                continue
+            if self._begin is not None:
+                self._begin += piece
+                if len(self._begin) < MAGIC_BYTES:
+                    continue
+                piece, self._begin = self._begin, None
+                compression = detect_compression(piece)
+                self._unpack = None if compression == "none" else decompressor(compression)
+                self._walk = None if self._new_walk is None else self._new_walk()
+            yield from self._counted(piece)
+
+    def finish(self) -> None:
+        """That was all. Raises BadArchive."""
+        self._ends()
+
+    def _ends(self) -> None:
+        if self._begin:
+            self.allowance.take(len(self._begin))
+        self._begin, self._unpack, self._walk = b"", None, None
+
+    def _counted(self, piece: bytes) -> Iterator[None]:
+        if self._unpack is None:
+            yield from self._walked(piece)
+            return
+        try:
+            for part in self._unpack.pieces(piece):
+                yield from self._walked(part)
+        except BadCompression:
+            # What follows is counted as it is.
+            self._unpack = self._walk = None
+
+    def _walked(self, content: bytes) -> Iterator[None]:
+        for at in range(0, len(content), _PIECE_BYTES):
+            piece = content[at : at + _PIECE_BYTES]
+            if self._walk is None:
+                self.allowance.take(len(piece))
+            else:
+                try:
+                    self._walk.feed(piece)
+                except BadArchive as error:
+                    # Configurations and manifests are no tars.
+                    if error.entry or error.word != "invalid":
+                        raise
+                    self._walk = None
+            yield
 
 
 class _Walk:
@@ -153,7 +247,7 @@ class _Walk:
 
     def __init__(
         self,
-        allowance: Allowance,
+        allowance: SizeAllowance,
         rules: Rules,
         small: SmallFiles | None,
         layers: PackedLayers | None,
@@ -162,7 +256,7 @@ class _Walk:
         self._small = small
         self._layers = layers
         self._allowance = allowance
-        self._folders = Folders()
+        self._folders = ImplicitFolders()
         self._has_entries = False
         self._buffer = bytearray()
         self._skip = 0

@@ -1,0 +1,304 @@
+"""What a program left running whose keeper was killed, where it has no process ids of its own (`none`, `landlock`): the
+kernel ends the keeper's child and nobody below it.
+
+Owns how such a process is known: by the control group of the run, or by the environment that it began with, which names
+the run. Numbers of processes and of sessions are used again and prove nothing: only where a process that is known is in
+the program's session, the others there are known as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pyservice.observability.logging import get_logger
+from pyservice.runtime.control_groups import ControlGroups
+from pyservice.runtime.filesystem import remove_tree
+from pyservice.runtime.node_allocation import PORT_QUARANTINE_S
+from pyservice.runtime.run_folder import RunFolder
+from pyservice.runtime.run_layout import REPORTED, StoredRun
+
+_ENDED: Final = (b"Z", b"X")
+_KILLS_MAX: Final = 256
+"""Each is a descriptor for a moment."""
+_KILL_TIMEOUT_S: Final = 5.0
+"""What goes on forking, or hangs in the kernel, is left then."""
+
+_log = get_logger("runtime")
+
+
+def end_leftover_processes(folder: RunFolder, groups: ControlGroups) -> None:
+    """Ends what is left of a run whose keeper is gone and recorded no end; of others nothing is. Blocks until it has
+    ended, some seconds at most. What cannot be ended, or looked for, is told in the log.
+    """
+    found: list[int] = []
+    until_s = time.monotonic() + _KILL_TIMEOUT_S
+    try:
+        state = folder.state()
+        if state is None or state.status == "ended" or folder.is_kept():
+            return
+        remnants = _LeftoverProcesses(folder, state.pid, groups)
+        # What one forks while it is looked for is found in the next round.
+        while (found := remnants.find()) and time.monotonic() < until_s:
+            remnants.kill(found[:_KILLS_MAX], until_s)
+    except OSError as error:
+        _log.warning("nothing is known of what a run left", id=folder.path.name, error=str(error))
+        return
+    if found:
+        _log.warning("what a killed keeper left goes on", id=folder.path.name, pids=found[:10])
+    elif remnants.ended:
+        _log.warning("what a killed keeper left was ended", id=folder.path.name, n=remnants.ended)
+
+
+def kill_keeper(folder: RunFolder) -> None:
+    """Ends a keeper that does not end its program, and what it forked that is none yet."""
+    for pid in folder.holders():
+        _log.warning("keeper does not end its program", id=folder.path.name, pid=pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+class _LeftoverProcesses:
+    """Those of one run."""
+
+    def __init__(self, folder: RunFolder, session: int, groups: ControlGroups) -> None:
+        """`session` is the one that its program began; 0: it began none yet."""
+        self.ended = 0
+        self._session = session
+        self._untouchable: set[int] = set()
+        run_id, scratch = folder.path.name, folder.scratch
+        # None of these can be given by who configures another run: the first two are ours alone.
+        variables = {
+            *(f"{name}={run_id}" for name in ("HOSTING_LOBBY_ID", "HOSTING_SERVER_ID")),
+            *(f"{name}={scratch}" for name in ("HOME", "TMPDIR")),
+        }
+        self._variables = {os.fsencode(variable) for variable in variables}
+        parents = {parent for parent in (groups.memory, groups.cpu) if parent is not None}
+        self._groups = tuple(os.fsencode(f"/{parent.name}/{run_id}") for parent in parents)
+
+    def find(self) -> list[int]:
+        """Those without a mark of their own come first: see `kill`."""
+        known, others = [], []
+        for pid in _processes():
+            if pid in self._untouchable:
+                continue
+            if self._is_known(pid):
+                known.append(pid)
+            elif self._session and _session_of(pid) == self._session:
+                others.append(pid)
+        self._known = known
+        return [*(pid for pid in others if self._is_beside(pid)), *known]
+
+    def kill(self, pids: Sequence[int], until_s: float) -> None:
+        """Waits for them until then. Whoever shows that the session is ours is killed behind the others."""
+        waited = select.poll()
+        descriptors: set[int] = set()
+        try:
+            for pid in pids:
+                descriptor = self._kill(pid)
+                if descriptor is not None:
+                    descriptors.add(descriptor)
+                    waited.register(descriptor, select.POLLIN)
+            self.ended += len(descriptors)
+            left = set(descriptors)
+            while left and (left_s := until_s - time.monotonic()) > 0:
+                for descriptor, _ in waited.poll(left_s * 1000):
+                    waited.unregister(descriptor)
+                    left.discard(descriptor)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _kill(self, pid: int) -> int | None:
+        """Readable when it has ended; None: it is not ours to kill."""
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return None
+        try:
+            # From here on the number cannot become another process's unseen.
+            if self._is_known(pid) or self._is_beside(pid):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                return descriptor
+        except ProcessLookupError:
+            pass
+        except PermissionError:
+            self._untouchable.add(pid)
+        os.close(descriptor)
+        return None
+
+    def _is_known(self, pid: int) -> bool:
+        environment = _read_process_file(pid, "environ")
+        # One that has ended has none; what belongs to the kernel neither.
+        if not self._variables.isdisjoint(environment.split(b"\0")):
+            return True
+        if not self._groups or _session_of(pid) is None:
+            return False
+        return any(
+            line.endswith(self._groups) for line in _read_process_file(pid, "cgroup").splitlines()
+        )
+
+    def _is_beside(self, pid: int) -> bool:
+        """Whether it is in the program's session together with one that is known."""
+        return _session_of(pid) == self._session and any(
+            _session_of(known) == self._session and self._is_known(known) for known in self._known
+        )
+
+
+def _processes() -> Iterator[int]:
+    with os.scandir("/proc") as entries:
+        yield from (int(entry.name) for entry in entries if entry.name.isdigit())
+
+
+def _session_of(pid: int) -> int | None:
+    """None: it has ended."""
+    # Behind the name, which may have anything in it.
+    words = _read_process_file(pid, "stat").rpartition(b")")[2].split()
+    return int(words[3]) if words and words[0] not in _ENDED else None
+
+
+def _read_process_file(pid: int, name: str) -> bytes:
+    """Empty: it is gone, or keeps that to itself."""
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+KEEPER_GRACE_S: Final = 5.0
+"""A keeper that has not ended its program so long after its own deadline is ended itself."""
+
+InThread = Callable[[Callable[[], None]], Awaitable[None]]
+
+UNOWNED_GRACE_S: Final = 60.0
+"""Whoever wants one has said so by then."""
+
+_END_POLL_INTERVAL_S: Final = 0.1
+_RETRY_INTERVAL_S: Final = 1.0
+
+
+async def end_unowned_run(found: StoredRun, groups: ControlGroups, in_thread: InThread) -> None:
+    """Ends it at once; its log stays for as long as logs do. Tries until the disk lets it."""
+    _log.warning("a run is nobody's and is ended", id=found.id)
+    is_told = False
+    while True:
+        try:
+            return await _try_end_unowned_run(found, groups, in_thread)
+        except OSError as error:
+            if not is_told:
+                _log.warning("tried again", id=found.id, error=str(error))
+            is_told = True
+        await asyncio.sleep(_RETRY_INTERVAL_S)
+
+
+async def _try_end_unowned_run(
+    found: StoredRun, groups: ControlGroups, in_thread: InThread
+) -> None:
+    folder = found.folder
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + KEEPER_GRACE_S
+    folder.withdraw()
+    while folder.is_kept():
+        folder.stop(0)
+        if loop.time() >= until_s:
+            await in_thread(lambda: kill_keeper(folder))
+        await asyncio.sleep(_END_POLL_INTERVAL_S)
+    await in_thread(lambda: end_leftover_processes(folder, groups))
+    await in_thread(lambda: found.note_told(groups))
+
+
+LOG_RETENTION_S: Final = 7 * 24 * 3600.0
+"""For so long after its end a run's folder is there."""
+
+FOLDERS_MAX: Final = 20_000
+"""So many are kept, and those of the last minute, however short the runs were: each is eight or nine files and folders
+beside the log.
+"""
+
+_BATCH_SIZE: Final = 64
+
+
+class _EndedRun(NamedTuple):
+    told_s: float
+    path: Path
+
+
+class RunRetention:
+    """Folders of runs that are over and told."""
+
+    def __init__(
+        self, folder: Path, is_short: Callable[[], bool], folders_max: int = FOLDERS_MAX
+    ) -> None:
+        self._folder = folder
+        self._is_short = is_short
+        self._folders_max = folders_max
+        self._is_told = False
+
+    async def tidy(self) -> None:
+        """Removes what need not stay. Says once that logs go before their time, until none has to. Raises OSError."""
+        ended = await asyncio.to_thread(self._oldest_first)
+        count = len(ended)
+        surplus = count - self._folders_max
+        is_short = self._is_short()
+        now_s = time.time()
+        kept_from_s = now_s - LOG_RETENTION_S
+        # Ports of those that ended just now still rest, over a restart too, and for that the folder is there.
+        ended = [one for one in ended if one.told_s < now_s - PORT_QUARANTINE_S]
+        early = removed = 0
+        for begin in range(0, len(ended), _BATCH_SIZE):
+            portion = ended[begin : begin + _BATCH_SIZE]
+            gone = await asyncio.to_thread(self._remove_some, portion, surplus, kept_from_s)
+            surplus -= gone
+            removed += gone
+            early += sum(one.told_s >= kept_from_s for one in portion[:gone])
+            if gone < len(portion):
+                break
+        if early and not self._is_told:
+            _log.warning(
+                "logs of ended game servers are removed before their 7 days",
+                reason="free space or inodes are short" if is_short else "there are too many",
+                count=early,
+                kept=count - removed,
+            )
+        self._is_told = bool(early) or (self._is_told and is_short)
+
+    def _oldest_first(self) -> list[_EndedRun]:
+        ended = []
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    told_s = os.stat(f"{entry.path}/{REPORTED}").st_mtime
+                    ended.append(_EndedRun(told_s, Path(entry.path)))
+        return sorted(ended)
+
+    def _remove_some(self, ended: Sequence[_EndedRun], surplus: int, kept_from_s: float) -> int:
+        """How many of them had to go: the first that may stay ends it."""
+        for gone, one in enumerate(ended):
+            if one.told_s >= kept_from_s and gone >= surplus and not self._is_short():
+                return gone
+            try:
+                _remove_run_folder(one.path)
+            except OSError as error:
+                # The others go all the same.
+                _log.warning("not tidied", id=one.path.name, error=str(error))
+        return len(ended)
+
+
+def _remove_run_folder(path: Path) -> None:
+    """What says that it is over goes last: if we are killed meanwhile, the next pass finds it."""
+    with os.scandir(path) as entries:
+        inside = [entry for entry in entries if entry.name != REPORTED]
+    for entry in inside:
+        if entry.is_dir(follow_symlinks=False):
+            remove_tree(Path(entry.path))
+        else:
+            os.unlink(entry.path)
+    remove_tree(path)

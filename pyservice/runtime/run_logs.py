@@ -1,0 +1,244 @@
+"""What runs wrote, as their keepers kept it (decisions 6.4), for many who read at the same time.
+
+A log is looked through in passes, each as long as its bytes, by threads of its own: who starts and unpacks does not
+wait for readers, and readers take turns. What is known to have no line of a stream is not read again: not for whoever
+waits for one while the other stream grows, and not for whoever asks again and again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+from pyservice.runtime.run_folder import LogLine, LogStream, RunFolder, log_end
+
+_BLOCK_BYTES: Final = 64 << 10
+"""Longer than any line."""
+
+_LINE_PATTERNS: Final[Mapping[LogStream, re.Pattern[bytes]]] = {
+    "std_out": re.compile(rb"\n(\d+) ([oO]) ([^\n]*)"),
+    "std_err": re.compile(rb"\n(\d+) ([eE]) ([^\n]*)"),
+}
+"""With the end of the line before: whatever is not of the stream is passed over without a look into it."""
+
+
+class LogSpan(NamedTuple):
+    """Part of a log, from the end of one line to that of another."""
+
+    start: int
+    stop: int
+
+
+EMPTY_SPAN: Final = LogSpan(0, 0)
+
+
+class LogScan(NamedTuple):
+    """What was found between two positions, old to new."""
+
+    lines: list[LogLine]
+    start: int
+    stop: int
+    looked_bytes: int
+    is_last: bool
+    """There is nothing beyond it, as of then."""
+
+
+def read_forward(
+    path: Path, stream: LogStream, at: int, count: int, silent: LogSpan, bytes_max: int
+) -> LogScan | None:
+    """From a position on; None: the log has not come so far. Nothing of the stream is in `silent`: it is not read."""
+    found: list[LogLine] = []
+    looked = 0
+    segments = RunFolder(path).segments()
+    if at > log_end(segments):
+        return None
+    start = at
+    for number, (begin, file) in enumerate(segments):
+        is_growing = number + 1 == len(segments)
+        end = None if is_growing else segments[number + 1][0]
+        if end is not None and end <= at:
+            continue
+        at = max(at, begin)
+        with _opened(file) as descriptor:
+            while descriptor is not None:
+                if silent.start <= at < silent.stop:
+                    at = silent.stop
+                if end is not None and at >= end:
+                    break
+                block = os.pread(descriptor, _BLOCK_BYTES, at - begin)
+                looked += len(block)
+                whole = block.rfind(b"\n") + 1
+                if not whole:
+                    break
+                for line in _lines_in(stream, block[:whole], at):
+                    found.append(line)
+                    if len(found) >= count:
+                        return LogScan(found, start, line.position, looked, is_last=False)
+                at += whole
+                if looked >= bytes_max:
+                    return LogScan(found, start, at, looked, is_last=False)
+        # What has no end of line there never gets one.
+        at = at if end is None else max(at, end)
+    return LogScan(found, start, at, looked, is_last=True)
+
+
+def read_backward(
+    path: Path, stream: LogStream, at: int | None, count: int, silent: LogSpan, bytes_max: int
+) -> LogScan:
+    """From a position back, None: from the end. Nothing of the stream is in `silent`: it is not read."""
+    found: deque[LogLine] = deque()
+    looked = 0
+    stop = at
+    for begin, file in reversed(RunFolder(path).segments()):
+        if at is not None and at <= begin:
+            continue
+        with _opened(file) as descriptor:
+            end = begin if descriptor is None else begin + os.fstat(descriptor).st_size
+            at = end if at is None else min(at, end)
+            while descriptor is not None and at > begin:
+                if silent.start < at <= silent.stop:
+                    stop = at if stop is None else stop
+                    at = max(begin, silent.start)
+                    continue
+                low = max(begin, at - _BLOCK_BYTES)
+                block = os.pread(descriptor, at - low, low - begin)
+                looked += len(block)
+                # Whose begin is not here is found with the block before.
+                first = 0 if low == begin else block.find(b"\n") + 1
+                whole = block.rfind(b"\n") + 1
+                stop = low + whole if stop is None else stop
+                lines = [*_lines_in(stream, block[first:whole], low + first)]
+                found.extendleft(reversed(lines[-(count - len(found)) :]))
+                at = low + first if first < whole else low
+                if len(found) >= count:
+                    return LogScan([*found], found[0].position, stop, looked, is_last=False)
+                if looked >= bytes_max:
+                    return LogScan([*found], at, stop, looked, is_last=False)
+        stop = at if stop is None else stop
+    return LogScan([*found], at or 0, stop or 0, looked, is_last=True)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int | None]:
+    """None: it is gone."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _lines_in(stream: LogStream, block: bytes, at: int) -> Iterator[LogLine]:
+    """Whole lines at a position."""
+    # Before the first line stands the end of another, too.
+    for match in _LINE_PATTERNS[stream].finditer(b"\n" + block):
+        time_us, letter, text = match.groups()
+        yield LogLine(
+            at + match.end(),
+            int(time_us),
+            stream,
+            letter.isupper(),
+            text.decode(errors="replace"),
+        )
+
+
+LINES_MAX: Final = 1_000
+
+READ_BYTES_MAX: Final = 64 << 20
+"""So much of a log is looked through for one answer, which is all that there is of one by default."""
+
+_SCAN_BYTES: Final = 4 << 20
+"""Then it is another reader's turn."""
+
+_THREADS: Final = 2
+_SPANS_MAX: Final = 10_000
+_Result = TypeVar("_Result")
+
+
+class LogLines(NamedTuple):
+    """Of one stream, old to new, and the position behind them and all that was looked at."""
+
+    lines: Sequence[LogLine]
+    position: int
+    is_all: bool = True
+    """False: so much had to be looked through that the rest is left to the next answer."""
+
+
+class LogReader:
+    """Readers of logs by the folders of their runs. `close` once."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="logs")
+        self._silent: dict[tuple[str, LogStream], LogSpan] = {}
+        """By run: a part, as late as is known, in which a stream has no line. Asked for last, last."""
+
+    def close(self) -> None:
+        """What is being read is read; nothing else is."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def newest(self, path: Path, stream: LogStream, count: int = LINES_MAX) -> LogLines:
+        """The last ones; of a folder that is gone there are none."""
+        silent = self._silent.get((path.name, stream), EMPTY_SPAN)
+        found: deque[LogLine] = deque()
+        at: int | None = None
+        end, left, is_all = 0, READ_BYTES_MAX, False
+        while not is_all and left > 0:
+            wanted = count - len(found)
+            one = await self._in_thread(
+                partial(read_backward, path, stream, at, wanted, silent, _SCAN_BYTES)
+            )
+            end = one.stop if at is None else end
+            found.extendleft(reversed(one.lines))
+            at, left = one.start, left - one.looked_bytes
+            is_all = one.is_last or len(found) >= count
+        self._know(path, stream, LogSpan(found[-1].position if found else at or 0, end))
+        return LogLines(list(found), end, is_all)
+
+    async def after(
+        self, path: Path, stream: LogStream, position: int, count: int = LINES_MAX
+    ) -> LogLines | None:
+        """The first ones behind a position; who goes on from the answer's misses none. None: the log has not come so
+        far, the position is of another one.
+        """
+        found: list[LogLine] = []
+        at, left, is_all = position, READ_BYTES_MAX, False
+        while not is_all and left > 0:
+            silent = self._silent.get((path.name, stream), EMPTY_SPAN)
+            wanted = count - len(found)
+            one = await self._in_thread(
+                partial(read_forward, path, stream, at, wanted, silent, _SCAN_BYTES)
+            )
+            if one is None:
+                return None
+            found += one.lines
+            self._know(path, stream, LogSpan(found[-1].position if found else position, one.stop))
+            at, left = one.stop, left - one.looked_bytes
+            is_all = one.is_last or len(found) >= count
+        return LogLines(found, at, is_all)
+
+    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _know(self, path: Path, stream: LogStream, span: LogSpan) -> None:
+        """Of this stream nothing is in there. What is written never changes, it only goes."""
+        key = (path.name, stream)
+        known = self._silent.pop(key, EMPTY_SPAN)
+        if span.start <= known.stop <= span.stop:
+            span = LogSpan(min(known.start, span.start), span.stop)
+        elif known.stop > span.stop:
+            span = known
+        self._silent[key] = span
+        if len(self._silent) > _SPANS_MAX:
+            del self._silent[next(iter(self._silent))]
