@@ -34,7 +34,7 @@ from tests.app.domain import (
     web_socket,
 )
 from tests.control.test_builds import Back
-from tests.dataplane.other_server import other_server
+from tests.dataplane.third_party_server import third_party_server
 from tests.support.full_service import ARENA_MODES, Developer, eventually, running
 
 pytestmark = pytest.mark.anyio
@@ -199,7 +199,7 @@ async def test_players_are_counted_by_their_own_address(domain: Domain, game: Ga
 async def test_a_games_own_server_is_told_the_address_of_the_player(
     domain: Domain, developer: Developer
 ) -> None:
-    async with other_server() as games:
+    async with third_party_server() as games:
         ask = {"enabled": True, "verification": {"url": games.url(), "headers": {}}}
         mode = {**ARENA_MODES["arena"], "actions": {"find": ask}}
         config = {"matchmaker": {"game_modes": {"arena": mode}}}

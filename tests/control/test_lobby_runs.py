@@ -22,8 +22,8 @@ from pyservice.runtime.run_requests import Resources, RunEnd
 from pyservice.storage import lobby_runs
 from pyservice.storage.database import Database, Record, open_database
 from pyservice.storage.migrations import migrate
-from tests.dataplane.processes import BUILD_ID
-from tests.dataplane.processes import Place as DataPlane
+from tests.dataplane.runtime_scene import BUILD_ID
+from tests.dataplane.runtime_scene import RuntimeScene as DataPlane
 from tests.runtime.node import Place as Node
 from tests.runtime.node import build_of, open_place, until
 from tests.support.databases import KINDS, Databases

@@ -21,7 +21,7 @@ from pyservice.control.timestamps import milliseconds
 from pyservice.observability.rays import SLOW_S
 from pyservice.storage.database import open_database
 from pyservice.storage.tables import rays
-from tests.dataplane.other_server import OtherServer, other_server
+from tests.dataplane.third_party_server import ThirdPartyServer, third_party_server
 from tests.observability.collector import Collector, Seen, running_collector
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import (
@@ -75,19 +75,19 @@ async def me(full_service: FullService) -> AsyncIterator[Developer]:
 
 
 @pytest.fixture
-async def asked() -> AsyncIterator[OtherServer]:
+async def asked() -> AsyncIterator[ThirdPartyServer]:
     """The game's own server: it takes its time."""
 
     async def slowly(_: web.Request) -> web.StreamResponse:
         await asyncio.sleep(WEBHOOK_MS / 1000)
         return web.Response()
 
-    async with other_server() as server:
+    async with third_party_server() as server:
         server.reply = slowly
         yield server
 
 
-async def gated_lobby(me: Developer, asked: OtherServer) -> tuple[str, str, str]:
+async def gated_lobby(me: Developer, asked: ThirdPartyServer) -> tuple[str, str, str]:
     """Game, its lobby whose join asks the game's server, and a token of a player's."""
     game_id = await me.game()
     actions = {
@@ -140,7 +140,7 @@ def fresh_trace() -> tuple[str, dict[str, str]]:
 
 
 async def test_a_slow_join_shows_door_handler_engine_journal_and_webhook(
-    me: Developer, asked: OtherServer, collector: Collector
+    me: Developer, asked: ThirdPartyServer, collector: Collector
 ) -> None:
     _, lobby_id, player = await gated_lobby(me, asked)
     before_ms = time.time() * 1000
@@ -264,7 +264,7 @@ async def test_a_request_that_fails_is_kept_and_one_that_does_not_is_seldom(me: 
 
 
 async def test_a_ray_is_seen_only_with_a_token_that_covers_its_request(
-    me: Developer, asked: OtherServer
+    me: Developer, asked: ThirdPartyServer
 ) -> None:
     game_id, lobby_id, player = await gated_lobby(me, asked)
     of_game = (await me.good("create_game_token", game_id=game_id))["token"]
@@ -313,7 +313,7 @@ async def test_an_unknown_ray_is_an_empty_list(me: Developer) -> None:
 
 
 async def test_nothing_secret_is_in_what_is_stored_and_sent(
-    full_service: FullService, me: Developer, asked: OtherServer, collector: Collector
+    full_service: FullService, me: Developer, asked: ThirdPartyServer, collector: Collector
 ) -> None:
     _game_id, lobby_id, player = await gated_lobby(me, asked)
     joined = await me.door.call("join", {"lobby_id": lobby_id}, token=player)

@@ -1,4 +1,4 @@
-"""Configurations that tests start from. Each call makes a message of its own."""
+"""Namespace configurations for tests. Each call returns a new message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ VERSION_ID = "0192f000-0000-7000-8000-0000000000b1"
 
 
 def document(**changes: Any) -> dict[str, Any]:
-    """A good configuration in JSON form with one mode `duel`; `changes` replace whole fields."""
     return {
         "namespace_id": NAMESPACE_ID,
         "revision": 1,
@@ -32,7 +31,6 @@ def document(**changes: Any) -> dict[str, Any]:
 def version(
     version_id: str = VERSION_ID, level: dict[str, Any] | None = None, **modes: Any
 ) -> dict[str, Any]:
-    """A version with these modes; `level` is the matchmaker level."""
     return {
         "version_id": version_id,
         "display_name": "0.0.1",
@@ -41,5 +39,4 @@ def version(
 
 
 def configuration(**changes: Any) -> pb.NamespaceConfiguration:
-    """The same as a message."""
     return json_format.ParseDict(document(**changes), pb.NamespaceConfiguration())

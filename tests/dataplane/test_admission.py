@@ -1,204 +1,343 @@
-"""What configuration alone decides about find and attach, and in which order (decisions 5.13)."""
+"""Admission: order, sharing and repetition of captcha and verification."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
-from pyservice.dataplane.matchmaker_checks import FindCriteria, check_attach, check_find
-from pyservice.dataplane.region_catalog import Region, RegionCatalog
-from pyservice.dataplane.resolved_namespace import ResolvedNamespace, resolve_namespace
+from pyservice.auth import keyring
+from pyservice.auth.authorization import Authorizer
+from pyservice.calls import Call, Caller
+from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
+from pyservice.dataplane.development_mocks import MockOperations
+from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
+from pyservice.dataplane.operation_table import operation_table
+from pyservice.dataplane.outbound_http import OutboundHttpClient
+from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
-from tests.dataplane.configurations import configuration, version
-
-REGIONS = RegionCatalog(
-    Region(name, "Self-hosted", name.title(), latitude, 0.0)
-    for name, latitude in (("north", 60.0), ("south", -60.0))
+from pyservice.network.hosts import AllowedAddresses
+from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from tests.dataplane.admission_scene import AdmissionScene, admission_scene
+from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, version
+from tests.dataplane.matchmaker_scene import MODES, MatchmakerScene, expect_error
+from tests.dataplane.third_party_server import (
+    ThirdPartyServer,
+    hold_responses,
+    third_party_server,
+    wait_requested,
 )
+from tests.support.waiting import PATIENCE_S
 
-NAMESPACE = resolve_namespace(
-    configuration(
-        versions=[
-            version(
-                duel={"max_players": 4, "max_players_party": 6},
-                squad={"taggable": True, "allow_dynamic_max_players": True, "max_players": 8},
-                closed={"actions": {"find": {"enabled": False}}},
-                southern={"regions": {"south": {}}},
-                ported={
-                    "docker": {"ports": {"game": {"protocol": "tcp"}, "web": {}}},
-                },
-                ranged={
-                    "docker": {
-                        "network_mode": "host",
-                        "ports": {
-                            "media": {
-                                "protocol": "udp",
-                                "proxy": "none",
-                                "port_range": {"min": 20000, "max": 20010},
-                            }
-                        },
-                    }
-                },
-            )
-        ]
-    )
-)
+pytestmark = pytest.mark.anyio
+
+LATER_VERSION_ID = "0192f000-0000-7000-8000-0000000000b9"
 
 
-def _wish(modes: Sequence[str], regions: Sequence[str] = (), **changes: Any) -> FindCriteria:
-    fields: dict[str, Any] = {
-        "has_tags": False,
-        "max_players": None,
-        "party_size": 1,
-        "coords": None,
-        **changes,
-    }
-    return FindCriteria(modes=modes, regions=regions, **fields)
+@pytest.fixture
+async def game() -> AsyncIterator[ThirdPartyServer]:
+    async with third_party_server() as server:
+        yield server
 
 
-def _refusal(wish: FindCriteria, namespace: ResolvedNamespace = NAMESPACE) -> ServiceError:
-    with pytest.raises(ServiceError) as caught:
-        check_find(namespace, REGIONS, wish)
-    return caught.value
+@pytest.fixture
+async def scene(engine: Engine) -> AsyncIterator[AdmissionScene]:
+    async with admission_scene(engine) as scene:
+        yield scene
 
 
-def test_modes_and_regions_go_on_in_the_order_asked_and_once() -> None:
-    admitted = check_find(
-        NAMESPACE, REGIONS, _wish(["squad", "duel", "squad"], ["south", "north", "south"])
-    )
-    assert admitted.modes == ["squad", "duel"]
-    assert admitted.regions == ["south", "north"]
-
-
-def test_without_regions_the_nearest_is_asked_alone_else_the_operators_first() -> None:
-    assert check_find(NAMESPACE, REGIONS, _wish(["duel"])).regions == ["north"]
-    near_south = _wish(["duel"], coords=(-40.0, 10.0))
-    assert check_find(NAMESPACE, REGIONS, near_south).regions == ["south"]
-
-
-@pytest.mark.parametrize(
-    ("wish", "code"),
-    [
-        (_wish(["nothing"]), "MATCHMAKER_GAME_MODE_NOT_FOUND"),
-        (_wish(["duel", "nothing"]), "MATCHMAKER_GAME_MODE_NOT_FOUND"),
-        (_wish(["duel"], ["west"]), "MATCHMAKER_REGION_NOT_FOUND"),
-        (_wish(["duel"], ["north", "west"]), "MATCHMAKER_REGION_NOT_FOUND"),
-        (_wish(["closed"]), "MATCHMAKER_FIND_DISABLED"),
-        (_wish(["southern"]), "MATCHMAKER_REGION_NOT_ENABLED"),
-        (_wish(["duel"], has_tags=True), "MATCHMAKER_TAGS_DISABLED"),
-        (_wish(["duel"], max_players=2), "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED"),
-    ],
-)
-def test_each_refusal_has_its_code(wish: FindCriteria, code: str) -> None:
-    assert _refusal(wish).code == code
-
-
-@pytest.mark.parametrize(
-    ("wish", "code"),
-    [
-        # Each has the faults of all lines below it.
-        (
-            _wish(["nothing", "closed"], ["west"], has_tags=True, max_players=2, party_size=64),
-            "MATCHMAKER_GAME_MODE_NOT_FOUND",
-        ),
-        (
-            _wish(["closed"], ["west"], has_tags=True, max_players=2, party_size=64),
-            "MATCHMAKER_REGION_NOT_FOUND",
-        ),
-        (
-            _wish(["closed"], ["north"], has_tags=True, max_players=2, party_size=64),
-            "MATCHMAKER_FIND_DISABLED",
-        ),
-        (
-            _wish(["southern"], ["north"], has_tags=True, max_players=2, party_size=64),
-            "MATCHMAKER_REGION_NOT_ENABLED",
-        ),
-        (
-            _wish(["duel"], ["north"], has_tags=True, max_players=2, party_size=64),
-            "MATCHMAKER_TAGS_DISABLED",
-        ),
-        (
-            _wish(["duel"], ["north"], max_players=2, party_size=64),
-            "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED",
-        ),
-        (_wish(["duel"], ["north"], party_size=64), "BODY_INVALID"),
-    ],
-)
-def test_the_first_fault_in_the_documented_order_is_told(wish: FindCriteria, code: str) -> None:
-    assert _refusal(wish).code == code
-
-
-def test_a_mode_that_fails_a_check_drops_out_and_the_others_go_on() -> None:
-    wish = _wish(["closed", "southern", "duel", "squad"], ["north"], party_size=8)
-    assert check_find(NAMESPACE, REGIONS, wish).modes == ["squad"]
-
-
-def test_when_no_mode_is_left_the_first_ones_error_is_told() -> None:
-    assert _refusal(_wish(["southern", "closed"])).code == "MATCHMAKER_REGION_NOT_ENABLED"
-    assert _refusal(_wish(["closed", "southern"])).code == "MATCHMAKER_FIND_DISABLED"
-
-
-def test_a_party_above_the_limit_of_find_is_told_where() -> None:
-    error = _refusal(_wish(["duel"], party_size=5))
-    assert [problem.path for problem in error.errors] == [("party_size", "too-high")]
-    assert "4" in error.errors[0].message
-    assert check_find(NAMESPACE, REGIONS, _wish(["duel"], party_size=4)).modes == ["duel"]
-
-
-def test_chosen_max_players_go_up_to_the_modes_largest() -> None:
-    assert check_find(NAMESPACE, REGIONS, _wish(["squad"], max_players=8)).modes == ["squad"]
-    error = _refusal(_wish(["squad"], max_players=9))
-    assert [problem.path for problem in error.errors] == [("max_players", "too-high")]
-
-
-def _attach(
-    mode: str, region: str | None = None, tags: bool = False, ports: Sequence[str] = ()
-) -> tuple[str, str]:
-    resolved, where = check_attach(NAMESPACE, REGIONS, mode, region, tags, ports)
-    return resolved.name, where
-
-
-def test_attach_goes_to_the_operators_first_region_when_none_is_said() -> None:
-    assert _attach("duel") == ("duel", "north")
-    assert _attach("duel", "south") == ("duel", "south")
-
-
-@pytest.mark.parametrize(
-    ("mode", "region", "tags", "code"),
-    [
-        ("nothing", "west", True, "MATCHMAKER_GAME_MODE_NOT_FOUND"),
-        ("southern", "west", True, "MATCHMAKER_REGION_NOT_FOUND"),
-        ("southern", "north", True, "MATCHMAKER_REGION_NOT_ENABLED"),
-        ("ported", "north", True, "MATCHMAKER_TAGS_DISABLED"),
-        ("ported", "north", False, "BODY_INVALID"),
-    ],
-)
-def test_attach_tells_the_first_fault(mode: str, region: str, tags: bool, code: str) -> None:
-    with pytest.raises(ServiceError) as caught:
-        _attach(mode, region, tags)
-    assert caught.value.code == code
-
-
-@pytest.mark.parametrize(
-    ("mode", "ports", "paths"),
-    [
-        ("ported", [], {("ports", "game", "required"), ("ports", "web", "required")}),
-        ("ported", ["game", "web", "x"], {("ports", "x", "not-found")}),
-        ("ported", ["game", "x"], {("ports", "web", "required"), ("ports", "x", "not-found")}),
-        ("duel", ["x"], {("ports", "x", "not-found")}),
-        ("ranged", ["media"], {("ports", "media", "not-allowed")}),
-        ("ranged", [], {("ports", "media", "not-allowed")}),
-    ],
-)
-def test_attached_ports_are_exactly_those_of_the_mode(
-    mode: str, ports: list[str], paths: set[tuple[str, ...]]
+async def test_no_slot_is_reserved_during_verification(
+    scene: AdmissionScene, game: ThirdPartyServer
 ) -> None:
-    with pytest.raises(ServiceError) as caught:
-        _attach(mode, ports=ports)
-    assert {problem.path for problem in caught.value.errors} == paths
+    made = await scene.attach()
+    scene.ask(duel_join=game.url())
+    go = hold_responses(game)
+    joining = asyncio.create_task(scene.join(made.lobby_id))
+    await wait_requested(game)
+    assert scene.places(made.lobby_id) == (0, 0, 0, 0)
+    go.set()
+    await joining
+    assert scene.places(made.lobby_id) == (0, 1, 0, 0)
 
 
-def test_all_ports_of_the_mode_are_taken() -> None:
-    assert _attach("ported", ports=["web", "game"]) == ("ported", "north")
+async def test_lobby_that_ends_during_verification(
+    scene: AdmissionScene, game: ThirdPartyServer
+) -> None:
+    made = await scene.attach()
+    scene.ask(duel_join=game.url())
+    go = hold_responses(game)
+    joining = asyncio.create_task(scene.join(made.lobby_id))
+    await wait_requested(game)
+    request = pb.DetachLobbyRequest(game_id="arena", lobby_id=made.lobby_id)
+    await scene.fleet.detach(request, scene.back_end())
+    go.set()
+    assert (await expect_error(joining)).code == "MATCHMAKER_LOBBY_STOPPED"
+
+
+async def test_find_uses_the_version_after_a_change_during_verification(
+    scene: AdmissionScene, game: ThirdPartyServer
+) -> None:
+    await scene.attach("tagged")
+    scene.ask(tagged_find=game.url("/old"))
+    go = hold_responses(game)
+    finding = asyncio.create_task(scene.find("tagged"))
+    await wait_requested(game)
+    action = {"enabled": True, "verification": {"url": game.url("/new"), "headers": {}}}
+    later = {**MODES, "tagged": {**MODES["tagged"], "actions": {"find": action}}}
+    scene.feed(versions=[version(LATER_VERSION_ID, **later)], current_version_id=LATER_VERSION_ID)
+    fresh = await scene.attach("tagged")
+    go.set()
+    answer = await finding
+    assert answer.lobby.lobby_id == fresh.lobby_id
+    assert [seen.path for seen in game.seen] == ["/old", "/new"]
+
+
+async def test_unchanged_verification_is_not_repeated_after_a_change(
+    scene: AdmissionScene, game: ThirdPartyServer
+) -> None:
+    made = await scene.attach()
+    limits = {"lobby_count_max": 512, "max_players": 1}
+    scene.ask(duel_join=game.url())
+    go = hold_responses(game)
+    joining = asyncio.create_task(scene.join(made.lobby_id, party_size=2))
+    await wait_requested(game)
+    scene.ask(None, {"matchmaker": limits}, duel_join=game.url())
+    go.set()
+    assert (await expect_error(joining)).code == "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"
+    assert len(game.seen) == 1
+
+
+async def test_captcha_is_not_repeated_after_a_change(
+    engine: Engine, game: ThirdPartyServer
+) -> None:
+    async with (
+        third_party_server() as provider,
+        admission_scene(engine, captcha_a=provider.url()) as scene,
+    ):
+        provider.answers(200, b'{"success": true}')
+        made = await scene.attach()
+        rule = {
+            "captcha_a": {"secret_key": "s", "site_key": "k"},
+            "requests_before_reverify": 0,
+            "verification_ttl": 1_000,
+        }
+        scene.ask(rule, duel_join=game.url())
+        go = hold_responses(game)
+        proof = pb.Captcha(captcha_a=pb.CaptchaAnswer(client_response="human"))
+        joining = asyncio.create_task(scene.join(made.lobby_id, captcha=proof))
+        await wait_requested(game)
+        scene.ask(rule, {"display_name": "Changed"}, duel_join=game.url())
+        go.set()
+        await joining
+        assert len(provider.seen) == 1
+
+
+async def test_namespace_removed_during_verification(
+    scene: AdmissionScene, game: ThirdPartyServer
+) -> None:
+    made = await scene.attach()
+    scene.ask(duel_join=game.url())
+    go = hold_responses(game)
+    joining = asyncio.create_task(scene.join(made.lobby_id))
+    await wait_requested(game)
+    scene.namespaces.remove(raw_id(NAMESPACE_ID))
+    go.set()
+    assert (await expect_error(joining)).code == "TOKEN_REVOKED"
+
+
+async def test_lobby_keeps_the_verification_of_its_version(
+    scene: AdmissionScene, game: ThirdPartyServer
+) -> None:
+    made = await scene.attach()
+    action = {"enabled": True, "verification": {"url": game.url("/old"), "headers": {}}}
+    old = version(VERSION_ID, duel={**MODES["duel"], "actions": {"join": action}})
+    scene.feed(
+        versions=[old, version(LATER_VERSION_ID, **MODES)], current_version_id=LATER_VERSION_ID
+    )
+    game.answers(403)
+    error = await expect_error(scene.join(made.lobby_id))
+    assert error.code == "MATCHMAKER_VERIFICATION_FAILED"
+    fresh = await scene.attach()
+    await scene.join(fresh.lobby_id)
+    assert [seen.path for seen in game.seen] == ["/old"]
+
+
+async def test_verification_stops_at_the_caller_deadline(
+    scene: AdmissionScene, game: ThirdPartyServer
+) -> None:
+    made = await scene.attach()
+    scene.ask(duel_join=game.url())
+    hold_responses(game)
+    loop = asyncio.get_running_loop()
+    for number, key in enumerate((None, "key")):
+        left_s = 0.1
+        while len(game.seen) <= number:
+            caller = scene.client(deadline=loop.time() + left_s, idempotency_key=key)
+            assert (
+                await expect_error(scene.join(made.lobby_id, caller))
+            ).code == "DEADLINE_EXCEEDED"
+            left_s *= 2
+    async with asyncio.timeout(PATIENCE_S):
+        while game.gone < len(game.seen):
+            await asyncio.sleep(0.01)
+    assert scene.places(made.lobby_id) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("key", [None, "key"])
+async def test_verification_stops_when_the_client_disconnects(
+    scene: AdmissionScene, game: ThirdPartyServer, key: str | None
+) -> None:
+    made = await scene.attach()
+    scene.ask(duel_join=game.url())
+    hold_responses(game)
+    joining = asyncio.create_task(scene.join(made.lobby_id, scene.client(idempotency_key=key)))
+    await wait_requested(game)
+    joining.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await joining
+    async with asyncio.timeout(PATIENCE_S):
+        while not game.gone:
+            await asyncio.sleep(0.01)
+    assert scene.places(made.lobby_id) == (0, 0, 0, 0)
+    assert len(scene.entrance._flights) == 0
+    game.answers(200)
+    await scene.join(made.lobby_id, scene.client(idempotency_key=key))
+
+
+async def test_repeated_request_is_not_verified_again(
+    scene: AdmissionScene, game: ThirdPartyServer
+) -> None:
+    made = await scene.attach("tagged")
+    scene.ask(tagged_join=game.url(), tagged_find=game.url())
+    joining = scene.client(idempotency_key="join")
+    finding = scene.client(idempotency_key="find")
+    joined = await scene.join(made.lobby_id, joining)
+    found = await scene.find("tagged", finding)
+    game.answers(403)
+    assert await scene.join(made.lobby_id, joining) == joined
+    assert await scene.find("tagged", finding) == found
+    assert len(game.seen) == 2
+    error = await expect_error(scene.join(made.lobby_id, joining, party_size=2))
+    assert error.code == "IDEMPOTENCY_KEY_REUSED"
+    assert scene.places(made.lobby_id) == (0, 2, 0, 0)
+
+
+async def test_denied_request_is_verified_again(
+    scene: AdmissionScene, game: ThirdPartyServer
+) -> None:
+    made = await scene.attach()
+    scene.ask(duel_join=game.url())
+    caller = scene.client(idempotency_key="key")
+    game.answers(403)
+    error = await expect_error(scene.join(made.lobby_id, caller))
+    assert error.code == "MATCHMAKER_VERIFICATION_FAILED"
+    game.answers(200)
+    await scene.join(made.lobby_id, caller)
+    assert len(game.seen) == 2
+
+
+async def test_captcha_precedes_verification(scene: AdmissionScene, game: ThirdPartyServer) -> None:
+    made = await scene.attach()
+    rule = {
+        "captcha_a": {"secret_key": "s", "site_key": "k"},
+        "requests_before_reverify": 1,
+        "verification_ttl": 1_000,
+    }
+    scene.ask(rule, duel_join=game.url(), duel_find=game.url())
+    for work in (scene.join(made.lobby_id), scene.find()):
+        assert (await expect_error(work)).code == "CAPTCHA_REQUIRED"
+    assert game.seen == []
+
+
+async def test_no_admission_without_rules(scene: AdmissionScene) -> None:
+    assert scene.namespaces.resolved(raw_id(NAMESPACE_ID)).admission_rules is None
+    scene.entrance._verification = VerificationCheck(OutboundHttpClient(AllowedAddresses()))
+    made = await scene.attach()
+    await scene.join(made.lobby_id)
+    assert scene.entrance._verification._outbound._session is None
+
+
+RULE = {
+    "captcha_a": {"secret_key": "s", "site_key": "k"},
+    "requests_before_reverify": 3,
+    "verification_ttl": 60_000,
+}
+NAMESPACE = raw_id(NAMESPACE_ID)
+TOKEN_ID = raw_id("0192f000-0000-7000-8000-0000000000d1")
+
+
+@asynccontextmanager
+async def opened(folder: Path) -> AsyncIterator[Engine]:
+    for name in ("journal", "keys"):
+        (folder / name).mkdir(exist_ok=True)
+    ring = keyring.load_or_create(folder / "keys")
+    engine = open_engine(folder / "journal", ring, EngineLimits(segment_bytes=1 << 20))
+    engine.start()
+    yield engine
+    await engine.close()
+
+
+@asynccontextmanager
+async def durable_scene(folder: Path, provider: ThirdPartyServer) -> AsyncIterator[AdmissionScene]:
+    async with opened(folder) as engine, admission_scene(engine, captcha_a=provider.url()) as scene:
+        endpoints = scene.entrance._captcha._endpoints
+        scene.entrance._captcha = CaptchaCheck(scene.to_providers, engine.player_records, endpoints)
+        scene.ask(RULE)
+        yield scene
+
+
+async def test_captcha_pass_survives_a_restart(
+    tmp_path: Path,
+) -> None:
+    proof = pb.Captcha(captcha_a=pb.CaptchaAnswer(client_response="human"))
+    async with third_party_server() as provider:
+        provider.answers(200, b'{"success": true}')
+        async with durable_scene(tmp_path, provider) as scene:
+            lobby_id = (await scene.attach("tagged")).lobby_id
+            await scene.join(lobby_id, captcha=proof)
+            await scene.join(lobby_id)
+        async with durable_scene(tmp_path, provider) as scene:
+            await scene.join(lobby_id)
+            error = await expect_error(scene.join(lobby_id, scene.client(2)))
+            assert error.code == "CAPTCHA_REQUIRED"
+        async with durable_scene(tmp_path, provider) as scene:
+            await scene.join(lobby_id)
+            assert (await expect_error(scene.join(lobby_id))).code == "CAPTCHA_REQUIRED"
+            await scene.join(lobby_id, captcha=proof)
+        assert len(provider.seen) == 2
+
+
+async def test_used_mock_player_survives_a_restart(tmp_path: Path) -> None:
+    async def call(engine: Engine, name: str, request: object) -> object:
+        scene = MatchmakerScene(engine)
+        table = operation_table(
+            Authorizer(engine, scene.namespaces, lambda: 0, engine),
+            scene.matchmaker,
+            scene.fleet,
+            MockOperations(scene.namespaces, engine.player_records, engine.idempotency),
+        )
+        operation = table[f"hosting.v1.Matchmaker.{name}"]
+        token = engine.development_token(NAMESPACE, TOKEN_ID, 1)
+        caller = operation.authorize(
+            Call("0" * 32, bytes(4), f"Bearer {token}", idempotency_key="key")
+        )
+        assert isinstance(caller, Caller)
+        return await operation.run(request, caller)
+
+    find = pb.FindLobbyRequest(game_modes=["duel"], party_size=2)
+    async with opened(tmp_path) as engine:
+        found = await call(engine, "FindLobby", find)
+        assert isinstance(found, pb.FindLobbyResponse)
+        assert await call(engine, "FindLobby", find) == found
+        first, second = (
+            pb.PlayerConnectedRequest(player_token=player.token) for player in found.players
+        )
+        await call(engine, "PlayerConnected", first)
+    async with opened(tmp_path) as engine:
+        with pytest.raises(ServiceError) as caught:
+            await call(engine, "PlayerConnected", first)
+        assert caught.value.code == "PLAYER_TOKEN_CONSUMED"
+        await call(engine, "PlayerConnected", second)

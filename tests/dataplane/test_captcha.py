@@ -1,4 +1,4 @@
-"""A captcha before a place: when it is asked for, and what becomes of each answer of a provider."""
+"""Captcha checks of find and join against a provider on loopback."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from aiohttp import web
 from pyservice.calls import Caller
 from pyservice.dataplane.engine import Engine
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
-from tests.dataplane.gated_scene import GatedScene, gated_scene, refusal
-from tests.dataplane.other_server import OtherServer, other_server, raw_server
+from tests.dataplane.admission_scene import AdmissionScene, admission_scene
+from tests.dataplane.matchmaker_scene import expect_error
+from tests.dataplane.third_party_server import ThirdPartyServer, raw_server, third_party_server
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -29,16 +30,16 @@ FAILED = b'{"success": false, "error-codes": ["invalid-input-response"]}'
 
 
 @pytest.fixture
-async def provider() -> AsyncIterator[OtherServer]:
-    async with other_server() as server:
+async def provider() -> AsyncIterator[ThirdPartyServer]:
+    async with third_party_server() as server:
         server.answers(200, PASSED)
         yield server
 
 
 @pytest.fixture
-async def scene(engine: Engine, provider: OtherServer) -> AsyncIterator[GatedScene]:
+async def scene(engine: Engine, provider: ThirdPartyServer) -> AsyncIterator[AdmissionScene]:
     first, second = provider.url("/a"), provider.url("/b")
-    async with gated_scene(engine, captcha_a=first, captcha_b=second) as scene:
+    async with admission_scene(engine, captcha_a=first, captcha_b=second) as scene:
         yield scene
 
 
@@ -46,23 +47,23 @@ def proof(response: str = "human", provider: str = "captcha_a") -> pb.Captcha:
     return pb.Captcha(**{provider: pb.CaptchaAnswer(client_response=response)})
 
 
-def form(server: OtherServer, index: int = -1) -> dict[str, str]:
+def form(server: ThirdPartyServer, index: int = -1) -> dict[str, str]:
     fields = parse_qs(server.seen[index].body.decode(), strict_parsing=True)
     return {name: value for name, [value] in fields.items()}
 
 
-async def test_who_never_passed_is_asked_by_find_and_by_join(scene: GatedScene) -> None:
+async def test_captcha_is_required_for_find_and_join(scene: AdmissionScene) -> None:
     made = await scene.attach()
     scene.ask(RULE)
     for work in (scene.find(), scene.join(made.lobby_id)):
-        error = await refusal(work)
+        error = await expect_error(work)
         assert error.code == "CAPTCHA_REQUIRED"
         assert error.metadata == {"provider": "captcha_a", "site_key": "site-a"}
     assert scene.places(made.lobby_id) == (0, 0, 0, 0)
 
 
-async def test_a_good_response_lets_in_and_is_asked_of_the_provider_as_a_form(
-    scene: GatedScene, provider: OtherServer
+async def test_valid_captcha_response_is_verified_with_a_form(
+    scene: AdmissionScene, provider: ThirdPartyServer
 ) -> None:
     made = await scene.attach()
     scene.ask(RULE)
@@ -80,79 +81,79 @@ async def test_a_good_response_lets_in_and_is_asked_of_the_provider_as_a_form(
     }
 
 
-async def test_only_the_first_provider_is_told_the_site_key(
-    scene: GatedScene, provider: OtherServer
+async def test_captcha_error_names_the_site_key(
+    scene: AdmissionScene, provider: ThirdPartyServer
 ) -> None:
     await scene.attach()
     scene.ask({**RULE, "captcha_a": None, "captcha_b": B})
-    error = await refusal(scene.find())
+    error = await expect_error(scene.find())
     assert error.metadata == {"provider": "captcha_b", "site_key": "site-b"}
     await scene.find(captcha=proof(provider="captcha_b"))
     assert provider.seen[0].path == "/b"
     assert form(provider) == {"secret": "secret-b", "response": "human", "remoteip": "10.0.0.1"}
 
 
-async def test_with_both_the_first_is_asked_for_and_either_is_accepted(
-    scene: GatedScene, provider: OtherServer
+async def test_first_provider_is_preferred_and_both_are_accepted(
+    scene: AdmissionScene, provider: ThirdPartyServer
 ) -> None:
     await scene.attach("tagged")
     scene.ask({**RULE, "captcha_b": B})
-    error = await refusal(scene.find("tagged"))
+    error = await expect_error(scene.find("tagged"))
     assert error.metadata["provider"] == "captcha_a"
     await scene.find("tagged", captcha=proof(provider="captcha_b"))
     await scene.find("tagged", scene.client(2), captcha=proof())
     assert [seen.path for seen in provider.seen] == ["/b", "/a"]
 
 
-async def test_a_response_for_a_provider_that_the_version_does_not_have_is_none(
-    scene: GatedScene, provider: OtherServer
+async def test_response_for_an_unconfigured_provider_is_ignored(
+    scene: AdmissionScene, provider: ThirdPartyServer
 ) -> None:
     await scene.attach()
     scene.ask(RULE)
-    error = await refusal(scene.find(captcha=proof(provider="captcha_b")))
+    error = await expect_error(scene.find(captcha=proof(provider="captcha_b")))
     assert error.code == "CAPTCHA_REQUIRED"
     assert error.metadata["provider"] == "captcha_a"
-    assert (await refusal(scene.find(captcha=pb.Captcha()))).code == "CAPTCHA_REQUIRED"
+    assert (await expect_error(scene.find(captcha=pb.Captcha()))).code == "CAPTCHA_REQUIRED"
     assert provider.seen == []
 
 
-async def test_who_passed_is_let_in_for_so_many_requests(
-    scene: GatedScene, provider: OtherServer
+async def test_pass_expires_after_requests(
+    scene: AdmissionScene, provider: ThirdPartyServer
 ) -> None:
     made = await scene.attach("tagged")
     scene.ask(RULE)
     await scene.find("tagged", captcha=proof())
     await scene.find("tagged")
     await scene.join(made.lobby_id)
-    assert (await refusal(scene.find("tagged"))).code == "CAPTCHA_REQUIRED"
+    assert (await expect_error(scene.find("tagged"))).code == "CAPTCHA_REQUIRED"
     await scene.find("tagged", captcha=proof())
     await scene.find("tagged")
     assert len(provider.seen) == 2
 
 
-async def test_who_passed_is_let_in_for_so_long(scene: GatedScene) -> None:
+async def test_pass_expires_after_ttl(scene: AdmissionScene) -> None:
     await scene.attach("tagged")
     scene.ask(RULE)
     await scene.find("tagged", captcha=proof())
     scene.passes.now_ms = 59_999
     await scene.find("tagged")
     scene.passes.now_ms = 60_000
-    assert (await refusal(scene.find("tagged"))).code == "CAPTCHA_REQUIRED"
+    assert (await expect_error(scene.find("tagged"))).code == "CAPTCHA_REQUIRED"
 
 
-async def test_no_requests_before_reverify_asks_each_time(
-    scene: GatedScene, provider: OtherServer
+async def test_captcha_for_each_request_without_requests_before_reverify(
+    scene: AdmissionScene, provider: ThirdPartyServer
 ) -> None:
     await scene.attach("tagged")
     scene.ask({**RULE, "requests_before_reverify": 0})
     for _ in range(2):
-        assert (await refusal(scene.find("tagged"))).code == "CAPTCHA_REQUIRED"
+        assert (await expect_error(scene.find("tagged"))).code == "CAPTCHA_REQUIRED"
         await scene.find("tagged", captcha=proof())
     assert len(provider.seen) == 2
 
 
-async def test_a_response_that_is_not_needed_is_not_used_up(
-    scene: GatedScene, provider: OtherServer
+async def test_unneeded_response_is_not_verified(
+    scene: AdmissionScene, provider: ThirdPartyServer
 ) -> None:
     await scene.attach("tagged")
     scene.ask(RULE)
@@ -161,39 +162,38 @@ async def test_a_response_that_is_not_needed_is_not_used_up(
     assert len(provider.seen) == 1
 
 
-async def test_each_address_passes_for_itself(scene: GatedScene) -> None:
+async def test_captcha_pass_is_per_address(scene: AdmissionScene) -> None:
     await scene.attach("tagged")
     scene.ask(RULE)
     await scene.find("tagged", captcha=proof())
-    error = await refusal(scene.find("tagged", scene.client(2)))
+    error = await expect_error(scene.find("tagged", scene.client(2)))
     assert error.code == "CAPTCHA_REQUIRED"
 
 
-async def test_a_back_end_passes_for_the_player_whom_it_names(
-    scene: GatedScene, provider: OtherServer
+async def test_env_caller_passes_for_the_named_player(
+    scene: AdmissionScene, provider: ThirdPartyServer
 ) -> None:
     await scene.attach("tagged")
     scene.ask(RULE)
     back_end = scene.back_end()
-    error = await refusal(scene.find("tagged", back_end, client_address="2001:db8::7"))
+    error = await expect_error(scene.find("tagged", back_end, client_address="2001:db8::7"))
     assert error.code == "CAPTCHA_REQUIRED"
     await scene.find("tagged", back_end, client_address="2001:db8::7", captcha=proof())
     assert form(provider)["remoteip"] == "2001:db8::7"
-    # An address is a /64, as everywhere.
+    # Addresses are counted by /64.
     await scene.find("tagged", back_end, client_address="2001:db8::8")
-    # Who names nobody speaks for itself.
     await scene.find("tagged", back_end)
 
 
-async def test_a_failed_response_is_told_and_changes_nothing(
-    scene: GatedScene, provider: OtherServer
+async def test_failed_captcha_stores_nothing(
+    scene: AdmissionScene, provider: ThirdPartyServer
 ) -> None:
     made = await scene.attach()
     scene.ask(RULE)
     provider.answers(200, FAILED)
     for body in (FAILED, b"{}", b'{"success": "true"}', b'{"success": 1}', b'{"success": null}'):
         provider.answers(200, body)
-        assert (await refusal(scene.find(captcha=proof()))).code == "CAPTCHA_FAILED"
+        assert (await expect_error(scene.find(captcha=proof()))).code == "CAPTCHA_FAILED"
     assert scene.passes.passed == {}
     assert scene.places(made.lobby_id) == (0, 0, 0, 0)
 
@@ -214,45 +214,48 @@ async def test_a_failed_response_is_told_and_changes_nothing(
         (503, PASSED),
     ],
 )
-async def test_a_provider_that_talks_nonsense_lets_nobody_in(
-    scene: GatedScene, provider: OtherServer, status: int, body: bytes
+async def test_invalid_provider_response_is_unavailable(
+    scene: AdmissionScene, provider: ThirdPartyServer, status: int, body: bytes
 ) -> None:
     made = await scene.attach()
     scene.ask(RULE)
     provider.answers(status, body)
-    error = await refusal(scene.find(captcha=proof()))
+    error = await expect_error(scene.find(captcha=proof()))
     assert error.code == "MATCHMAKER_VERIFICATION_UNAVAILABLE"
     assert "captcha provider" in error.detail
     assert scene.passes.passed == {}
     assert scene.places(made.lobby_id) == (0, 0, 0, 0)
 
 
-async def test_a_provider_that_is_away_slow_or_broken_lets_nobody_in(engine: Engine) -> None:
+async def test_provider_failure_is_unavailable(engine: Engine) -> None:
     async def hang(_: web.Request) -> web.StreamResponse:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async with other_server() as slow, raw_server(b"HTTP/1.1 200 O", then_close=True) as broken:
+    async with (
+        third_party_server() as slow,
+        raw_server(b"HTTP/1.1 200 O", then_close=True) as broken,
+    ):
         slow.reply = hang
         urls = [slow.url(), f"http://127.0.0.1:{broken}/", "http://127.0.0.1:1/"]
         for url in urls:
-            async with gated_scene(engine, timeout_ms=200, captcha_a=url) as scene:
+            async with admission_scene(engine, timeout_ms=200, captcha_a=url) as scene:
                 await scene.attach()
                 scene.ask(RULE)
-                error = await refusal(scene.find(captcha=proof()))
+                error = await expect_error(scene.find(captcha=proof()))
                 assert error.code == "MATCHMAKER_VERIFICATION_UNAVAILABLE"
 
 
-async def test_a_provider_that_the_operator_no_longer_names_lets_nobody_in(engine: Engine) -> None:
-    async with gated_scene(engine) as scene:
+async def test_unconfigured_provider_endpoint_is_unavailable(engine: Engine) -> None:
+    async with admission_scene(engine) as scene:
         await scene.attach()
         scene.ask(RULE)
-        error = await refusal(scene.find(captcha=proof()))
+        error = await expect_error(scene.find(captcha=proof()))
         assert error.code == "MATCHMAKER_VERIFICATION_UNAVAILABLE"
 
 
-async def test_a_repeated_request_is_answered_without_another_captcha(
-    scene: GatedScene, provider: OtherServer
+async def test_repeated_request_needs_no_second_captcha(
+    scene: AdmissionScene, provider: ThirdPartyServer
 ) -> None:
     made = await scene.attach("tagged")
     scene.ask({**RULE, "requests_before_reverify": 0})
@@ -269,8 +272,8 @@ async def test_a_repeated_request_is_answered_without_another_captcha(
     assert len(provider.seen) == 2
 
 
-async def test_duplicates_in_flight_share_one_captcha(
-    scene: GatedScene, provider: OtherServer
+async def test_concurrent_repeated_requests_share_one_captcha(
+    scene: AdmissionScene, provider: ThirdPartyServer
 ) -> None:
     made = await scene.attach("tagged")
     scene.ask({**RULE, "requests_before_reverify": 0})
@@ -288,7 +291,6 @@ async def test_duplicates_in_flight_share_one_captcha(
 
     first, second = ask(), ask()
     await asyncio.wait_for(provider.arrived.wait(), PATIENCE_S)
-    # The client of the first lost its patience, and asks again.
     first.cancel()
     third = ask()
     await asyncio.sleep(0)
@@ -300,102 +302,100 @@ async def test_duplicates_in_flight_share_one_captcha(
     assert len(provider.seen) == 1
 
 
-async def test_captcha_comes_after_what_the_lobby_refuses_and_before_the_source(
-    scene: GatedScene, provider: OtherServer
-) -> None:
+async def test_captcha_error_order(scene: AdmissionScene, provider: ThirdPartyServer) -> None:
     made = await scene.attach()
     scene.ask(RULE)
     lobby = made.lobby_id
     unknown = "00010000-0000-4000-8000-000000000000"
-    assert (await refusal(scene.join(unknown))).code == "MATCHMAKER_LOBBY_NOT_FOUND"
-    assert (await refusal(scene.join(lobby, party_size=5))).code == "BODY_INVALID"
-    assert (await refusal(scene.find("brawl"))).code == "MATCHMAKER_GAME_MODE_NOT_FOUND"
-    assert (await refusal(scene.find(tags={"a": "b"}))).code == "MATCHMAKER_TAGS_DISABLED"
-    assert (await refusal(scene.find(party_size=3))).code == "BODY_INVALID"
+    assert (await expect_error(scene.join(unknown))).code == "MATCHMAKER_LOBBY_NOT_FOUND"
+    assert (await expect_error(scene.join(lobby, party_size=5))).code == "BODY_INVALID"
+    assert (await expect_error(scene.find("brawl"))).code == "MATCHMAKER_GAME_MODE_NOT_FOUND"
+    assert (await expect_error(scene.find(tags={"a": "b"}))).code == "MATCHMAKER_TAGS_DISABLED"
+    assert (await expect_error(scene.find(party_size=3))).code == "BODY_INVALID"
     await scene.fleet.set_closed(pb.SetLobbyClosedRequest(is_closed=True), scene.server(lobby))
-    assert (await refusal(scene.join(lobby))).code == "MATCHMAKER_LOBBY_CLOSED"
+    assert (await expect_error(scene.join(lobby))).code == "MATCHMAKER_LOBBY_CLOSED"
     await scene.fleet.set_closed(pb.SetLobbyClosedRequest(is_closed=False), scene.server(lobby))
     await scene.join(lobby, captcha=proof(), party_size=2)
-    # The lobby is full: who is not human is not told so.
-    error = await refusal(scene.join(lobby, scene.client(2)))
+    # The lobby is full, but that is not reported before the captcha.
+    error = await expect_error(scene.join(lobby, scene.client(2)))
     assert error.code == "CAPTCHA_REQUIRED"
-    error = await refusal(scene.join(lobby, scene.client(2), captcha=proof()))
+    error = await expect_error(scene.join(lobby, scene.client(2), captcha=proof()))
     assert error.code == "MATCHMAKER_LOBBY_FULL"
     limited = {"matchmaker": {"lobby_count_max": 512, "max_players": 2}}
     scene.ask({**RULE, "requests_before_reverify": 0}, limited)
-    assert (await refusal(scene.join(lobby))).code == "CAPTCHA_REQUIRED"
-    error = await refusal(scene.join(lobby, captcha=proof()))
+    assert (await expect_error(scene.join(lobby))).code == "CAPTCHA_REQUIRED"
+    error = await expect_error(scene.join(lobby, captcha=proof()))
     assert error.code == "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"
-    assert (await refusal(scene.find())).code == "CAPTCHA_REQUIRED"
-    error = await refusal(scene.find(captcha=proof()))
+    assert (await expect_error(scene.find())).code == "CAPTCHA_REQUIRED"
+    error = await expect_error(scene.find(captcha=proof()))
     assert error.code == "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"
     await scene.fleet.detach(
         pb.DetachLobbyRequest(game_id="arena", lobby_id=lobby), scene.back_end()
     )
-    assert (await refusal(scene.join(lobby, scene.client(3)))).code == "MATCHMAKER_LOBBY_STOPPED"
+    assert (
+        await expect_error(scene.join(lobby, scene.client(3)))
+    ).code == "MATCHMAKER_LOBBY_STOPPED"
     assert len(provider.seen) == 4
 
 
-async def test_a_rejoin_is_asked_like_a_join(scene: GatedScene) -> None:
+async def test_rejoin_requires_captcha(scene: AdmissionScene) -> None:
     made = await scene.attach()
     token = (await scene.join(made.lobby_id)).player.token
     await scene.connected(made.lobby_id, token)
     await scene.disconnected(made.lobby_id, token, hold_ms=60_000)
     scene.ask(RULE)
-    error = await refusal(scene.join(made.lobby_id, rejoin_token=token))
+    error = await expect_error(scene.join(made.lobby_id, rejoin_token=token))
     assert error.code == "CAPTCHA_REQUIRED"
     assert scene.places(made.lobby_id) == (0, 0, 0, 1)
     await scene.join(made.lobby_id, rejoin_token=token, captcha=proof())
     assert scene.places(made.lobby_id) == (0, 1, 0, 0)
 
 
-async def test_a_lobby_keeps_the_captcha_of_its_version(scene: GatedScene) -> None:
+async def test_lobby_keeps_the_captcha_of_its_version(scene: AdmissionScene) -> None:
     from tests.dataplane.configurations import version
-    from tests.dataplane.scene import MODES
+    from tests.dataplane.matchmaker_scene import MODES
 
     made = await scene.attach("tagged")
     later = "0192f000-0000-7000-8000-0000000000b9"
     old, new = version(level={"captcha": RULE}, **MODES), version(later, **MODES)
     scene.feed(versions=[old, new], current_version_id=later)
-    assert (await refusal(scene.join(made.lobby_id))).code == "CAPTCHA_REQUIRED"
+    assert (await expect_error(scene.join(made.lobby_id))).code == "CAPTCHA_REQUIRED"
     fresh = await scene.attach("tagged")
     await scene.join(fresh.lobby_id)
     await scene.find("tagged")
 
 
-async def test_a_service_without_an_entrance_lets_nobody_through_a_gate(
-    scene: GatedScene, engine: Engine
-) -> None:
+async def test_captcha_fails_without_admission(scene: AdmissionScene, engine: Engine) -> None:
     from pyservice.dataplane.matchmaker import Matchmaker
 
     made = await scene.attach()
     scene.ask(RULE)
     scene.matchmaker = Matchmaker(engine, scene.namespaces, scene.matchmaker._regions)
     for work in (scene.find(captcha=proof()), scene.join(made.lobby_id, captcha=proof())):
-        assert (await refusal(work)).code == "MATCHMAKER_VERIFICATION_UNAVAILABLE"
+        assert (await expect_error(work)).code == "MATCHMAKER_VERIFICATION_UNAVAILABLE"
 
 
-async def test_the_provider_that_is_shipped_passes_what_it_says(engine: Engine) -> None:
+async def test_bundled_captcha_provider(engine: Engine) -> None:
     command = [sys.executable, "-m", "examples.captcha_provider", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             url = (await asyncio.to_thread(process.stdout.readline)).strip()
             rule = {**RULE, "captcha_b": B, "requests_before_reverify": 0}
-            async with gated_scene(engine, captcha_a=url, captcha_b=url) as scene:
+            async with admission_scene(engine, captcha_a=url, captcha_b=url) as scene:
                 await scene.attach("tagged")
                 scene.ask(rule)
                 for name in ("captcha_a", "captcha_b"):
                     await scene.find("tagged", captcha=proof(provider=name))
                 await scene.find("tagged", captcha=proof("human-1"))
                 for response in ("robot", "human-1"):
-                    error = await refusal(scene.find("tagged", captcha=proof(response)))
+                    error = await expect_error(scene.find("tagged", captcha=proof(response)))
                     assert error.code == "CAPTCHA_FAILED"
         finally:
             process.terminate()
 
 
-def test_secrets_are_not_in_what_is_printed_of_a_rule() -> None:
+def test_captcha_rule_repr_hides_secrets() -> None:
     from pyservice.dataplane.resolved_namespace import resolve_namespace
     from tests.dataplane.configurations import configuration, version
 

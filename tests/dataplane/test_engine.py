@@ -1,6 +1,4 @@
-"""The engine as the loop sees it: nothing is answered before it is durable, and who goes away frees
-its place exactly once. Over the real native engine and a real journal.
-"""
+"""Engine commands on the event loop, with a real journal."""
 
 from __future__ import annotations
 
@@ -78,11 +76,11 @@ async def _until_held(engine: Engine, lobby: bytes, count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_every_refusal_is_a_code_of_the_table(engine: Engine) -> None:
+async def test_every_engine_refusal_has_an_error_code(engine: Engine) -> None:
     assert set(REFUSAL_SLUGS) <= codes()
 
 
-async def test_a_player_gets_in_and_out(engine: Engine) -> None:
+async def test_player_connects_and_disconnects(engine: Engine) -> None:
     lobby, _ = await _attach(engine)
     await engine.ready(lobby, None)
     placed = await _find(engine)
@@ -96,7 +94,7 @@ async def test_a_player_gets_in_and_out(engine: Engine) -> None:
     assert found.players == (0, 0, 0, 0)
 
 
-async def test_an_answer_is_durable_when_it_is_there(engine: Engine) -> None:
+async def test_result_is_durable_when_returned(engine: Engine) -> None:
     lobby, _ = await _attach(engine)
     status = engine.status()
     assert status.durable == status.last
@@ -106,7 +104,7 @@ async def test_an_answer_is_durable_when_it_is_there(engine: Engine) -> None:
     assert status.durable == status.last
 
 
-async def test_many_at_once_share_batches_and_all_are_answered(engine: Engine) -> None:
+async def test_concurrent_commands_share_batches(engine: Engine) -> None:
     lobby, _ = await _attach(engine, max_players=500)
     await engine.ready(lobby, None)
     placed = await asyncio.gather(*(_find(engine) for _ in range(500)))
@@ -116,7 +114,7 @@ async def test_many_at_once_share_batches_and_all_are_answered(engine: Engine) -
     assert await _code(_find(engine)) == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
 
 
-async def test_finds_wait_for_a_starting_lobby_and_get_their_places(engine: Engine) -> None:
+async def test_finds_wait_for_a_starting_lobby(engine: Engine) -> None:
     lobby, _ = await _attach(engine)
     finds = [asyncio.create_task(_find(engine)) for _ in range(2)]
     await _until_held(engine, lobby, 2)
@@ -127,7 +125,7 @@ async def test_finds_wait_for_a_starting_lobby_and_get_their_places(engine: Engi
     assert len({one.tokens for one in placed}) == 2
 
 
-async def test_a_find_that_goes_away_frees_its_hold_once(engine: Engine) -> None:
+async def test_cancelled_find_releases_its_hold_once(engine: Engine) -> None:
     lobby, _ = await _attach(engine)
     finds = [asyncio.create_task(_find(engine)) for _ in range(2)]
     await _until_held(engine, lobby, 2)
@@ -141,7 +139,7 @@ async def test_a_find_that_goes_away_frees_its_hold_once(engine: Engine) -> None
     assert {one.lobby for one in placed} == {lobby}
 
 
-async def test_requests_that_share_a_hold_drop_it_when_the_last_goes_away(
+async def test_shared_hold_is_released_with_its_last_request(
     engine: Engine,
 ) -> None:
     lobby, _ = await _attach(engine)
@@ -162,21 +160,21 @@ async def test_requests_that_share_a_hold_drop_it_when_the_last_goes_away(
     assert found.players == (0, 1, 0, 0)
 
 
-async def test_a_hold_ends_after_find_wait_ms(engine: Engine) -> None:
+async def test_hold_expires_after_find_wait_ms(engine: Engine) -> None:
     lobby, _ = await _attach(engine)
     engine._waiter._longest_hold_s = 0.05
     assert await _code(_find(engine)) == "DEADLINE_EXCEEDED"
     assert _held(engine, lobby) == 0
 
 
-async def test_a_hold_ends_with_the_callers_deadline(engine: Engine) -> None:
+async def test_hold_expires_with_the_caller_deadline(engine: Engine) -> None:
     lobby, _ = await _attach(engine)
     deadline = asyncio.get_running_loop().time() + 0.05
     assert await _code(_find(engine, deadline=deadline)) == "DEADLINE_EXCEEDED"
     assert _held(engine, lobby) == 0
 
 
-async def test_a_lobby_that_ends_before_it_is_ready_tells_its_finders(engine: Engine) -> None:
+async def test_lobby_that_fails_to_start_fails_its_finds(engine: Engine) -> None:
     lobby, _ = await _attach(engine)
     find, join = asyncio.create_task(_find(engine)), asyncio.create_task(_join(engine, lobby))
     await _until_held(engine, lobby, 2)
@@ -189,7 +187,7 @@ async def test_a_lobby_that_ends_before_it_is_ready_tells_its_finders(engine: En
     assert caught.value.metadata["lobby_id"] == format_uuid(lobby)
 
 
-async def test_stopping_sends_waiting_finds_away(engine: Engine) -> None:
+async def test_shutdown_cancels_waiting_finds(engine: Engine) -> None:
     lobby, _ = await _attach(engine)
     find = asyncio.create_task(_find(engine))
     await _until_held(engine, lobby, 1)
@@ -198,7 +196,7 @@ async def test_stopping_sends_waiting_finds_away(engine: Engine) -> None:
     assert _held(engine, lobby) == 0
 
 
-async def test_a_party_that_is_too_large_is_told_where(engine: Engine) -> None:
+async def test_oversized_party_is_reported(engine: Engine) -> None:
     lobby, _ = await _attach(engine)
     await engine.ready(lobby, None)
     with pytest.raises(ServiceError) as caught:
@@ -207,7 +205,7 @@ async def test_a_party_that_is_too_large_is_told_where(engine: Engine) -> None:
     assert [problem.path for problem in caught.value.errors] == [("party_size", "too-high")]
 
 
-async def test_every_bad_token_in_a_heartbeat_is_told_by_its_index(engine: Engine) -> None:
+async def test_heartbeat_reports_each_invalid_token(engine: Engine) -> None:
     lobby, _ = await _attach(engine)
     await engine.ready(lobby, None)
     placed = await _find(engine)
@@ -220,7 +218,7 @@ async def test_every_bad_token_in_a_heartbeat_is_told_by_its_index(engine: Engin
     ]
 
 
-async def test_state_is_kept_and_read_by_its_namespace(engine: Engine) -> None:
+async def test_lobby_state_is_readable_in_its_namespace(engine: Engine) -> None:
     lobby, _ = await _attach(engine)
     assert await engine.state([NAMESPACE], lobby, None) == b""
     await engine.set_state(lobby, b'{"a":1}', None)
@@ -230,7 +228,7 @@ async def test_state_is_kept_and_read_by_its_namespace(engine: Engine) -> None:
     assert await _code(engine.state([VERSION], lobby, None)) == "MATCHMAKER_LOBBY_NOT_FOUND"
 
 
-async def test_a_lobby_that_has_ended_reads_no_state(engine: Engine) -> None:
+async def test_ended_lobby_cannot_read_state(engine: Engine) -> None:
     lobby, _ = await _attach(engine)
     other, _ = await _attach(engine)
     assert await engine.state([NAMESPACE], other, None, speaker=lobby) == b""
@@ -242,7 +240,7 @@ async def test_a_lobby_that_has_ended_reads_no_state(engine: Engine) -> None:
         assert await _code(unknown) == "TOKEN_EXPIRED"
 
 
-async def test_without_a_key_there_is_nothing_to_remember(engine: Engine) -> None:
+async def test_no_idempotency_without_a_key(engine: Engine) -> None:
     assert engine.idempotency(b"caller", None, "find", b"message") is None
     one = engine.idempotency(b"caller", "key", "find", b"message")
     assert one is not None

@@ -1,4 +1,4 @@
-"""What game clients get: find, join, list, regions, statistics, over the real engine."""
+"""Matchmaker operations of game clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.configurations import version
-from tests.dataplane.scene import MODES, Scene
+from tests.dataplane.matchmaker_scene import MODES, MatchmakerScene
 
 pytestmark = pytest.mark.anyio
 
@@ -22,8 +22,8 @@ UNKNOWN_LOBBY = "00010000-0000-4000-8000-000000000000"
 
 
 @pytest.fixture
-async def scene(engine: Engine) -> Scene:
-    return Scene(engine)
+async def scene(engine: Engine) -> MatchmakerScene:
+    return MatchmakerScene(engine)
 
 
 async def _refusal(work: Awaitable[Any]) -> ServiceError:
@@ -32,7 +32,7 @@ async def _refusal(work: Awaitable[Any]) -> ServiceError:
     return caught.value
 
 
-async def test_find_answers_lobby_ports_and_player_as_the_contract_says(scene: Scene) -> None:
+async def test_find_response_matches_the_contract(scene: MatchmakerScene) -> None:
     made = await scene.attach()
     answer = await scene.find()
     assert answer.lobby.lobby_id == made.lobby_id
@@ -48,7 +48,7 @@ async def test_find_answers_lobby_ports_and_player_as_the_contract_says(scene: S
     assert not answer.players
 
 
-async def test_join_answers_the_same_for_the_lobby_asked(scene: Scene) -> None:
+async def test_join_response_matches_find(scene: MatchmakerScene) -> None:
     made = await scene.attach("tagged")
     answer = await scene.join(made.lobby_id)
     assert answer.lobby.lobby_id == made.lobby_id
@@ -56,13 +56,13 @@ async def test_join_answers_the_same_for_the_lobby_asked(scene: Scene) -> None:
     assert answer.player.token.startswith("player_")
 
 
-async def test_ipv6_addresses_are_bracketed_in_host(scene: Scene) -> None:
+async def test_ipv6_host_has_brackets(scene: MatchmakerScene) -> None:
     made = await scene.attach(ports={"game": pb.AttachedPort(address="::1", port=7)})
     port = (await scene.join(made.lobby_id)).ports["game"]
     assert (port.hostname, port.host) == ("::1", "[::1]:7")
 
 
-async def test_a_party_gets_all_tokens_or_none(scene: Scene) -> None:
+async def test_party_gets_all_tokens_or_none(scene: MatchmakerScene) -> None:
     made = await scene.attach()
     answer = await scene.join(made.lobby_id, party_size=3)
     assert len({player.token for player in answer.players}) == 3
@@ -71,7 +71,7 @@ async def test_a_party_gets_all_tokens_or_none(scene: Scene) -> None:
     assert error.code == "MATCHMAKER_LOBBY_FULL"
 
 
-async def test_tokens_that_were_given_let_players_in(scene: Scene) -> None:
+async def test_player_tokens_connect(scene: MatchmakerScene) -> None:
     made = await scene.attach()
     answer = await scene.find(party_size=2)
     for player in answer.players:
@@ -82,11 +82,11 @@ async def test_tokens_that_were_given_let_players_in(scene: Scene) -> None:
     assert (await scene.find()).lobby.lobby_id == made.lobby_id
 
 
-async def test_find_without_any_lobby_is_told(scene: Scene) -> None:
+async def test_find_without_lobbies(scene: MatchmakerScene) -> None:
     assert (await _refusal(scene.find())).code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
 
 
-async def test_find_compares_tags(scene: Scene) -> None:
+async def test_find_matches_tags(scene: MatchmakerScene) -> None:
     red = await scene.attach("tagged", tags={"team": "red", "map": "a"})
     await scene.attach("tagged", tags={"team": "blue"})
     assert (await scene.find("tagged", tags={"team": "red"})).lobby.lobby_id == red.lobby_id
@@ -94,7 +94,7 @@ async def test_find_compares_tags(scene: Scene) -> None:
     assert error.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
 
 
-async def test_find_tries_regions_in_the_order_given(scene: Scene) -> None:
+async def test_find_tries_regions_in_order(scene: MatchmakerScene) -> None:
     north = await scene.attach(region="north")
     south = await scene.attach(region="south")
     for regions, wanted in ((["south", "north"], south), (["north", "south"], north), ([], north)):
@@ -103,7 +103,7 @@ async def test_find_tries_regions_in_the_order_given(scene: Scene) -> None:
     assert (await scene.find(caller=near_south)).lobby.lobby_id == south.lobby_id
 
 
-async def test_an_unknown_lobby_is_not_found_and_an_ended_one_is_gone(scene: Scene) -> None:
+async def test_join_of_unknown_and_ended_lobby(scene: MatchmakerScene) -> None:
     assert (await _refusal(scene.join(UNKNOWN_LOBBY))).code == "MATCHMAKER_LOBBY_NOT_FOUND"
     made = await scene.attach()
     request = pb.DetachLobbyRequest(game_id="arena", lobby_id=made.lobby_id)
@@ -111,7 +111,7 @@ async def test_an_unknown_lobby_is_not_found_and_an_ended_one_is_gone(scene: Sce
     assert (await _refusal(scene.join(made.lobby_id))).code == "MATCHMAKER_LOBBY_STOPPED"
 
 
-async def test_a_lobby_keeps_the_join_rule_that_it_was_made_with(scene: Scene) -> None:
+async def test_lobby_keeps_its_join_rule(scene: MatchmakerScene) -> None:
     made = await scene.attach()
     closed = {**MODES, "duel": {**MODES["duel"], "actions": {"join": {"enabled": False}}}}
     scene.feed(versions=[version(**closed)])
@@ -120,7 +120,7 @@ async def test_a_lobby_keeps_the_join_rule_that_it_was_made_with(scene: Scene) -
     assert (await _refusal(scene.join(later.lobby_id))).code == "MATCHMAKER_JOIN_DISABLED"
 
 
-async def test_players_of_one_address_are_limited_by_the_namespace(scene: Scene) -> None:
+async def test_player_limit_per_source(scene: MatchmakerScene) -> None:
     scene.feed(matchmaker={"lobby_count_max": 512, "max_players": 2})
     made = await scene.attach("tagged")
     await scene.join(made.lobby_id, party_size=2)
@@ -129,7 +129,7 @@ async def test_players_of_one_address_are_limited_by_the_namespace(scene: Scene)
     await scene.join(made.lobby_id, scene.client(2))
 
 
-async def test_a_back_end_counts_for_nobody_or_for_the_player_it_names(scene: Scene) -> None:
+async def test_env_caller_counts_for_the_named_player(scene: MatchmakerScene) -> None:
     scene.feed(matchmaker={"lobby_count_max": 512, "max_players": 1})
     made = await scene.attach("tagged")
     for _ in range(3):
@@ -144,7 +144,9 @@ async def test_a_back_end_counts_for_nobody_or_for_the_player_it_names(scene: Sc
 
 
 @pytest.mark.parametrize("kind", [TokenKind.PUBLIC, TokenKind.TOKENLESS])
-async def test_only_a_back_end_names_the_players_address(scene: Scene, kind: TokenKind) -> None:
+async def test_client_address_requires_an_env_token(
+    scene: MatchmakerScene, kind: TokenKind
+) -> None:
     made = await scene.attach()
     caller = scene.client(kind=kind)
     for work in (
@@ -155,7 +157,7 @@ async def test_only_a_back_end_names_the_players_address(scene: Scene, kind: Tok
         assert [problem.path for problem in error.errors] == [("client_address", "not-allowed")]
 
 
-async def test_a_repetition_under_its_key_is_the_same_answer(scene: Scene) -> None:
+async def test_repeated_find_returns_the_same_response(scene: MatchmakerScene) -> None:
     made = await scene.attach("tagged")
     caller = scene.client(idempotency_key="k")
     first = await scene.find("tagged", caller, party_size=2)
@@ -168,7 +170,7 @@ async def test_a_repetition_under_its_key_is_the_same_answer(scene: Scene) -> No
     assert other.player != first.player
 
 
-async def test_a_repetition_while_the_lobby_starts_shares_the_outcome(scene: Scene) -> None:
+async def test_repeated_find_shares_the_wait(scene: MatchmakerScene) -> None:
     made = await scene.attach(is_ready=False)
     caller = scene.client(idempotency_key="k")
     finds = [asyncio.create_task(scene.find(caller=caller)) for _ in range(2)]
@@ -179,7 +181,7 @@ async def test_a_repetition_while_the_lobby_starts_shares_the_outcome(scene: Sce
     assert one == other
 
 
-async def test_list_has_open_lobbies_of_listable_modes(scene: Scene) -> None:
+async def test_list_contains_open_lobbies_of_listable_modes(scene: MatchmakerScene) -> None:
     open_lobby = await scene.attach()
     await scene.attach(is_ready=False)
     await scene.attach("tagged")
@@ -204,7 +206,7 @@ async def test_list_has_open_lobbies_of_listable_modes(scene: Scene) -> None:
     assert not lobby.HasField("state")
 
 
-async def test_list_gives_states_when_asked(scene: Scene) -> None:
+async def test_list_includes_state_on_request(scene: MatchmakerScene) -> None:
     stateful = await scene.attach()
     await scene.attach()
     await scene.fleet.set_state(
@@ -216,7 +218,7 @@ async def test_list_gives_states_when_asked(scene: Scene) -> None:
     assert states == {stateful.lobby_id: b"[1]"}
 
 
-async def test_regions_come_nearest_first(scene: Scene) -> None:
+async def test_regions_are_sorted_by_distance(scene: MatchmakerScene) -> None:
     caller = scene.client(coords=(-60.0, 0.0))
     answer = await scene.matchmaker.list_regions(pb.ListRegionsRequest(), caller)
     assert [region.region_id for region in answer.regions] == ["south", "north"]
@@ -227,7 +229,7 @@ async def test_regions_come_nearest_first(scene: Scene) -> None:
     assert answer.regions[0].datacenter_coord.latitude == -60.0
 
 
-async def test_statistics_count_connected_players_by_mode_and_region(scene: Scene) -> None:
+async def test_statistics_count_connected_players(scene: MatchmakerScene) -> None:
     duel = await scene.attach(region="south")
     tokens = [(await scene.find(regions=["south"])).player.token for _ in range(2)]
     await scene.connected(duel.lobby_id, tokens[0])
@@ -240,7 +242,7 @@ async def test_statistics_count_connected_players_by_mode_and_region(scene: Scen
     assert answer.game_modes["tagged"].player_count == 0
 
 
-async def test_an_answer_for_a_lobby_that_ended_meanwhile_is_gone(scene: Scene) -> None:
+async def test_response_for_a_lobby_that_ended_meanwhile(scene: MatchmakerScene) -> None:
     made = await scene.attach()
     lobby_id = scene.server(made.lobby_id).lobby_id
     assert format_uuid(lobby_id) == made.lobby_id
@@ -251,7 +253,7 @@ async def test_an_answer_for_a_lobby_that_ended_meanwhile_is_gone(scene: Scene) 
     assert (await _refusal(scene.find(caller=caller))).code == "MATCHMAKER_LOBBY_STOPPED"
 
 
-async def test_a_repetition_is_answered_though_the_configuration_changed(scene: Scene) -> None:
+async def test_repeated_request_ignores_configuration_changes(scene: MatchmakerScene) -> None:
     made = await scene.attach()
     caller = scene.client(idempotency_key="k")
     first = await scene.find(caller=caller)

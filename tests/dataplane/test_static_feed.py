@@ -1,39 +1,44 @@
-"""The static file becomes messages and is fed until it is taken or refused."""
+"""Namespaces and environment tokens from a feed file."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
+import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pyservice.dataplane.static_feed import FeedDocumentError, read_feed_file
+from pyservice.errors import ServiceError
+from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
 from tests.dataplane.configurations import (
     NAMESPACE_ID,
     OTHER_NAMESPACE_ID,
     VERSION_ID,
+    configuration,
     document,
     version,
 )
-from tests.dataplane.feed_source import RAW_ID, Source
+from tests.dataplane.static_feed_scene import RAW_ID, StaticFeedScene
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Source:
-    return Source(tmp_path)
+def source(tmp_path: Path) -> StaticFeedScene:
+    return StaticFeedScene(tmp_path)
 
 
-async def test_the_file_is_fed(source: Source) -> None:
+async def test_file_is_fed(source: StaticFeedScene) -> None:
     source.write(document())
     assert await source.feed() == ()
     assert source.namespaces.resolved(RAW_ID).label == "arena/prod"
 
 
-async def test_limits_left_out_are_those_of_a_new_namespace(source: Source) -> None:
+async def test_default_limits(source: StaticFeedScene) -> None:
     fields = document()
     del fields["matchmaker"]
     source.write(fields)
@@ -42,11 +47,10 @@ async def test_limits_left_out_are_those_of_a_new_namespace(source: Source) -> N
     assert (resolved.lobby_count_max, resolved.source_limit) == (512, 256)
 
 
-async def test_what_is_not_taken_now_is_told_and_tried_until_it_is(source: Source) -> None:
+async def test_failed_namespaces_are_retried(source: StaticFeedScene) -> None:
     source.write(document(), document(namespace_id=OTHER_NAMESPACE_ID, name_id="staging"))
     source.away_for = 1 << 30
     async with source.feeding():
-        # The first attempt is over: a start does not wait for the others.
         assert set(source.static.problems) == {
             "arena/prod: is not taken yet: STORAGE_FULL",
             "arena/staging: is not taken yet: STORAGE_FULL",
@@ -56,7 +60,7 @@ async def test_what_is_not_taken_now_is_told_and_tried_until_it_is(source: Sourc
     assert len(source.namespaces) == 2
 
 
-async def test_one_that_is_never_taken_does_not_hold_up_the_others(source: Source) -> None:
+async def test_failing_namespace_does_not_block_others(source: StaticFeedScene) -> None:
     source.write(document(), document(namespace_id=OTHER_NAMESPACE_ID, name_id="staging"))
     source.never = NAMESPACE_ID
     async with source.feeding():
@@ -67,7 +71,7 @@ async def test_one_that_is_never_taken_does_not_hold_up_the_others(source: Sourc
         await source.until(lambda: len(source.namespaces) == 2)
 
 
-async def test_a_reload_takes_the_place_of_what_waits(source: Source) -> None:
+async def test_reload_replaces_pending_messages(source: StaticFeedScene) -> None:
     source.write(document())
     source.away_for = 1 << 30
     async with source.feeding():
@@ -81,7 +85,7 @@ async def test_a_reload_takes_the_place_of_what_waits(source: Source) -> None:
     assert (held.revision, held.display_name) == (2, "Changed")
 
 
-async def test_a_wrong_file_does_not_end_the_feeding_of_what_was_read(source: Source) -> None:
+async def test_invalid_file_keeps_pending_messages(source: StaticFeedScene) -> None:
     source.write(document())
     source.away_for = 1 << 30
     async with source.feeding():
@@ -94,7 +98,7 @@ async def test_a_wrong_file_does_not_end_the_feeding_of_what_was_read(source: So
     assert len(source.namespaces) == 1
 
 
-async def test_one_refused_namespace_does_not_hold_up_the_others(source: Source) -> None:
+async def test_refused_namespace_does_not_block_others(source: StaticFeedScene) -> None:
     source.write(
         document(versions=[version(duel={"max_players": 300})]),
         document(namespace_id=OTHER_NAMESPACE_ID, name_id="staging"),
@@ -104,7 +108,7 @@ async def test_one_refused_namespace_does_not_hold_up_the_others(source: Source)
     assert list(source.namespaces.labels().values()) == ["arena/staging"]
 
 
-async def test_reload_takes_a_changed_file(source: Source) -> None:
+async def test_reload_applies_a_changed_file(source: StaticFeedScene) -> None:
     source.write(document())
     task = asyncio.create_task(source.static.run())
     await source.static.wait_fed()
@@ -118,7 +122,7 @@ async def test_reload_takes_a_changed_file(source: Source) -> None:
     assert held.display_name == "Changed"
 
 
-async def test_an_older_revision_is_told(source: Source) -> None:
+async def test_older_revision_is_reported(source: StaticFeedScene) -> None:
     source.write(document(revision=5))
     await source.feed()
     source.write(document(revision=4))
@@ -127,8 +131,8 @@ async def test_an_older_revision_is_told(source: Source) -> None:
     assert "revision 4 is not newer" in problem
 
 
-async def test_a_change_without_a_greater_revision_is_told_and_changes_nothing(
-    source: Source,
+async def test_change_without_a_new_revision_is_reported(
+    source: StaticFeedScene,
 ) -> None:
     source.write(document(revision=5, display_name="First"))
     assert await source.feed() == ()
@@ -144,7 +148,7 @@ async def test_a_change_without_a_greater_revision_is_told_and_changes_nothing(
     assert await source.feed() == ()
 
 
-async def test_a_namespace_is_removed_by_saying_so(source: Source) -> None:
+async def test_removed_list_removes_a_namespace(source: StaticFeedScene) -> None:
     source.write(document())
     await source.feed()
     source.write()
@@ -170,7 +174,7 @@ async def test_a_namespace_is_removed_by_saying_so(source: Source) -> None:
         ('{"removed": [{"namespace_id": "' + VERSION_ID + '"}]}', "removed.0.revision"),
     ],
 )
-async def test_a_file_that_is_none_is_refused(source: Source, text: str, problem: str) -> None:
+async def test_invalid_files_are_refused(source: StaticFeedScene, text: str, problem: str) -> None:
     source.path.write_text(text)
     with pytest.raises(FeedDocumentError, match=problem):
         read_feed_file(source.path)
@@ -188,23 +192,227 @@ async def test_a_file_that_is_none_is_refused(source: Source, text: str, problem
         ({"environment_tokens": [{"sha256": 5}]}, "namespaces.0: .*sha256"),
     ],
 )
-async def test_a_namespace_that_is_none_is_refused(
-    source: Source, changes: dict[str, Any], problem: str
+async def test_invalid_namespaces_are_refused(
+    source: StaticFeedScene, changes: dict[str, Any], problem: str
 ) -> None:
     source.write(document(**changes))
     with pytest.raises(FeedDocumentError, match=problem):
         read_feed_file(source.path)
 
 
-async def test_a_missing_file_is_told(source: Source) -> None:
+async def test_missing_file_is_reported(source: StaticFeedScene) -> None:
     [problem] = await source.feed()
     assert "cannot be read" in problem
 
 
-async def test_hashes_may_be_hex(source: Source) -> None:
+async def test_hex_hashes_are_accepted(source: StaticFeedScene) -> None:
     digest = hashlib.sha256(b"env_x").hexdigest()
     source.write(document(environment_tokens=[{"token_id": VERSION_ID, "sha256": digest}]))
     assert await source.feed() == ()
     grant = source.namespaces.environment_grant(hashlib.sha256(b"env_x").digest())
     assert grant is not None
     assert grant.namespace_id == RAW_ID
+
+
+async def test_added_token_is_valid_and_stored(source: StaticFeedScene) -> None:
+    source.write(document(revision=7), document(namespace_id=OTHER_NAMESPACE_ID, name_id="staging"))
+    source.path.chmod(0o640)
+    await source.feed()
+    digest = hashlib.sha256(b"env_x").digest()
+    await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, digest)
+    assert source.namespaces.environment_grant(digest) is not None
+    [first, second] = json.loads(source.path.read_text())["namespaces"]
+    assert (first["revision"], second["revision"]) == (8, 1)
+    assert first["environment_tokens"] == [{"token_id": VERSION_ID, "sha256": digest.hex()}]
+    assert stat.S_IMODE(source.path.stat().st_mode) == 0o640
+    assert not list(source.path.parent.glob("*.tmp"))
+
+
+async def test_concurrent_tokens_are_all_stored(source: StaticFeedScene) -> None:
+    source.write(document())
+    await source.feed()
+    digests = [hashlib.sha256(bytes([number])).digest() for number in range(8)]
+    await asyncio.gather(
+        *(
+            source.static.add_environment_token(
+                NAMESPACE_ID, VERSION_ID[:-2] + f"{number:02x}", digest
+            )
+            for number, digest in enumerate(digests)
+        )
+    )
+    assert all(source.namespaces.environment_grant(digest) for digest in digests)
+    assert json.loads(source.path.read_text())["namespaces"][0]["revision"] == 9
+
+
+async def test_token_for_an_unknown_namespace_is_refused(source: StaticFeedScene) -> None:
+    source.write(document())
+    await source.feed()
+    before = source.path.read_bytes()
+    with pytest.raises(ServiceError) as caught:
+        await source.static.add_environment_token(OTHER_NAMESPACE_ID, VERSION_ID, b"x" * 32)
+    assert caught.value.code == "VALIDATION_FAILED"
+    assert source.path.read_bytes() == before
+
+
+REFUSED: Any = {"versions": [version(duel={"max_players": 300})]}
+DIGEST = hashlib.sha256(b"env_x").digest()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        document(namespace_id=OTHER_NAMESPACE_ID, name_id="staging", **REFUSED),
+        document(namespace_id=OTHER_NAMESPACE_ID, name_id="staging", revision="x"),
+        {"unknown": 1},
+        {"name_id": "\ud800"},
+        1,
+    ],
+)
+async def test_invalid_namespace_does_not_block_tokens_of_another(
+    source: StaticFeedScene, other: Any
+) -> None:
+    source.write(document())
+    await source.feed()
+    source.write(other, document())
+    await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, DIGEST)
+    assert source.is_good(DIGEST)
+    [kept, changed] = json.loads(source.path.read_text())["namespaces"]
+    assert kept == other
+    assert changed["revision"] == 2
+    assert list(source.namespaces.labels().values()) == ["arena/prod"]
+
+
+async def test_duplicate_namespace_gets_no_token(
+    source: StaticFeedScene,
+) -> None:
+    source.write(document())
+    await source.feed()
+    source.write(document(), document(display_name="Other"))
+    source.static.reload()
+    [problem] = await source.feed()
+    assert "namespaces.1.namespace_id: is there more than once" in problem
+    before = source.path.read_bytes()
+    with pytest.raises(ServiceError, match="more than once"):
+        await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, DIGEST)
+    assert source.path.read_bytes() == before
+
+
+async def test_removed_namespace_may_return_in_the_same_file(source: StaticFeedScene) -> None:
+    source.write(document(revision=3), removed=[{"namespace_id": NAMESPACE_ID, "revision": 2}])
+    assert await source.feed() == ()
+    assert len(source.namespaces) == 1
+
+
+async def test_token_list_is_created(source: StaticFeedScene) -> None:
+    source.write(document(environment_tokens=None))
+    assert await source.feed() == ()
+    await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, DIGEST)
+    assert source.is_good(DIGEST)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        (REFUSED, "versions.0.matchmaker.game_modes.duel.max_players"),
+        ({"revision": 3}, "revision 4 is"),
+        ({"revision": 4}, "revision 5 is"),
+        ({"revision": (1 << 64) - 1}, "namespaces.1"),
+        ({"revision": "x"}, "namespaces.1"),
+        ({"environment_tokens": 5}, "namespaces.1"),
+    ],
+)
+async def test_refused_token_changes_nothing(
+    source: StaticFeedScene, changes: dict[str, Any], problem: str
+) -> None:
+    source.write(document(revision=5))
+    await source.feed()
+    other = document(namespace_id=OTHER_NAMESPACE_ID, name_id="staging", **REFUSED)
+    source.write(other, document(**{"revision": 6, **changes}))
+    before = source.path.read_bytes()
+    for _ in range(2):
+        with pytest.raises(ServiceError) as caught:
+            await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, DIGEST)
+        assert caught.value.code == "VALIDATION_FAILED"
+        assert problem in caught.value.detail
+        assert "staging" not in caught.value.detail
+        assert source.path.read_bytes() == before
+    source.static.reload()
+    await source.feed()
+    assert not source.is_good(DIGEST)
+
+
+async def test_unstorable_token_changes_nothing(source: StaticFeedScene, tmp_path: Path) -> None:
+    source.write(document())
+    await source.feed()
+    before = source.path.read_bytes()
+    (tmp_path / "feed").rename(tmp_path / "away")
+    with pytest.raises(ServiceError) as caught:
+        await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, DIGEST)
+    assert caught.value.code == "STORAGE_FULL"
+    assert source.path.read_bytes() == before
+    assert not source.is_good(DIGEST)
+    (tmp_path / "away").rename(tmp_path / "feed")
+    await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, DIGEST)
+    assert source.is_good(DIGEST)
+
+
+async def test_token_with_a_stale_revision_changes_nothing(source: StaticFeedScene) -> None:
+    source.write(document())
+    await source.feed()
+    before = source.path.read_bytes()
+    newer = pb.ApplyRequest(configuration=configuration(source_epoch=1))
+    source.local.meanwhile = lambda: source.apply(newer)
+    with pytest.raises(ServiceError, match="source 1, revision 1"):
+        await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, DIGEST)
+    assert source.path.read_bytes() == before
+    assert not source.is_good(DIGEST)
+
+
+async def test_cancelled_token_is_added_completely_or_not_at_all(source: StaticFeedScene) -> None:
+    source.write(document())
+    await source.feed()
+    may_go_on = asyncio.Event()
+    source.local.meanwhile = may_go_on.wait
+    adding = asyncio.create_task(
+        source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, DIGEST)
+    )
+    await source.until(lambda: DIGEST.hex() in source.path.read_text())
+    adding.cancel()
+    await asyncio.gather(adding, return_exceptions=True)
+    may_go_on.set()
+    await source.until(lambda: source.is_good(DIGEST))
+    source.static.reload()
+    assert await source.feed() == ()
+
+
+async def test_added_token_applies_pending_changes_of_its_namespace(
+    source: StaticFeedScene,
+) -> None:
+    source.write(document())
+    await source.feed()
+    source.write(
+        document(revision=2, display_name="Changed"),
+        document(namespace_id=OTHER_NAMESPACE_ID, name_id="staging"),
+    )
+    source.away_for = 1 << 30
+    source.static.reload()
+    async with source.feeding():
+        await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, DIGEST)
+        assert source.static.problems == ("arena/staging: is not taken yet: STORAGE_FULL",)
+        source.away_for = 0
+        await source.until(lambda: not source.static.problems)
+    held = source.namespaces.configuration(RAW_ID)
+    assert held is not None
+    assert (held.revision, held.display_name) == (3, "Changed")
+
+
+async def test_camel_case_file_accepts_tokens(source: StaticFeedScene) -> None:
+    fields = document()
+    fields["namespaceId"] = fields.pop("namespace_id")
+    first = hashlib.sha256(b"env_first").digest()
+    fields["environmentTokens"] = [{"tokenId": NAMESPACE_ID, "sha256": first.hex()}]
+    source.write(fields)
+    assert await source.feed() == ()
+    await source.static.add_environment_token(NAMESPACE_ID, VERSION_ID, DIGEST)
+    assert source.is_good(first)
+    assert source.is_good(DIGEST)

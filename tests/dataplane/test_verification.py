@@ -1,21 +1,39 @@
-"""The game's own server lets users in or not: what it is told, and what each of its answers does."""
+"""Requests to the verification server of a game, and the meaning of its responses."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from pyservice.calls import Call
+from pyservice.dataplane.admission import Admission
+from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
 from pyservice.dataplane.engine import Engine
+from pyservice.dataplane.matchmaker import Matchmaker
+from pyservice.dataplane.outbound_http import OutboundHttpClient
+from pyservice.network.hosts import AllowedAddresses
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from tests.dataplane.admission_scene import (
+    AdmissionScene,
+    MemoryCaptchaPasses,
+    admission_scene,
+)
 from tests.dataplane.configurations import NAMESPACE_ID
-from tests.dataplane.gated_scene import GatedScene, gated_scene, refusal
-from tests.dataplane.other_server import OtherServer, hold, other_server, raw_server
+from tests.dataplane.matchmaker_scene import expect_error
+from tests.dataplane.runtime_scene import MODES, RuntimeScene, asking, connected_scene
+from tests.dataplane.third_party_server import (
+    ThirdPartyServer,
+    hold_responses,
+    raw_server,
+    third_party_server,
+    wait_requested,
+)
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -25,30 +43,31 @@ LATER_VERSION_ID = "0192f000-0000-7000-8000-0000000000b9"
 
 
 @pytest.fixture
-async def game() -> AsyncIterator[OtherServer]:
-    async with other_server() as server:
+async def game() -> AsyncIterator[ThirdPartyServer]:
+    async with third_party_server() as server:
         yield server
 
 
 @pytest.fixture
-async def scene(engine: Engine) -> AsyncIterator[GatedScene]:
-    async with gated_scene(engine) as scene:
+async def scene(engine: Engine) -> AsyncIterator[AdmissionScene]:
+    async with admission_scene(engine) as scene:
         yield scene
 
 
 @pytest.fixture
-async def patient(engine: Engine) -> AsyncIterator[GatedScene]:
-    """Its questions have more time than the test has patience."""
-    async with gated_scene(engine, timeout_ms=int(2_000 * PATIENCE_S)) as scene:
+async def patient(engine: Engine) -> AsyncIterator[AdmissionScene]:
+    async with admission_scene(engine, timeout_ms=int(2_000 * PATIENCE_S)) as scene:
         yield scene
 
 
-def told(game: OtherServer, index: int = -1) -> dict[str, Any]:
+def told(game: ThirdPartyServer, index: int = -1) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(game.seen[index].body)
     return body
 
 
-async def test_a_join_tells_the_lobby_and_its_state(scene: GatedScene, game: OtherServer) -> None:
+async def test_join_request_contains_lobby_and_state(
+    scene: AdmissionScene, game: ThirdPartyServer
+) -> None:
     made = await scene.attach(region="south")
     state = b'{"map": "old  town", "big": 18446744073709551615}'
     await scene.fleet.set_state(pb.SetLobbyStateRequest(state=state), scene.server(made.lobby_id))
@@ -61,7 +80,6 @@ async def test_a_join_tells_the_lobby_and_its_state(scene: GatedScene, game: Oth
     assert seen.headers["Content-Type"] == "application/json"
     assert seen.headers["X-Game-Key"] == "s3cret"
     assert seen.headers["traceparent"].startswith("00-" + "0" * 32)
-    # What users and lobbies wrote is handed on as they wrote it.
     assert data in seen.body
     assert state in seen.body
     body = told(game)
@@ -87,7 +105,9 @@ async def test_a_join_tells_the_lobby_and_its_state(scene: GatedScene, game: Oth
     }
 
 
-async def test_a_find_tells_what_was_asked_for(scene: GatedScene, game: OtherServer) -> None:
+async def test_find_request_contains_criteria(
+    scene: AdmissionScene, game: ThirdPartyServer
+) -> None:
     await scene.attach("tagged", tags={"map": "a"})
     scene.ask(tagged_find=game.url())
     await scene.find("tagged", tags={"map": "a"})
@@ -108,9 +128,7 @@ async def test_a_find_tells_what_was_asked_for(scene: GatedScene, game: OtherSer
     }
 
 
-async def test_the_client_is_who_the_back_end_names_or_nobody(
-    scene: GatedScene, game: OtherServer
-) -> None:
+async def test_client_address_of_env_callers(scene: AdmissionScene, game: ThirdPartyServer) -> None:
     made = await scene.attach("tagged")
     scene.ask(tagged_join=game.url())
     await scene.join(made.lobby_id, scene.back_end(), client_address="2001:db8::7")
@@ -119,9 +137,7 @@ async def test_the_client_is_who_the_back_end_names_or_nobody(
     assert told(game)["client"]["address"] is None
 
 
-async def test_an_ipv6_client_is_told_as_whole_as_the_door_knows_it(
-    scene: GatedScene, game: OtherServer
-) -> None:
+async def test_ipv6_client_address(scene: AdmissionScene, game: ThirdPartyServer) -> None:
     from ipaddress import ip_address
 
     made = await scene.attach("tagged")
@@ -137,7 +153,9 @@ async def test_an_ipv6_client_is_told_as_whole_as_the_door_knows_it(
 
 
 @pytest.mark.parametrize("status", [200, 201, 204, 299])
-async def test_2xx_lets_in(scene: GatedScene, game: OtherServer, status: int) -> None:
+async def test_success_status_admits(
+    scene: AdmissionScene, game: ThirdPartyServer, status: int
+) -> None:
     made = await scene.attach()
     scene.ask(duel_join=game.url(), duel_find=game.url())
     game.answers(status, b"")
@@ -147,17 +165,21 @@ async def test_2xx_lets_in(scene: GatedScene, game: OtherServer, status: int) ->
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 499])
-async def test_4xx_denies(scene: GatedScene, game: OtherServer, status: int) -> None:
+async def test_client_error_status_denies(
+    scene: AdmissionScene, game: ThirdPartyServer, status: int
+) -> None:
     made = await scene.attach()
     scene.ask(duel_join=game.url(), duel_find=game.url())
     game.answers(status)
     for work in (scene.join(made.lobby_id), scene.find()):
-        assert (await refusal(work)).code == "MATCHMAKER_VERIFICATION_FAILED"
+        assert (await expect_error(work)).code == "MATCHMAKER_VERIFICATION_FAILED"
     assert scene.places(made.lobby_id) == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 304, 307, 500, 502, 503, 599])
-async def test_all_else_is_no_answer(scene: GatedScene, game: OtherServer, status: int) -> None:
+async def test_other_status_is_unavailable(
+    scene: AdmissionScene, game: ThirdPartyServer, status: int
+) -> None:
     made = await scene.attach()
     scene.ask(duel_join=game.url(), duel_find=game.url())
 
@@ -166,19 +188,17 @@ async def test_all_else_is_no_answer(scene: GatedScene, game: OtherServer, statu
 
     game.reply = reply
     for work in (scene.join(made.lobby_id), scene.find()):
-        error = await refusal(work)
+        error = await expect_error(work)
         assert (error.code, error.http) == ("MATCHMAKER_VERIFICATION_UNAVAILABLE", 502)
     assert {seen.path for seen in game.seen} == {"/ask"}
     assert scene.places(made.lobby_id) == (0, 0, 0, 0)
 
 
-async def test_slow_broken_away_and_private_servers_are_no_answer(
-    engine: Engine, game: OtherServer
-) -> None:
-    hold(game)
+async def test_unreachable_server_is_unavailable(engine: Engine, game: ThirdPartyServer) -> None:
+    hold_responses(game)
     async with (
         raw_server(b"SSH-2.0\r\n", then_close=True) as broken,
-        gated_scene(engine, timeout_ms=200) as scene,
+        admission_scene(engine, timeout_ms=200) as scene,
     ):
         made = await scene.attach()
         for url in (
@@ -190,12 +210,14 @@ async def test_slow_broken_away_and_private_servers_are_no_answer(
             "http://10.255.255.1/",
         ):
             scene.ask(duel_join=url)
-            error = await refusal(scene.join(made.lobby_id))
+            error = await expect_error(scene.join(made.lobby_id))
             assert error.code == "MATCHMAKER_VERIFICATION_UNAVAILABLE", url
         assert scene.places(made.lobby_id) == (0, 0, 0, 0)
 
 
-async def test_a_huge_answer_is_its_status(scene: GatedScene, game: OtherServer) -> None:
+async def test_large_response_body_is_not_read(
+    scene: AdmissionScene, game: ThirdPartyServer
+) -> None:
     made = await scene.attach()
     scene.ask(duel_join=game.url())
 
@@ -209,9 +231,7 @@ async def test_a_huge_answer_is_its_status(scene: GatedScene, game: OtherServer)
     await scene.join(made.lobby_id)
 
 
-async def test_a_find_asks_once_for_each_mode_that_has_one_and_a_denied_one_drops_out(
-    scene: GatedScene, game: OtherServer
-) -> None:
+async def test_find_verifies_each_mode_once(scene: AdmissionScene, game: ThirdPartyServer) -> None:
     duel = await scene.attach("duel")
     tagged = await scene.attach("tagged")
     scene.ask(duel_find=game.url("/duel"))
@@ -231,12 +251,12 @@ async def test_a_find_asks_once_for_each_mode_that_has_one_and_a_denied_one_drop
     assert answer.lobby.lobby_id == duel.lobby_id
     assert sorted(seen.path for seen in game.seen) == ["/duel", "/tagged"]
     game.answers(400)
-    error = await refusal(scene.matchmaker.find(request, scene.client()))
+    error = await expect_error(scene.matchmaker.find(request, scene.client()))
     assert error.code == "MATCHMAKER_VERIFICATION_FAILED"
 
 
-async def test_one_mode_without_an_answer_fails_the_find_and_ends_the_other_question(
-    patient: GatedScene, game: OtherServer
+async def test_unavailable_mode_fails_the_find_and_cancels_others(
+    patient: AdmissionScene, game: ThirdPartyServer
 ) -> None:
     scene = patient
     await scene.attach("tagged")
@@ -252,16 +272,15 @@ async def test_one_mode_without_an_answer_fails_the_find_and_ends_the_other_ques
 
     game.reply = reply
     request = pb.FindLobbyRequest(game_modes=["duel", "tagged"])
-    # Well before the time of the question that hangs.
     async with asyncio.timeout(PATIENCE_S):
-        error = await refusal(scene.matchmaker.find(request, scene.client()))
+        error = await expect_error(scene.matchmaker.find(request, scene.client()))
         assert error.code == "MATCHMAKER_VERIFICATION_UNAVAILABLE"
         while game.now:
             await asyncio.sleep(0.01)
 
 
-async def test_a_mode_that_the_configuration_refuses_is_not_asked_for(
-    scene: GatedScene, game: OtherServer
+async def test_unavailable_modes_are_not_verified(
+    scene: AdmissionScene, game: ThirdPartyServer
 ) -> None:
     await scene.attach("tagged", tags={"a": "b"})
     scene.ask(duel_find=game.url("/duel"), tagged_find=game.url("/tagged"))
@@ -270,27 +289,137 @@ async def test_a_mode_that_the_configuration_refuses_is_not_asked_for(
     assert [seen.path for seen in game.seen] == ["/tagged"]
 
 
-async def test_nobody_is_asked_about_what_cannot_be_joined(
-    scene: GatedScene, game: OtherServer
+async def test_impossible_join_is_not_verified(
+    scene: AdmissionScene, game: ThirdPartyServer
 ) -> None:
     made = await scene.attach()
     scene.ask(duel_join=game.url())
-    assert (await refusal(scene.join(UNKNOWN_LOBBY))).code == "MATCHMAKER_LOBBY_NOT_FOUND"
-    assert (await refusal(scene.join(made.lobby_id, party_size=5))).code == "BODY_INVALID"
+    assert (await expect_error(scene.join(UNKNOWN_LOBBY))).code == "MATCHMAKER_LOBBY_NOT_FOUND"
+    assert (await expect_error(scene.join(made.lobby_id, party_size=5))).code == "BODY_INVALID"
     closed = pb.SetLobbyClosedRequest(is_closed=True)
     await scene.fleet.set_closed(closed, scene.server(made.lobby_id))
-    assert (await refusal(scene.join(made.lobby_id))).code == "MATCHMAKER_LOBBY_CLOSED"
+    assert (await expect_error(scene.join(made.lobby_id))).code == "MATCHMAKER_LOBBY_CLOSED"
     assert game.seen == []
 
 
-async def test_a_full_lobby_is_told_after_verification(
-    scene: GatedScene, game: OtherServer
+async def test_full_lobby_is_reported_after_verification(
+    scene: AdmissionScene, game: ThirdPartyServer
 ) -> None:
     made = await scene.attach()
     await scene.join(made.lobby_id, party_size=2)
     scene.ask(duel_join=game.url())
     game.answers(403)
-    error = await refusal(scene.join(made.lobby_id))
+    error = await expect_error(scene.join(made.lobby_id))
     assert error.code == "MATCHMAKER_VERIFICATION_FAILED"
     game.answers(200)
-    assert (await refusal(scene.join(made.lobby_id))).code == "MATCHMAKER_LOBBY_FULL"
+    assert (await expect_error(scene.join(made.lobby_id))).code == "MATCHMAKER_LOBBY_FULL"
+
+
+CONFIG = b'{"seed": 18446744073709551615,  "map": "old  town"}'
+
+
+@pytest.fixture
+async def place(engine: Engine, game: ThirdPartyServer) -> AsyncIterator[RuntimeScene]:
+    create = {**MODES["duel"]["actions"]["create"], "verification": {"url": game.url("/may-make")}}
+    made = await connected_scene(engine, duel={**MODES["duel"], "actions": {"create": create}})
+    outbound = OutboundHttpClient(AllowedAddresses((ip_network("127.0.0.0/8"),)), timeout_ms=5_000)
+    regions = made.matchmaker._regions
+    captcha = CaptchaCheck(outbound, MemoryCaptchaPasses(), {}, lambda: 0)
+    entrance = Admission(engine, made.namespaces, regions, captcha, VerificationCheck(outbound))
+    made.matchmaker = Matchmaker(
+        engine, made.namespaces, regions, entrance, made.lobby_templates, made.player_addresses
+    )
+    yield made
+    await outbound.close()
+
+
+async def made_lobby(place: RuntimeScene, creating: asyncio.Future[Any]) -> Any:
+    [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
+    await place.serve()
+    await place.ready(wanted.lobby_id)
+    made = await asyncio.wait_for(creating, PATIENCE_S)
+    assert made.lobby.lobby_id == wanted.lobby_id
+    return wanted
+
+
+async def test_create_is_verified_before_the_lobby_exists(
+    place: RuntimeScene, game: ThirdPartyServer
+) -> None:
+    say_yes = hold_responses(game)
+    data = b'{"ticket":  1e400}'
+    wish = pb.CreateLobbyRequest(
+        game_mode="duel",
+        tags={"map": "sea"},
+        max_players=1,
+        lobby_config=CONFIG,
+        verification_data=data,
+    )
+    asked = place.matchmaker.create(wish, place.client(user_agent="Game/1.0"))
+    async with asking(asked) as creating:
+        await wait_requested(game)
+        assert (await place.wanted()).lobbies == [], "nobody knows yet whether it may be"
+        say_yes.set()
+        wanted = await made_lobby(place, creating)
+    assert wanted.spec.lobby_config == CONFIG
+    [seen] = game.seen
+    assert (seen.method, seen.path) == ("POST", "/may-make")
+    assert CONFIG in seen.body
+    assert data in seen.body
+    told = json.loads(seen.body)
+    assert told.pop("verification_data") is not None
+    assert told == {
+        "game": {
+            "namespace_id": NAMESPACE_ID,
+            "game_mode": "duel",
+            "lobby": None,
+            "state": None,
+            "config": json.loads(CONFIG),
+            "tags": {"map": "sea"},
+            "max_players": 1,
+        },
+        "client": {"address": "10.0.0.1", "user_agent": "Game/1.0"},
+        "kind": "create",
+        "party_size": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (403, "MATCHMAKER_VERIFICATION_FAILED"),
+        (302, "MATCHMAKER_VERIFICATION_UNAVAILABLE"),
+        (503, "MATCHMAKER_VERIFICATION_UNAVAILABLE"),
+    ],
+)
+async def test_denied_create_creates_nothing(
+    place: RuntimeScene, game: ThirdPartyServer, status: int, code: str
+) -> None:
+    game.answers(status)
+    assert (await expect_error(place.create(lobby_config=CONFIG))).code == code
+    assert (await place.wanted()).lobbies == []
+    assert [json.loads(seen.body)["kind"] for seen in game.seen] == ["create"]
+
+
+async def test_disabled_create_is_not_verified(place: RuntimeScene, game: ThirdPartyServer) -> None:
+    game.answers(403)
+    assert (await expect_error(place.create(max_players=33))).code == "BODY_INVALID"
+    nowhere = await expect_error(place.create(region="nowhere"))
+    assert nowhere.code == "MATCHMAKER_REGION_NOT_FOUND"
+    async with asking(place.create("private")) as creating:
+        await made_lobby(place, creating)
+    assert game.seen == [], "nor about modes that do not ask"
+
+
+async def test_repeated_create_is_not_verified_again(
+    place: RuntimeScene, game: ThirdPartyServer
+) -> None:
+    wish = pb.CreateLobbyRequest(game_mode="duel", lobby_config=CONFIG)
+
+    async def create() -> Any:
+        return await place.matchmaker.create(wish, place.client(idempotency_key="again"))
+
+    async with asking(create()) as creating:
+        wanted = await made_lobby(place, creating)
+    game.answers(403)
+    assert (await create()).lobby.lobby_id == wanted.lobby_id
+    assert len(game.seen) == 1

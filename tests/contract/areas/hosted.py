@@ -122,7 +122,7 @@ def _making(slug: str) -> None:
     elsewhere(
         slug,
         "PORTS_EXHAUSTED",
-        "tests/dataplane/test_ports.py::test_when_all_ports_are_leased_no_lobby_is_made",
+        "tests/dataplane/test_edge_routes.py::test_exhausted_ports_create_no_lobby",
         "there are 6,000 ports of either family, and no setting makes them fewer",
     )
 

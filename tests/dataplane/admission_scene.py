@@ -1,0 +1,78 @@
+"""Matchmaker with captcha and verification against real HTTP servers. Captcha passes are in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from ipaddress import ip_network
+from typing import Any
+
+from pyservice.dataplane.admission import Admission
+from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
+from pyservice.dataplane.engine import Engine
+from pyservice.dataplane.matchmaker import Matchmaker
+from pyservice.dataplane.outbound_http import OutboundHttpClient
+from pyservice.network.hosts import AllowedAddresses, anywhere
+from tests.dataplane.configurations import version
+from tests.dataplane.matchmaker_scene import MODES, MatchmakerScene
+
+
+class MemoryCaptchaPasses:
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.passed: dict[tuple[bytes, bytes], tuple[int, int]] = {}
+
+    def last_pass(self, namespace_id: bytes, address: bytes) -> tuple[int | None, int]:
+        known = self.passed.get((namespace_id, address))
+        return known or (None, 0)
+
+    async def record_pass(
+        self, namespace_id: bytes, address: bytes, deadline: float | None
+    ) -> None:
+        self.passed[namespace_id, address] = (self.now_ms, 0)
+
+    def record_request(self, namespace_id: bytes, address: bytes) -> None:
+        passed_ms, requests = self.passed[namespace_id, address]
+        self.passed[namespace_id, address] = (passed_ms, requests + 1)
+
+
+class AdmissionScene(MatchmakerScene):
+    def __init__(self, engine: Engine, timeout_ms: int, endpoints: dict[Any, str]) -> None:
+        super().__init__(engine)
+        self.passes = MemoryCaptchaPasses()
+        loopback = AllowedAddresses((ip_network("127.0.0.0/8"),))
+        self.to_games = OutboundHttpClient(loopback, timeout_ms=timeout_ms)
+        self.to_providers = OutboundHttpClient(anywhere, timeout_ms=timeout_ms)
+        self.entrance = Admission(
+            engine,
+            self.namespaces,
+            self.matchmaker._regions,
+            CaptchaCheck(self.to_providers, self.passes, endpoints, lambda: self.passes.now_ms),
+            VerificationCheck(self.to_games),
+        )
+        self.matchmaker = Matchmaker(
+            engine, self.namespaces, self.matchmaker._regions, self.entrance
+        )
+
+    def ask(self, captcha: Any = None, fed: dict[str, Any] | None = None, **urls: str) -> None:
+        modes: dict[str, Any] = {name: {**mode} for name, mode in MODES.items()}
+        for name, url in urls.items():
+            mode, action = name.split("_")
+            actions = modes[mode].setdefault("actions", {})
+            headers = {"X-Game-Key": "s3cret"}
+            actions[action] = {"enabled": True, "verification": {"url": url, "headers": headers}}
+        level = {} if captcha is None else {"captcha": captcha}
+        self.feed(versions=[version(level=level, **modes)], **(fed or {}))
+
+    async def close(self) -> None:
+        await self.to_games.close()
+        await self.to_providers.close()
+
+
+@asynccontextmanager
+async def admission_scene(
+    engine: Engine, timeout_ms: int = 5_000, **endpoints: str
+) -> AsyncIterator[AdmissionScene]:
+    scene = AdmissionScene(engine, timeout_ms, endpoints)
+    yield scene
+    await scene.close()

@@ -1,0 +1,167 @@
+"""A matchmaker scene with a simulated runtime and edge-guard."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any
+
+from pyservice.dataplane.edge_routes import EdgeRoutes
+from pyservice.dataplane.engine import Engine
+from pyservice.dataplane.idle_lobbies import IdleLobbyScaler
+from pyservice.dataplane.lobby_server_operations import LobbyServerContext, LobbyServerOperations
+from pyservice.dataplane.lobby_templates import LobbyTemplates
+from pyservice.dataplane.matchmaker import Matchmaker
+from pyservice.dataplane.player_addresses import PlayerAddresses
+from pyservice.dataplane.runtime_connection import RuntimeConnection
+from pyservice.errors import ServiceError
+from pyservice.pb.hosting.internal.v1 import routes_pb2, runtime_pb2
+from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from tests.dataplane.configurations import version
+from tests.dataplane.matchmaker_scene import MatchmakerScene
+
+BUILD_ID = "0192f000-0000-7000-8000-0000000000b1"
+DOCKER: dict[str, Any] = {
+    "image_id": BUILD_ID,
+    "args": ["--map", "$(MAP)"],
+    "env": {"MAP": "sea"},
+    "ports": {"game": {"protocol": "udp"}, "web": {"protocol": "https"}},
+}
+MODES: dict[str, Any] = {
+    "duel": {
+        "max_players": 2,
+        "taggable": True,
+        "allow_dynamic_max_players": True,
+        "actions": {"create": {"enabled": True, "enable_public": True}},
+        "docker": DOCKER,
+    },
+    "private": {"actions": {"create": {"enabled": True}}, "docker": DOCKER},
+    "attached": {"docker": {"ports": {"game": {"protocol": "tcp"}}}},
+}
+
+
+class RuntimeScene(MatchmakerScene):
+    def __init__(
+        self, engine: Engine, player_addresses: PlayerAddresses | None = None, **modes: Any
+    ) -> None:
+        super().__init__(engine, versions=[version(**{**MODES, **modes})])
+        self.player_addresses = player_addresses or PlayerAddresses(advertised="192.0.2.7")
+        self.runtime = RuntimeConnection(
+            engine, self.namespaces, self.player_addresses, {"basic-1d1": (1000, 2048)}
+        )
+        self.namespaces.on_version_replaced = self.runtime.previous_versions.retire
+        self.free = (1_000_000, 1_000_000)
+        self.lobby_templates = LobbyTemplates(
+            self.runtime.can_start,
+            has_job_domain=self.player_addresses.job_domain is not None,
+            heartbeat_grace_ms=10_000,
+            availability=self.runtime,
+        )
+        regions = self.matchmaker._regions
+        self.matchmaker = Matchmaker(
+            engine,
+            self.namespaces,
+            regions,
+            lobby_templates=self.lobby_templates,
+            player_addresses=self.player_addresses,
+        )
+        self.routes = EdgeRoutes(engine, self.player_addresses, engine.status().epoch)
+        self.fleet = LobbyServerOperations(
+            engine,
+            self.namespaces,
+            regions,
+            LobbyServerContext(
+                heartbeat_timeout_ms=30_000,
+                heartbeat_grace_ms=10_000,
+                wait_served=self.routes.wait_lobby_served,
+            ),
+        )
+        self.idle_lobby_scaler = IdleLobbyScaler(
+            engine, self.namespaces, self.lobby_templates, ["north", "south"], 30_000
+        )
+        self.run = ""
+        self.sequence = 0
+        self.epoch = self.version = 0
+
+    async def wanted(self, wait_ms: int = 0, kinds: tuple[str, ...] = ("archive",)) -> Any:
+        answer = await self.runtime.wanted(
+            runtime_pb2.WantedRequest(
+                run=self.run,
+                after_sequence=self.sequence,
+                wait_ms=wait_ms,
+                capacity=runtime_pb2.Capacity(
+                    kinds=kinds, free_cpu_millicores=self.free[0], free_memory_mb=self.free[1]
+                ),
+            )
+        )
+        self.run, self.sequence = answer.run, answer.sequence
+        return answer
+
+    async def report(self, lobby_id: str, **what: Any) -> None:
+        report = runtime_pb2.LobbyReport(lobby_id=lobby_id, **what)
+        await self.runtime.report(runtime_pb2.ReportRequest(reports=[report]))
+
+    async def place(self, lobby_id: str) -> None:
+        names = {"game": 12_000, "web": 12_001}
+        backends = {
+            name: runtime_pb2.Backend(address="127.0.0.1", port=port)
+            for name, port in names.items()
+        }
+        await self.report(lobby_id, placed=runtime_pb2.Placed(backends=backends))
+
+    async def follow(
+        self, *outcomes: routes_pb2.Outcome, instance: str = "one", question: int = 0
+    ) -> Any:
+        answer = await self.routes.follow(
+            routes_pb2.FollowRequest(
+                edge_id="edge",
+                instance=instance,
+                epoch=self.epoch,
+                version=self.version,
+                outcomes=outcomes,
+                question=question,
+            )
+        )
+        self.epoch, self.version = answer.epoch, answer.version
+        return answer
+
+    async def serve(self) -> list[routes_pb2.Route]:
+        routes = list((await self.follow()).routes)
+        await self.follow(*(outcome(route, "LISTENING") for route in routes))
+        return routes
+
+    async def ready(self, lobby_id: str) -> None:
+        await self.fleet.ready(pb.LobbyReadyRequest(), self.server(lobby_id))
+
+    async def create(self, mode: str = "duel", **fields: Any) -> pb.CreateLobbyResponse:
+        request = pb.CreateLobbyRequest(game_mode=mode, **fields)
+        return await self.matchmaker.create(request, self.client())
+
+
+def outcome(route: routes_pb2.Route, kind: str) -> routes_pb2.Outcome:
+    return routes_pb2.Outcome(
+        owner_id=route.owner_id,
+        port_name=route.port_name,
+        port=route.port,
+        kind=f"OUTCOME_KIND_{kind}",
+        reason={"REFUSED": "in use", "UNSERVED": "too many open files"}.get(kind, ""),
+        backend_port=route.backend_port if kind == "LISTENING" else 0,
+    )
+
+
+async def connected_scene(engine: Engine, **modes: Any) -> RuntimeScene:
+    place = RuntimeScene(engine, **modes)
+    assert (await place.wanted()).is_complete
+    return place
+
+
+@contextlib.asynccontextmanager
+async def asking(work: Awaitable[Any]) -> AsyncIterator[asyncio.Future[Any]]:
+    task = asyncio.ensure_future(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, ServiceError):
+            await task

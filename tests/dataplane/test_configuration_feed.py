@@ -1,0 +1,408 @@
+"""Configuration feed: order, durability, removal and validation."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyservice.dataplane.configuration_feed import ConfigurationFeed
+from pyservice.dataplane.feed_files import FeedFileError, FeedFiles
+from pyservice.dataplane.feed_validation import OperatorLimits
+from pyservice.dataplane.namespace_index import NamespaceIndex
+from pyservice.errors import ServiceError
+from pyservice.observability.metrics import FeedMetrics
+from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
+from pyservice.schema.digests import digest_of
+from tests.dataplane.configurations import (
+    NAMESPACE_ID,
+    OTHER_NAMESPACE_ID,
+    configuration,
+    version,
+)
+
+pytestmark = pytest.mark.anyio
+
+RAW_ID = bytes.fromhex(NAMESPACE_ID.replace("-", ""))
+NEXT_VERSION: dict[str, Any] = {
+    "current_version_id": OTHER_NAMESPACE_ID,
+    "versions": [{**version(duel={}), "version_id": OTHER_NAMESPACE_ID}],
+}
+
+
+class Plane:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.namespaces = NamespaceIndex()
+        self.metrics = FeedMetrics()
+        limits = OperatorLimits(player_limit_max=256, regions={"local"})
+        self.feed = ConfigurationFeed(FeedFiles(folder), self.namespaces, limits, self.metrics)
+        self.feed.load()
+
+    def again(self) -> Plane:
+        return Plane(self.folder)
+
+    async def apply(self, epoch: int = 0, revision: int = 1, **changes: Any) -> str:
+        request = pb.ApplyRequest(
+            configuration=configuration(source_epoch=epoch, revision=revision, **changes)
+        )
+        return (await self.feed.apply(request)).WhichOneof("outcome") or ""
+
+    async def remove(self, epoch: int = 0, revision: int = 1) -> str:
+        request = pb.RemoveRequest(namespace_id=NAMESPACE_ID, source_epoch=epoch, revision=revision)
+        return (await self.feed.remove(request)).WhichOneof("outcome") or ""
+
+    async def held(self) -> dict[str, tuple[int, int]]:
+        answer = await self.feed.held(pb.HeldRequest())
+        return {one.namespace_id: (one.source_epoch, one.revision) for one in answer.configurations}
+
+    def display_name(self) -> str | None:
+        held = self.namespaces.configuration(RAW_ID)
+        return held.display_name if held else None
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> Plane:
+    return Plane(tmp_path / "feed")
+
+
+async def test_revision_order(
+    plane: Plane,
+) -> None:
+    assert await plane.apply(0, 5) == "applied"
+    assert await plane.apply(0, 5) == "applied"
+    assert await plane.apply(0, 4) == "stale"
+    assert await plane.apply(0, 6) == "applied"
+    assert await plane.apply(1, 1) == "applied"
+    assert await plane.apply(0, 7) == "stale"
+    assert await plane.held() == {NAMESPACE_ID: (1, 1)}
+
+
+async def test_stale_response_contains_stored_revision(plane: Plane) -> None:
+    await plane.apply(2, 9)
+    answer = await plane.feed.apply(pb.ApplyRequest(configuration=configuration(revision=10)))
+    assert (answer.stale.held.source_epoch, answer.stale.held.revision) == (2, 9)
+    assert answer.stale.held.namespace_id == NAMESPACE_ID
+
+
+async def test_configuration_survives_a_restart(plane: Plane) -> None:
+    await plane.apply(3, 7, display_name="Kept")
+    again = plane.again()
+    assert await again.held() == {NAMESPACE_ID: (3, 7)}
+    assert again.display_name() == "Kept"
+    assert again.metrics.namespaces == 1
+
+
+async def test_refused_configuration_changes_nothing(plane: Plane) -> None:
+    await plane.apply(0, 1, display_name="Good")
+    bad = {"actions": {"join": {"enabled": True, "verification": {"url": "http://127.0.0.1/ask"}}}}
+    assert await plane.apply(0, 2, display_name="Bad", versions=[version(duel=bad)]) == "refused"
+    assert plane.display_name() == "Good"
+    assert plane.again().display_name() == "Good"
+    assert await plane.held() == {NAMESPACE_ID: (0, 1)}
+    assert await plane.apply(0, 2, display_name="Mended") == "applied"
+
+
+async def test_stale_is_reported_before_problems(plane: Plane) -> None:
+    await plane.apply(0, 5)
+    assert await plane.apply(0, 4, name_id="-") == "stale"
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+async def test_same_revision_with_other_content_is_stale(plane: Plane, epoch: int) -> None:
+    await plane.apply(epoch, 1, display_name="First")
+    # Retained versions are not part of the digest.
+    await plane.apply(epoch, 2, display_name="Second", **NEXT_VERSION)
+    for one in (plane, plane.again()):
+        assert await one.apply(epoch, 2, display_name="Other", **NEXT_VERSION) == "stale"
+        assert await one.apply(epoch, 2, display_name="Second", **NEXT_VERSION) == "applied"
+        assert one.display_name() == "Second"
+
+
+async def test_greatest_revision_wins_in_any_order(
+    plane: Plane,
+) -> None:
+    randomly = random.Random(7)
+    names = {(epoch, revision): f"{epoch}.{revision}" for epoch in (1, 2) for revision in (1, 2, 3)}
+    messages = [(*order, name + fork) for order, name in names.items() for fork in ("a", "b")]
+    held, taken = (0, 0), ""
+    for epoch, revision, name in randomly.choices(messages, k=200):
+        outcome = await plane.apply(epoch, revision, display_name=name)
+        if (epoch, revision) > held:
+            held, taken = (epoch, revision), name
+        assert outcome == ("applied" if name == taken else "stale")
+        assert plane.display_name() == taken
+    assert held == (2, 3)
+    assert await plane.again().held() == {NAMESPACE_ID: held}
+    assert plane.again().display_name() == taken
+
+
+async def test_held_returns_digests_that_survive_a_restart(plane: Plane) -> None:
+    async def content(of: Plane) -> bytes:
+        [one] = (await of.feed.held(pb.HeldRequest())).configurations
+        return one.content
+
+    await plane.apply(1, 1)
+    first = await content(plane)
+    await plane.apply(1, 2, **NEXT_VERSION)
+    second = await content(plane)
+    assert second not in (first, b"")
+    held = plane.namespaces.configuration(RAW_ID)
+    assert held is not None
+    assert held.retained_versions
+    assert (
+        second
+        == digest_of(configuration(source_epoch=1, revision=2, **NEXT_VERSION))
+        == await content(plane.again())
+    )
+
+
+async def test_only_explicit_removal_removes(plane: Plane) -> None:
+    await plane.apply(0, 1)
+    await plane.apply(0, 1, namespace_id=OTHER_NAMESPACE_ID, name_id="staging")
+    assert await plane.remove(0, 2) == "removed"
+    assert set(await plane.held()) == {OTHER_NAMESPACE_ID}
+    assert set(await plane.again().held()) == {OTHER_NAMESPACE_ID}
+
+
+async def test_removal_order(plane: Plane) -> None:
+    await plane.apply(0, 5)
+    assert await plane.remove(0, 4) == "stale"
+    assert await plane.remove(0, 5) == "stale"
+    assert await plane.remove(0, 6) == "removed"
+    assert await plane.remove(0, 6) == "removed"
+
+
+async def test_late_message_does_not_restore_a_removed_namespace(plane: Plane) -> None:
+    await plane.apply(0, 1)
+    await plane.remove(0, 3)
+    again = plane.again()
+    for revision in (2, 3):
+        assert await again.apply(0, revision) == "stale"
+    assert await again.held() == {}
+    assert await again.apply(0, 4) == "applied"
+
+
+async def test_removal_of_an_unknown_namespace_is_stored(plane: Plane) -> None:
+    assert await plane.remove(0, 9) == "removed"
+    assert await plane.again().apply(0, 8) == "stale"
+
+
+async def test_removal_with_invalid_id_is_refused(plane: Plane) -> None:
+    with pytest.raises(ServiceError) as caught:
+        await plane.feed.remove(pb.RemoveRequest(namespace_id="../keys", revision=1))
+    assert caught.value.code == "BODY_INVALID"
+
+
+async def test_malformed_id_never_becomes_a_file_name(plane: Plane) -> None:
+    assert await plane.apply(0, 1, namespace_id="../escape") == "refused"
+    assert list(plane.folder.iterdir()) == []
+
+
+async def test_response_follows_file_and_folder_sync(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    await plane.apply()
+    assert len(synced) == 2
+    assert synced[0].endswith(".tmp")
+    assert synced[1] == str(plane.folder)
+
+
+async def test_full_disk_keeps_the_previous_configuration(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await plane.apply(0, 1, display_name="Good")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(ServiceError) as caught:
+            await plane.apply(0, 2, display_name="New")
+    assert caught.value.code == "STORAGE_FULL"
+    assert plane.display_name() == "Good"
+    assert plane.again().display_name() == "Good"
+    assert await plane.apply(0, 2, display_name="New") == "applied"
+    assert plane.again().display_name() == "New"
+
+
+async def test_cancelled_caller_leaves_no_partial_change(plane: Plane) -> None:
+    calls = [asyncio.ensure_future(plane.apply(0, revision)) for revision in range(1, 20)]
+    await asyncio.sleep(0)
+    for call in calls[::2]:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert await plane.apply(0, 20) == "applied"
+    assert await plane.again().held() == {NAMESPACE_ID: (0, 20)}
+
+
+@pytest.mark.parametrize("position", [0, 8, 10, 12, 16, 60, -1])
+async def test_damaged_file_is_reported(plane: Plane, position: int) -> None:
+    await plane.apply()
+    [path] = plane.folder.iterdir()
+    content = bytearray(path.read_bytes())
+    content[position] ^= 0x40
+    path.write_bytes(content)
+    with pytest.raises(FeedFileError, match=path.name):
+        plane.again()
+
+
+@pytest.mark.parametrize("length", [0, 7, 47, 100])
+async def test_truncated_file_is_refused(plane: Plane, length: int) -> None:
+    await plane.apply()
+    [path] = plane.folder.iterdir()
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(FeedFileError, match="restore it"):
+        plane.again()
+
+
+async def test_newer_file_format_is_refused(plane: Plane) -> None:
+    await plane.apply()
+    [path] = plane.folder.iterdir()
+    content = bytearray(path.read_bytes())
+    content[8] = 2
+    path.write_bytes(content)
+    with pytest.raises(FeedFileError, match="format 2, this version reads 1"):
+        plane.again()
+
+
+async def test_misnamed_file_is_refused(plane: Plane) -> None:
+    await plane.apply()
+    [path] = plane.folder.iterdir()
+    path.rename(path.with_name(f"{OTHER_NAMESPACE_ID}.cfg"))
+    with pytest.raises(FeedFileError, match="something else"):
+        plane.again()
+
+
+async def test_temporary_files_are_deleted_at_start(plane: Plane) -> None:
+    await plane.apply()
+    leftover = plane.folder / f".{NAMESPACE_ID}.cfg.1.tmp"
+    leftover.write_bytes(b"half")
+    assert plane.again().display_name() == "Production"
+    assert not leftover.exists()
+
+
+async def test_feed_outcomes_are_counted(plane: Plane) -> None:
+    await plane.apply(0, 2)
+    await plane.apply(0, 1)
+    await plane.apply(0, 3, name_id="-")
+    await plane.remove(0, 4)
+    assert plane.metrics.outcomes == {"applied": 1, "stale": 1, "refused": 1, "removed": 1}
+    assert plane.metrics.namespaces == 0
+    assert plane.metrics.last_applied_ts_s > 0
+
+
+async def test_removed_region_keeps_the_namespace(
+    plane: Plane,
+) -> None:
+    mode: dict[str, Any] = {"regions": {"local": {}}}
+    await plane.apply(versions=[version(duel=mode)])
+    limits = OperatorLimits(player_limit_max=1, regions={"elsewhere"})
+    namespaces = NamespaceIndex()
+    ConfigurationFeed(FeedFiles(plane.folder), namespaces, limits, FeedMetrics()).load()
+    assert namespaces.is_known(RAW_ID)
+
+
+BROKEN_BY_LESS: dict[str, dict[str, Any]] = {
+    "players": {"max_players": 200},
+    "region": {"regions": {"local": {}}},
+    "captcha": {
+        "captcha": {
+            "captcha_a": {"secret_key": "s", "site_key": "k"},
+            "requests_before_reverify": 1,
+            "verification_ttl": 1_000,
+        }
+    },
+    "verification": {
+        "game_modes": {
+            "duel": {
+                "actions": {
+                    "find": {"enabled": True, "verification": {"url": "http://127.0.0.1:9/"}}
+                }
+            }
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_BY_LESS)
+async def test_lower_limits_do_not_block_other_changes(tmp_path: Path, name: str) -> None:
+    level = dict(BROKEN_BY_LESS[name])
+    modes = level.pop("game_modes", {"duel": {}})
+    running = version(level=level, **modes)
+    loopback = ip_network("127.0.0.0/8")
+    generous = OperatorLimits(256, {"local"}, (loopback,), ("captcha_a",))
+    ConfigurationFeed(FeedFiles(tmp_path), NamespaceIndex(), generous, FeedMetrics()).load()
+    before = ConfigurationFeed(FeedFiles(tmp_path), NamespaceIndex(), generous, FeedMetrics())
+    first = configuration(versions=[running])
+    assert (await before.apply(pb.ApplyRequest(configuration=first))).HasField("applied")
+
+    namespaces = NamespaceIndex()
+    after = ConfigurationFeed(
+        FeedFiles(tmp_path), namespaces, OperatorLimits(16, {"else"}), FeedMetrics()
+    )
+    after.load()
+    changed = configuration(
+        revision=2,
+        versions=[running],
+        revoked_token_ids=[OTHER_NAMESPACE_ID],
+        matchmaker={"lobby_count_max": 7, "max_players": 7},
+        access={"domains": ["new.example"]},
+    )
+    assert (await after.check(changed)).HasField("applied")
+    assert (await after.apply(pb.ApplyRequest(configuration=changed))).HasField("applied")
+    assert namespaces.is_revoked(RAW_ID, bytes.fromhex(OTHER_NAMESPACE_ID.replace("-", "")))
+    assert namespaces.namespace_of_host("new.example") == RAW_ID
+
+    other = {**running, "version_id": OTHER_NAMESPACE_ID}
+    renamed = {**running, "display_name": "0.0.2"}
+    for versions in ([running, other], [renamed]):
+        wrong = configuration(revision=3, versions=versions)
+        answer = await after.apply(pb.ApplyRequest(configuration=wrong))
+        assert answer.HasField("refused"), versions
+    neighbour = configuration(
+        namespace_id=OTHER_NAMESPACE_ID, name_id="staging", versions=[running]
+    )
+    assert (await after.check(neighbour)).HasField("refused")
+
+
+async def test_check_reports_problems_without_a_change(plane: Plane) -> None:
+    await plane.apply(0, 5)
+    counted = dict(plane.metrics.outcomes)
+    for revision, outcome in ((4, "stale"), (5, "stale"), (6, "applied")):
+        answer = await plane.feed.check(configuration(revision=revision))
+        assert answer.WhichOneof("outcome") == outcome, revision
+    wrong = configuration(revision=6, versions=[version(duel={"max_players": 300})])
+    assert (await plane.feed.check(wrong)).WhichOneof("outcome") == "refused"
+    assert await plane.held() == {NAMESPACE_ID: (0, 5)}
+    assert plane.again().display_name() == "Production"
+    assert plane.metrics.outcomes == counted
+
+
+async def test_name_moves_between_namespaces_in_one_message(plane: Plane) -> None:
+    def item(revision: int, domains: list[str], **other: str) -> pb.ManyItem:
+        made = configuration(revision=revision, access={"domains": domains}, **other)
+        return pb.ManyItem(configuration=made)
+
+    other = {"namespace_id": OTHER_NAMESPACE_ID, "name_id": "other"}
+    for items in (
+        [item(1, ["moves.example"]), item(1, [], **other)],
+        [item(2, []), item(2, ["moves.example"], **other)],
+    ):
+        answer = await plane.feed.apply_many(pb.ApplyManyRequest(items=items))
+        assert [one.WhichOneof("outcome") for one in answer.answers] == ["applied", "applied"]

@@ -1,0 +1,354 @@
+"""Mock operations for dev_ tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from os import urandom
+from typing import Any
+
+import pytest
+
+from pyservice.auth.authorization import Authorizer
+from pyservice.calls import Call
+from pyservice.dataplane.development_mocks import MockOperations
+from pyservice.dataplane.engine import Engine
+from pyservice.dataplane.operation_table import operation_table
+from pyservice.dataplane.resolved_namespace import raw_id
+from pyservice.errors import ServiceError
+from pyservice.ids import parse_uuid
+from pyservice.pb.hosting.v1 import lobby_pb2
+from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from tests.dataplane.configurations import NAMESPACE_ID, configuration, version
+from tests.dataplane.matchmaker_scene import MatchmakerScene
+
+pytestmark = pytest.mark.anyio
+
+TOKEN_ID = "0192f000-0000-7000-8000-0000000000d1"
+OTHER_ID = "0192f000-0000-7000-8000-0000000000d2"
+NAMESPACE = raw_id(NAMESPACE_ID)
+NOW_MS = 1_700_000_000_000
+NIL = "00000000-0000-0000-0000-000000000000"
+MODES: dict[str, Any] = {
+    "duel": {
+        "max_players": 2,
+        "docker": {
+            "ports": {
+                "game": {"protocol": "tcp", "dev_port": 4000},
+                "chat": {"protocol": "https", "dev_port": 4001, "dev_protocol": "http"},
+                "voice": {"protocol": "udp", "dev_port_range": {"min": 5000, "max": 5009}},
+            }
+        },
+    },
+    "quiet": {"listable": False, "docker": {"ports": {"web": {"protocol": "http"}, "tls": {}}}},
+    "range": {
+        "docker": {
+            "network_mode": "host",
+            "ports": {
+                "udp": {
+                    "proxy": "none",
+                    "protocol": "udp",
+                    "port_range": {"min": 20000, "max": 20009},
+                }
+            },
+        }
+    },
+    "bound": {"docker": {"ports": {"game": {"protocol": "tcp", "port": 7777}}}},
+}
+
+
+class MemoryTokens:
+    def __init__(self) -> None:
+        self.made: dict[str, tuple[bytes, bytes, int]] = {}
+        self._used: set[str] = set()
+
+    def namespace_of_development_token(
+        self, development_token: str
+    ) -> tuple[bytes, bytes, int] | None:
+        return self.made.get(development_token)
+
+    def mock_player_token(
+        self, namespace: bytes, token_id: bytes, nonce: bytes | None = None
+    ) -> str:
+        nonce = nonce or urandom(16)
+        assert len(nonce) == 16
+        proof = sha256(namespace + token_id + nonce).hexdigest()[:16]
+        return f"player_{nonce.hex()}{proof}"
+
+    async def consume_mock(
+        self, namespace: bytes, token_id: bytes, player_token: str, deadline: float | None
+    ) -> None:
+        nonce = bytes.fromhex(player_token[7:39])
+        if player_token != self.mock_player_token(namespace, token_id, nonce):
+            raise ServiceError("PLAYER_TOKEN_INVALID")
+        if player_token in self._used:
+            raise ServiceError("PLAYER_TOKEN_CONSUMED")
+        self._used.add(player_token)
+
+
+class Machine(MatchmakerScene):
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.tokens = MemoryTokens()
+        self.tokens.made = {
+            "dev_one": (NAMESPACE, raw_id(TOKEN_ID), NOW_MS + 1),
+            "dev_two": (NAMESPACE, raw_id(OTHER_ID), NOW_MS + 1),
+            "dev_late": (NAMESPACE, raw_id(TOKEN_ID), NOW_MS),
+            "dev_elsewhere": (bytes(16), raw_id(TOKEN_ID), NOW_MS + 1),
+        }
+        authorizer = Authorizer(engine, self.namespaces, lambda: NOW_MS, self.tokens)
+        development = MockOperations(self.namespaces, self.tokens, engine.idempotency)
+        self.table = operation_table(authorizer, self.matchmaker, self.fleet, development)
+        self.made()
+
+    def made(self, level: dict[str, Any] | None = None, **token: Any) -> None:
+        entry = {"token_id": TOKEN_ID, "expires_ms": str(NOW_MS + 1), **token}
+        versions = [version(level=level, **MODES)]
+        self.namespaces.put(configuration(versions=versions, development_tokens=[entry]))
+
+    async def call(
+        self, name: str, request: Any = None, token: str = "dev_one", **call: Any
+    ) -> Any:
+        operation = self.table[f"hosting.v1.Matchmaker.{name}"]
+        made = Call("0" * 32, bytes(4), authorization=f"Bearer {token}", **call)
+        caller = operation.authorize(made)
+        assert not hasattr(caller, "__await__")
+        return await operation.run(request, caller)
+
+    async def code(self, name: str, request: Any = None, token: str = "dev_one") -> str:
+        with pytest.raises(ServiceError) as caught:
+            await self.call(name, request, token)
+        return caught.value.code
+
+    async def found(self, *modes: str, **fields: Any) -> pb.FindLobbyResponse:
+        request = pb.FindLobbyRequest(game_modes=modes or ["duel"], **fields)
+        answer: pb.FindLobbyResponse = await self.call("FindLobby", request)
+        return answer
+
+
+@pytest.fixture
+async def machine(engine: Engine) -> Machine:
+    return Machine(engine)
+
+
+def shown(port: lobby_pb2.Port) -> tuple[Any, ...]:
+    span = (port.port_range.min, port.port_range.max) if port.HasField("port_range") else None
+    host = port.host if port.HasField("host") else None
+    number = port.port if port.HasField("port") else None
+    return (port.hostname, host, number, span, port.is_tls)
+
+
+async def test_mock_find_returns_version_ports(machine: Machine) -> None:
+    answer = await machine.found("duel")
+    assert answer.lobby.lobby_id == NIL
+    assert answer.lobby.region.region_id == "dev-lcl"
+    assert answer.lobby.region.display_name == "Local"
+    assert {name: shown(port) for name, port in answer.ports.items()} == {
+        "game": ("127.0.0.1", "127.0.0.1:4000", 4000, None, False),
+        "chat": ("127.0.0.1", "127.0.0.1:4001", 4001, None, False),
+        "voice": ("127.0.0.1", None, None, (5000, 5009), False),
+    }
+    assert dict(answer.lobby.ports) == dict(answer.ports)
+    assert answer.player.token.startswith("player_")
+    assert answer.lobby.player == answer.player
+    assert not answer.players
+
+
+@pytest.mark.parametrize(
+    ("mode", "ports"),
+    [
+        (
+            "quiet",
+            {
+                "web": ("127.0.0.1", "127.0.0.1:80", 80, None, False),
+                "tls": ("127.0.0.1", "127.0.0.1:443", 443, None, True),
+            },
+        ),
+        ("range", {"udp": ("127.0.0.1", None, None, (20000, 20009), False)}),
+        ("bound", {"game": ("127.0.0.1", "127.0.0.1:7777", 7777, None, False)}),
+    ],
+)
+async def test_mock_ports_without_dev_fields(
+    machine: Machine, mode: str, ports: dict[str, Any]
+) -> None:
+    answer = await machine.found(mode)
+    assert {name: shown(port) for name, port in answer.ports.items()} == ports
+
+
+async def test_mock_hostname_precedence(
+    machine: Machine,
+) -> None:
+    machine.made({"dev_hostname": "dev.example.com"})
+    port = (await machine.found()).ports["game"]
+    assert (port.hostname, port.host) == ("dev.example.com", "dev.example.com:4000")
+    machine.made({"dev_hostname": "dev.example.com"}, hostname="::1")
+    port = (await machine.found()).ports["game"]
+    assert (port.hostname, port.host) == ("::1", "[::1]:4000")
+
+
+async def test_token_ports_replace_version_ports(machine: Machine) -> None:
+    machine.made(
+        hostname="10.0.0.7",
+        ports={
+            "a": {"port": 9000, "protocol": "udp"},
+            "b": {"port_range": {"min": 1, "max": 2}, "protocol": "udp"},
+            "c": {"protocol": "https"},
+            "d": {"protocol": "tcp"},
+        },
+    )
+    expected = {
+        "a": ("10.0.0.7", "10.0.0.7:9000", 9000, None, False),
+        "b": ("10.0.0.7", None, None, (1, 2), False),
+        "c": ("10.0.0.7", "10.0.0.7:443", 443, None, True),
+        "d": ("10.0.0.7", "10.0.0.7:80", 80, None, False),
+    }
+    answer = await machine.found("later")
+    assert {name: shown(port) for name, port in answer.ports.items()} == expected
+    joined = await machine.call("JoinLobby", pb.JoinLobbyRequest(lobby_id=NIL))
+    assert dict(joined.ports) == dict(answer.ports)
+
+
+async def test_token_ports_apply_to_their_token_only(
+    machine: Machine,
+) -> None:
+    machine.made(ports={"a": {"port": 9000, "protocol": "udp"}})
+    request = pb.FindLobbyRequest(game_modes=["bound"])
+    answer = await machine.call("FindLobby", request, "dev_two")
+    assert list(answer.ports) == ["game"]
+
+
+async def test_mock_find_with_unknown_mode(machine: Machine) -> None:
+    request = pb.FindLobbyRequest(game_modes=["duel", "brawl"])
+    assert await machine.code("FindLobby", request) == "MATCHMAKER_GAME_MODE_NOT_FOUND"
+
+
+async def test_mock_join_returns_ports_of_all_modes(machine: Machine) -> None:
+    answer = await machine.call("JoinLobby", pb.JoinLobbyRequest(lobby_id=NIL))
+    assert answer.lobby.lobby_id == NIL
+    assert sorted(answer.ports) == ["chat", "game", "tls", "udp", "voice", "web"]
+
+
+async def test_mock_party_tokens_are_valid_once(machine: Machine) -> None:
+    answer = await machine.found(party_size=3)
+    assert answer.players[0] == answer.player
+    tokens = [player.token for player in answer.players]
+    assert len(set(tokens)) == 3
+    for token in tokens:
+        request = pb.PlayerConnectedRequest(player_token=token)
+        assert await machine.call("PlayerConnected", request) == pb.PlayerConnectedResponse()
+        assert await machine.code("PlayerConnected", request) == "PLAYER_TOKEN_CONSUMED"
+
+
+async def test_mock_player_token_is_bound_to_its_dev_token(machine: Machine) -> None:
+    token = (await machine.found()).player.token
+    request = pb.PlayerConnectedRequest(player_token=token)
+    assert await machine.code("PlayerConnected", request, "dev_two") == "PLAYER_TOKEN_INVALID"
+    await machine.call("PlayerConnected", request)
+
+
+async def test_repeated_mock_request_returns_the_same_tokens(machine: Machine) -> None:
+    request = pb.FindLobbyRequest(game_modes=["duel"], party_size=2)
+    keyed = [await machine.call("FindLobby", request, idempotency_key="key") for _ in range(2)]
+    assert keyed[0] == keyed[1]
+    others = [
+        await machine.call("FindLobby", request),
+        await machine.call("FindLobby", request, idempotency_key="other"),
+        await machine.call("FindLobby", request, "dev_two", idempotency_key="key"),
+    ]
+    tokens = {answer.player.token for answer in (keyed[0], *others)}
+    assert len(tokens) == 4
+
+
+async def test_mock_lists_show_the_developer_machine(machine: Machine) -> None:
+    listed = await machine.call("ListLobbies", pb.ListLobbiesRequest())
+    assert [mode.game_mode_id for mode in listed.game_modes] == ["bound", "duel", "range"]
+    [lobby] = listed.lobbies
+    assert (lobby.lobby_id, lobby.game_mode_id, lobby.region_id) == (NIL, "bound", "dev-lcl")
+    assert lobby.max_players_normal == 32
+    regions = await machine.call("ListRegions", pb.ListRegionsRequest())
+    assert regions.regions == listed.regions
+    [region] = regions.regions
+    assert (region.region_id, region.region_display_name) == ("dev-lcl", "Local")
+    statistics = await machine.call("GetPlayerStatistics", pb.GetPlayerStatisticsRequest())
+    assert statistics.player_count == 0
+    assert sorted(statistics.game_modes) == sorted(MODES)
+
+
+@pytest.mark.parametrize(
+    ("name", "request_type", "answer"),
+    [
+        ("PlayerDisconnected", pb.PlayerDisconnectedRequest, pb.PlayerDisconnectedResponse),
+        ("LobbyReady", pb.LobbyReadyRequest, pb.LobbyReadyResponse),
+        ("SetLobbyClosed", pb.SetLobbyClosedRequest, pb.SetLobbyClosedResponse),
+        ("SetLobbyState", pb.SetLobbyStateRequest, pb.SetLobbyStateResponse),
+        ("Heartbeat", pb.HeartbeatRequest, pb.HeartbeatResponse),
+    ],
+)
+async def test_mock_lobby_operations_do_nothing(
+    machine: Machine, name: str, request_type: Callable[[], Any], answer: Callable[[], Any]
+) -> None:
+    made = await machine.attach(
+        ports={
+            name: pb.AttachedPort(address="127.0.0.1", port=1) for name in ("game", "chat", "voice")
+        }
+    )
+    before = machine.engine.status().last
+    for _ in range(2):
+        assert await machine.call(name, request_type()) == answer()
+    assert machine.engine.status().last == before
+    assert machine.engine.lobby(parse_uuid(made.lobby_id) or b"") is not None
+
+
+async def test_mock_operations_leave_the_engine_unchanged(machine: Machine) -> None:
+    before = machine.engine.status().last
+    await machine.found(party_size=64)
+    await machine.call("JoinLobby", pb.JoinLobbyRequest(lobby_id=NIL))
+    await machine.call("ListLobbies", pb.ListLobbiesRequest())
+    assert machine.engine.status().last == before
+
+
+async def test_mock_skips_captcha_and_verification(machine: Machine) -> None:
+    captcha = {"captcha_a": {"secret_key": "s", "site_key": "k"}}
+    machine.made({"captcha": captcha})
+    assert machine.namespaces.resolved(NAMESPACE).admission_rules is not None
+    assert (await machine.found()).lobby.lobby_id == NIL
+
+
+@pytest.mark.parametrize(
+    ("token", "code"),
+    [
+        ("dev_late", "TOKEN_EXPIRED"),
+        ("dev_elsewhere", "TOKEN_INVALID"),
+        ("dev_forged", "TOKEN_INVALID"),
+    ],
+)
+async def test_invalid_dev_token_is_refused(machine: Machine, token: str, code: str) -> None:
+    assert await machine.code("FindLobby", pb.FindLobbyRequest(game_modes=["duel"]), token) == code
+    assert await machine.code("LobbyReady", pb.LobbyReadyRequest(), token) == code
+
+
+async def test_revoked_dev_token_is_refused(machine: Machine) -> None:
+    machine.namespaces.put(configuration(revoked_token_ids=[TOKEN_ID]))
+    assert await machine.code("ListRegions") == "TOKEN_REVOKED"
+    assert await machine.code("LobbyReady") == "TOKEN_REVOKED"
+    assert await machine.call("ListRegions", None, "dev_two")
+
+
+async def test_operator_operations_refuse_dev_tokens(machine: Machine) -> None:
+    for name in ("AttachLobby", "DetachLobby", "GetLobbyState"):
+        assert await machine.code(name) == "FORBIDDEN"
+
+
+async def test_other_tokens_get_real_operations(machine: Machine) -> None:
+    public = machine.engine.public_token(NAMESPACE, raw_id(OTHER_ID))
+    regions = await machine.call("ListRegions", pb.ListRegionsRequest(), public)
+    assert [region.region_id for region in regions.regions] == ["north", "south"]
+
+
+async def test_dev_tokens_need_mock_operations(machine: Machine) -> None:
+    deaf = Authorizer(machine.engine, machine.namespaces)
+    hearing = Authorizer(machine.engine, machine.namespaces, development=machine.tokens)
+    answering = MockOperations(machine.namespaces, machine.tokens, machine.engine.idempotency)
+    for authorizer, development in ((deaf, answering), (hearing, None)):
+        with pytest.raises(ValueError, match="dev_"):
+            operation_table(authorizer, machine.matchmaker, machine.fleet, development)

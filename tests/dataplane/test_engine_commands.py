@@ -1,0 +1,389 @@
+"""Waiting for durable LSNs and holds, and the records of channels, captcha passes and mock players."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyservice.auth import keyring
+from pyservice.dataplane import engine_commands
+from pyservice.dataplane.engine import Engine, EngineLimits, Placed, open_engine
+from pyservice.dataplane.engine_commands import DurabilityWaiter
+from pyservice.errors import ServiceError
+from tests.support.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass(frozen=True)
+class Ended:
+    hold: int
+    outcome: str
+
+
+class Journal:
+    def __init__(self) -> None:
+        self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._durable = 0
+        self._ended: list[Ended] = []
+        self.released: list[int] = []
+
+    def wake_fd(self) -> int:
+        return self._descriptor
+
+    def durable(self) -> int:
+        return self._durable
+
+    def take_resolved(self) -> list[Ended]:
+        taken, self._ended = self._ended, []
+        return taken
+
+    def release_hold(self, hold: int) -> None:
+        self.released.append(hold)
+
+    def advance(self, durable: int, *ended: Ended) -> None:
+        self._durable = durable
+        self._ended += ended
+        os.eventfd_write(self._descriptor, 1)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.journal = Journal()
+        self.waiting: DurabilityWaiter[Ended] = DurabilityWaiter(
+            self.journal, longest_hold_ms=60_000
+        )
+        self.waiting.start()
+
+    def settle(self, lsn: int, deadline: float | None = None) -> asyncio.Task[None]:
+        return asyncio.create_task(self.waiting.wait_durable(lsn, deadline))
+
+    def hold(self, hold: int, deadline: float | None = None) -> asyncio.Task[Ended]:
+        return asyncio.create_task(self.waiting.wait_for_hold(hold, deadline))
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    made = Scene()
+    yield made
+    made.waiting.stop()
+    made.journal.close()
+
+
+async def _turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_durable_lsn_needs_no_wait(scene: Scene) -> None:
+    await scene.waiting.wait_durable(0, None)
+    scene.journal.advance(3)
+    await asyncio.wait_for(scene.settle(3), PATIENCE_S)
+    await scene.waiting.wait_durable(3, None)
+
+
+async def test_waiters_resume_at_their_lsn(scene: Scene) -> None:
+    tasks = {lsn: scene.settle(lsn) for lsn in (5, 2, 4, 3)}
+    await _turns()
+    scene.journal.advance(3)
+    await asyncio.wait_for(asyncio.gather(tasks[2], tasks[3]), PATIENCE_S)
+    assert not tasks[4].done()
+    assert not tasks[5].done()
+    scene.journal.advance(5)
+    await asyncio.wait_for(asyncio.gather(*tasks.values()), PATIENCE_S)
+
+
+async def test_deadline_ends_one_wait(scene: Scene) -> None:
+    now = asyncio.get_running_loop().time()
+    late, patient = scene.settle(1, now + 0.01), scene.settle(1, now + 60)
+    with pytest.raises(ServiceError) as caught:
+        await late
+    assert caught.value.code == "DEADLINE_EXCEEDED"
+    assert not patient.done()
+    scene.journal.advance(1)
+    await asyncio.wait_for(patient, PATIENCE_S)
+
+
+async def test_cancelled_waiters_are_pruned(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_commands, "_PRUNE_AT", 8)
+    scene.waiting._prune_at = 8
+    staying = [scene.settle(1) for _ in range(3)]
+    for _ in range(50):
+        going = scene.settle(1)
+        await asyncio.sleep(0)
+        going.cancel()
+        await asyncio.gather(going, return_exceptions=True)
+    assert len(scene.waiting._durable_waiters) <= 2 * 8
+    scene.journal.advance(1)
+    await asyncio.wait_for(asyncio.gather(*staying), PATIENCE_S)
+    assert not scene.waiting._durable_waiters
+
+
+async def test_batch_waiters_wake_or_time_out(scene: Scene) -> None:
+    watching = [asyncio.create_task(scene.waiting.wait_for_batch(60)) for _ in range(3)]
+    await _turns()
+    watching.pop().cancel()
+    await _turns()
+    scene.journal.advance(1)
+    await asyncio.wait_for(asyncio.gather(*watching), PATIENCE_S)
+    await scene.waiting.wait_for_batch(0.01)
+    assert not scene.waiting._batch_waiters
+
+
+async def test_ended_hold_resolves_all_waiters(
+    scene: Scene,
+) -> None:
+    tasks = [scene.hold(7), scene.hold(7), scene.hold(8)]
+    await _turns()
+    scene.journal.advance(1, Ended(7, "placed"), Ended(9, "nobody waits"))
+    told = await asyncio.wait_for(asyncio.gather(*tasks[:2]), PATIENCE_S)
+    assert [one.outcome for one in told] == ["placed", "placed"]
+    assert not tasks[2].done()
+    assert scene.journal.released == []
+    tasks[2].cancel()
+    await asyncio.gather(tasks[2], return_exceptions=True)
+
+
+async def test_each_cancelled_request_releases_its_hold_share(scene: Scene) -> None:
+    tasks = [scene.hold(7), scene.hold(7)]
+    await _turns()
+    for count, task in enumerate(tasks, 1):
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert scene.journal.released == [7] * count
+
+
+async def test_cancelled_request_of_an_ended_hold_releases_nothing(scene: Scene) -> None:
+    task = scene.hold(7)
+    await _turns()
+    scene.journal.advance(1, Ended(7, "placed"))
+    scene.waiting._on_wake()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert scene.journal.released == []
+
+
+async def test_expired_request_of_an_ended_hold_releases_nothing(scene: Scene) -> None:
+    deadline = asyncio.get_running_loop().time() + 0.01
+    task = scene.hold(7, deadline)
+    await _turns()
+    [future] = scene.waiting._hold_waiters[7]
+    engine_commands._expire(future)
+    scene.journal.advance(1, Ended(7, "placed"))
+    scene.waiting._on_wake()
+    with pytest.raises(ServiceError) as caught:
+        await task
+    assert caught.value.code == "DEADLINE_EXCEEDED"
+    assert scene.journal.released == []
+
+
+async def test_hold_has_a_time_limit(scene: Scene) -> None:
+    scene.waiting._longest_hold_s = 0.01
+    with pytest.raises(ServiceError) as caught:
+        await scene.hold(7)
+    assert caught.value.code == "DEADLINE_EXCEEDED"
+    assert scene.journal.released == [7]
+
+
+async def test_cancel_holds_releases_all(scene: Scene) -> None:
+    tasks = [scene.hold(7), scene.hold(7), scene.hold(8)]
+    await _turns()
+    scene.waiting.cancel_holds()
+    for task in tasks:
+        with pytest.raises(ServiceError) as caught:
+            await task
+        assert caught.value.code == "SHUTTING_DOWN"
+    assert sorted(scene.journal.released) == [7, 7, 8]
+
+
+NAMESPACE = bytes(range(16))
+OTHER_NAMESPACE = bytes(range(1, 17))
+VERSION = bytes(range(16, 32))
+TOKEN_ID = bytes(range(32, 48))
+ADDRESS = bytes([10, 0, 0, 1])
+MINA = b"a-secret-that-mina-chose"
+
+Restart = Callable[[], Awaitable[Engine]]
+
+
+@pytest.fixture
+async def restart(tmp_path: Path) -> AsyncIterator[Restart]:
+    ring = keyring.load_or_create(tmp_path)
+    opened: list[Engine] = []
+
+    async def reopen() -> Engine:
+        if opened:
+            await opened[-1].close()
+        opened.append(open_engine(tmp_path / "journal", ring, EngineLimits(segment_bytes=1 << 20)))
+        opened[-1].start()
+        return opened[-1]
+
+    yield reopen
+    await opened[-1].close()
+
+
+async def _lobby(engine: Engine, *, is_ready: bool = True) -> bytes:
+    lobby, _ = await engine.attach(
+        NAMESPACE,
+        VERSION,
+        "duel",
+        "local",
+        [],
+        tags=[],
+        max_players=(4, 4, 4),
+        player_token_ttl_ms=60_000,
+        heartbeat_timeout_ms=0,
+        heartbeat_grace_ms=10_000,
+        is_join_enabled=True,
+        create_ts_ms=0,
+        lobby_count_max=10,
+        idempotency=None,
+        deadline=None,
+    )
+    if is_ready:
+        await engine.ready(lobby, None)
+    return lobby
+
+
+async def _join(engine: Engine, lobby: bytes, *channels: bytes, **changes: Any) -> Placed:
+    fields: dict[str, Any] = {
+        "party_size": 1 + len(channels),
+        "rejoin_token": None,
+        "source": 0,
+        "source_limit": 100,
+        "idempotency": None,
+        "deadline": None,
+        **changes,
+    }
+    return await engine.join(NAMESPACE, lobby, channels=channels, **fields)
+
+
+async def _code(work: Awaitable[Any]) -> str:
+    with pytest.raises(ServiceError) as caught:
+        await work
+    return caught.value.code
+
+
+async def test_channel_token_survives_a_restart(
+    restart: Restart,
+) -> None:
+    engine = await restart()
+    heard: list[bytes] = []
+    engine.on_delivered = heard.append
+    mina = engine.player_records.channel(MINA)
+    lobby = await _lobby(engine)
+    before_ms = time.time_ns() // 1_000_000
+    placed = await _join(engine, lobby, mina)
+    after_ms = time.time_ns() // 1_000_000
+    [sent] = await engine.player_records.channel_events(mina, None)
+    assert (sent.lobby, sent.token) == (lobby, placed.tokens[1])
+    assert before_ms <= sent.ts_ms <= after_ms
+    assert heard == [mina]
+    again = await restart()
+    assert again.player_records.channel(MINA) == mina
+    assert await again.player_records.channel_events(mina, None) == [sent]
+
+
+async def test_hold_is_delivered_to_its_channels(restart: Restart) -> None:
+    engine = await restart()
+    heard: list[bytes] = []
+    engine.on_delivered = heard.append
+    mina = engine.player_records.channel(MINA)
+    lobby = await _lobby(engine, is_ready=False)
+    joining = asyncio.create_task(_join(engine, lobby, mina))
+    while not (found := engine.lobby(lobby)) or not found.players[0]:
+        await asyncio.sleep(0)
+    assert await engine.player_records.channel_events(mina, None) == []
+    await engine.ready(lobby, None)
+    placed = await joining
+    [sent] = await engine.player_records.channel_events(mina, None)
+    assert sent.token == placed.tokens[1]
+    assert heard == [mina]
+
+
+async def test_channel_requires_its_secret(restart: Restart) -> None:
+    engine = await restart()
+    lobby = await _lobby(engine)
+    await _join(engine, lobby, engine.player_records.channel(MINA))
+    other = engine.player_records.channel(MINA + b"x")
+    assert await engine.player_records.channel_events(other, None) == []
+
+
+async def test_captcha_pass_is_per_namespace_and_survives_a_restart(
+    restart: Restart,
+) -> None:
+    player_records = (await restart()).player_records
+    assert player_records.last_pass(NAMESPACE, ADDRESS) == (None, 0)
+    before_ms = time.time_ns() // 1_000_000
+    await player_records.record_pass(NAMESPACE, ADDRESS, None)
+    player_records.record_request(NAMESPACE, ADDRESS)
+    for again in (player_records, (await restart()).player_records):
+        passed_ms, requests = again.last_pass(NAMESPACE, ADDRESS)
+        assert passed_ms is not None
+        # The two clocks have a resolution of one millisecond.
+        assert before_ms - 2 <= passed_ms <= time.time_ns() // 1_000_000
+        assert requests == 1
+        assert again.last_pass(OTHER_NAMESPACE, ADDRESS) == (None, 0)
+        assert again.last_pass(NAMESPACE, bytes([10, 0, 0, 2])) == (None, 0)
+
+
+async def test_mock_player_is_valid_once_across_restarts(restart: Restart) -> None:
+    player_records = (await restart()).player_records
+    token, other = (player_records.mock_player_token(NAMESPACE, TOKEN_ID) for _ in range(2))
+    assert token != other
+    assert len(token) <= 160
+    foreign = player_records.consume_mock(OTHER_NAMESPACE, TOKEN_ID, token, None)
+    assert await _code(foreign) == "PLAYER_TOKEN_INVALID"
+    await player_records.consume_mock(NAMESPACE, TOKEN_ID, token, None)
+    for again in (player_records, (await restart()).player_records):
+        repeated = again.consume_mock(NAMESPACE, TOKEN_ID, token, None)
+        assert await _code(repeated) == "PLAYER_TOKEN_CONSUMED"
+    await again.consume_mock(NAMESPACE, TOKEN_ID, other, None)
+
+
+async def test_development_token_is_deterministic(
+    restart: Restart,
+) -> None:
+    engine = await restart()
+    token = engine.development_token(NAMESPACE, TOKEN_ID, 1_700_000_000_000)
+    assert token.startswith("dev_")
+    assert len(token) <= 160
+    again = await restart()
+    assert again.development_token(NAMESPACE, TOKEN_ID, 1_700_000_000_000) == token
+    signed = (NAMESPACE, TOKEN_ID, 1_700_000_000_000)
+    assert again.namespace_of_development_token(token) == signed
+    assert again.namespace_of_public_token(token.replace("dev_", "pub_")) is None
+    public = again.public_token(NAMESPACE, TOKEN_ID)
+    assert again.namespace_of_development_token(public.replace("pub_", "dev_")) is None
+
+
+async def test_unknown_key_has_no_replay(engine: Engine) -> None:
+    key = engine.idempotency(b"caller", "key", "join", b"message")
+    assert await engine.replayed_placement(None, None) is None
+    assert await engine.replayed_placement(key, None) is None
+    assert await engine.replayed_attach(key, None) is None
+
+
+async def test_known_key_replays_and_refuses_another_message(
+    engine: Engine,
+) -> None:
+    lobby = await _lobby(engine)
+    key = engine.idempotency(b"caller", "key", "join", b"message")
+    placed = await _join(engine, lobby, idempotency=key)
+    replayed_placement = await engine.replayed_placement(key, None)
+    assert replayed_placement is not None
+    assert (replayed_placement.lobby, replayed_placement.tokens) == (lobby, placed.tokens)
+    reused = engine.idempotency(b"caller", "key", "join", b"another message")
+    assert await _code(engine.replayed_placement(reused, None)) == "IDEMPOTENCY_KEY_REUSED"
+    await engine.detach([NAMESPACE], lobby, None)
+    assert await _code(engine.replayed_placement(key, None)) == "MATCHMAKER_LOBBY_STOPPED"

@@ -1,0 +1,124 @@
+"""Monitoring of the control plane."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import pytest
+
+from pyservice.dataplane.health_monitors import ControlPlaneMonitor
+from pyservice.pb.hosting.internal.v1 import control_pb2 as pb
+from tests.support.captured_logs import logged
+from tests.support.waiting import PATIENCE_S, FreeTime
+
+pytestmark = pytest.mark.anyio
+
+TEXT = b"# HELP hosting_control_x X.\n# TYPE hosting_control_x gauge\nhosting_control_x 1\n"
+
+
+class Other:
+    def __init__(self) -> None:
+        self.is_there = True
+        self.delay_s = 0.0
+        self.database_problem = ""
+
+    async def metrics(self) -> pb.MetricsResponse:
+        await asyncio.sleep(self.delay_s)
+        if not self.is_there:
+            raise ConnectionRefusedError
+        return pb.MetricsResponse(text=TEXT, database_problem=self.database_problem)
+
+
+async def test_scrape_contains_control_plane_metrics() -> None:
+    text = await ControlPlaneMonitor(Other().metrics, is_awaited=False).scrape()
+    assert b"\nhosting_control_plane_up 1\n" in text
+    assert text.endswith(TEXT)
+
+
+async def test_scrape_without_control_plane_has_no_stale_metrics() -> None:
+    other = Other()
+    watch = ControlPlaneMonitor(other.metrics, is_awaited=False)
+    await watch.scrape()
+    other.is_there = False
+    text = await watch.scrape()
+    assert text.endswith(b"\nhosting_control_plane_up 0\n")
+
+
+async def test_scrape_has_a_timeout() -> None:
+    other = Other()
+    other.delay_s = 30
+    began = FreeTime()
+    text = await ControlPlaneMonitor(other.metrics, is_awaited=False).scrape()
+    assert text.endswith(b"\nhosting_control_plane_up 0\n")
+    assert began.is_within(2.5)
+
+
+async def test_control_plane_is_starting_until_its_first_response(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pyservice.dataplane.health_monitors._POLL_INTERVAL_S", 0.001)
+    other = Other()
+    other.is_there = False
+    watch = ControlPlaneMonitor(other.metrics, is_awaited=True)
+    alone = ControlPlaneMonitor(other.metrics, is_awaited=False)
+    assert (watch.is_starting, alone.is_starting) == (True, False)
+    running = asyncio.create_task(watch.run())
+    other.is_there = True
+    await _until(lambda: watch.is_up)
+    other.is_there = False
+    await _until(lambda: not watch.is_up)
+    assert not watch.is_starting
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_database_problem_is_reported_while_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pyservice.dataplane.health_monitors._POLL_INTERVAL_S", 0.001)
+    other = Other()
+    other.database_problem = "does not answer"
+    watch = ControlPlaneMonitor(other.metrics, is_awaited=False)
+    running = asyncio.create_task(watch.run())
+    await _until(lambda: watch.database_problem == "does not answer")
+    assert watch.is_up
+    other.is_there = False
+    await _until(lambda: not watch.is_up)
+    assert watch.database_problem == ""
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_outage_is_logged_after_two_missed_polls() -> None:
+    said = iter(["up", "miss", "up", "miss", "miss", "miss", "up"])
+    gone = asyncio.Event()
+
+    async def metrics() -> pb.MetricsResponse:
+        if (what := next(said, None)) is None:
+            gone.set()
+            await asyncio.Event().wait()
+        if what == "miss":
+            raise ConnectionRefusedError
+        return pb.MetricsResponse(text=TEXT)
+
+    with pytest.MonkeyPatch.context() as patch, logged() as stream:
+        patch.setattr("pyservice.dataplane.health_monitors._POLL_INTERVAL_S", 0.001)
+        running = asyncio.create_task(ControlPlaneMonitor(metrics, is_awaited=False).run())
+        async with asyncio.timeout(PATIENCE_S):
+            await gone.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    told = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
+    assert [event.partition(":")[0] for event in told] == [
+        "control plane is up",
+        "control plane is down",
+        "control plane is up",
+    ]
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0)

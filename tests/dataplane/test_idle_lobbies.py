@@ -1,0 +1,430 @@
+"""Scaling, draining and crash back-off of lobbies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from pyservice.auth import keyring
+from pyservice.dataplane import idle_lobbies
+from pyservice.dataplane.configuration_feed import retain_versions
+from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
+from pyservice.dataplane.idle_lobbies import (
+    BACKOFF_S,
+    CrashBackoff,
+    GroupPlan,
+    IdleLobbyScaler,
+    plan_group,
+)
+from pyservice.dataplane.resolved_namespace import ResolvedMode, raw_id, resolve_namespace
+from pyservice.ids import parse_uuid
+from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
+from pyservice.pb.hosting.v1 import matchmaker_pb2 as calls
+from tests.dataplane.configurations import configuration, version
+from tests.dataplane.matchmaker_scene import expect_error
+from tests.dataplane.runtime_scene import (
+    BUILD_ID,
+    DOCKER,
+    MODES,
+    RuntimeScene,
+    asking,
+    connected_scene,
+)
+from tests.support.waiting import PATIENCE_S, eventually
+
+GRACE_MS = 30_000
+KEY = (b"n", b"v", "duel", "local")
+
+
+@dataclass(frozen=True)
+class Empty:
+    lobby: bytes
+    empty_ms: int = 0
+    was_used: bool = False
+    is_findable: bool = True
+    is_ours: bool = True
+
+
+@dataclass(frozen=True)
+class Group:
+    starting: int = 0
+    empty: tuple[Empty, ...] = ()
+    live: int = 0
+
+
+def mode(low: int, high: int, **fields: Any) -> ResolvedMode:
+    idle = {"idle_lobbies": {"min": low, "max": high}}
+    return resolve_namespace(configuration(versions=[version(duel=idle | fields)])).modes["duel"]
+
+
+def fresh(count: int) -> tuple[Empty, ...]:
+    return tuple(Empty(bytes([number])) for number in range(count))
+
+
+@pytest.mark.parametrize(
+    ("group", "low", "high", "expected"),
+    [
+        (Group(), 0, 0, GroupPlan()),
+        (Group(), 2, 4, GroupPlan(start=2)),
+        (Group(starting=1), 2, 4, GroupPlan(start=1)),
+        (Group(starting=3), 2, 4, GroupPlan()),
+        (Group(1, fresh(1)), 2, 4, GroupPlan()),
+        (Group(0, fresh(4)), 2, 4, GroupPlan()),
+        (Group(0, fresh(6)), 2, 4, GroupPlan(stop=fresh(2))),
+        (Group(0, fresh(1)), 0, 0, GroupPlan(stop=fresh(1))),
+    ],
+)
+def test_plan_keeps_idle_lobbies_within_bounds(
+    group: Group, low: int, high: int, expected: GroupPlan
+) -> None:
+    assert plan_group(group, mode(low, high), "local", GRACE_MS) == expected
+
+
+def test_left_lobby_is_idle_after_its_grace_period() -> None:
+    left = Empty(b"a", empty_ms=GRACE_MS - 1, was_used=True)
+    longer = Empty(b"b", empty_ms=20_000, was_used=True)
+    waiting = plan_group(Group(0, (left, longer)), mode(1, 1), "local", GRACE_MS)
+    assert waiting == GroupPlan(start=1, recheck_ms=1)
+    over = Empty(b"a", empty_ms=GRACE_MS, was_used=True)
+    assert plan_group(Group(0, (over,)), mode(1, 1), "local", GRACE_MS) == GroupPlan()
+    assert plan_group(Group(0, (over,)), mode(0, 0), "local", GRACE_MS) == GroupPlan(stop=(over,))
+
+
+def test_private_and_closed_lobbies_are_not_idle() -> None:
+    closed = Empty(b"a", empty_ms=GRACE_MS, was_used=True, is_findable=False)
+    left = Empty(b"b", empty_ms=5, was_used=True, is_findable=False)
+    decided = plan_group(Group(0, (closed, left)), mode(1, 9), "local", GRACE_MS)
+    assert decided == GroupPlan(start=1, stop=(closed,), recheck_ms=GRACE_MS - 5)
+
+
+def test_closed_unused_lobby_counts_as_loading() -> None:
+    loading = Empty(b"a", empty_ms=5, is_findable=False)
+    waiting = GroupPlan(recheck_ms=GRACE_MS - 5)
+    assert plan_group(Group(0, (loading,)), mode(1, 1), "local", GRACE_MS) == waiting, (
+        "it may open yet"
+    )
+    assert plan_group(Group(0, (loading,)), mode(0, 0), "local", GRACE_MS) == waiting
+    both = plan_group(Group(1, (loading,)), mode(3, 3), "local", GRACE_MS)
+    assert both == GroupPlan(start=1, recheck_ms=GRACE_MS - 5)
+    shut = Empty(b"a", empty_ms=GRACE_MS, is_findable=False)
+    assert plan_group(Group(0, (shut,)), mode(1, 1), "local", GRACE_MS) == GroupPlan(
+        start=1, stop=(shut,)
+    )
+
+
+def test_closed_attached_lobby_is_not_loading() -> None:
+    attached = Empty(b"a", is_findable=False, is_ours=False)
+    assert plan_group(Group(0, (attached,)), mode(1, 1), "local", GRACE_MS) == GroupPlan(start=1)
+
+
+def test_empty_lobbies_of_previous_versions_stop() -> None:
+    left = Empty(b"a", empty_ms=0, was_used=True)
+    attached = Empty(b"b", is_ours=False)
+    assert plan_group(Group(2, (left, attached)), None, "local", GRACE_MS) == GroupPlan(
+        stop=(left,)
+    )
+
+
+def test_attached_lobbies_count_as_idle_and_are_not_stopped() -> None:
+    attached = Empty(b"a", is_ours=False)
+    assert plan_group(Group(0, (attached,)), mode(1, 1), "local", GRACE_MS) == GroupPlan()
+    assert plan_group(Group(0, (attached,)), mode(0, 0), "local", GRACE_MS) == GroupPlan()
+
+
+def test_disabled_mode_starts_nothing() -> None:
+    elsewhere = mode(2, 2, regions={"far": {}})
+    assert plan_group(Group(), elsewhere, "local", GRACE_MS) == GroupPlan()
+    assert plan_group(Group(), elsewhere, "far", GRACE_MS) == GroupPlan(start=2)
+
+
+def test_backoff_grows_and_resets() -> None:
+    now = [100.0]
+    pauses = CrashBackoff(lambda: now[0])
+    assert pauses.remaining_s(KEY) == 0
+    seen = []
+    for _ in range(9):
+        pauses.record(KEY)
+        seen.append(pauses.remaining_s(KEY))
+        now[0] += pauses.remaining_s(KEY)
+    assert seen == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    now[0] += 60
+    pauses.record(KEY)
+    assert pauses.remaining_s(KEY) == 60, "a minute is not longer than a minute"
+    now[0] += 60 + 61
+    pauses.record(KEY)
+    assert pauses.remaining_s(KEY) == 1
+
+
+def test_old_backoff_entries_are_dropped() -> None:
+    now = [100.0]
+    pauses = CrashBackoff(lambda: now[0])
+    for number in range(1_000):
+        pauses.record((b"namespace", b"%d" % number, "mode", "local"))
+        now[0] += 1
+    assert len(pauses._crashes) == 62, "one second of pause, a minute to be well, and this one"
+    now[0] += 62
+    pauses.record(KEY)
+    assert len(pauses._crashes) == 1
+
+
+pytestmark = pytest.mark.anyio
+
+OTHER_VERSION_ID = "0192f000-0000-7000-8000-0000000000e9"
+SWITCHED_MS = 1_700_000_000_000
+DRAIN_MS = 60_000
+MODES_WITH_DRAIN: dict[str, Any] = {
+    name: {**mode, "max_drain_ms": DRAIN_MS} for name, mode in MODES.items()
+}
+
+
+def switched(
+    held: pb.NamespaceConfiguration, now_ms: int, live: Iterable[bytes] = (), **fields: Any
+) -> pb.NamespaceConfiguration:
+    wanted = configuration(
+        versions=[version(OTHER_VERSION_ID, **MODES_WITH_DRAIN)],
+        current_version_id=OTHER_VERSION_ID,
+        **fields,
+    )
+    kept = retain_versions(wanted, held, lambda _: [raw_id(held.current_version_id), *live], now_ms)
+    wanted.retained_versions.extend(kept.versions)
+    return wanted
+
+
+async def test_drained_lobby_stops_after_max_drain_even_with_players(
+    engine: Engine,
+) -> None:
+    place = await connected_scene(engine, **MODES_WITH_DRAIN)
+    wall_ms = SWITCHED_MS
+    idle_lobby_scaler = IdleLobbyScaler(
+        engine, place.namespaces, place.lobby_templates, ["north"], 30_000, lambda: wall_ms
+    )
+    async with asking(place.find()) as finding:
+        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
+        await place.serve()
+        await place.ready(wanted.lobby_id)
+        await asyncio.wait_for(finding, PATIENCE_S)
+    namespace = place.client().namespace_id
+    held = place.namespaces.configuration(namespace)
+    assert held is not None
+    place.namespaces.put(switched(held, SWITCHED_MS))
+
+    async def is_stopping() -> bool:
+        idle_lobby_scaler.namespace_changed(namespace)
+        await idle_lobby_scaler.step()
+        return any(lobby.is_stopping for lobby in (await place.wanted()).lobbies)
+
+    assert not await is_stopping()
+    wall_ms = SWITCHED_MS + DRAIN_MS - 1
+    assert not await is_stopping()
+    wall_ms += 1
+    assert await is_stopping()
+
+
+async def test_attached_lobby_is_detached_after_max_drain(
+    engine: Engine,
+) -> None:
+    place = await connected_scene(engine, **MODES_WITH_DRAIN)
+    wall_ms = SWITCHED_MS
+    idle_lobby_scaler = IdleLobbyScaler(
+        engine, place.namespaces, place.lobby_templates, ["north"], 30_000, lambda: wall_ms
+    )
+    played, empty = await place.attach("attached"), await place.attach("attached")
+    starting = await place.attach("attached", is_ready=False)
+    player = (await place.join(played.lobby_id)).player.token
+    await place.connected(played.lobby_id, player)
+    closed = calls.SetLobbyClosedRequest(is_closed=True)
+    await place.fleet.set_closed(closed, place.server(played.lobby_id))
+    namespace = place.client().namespace_id
+    held = place.namespaces.configuration(namespace)
+    assert held is not None
+    place.namespaces.put(switched(held, SWITCHED_MS))
+    new = await place.attach("attached")
+    attached = (played, empty, starting, new)
+
+    async def live() -> list[bool]:
+        idle_lobby_scaler.namespace_changed(namespace)
+        await idle_lobby_scaler.step()
+        return [engine.lobby(raw_id(one.lobby_id)) is not None for one in attached]
+
+    wall_ms = SWITCHED_MS + DRAIN_MS - 1
+    assert await live() == [True] * 4, "whoever attached them knows when they are needed no more"
+    wall_ms += 1
+    assert await live() == [False, False, False, True]
+    beat = place.fleet.heartbeat(calls.HeartbeatRequest(), place.server(played.lobby_id))
+    assert (await expect_error(beat)).code == "MATCHMAKER_LOBBY_STOPPED"
+    again = await expect_error(place.connected(played.lobby_id, player))
+    assert again.code == "PLAYER_REMOVED", "his place is over with it"
+    assert (await expect_error(place.ready(starting.lobby_id))).code == "MATCHMAKER_LOBBY_STOPPED"
+    assert (await expect_error(place.join(empty.lobby_id))).code == "MATCHMAKER_LOBBY_STOPPED"
+    assert await live() == [False, False, False, True]
+
+
+async def test_attached_lobby_survives_a_rollback(engine: Engine) -> None:
+    place = await connected_scene(engine, **MODES_WITH_DRAIN)
+    wall_ms = SWITCHED_MS
+    idle_lobby_scaler = IdleLobbyScaler(
+        engine, place.namespaces, place.lobby_templates, ["north"], 30_000, lambda: wall_ms
+    )
+    made = await place.attach("attached")
+    namespace = place.client().namespace_id
+    first = place.namespaces.configuration(namespace)
+    assert first is not None
+    place.namespaces.put(switched(first, SWITCHED_MS))
+    idle_lobby_scaler.namespace_changed(namespace)
+    await idle_lobby_scaler.step()
+    place.namespaces.put(first)
+    wall_ms += 2 * DRAIN_MS
+    idle_lobby_scaler.namespace_changed(namespace)
+    await idle_lobby_scaler.step()
+    assert (await place.find("attached")).lobby.lobby_id == made.lobby_id
+
+
+def test_drain_time_counts_from_stored_retirement() -> None:
+    first = switched(configuration(versions=[version(**MODES_WITH_DRAIN)]), SWITCHED_MS)
+    [retired] = first.retained_versions
+    assert retired.retired_ts_ms == SWITCHED_MS
+    again = switched(first, SWITCHED_MS + 5_000, [raw_id(retired.version_id)], revision=2)
+    assert [one.retired_ts_ms for one in again.retained_versions] == [SWITCHED_MS]
+
+
+TIMEOUT_MS: Final = 20
+BEATS: Final[dict[str, Any]] = {
+    "heartbeat_timeout": TIMEOUT_MS,
+    "docker": {"image_id": BUILD_ID, "ports": {"game": {"protocol": "tcp"}}},
+}
+TWO_IDLE: Final[dict[str, Any]] = {
+    **BEATS,
+    "idle_lobbies": {"min": 2, "max": 2},
+    "regions": {"north": {}},
+}
+
+
+@contextlib.asynccontextmanager
+async def engine_that_waits(start_limit_ms: int, tmp_path: Path) -> AsyncIterator[Engine]:
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "keys").mkdir()
+    ring = keyring.load_or_create(tmp_path / "keys")
+    limits = EngineLimits(segment_bytes=1 << 20, start_limit_ms=start_limit_ms)
+    opened = open_engine(tmp_path / "journal", ring, limits)
+    opened.start()
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+async def all_over(engine: Engine, lobbies: list[str]) -> None:
+    async def are_over() -> bool:
+        return all(engine.lobby(parse_uuid(lobby) or b"") is None for lobby in lobbies)
+
+    await eventually(are_over)
+
+
+async def wanted(place: RuntimeScene) -> list[str]:
+    return [lobby.lobby_id for lobby in (await place.wanted()).lobbies]
+
+
+@pytest.mark.parametrize("is_ready", [False, True])
+async def test_failed_lobbies_are_replaced_with_backoff(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ready: bool
+) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr(idle_lobbies, "_now_s", lambda: now[0])
+    async with engine_that_waits(300_000 if is_ready else 100, tmp_path) as engine:
+        place = await connected_scene(engine, beats=TWO_IDLE)
+        place.idle_lobby_scaler.namespace_changed(place.client().namespace_id)
+        for pause_s in BACKOFF_S[1::2]:
+            await wanted(place)
+            await place.idle_lobby_scaler.step()
+            lobbies = await wanted(place)
+            assert len(lobbies) == 2
+            for lobby_id in lobbies if is_ready else ():
+                await engine.ready(parse_uuid(lobby_id) or b"", None)
+            await all_over(engine, lobbies)
+            await place.idle_lobby_scaler.step()
+            assert await wanted(place) == [], "both of them failed, so the next ones wait"
+            now[0] += pause_s - 0.1
+            await place.idle_lobby_scaler.step()
+            assert await wanted(place) == [], "and not for less"
+            now[0] += 0.2
+
+
+async def test_silent_starting_lobby_is_found(
+    engine: Engine,
+) -> None:
+    place = await connected_scene(engine, beats=BEATS)
+    async with asking(place.find("beats")) as first, asking(place.find("beats")) as second:
+        [lobby] = (await place.wanted(wait_ms=5_000)).lobbies
+        attached = await place.attach("beats", is_ready=False)
+        await all_over(engine, [attached.lobby_id])
+        async with asking(place.find("beats")) as third:
+
+            async def hold() -> bool:
+                return place.held(lobby.lobby_id) == 3
+
+            await eventually(hold)
+            assert len(engine.processes.wanted_since(0)[2]) == 1
+            await engine.ready(parse_uuid(lobby.lobby_id) or b"", None)
+            for finding in (first, second, third):
+                found = await asyncio.wait_for(finding, PATIENCE_S)
+                assert found.lobby.lobby_id == lobby.lobby_id
+    await all_over(engine, [lobby.lobby_id])
+
+
+async def test_find_with_max_players_below_party_size_is_refused(
+    engine: Engine,
+) -> None:
+    place = await connected_scene(engine, squad={**MODES["duel"], "max_players": 8})
+    for asked in (place.find, place.create):
+        error = await expect_error(asked("squad", max_players=2, party_size=4))
+        assert error.code == "BODY_INVALID"
+        assert [problem.path for problem in error.errors] == [("party_size", "too-high")]
+    assert engine.processes.wanted_since(0)[2] == []
+    async with asking(place.find("squad")) as finding:
+        [lobby] = (await place.wanted(wait_ms=5_000)).lobbies
+        await engine.ready(parse_uuid(lobby.lobby_id) or b"", None)
+        await asyncio.wait_for(finding, PATIENCE_S)
+    fits = await asyncio.wait_for(place.find("squad", max_players=2, party_size=4), PATIENCE_S)
+    assert fits.lobby.lobby_id == lobby.lobby_id, "what it chose is of lobbies that are made for it"
+
+
+EMPTY_GRACE_MS = 1_500
+
+
+async def test_grace_period_ends_during_crash_backoff(
+    engine: Engine,
+) -> None:
+    both = {"idle_lobbies": {"min": 1, "max": 1}, "actions": {"create": {"enabled": True}}}
+    place = await connected_scene(engine, kept={**both, "docker": DOCKER})
+    idle_lobby_scaler = IdleLobbyScaler(
+        engine, place.namespaces, place.lobby_templates, ["north"], EMPTY_GRACE_MS
+    )
+    async with asking(place.create("kept")) as creating:
+        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
+        await place.serve()
+        await place.ready(wanted.lobby_id)
+        made = await asyncio.wait_for(creating, PATIENCE_S)
+    lobby_id = wanted.lobby_id
+    lobby = engine.lobby(raw_id(lobby_id))
+    assert lobby is not None
+    for _ in BACKOFF_S:
+        idle_lobby_scaler.lobby_crashed(lobby)
+    assert BACKOFF_S[-1] > PATIENCE_S
+    await place.connected(lobby_id, made.player.token)
+    await place.disconnected(lobby_id, made.player.token)
+
+    running = asyncio.create_task(idle_lobby_scaler.run())
+
+    async def is_stopping() -> bool:
+        return any(
+            one.lobby_id == lobby_id and one.is_stopping for one in (await place.wanted()).lobbies
+        )
+
+    await eventually(is_stopping)
+    running.cancel()

@@ -1,0 +1,564 @@
+"""The HTTP client for third parties: addresses, limits and lookups."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from pyservice.dataplane.outbound_http import DnsResolver, NoUsableResponse, OutboundHttpClient
+from pyservice.network.hosts import AllowedAddresses, anywhere
+from tests.dataplane.third_party_server import ThirdPartyServer, raw_server, third_party_server
+from tests.support.waiting import PATIENCE_S, FreeTime
+
+pytestmark = pytest.mark.anyio
+
+RAY_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+LOOPBACK = (ip_network("127.0.0.0/8"),)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ThirdPartyServer]:
+    async with third_party_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def outbound() -> AsyncIterator[OutboundHttpClient]:
+    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK))
+    yield outbound
+    await outbound.close()
+
+
+async def _post(
+    outbound: OutboundHttpClient, url: str, body_limit: int = 0, tenant: bytes = b"one"
+) -> Any:
+    return await outbound.post(url, b"{}", {"X-Key": "one"}, RAY_ID, body_limit, tenant=tenant)
+
+
+async def _reason(outbound: OutboundHttpClient, url: str, body_limit: int = 0) -> str:
+    with pytest.raises(NoUsableResponse) as caught:
+        await _post(outbound, url, body_limit)
+    return str(caught.value)
+
+
+async def test_post_sends_headers_and_span(
+    server: ThirdPartyServer, outbound: OutboundHttpClient
+) -> None:
+    answer = await _post(outbound, server.url("/ask?a=b%20c"), 100)
+    assert (answer.status, answer.body) == (200, b"{}")
+    [seen] = server.seen
+    assert (seen.method, seen.path, seen.body) == ("POST", "/ask?a=b%20c", b"{}")
+    assert seen.headers["X-Key"] == "one"
+    assert seen.headers["Host"] == f"127.0.0.1:{server.port}"
+    assert seen.headers["Accept-Encoding"] == "identity"
+    assert re.fullmatch(f"00-{RAY_ID}-[0-9a-f]{{16}}-01", seen.headers["traceparent"])
+    await _post(outbound, server.url())
+    assert server.seen[1].headers["traceparent"] != seen.headers["traceparent"]
+
+
+async def test_connections_are_reused(
+    server: ThirdPartyServer, outbound: OutboundHttpClient
+) -> None:
+    peers = set()
+
+    async def reply(request: web.Request) -> web.StreamResponse:
+        peers.add(request.transport and request.transport.get_extra_info("peername"))
+        return web.Response(body=b"yes")
+
+    server.reply = reply
+    for _ in range(5):
+        assert (await _post(outbound, server.url())).status == 200
+    assert len(peers) == 1
+
+
+async def test_cookies_are_not_stored(
+    server: ThirdPartyServer, outbound: OutboundHttpClient
+) -> None:
+    async def reply(_: web.Request) -> web.StreamResponse:
+        return web.Response(headers={"Set-Cookie": "who=you; Path=/"})
+
+    server.reply = reply
+    await _post(outbound, server.url(host="localhost"))
+    await _post(outbound, server.url(host="localhost"))
+    assert "Cookie" not in server.seen[1].headers
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_redirects_are_not_followed(
+    server: ThirdPartyServer, outbound: OutboundHttpClient, status: int
+) -> None:
+    async def reply(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=status, headers={"Location": server.url("/there")})
+
+    server.reply = reply
+    assert (await _post(outbound, server.url())).status == status
+    assert [seen.path for seen in server.seen] == ["/ask"]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "127.1",
+        "2130706433",
+        "0x7f.0.0.1",
+        "0x7f000001",
+        "0177.0.0.1",
+        "0",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "[::ffff:7f00:1]",
+        "[::127.0.0.1]",
+        "[64:ff9b::7f00:1]",
+        "[2002:7f00:1::]",
+        "localhost",
+        "localhost.",
+        "LOCALHOST",
+    ],
+)
+async def test_private_addresses_are_never_contacted(server: ThirdPartyServer, host: str) -> None:
+    outbound = OutboundHttpClient(AllowedAddresses())
+    try:
+        with pytest.raises(NoUsableResponse):
+            await _post(outbound, server.url(host=host))
+    finally:
+        await outbound.close()
+    assert server.seen == []
+
+
+class _Names:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> None:
+        self.asked: list[str] = []
+        self._answers = list(answers)
+        monkeypatch.setattr(socket, "getaddrinfo", self._look_up)
+
+    def _look_up(self, host: str, port: object, **_: object) -> list[tuple[Any, ...]]:
+        self.asked.append(host)
+        texts = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        return [
+            (
+                socket.AF_INET6 if ":" in text else socket.AF_INET,
+                socket.SOCK_STREAM,
+                6,
+                "",
+                (text, 0),
+            )
+            for text in texts
+        ]
+
+
+async def test_checked_address_is_the_one_connected_to(
+    server: ThirdPartyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = _Names(monkeypatch, ["127.0.0.1"], ["192.0.2.1"])
+    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK))
+    assert (await _post(outbound, server.url(host="game.example"))).status == 200
+    assert names.asked == ["game.example"]
+    assert server.seen[0].headers["Host"] == f"game.example:{server.port}"
+    await outbound.close()
+
+
+async def test_dns_rebinding_is_refused(
+    server: ThirdPartyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _Names(monkeypatch, ["127.0.0.1"])
+    outbound = OutboundHttpClient(AllowedAddresses())
+    assert "not public" in await _reason(outbound, server.url(host="rebound.example"))
+    assert server.seen == []
+    await outbound.close()
+
+
+async def test_name_with_one_private_address_is_refused(
+    server: ThirdPartyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _Names(monkeypatch, ["127.0.0.1", "10.0.0.1"])
+    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK))
+    assert "not public" in await _reason(outbound, server.url(host="both.example"))
+    assert server.seen == []
+    await outbound.close()
+
+
+async def test_concurrent_requests_share_a_lookup(
+    server: ThirdPartyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = _Names(monkeypatch, ["127.0.0.1"])
+    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK))
+    await asyncio.gather(*(_post(outbound, server.url(host="game.example")) for _ in range(8)))
+    assert names.asked == ["game.example"]
+    await outbound.close()
+
+
+async def test_unresolvable_name(
+    outbound: OutboundHttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look_up(*_: object, **__: object) -> list[tuple[Any, ...]]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    assert "cannot be resolved" in await _reason(outbound, "http://nobody.invalid/")
+    _Names(monkeypatch, [])
+    assert "has no address" in await _reason(outbound, "http://empty.invalid/")
+
+
+async def test_hanging_lookup_times_out(
+    monkeypatch: pytest.MonkeyPatch, server: ThirdPartyServer
+) -> None:
+    import threading
+
+    free = threading.Event()
+    real = socket.getaddrinfo
+
+    def look_up(host: str, *arguments: Any, **options: Any) -> Any:
+        if host == "slow.example":
+            free.wait(10)
+        return real(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK), timeout_ms=1_500)
+    try:
+        assert await _reason(outbound, server.url(host="slow.example")) == "no answer within 1.5 s"
+        assert (await _post(outbound, server.url(host="localhost"))).status == 200
+    finally:
+        free.set()
+        await outbound.close()
+
+
+async def test_refused_connection(outbound: OutboundHttpClient) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        assert (await _reason(outbound, f"http://127.0.0.1:{port}/")).startswith("no connection")
+
+
+@pytest.mark.parametrize(
+    "url", ["", "nonsense", "http://", "http://[::1", "ftp://127.0.0.1/", "/a"]
+)
+async def test_invalid_url(outbound: OutboundHttpClient, url: str) -> None:
+    assert await _reason(outbound, url)
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"",
+        b"SSH-2.0-OpenSSH\r\n",
+        b"HTTP/1.1 200",
+        b"HTTP/1.1 9999 \r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000,
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 10_000 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nshort",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+    ids=["nothing", "ssh", "half", "status", "header", "headers", "short", "chunk"],
+)
+async def test_malformed_response(reply: bytes, is_closed: bool) -> None:
+    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK), timeout_ms=300)
+    async with raw_server(reply, then_close=is_closed) as port:
+        assert await _reason(outbound, f"http://127.0.0.1:{port}/", 100)
+    await outbound.close()
+
+
+async def test_slow_response_times_out(server: ThirdPartyServer) -> None:
+    async def reply(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b" ")
+            await asyncio.sleep(0.02)
+
+    server.reply = reply
+    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK), timeout_ms=200)
+    started = FreeTime()
+    assert await _reason(outbound, server.url(), 1 << 20) == "no answer within 0.2 s"
+    assert started.is_within(1)
+    await outbound.close()
+
+
+async def test_response_is_cut_at_the_limit(
+    server: ThirdPartyServer, outbound: OutboundHttpClient
+) -> None:
+    sent = 0
+
+    async def reply(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b"x" * 65_536)
+            sent += 65_536
+
+    server.reply = reply
+    assert await _reason(outbound, server.url(), 65_536) == "an answer of more than 65536 bytes"
+    assert (await _post(outbound, server.url())).status == 200
+    assert sent < 64 << 20
+
+
+async def test_compressed_response_is_not_expanded(
+    server: ThirdPartyServer, outbound: OutboundHttpClient
+) -> None:
+    import zlib
+
+    bomb = zlib.compress(b" " * (16 << 20))
+
+    async def reply(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=bomb, headers={"Content-Encoding": "deflate"})
+
+    server.reply = reply
+    answer = await _post(outbound, server.url(), 65_536)
+    assert answer.body == bomb
+
+
+async def _until_busy(server: ThirdPartyServer, count: int) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while server.most < count:
+            await asyncio.sleep(0.01)
+
+
+async def test_connections_per_host_are_limited(server: ThirdPartyServer) -> None:
+    free = asyncio.Event()
+
+    async def reply(_: web.Request) -> web.StreamResponse:
+        await free.wait()
+        return web.Response()
+
+    server.reply = reply
+    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK), timeout_ms=5_000)
+    asked = [
+        asyncio.create_task(_post(outbound, server.url(), tenant=tenant))
+        for tenant in (b"one", b"two")
+        for _ in range(60)
+    ]
+    await _until_busy(server, 64)
+    async with third_party_server() as beside:
+        assert (await _post(outbound, beside.url(host="localhost"))).status == 200
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert server.most == 64
+    assert all(str(answer) == "no answer within 5 s" for answer in answers)
+    free.set()
+    assert (await _post(outbound, server.url())).status == 200
+    await outbound.close()
+
+
+async def test_cancelled_request_closes_its_connection(
+    server: ThirdPartyServer, outbound: OutboundHttpClient
+) -> None:
+    async def reply(_: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    server.reply = reply
+    asking = asyncio.create_task(_post(outbound, server.url()))
+    await asyncio.wait_for(server.arrived.wait(), PATIENCE_S)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    async with asyncio.timeout(PATIENCE_S):
+        while not server.gone:
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tls") / "server.pem"
+    made = (
+        f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -keyout {path}"
+    )
+    named = "-subj /CN=game.example -addext subjectAltName=DNS:game.example"
+    command = ["openssl", *made.split(), *named.split(), "-out", f"{path}.crt"]
+    subprocess.run(command, check=True, capture_output=True)
+    path.write_bytes(path.read_bytes() + Path(f"{path}.crt").read_bytes())
+    return path
+
+
+async def test_certificates_are_verified(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(certificate)
+    names: list[str | None] = []
+    serving.sni_callback = lambda _, name, __: names.append(name)
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    async with third_party_server(tls=serving) as server:
+        _Names(monkeypatch, ["127.0.0.1"])
+        by_system = OutboundHttpClient(AllowedAddresses(LOOPBACK))
+        by_hand = OutboundHttpClient(AllowedAddresses(LOOPBACK), tls=trusting)
+        good, other = server.url(host="game.example"), server.url(host="other.example")
+        assert await _reason(by_system, good) == "its certificate cannot be trusted"
+        assert await _reason(by_hand, other) == "its certificate cannot be trusted"
+        assert (await _post(by_hand, good)).status == 200
+        assert names[-1] == "game.example"
+        assert server.seen[0].headers["Host"] == f"game.example:{server.port}"
+        assert len(server.seen) == 1
+        await by_system.close()
+        await by_hand.close()
+
+
+async def test_environment_proxy_is_ignored(
+    server: ThirdPartyServer, outbound: OutboundHttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert (await _post(outbound, server.url())).status == 200
+
+
+async def test_allowed_networks_may_be_private(server: ThirdPartyServer) -> None:
+    outbound = OutboundHttpClient(anywhere)
+    assert (await _post(outbound, server.url())).status == 200
+    await outbound.close()
+
+
+class Holes:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.free = threading.Event()
+        self.asked: list[str] = []
+        monkeypatch.setattr(socket, "getaddrinfo", self._look_up)
+
+    def _look_up(self, host: str, *_: object, **__: object) -> list[tuple[Any, ...]]:
+        self.asked.append(host)
+        if host.startswith("hole"):
+            self.free.wait(60)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
+
+
+@pytest.fixture
+def holes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Holes]:
+    made = Holes(monkeypatch)
+    yield made
+    made.free.set()
+
+
+async def until_none(lookups: DnsResolver) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while len(lookups):
+            await asyncio.sleep(0.002)
+
+
+def ask(lookups: DnsResolver, tenant: bytes, names: list[str]) -> list[asyncio.Task[list[str]]]:
+    return [asyncio.create_task(lookups.addresses(name, tenant)) for name in names]
+
+
+async def test_slow_lookups_leave_permits_to_other_tenants(holes: Holes) -> None:
+    lookups = DnsResolver(timeout_ms=20_000)
+    asked = ask(lookups, b"slow", [f"hole{number}.example" for number in range(20)])
+    assert await lookups.addresses("good.example", b"good") == ["127.0.0.1"]
+    assert len(lookups) == 8
+    assert not any(task.done() for task in asked)
+    later = ask(lookups, b"slow", ["good.example"])
+    holes.free.set()
+    assert await asyncio.gather(*asked, *later) == [["127.0.0.1"]] * 21
+    await until_none(lookups)
+    assert await lookups.addresses("hole1.example", b"slow") == ["127.0.0.1"]
+
+
+async def test_free_lookup_permit_goes_to_the_tenant_below_its_share(
+    holes: Holes,
+) -> None:
+    lookups = DnsResolver(timeout_ms=20_000)
+    asked = [
+        task
+        for tenant in range(8)
+        for task in ask(
+            lookups, b"slow %d" % tenant, [f"hole-{tenant}-{n}.example" for n in range(10)]
+        )
+    ]
+    await asyncio.sleep(0)
+    assert len(lookups) == 64
+    other = asyncio.create_task(lookups.addresses("good.example", b"good"))
+    await asyncio.sleep(0)
+    assert len(lookups) == 64
+    holes.free.set()
+    assert await other == ["127.0.0.1"]
+    assert await asyncio.gather(*asked) == [["127.0.0.1"]] * 80
+    await until_none(lookups)
+    assert len(lookups._queue) == 0
+
+
+async def test_waiting_lookups_are_limited_per_tenant(holes: Holes) -> None:
+    lookups = DnsResolver(timeout_ms=20_000)
+    asked = ask(lookups, b"slow", [f"hole{number}.example" for number in range(512)])
+    await asyncio.sleep(0)
+    with pytest.raises(OSError, match="wait to be looked up"):
+        await lookups.addresses("good.example", b"slow")
+    assert await lookups.addresses("good.example", b"good") == ["127.0.0.1"]
+    for task in asked:
+        task.cancel()
+    holes.free.set()
+    await until_none(lookups)
+
+
+async def test_lookup_timeout_keeps_its_permit_until_the_thread_ends(holes: Holes) -> None:
+    lookups = DnsResolver(per_tenant=1, timeout_ms=50)
+    # The second shares the thread, the third waits for a permit.
+    for name in ("hole.example", "hole.example", "good.example"):
+        with pytest.raises(OSError, match=r"not resolved within 0\.05 s"):
+            await lookups.addresses(name, b"slow")
+    assert holes.asked == ["hole.example"]
+    holes.free.set()
+    await until_none(lookups)
+    assert await lookups.addresses("good.example", b"slow") == ["127.0.0.1"]
+    assert len(lookups._queue) == 0
+
+
+async def test_concurrent_lookups_of_a_name_are_shared(holes: Holes) -> None:
+    lookups = DnsResolver(at_once=3, per_tenant=2, timeout_ms=20_000)
+    asked = ask(lookups, b"a", ["hole1", "hole2"]) + ask(lookups, b"b", ["hole3", "hole4"])
+    asked += ask(lookups, b"c", ["hole1", "hole4"])
+    await asyncio.sleep(0)
+    assert len(lookups) == 3
+    holes.free.set()
+    assert await asyncio.gather(*asked) == [["127.0.0.1"]] * 6
+    assert sorted(set(holes.asked)) == ["hole1", "hole2", "hole3", "hole4"]
+
+
+async def test_cancelled_caller_leaves_a_shared_lookup(holes: Holes) -> None:
+    lookups = DnsResolver()
+    first, second = ask(lookups, b"a", ["hole", "hole"])
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    holes.free.set()
+    assert await second == ["127.0.0.1"]
+
+
+class _Recording(ThreadPoolExecutor):
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.given: list[object] = []
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.given.append(fn)
+        return super().submit(fn, *args, **kwargs)
+
+
+async def test_lookups_do_not_use_the_loop_executor(holes: Holes) -> None:
+    loop = asyncio.get_running_loop()
+    executor = _Recording()
+    loop.set_default_executor(executor)
+    outbound = OutboundHttpClient(anywhere)
+    async with third_party_server() as server:
+        hanging = asyncio.create_task(
+            outbound.post(server.url(host="hole.example"), b"", {}, "0" * 32, tenant=b"slow")
+        )
+        for host in ("good.example", "127.0.0.1"):
+            answer = await outbound.post(server.url(host=host), b"", {}, "0" * 32, tenant=b"good")
+            assert answer.status == 200
+        assert await asyncio.to_thread(lambda: "free") == "free"
+        assert len(executor.given) == 1
+        assert not hanging.done()
+        holes.free.set()
+        assert (await hanging).status == 200
+    await outbound.close()

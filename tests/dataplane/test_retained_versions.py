@@ -1,0 +1,359 @@
+"""Join rules of previous versions, and their limits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Collection, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyservice.calls import Call, Caller, TokenKind
+from pyservice.dataplane import configuration_feed as feed_module
+from pyservice.dataplane.configuration_feed import (
+    RETAINED_BYTES_MAX,
+    RETAINED_MAX,
+    ConfigurationFeed,
+    admission_rules_only,
+)
+from pyservice.dataplane.engine import Engine
+from pyservice.dataplane.feed_files import FeedFiles, StoredNamespace
+from pyservice.dataplane.feed_validation import MATCHMAKER_BYTES_MAX, OperatorLimits
+from pyservice.dataplane.resolved_namespace import raw_id
+from pyservice.observability.metrics import FeedMetrics
+from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
+from pyservice.pb.hosting.v1.matchmaker_pb2 import AttachedPort, AttachLobbyRequest
+from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, configuration, version
+from tests.dataplane.matchmaker_scene import MODES, PORTS, MatchmakerScene
+from tests.dataplane.test_admission import opened
+
+pytestmark = pytest.mark.anyio
+
+CAPTCHA = {
+    "captcha": {
+        "captcha_a": {"secret_key": "s", "site_key": "k"},
+        "requests_before_reverify": 3,
+        "verification_ttl": 60_000,
+    }
+}
+LIMITS = OperatorLimits(256, {"north", "south"}, (), ("captcha_a",))
+
+
+class Files(FeedFiles):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.is_saving = threading.Event()
+        self.steps: list[str] = []
+
+    def save(self, several: Iterable[StoredNamespace]) -> None:
+        self.is_saving.set()
+        assert self.go_on.wait(30)
+        super().save(several)
+        self.steps.append("saved")
+
+
+class Lobbies:
+    def __init__(self, engine: Engine, steps: list[str]) -> None:
+        self._engine = engine
+        self._steps = steps
+
+    def live_versions(self, namespace: bytes) -> Collection[bytes]:
+        return self._engine.live_versions(namespace)
+
+    async def wait_all_durable(self, deadline: float | None) -> None:
+        await self._engine.wait_all_durable(deadline)
+        self._steps.append("settled")
+
+
+class Plane(MatchmakerScene):
+    def __init__(self, engine: Engine, folder: Path) -> None:
+        super().__init__(engine)
+        self.folder = folder
+        self.files = Files(folder)
+        self._feed = ConfigurationFeed(self.files, self.namespaces, LIMITS, FeedMetrics())
+        self._feed.live_lobbies = Lobbies(engine, self.files.steps)
+        self._feed.load()
+        self.revision = 0
+
+    async def switch(self, number: int, level: dict[str, Any] | None = None) -> pb.ApplyResponse:
+        return await self.take(
+            current_version_id=version_id(number),
+            versions=[version(version_id(number), level, **MODES)],
+        )
+
+    async def take(self, **changes: Any) -> pb.ApplyResponse:
+        fed = configuration(source_epoch=1, revision=self.revision + 1, **changes)
+        answer = await self._feed.apply(pb.ApplyRequest(configuration=fed))
+        if answer.HasField("applied"):
+            self.revision += 1
+        return answer
+
+    async def check(self, **changes: Any) -> pb.ApplyResponse:
+        return await self._feed.check(
+            configuration(source_epoch=1, revision=self.revision + 1, **changes)
+        )
+
+    def again(self) -> Plane:
+        made = Plane(self.engine, self.folder)
+        made.revision = self.revision
+        return made
+
+    def retained(self) -> list[str]:
+        held = self.namespaces.configuration(raw_id(NAMESPACE_ID))
+        assert held is not None
+        return [one.version_id for one in held.retained_versions]
+
+    def is_asked(self, lobby_id: str) -> bool:
+        lobby = self.engine.lobby(raw_id(lobby_id))
+        assert lobby is not None
+        gates = self.namespaces.resolved(raw_id(NAMESPACE_ID)).admission_rules
+        return gates is not None and gates.join(lobby.version, lobby.mode).captcha is not None
+
+    async def end(self, lobby_id: str) -> None:
+        await self.engine.detach([raw_id(NAMESPACE_ID)], raw_id(lobby_id), None)
+
+
+def version_id(number: int) -> str:
+    return f"{VERSION_ID[:-4]}{number:04x}"
+
+
+@pytest.fixture
+async def plane(tmp_path: Path) -> AsyncIterator[Plane]:
+    async with opened(tmp_path) as engine:
+        yield Plane(engine, tmp_path / "feed")
+
+
+async def test_lobby_keeps_join_rules_after_a_switch(plane: Plane) -> None:
+    await plane.switch(1, CAPTCHA)
+    asking = (await plane.attach()).lobby_id
+    await plane.switch(2)
+    open_ = (await plane.attach()).lobby_id
+    await plane.switch(3, CAPTCHA)
+    for one in (plane, plane.again()):
+        assert (one.is_asked(asking), one.is_asked(open_)) == (True, False)
+        assert one.retained() == [version_id(1), version_id(2)]
+
+
+async def test_lobby_created_during_a_switch_keeps_join_rules(plane: Plane) -> None:
+    await plane.switch(1, CAPTCHA)
+    plane.files.go_on.clear()
+    plane.files.is_saving.clear()
+    switching = asyncio.create_task(plane.switch(2))
+    async with asyncio.timeout(30):
+        while not plane.files.is_saving.is_set():
+            await asyncio.sleep(0.001)
+    lobby_id = (await plane.attach()).lobby_id
+    plane.files.go_on.set()
+    assert (await switching).HasField("applied")
+    assert plane.is_asked(lobby_id)
+    await plane.switch(3)
+    await plane.switch(4)
+    assert plane.is_asked(lobby_id)
+    assert plane.again().is_asked(lobby_id)
+
+
+async def test_version_is_dropped_after_the_end_of_its_last_lobby(plane: Plane) -> None:
+    await plane.switch(1, CAPTCHA)
+    first, last = [(await plane.attach()).lobby_id for _ in range(2)]
+    await plane.switch(2)
+    await plane.end(first)
+    await plane.take(**at(2), display_name="Other")
+    assert plane.retained() == [version_id(1)]
+    plane.files.steps.clear()
+    await plane.end(last)
+    await plane.take(**at(2), display_name="Another")
+    assert plane.retained() == []
+    assert plane.files.steps == ["settled", "saved"]
+
+
+async def test_previous_version_is_kept_for_one_change(plane: Plane) -> None:
+    await plane.switch(1)
+    await plane.switch(2)
+    assert plane.retained() == [version_id(1)]
+    await plane.take(**at(2), display_name="Other")
+    assert plane.retained() == []
+
+
+async def test_restored_version_is_not_kept_twice(plane: Plane) -> None:
+    await plane.switch(1, CAPTCHA)
+    lobby_id = (await plane.attach()).lobby_id
+    await plane.switch(2)
+    await plane.switch(1, CAPTCHA)
+    assert plane.retained() == [version_id(2)]
+    assert plane.is_asked(lobby_id)
+
+
+async def test_listed_versions_are_not_changed(plane: Plane) -> None:
+    both = [version(version_id(number), CAPTCHA, **MODES) for number in (1, 2)]
+    await plane.take(current_version_id=version_id(1), versions=both)
+    lobby_id = (await plane.attach()).lobby_id
+    await plane.take(current_version_id=version_id(2), versions=both)
+    assert plane.retained() == []
+    assert plane.is_asked(lobby_id)
+    await plane.take(current_version_id=version_id(2), versions=both[1:])
+    assert plane.retained() == [version_id(1)]
+    assert plane.is_asked(lobby_id)
+
+
+async def test_attach_uses_the_version_at_the_access_check(
+    plane: Plane,
+) -> None:
+    await plane.switch(1, CAPTCHA)
+
+    async def reaches(token: str, game_id: bytes) -> bool:
+        await plane.switch(2)
+        await plane.switch(3, CAPTCHA)
+        await plane.take(**at(3, CAPTCHA), display_name="Other")
+        return True
+
+    plane.fleet._context = replace(plane.fleet._context, can_access_game=reaches)
+    call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1", authorization="Bearer cloud_shown")
+    request = AttachLobbyRequest(
+        game_id="arena",
+        namespace_id="prod",
+        game_mode="duel",
+        ports={name: AttachedPort(**port) for name, port in PORTS.items()},
+    )
+    made = await plane.fleet.attach(request, Caller(TokenKind.CLOUD, b"", b"", b"t" * 16, call))
+    lobby = plane.engine.lobby(raw_id(made.lobby_id))
+    assert lobby is not None
+    assert lobby.version == raw_id(version_id(3))
+    assert plane.is_asked(made.lobby_id)
+
+
+def at(number: int, level: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {
+        "current_version_id": version_id(number),
+        "versions": [version(version_id(number), level, **MODES)],
+    }
+
+
+def bulky(size: int) -> dict[str, Any]:
+    return {
+        "captcha": {**CAPTCHA["captcha"], "captcha_a": {"secret_key": "s" * size, "site_key": "k"}}
+    }
+
+
+async def test_retained_bytes_limit(plane: Plane) -> None:
+    size = 400_000
+    lobbies = []
+    for number in (1, 2, 3):
+        assert (await plane.switch(number, bulky(size))).HasField("applied")
+        lobbies.append((await plane.attach()).lobby_id)
+    for answer in (await plane.check(**at(4)), await plane.switch(4)):
+        [problem] = answer.refused.problems
+        assert list(problem.path) == ["current_version_id"]
+        assert f"at most {RETAINED_BYTES_MAX:,}" in problem.reason
+        assert "end lobbies of older versions" in problem.reason
+    changed = await plane.take(**at(3, bulky(size)), revoked_token_ids=[NAMESPACE_ID])
+    assert changed.HasField("applied")
+    assert len(plane.retained()) == 2
+    await plane.end(lobbies[0])
+    assert (await plane.switch(4)).HasField("applied")
+    assert plane.retained() == [version_id(2), version_id(3)]
+
+
+async def test_retained_versions_limit(plane: Plane) -> None:
+    await plane.switch(1)
+    lobby_id = (await plane.attach()).lobby_id
+    ids = [version_id(number) for number in range(1, RETAINED_MAX + 2)]
+    for one in ids:
+        plane.engine._native.attach(
+            raw_id(NAMESPACE_ID),
+            raw_id(one),
+            "duel",
+            "north",
+            [],
+            max_players=(1, 1, 1),
+            player_token_ttl_ms=5_000,
+            heartbeat_timeout_ms=30_000,
+            heartbeat_grace_ms=0,
+            is_join_enabled=True,
+            create_ts_ms=1,
+            lobby_count_max=10_000,
+        )
+    named = [version(one, duel={}) for one in ids]
+    await plane.take(current_version_id=ids[0], versions=named)
+    answer = await plane.switch(0xF000)
+    [problem] = answer.refused.problems
+    assert list(problem.path) == ["current_version_id"]
+    assert f"at most {RETAINED_MAX:,}" in problem.reason
+    await plane.take(current_version_id=ids[0], versions=[named[0], *named[2:]])
+    assert plane.retained() == [ids[1]]
+    assert not plane.is_asked(lobby_id)
+
+
+def test_retained_rules_are_join_captcha_and_verification() -> None:
+    asking = {"enabled": True, "verification": {"url": "https://game.example/ask"}}
+    duel = {
+        "actions": {"join": asking, "find": asking},
+        "max_players": 9,
+        "docker": {"env": {"A": "a" * 8_000}},
+    }
+    full = configuration(
+        versions=[version(VERSION_ID, {**CAPTCHA, "tier": "t"}, duel=duel, free={})]
+    )
+    expected = configuration(
+        versions=[version(VERSION_ID, CAPTCHA, duel={"actions": {"join": asking}}, free={})]
+    )
+    assert admission_rules_only(full.versions[0]) == expected.versions[0]
+
+
+async def test_retained_versions_cannot_be_fed(plane: Plane) -> None:
+    answer = await plane.take(retained_versions=[version(version_id(9), duel={})])
+    assert [list(one.path) for one in answer.refused.problems] == [["retained_versions"]]
+
+
+def large(size: int) -> dict[str, Any]:
+    return {"docker": {"env": {f"V{number}": "v" * 8_000 for number in range(size // 8_010)}}}
+
+
+async def test_oversized_version_is_refused_unless_current(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed = at(1, large(500_000))
+    assert (await plane.take(**fed)).HasField("applied")
+    too_large = at(2, bulky(MATCHMAKER_BYTES_MAX))
+    [problem] = (await plane.take(**too_large)).refused.problems
+    assert list(problem.path) == ["versions", "0", "matchmaker"]
+    assert f"at most {MATCHMAKER_BYTES_MAX:,}" in problem.reason
+    monkeypatch.setattr("pyservice.dataplane.feed_validation.MATCHMAKER_BYTES_MAX", 1_000)
+    assert (await plane.take(**fed, display_name="Other")).HasField("applied")
+
+
+async def test_large_messages_are_processed_in_a_thread(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: dict[str, int] = {}
+
+    def noting(name: str) -> None:
+        real = getattr(feed_module, name)
+
+        def noted(*arguments: Any) -> Any:
+            threads[name] = threading.get_ident()
+            return real(*arguments)
+
+        monkeypatch.setattr(feed_module, name, noted)
+
+    for name in (
+        "own_problems",
+        "conflict_problems",
+        "retain_versions",
+        "prepare_namespace",
+        "_with_retained",
+        "_claims",
+    ):
+        noting(name)
+    assert (await plane.take(**at(1, large(500_000)))).HasField("applied")
+    assert len(threads) == 6
+    assert threading.get_ident() not in threads.values()
+    threads.clear()
+    assert (await plane.take(**at(2))).HasField("applied")
+    assert threading.get_ident() not in threads.values()
+    assert (await plane.take(**at(3))).HasField("applied")
+    assert set(threads.values()) == {threading.get_ident()}
