@@ -47,8 +47,6 @@ class _Flight(Generic[T]):
 
 
 class SingleFlight(Generic[T]):
-    """Shares one running task between concurrent calls with the same key."""
-
     def __init__(self) -> None:
         self._running: dict[bytes, _Flight[T]] = {}
 
@@ -81,16 +79,12 @@ PlacementRequest = pb.FindLobbyRequest | pb.JoinLobbyRequest | pb.CreateLobbyReq
 
 @dataclass(frozen=True, slots=True)
 class AdmissionResult:
-    """The current namespace, and what the request may use in it."""
-
     namespace: ResolvedNamespace
     candidates: FindCandidates | None = None
     target: CreateTarget | None = None
 
 
 class Admission:
-    """Runs captcha and verification for namespaces with admission rules."""
-
     def __init__(
         self,
         engine: Engine,
@@ -145,7 +139,6 @@ class Admission:
         criteria: CreateCriteria,
         idempotency: bytes | None,
     ) -> tuple[ResolvedNamespace, CreateTarget]:
-        """Returns the current namespace and what to create. Raises as `find` does."""
 
         async def admit() -> AdmissionResult:
             attempt = self._attempt("create", request, caller)
@@ -234,7 +227,6 @@ class Admission:
         caller: Caller,
         work: Callable[[], Coroutine[Any, Any, AdmissionResult]],
     ) -> AdmissionResult:
-        """Applies the caller's deadline. Repeated requests in flight share one outcome."""
         try:
             async with asyncio.timeout_at(caller.call.deadline):
                 return await (work() if key is None else self._flights.run(key, work))
@@ -288,7 +280,6 @@ class _AdmissionAttempt:
         self._verdicts: dict[tuple[str, VerificationRule], bool] = {}
 
     async def find(self, rules: AdmissionRules, modes: Sequence[str]) -> list[str]:
-        """Returns the modes whose verification passed."""
         await self._require_human(rules.captcha)
         mode_rules = {mode: rules.find[mode] for mode in modes if mode in rules.find}
         await self._verify_modes(mode_rules)
@@ -304,7 +295,6 @@ class _AdmissionAttempt:
     async def join(
         self, captcha: CaptchaRule | None, verification: VerificationRule | None, mode: str
     ) -> None:
-        """Returns if the player may enter."""
         await self._require_human(captcha)
         if verification is not None:
             await self._verify_modes({mode: verification})
@@ -342,7 +332,6 @@ class _AdmissionAttempt:
 
 
 def _address(request: PlacementRequest, caller: Caller) -> client_address.Address | None:
-    """Returns the player's address. An env_ caller sends it, other callers are the player."""
     if caller.kind is TokenKind.ENVIRONMENT:
         return (
             client_address.parse_address(request.client_address) if request.client_address else None

@@ -28,8 +28,6 @@ _LOGGED_CODES: Final = 4
 
 
 class CaptchaPasses(Protocol):
-    """Durable captcha passes by namespace and packed client address (4 or 8 bytes)."""
-
     def last_pass(self, namespace: bytes, address: bytes) -> tuple[int | None, int]:
         """Returns when the address passed (Unix ms) and the requests since, or None if no pass is
         stored.
@@ -43,8 +41,6 @@ class CaptchaPasses(Protocol):
 
 
 class CaptchaCheck:
-    """Requires a recent captcha pass or a valid captcha response."""
-
     def __init__(
         self,
         outbound: OutboundHttpClient,
@@ -141,7 +137,6 @@ def _provider(given: pb.Captcha | None) -> CaptchaProvider | None:
 
 
 def _object(body: bytes) -> dict[str, object]:
-    """Parses a JSON object. Raises NoUsableResponse."""
     try:
         result = orjson.loads(body)
     except ValueError:
@@ -152,7 +147,6 @@ def _object(body: bytes) -> dict[str, object]:
 
 
 def _codes(result: Mapping[str, object]) -> list[str]:
-    """Returns the provider's error codes. They help the developer fix a wrong secret."""
     codes = result.get("error-codes")
     if not isinstance(codes, list):
         return []
@@ -168,8 +162,6 @@ PlayerAction = Literal["find", "join", "create"]
 
 @dataclass(frozen=True, slots=True)
 class VerificationRequest:
-    """What the verification server receives besides the game mode. JSON texts are passed through."""
-
     kind: PlayerAction
     tenant: bytes
     """Tenant for fair queueing. Not sent."""

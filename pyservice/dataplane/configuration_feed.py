@@ -38,12 +38,9 @@ RETAINED_BYTES_MAX: Final = 1024 * 1024
 """For each namespace. A token revocation must write all of it to disk."""
 
 LiveVersions = Callable[[bytes], Collection[bytes]]
-"""Returns the versions of a namespace that have live lobbies."""
 
 
 class RetainedVersions(NamedTuple):
-    """Previous versions that a namespace keeps."""
-
     versions: tuple[configuration_pb2.Version, ...] = ()
     is_any_dropped: bool = False
     """A kept version has no lobby any more. The end of its last lobby may not be durable yet."""
@@ -128,15 +125,11 @@ _log = get_logger("feed")
 
 
 class LiveLobbies(Protocol):
-    """Live lobbies by version. Thread-safe."""
-
     def live_versions(self, namespace: bytes) -> Collection[bytes]: ...
     async def wait_all_durable(self, deadline: float | None) -> None: ...
 
 
 class NoLiveLobbies:
-    """Used before the engine exists."""
-
     def live_versions(self, namespace: bytes) -> Collection[bytes]:
         return ()
 
@@ -145,8 +138,6 @@ class NoLiveLobbies:
 
 
 class _Decision(NamedTuple):
-    """The outcome of one item. Without `prepared` there is nothing to store."""
-
     answer: pb.ApplyResponse
     order: FeedOrder = (0, 0)
     prepared: PreparedNamespace | None = None
@@ -181,7 +172,6 @@ class ConfigurationFeed:
         self.live_lobbies: LiveLobbies = NoLiveLobbies()
         """Must be set before the first message."""
         self.on_namespace_changed: Callable[[bytes], None] = lambda namespace_id: None
-        """Called with the id of each changed namespace."""
         self._lock = asyncio.Lock()
 
     def load(self) -> None:
@@ -199,7 +189,6 @@ class ConfigurationFeed:
         return (await asyncio.shield(self._apply([item])))[0]
 
     async def apply_many(self, request: pb.ApplyManyRequest) -> pb.ApplyManyResponse:
-        """Applies many namespaces with one sync. Raises STORAGE_FULL if some cannot be stored."""
         answers = await asyncio.shield(self._apply(request.items))
         return pb.ApplyManyResponse(answers=answers)
 
@@ -211,7 +200,6 @@ class ConfigurationFeed:
         return await asyncio.shield(self._remove(request))
 
     async def held(self, request: pb.HeldRequest) -> pb.HeldResponse:
-        """Returns revision, version and digest of each namespace."""
         if self._held_response is None:
             self._held_response = pb.HeldResponse(
                 configurations=(
@@ -259,7 +247,6 @@ class ConfigurationFeed:
         return item.ByteSize() + self._namespaces.size(item.configuration.namespace_id)
 
     def _decide_some(self, items: Sequence[pb.ManyItem]) -> list[_Decision]:
-        """Decides items up to the first that depends on an earlier one."""
         several: list[_Decision] = []
         claimed: set[Hashable] = set()
         for item in items:
@@ -312,7 +299,6 @@ class ConfigurationFeed:
     def _problems(
         self, configuration: configuration_pb2.NamespaceConfiguration, content: bytes
     ) -> list[pb.Problem]:
-        """Validates a configuration. Skips own rules for a message that has passed them before."""
         namespace_id = configuration.namespace_id
         problems = []
         if self._valid_digests.get(namespace_id) != content:

@@ -40,12 +40,10 @@ class MockTokens(Protocol):
 
     async def consume_mock(
         self, namespace: bytes, token_id: bytes, player_token: str, deadline: float | None
-    ) -> None:
-        """Marks the token as used, durably."""
+    ) -> None: ...
 
 
 Idempotency = Callable[[bytes, str | None, str, bytes], bytes | None]
-"""Hashes identity, idempotency key, operation and message to 32 bytes. None without a key."""
 
 
 class MockOperations:
@@ -66,7 +64,6 @@ class MockOperations:
         return _fill(pb.FindLobbyResponse(), ports, tokens)
 
     async def join(self, request: pb.JoinLobbyRequest, caller: Caller) -> pb.JoinLobbyResponse:
-        """Returns the mock lobby for any lobby id, with the ports of all modes."""
         ports = self._ports(caller, None)
         tokens = self._player_tokens("join", request, caller)
         return _fill(pb.JoinLobbyResponse(), ports, tokens)
@@ -115,7 +112,6 @@ class MockOperations:
     async def connected(
         self, request: pb.PlayerConnectedRequest, caller: Caller
     ) -> pb.PlayerConnectedResponse:
-        """Accepts each mock player token once. Raises as `consume_mock` does."""
         await self._tokens.consume_mock(
             caller.namespace_id, _token_id(caller), request.player_token, caller.call.deadline
         )
@@ -158,7 +154,6 @@ class MockOperations:
         ]
 
     def _ports(self, caller: Caller, modes: list[str] | None) -> dict[str, lobby_pb2.Port]:
-        """Returns the ports of the token, else those of the first mode, else those of all modes."""
         namespace = self._namespaces.resolved(caller.namespace_id)
         made = self._made(caller)
         hostname = made.hostname or namespace.dev_hostname or _HOSTNAME

@@ -44,8 +44,6 @@ class RoutesEngine(Protocol):
 
 
 class EdgeRoutes:
-    """Sends one edge-guard its routes and records which ports it serves."""
-
     def __init__(self, source: RoutesEngine, player_addresses: PlayerAddresses, epoch: int) -> None:
         self._source = source
         self._servers = source.processes
@@ -59,9 +57,7 @@ class EdgeRoutes:
         self._last_request_s = -EDGE_TIMEOUT_S
         self._waiters: dict[bytes, list[asyncio.Event]] = {}
         self._handed_out: set[bytes] = set()
-        """Servers with ports that this process has returned to a caller."""
         self._refused_ports: dict[bytes, dict[str, pb.Outcome]] = {}
-        """Refused ports without a replacement yet, by owner and port name."""
 
     def describe(self) -> str:
         if _now_s() - self._last_request_s > EDGE_TIMEOUT_S and not self._open_requests:
@@ -223,14 +219,12 @@ class EdgeRoutes:
         return bool(self._refused_ports.get(owner)) and self._is_replaceable(owner)
 
     async def _replace_port(self, owner: bytes, outcome: pb.Outcome) -> None:
-        """Leases another number for a refused port. A concurrent call does nothing."""
         if not self._is_replaceable(owner):
             return
         refused = self._refused_ports.get(owner, {})
         try:
             number = await self._servers.replace_port(owner, outcome.port_name, outcome.port)
         except ServiceError as error:
-            # Edge-guard retries the old number and counts the refusal in its metrics.
             if error.code not in _RETRYABLE_CODES:
                 refused.pop(outcome.port_name, None)
             return

@@ -120,7 +120,6 @@ class Engine:
             native, find_wait_ms, self._report_deliveries
         )
         self.on_delivered: Callable[[bytes], None] = _ignore_delivery
-        """Called with each event channel after a delivery to it is durable."""
         self._commands = CommandRunner(self._waiter)
         self.player_records = PlayerRecords(native, self._commands)
         self.processes = ProcessCommands(native.servers(), self._commands)
@@ -226,9 +225,6 @@ class Engine:
         deadline: float | None,
         channels: Sequence[bytes] = (),
     ) -> Placed:
-        """Creates a lobby, reserves slots in it and waits until it is ready. `creation` is as in
-        `find`.
-        """
         began = perf_counter()
         try:
             placed = self._native.create(
@@ -369,7 +365,6 @@ class Engine:
             return None
 
     async def wait_all_durable(self, deadline: float | None) -> None:
-        """Returns once every decision so far is durable."""
         await self._waiter.wait_durable(self._native.status().last, deadline)
 
     async def attach(

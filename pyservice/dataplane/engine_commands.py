@@ -83,7 +83,6 @@ class DurabilityWaiter(Generic[Outcome]):
         self._wake_fd = source.wake_fd()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.durable: int = source.durable()
-        """Durable LSN at the last wake-up."""
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -237,7 +236,6 @@ class CommandRunner:
         lobby: bytes = b"",
         began: float | None = None,
     ) -> ServiceError:
-        """Returns the error for a refusal, after the state that it depends on is durable."""
         if began is not None:
             note("engine", began)
         await self.waiter.wait_durable(refused.wait, deadline)
@@ -271,7 +269,6 @@ class ProcessCommands:
     async def start_idle(
         self, namespace: bytes, version: bytes, make: Make, deadline: float | None = None
     ) -> bytes:
-        """Creates an empty lobby and returns its id."""
         lobby, wait = await self._commands.run(
             lambda: self._native.start_idle(namespace, version, make), deadline
         )
@@ -291,7 +288,6 @@ class ProcessCommands:
     async def exited(
         self, lobby: bytes, exit_code: int | None, deadline: float | None = None
     ) -> bool:
-        """Reports the exit of a lobby process. Returns whether this ended the lobby."""
         has_ended, wait = await self._commands.run(
             lambda: self._native.exited(lobby, exit_code), deadline
         )
@@ -333,7 +329,6 @@ class ProcessCommands:
     async def replace_port(
         self, owner: bytes, name: str, refused: int, deadline: float | None = None
     ) -> int | None:
-        """Leases another number for a port that edge-guard cannot bind. Returns the current number."""
         number, wait = await self._commands.run(
             lambda: self._native.replace_port(owner, name, refused), deadline
         )
@@ -351,16 +346,12 @@ _NONCE_BYTES = 16
 
 
 class ChannelToken(NamedTuple):
-    """A player token delivered to an event channel. `ts_ms` is Unix time."""
-
     ts_ms: int
     lobby: bytes
     token: str
 
 
 class PlayerRecords:
-    """Durable records beside lobbies: event channels, captcha passes, mock players."""
-
     def __init__(self, native: NativeEngine, commands: CommandRunner) -> None:
         self._native = native
         self._commands = commands

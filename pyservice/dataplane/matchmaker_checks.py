@@ -15,8 +15,6 @@ from pyservice.errors import FieldProblem, ServiceError, field_problem
 
 @dataclass(frozen=True, slots=True)
 class FindCriteria:
-    """A find request. `max_players` is None if not given."""
-
     modes: Sequence[str]
     regions: Sequence[str]
     has_tags: bool
@@ -36,7 +34,6 @@ class FindCandidates:
 def check_find(
     namespace: ResolvedNamespace, regions: RegionCatalog, criteria: FindCriteria
 ) -> FindCandidates:
-    """Returns the game modes and regions that a find may use. Raises ServiceError."""
     requested_modes = [_mode(namespace, name) for name in dict.fromkeys(criteria.modes)]
     requested_regions = list(dict.fromkeys(criteria.regions)) or [regions.nearest(criteria.coords)]
     for region in requested_regions:
@@ -56,8 +53,6 @@ def check_find(
 
 @dataclass(frozen=True, slots=True)
 class CreateCriteria:
-    """A create request. None means not given."""
-
     mode: str
     region: str | None
     publicity: str | None
@@ -69,8 +64,6 @@ class CreateCriteria:
 
 @dataclass(frozen=True, slots=True)
 class CreateTarget:
-    """Game mode, region and publicity of the lobby to create."""
-
     mode: ResolvedMode
     region: str
     publicity: str
@@ -79,7 +72,6 @@ class CreateTarget:
 def check_create(
     namespace: ResolvedNamespace, regions: RegionCatalog, criteria: CreateCriteria
 ) -> CreateTarget:
-    """Returns mode, region and publicity for a create request. Raises ServiceError."""
     mode = _mode(namespace, criteria.mode)
     region = criteria.region or regions.nearest(criteria.coords)
     _require_region(regions, region)
@@ -116,7 +108,6 @@ def check_attach(
     has_tags: bool,
     port_names: Iterable[str],
 ) -> tuple[ResolvedMode, str]:
-    """Returns mode and region for an attached lobby. Raises ServiceError."""
     mode = _mode(namespace, mode_name)
     region = region or regions.first
     _require_region(regions, region)
@@ -198,7 +189,6 @@ def _tags_disabled(mode: ResolvedMode) -> ServiceError:
 
 
 def _port_problems(ports: Mapping[str, ModePort], given: set[str]) -> list[FieldProblem]:
-    """Attached ports must be exactly the ports of the mode."""
     problems = []
     for name in sorted(ports.keys() | given):
         if name not in ports:

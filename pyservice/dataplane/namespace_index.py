@@ -53,7 +53,6 @@ def prepare_namespace(configuration: pb.NamespaceConfiguration) -> PreparedNames
 
 
 def content_digest(configuration: pb.NamespaceConfiguration) -> bytes:
-    """Returns the digest of the configuration without its retained versions."""
     if configuration.retained_versions:
         fed = pb.NamespaceConfiguration()
         fed.CopyFrom(configuration)
@@ -63,8 +62,6 @@ def content_digest(configuration: pb.NamespaceConfiguration) -> bytes:
 
 
 class NamespaceIndex:
-    """All current namespaces. Not thread-safe."""
-
     def __init__(self) -> None:
         self._held: dict[bytes, PreparedNamespace] = {}
         self._by_name: dict[tuple[str, str], bytes] = {}
@@ -128,7 +125,6 @@ class NamespaceIndex:
         return held.size if held else 0
 
     def resolved(self, namespace_id: bytes) -> ResolvedNamespace:
-        """Returns the caller's namespace. Raises TOKEN_REVOKED if it was removed during the call."""
         held = self._held.get(namespace_id)
         if held is None:
             raise ServiceError("TOKEN_REVOKED", "The namespace of the token was removed.")
@@ -168,7 +164,6 @@ def _game_keys(namespace: ResolvedNamespace) -> tuple[str, str]:
 
 
 def public_hosts(configuration: pb.NamespaceConfiguration) -> set[str]:
-    """Returns the hosts whose pages need no token, or none if that is disabled."""
     access = configuration.access
     if access.HasField("enable_domain_public_auth") and not access.enable_domain_public_auth:
         return set()

@@ -72,7 +72,6 @@ def _mocks(development: MockOperations) -> dict[str, Run]:
 
 
 def _with_mock(run: Run, mock: Run) -> Run:
-    """Routes calls with dev_ tokens to the mock."""
 
     def choose(request: Any, caller: Caller) -> Awaitable[Any]:
         return (mock if caller.kind is TokenKind.DEVELOPMENT else run)(request, caller)

@@ -74,7 +74,6 @@ class DnsResolver:
     async def _start_lookup(self, host: str, tenant: bytes) -> asyncio.Future[list[str]]:
         await self._queue.acquire(tenant, "")
         if host in self._running:
-            # Another caller started this lookup while this one waited.
             self._queue.release(tenant, "")
             return self._running[host]
         loop = asyncio.get_running_loop()
@@ -139,8 +138,6 @@ class NoUsableResponse(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OutboundResponse:
-    """Status and body. The body is empty unless the caller asked for it."""
-
     status: int
     body: bytes
 
@@ -156,7 +153,6 @@ class OutboundHttpClient:
         tls: SSLContext | None = None,
         label: str = "webhook",
     ) -> None:
-        """`tls` None uses the trust store of the system. `label` names the span in rays."""
         self._label = label
         self._is_allowed = is_allowed
         self._timeout_s = timeout_ms / 1000
@@ -201,7 +197,6 @@ class OutboundHttpClient:
             note(self._label, began, span_id)
 
     async def close(self) -> None:
-        """Closes all connections. Repeated calls do nothing."""
         if self._session is not None:
             await self._session.close()
 
@@ -256,15 +251,12 @@ class _NotAllowed(OSError):
 
 @dataclass(frozen=True, slots=True)
 class _Resolver(AbstractResolver):
-    """Resolves names once for each connection and checks every address."""
-
     is_allowed: Callable[[Address], bool]
     lookups: DnsResolver
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Returns all addresses. Raises OSError, also if one of them is not allowed."""
         texts = await self.lookups.addresses(host, _tenant.get())
         addresses = [ip_address(text) for text in texts]
         # A name with both public and private addresses is refused.
@@ -286,7 +278,6 @@ class _Resolver(AbstractResolver):
 
 
 def traceparent(ray_id: str, span_id: str) -> str:
-    """Returns a `traceparent` header with a new span of this ray."""
     return f"00-{ray_id}-{span_id}-01"
 
 

@@ -27,8 +27,6 @@ class PlayerAddress:
 
 @dataclass(frozen=True, slots=True)
 class PlayerAddresses:
-    """Computes player addresses from the operator's domains and node addresses."""
-
     job_domain: str | None = None
     """None is local mode: every port has its own number at the advertised address."""
     advertised: str = "127.0.0.1"
@@ -66,5 +64,4 @@ class PlayerAddresses:
 def set_port_address(port: lobby_pb2.Port, address: str, number: int) -> None:
     port.hostname = address
     port.port = number
-    # An IPv6 literal needs brackets before a port.
     port.host = f"[{address}]:{number}" if ":" in address else f"{address}:{number}"

@@ -22,8 +22,6 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class RegionDistance:
-    """A region and its distance from the client, 0 if the client's position is unknown."""
-
     region: Region
     kilometers: float
 

@@ -35,16 +35,12 @@ class CaptchaRule:
 
 @dataclass(frozen=True, slots=True)
 class VerificationRule:
-    """The verification server of an action. Headers are sorted."""
-
     url: str = field(repr=False)
     headers: tuple[tuple[str, str], ...] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class JoinRules:
-    """Captcha and verification for joins of one mode."""
-
     captcha: CaptchaRule | None
     verification: VerificationRule | None
 
@@ -136,8 +132,6 @@ _TLS_PROTOCOLS: Final = frozenset({"https", "tcp_tls"})
 
 @dataclass(frozen=True, slots=True)
 class ModePort:
-    """A port of every lobby of a mode."""
-
     protocol: str = _PROTOCOL
     proxy: str = _PROXY
     port: int | None = None
@@ -179,8 +173,6 @@ class LobbyRuntime:
 
 @dataclass(frozen=True, slots=True)
 class RegionSettings:
-    """Tier and bounds of idle lobbies for a mode in one region."""
-
     tier: str = TIER
     idle_min: int = 0
     idle_max: int = 0
@@ -227,12 +219,9 @@ class ResolvedMode:
 
 @dataclass(frozen=True, slots=True)
 class RetiredVersion:
-    """A version that is no longer current."""
-
     since_ms: int
     """When it was replaced, in Unix ms."""
     max_drain_ms: Mapping[str, int]
-    """By mode, where configured."""
 
     def drain_deadline_ms(self, mode: str) -> int:
         """Returns when lobbies of the mode must end, in Unix ms."""
@@ -241,8 +230,6 @@ class RetiredVersion:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedNamespace:
-    """A namespace with the game modes of its current version."""
-
     namespace_id: bytes
     game_id: bytes
     tenant: bytes
@@ -256,7 +243,6 @@ class ResolvedNamespace:
     """Maximum number of players from one client address."""
     admission_rules: AdmissionRules | None = None
     dev_hostname: str | None = None
-    """Default host name for development tokens."""
     retired: Mapping[bytes, RetiredVersion] = field(default_factory=dict)
 
     @property

@@ -50,7 +50,6 @@ class PreviousVersions:
             self._held[key] = namespace
 
     def drop_unused(self) -> None:
-        """Drops versions without a starting lobby."""
         over = [key for key in self._held if not self._servers.starts_of_version(*key)]
         for key in over:
             del self._held[key]
@@ -88,8 +87,6 @@ class NamespaceSource(Protocol):
 
 
 class RuntimeConnection:
-    """Sends one runtime its desired lobbies and applies its reports."""
-
     def __init__(
         self,
         source: RuntimeEngine,
@@ -120,7 +117,6 @@ class RuntimeConnection:
         self.wait_server_served: Callable[[bytes, FetchLeasedPorts], Awaitable[LeasedPorts]] = (
             lambda _, ask: ask()
         )
-        """Returns the ports of a server once edge-guard serves them."""
         self.http_address = self.grpc_address = ""
 
     def set_tiers(self, tiers: Mapping[str, tuple[int, int]]) -> None:
@@ -152,7 +148,6 @@ class RuntimeConnection:
                     await self._first_request.wait()
 
     def can_start(self, tier: str) -> bool:
-        """Whether the runtime has capacity for a lobby of this tier."""
         if not self.is_connected:
             return False
         cpu_millicores, memory_mb = self._tiers.get(tier, (0, 0))
@@ -213,7 +208,6 @@ class RuntimeConnection:
         return f"{state}; unenforced: {unenforced}" if unenforced else state
 
     async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse:
-        """Returns changes of the desired lobbies, after at most `wait_ms`."""
         _require_valid(request)
         self.previous_versions.drop_unused()
         self.capacity = request.capacity

@@ -37,8 +37,6 @@ _ID_FIELDS: Final = ("namespace_id", "namespaceId")
 
 
 class FeedDocumentError(Exception):
-    """The feed file is unusable. `problems` has a line for each reason."""
-
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
@@ -207,8 +205,6 @@ class FeedClient(Protocol):
 
 
 class LocalFeed(Protocol):
-    """Configuration feed in this process, which can also check a change in advance."""
-
     async def check(self, configuration: pb.NamespaceConfiguration) -> feed_pb2.ApplyResponse: ...
     async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse: ...
 
@@ -234,14 +230,12 @@ class StaticFeed:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Returns for /readyz why the file is not fully applied."""
         waiting = (
             f"{_name(message)}: is not taken yet: {self._blocked_by}" for message in self._pending
         )
         return (*self._unreadable, *(line for _, line in self._refused), *waiting)
 
     def reload(self) -> None:
-        """Schedules another read of the file."""
         self._is_fed.clear()
         self._is_reload_due.set()
 
@@ -249,7 +243,6 @@ class StaticFeed:
         await self._is_fed.wait()
 
     async def run(self) -> None:
-        """Feeds the file until cancelled."""
         try:
             while True:
                 is_wanted = await self._next()
@@ -318,7 +311,6 @@ class StaticFeed:
         self._pending = deque(one for one in self._pending if _namespace_id(one) != namespace_id)
 
     async def _next(self) -> bool:
-        """Waits for work. Returns True to read the file, False to retry pending messages."""
         try:
             async with asyncio.timeout(self._retry_s if self._pending else None):
                 await self._is_reload_due.wait()
@@ -331,7 +323,6 @@ class StaticFeed:
         try:
             content = await asyncio.to_thread(static_feed.read_feed_file, self._path)
         except FeedDocumentError as error:
-            # Keep feeding the content that was read before.
             self._unreadable = [f"{self._path}: {problem}" for problem in error.problems]
             for problem in self._unreadable:
                 _log.error("static feed refused", problem=problem)

@@ -45,8 +45,6 @@ class RotatedKeys:
 
 
 class KeyRotation:
-    """Rotates the MAC keys of a data directory, one rotation at a time."""
-
     def __init__(self, data_dir: Path, signer: SigningKeys) -> None:
         self._data_dir = data_dir
         self._signer = signer
@@ -103,7 +101,6 @@ class TokenSigning:
         self._signer = signer
 
     async def sign(self, request: signing_pb2.SignTokenRequest) -> signing_pb2.SignTokenResponse:
-        """Returns the signed token. Raises NAMESPACE_NOT_FOUND."""
         problems = validate(request)
         if problems:
             raise ServiceError("BODY_INVALID", errors=problems)
@@ -132,8 +129,6 @@ class EnvironmentTokenStore(Protocol):
 
 
 class TokenAdministration:
-    """Handles administrative commands. A token is returned once and never stored."""
-
     def __init__(
         self,
         namespaces: NamespaceIndex,
@@ -153,7 +148,6 @@ class TokenAdministration:
     async def create_token(
         self, request: admin_pb2.CreateTokenRequest
     ) -> admin_pb2.CreateTokenResponse:
-        """Creates a token that is valid at once. Raises NAMESPACE_NOT_FOUND."""
         problems = validate(request)
         if problems:
             raise ServiceError("BODY_INVALID", errors=problems)
