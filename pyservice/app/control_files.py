@@ -17,10 +17,10 @@ from pyservice.edge.http_server import listen_unix
 from pyservice.observability.rays import Rays
 from pyservice.settings import Settings
 from pyservice.storage.database import Database
-from pyservice.storage.local_objects import Folder
+from pyservice.storage.local_objects import FolderBlobStore
 from pyservice.storage.objects import Objects
-from pyservice.storage.s3_objects import Bucket, BucketSettings
-from pyservice.storage.signatures import EndedKey, UrlSigner
+from pyservice.storage.s3_objects import BucketSettings, S3BlobStore
+from pyservice.storage.signed_urls import RetiredKey, UrlSigner
 from pyservice.watch import Topics
 
 _PURPOSE: Final = b"url"
@@ -36,10 +36,12 @@ class ControlFiles:
         self._settings = settings
         self._signer = UrlSigner(_url_key(keys.now)[0], is_lasting=_is_picture)
         keys.listen(lambda now: self._signer.take(*_url_key(now)))
-        self._folder: Folder | None = None
+        self._folder: FolderBlobStore | None = None
         if settings.s3 is None:
             reserve_bytes = settings.storage_reserve_bytes
-            self._folder = Folder(folder / "objects", self._signer, base_url, reserve_bytes)
+            self._folder = FolderBlobStore(
+                folder / "objects", self._signer, base_url, reserve_bytes
+            )
             self.objects = Objects(self._folder, self._signer, base_url)
         else:
             self.objects = Objects(_bucket(settings), self._signer, base_url)
@@ -94,10 +96,10 @@ class ControlFiles:
             await asyncio.to_thread(self._folder.close)
 
 
-def _url_key(keys: SigningKeys) -> tuple[bytes, list[EndedKey]]:
+def _url_key(keys: SigningKeys) -> tuple[bytes, list[RetiredKey]]:
     """What signs addresses, and what did."""
     ended = [
-        EndedKey(key.derived(_PURPOSE), (key.ended_ms + KEY_RETENTION_MS) / 1000)
+        RetiredKey(key.derived(_PURPOSE), (key.ended_ms + KEY_RETENTION_MS) / 1000)
         for key in keys.signing
         if key.ended_ms is not None
     ]
@@ -109,10 +111,10 @@ def _is_picture(key: str) -> bool:
     return key.endswith(object_key("avatar", "", ""))
 
 
-def _bucket(settings: Settings) -> Bucket:
+def _bucket(settings: Settings) -> S3BlobStore:
     about = settings.s3
     assert about is not None
-    return Bucket(
+    return S3BlobStore(
         BucketSettings(
             bucket=about.bucket,
             region=about.region,

@@ -27,7 +27,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED
 from pyservice.observability.rays import Rays, Trace
 from pyservice.storage.objects import Objects
-from pyservice.storage.signatures import PREFIX, UrlSigner
+from pyservice.storage.signed_urls import PREFIX, UrlSigner
 from pyservice.transport.client_address import Network, TrustedProxies
 
 INDEX: Final = "index.html"

@@ -22,7 +22,7 @@ from pyservice.cdn.signed import CORS
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.rays import Trace
-from pyservice.storage.signatures import PREFIX
+from pyservice.storage.signed_urls import PREFIX
 from pyservice.transport import slow_readers
 from pyservice.transport.request_headers import NO_HOST_DETAIL, TWO_HOSTS_DETAIL
 from pyservice.transport.slow_readers import LingeringClose, ReadProgress, unread_bytes

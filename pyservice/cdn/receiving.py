@@ -24,10 +24,9 @@ from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED
 from pyservice.observability.rays import Rays, Trace
-from pyservice.storage.incoming import Incoming
-from pyservice.storage.local_objects import Folder
+from pyservice.storage.local_objects import FolderBlobStore, UploadWriter
 from pyservice.storage.objects import ObjectCounts
-from pyservice.storage.signatures import InvalidSignature, UrlSigner
+from pyservice.storage.signed_urls import InvalidSignature, UrlSigner
 
 BLOCK_BYTES: Final = 512 << 10
 BLOCKS: Final = 2
@@ -56,7 +55,7 @@ class Uploads:
 
     def __init__(
         self,
-        folder: Folder,
+        folder: FolderBlobStore,
         signer: UrlSigner,
         counts: ObjectCounts,
         domain: str | None = None,
@@ -164,7 +163,7 @@ class Reception(asyncio.BufferedProtocol):
         uploads: Uploads,
         target: _Target,
         whose: Whose,
-        incoming: Incoming,
+        incoming: UploadWriter,
         pace: Pace,
         trace: Trace,
     ) -> None:
@@ -268,7 +267,7 @@ class Reception(asyncio.BufferedProtocol):
         if self._filled == len(self._block) or not self._missing:
             block = self._block
             self._block = self._next_block() if self._missing else None
-            self._incoming.take(block[: self._filled], lambda: self._written(block))
+            self._incoming.write(block[: self._filled], lambda: self._written(block))
             self._filled = 0
         if not self._missing:
             self._end(finish=True)

@@ -18,7 +18,7 @@ from pyservice.cdn.files import File, Files
 from pyservice.errors import ServiceError
 from pyservice.observability.rays import Trace
 from pyservice.storage.objects import Objects, is_key
-from pyservice.storage.signatures import Grant, InvalidSignature, UrlSigner
+from pyservice.storage.signed_urls import InvalidSignature, UrlGrant, UrlSigner
 
 CORS: Final = {
     "access-control-allow-origin": "*",
@@ -83,12 +83,12 @@ class SignedObjects:
             trace.note("file", began)
 
 
-def upload_of(grant: Grant) -> str:
+def upload_of(grant: UrlGrant) -> str:
     """The upload that an object is of: the first part of its key."""
     return grant.key.partition("/")[0]
 
 
-def _headers(grant: Grant) -> dict[str, str]:
+def _headers(grant: UrlGrant) -> dict[str, str]:
     content_type = grant.content_type or DEFAULT
     lasts = "public, max-age=31536000, immutable"
     headers = {

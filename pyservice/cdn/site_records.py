@@ -18,7 +18,7 @@ from pyservice.cdn.sites import Site, SiteFile
 from pyservice.control.namespace_change import site_topic
 from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.v1 import versions_pb2
-from pyservice.storage import namespaces, sites
+from pyservice.storage import namespaces, uploads
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.objects import file_key
 from pyservice.watch import Topics
@@ -87,11 +87,11 @@ class SiteRecords:
         found_at_s = self._now_s()
         sequence = self._topics.sequence
         async with self._database.read() as tx:
-            row = await sites.shown(tx, *name)
+            row = await uploads.namespace_site(tx, *name)
             site = None
             if row is not None:
                 is_guarded = row.cdn_auth_type == "basic"
-                users = await sites.users(tx, row.namespace_id) if is_guarded else None
+                users = await uploads.site_users(tx, row.namespace_id) if is_guarded else None
                 site_files = await self._files_of(tx, row)
                 routes = await self._routes_of(tx, row)
                 namespace_id = parse_uuid(row.namespace_id) or b""
@@ -123,7 +123,7 @@ class SiteRecords:
                     max(file.complete_ms, since_ms) / 1000,
                     file.content_type,
                 )
-                for file in await sites.files(tx, row.site_id)
+                for file in await uploads.site_files(tx, row.site_id)
             }
             self._files[key] = known
             self._files_count += len(known)
@@ -135,7 +135,7 @@ class SiteRecords:
     async def _routes_of(self, tx: Transaction, row: Record) -> Routes:
         known = self._routes.get(row.version_id)
         if known is None:
-            known = _routes(await sites.config(tx, row.version_id))
+            known = _routes(await uploads.version_config(tx, row.version_id))
             self._routes[row.version_id] = known
             if len(self._routes) > _ROUTES_MAX:
                 self._routes.popitem(last=False)

@@ -31,8 +31,8 @@ from pyservice.pb.hosting.internal.v1 import admin_pb2, control_pb2, feed_pb2
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as pb
 from pyservice.schema.validation import validate
 from pyservice.storage import games, groups, namespaces
-from pyservice.storage.conflicts import again_on_conflict
 from pyservice.storage.database import Database, Record, Transaction
+from pyservice.storage.database_errors import retry_on_conflict
 
 _SERVICE: Final = "hosting.internal.v1.ControlAdmin"
 _BILLING: Final = {
@@ -140,7 +140,7 @@ class AdminOperations:
             values = {name: getattr(request, name) for name in _OF_GROUP if request.HasField(name)}
             if any(getattr(group, name) != value for name, value in values.items()):
                 await groups.change(tx, group.group_id, values)
-                tx.afterwards(lambda: self._topics.bump(group_topic(group.group_id)))
+                tx.after_commit(lambda: self._topics.bump(group_topic(group.group_id)))
         return pb.UpdateGroupResponse()
 
     async def list_groups(self, request: pb.ListGroupsRequest) -> pb.ListGroupsResponse:
@@ -177,7 +177,7 @@ class AdminOperations:
                 await groups.add_member(tx, request.group_id, request.identity_id, self._now_ms())
                 self._members_change(tx, request.group_id, request.identity_id)
 
-        await again_on_conflict(add)
+        await retry_on_conflict(add)
         return pb.AddMemberResponse()
 
     async def remove_member(self, request: pb.RemoveMemberRequest) -> pb.RemoveMemberResponse:
@@ -192,8 +192,10 @@ class AdminOperations:
         return pb.RemoveMemberResponse()
 
     def _members_change(self, tx: Transaction, group_id: str, identity_id: str) -> None:
-        tx.afterwards(self._gate.clear_cache)
-        tx.afterwards(lambda: self._topics.bump(identity_topic(identity_id), group_topic(group_id)))
+        tx.after_commit(self._gate.clear_cache)
+        tx.after_commit(
+            lambda: self._topics.bump(identity_topic(identity_id), group_topic(group_id))
+        )
 
     async def create_cloud_token(
         self, request: pb.CreateCloudTokenRequest
@@ -253,7 +255,7 @@ class AdminOperations:
             times = {_BILLING[request.event]: request.ts_ms}
             if not await groups.record_billing(tx, request.group_id, times):
                 raise ServiceError("GROUP_NOT_FOUND")
-            tx.afterwards(lambda: self._topics.bump(billing_topic(request.group_id)))
+            tx.after_commit(lambda: self._topics.bump(billing_topic(request.group_id)))
         return pb.RecordBillingResponse()
 
     async def rotate_keys(

@@ -92,7 +92,7 @@ class CallAuthenticator:
             return await self._cloud(token, call)
         if kind != "env":
             raise forbidden(kind, "env_ or cloud_")
-        async with self._database.look() as tx:
+        async with self._database.query() as tx:
             found = await tokens.environment_by_hash(tx, _hash(token))
         if found is None:
             raise ServiceError("TOKEN_INVALID")

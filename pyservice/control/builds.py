@@ -113,7 +113,7 @@ class BuildOperations:
             game = await _environment(tx, caller, request)
             row = await _found(tx, game.game_id, request.build_id)
             upload = await uploads.find(tx, row.upload_id)
-            if upload is None or upload.kind == uploads.GONE:
+            if upload is None or upload.kind == uploads.ABANDONED:
                 raise ServiceError("BUILD_NOT_FOUND")
             return upload
 
@@ -134,7 +134,7 @@ class BuildOperations:
             require_tag_limit({name: tags[name] for name in tags if name not in removed})
             await builds.change_tags(tx, row.build_id, set_, removed)
             exclusive = [name for name in request.exclusive_tags if "\0" not in name]
-            await builds.take_tags_off_others(tx, game.game_id, row.build_id, exclusive)
+            await builds.remove_tags_from_other_builds(tx, game.game_id, row.build_id, exclusive)
             return pb.PatchBuildTagsResponse()
 
         return await self._changes.apply(caller, request, pb.PatchBuildTagsResponse, change)
@@ -190,13 +190,13 @@ class BuildOperations:
             # Lock first: a concurrent tag could keep the build in use.
             await games.lock(tx, game.game_id)
             row = await _found(tx, game.game_id, request.build_id)
-            if await builds.is_named(tx, row.build_id):
+            if await builds.is_used_by_version(tx, row.build_id):
                 raise ServiceError("IN_USE", "A version of the game names this build.")
-            if await servers.needs_build(tx, row.build_id):
+            if await servers.is_build_in_use(tx, row.build_id):
                 raise ServiceError("IN_USE", "A server runs this build.")
             await builds.remove(tx, row.build_id)
-            await uploads.give_up(tx, row.upload_id)
-            tx.afterwards(lambda: removals.append(self._uploading.start_removal(row.upload_id)))
+            await uploads.abandon(tx, row.upload_id)
+            tx.after_commit(lambda: removals.append(self._uploading.start_removal(row.upload_id)))
             return pb.DeleteGameBuildResponse()
 
         answer = await self._changes.apply(caller, request, pb.DeleteGameBuildResponse, change)

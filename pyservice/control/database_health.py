@@ -11,7 +11,7 @@ from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
-from pyservice.storage import numbers
+from pyservice.storage import service_state
 from pyservice.storage.database import Conflict, Database, DatabaseUnusable
 
 _POLL_INTERVAL_S: Final = 1.0
@@ -56,12 +56,12 @@ class DatabaseHealthCheck:
         """Checks once, within 2 s unless the database is busy."""
         loop, database = asyncio.get_running_loop(), self._database
         problem = await self._problem(
-            self._read, lambda: database.read_turns, "does not answer: see the log"
+            self._read, lambda: database.finished_reads, "does not answer: see the log"
         )
         if not problem and (self.problem or loop.time() >= self._next_write_s):
             problem = await self._problem(
                 self._write,
-                lambda: database.write_turns,
+                lambda: database.finished_writes,
                 "is read and takes no changes: see the log",
             )
             self._next_write_s = loop.time() + self._write_s
@@ -94,13 +94,13 @@ class DatabaseHealthCheck:
 
     async def _read(self) -> None:
         async with self._database.read() as tx:
-            await numbers.get(tx, numbers.SOURCE_EPOCH)
+            await service_state.get_int(tx, service_state.SOURCE_EPOCH)
 
     async def _write(self) -> None:
         # A conflict proves that another service can write.
         with contextlib.suppress(Conflict):
             async with self._database.write() as tx:
-                await numbers.put(tx, numbers.WRITTEN_MS, now_ms())
+                await service_state.put_int(tx, service_state.WRITTEN_MS, now_ms())
 
 
 async def _in_turn(step: Callable[[], Awaitable[None]], turns: Callable[[], int]) -> None:

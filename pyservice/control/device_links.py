@@ -27,7 +27,7 @@ from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
 from pyservice.pb.hosting.v1 import envelope_pb2
-from pyservice.storage import devices, numbers, tokens
+from pyservice.storage import stored_responses, tokens
 from pyservice.storage.database import Record, Transaction
 
 LINK_LIFETIME_MS: Final = 10 * 60_000
@@ -143,7 +143,9 @@ class DeviceLinkOperations:
 
         async def change(tx: Transaction) -> pb.PrepareDeviceLinkResponse:
             now, device_link_id = self._now_ms(), self._ids.new()
-            await devices.add(tx, device_link_id, now, now + LINK_LIFETIME_MS, self._keys.current)
+            await tokens.add_device_link(
+                tx, device_link_id, now, now + LINK_LIFETIME_MS, self._keys.current
+            )
             # The token is a secret and is not stored: it is derived again from the record.
             return pb.PrepareDeviceLinkResponse(device_link_id=device_link_id)
 
@@ -167,7 +169,7 @@ class DeviceLinkOperations:
     ) -> Record | None:
         answer = await self._changes.apply(caller, request, pb.PrepareDeviceLinkResponse, change)
         async with self._database.read() as tx:
-            return await devices.find(tx, answer.device_link_id)
+            return await tokens.find_device_link(tx, answer.device_link_id)
 
     async def _prune(self) -> None:
         now = self._now_ms()
@@ -177,9 +179,9 @@ class DeviceLinkOperations:
         # Set before the first await, so that no concurrent call prunes.
         self._prune_ms, self._unpruned = now + _PRUNE_EVERY_MS, 0
         most = _PORTIONS_AT_ONCE
-        await devices.forget_before(self._database, now - _REMEMBERED_MS, most)
-        await devices.forget_uncompleted_beyond(self._database, self._kept_max, most)
-        await numbers.forget_of_anonymous_beyond(self._database, self._kept_max, most)
+        await tokens.remove_device_links_before(self._database, now - _REMEMBERED_MS, most)
+        await tokens.trim_uncompleted_device_links(self._database, self._kept_max, most)
+        await stored_responses.trim_anonymous(self._database, self._kept_max, most)
 
     async def get(
         self, request: pb.GetDeviceLinkRequest, caller: Caller
@@ -216,14 +218,16 @@ class DeviceLinkOperations:
             token = self._keys.device_token(device_link_id, secret, link.key_number)
             if token is None:
                 raise _expired()
-            if not await devices.complete(tx, device_link_id, game.game_id, token_id, secret, now):
+            if not await tokens.complete_device_link(
+                tx, device_link_id, game.game_id, token_id, secret, now
+            ):
                 raise ServiceError("DEVICE_LINK_USED")
             token_hash = sha256(token.encode()).digest()
             identity_id = scope_of(caller).identity_id
             await tokens.add_cloud(
                 tx, token_id, token_hash, identity_id, game.group_id, game.game_id, now
             )
-            tx.afterwards(lambda: self._topics.bump(_topic(device_link_id)))
+            tx.after_commit(lambda: self._topics.bump(_topic(device_link_id)))
             return pb.CompleteDeviceLinkResponse()
 
         return await self._changes.apply(caller, request, pb.CompleteDeviceLinkResponse, change)
@@ -241,8 +245,10 @@ class DeviceLinkOperations:
 
     async def delete_expired(self) -> None:
         now = self._now_ms()
-        await devices.forget_secrets(self._database, now)
-        await devices.forget_before(self._database, now - _REMEMBERED_MS, _PORTIONS_AT_ONCE)
+        await tokens.erase_device_link_secrets(self._database, now)
+        await tokens.remove_device_links_before(
+            self._database, now - _REMEMBERED_MS, _PORTIONS_AT_ONCE
+        )
 
 
 def _expired() -> ServiceError:
@@ -250,7 +256,7 @@ def _expired() -> ServiceError:
 
 
 async def _find(tx: Transaction, device_link_id: str) -> Record:
-    row = await devices.find(tx, device_link_id)
+    row = await tokens.find_device_link(tx, device_link_id)
     if row is None:
         raise ServiceError("DEVICE_LINK_NOT_FOUND")
     return row

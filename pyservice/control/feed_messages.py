@@ -59,8 +59,8 @@ class FeedComposer:
     ) -> list[pb.NamespaceConfiguration | None]:
         """Returns a message or None for each request, with as many queries as for one."""
         ids = sorted({wish.namespace_id for wish in wishes})
-        fed = await namespaces.fed(tx, ids)
-        needed = await tokens.fed(tx, ids, self._now_ms(), _ENVIRONMENT_TOKENS_MAX)
+        fed = await namespaces.feed_records(tx, ids)
+        needed = await tokens.tokens_to_feed(tx, ids, self._now_ms(), _ENVIRONMENT_TOKENS_MAX)
         of_tokens = _by_namespace(needed)
         of_domains = _by_namespace(fed.domains)
         rows = {row.namespace_id: row for row in fed.namespaces}

@@ -159,7 +159,7 @@ class RefusedConfigurations:
             before = newest[1].version_id if len(newest) > 1 else running
             if before == version_id:
                 before = running
-            return await namespaces.take_back_version(tx, namespace_id, version_id, before, entry)
+            return await namespaces.restore_version(tx, namespace_id, version_id, before, entry)
 
 
 _SENDERS: Final = 64

@@ -117,8 +117,8 @@ class GameOperations:
             if name_id is None:
                 name_id = await _free_name_id(tx, request.display_name, next(attempts))
             game_id, namespace_ids = await self._add(tx, request, name_id)
-            tx.afterwards(lambda: self._feeder.enqueue(*namespace_ids))
-            tx.afterwards(lambda: self._topics.bump(group_topic(request.developer_group_id)))
+            tx.after_commit(lambda: self._feeder.enqueue(*namespace_ids))
+            tx.after_commit(lambda: self._topics.bump(group_topic(request.developer_group_id)))
             return pb.CreateGameResponse(game_id=game_id)
 
         return await self._changes.apply(caller, request, pb.CreateGameResponse, change)
@@ -132,7 +132,7 @@ class GameOperations:
         await games.add(tx, game_id, name_id, request.display_name, request.developer_group_id, now)
         await games.add_version(tx, version_id, game_id, FIRST_VERSION, _EMPTY, b"{}", now)
         several = [
-            namespaces.New(self._ids.new(), name, display_name, self._ids.new())
+            namespaces.NewNamespace(self._ids.new(), name, display_name, self._ids.new())
             for name, display_name in FIRST_NAMESPACES
         ]
         await namespaces.add(tx, game_id, version_id, several, NEW_LIMITS, now)

@@ -22,7 +22,7 @@ from pyservice.durable_files import write_file
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import envelope_pb2
 from pyservice.pb.hosting.v1 import groups_pb2 as pb
-from pyservice.storage import groups, numbers, tokens
+from pyservice.storage import groups, service_state, tokens
 from pyservice.storage.database import Conflict, Database, Transaction
 
 
@@ -58,8 +58,8 @@ class GroupOperations:
             group_id = self._ids.new()
             await groups.add(tx, group_id, request.display_name, identity_id, self._now_ms())
             # The caller's token reaches the new group at once.
-            tx.afterwards(self._clear_token_cache)
-            tx.afterwards(lambda: self._topics.bump(identity_topic(identity_id)))
+            tx.after_commit(self._clear_token_cache)
+            tx.after_commit(lambda: self._topics.bump(identity_topic(identity_id)))
             return pb.CreateGroupResponse(group_id=group_id)
 
         return await self._changes.apply(caller, request, pb.CreateGroupResponse, change)
@@ -117,7 +117,7 @@ async def ensure_owner(database: Database, ids: RecordIds, folder: Path) -> Serv
     """
     path = folder / TOKEN_FILE
     async with database.read() as tx:
-        epoch = await numbers.get(tx, numbers.SOURCE_EPOCH)
+        epoch = await service_state.get_int(tx, service_state.SOURCE_EPOCH)
         first = await groups.first(tx)
     if epoch is not None and first is not None:
         return ServiceOwner(first.group_id, path, epoch)
@@ -131,7 +131,7 @@ async def ensure_owner(database: Database, ids: RecordIds, folder: Path) -> Serv
     try:
         async with database.write() as tx:
             # First: of two services that start on one database, one continues.
-            await numbers.add(tx, numbers.SOURCE_EPOCH, now)
+            await service_state.add_int(tx, service_state.SOURCE_EPOCH, now)
             await groups.add_identity(tx, identity_id, _OWNER, now)
             await groups.add(tx, group_id, _GROUP, identity_id, now)
             sha256 = hashlib.sha256(token.encode()).digest()

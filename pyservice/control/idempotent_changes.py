@@ -22,9 +22,9 @@ from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
-from pyservice.storage import numbers
-from pyservice.storage.conflicts import again_on_conflict
+from pyservice.storage import stored_responses
 from pyservice.storage.database import Database, Record, Transaction
+from pyservice.storage.database_errors import retry_on_conflict
 from pyservice.watch import Topics
 
 Answer = TypeVar("Answer", bound=Message)
@@ -95,7 +95,7 @@ class IdempotentChanges:
         async def work(key: _Key | None) -> Answer:
             if key is not None:
                 async with self._database.read() as tx:
-                    before = await numbers.remembered(tx, key.key)
+                    before = await stored_responses.find(tx, key.key)
                     if self._is_kept(before):
                         return await _stored_response(tx, before, key, answer_type, again)
             async with prepared() as change:
@@ -111,9 +111,9 @@ class IdempotentChanges:
 
         async def attempt() -> None:
             async with self._database.write() as tx:
-                await numbers.forget(tx, key)
+                await stored_responses.remove(tx, key)
 
-        await again_on_conflict(attempt)
+        await retry_on_conflict(attempt)
 
     async def run_cleanup(self) -> None:
         """Deletes expired responses until cancelled."""
@@ -121,7 +121,9 @@ class IdempotentChanges:
 
     async def delete_expired_responses(self) -> int:
         """Returns the number of deleted responses."""
-        return await numbers.forget_before(self._database, self._now_ms() - RESPONSE_RETENTION_MS)
+        return await stored_responses.remove_before(
+            self._database, self._now_ms() - RESPONSE_RETENTION_MS
+        )
 
     async def _once(
         self, caller: Caller, request: Message, work: Callable[[_Key | None], Awaitable[Answer]]
@@ -153,17 +155,17 @@ class IdempotentChanges:
             async with self._database.write() as tx:
                 if key is None:
                     return await change(tx)
-                before = await numbers.remembered(tx, key.key)
+                before = await stored_responses.find(tx, key.key)
                 if self._is_kept(before):
                     return await _stored_response(tx, before, key, answer_type, again)
                 if before is not None:
-                    await numbers.forget(tx, key.key)
+                    await stored_responses.remove(tx, key.key)
                 answer = await change(tx)
                 content = answer.SerializeToString(deterministic=True)
-                await numbers.remember(tx, *key, content, self._now_ms())
+                await stored_responses.add(tx, *key, content, self._now_ms())
                 return answer
 
-        return await again_on_conflict(attempt)
+        return await retry_on_conflict(attempt)
 
     def _is_kept(self, before: Record | None) -> TypeGuard[Record]:
         return before is not None and bool(
@@ -215,7 +217,9 @@ def _caller_key(caller: Caller) -> bytes | None:
     kind = caller.kind.value.encode()
     told = b"\0".join((kind, caller.identity.hex().encode(), key.encode()))
     digest = hashlib.sha256(told).digest()
-    return numbers.ANONYMOUS + digest if caller.kind is TokenKind.TOKENLESS else digest
+    return (
+        stored_responses.ANONYMOUS_PREFIX + digest if caller.kind is TokenKind.TOKENLESS else digest
+    )
 
 
 def _message_hash(mac_key: bytes, request: Message) -> bytes:

@@ -30,10 +30,9 @@ from pyservice.errors import ServiceError, field_problem
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
 from pyservice.runtime.run_folder import LogLine, LogStream, RunFolder
-from pyservice.storage import exports, lobbies, lobby_runs
+from pyservice.storage import lobbies, uploads
 from pyservice.storage.database import Database, Record
-from pyservice.storage.drafts import Draft
-from pyservice.storage.objects import Objects, Run
+from pyservice.storage.objects import Objects, ObjectWriter, RunStep
 
 EXPORT_URL_EXPIRES_S: Final = 3_600
 _CLEANUP_INTERVAL_S: Final = 600.0
@@ -94,14 +93,14 @@ class LobbyExportOperations:
         stream = cast(LogStream, request.stream)
         folder = RunFolder(self._node.folder_of(row.lobby_id))
 
-        async def write(draft: Draft, run: Run) -> None:
+        async def write(writer: ObjectWriter, run: RunStep) -> None:
             end = await run(folder.end)
             turn = partial(_log_turn, folder.lines(), end, stream)
-            await draft.add(csv_rows([_LOG_COLUMNS]))
+            await writer.write(csv_rows([_LOG_COLUMNS]))
             is_more = True
             while is_more:
                 content, is_more = await run(turn)
-                await draft.add(content)
+                await writer.write(content)
 
         url = await self._made(game.group_id, f"{row.lobby_id}-{stream}.csv", write)
         return pb.ExportLobbyLogsResponse(url=url)
@@ -118,15 +117,15 @@ class LobbyExportOperations:
         async with self._database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
 
-        async def write(draft: Draft, run: Run) -> None:
-            await draft.add(csv_rows([HISTORY_COLUMNS]))
+        async def write(writer: ObjectWriter, run: RunStep) -> None:
+            await writer.write(csv_rows([HISTORY_COLUMNS]))
             after, is_more = "", True
             while is_more:
                 async with self._database.read() as tx:
-                    page = await lobbies.within(tx, game.game_id, *span, after, _PORTION)
+                    page = await lobbies.alive_between(tx, game.game_id, *span, after, _PORTION)
                 runs = await self._runs([row.lobby_id for row in page])
                 turn = partial(_history_turn, page, runs, span, self._now_ms())
-                await draft.add(await run(turn))
+                await writer.write(await run(turn))
                 is_more = len(page) == _PORTION
                 after = page[-1].lobby_id if page else after
 
@@ -137,7 +136,7 @@ class LobbyExportOperations:
         # Read processes before records: a lobby that ends meanwhile has its record by then.
         processes = await asyncio.to_thread(self._node.processes, lobby_ids)
         async with self._database.read() as tx:
-            return {**processes, **await lobby_runs.find_many(tx, lobby_ids)}
+            return {**processes, **await lobbies.find_ended_runs(tx, lobby_ids)}
 
     async def run(self) -> None:
         """Deletes expired files until cancelled."""
@@ -148,7 +147,7 @@ class LobbyExportOperations:
         count = 0
         while True:
             async with self._database.read() as tx:
-                ids = await exports.ended(tx, self._now_ms())
+                ids = await uploads.expired_exports(tx, self._now_ms())
             if not ids:
                 return count
             for export_id in ids:
@@ -156,23 +155,26 @@ class LobbyExportOperations:
                 # Place of files of earlier releases.
                 await self._objects.delete(_folder(export_id))
             async with self._database.write() as tx:
-                await exports.remove(tx, ids)
+                await uploads.remove_exports(tx, ids)
             count += len(ids)
 
     async def _made(
-        self, group_id: str, filename: str, write: Callable[[Draft, Run], Awaitable[None]]
+        self,
+        group_id: str,
+        filename: str,
+        write: Callable[[ObjectWriter, RunStep], Awaitable[None]],
     ) -> str:
         async with self._permits.permit(group_id):
             export_id = self._ids.new()
             expires_ms = self._now_ms() + EXPORT_URL_EXPIRES_S * 1000 + _LATE_MS
             # Record first: files without a record are never deleted.
             async with self._database.write() as tx:
-                await exports.add(tx, export_id, expires_ms)
+                await uploads.add_export(tx, export_id, expires_ms)
             key = f"{_folder(export_id)}/csv"
-            draft = self._objects.draft(key)
+            writer = self._objects.writer(key)
             try:
-                await write(draft, partial(self._threads.run, group_id))
-                await draft.keep()
+                await write(writer, partial(self._threads.run, group_id))
+                await writer.commit()
             except BaseException:
                 # Otherwise it is deleted when it expires.
                 with contextlib.suppress(ServiceError):

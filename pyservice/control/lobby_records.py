@@ -19,7 +19,7 @@ from pyservice.errors import ServiceError, field_problem
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import facts_pb2
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
-from pyservice.storage import lobbies, lobby_runs, numbers
+from pyservice.storage import lobbies, service_state
 from pyservice.storage.database import Database, Record, Transaction
 
 LOBBY_RETENTION_MS: Final = 7 * 24 * 3_600_000
@@ -97,8 +97,8 @@ class LobbyFactReader:
     async def _read(self, wait_ms: int) -> tuple[int, bool]:
         """Returns the number of applied facts, and whether there were no more."""
         async with self._database.read() as tx:
-            stream = await numbers.get_text(tx, numbers.FACTS_STREAM) or ""
-            lsn = await numbers.get(tx, numbers.FACTS_LSN) or 0
+            stream = await service_state.get_text(tx, service_state.FACTS_STREAM) or ""
+            lsn = await service_state.get_int(tx, service_state.FACTS_LSN) or 0
         answer = await self._client.read_facts(
             facts_pb2.ReadRequest(
                 stream=stream, acknowledged_lsn=lsn, limit=_BATCH, wait_ms=wait_ms
@@ -113,8 +113,8 @@ class LobbyFactReader:
             async with self._database.write() as tx:
                 await _apply(tx, new)
                 if stream != answer.stream:
-                    await numbers.put_text(tx, numbers.FACTS_STREAM, answer.stream)
-                await numbers.put(tx, numbers.FACTS_LSN, after)
+                    await service_state.put_text(tx, service_state.FACTS_STREAM, answer.stream)
+                await service_state.put_int(tx, service_state.FACTS_LSN, after)
             applied, self.applied = self.applied, asyncio.Event()
             applied.set()
         return len(new), len(answer.facts) < _BATCH
@@ -129,7 +129,7 @@ class LobbyFactReader:
         for start in range(0, len(gone), _LOOKED_FOR):
             async with self._database.write() as tx:
                 few = gone[start : start + _LOOKED_FOR]
-                await lobbies.end_unseen(tx, few, UNKNOWN, self._now_ms())
+                await lobbies.end_missing(tx, few, UNKNOWN, self._now_ms())
         return count
 
     async def _gone(self) -> list[str]:
@@ -137,7 +137,7 @@ class LobbyFactReader:
         after = ""
         while True:
             async with self._database.read() as tx:
-                ids = await lobbies.live(tx, after, _LOOKED_FOR)
+                ids = await lobbies.live_ids(tx, after, _LOOKED_FOR)
             if not ids:
                 return gone
             alive = await self._client.lobby_places(ids)
@@ -148,8 +148,8 @@ class LobbyFactReader:
         now = self._now_ms()
         if now < self._prune_ms:
             return
-        await lobbies.forget_stopped(self._database, now - LOBBY_RETENTION_MS)
-        await lobby_runs.forget(self._database, now - LOBBY_RETENTION_MS)
+        await lobbies.remove_stopped(self._database, now - LOBBY_RETENTION_MS)
+        await lobbies.remove_ended_runs(self._database, now - LOBBY_RETENTION_MS)
         self._prune_ms = now + _PRUNE_EVERY_MS
 
 
@@ -323,7 +323,7 @@ class LobbyRecordOperations:
                 tx, caller, request.game_id, request.namespace_id
             )
             rows = await lobbies.page(tx, namespace.namespace_id, before_ms, kept_since_ms, PAGE)
-            runs = await lobby_runs.find_many(tx, [row.lobby_id for row in rows])
+            runs = await lobbies.find_ended_runs(tx, [row.lobby_id for row in rows])
         records = await self._told(rows, runs, namespace.version_id)
         return pb.ListLobbyRecordsResponse(lobbies=records)
 
@@ -339,7 +339,7 @@ class LobbyRecordOperations:
                     tx, caller, request.game_id, request.namespace_id
                 )
                 row = await lobbies.get(tx, namespace.namespace_id, request.lobby_id, kept_since_ms)
-                runs = await lobby_runs.find_many(tx, [request.lobby_id])
+                runs = await lobbies.find_ended_runs(tx, [request.lobby_id])
             return None if row is None else (row, runs, namespace.version_id)
 
         there = await self._recorded.find(request.lobby_id, look)

@@ -26,9 +26,9 @@ from pyservice.runtime.run_requests import (
     RunEnd,
     RunRequest,
 )
-from pyservice.storage import lobby_runs
-from pyservice.storage.conflicts import again_on_conflict
+from pyservice.storage import lobbies
 from pyservice.storage.database import Database
+from pyservice.storage.database_errors import retry_on_conflict
 
 WAIT_MS: Final = 10_000
 _RETRY_INTERVAL_MS: Final = 1_000
@@ -248,13 +248,15 @@ class LobbyRuns:
         """Frees the slots first, then stores the end for the developer."""
         await self._over(run_id, end)
 
-        run = lobby_runs.Run(tier, end.started_ms, now_ms(), end.reason, end.message, end.exit_code)
+        run = lobbies.EndedRun(
+            tier, end.started_ms, now_ms(), end.reason, end.message, end.exit_code
+        )
 
         async def write() -> None:
             async with self._database.write() as tx:
-                await lobby_runs.note(tx, run_id, run)
+                await lobbies.record_run_end(tx, run_id, run)
 
-        await again_on_conflict(write)
+        await retry_on_conflict(write)
 
     async def _over(self, run_id: str, end: RunEnd) -> None:
         over = pb.Over(reason=end.reason, message=end.message, exit_code=end.exit_code)

@@ -67,7 +67,7 @@ class NamespaceChange:
         answer = await self.change(caller, request, answer_type, noted)
         if not found:
             # A stored response: the data plane may not hold the change yet.
-            async with self._database.look() as tx:
+            async with self._database.query() as tx:
                 row = await authorization.find_namespace(
                     tx, caller, request.game_id, request.namespace_id
                 )
@@ -93,8 +93,8 @@ class NamespaceChange:
                 tx, caller, request.game_id, request.namespace_id
             )
             # Runs even if the caller is cancelled.
-            tx.afterwards(lambda: self._feeder.enqueue(row.namespace_id))
-            tx.afterwards(
+            tx.after_commit(lambda: self._feeder.enqueue(row.namespace_id))
+            tx.after_commit(
                 lambda: self._topics.bump(game_topic(row.game_id), site_topic(row.namespace_id))
             )
             return await change(tx, row)

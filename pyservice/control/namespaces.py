@@ -72,15 +72,15 @@ class NamespaceOperations:
             require_valid(await _problems(tx, game.game_id, request))
             await _require_version(tx, game.game_id, request.version_id)
             namespace_id = self._ids.new()
-            new = namespaces.New(
+            new = namespaces.NewNamespace(
                 namespace_id, request.name_id, request.display_name, self._ids.new()
             )
             await namespaces.add(
                 tx, game.game_id, request.version_id, [new], NEW_LIMITS, self._now_ms()
             )
             topics = game_topic(game.game_id), group_topic(game.group_id)
-            tx.afterwards(lambda: self._feeder.enqueue(namespace_id))
-            tx.afterwards(lambda: self._topics.bump(*topics))
+            tx.after_commit(lambda: self._feeder.enqueue(namespace_id))
+            tx.after_commit(lambda: self._topics.bump(*topics))
             return pb.CreateNamespaceResponse(namespace_id=namespace_id)
 
         return await self._changes.apply(caller, request, pb.CreateNamespaceResponse, change)
@@ -129,7 +129,7 @@ class NamespaceOperations:
         """Raises GAME_, NAMESPACE_, VERSION_NOT_FOUND,
         VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE.
         """
-        async with self._database.look() as tx:
+        async with self._database.query() as tx:
             row = await authorization.find_namespace(
                 tx, caller, request.game_id, request.namespace_id, request.version_id
             )
@@ -182,7 +182,7 @@ class NamespaceOperations:
         return _Set(kept.entry_id, is_new)
 
     async def _has_entry(self, row: Record, entry_id: str) -> bool:
-        async with self._database.look() as tx:
+        async with self._database.query() as tx:
             return await namespaces.has_entry(tx, row.namespace_id, entry_id)
 
     async def history(

@@ -96,7 +96,9 @@ class PlayerCountReader:
         unknown = sorted(one for one in self._unannounced if one not in self._topics_of)
         for start in range(0, len(unknown), _ASKED_AT_ONCE):
             async with self._database.read() as tx:
-                rows = await lobbies.games_of(tx, unknown[start : start + _ASKED_AT_ONCE])
+                rows = await lobbies.games_of_namespaces(
+                    tx, unknown[start : start + _ASKED_AT_ONCE]
+                )
             for row in rows:
                 topics = (game_topic(row.game_id), group_topic(row.group_id))
                 self._topics_of[row.namespace_id] = topics

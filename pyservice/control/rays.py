@@ -84,7 +84,7 @@ async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[
     of_uploads = await rays.games_of_uploads(
         tx, {asker.upload_id for asker in askers if asker.upload_id}
     )
-    named = await rays.games_named(
+    named = await rays.games_by_name(
         tx,
         # A refused path may contain any text.
         {text for asker in askers for text in (asker.named_game, asker.game_id) if _is_name(text)},

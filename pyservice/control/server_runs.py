@@ -27,8 +27,8 @@ from pyservice.runtime.run_requests import (
     RunRequest,
 )
 from pyservice.storage import servers
-from pyservice.storage.conflicts import again_on_conflict
 from pyservice.storage.database import Database, Record, Transaction
+from pyservice.storage.database_errors import retry_on_conflict
 
 COMPARE_INTERVAL_S: Final = 60.0
 """Interval of comparisons without a trigger."""
@@ -188,10 +188,10 @@ class ServerRuns:
                 await self._client.place_server(request)
             except DataPlaneUnavailable as error:
                 raise ReportUndelivered(str(error)) from None
-        await self._write(lambda tx: servers.note_placed(tx, run_id))
+        await self._write(lambda tx: servers.record_placed(tx, run_id))
 
     async def running(self, run_id: str) -> None:
-        await self._write(lambda tx: servers.note_started(tx, run_id, now_ms()))
+        await self._write(lambda tx: servers.record_started(tx, run_id, now_ms()))
 
     async def over(self, run_id: str, end: RunEnd, tier: str = "") -> None:
         """Stores the end first. A lease without a live record is ended by any comparison."""
@@ -200,7 +200,7 @@ class ServerRuns:
         if code is not None:
             failure = code, end.message or _MESSAGES.get(code, "It did not run.")
         await self._write(
-            lambda tx: servers.note_over(
+            lambda tx: servers.record_destroyed(
                 tx, run_id, now_ms(), end.exit_code, failure, end.started_ms
             )
         )
@@ -214,7 +214,7 @@ class ServerRuns:
             async with self._database.write() as tx:
                 await change(tx)
 
-        await again_on_conflict(attempt)
+        await retry_on_conflict(attempt)
 
 
 class ServerWrite(Protocol):

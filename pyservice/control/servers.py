@@ -164,7 +164,7 @@ class ServerOperations:
                 "failure_message": None,
             }
             await servers.add(tx, row, dict(request.tags.entries), host_ports)
-            tx.afterwards(lambda: self._runs.want(record, environment.game_id))
+            tx.after_commit(lambda: self._runs.want(record, environment.game_id))
             record.status = "created"
             return pb.CreateServerResponse(server=record)
 
@@ -206,8 +206,8 @@ class ServerOperations:
             timeout_ms = server_message(row).lifecycle.kill_timeout
             if request.HasField("override_kill_timeout"):
                 timeout_ms = request.override_kill_timeout
-            await servers.ask_to_stop(tx, row.server_id, now_ms(), timeout_ms)
-            tx.afterwards(lambda: self._runs.stop(row.server_id, timeout_ms))
+            await servers.request_stop(tx, row.server_id, now_ms(), timeout_ms)
+            tx.after_commit(lambda: self._runs.stop(row.server_id, timeout_ms))
             return pb.DestroyServerResponse()
 
         return await self._changes.apply(caller, request, pb.DestroyServerResponse, change)

@@ -16,7 +16,7 @@ from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import cdn_pb2 as pb
 from pyservice.pb.hosting.v1 import uploads_pb2
-from pyservice.storage import sites
+from pyservice.storage import uploads
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.uploads import NewFile
 
@@ -46,7 +46,7 @@ class SiteOperations:
             tx: Transaction, game_id: str, upload_id: str, now: int
         ) -> pb.CreateGameCdnSiteResponse:
             site_id = self._ids.new()
-            await sites.add(tx, site_id, game_id, upload_id, name, now)
+            await uploads.add_site(tx, site_id, game_id, upload_id, name, now)
             return pb.CreateGameCdnSiteResponse(site_id=site_id, upload_id=upload_id)
 
         preparation = UploadPlan(
@@ -68,7 +68,7 @@ class SiteOperations:
         """Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
-            rows = await sites.of_game(tx, game.game_id)
+            rows = await uploads.sites_of_game(tx, game.game_id)
         return pb.ListSitesResponse(sites=[_site(row) for row in rows])
 
 

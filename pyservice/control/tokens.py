@@ -31,8 +31,8 @@ from pyservice.network.hosts import is_host
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.pb.hosting.v1 import tokens_pb2 as pb
 from pyservice.storage import tokens
-from pyservice.storage.conflicts import again_on_conflict
 from pyservice.storage.database import Record, Transaction
+from pyservice.storage.database_errors import retry_on_conflict
 
 DEVELOPMENT_MS: Final = 30 * 24 * 3_600_000
 _SECRET_BYTES: Final = 32
@@ -89,7 +89,7 @@ class TokenOperations:
         """Creates an `env_` token. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED,
         CONTROL_PLANE_UNAVAILABLE.
         """
-        async with self._database.look() as tx:
+        async with self._database.query() as tx:
             row = await authorization.find_namespace(
                 tx, caller, request.game_id, request.environment_id
             )
@@ -126,7 +126,7 @@ class TokenOperations:
                 )
                 note(StoredToken(token_id, namespace_id))
 
-        await again_on_conflict(add)
+        await retry_on_conflict(add)
 
         async def told() -> str:
             return secret.token
@@ -156,7 +156,7 @@ class TokenOperations:
             return pb.CreatePublicTokenResponse(token_id=token_id)
 
         answer = await self._changes.apply(caller, request, pb.CreatePublicTokenResponse, change)
-        async with self._database.look() as tx:
+        async with self._database.query() as tx:
             row = await authorization.find_namespace(
                 tx, caller, request.game_id, request.namespace_id
             )
@@ -171,7 +171,7 @@ class TokenOperations:
                 async with self._database.write() as tx:
                     return await self._add_public(tx, namespace_id, note)
 
-            token_id = await again_on_conflict(add)
+            token_id = await retry_on_conflict(add)
             return await self._sign_public(namespace_id, token_id, is_kept=False)
 
         return await self._untold.deliver(make)
@@ -302,7 +302,7 @@ class TokenOperations:
 
         answer = await self._changes.apply(caller, request, pb.RevokeNamespaceTokenResponse, change)
         if not namespace_ids:
-            async with self._database.look() as tx:
+            async with self._database.query() as tx:
                 row = await authorization.find_namespace(
                     tx, caller, request.game_id, request.namespace_id
                 )
@@ -335,7 +335,7 @@ class TokenOperations:
                 note(StoredToken(made.token_id))
             return made
 
-        return await self._untold.deliver(lambda note: again_on_conflict(lambda: make(note)))
+        return await self._untold.deliver(lambda note: retry_on_conflict(lambda: make(note)))
 
     async def add_cloud(
         self,
@@ -373,7 +373,7 @@ class TokenOperations:
             if request.token_id not in {row.token_id for row in rows}:
                 raise ServiceError("TOKEN_NOT_FOUND")
             await tokens.revoke_cloud(tx, request.token_id, self._now_ms())
-            tx.afterwards(self._clear_token_cache)
+            tx.after_commit(self._clear_token_cache)
             return pb.RevokeGroupTokenResponse()
 
         return await self._changes.apply(caller, request, pb.RevokeGroupTokenResponse, change)
@@ -382,7 +382,7 @@ class TokenOperations:
         self, request: pb.InspectTokenRequest, caller: Caller
     ) -> pb.InspectTokenResponse:
         scope = scope_of(caller)
-        async with self._database.look() as tx:
+        async with self._database.query() as tx:
             row = await tokens.cloud_by_id(tx, scope.token_id)
         expires_ms = None if row is None else row.expires_ms
         return pb.InspectTokenResponse(

@@ -148,4 +148,4 @@ class UndeliveredSecrets:
 async def raise_revision(tx: Transaction, namespace_id: str, feeder: TokenFeeder) -> None:
     """Sends the namespace to the data plane, even if the caller is cancelled."""
     await namespaces.change(tx, namespace_id, {})
-    tx.afterwards(lambda: feeder.enqueue(namespace_id))
+    tx.after_commit(lambda: feeder.enqueue(namespace_id))

@@ -24,8 +24,8 @@ from pyservice.runtime.build_manifests import (
     read_server_json,
 )
 from pyservice.storage.database import Record
-from pyservice.storage.images import check_image, kind_of_name
-from pyservice.storage.objects import FILE_PATH_MAX_BYTES, Objects, Run, is_file_path
+from pyservice.storage.image_validation import check_image, kind_of_name
+from pyservice.storage.objects import FILE_PATH_MAX_BYTES, Objects, RunStep, is_file_path
 
 ARCHIVE: Final = "archive"
 IMAGE: Final = "docker_image"
@@ -53,7 +53,7 @@ class CheckedContents:
 
 async def check_contents(
     objects: Objects,
-    run: Run,
+    run: RunStep,
     kind: str,
     build: BuildForm | None,
     files: Sequence[Record],
@@ -72,7 +72,7 @@ async def check_contents(
     return CheckedContents(digests={file.path: await _build(objects, run, build, file, key)})
 
 
-async def _picture(objects: Objects, run: Run, file: Record, key: str) -> str:
+async def _picture(objects: Objects, run: RunStep, file: Record, key: str) -> str:
     content = b"".join([block async for block in objects.read(key)])
     picture = await run(lambda: check_image(content))
     if picture is None:
@@ -85,7 +85,7 @@ async def _picture(objects: Objects, run: Run, file: Record, key: str) -> str:
     return picture.kind
 
 
-async def _build(objects: Objects, run: Run, form: BuildForm, file: Record, key: str) -> bytes:
+async def _build(objects: Objects, run: RunStep, form: BuildForm, file: Record, key: str) -> bytes:
     """Returns the SHA-256, computed while the archive is checked in one pass."""
     digest, problem = await _read_archive(
         objects, run, _ArchiveCheck(*form, file.content_length), key
@@ -99,7 +99,7 @@ async def _build(objects: Objects, run: Run, form: BuildForm, file: Record, key:
 
 
 async def _read_archive(
-    objects: Objects, run: Run, reading: _ArchiveCheck, key: str
+    objects: Objects, run: RunStep, reading: _ArchiveCheck, key: str
 ) -> tuple[bytes, FieldProblem | None]:
     blocks: list[bytes] = []
     async for block in objects.read(key):
@@ -168,7 +168,7 @@ class _ArchiveCheck:
                 self.bad = error
 
 
-async def _done(run: Run, steps: Iterator[None]) -> None:
+async def _done(run: RunStep, steps: Iterator[None]) -> None:
     """Runs steps in batches and yields between them."""
     while await run(lambda: _advance(steps)):
         pass

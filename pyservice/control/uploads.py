@@ -34,7 +34,7 @@ from pyservice.storage.objects import (
     PUT_EXPIRES_S,
     Objects,
     Part,
-    Prepared,
+    PendingObject,
     file_key,
     plan_parts,
 )
@@ -136,7 +136,7 @@ class UploadLifecycle:
         async def again(tx: Transaction, kept: remembered_pb2.PreparedUpload) -> None:
             await wanted.find_game(tx)
             row = await uploads.find(tx, kept.upload_id)
-            if row is None or row.kind == uploads.GONE:
+            if row is None or row.kind == uploads.ABANDONED:
                 raise ServiceError(
                     "UPLOAD_NOT_FOUND", "What this key prepared is gone. Use another key."
                 )
@@ -192,10 +192,10 @@ class UploadLifecycle:
                 await uploads.set_digest(tx, row.upload_id, path, digest)
             if row.kind in _SHOWN_ON_GAME and found.picture is not None:
                 await games.set_picture(tx, row.game_id, row.kind, row.upload_id, found.picture)
-                tx.afterwards(
+                tx.after_commit(
                     lambda: self._topics.bump(game_topic(row.game_id), group_topic(row.group_id))
                 )
-            tx.afterwards(lambda: self._forget(row.upload_id))
+            tx.after_commit(lambda: self._forget(row.upload_id))
             return answer_type()
 
         return await self._changes.apply(caller, request, answer_type, change)
@@ -225,10 +225,12 @@ class UploadLifecycle:
     async def _check(self, row: Record) -> CheckedContents:
         async with self._database.read() as tx:
             files = await uploads.files_of(tx, row.upload_id)
-            build = await uploads.build_form(tx, row.upload_id)
+            build = await uploads.build_format(tx, row.upload_id)
         keys = {file.path: object_key(row.kind, row.upload_id, file.path) for file in files}
         prepared = [
-            Prepared(keys[file.path], plan_parts(file.content_length, file.part_bytes is not None))
+            PendingObject(
+                keys[file.path], plan_parts(file.content_length, file.part_bytes is not None)
+            )
             for file in files
         ]
         try:
@@ -261,7 +263,7 @@ class UploadLifecycle:
     async def remove(self, upload_id: str) -> None:
         """Deletes objects, then records, of an incomplete upload."""
         async with self._database.write() as tx:
-            if not await uploads.give_up_incomplete(tx, upload_id):
+            if not await uploads.abandon_incomplete(tx, upload_id):
                 return
         await self._objects.delete_prefix(upload_id)
         async with self._database.write() as tx:
@@ -272,7 +274,7 @@ class UploadLifecycle:
         before_ms, count, passed = self._now_ms() - ABANDONED_AFTER_MS, 0, ""
         while True:
             async with self._database.read() as tx:
-                left = await uploads.left_behind(tx, before_ms, passed, _PORTION)
+                left = await uploads.abandoned(tx, before_ms, passed, _PORTION)
             for upload_id in left:
                 check = self._checks.get(upload_id)
                 if check is not None and not check.done():
@@ -325,7 +327,7 @@ class UploadOperations:
             row = await uploads.find(tx, request.upload_id)
             if (
                 row is None
-                or row.kind == uploads.GONE
+                or row.kind == uploads.ABANDONED
                 or not authorization.scope_covers(scope_of(caller), row.game_id, row.group_id)
             ):
                 raise ServiceError("UPLOAD_NOT_FOUND")

@@ -25,7 +25,7 @@ from pyservice.control.resource_summaries import version_summary
 from pyservice.control.timestamps import rfc3339
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
-from pyservice.storage import builds, games, sites
+from pyservice.storage import builds, games, uploads
 from pyservice.storage.database import Transaction
 
 Input = pb.CreateVersionRequest | pb.ValidateVersionRequest
@@ -94,7 +94,7 @@ class VersionOperations:
                 build_ids=image_ids(request.config),
             )
             topics = game_topic(game.game_id), group_topic(game.group_id)
-            tx.afterwards(lambda: self._topics.bump(*topics))
+            tx.after_commit(lambda: self._topics.bump(*topics))
             return pb.CreateVersionResponse(version_id=version_id)
 
         return await self._changes.apply(caller, request, pb.CreateVersionResponse, change)
@@ -137,7 +137,7 @@ class VersionOperations:
 
     async def get(self, request: pb.GetVersionRequest, caller: Caller) -> Message:
         """Raises GAME_NOT_FOUND, VERSION_NOT_FOUND."""
-        async with self._database.look() as tx:
+        async with self._database.query() as tx:
             row = await games.find_version_with_game(tx, request.game_id, request.version_id)
             if row is None or not authorization.scope_covers(
                 scope_of(caller), row.game_id, row.group_id
@@ -180,7 +180,7 @@ class StoredUploadStatus:
         return _completeness(await builds.completeness(tx, game_id, ids))
 
     async def sites(self, tx: Transaction, game_id: str, ids: set[str]) -> dict[str, Completeness]:
-        return _completeness(await sites.completeness(tx, game_id, ids))
+        return _completeness(await uploads.site_completeness(tx, game_id, ids))
 
 
 def _completeness(found: dict[str, bool]) -> dict[str, Completeness]:

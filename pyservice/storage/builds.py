@@ -104,7 +104,7 @@ async def change_tags(
         await tx.run(insert(build_tags), rows)
 
 
-async def take_tags_off_others(
+async def remove_tags_from_other_builds(
     tx: Transaction, game_id: str, build_id: str, names: Sequence[str]
 ) -> None:
     """Off every other build of the game."""
@@ -115,7 +115,7 @@ async def take_tags_off_others(
     await tx.run(delete(build_tags).where(condition))
 
 
-async def is_named(tx: Transaction, build_id: str) -> bool:
+async def is_used_by_version(tx: Transaction, build_id: str) -> bool:
     """Whether a version names it."""
     statement = (
         select(version_builds.c.version_id).where(version_builds.c.build_id == build_id).limit(1)

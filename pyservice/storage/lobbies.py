@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import and_, bindparam, insert, or_, select, update
 
-from pyservice.storage import portions
-from pyservice.storage.database import Database, Record, Transaction
-from pyservice.storage.tables import games, lobbies, namespaces, versions
+from pyservice.storage.database import (
+    Database,
+    Record,
+    Transaction,
+    batch_deletion,
+    delete_in_batches,
+)
+from pyservice.storage.tables import games, lobbies, lobby_runs, namespaces, versions
 
-CHANGING: Final = (
+MUTABLE_COLUMNS: Final = (
     "is_closed",
     "is_stopping",
     "ready_ms",
@@ -31,13 +37,13 @@ _ADD = insert(lobbies)
 _CHANGE = (
     update(lobbies)
     .where(lobbies.c.lobby_id == bindparam("id"))
-    .values({name: bindparam(name) for name in CHANGING})
+    .values({name: bindparam(name) for name in MUTABLE_COLUMNS})
 )
-_SHOWN = or_(lobbies.c.stop_ms.is_(None), lobbies.c.stop_ms > bindparam("kept_since_ms"))
+_IS_VISIBLE = or_(lobbies.c.stop_ms.is_(None), lobbies.c.stop_ms > bindparam("kept_since_ms"))
 _NEWEST_FIRST = (lobbies.c.create_ms.desc(), lobbies.c.lobby_id.desc())
 _PAGE = (
     select(lobbies)
-    .where(lobbies.c.namespace_id == bindparam("namespace_id"), _SHOWN)
+    .where(lobbies.c.namespace_id == bindparam("namespace_id"), _IS_VISIBLE)
     .order_by(*_NEWEST_FIRST)
     .limit(bindparam("limit"))
 )
@@ -48,14 +54,14 @@ _REST_OF_MS = (
         lobbies.c.namespace_id == bindparam("namespace_id"),
         lobbies.c.create_ms == bindparam("create_ms"),
         lobbies.c.lobby_id < bindparam("last"),
-        _SHOWN,
+        _IS_VISIBLE,
     )
     .order_by(*_NEWEST_FIRST)
 )
 _ONE = select(lobbies).where(
     lobbies.c.namespace_id == bindparam("namespace_id"),
     lobbies.c.lobby_id == bindparam("lobby_id"),
-    _SHOWN,
+    _IS_VISIBLE,
 )
 _OF_GAME = (
     select(lobbies)
@@ -64,7 +70,7 @@ _OF_GAME = (
         namespaces.c.game_id == bindparam("game_id"), lobbies.c.lobby_id == bindparam("lobby_id")
     )
 )
-_WITHIN = (
+_ALIVE_BETWEEN = (
     select(
         lobbies,
         namespaces.c.name_id.label("namespace_name"),
@@ -87,12 +93,18 @@ _LIVE = (
     .order_by(lobbies.c.lobby_id)
     .limit(bindparam("limit"))
 )
-_FORGET_STOPPED = portions.portion(lobbies.c.stop_ms)
+_REMOVE_STOPPED = batch_deletion(lobbies.c.stop_ms)
 _GAMES_OF = (
     select(namespaces.c.namespace_id, namespaces.c.game_id, games.c.group_id)
     .join(games, games.c.game_id == namespaces.c.game_id)
     .where(namespaces.c.namespace_id.in_(bindparam("ids", expanding=True)))
 )
+_ENDED_RUNS = select(lobby_runs).where(lobby_runs.c.lobby_id.in_(bindparam("ids", expanding=True)))
+
+_REMOVE_ENDED_RUNS = batch_deletion(lobby_runs.c.end_ms)
+
+_UNSTORABLE: Final = re.compile(r"[\x00\ud800-\udfff]")
+"""NUL, which PostgreSQL refuses, and halves of characters, which are no UTF-8."""
 
 
 async def find_many(tx: Transaction, lobby_ids: Sequence[str]) -> Sequence[Record]:
@@ -105,7 +117,7 @@ async def of_game(tx: Transaction, game_id: str, lobby_id: str) -> Record | None
     return await tx.first(_OF_GAME, {"game_id": game_id, "lobby_id": lobby_id})
 
 
-async def within(
+async def alive_between(
     tx: Transaction, game_id: str, start_ms: int, end_ms: int, after: str, limit: int
 ) -> Sequence[Record]:
     """Those of a game that were there at some time within a span: columns of `lobbies`, `namespace_name`,
@@ -118,7 +130,7 @@ async def within(
         "after": after,
         "limit": limit,
     }
-    return await tx.all(_WITHIN, values)
+    return await tx.all(_ALIVE_BETWEEN, values)
 
 
 async def add_many(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -128,11 +140,14 @@ async def add_many(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 async def change_many(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
-    """`lobby_id` and the columns of CHANGING of each."""
+    """`lobby_id` and the columns of MUTABLE_COLUMNS of each."""
     if rows:
         await tx.run(
             _CHANGE,
-            [{"id": row["lobby_id"], **{name: row[name] for name in CHANGING}} for row in rows],
+            [
+                {"id": row["lobby_id"], **{name: row[name] for name in MUTABLE_COLUMNS}}
+                for row in rows
+            ],
         )
 
 
@@ -166,23 +181,61 @@ async def get(
     return await tx.first(_ONE, values)
 
 
-async def live(tx: Transaction, after: str, limit: int) -> list[str]:
+async def live_ids(tx: Transaction, after: str, limit: int) -> list[str]:
     """Ids of lobbies that have not ended, as far as the records know, in order; those after one."""
     return [row.lobby_id for row in await tx.all(_LIVE, {"after": after, "limit": limit})]
 
 
-async def end_unseen(tx: Transaction, lobby_ids: Sequence[str], reason: str, now_ms: int) -> None:
+async def end_missing(tx: Transaction, lobby_ids: Sequence[str], reason: str, now_ms: int) -> None:
     """Nobody was told of the end of these."""
     if lobby_ids:
         condition = and_(lobbies.c.lobby_id.in_(list(lobby_ids)), lobbies.c.stop_ms.is_(None))
         await tx.run(update(lobbies).where(condition).values(stop_ms=now_ms, stop_reason=reason))
 
 
-async def forget_stopped(database: Database, before_ms: int) -> int:
+async def remove_stopped(database: Database, before_ms: int) -> int:
     """Drops lobbies that ended before; how many."""
-    return await portions.forget(database, _FORGET_STOPPED, before_ms - 1)
+    return await delete_in_batches(database, _REMOVE_STOPPED, before_ms - 1)
 
 
-async def games_of(tx: Transaction, namespace_ids: Sequence[str]) -> Sequence[Record]:
+async def games_of_namespaces(tx: Transaction, namespace_ids: Sequence[str]) -> Sequence[Record]:
     """`namespace_id`, `game_id`, `group_id` of those that are there."""
     return await tx.all(_GAMES_OF, {"ids": list(namespace_ids)})
+
+
+class EndedRun(NamedTuple):
+    """How it was, and how it ended."""
+
+    tier: str
+    start_ms: int | None
+    end_ms: int
+    reason: str
+    message: str
+    exit_code: int | None
+
+
+def storable_text(message: str) -> str:
+    """U+FFFD for what a database refuses: whatever a process, a program's name or the system brought into the message,
+    the end is written.
+    """
+    return _UNSTORABLE.sub("\ufffd", message)
+
+
+async def record_run_end(tx: Transaction, lobby_id: str, run: EndedRun) -> None:
+    """It is over; of several the first counts."""
+    if await tx.first(_ENDED_RUNS, {"ids": [lobby_id]}) is None:
+        row = {"lobby_id": lobby_id, **run._asdict(), "message": storable_text(run.message)}
+        await tx.run(insert(lobby_runs), row)
+
+
+async def find_ended_runs(tx: Transaction, lobby_ids: Sequence[str]) -> dict[str, Record]:
+    """Columns of `lobby_runs` by lobby, of those that are over."""
+    if not lobby_ids:
+        return {}
+    rows = await tx.all(_ENDED_RUNS, {"ids": list(lobby_ids)})
+    return {row.lobby_id: row for row in rows}
+
+
+async def remove_ended_runs(database: Database, before_ms: int) -> int:
+    """Those that have been over for longer; how many."""
+    return await delete_in_batches(database, _REMOVE_ENDED_RUNS, before_ms - 1)

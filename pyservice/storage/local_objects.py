@@ -1,31 +1,220 @@
-"""Objects in a folder: what is uploaded is streamed into a file of its own and renamed when whole.
-
-Three folders side by side: `incoming` (what is being written; emptied at the start), `pending` and
-`kept`. Every call that changes something has synced file and folder when it returns. Reads and
-writes of files are in threads. The HTTP side of an upload is `cdn.receiving`.
-"""
+"""Objects in a folder: an upload is streamed into a file of its own and renamed when it is complete."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import hashlib
 import io
 import os
 import secrets
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final, TypeVar
 
 from pyservice.concurrency.cancellation import await_despite_cancel
 from pyservice.durable_files import is_disk_full, sync_folder, write_file
 from pyservice.errors import ServiceError
-from pyservice.storage.incoming import Incoming
-from pyservice.storage.objects import Part, Pending, Run
-from pyservice.storage.room import Room
-from pyservice.storage.signatures import Grant, UrlSigner
+from pyservice.storage.objects import Part, PendingBlob, RunStep
+from pyservice.storage.signed_urls import UrlGrant, UrlSigner
+
+# Disk reserve -------------------------------------------------------------------------------------
+
+
+class DiskReserve:
+    """What there is beyond the reserve, on the file system of a folder. For any thread."""
+
+    def __init__(self, folder: Path, reserve_bytes: int) -> None:
+        self._folder = folder
+        self._reserve_bytes = reserve_bytes
+        self._lock = Lock()
+        self._reserved_bytes = 0
+
+    def require_space(self, length: int) -> None:
+        """Raises STORAGE_FULL for what has no room now, if nobody else wrote anything."""
+        self._refuse(length)
+
+    @contextmanager
+    def reserve(self, length: int) -> Iterator[None]:
+        """Within it so many bytes are written. Raises STORAGE_FULL, before."""
+        with self._lock:
+            # Others write at the same time: the disk does not know of theirs yet.
+            self._refuse(self._reserved_bytes + length)
+            self._reserved_bytes += length
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._reserved_bytes -= length
+
+    def _refuse(self, length: int) -> None:
+        about = os.statvfs(self._folder)
+        if about.f_bavail * about.f_frsize - length < self._reserve_bytes:
+            raise ServiceError("STORAGE_FULL")
+
+
+# Uploads ------------------------------------------------------------------------------------------
+
+
+_SYNC_FILE_RANGE_WRITE: Final = 2
+
+
+def _find_sync_file_range() -> Callable[[int, int, int], object]:
+    """`sync_file_range` without waiting. Python has no name for it; where the system has none
+    either, the disk starts when the kernel likes, and `fsync` takes longer.
+    """
+    call = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if call is None:
+        return lambda file, start, size: None
+    call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return lambda file, start, size: call(file, start, size, _SYNC_FILE_RANGE_WRITE)
+
+
+_start_writeback: Final = _find_sync_file_range()
+
+
+class UploadWriter:
+    """A file that is being received. Ends with `commit` or `abort`, which is safe to repeat.
+
+    Nothing is seen of it outside of its folder before `commit`, and nothing is left after `abort`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        length: int,
+        threads: ThreadPoolExecutor,
+        place: Callable[[Path], None],
+        reserve: Callable[[int], AbstractContextManager[None]],
+    ) -> None:
+        """Within `reserve` so many bytes are written; it refuses them by raising, in a thread."""
+        self.length = length
+        self._path = path
+        self._threads = threads
+        self._place = place
+        self._reserve = reserve
+        self._loop = asyncio.get_running_loop()
+        self._blocks: deque[tuple[memoryview, Callable[[], None]]] = deque()
+        self._writing: asyncio.Future[None] | None = None
+        self._file: int | None = None
+        self._written_bytes = 0
+        self._is_closed = False
+        self.failure: BaseException | None = None
+        """Why it cannot be written; known before all of it was received."""
+
+    def write(self, block: memoryview, when_written: Callable[[], None]) -> None:
+        """Has a block written after those before it.
+
+        `when_written` is called on the loop when the block may be used again, also when the disk
+        refused it: `failure` is set then. After a failure or the end nothing is written any more:
+        what came late must not make the file anew.
+        """
+        if self.failure is not None or self._is_closed:
+            self._loop.call_soon(when_written)
+            return
+        self._blocks.append((block, when_written))
+        if self._writing is None:
+            self._start()
+
+    async def commit(self) -> None:
+        """Syncs the file and gives it its name: durable when this returns.
+
+        Raises ServiceError STORAGE_FULL, or what else kept it from being written; then nothing is
+        left of it.
+        """
+        try:
+            await self._wait_for_thread()
+            if self.failure is not None:
+                raise self.failure
+            await self._loop.run_in_executor(self._threads, self._sync_and_place)
+        except BaseException as error:
+            await self.abort()
+            if isinstance(error, OSError) and is_disk_full(error):
+                raise ServiceError("STORAGE_FULL") from error
+            raise
+        self._is_closed = True
+
+    async def abort(self) -> None:
+        """Leaves nothing of it."""
+        if self._is_closed:
+            return
+        self._blocks.clear()
+        await self._wait_for_thread()
+        await self._loop.run_in_executor(self._threads, self._discard)
+        self._is_closed = True
+
+    def _start(self) -> None:
+        self._writing = self._loop.run_in_executor(self._threads, self._write)
+        self._writing.add_done_callback(self._on_thread_end)
+
+    def _on_thread_end(self, writing: asyncio.Future[None]) -> None:
+        """The thread found nothing more to write, or failed."""
+        self._writing = None
+        if self.failure is None and not writing.cancelled():
+            self.failure = writing.exception()
+        if self.failure is not None:
+            while self._blocks:
+                self._blocks.popleft()[1]()
+        elif self._blocks:
+            # One came while the thread was on its way out.
+            self._start()
+
+    async def _wait_for_thread(self) -> None:
+        while self._writing is not None:
+            # Waits for the thread and not with it: cancelling must not lose it.
+            await asyncio.wait([self._writing])
+
+    # In a thread, one at a time
+
+    def _write(self) -> None:
+        if self._file is None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._file = os.open(self._path, flags, 0o600)
+        while True:
+            try:
+                block, when_written = self._blocks.popleft()
+            except IndexError:
+                return
+            try:
+                with self._reserve(len(block)):
+                    _write_all(self._file, block)
+                # Starts the disk now: at the end there is little left to wait for.
+                _start_writeback(self._file, self._written_bytes, len(block))
+                self._written_bytes += len(block)
+            finally:
+                self._loop.call_soon_threadsafe(when_written)
+
+    def _sync_and_place(self) -> None:
+        if self._file is None:
+            self._write()
+        assert self._file is not None
+        if self._written_bytes != self.length:
+            raise ServiceError("UPLOAD_LENGTH_MISMATCH")
+        os.fsync(self._file)
+        os.close(self._file)
+        self._file = None
+        self._place(self._path)
+
+    def _discard(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        self._path.unlink(missing_ok=True)
+
+
+def _write_all(file: int, block: memoryview) -> None:
+    while block:
+        block = block[os.write(file, block) :]
+
+
+# Objects ------------------------------------------------------------------------------------------
+
 
 READ_BYTES: Final = 256 << 10
 _HASH_BYTES: Final = 1 << 20
@@ -35,8 +224,8 @@ _ATTEMPTS: Final = 8
 _Result = TypeVar("_Result")
 
 
-class Folder:
-    """The `Blobs` of a folder. One process at a time has it: the data directory is locked."""
+class FolderBlobStore:
+    """The `BlobStore` of a folder. One process at a time has it: the data directory is locked."""
 
     largest_put_bytes: Final = 1 << 50
     takes_any_length: Final = False
@@ -47,7 +236,7 @@ class Folder:
         self._folder = folder
         self._signer = signer
         self._base_url = base_url.rstrip("/")
-        self._room = Room(folder, reserve_bytes)
+        self._disk_reserve = DiskReserve(folder, reserve_bytes)
         # A slow sync of an upload must not hold up who reads.
         self._readers = ThreadPoolExecutor(threads, thread_name_prefix="objects-read")
         self._writers = ThreadPoolExecutor(threads, thread_name_prefix="objects-write")
@@ -65,33 +254,33 @@ class Folder:
     async def put_url(self, key: str, part: Part, expires_s: int) -> str:
         """A URL of the service's own listener, with the length in its signature."""
         expires_at_s = int(time.time()) + expires_s
-        grant = Grant("PUT", key, expires_at_s, part.content_length, part.byte_offset)
+        grant = UrlGrant("PUT", key, expires_at_s, part.content_length, part.byte_offset)
         return self._base_url + self._signer.target(grant)
 
     async def lengths(self, names: Sequence[str]) -> list[int | None]:
-        """See `Blobs`."""
+        """See `BlobStore`."""
         return await self._run(lambda: [_length(self._folder / name) for name in names])
 
     async def keep(self, names: Sequence[tuple[str, str]]) -> None:
-        """See `Blobs`: all renames first, then each folder is synced once."""
+        """See `BlobStore`: all renames first, then each folder is synced once."""
         await self._run(lambda: self._rename(names), self._writers)
 
     async def forget(self, names: Sequence[str]) -> None:
-        """See `Blobs`. Folders that are empty then go too."""
+        """See `BlobStore`. Folders that are empty then go too."""
         await self._run(lambda: self._remove(names), self._writers)
 
     async def write(self, name: str, content: bytes) -> None:
-        """See `Blobs`."""
+        """See `BlobStore`."""
 
         def write() -> None:
             path = self._folder / name
-            with self._room.taken(len(content)):
+            with self._disk_reserve.reserve(len(content)):
                 self._in_folder(path.parent, lambda: write_file(path, content))
 
         await self._run(write, self._writers)
 
     async def read(self, name: str, start: int, end: int) -> AsyncIterator[bytes]:
-        """See `Blobs`."""
+        """See `BlobStore`."""
         file, block = await self._run(lambda: _open_at(self._folder / name, start, end))
         with file:
             while block:
@@ -102,8 +291,8 @@ class Folder:
                 size = min(READ_BYTES, end - start)
                 block = await self._run(lambda size=size: file.read(size))  # type: ignore[misc]
 
-    async def digest(self, pieces: Sequence[tuple[str, int]], run: Run) -> str:
-        """See `Blobs`."""
+    async def digest(self, pieces: Sequence[tuple[str, int]], run: RunStep) -> str:
+        """See `BlobStore`."""
         state = hashlib.sha256()
         for name, length in pieces:
             path = self._folder / name
@@ -112,22 +301,22 @@ class Folder:
         return state.hexdigest()
 
     async def names(self, folder: str) -> list[str]:
-        """See `Blobs`."""
+        """See `BlobStore`."""
         return await self._run(lambda: list(self._walk(folder)))
 
-    async def pending(self) -> AsyncIterator[list[Pending]]:
-        """See `Blobs`."""
+    async def pending(self) -> AsyncIterator[list[PendingBlob]]:
+        """See `BlobStore`."""
         names = await self.names("pending")
         for first in range(0, len(names), _PORTION):
             portion = names[first : first + _PORTION]
             yield await self._run(lambda portion=portion: self._dated(portion))  # type: ignore[misc]
 
     async def drop_empty_folders(self, older_than_s: float) -> None:
-        """See `Blobs`. Whoever is about to write into one makes it anew."""
+        """See `BlobStore`. Whoever is about to write into one makes it anew."""
         before_s = time.time() - older_than_s
         await self._run(lambda: self._drop_old(before_s))
 
-    def receive(self, grant: Grant) -> Incoming:
+    def receive(self, grant: UrlGrant) -> UploadWriter:
         """Begins to receive what a URL allows; nothing is on the disk yet.
 
         Raises STORAGE_FULL for what is longer than there is room for up to the reserve, UPLOAD_ALREADY_COMPLETE once
@@ -136,16 +325,16 @@ class Folder:
         self._refuse_kept(grant)
         # Whoever removed it by hand gets it again with the next upload.
         self._make_folder(self._folder / "incoming")
-        self._room.refuse_too_long(grant.length)
+        self._disk_reserve.require_space(grant.length)
 
         def place(path: Path) -> None:
             self._refuse_kept(grant)
             self._move(path, self._folder / f"pending/{grant.key}.{grant.offset}", is_synced=True)
 
         path = self._folder / "incoming" / secrets.token_hex(16)
-        return Incoming(path, grant.length, self._writers, place, self._room.taken)
+        return UploadWriter(path, grant.length, self._writers, place, self._disk_reserve.reserve)
 
-    def _refuse_kept(self, grant: Grant) -> None:
+    def _refuse_kept(self, grant: UrlGrant) -> None:
         for name in (grant.key, f"{grant.key}.{grant.offset}"):
             if (self._folder / "kept" / name).exists():
                 raise ServiceError("UPLOAD_ALREADY_COMPLETE")
@@ -248,11 +437,11 @@ class Folder:
             # A leading dot is a file that `write_file` is at.
             yield from (f"{inside}/{name}" for name in files if not name.startswith("."))
 
-    def _dated(self, names: Sequence[str]) -> list[Pending]:
+    def _dated(self, names: Sequence[str]) -> list[PendingBlob]:
         dated = []
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                dated.append(Pending(name, (self._folder / name).stat().st_mtime))
+                dated.append(PendingBlob(name, (self._folder / name).stat().st_mtime))
         return dated
 
 

@@ -173,7 +173,7 @@ async def of_game(tx: Transaction, game_id: str) -> Sequence[Record]:
     return await tx.all(_OF_GAME, {"game_id": game_id})
 
 
-class New(NamedTuple):
+class NewNamespace(NamedTuple):
     """A namespace to add; `entry_id` is that of its first version's history."""
 
     namespace_id: str
@@ -186,7 +186,7 @@ async def add(
     tx: Transaction,
     game_id: str,
     version_id: str,
-    several: Sequence[New],
+    several: Sequence[NewNamespace],
     limits: tuple[int, int],
     now_ms: int,
 ) -> None:
@@ -345,7 +345,7 @@ async def remove_user(tx: Transaction, namespace_id: str, user: str) -> bool:
 # What the data plane is fed -----------------------------------------------------------------------
 
 
-class Fed(NamedTuple):
+class FeedRecords(NamedTuple):
     """What the data plane is told of some namespaces, from one state of the records."""
 
     namespaces: Sequence[Record]
@@ -353,10 +353,10 @@ class Fed(NamedTuple):
     domains: Sequence[Record]
 
 
-async def fed(tx: Transaction, namespace_ids: Sequence[str]) -> Fed:
+async def feed_records(tx: Transaction, namespace_ids: Sequence[str]) -> FeedRecords:
     """Those that are there."""
     ids = {"ids": list(namespace_ids)}
-    return Fed(await tx.all(_WITH_GAMES, ids), await tx.all(_DOMAINS_OF, ids))
+    return FeedRecords(await tx.all(_WITH_GAMES, ids), await tx.all(_DOMAINS_OF, ids))
 
 
 async def versions_by_id(tx: Transaction, version_ids: Sequence[str]) -> Sequence[Record]:
@@ -369,7 +369,7 @@ async def revisions(tx: Transaction) -> Sequence[Record]:
     return await tx.all(_REVISIONS)
 
 
-async def take_back_version(
+async def restore_version(
     tx: Transaction, namespace_id: str, refused_version_id: str, version_id: str, entry: str
 ) -> bool:
     """Back to the version that the data plane runs, when the refused one is still wanted; whether it was."""

@@ -1,7 +1,7 @@
 """Objects: files that were uploaded or made, by key; parts, completion, digests, signed URLs.
 
 An object is `pending` while its parts are being uploaded and `kept` from its completion on; then
-nothing changes it any more. Where the bytes are is the business of a `Blobs` (a folder, an S3
+nothing changes it any more. Where the bytes are is the business of a `BlobStore` (a folder, an S3
 bucket); which upload, build or site an object belongs to is the caller's.
 """
 
@@ -11,13 +11,15 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from pyservice.errors import ServiceError
-from pyservice.storage.drafts import Draft, manifest
-from pyservice.storage.signatures import Grant, UrlSigner
+from pyservice.storage.signed_urls import UrlGrant, UrlSigner
+
+_PIECE_BYTES: Final = 4 << 20
+
 
 PART_BYTES: Final = 64 << 20
 """Size of the parts of a multipart upload (decisions 8.8); the last one has the rest."""
@@ -42,14 +44,14 @@ class Part(NamedTuple):
     content_length: int
 
 
-class Prepared(NamedTuple):
+class PendingObject(NamedTuple):
     """An object to be completed, and the parts that it has to have."""
 
     key: str
     parts: Sequence[Part]
 
 
-class Move(NamedTuple):
+class _PartMove(NamedTuple):
     """A part that is to be kept: its names before and after, and the bytes that it has to have."""
 
     pending: str
@@ -57,7 +59,7 @@ class Move(NamedTuple):
     length: int
 
 
-class Pending(NamedTuple):
+class PendingBlob(NamedTuple):
     """What was uploaded and never completed, seconds since the Unix epoch."""
 
     name: str
@@ -80,7 +82,7 @@ class ObjectCounts:
         self.failures[code] = self.failures.get(code, 0) + 1
 
 
-class Run(Protocol):
+class RunStep(Protocol):
     """Does steps in a thread; whose, is the caller's matter."""
 
     async def __call__(self, step: Callable[[], _Result], /) -> _Result:
@@ -88,7 +90,7 @@ class Run(Protocol):
         ...
 
 
-class Blobs(Protocol):
+class BlobStore(Protocol):
     """Bytes by name in some place. Names are `pending/…` and `kept/…`.
 
     Each operation is durable when it returns, and raises ServiceError STORAGE_FULL or
@@ -121,7 +123,7 @@ class Blobs(Protocol):
     def read(self, name: str, start: int, end: int) -> AsyncIterator[bytes]:
         """Streams bytes [start, end). Raises FileNotFoundError."""
 
-    async def digest(self, pieces: Sequence[tuple[str, int]], run: Run) -> str:
+    async def digest(self, pieces: Sequence[tuple[str, int]], run: RunStep) -> str:
         """SHA-256 in hex over whole blobs (name, length) in a row, in short steps by `run`.
 
         Raises FileNotFoundError.
@@ -130,7 +132,7 @@ class Blobs(Protocol):
     async def names(self, folder: str) -> list[str]:
         """All names below `folder/`."""
 
-    def pending(self) -> AsyncIterator[list[Pending]]:
+    def pending(self) -> AsyncIterator[list[PendingBlob]]:
         """All that is pending, in portions."""
 
     async def drop_empty_folders(self, older_than_s: float) -> None:
@@ -167,10 +169,54 @@ def plan_parts(content_length: int, is_multipart: bool) -> list[Part]:
     return [Part(start, min(PART_BYTES, content_length - start)) for start in starts]
 
 
+class ObjectWriter:
+    """It is there, whole, once `keep` returned; of one that was given up `Objects.delete_prefix` of its folder removes
+    the pieces. Both raise what writing raises: STORAGE_FULL, CONTROL_PLANE_UNAVAILABLE.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[str, bytes], Awaitable[None]],
+        name: str,
+        on_commit: Callable[[int], None],
+    ) -> None:
+        """`name` is that of the kept blob; `on_commit` receives how many bytes it has."""
+        self._write_blob = write
+        self._name = name
+        self._on_commit = on_commit
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._lengths: list[int] = []
+
+    async def write(self, content: bytes) -> None:
+        """What comes next."""
+        self._held.append(content)
+        self._held_bytes += len(content)
+        if self._held_bytes >= _PIECE_BYTES:
+            await self._write_piece()
+
+    async def commit(self) -> None:
+        """That was all."""
+        await self._write_piece()
+        await self._write_blob(f"{self._name}.parts", encode_manifest(self._lengths))
+        self._on_commit(sum(self._lengths))
+
+    async def _write_piece(self) -> None:
+        piece = b"".join(self._held)
+        self._held, self._held_bytes = [], 0
+        await self._write_blob(f"{self._name}.{sum(self._lengths)}", piece)
+        self._lengths.append(len(piece))
+
+
+def encode_manifest(lengths: Sequence[int]) -> bytes:
+    """What says of which pieces, in a row, an object consists."""
+    return json.dumps(lengths).encode()
+
+
 class Objects:
     """Objects in a place. Every key is `[a-z0-9_-]` in up to four segments: a ValueError else."""
 
-    def __init__(self, blobs: Blobs, signer: UrlSigner, base_url: str) -> None:
+    def __init__(self, blobs: BlobStore, signer: UrlSigner, base_url: str) -> None:
         self._blobs = blobs
         self._signer = signer
         self._base_url = base_url.rstrip("/")
@@ -215,10 +261,10 @@ class Objects:
         """
         _check(key)
         expires_at_s = None if expires_s is None else int(time.time()) + expires_s
-        grant = Grant("GET", key, expires_at_s, filename=filename, content_type=content_type)
+        grant = UrlGrant("GET", key, expires_at_s, filename=filename, content_type=content_type)
         return self._base_url + self._signer.target(grant)
 
-    async def complete(self, uploads: Sequence[Prepared]) -> None:
+    async def complete(self, uploads: Sequence[PendingObject]) -> None:
         """Keeps objects whose parts are all there in their length. Harmless when repeated.
 
         Raises UPLOAD_INCOMPLETE, naming how many parts are missing; then nothing is kept.
@@ -226,7 +272,7 @@ class Objects:
         for upload in uploads:
             _check(upload.key)
         wanted = [
-            Move(
+            _PartMove(
                 f"pending/{upload.key}.{part.byte_offset}", _kept(upload, part), part.content_length
             )
             for upload in uploads
@@ -241,9 +287,9 @@ class Objects:
         for upload in uploads:
             if len(upload.parts) > 1:
                 lengths = [part.content_length for part in upload.parts]
-                await self._blobs.write(f"kept/{upload.key}.parts", manifest(lengths))
+                await self._blobs.write(f"kept/{upload.key}.parts", encode_manifest(lengths))
 
-    async def _moves(self, wanted: Sequence[Move]) -> list[Move]:
+    async def _moves(self, wanted: Sequence[_PartMove]) -> list[_PartMove]:
         """What of these has to be renamed for all to be kept; checks every part."""
         lengths = await self._blobs.lengths([move.pending for move in wanted])
         found = list(zip(wanted, lengths, strict=True))
@@ -253,14 +299,14 @@ class Objects:
             raise _incomplete(missing, len(wanted))
         return [move for move, length in found if length == move.length]
 
-    async def _differing(self, moves: Sequence[Move]) -> int:
+    async def _differing(self, moves: Sequence[_PartMove]) -> int:
         """How many of these are not kept in their length."""
         if not moves:
             return 0
         lengths = await self._blobs.lengths([move.kept for move in moves])
         return sum(length != move.length for move, length in zip(moves, lengths, strict=True))
 
-    def draft(self, key: str) -> Draft:
+    def writer(self, key: str) -> ObjectWriter:
         """For what the service makes itself, such as an export."""
         _check(key)
 
@@ -268,7 +314,7 @@ class Objects:
             self.counts.puts += 1
             self.counts.put_bytes += size
 
-        return Draft(self._blobs.write, f"kept/{key}", kept)
+        return ObjectWriter(self._blobs.write, f"kept/{key}", kept)
 
     async def stat(self, key: str) -> int | None:
         """Bytes of a kept object, None when there is none."""
@@ -285,7 +331,7 @@ class Objects:
         blobs = await self._find(key)
         if not blobs:
             raise FileNotFoundError(key)
-        for name, first, last in _cut(blobs, start, end):
+        for name, first, last in _slices(blobs, start, end):
             async for block in self._blobs.read(name, first, last):
                 yield block
 
@@ -294,7 +340,7 @@ class Objects:
         _check(key)
         return self._blobs.read(f"kept/{key}", start, end)
 
-    async def digest(self, key: str, run: Run) -> str:
+    async def digest(self, key: str, run: RunStep) -> str:
         """SHA-256 of a kept object, in hex. Reads all of it, in steps by `run`.
 
         Raises FileNotFoundError.
@@ -367,7 +413,7 @@ def is_key(text: str) -> bool:
     return _KEY.fullmatch(text) is not None
 
 
-def _kept(upload: Prepared, part: Part) -> str:
+def _kept(upload: PendingObject, part: Part) -> str:
     if len(upload.parts) == 1:
         return f"kept/{upload.key}"
     return f"kept/{upload.key}.{part.byte_offset}"
@@ -381,7 +427,7 @@ def _incomplete(missing: int, total: int) -> ServiceError:
     )
 
 
-def _cut(
+def _slices(
     blobs: Sequence[tuple[str, int]], start: int, end: int | None
 ) -> Iterator[tuple[str, int, int]]:
     """What to read of each blob for bytes [start, end) of them in a row."""

@@ -1,30 +1,278 @@
-"""The records in a PostgreSQL server, asked through asyncpg with statements that SQLAlchemy compiled once.
-
-Rows that change are locked by the statements that change them.
-"""
+"""The records in a PostgreSQL server, through asyncpg."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+import shlex
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Executable, NullPool
+import asyncpg  # type: ignore[import-untyped]
+from sqlalchemy import (
+    ARRAY,
+    BinaryExpression,
+    BindParameter,
+    Connection,
+    Executable,
+    NullPool,
+    make_url,
+)
+from sqlalchemy.dialects.postgresql.asyncpg import PGCompiler_asyncpg, PGDialect_asyncpg
 from sqlalchemy.exc import SQLAlchemyError
 
 from pyservice.concurrency.cancellation import await_despite_cancel
-from pyservice.storage.failures import DatabaseUnusable, told
-from pyservice.storage.postgres_connections import Connections, connect
-from pyservice.storage.postgres_refusals import refusals_told
-from pyservice.storage.postgres_statements import postgres_statements
-from pyservice.storage.statements import Statements
-from pyservice.storage.transactions import (
-    Afterwards,
-    Record,
-    Result,
-    Transaction,
-    Values,
+from pyservice.errors import ServiceError
+from pyservice.storage.compiled_statements import (
+    ListParameterCompiler,
+    StatementCache,
 )
+from pyservice.storage.database import CommitCallbacks, Record, Result, Transaction, Values
+from pyservice.storage.database_errors import (
+    DatabaseUnusable,
+    sqlstate,
+    translate_database_errors,
+)
+
+# Statements ---------------------------------------------------------------------------------------
+
+
+class _Compiler(ListParameterCompiler, PGCompiler_asyncpg):
+    def in_list(self, binary: BinaryExpression[Any], several: BindParameter[Any], **kw: Any) -> str:
+        return self._any(binary, several, "= ANY", **kw)
+
+    def not_in_list(
+        self, binary: BinaryExpression[Any], several: BindParameter[Any], **kw: Any
+    ) -> str:
+        return self._any(binary, several, "<> ALL", **kw)
+
+    def _any(
+        self, binary: BinaryExpression[Any], several: BindParameter[Any], operator: str, **kw: Any
+    ) -> str:
+        # Without the column's length: a cast would cut texts to it, and find what nobody asked for.
+        several.type = ARRAY(type(binary.left.type)())
+        return f"{self.process(binary.left, **kw)} {operator} ({self.process(several, **kw)})"
+
+
+class _Dialect(PGDialect_asyncpg):
+    statement_compiler = _Compiler
+    supports_statement_cache = True
+
+
+def postgres_statements() -> StatementCache:
+    """StatementCache of one database."""
+    return StatementCache(_Dialect())  # type: ignore[no-untyped-call]
+
+
+# Connections --------------------------------------------------------------------------------------
+
+
+ANSWER_TIMEOUT_S: Final = 10.0
+_CONNECTIONS_MAX: Final = 16
+_PREPARED_STATEMENTS_MAX: Final = 400
+_ROLL_BACK_S: Final = 2.0
+_CLOSE_S: Final = 2.0
+_SETTINGS: Final = {
+    "application_name": "pyservice",
+    "synchronous_commit": "on",
+    "timezone": "UTC",
+}
+
+
+class Row(asyncpg.Record):  # type: ignore[misc]
+    """A row as SQLAlchemy gives it: its columns are attributes."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    @property
+    def _mapping(self) -> dict[str, Any]:
+        return dict(self.items())
+
+
+async def connect(url: str, answer_timeout_s: float | None, **options: Any) -> Any:
+    """A connection of the driver. What the server's settings say of durability is not asked: changes are synced."""
+    _, _, rest = url.partition("://")
+    return await asyncpg.connect(
+        f"postgresql://{rest}",
+        timeout=ANSWER_TIMEOUT_S,
+        command_timeout=answer_timeout_s,
+        server_settings=_SETTINGS,
+        **options,
+    )
+
+
+class PostgresConnections:
+    """Those that are idle, and a turn for everybody who waits for one."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._turns = asyncio.Semaphore(_CONNECTIONS_MAX)
+        self._idle: list[Any] = []
+        self._is_closed = False
+        self.in_use = 0
+        self.finished_transactions = 0
+        """Transactions that are over, of which the server answered the last statement."""
+
+    async def begun(self, begin: str | None) -> Any:
+        """A connection on which this statement was run, if any. Raises OVERLOADED when none gets free in time, and what
+        `translate_database_errors` makes of the driver's errors.
+        """
+        await self._turn()
+        self.in_use += 1
+        try:
+            with translate_database_errors:
+                return await self._begun(begin)
+        except BaseException:
+            self._leave()
+            raise
+
+    async def _turn(self) -> None:
+        if not self._turns.locked():
+            await self._turns.acquire()
+            return
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise ServiceError("OVERLOADED") from None
+
+    async def _begun(self, begin: str | None) -> Any:
+        while self._idle:
+            # The last one that was used: whatever is not needed stays unused.
+            connection = self._idle.pop()
+            if connection.is_closed():
+                continue
+            if begin is None:
+                return connection
+            try:
+                await connection.execute(begin)
+            except BaseException as error:
+                self._terminate(connection, error)
+                if not _is_lost(error):
+                    raise
+                # It was lost while it was idle, and nothing was done on it: another one will do.
+            else:
+                return connection
+        connection = await self._new()
+        try:
+            if begin is not None:
+                await connection.execute(begin)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    async def another(self, lost: Any) -> Any:
+        """A new connection in the turn of one that was lost: what else is idle may be lost with it. Raises what the
+        driver does.
+        """
+        lost.terminate()
+        return await self._new()
+
+    async def _new(self) -> Any:
+        return await connect(
+            self._url,
+            ANSWER_TIMEOUT_S,
+            record_class=Row,
+            statement_cache_size=_PREPARED_STATEMENTS_MAX,
+            max_cached_statement_lifetime=0,
+        )
+
+    def _leave(self) -> None:
+        self.in_use -= 1
+        self._turns.release()
+
+    def give_back(self, connection: Any) -> None:
+        """Its transaction is over."""
+        if self._is_closed or connection.is_closed() or connection.is_in_transaction():
+            connection.terminate()
+        else:
+            self.finished_transactions += 1
+            self._idle.append(connection)
+        self._leave()
+
+    async def give_up(self, connection: Any, error: BaseException) -> None:
+        """Takes its transaction back, if it is open. Nobody waits for a server that does not answer."""
+        await await_despite_cancel(self._give_up(connection, error))
+
+    async def _give_up(self, connection: Any, error: BaseException) -> None:
+        try:
+            if _is_hung(error) or connection.is_closed():
+                self._terminate(connection, error)
+            elif connection.is_in_transaction():
+                await connection.execute("ROLLBACK", timeout=_ROLL_BACK_S)
+        except Exception:  # noqa: BLE001 — whatever it is, the server takes back what is not committed
+            connection.terminate()
+        finally:
+            self.give_back(connection)
+
+    def _terminate(self, connection: Any, error: BaseException) -> None:
+        """Where one gets no answer, those that are idle would not either: each would cost somebody the same wait."""
+        connection.terminate()
+        while _is_hung(error) and self._idle:
+            self._idle.pop().terminate()
+
+    async def close(self) -> None:
+        """Those that are in use are closed when they are given back."""
+        self._is_closed = True
+        while self._idle:
+            with contextlib.suppress(Exception):
+                await self._idle.pop().close(timeout=_CLOSE_S)
+
+
+def _is_lost(error: BaseException) -> bool:
+    return isinstance(
+        error, OSError | asyncpg.PostgresError | asyncpg.InterfaceError
+    ) and not isinstance(error, TimeoutError)
+
+
+def _is_hung(error: BaseException) -> bool:
+    """`translate_database_errors` made something else of it."""
+    return isinstance(error, TimeoutError) or isinstance(error.__cause__, TimeoutError)
+
+
+# Errors with a remedy -----------------------------------------------------------------------------
+
+
+_NO_DATABASE: Final = "3D000"
+_WHO: Final = "correct user and password in database_url, or whom the server lets in (pg_hba.conf)"
+_TABLES: Final = (
+    "let the user of database_url make tables there "
+    "(as owner of the database, or GRANT CREATE ON SCHEMA public)"
+)
+_REMEDIES: Final = {"28000": _WHO, "28P01": _WHO, "42501": _TABLES}
+"""By what the server calls it: invalid_authorization_specification, invalid_password, insufficient_privilege."""
+
+
+@contextlib.contextmanager
+def report_unusable_server(url: str) -> Iterator[None]:
+    """Raises DatabaseUnusable for what the server of this `database_url` refuses; other errors are let through."""
+    try:
+        yield
+    except Exception as error:
+        remedy = _remedy(sqlstate(error), url)
+        if remedy is None:
+            raise
+        said = str(getattr(error, "orig", error)).split("\n")[0]
+        raise DatabaseUnusable(f"the PostgreSQL server says: {said}: {remedy}") from error
+
+
+def _remedy(state: str, url: str) -> str | None:
+    if state != _NO_DATABASE:
+        return _REMEDIES.get(state)
+    # Without one in the URL it has the name of the user.
+    command = shlex.join(["createdb", *filter(None, [make_url(url).database])])
+    return f"make it ({command}), or correct database_url"
+
+
+# Database -----------------------------------------------------------------------------------------
+
 
 _READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 """The default would show each statement another state."""
@@ -38,22 +286,22 @@ class PostgresDatabase:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._connections = Connections(url)
+        self._connections = PostgresConnections(url)
         self._statements = postgres_statements()
 
     @property
-    def read_turns(self) -> int:
-        return self._connections.turns
+    def finished_reads(self) -> int:
+        return self._connections.finished_transactions
 
     @property
-    def write_turns(self) -> int:
+    def finished_writes(self) -> int:
         # All have the same connections.
-        return self._connections.turns
+        return self._connections.finished_transactions
 
     def read(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
         return self._transaction(_READ)
 
-    def look(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
+    def query(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
         return self._transaction(None)
 
     def write(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
@@ -64,13 +312,15 @@ class PostgresDatabase:
         """Without `begin` each statement is one."""
         connection = await self._connections.begun(begin)
         if begin is None:
-            tx: _PostgresTransaction = _Look(connection, self._statements, self._connections)
+            tx: _PostgresTransaction = _AutocommitReads(
+                connection, self._statements, self._connections
+            )
         else:
             tx = _PostgresTransaction(connection, self._statements)
         try:
             yield tx
             if begin is not None:
-                with told:
+                with translate_database_errors:
                     await await_despite_cancel(tx.commit())
         except BaseException as error:
             await self._connections.give_up(tx.connection, error)
@@ -87,15 +337,15 @@ class PostgresDatabase:
             poolclass=NullPool,
             hide_parameters=True,
         )
-        with told, refusals_told(self._url):
+        with translate_database_errors, report_unusable_server(self._url):
             connection = await engine.connect()
         try:
-            with told, refusals_told(self._url):
+            with translate_database_errors, report_unusable_server(self._url):
                 result = await connection.run_sync(work)
                 await await_despite_cancel(connection.commit())
                 return result
         finally:
-            # A connection that broke may say so again when it is given back; that was told already.
+            # A broken connection can raise again when it is closed.
             with contextlib.suppress(SQLAlchemyError, OSError):
                 await await_despite_cancel(connection.close())
 
@@ -111,8 +361,8 @@ class PostgresDatabase:
         await self._connections.close()
 
 
-class _PostgresTransaction(Afterwards):
-    def __init__(self, connection: Any, statements: Statements) -> None:
+class _PostgresTransaction(CommitCallbacks):
+    def __init__(self, connection: Any, statements: StatementCache) -> None:
         super().__init__()
         self.connection = connection
         self._statements = statements
@@ -122,15 +372,15 @@ class _PostgresTransaction(Afterwards):
         try:
             said = await self.connection.execute("COMMIT")
         finally:
-            self.call_afterwards()
+            self.run_commit_callbacks()
         if said != "COMMIT":
             # The server's way to say so; whoever goes on after an error of a statement would never know.
             raise RuntimeError(f"a statement had failed, nothing was committed: {said}")
 
     async def all(self, statement: Executable, values: Values = None) -> Sequence[Record]:
-        prepared = self._statements.prepared(statement, values)
-        with told:
-            return await self._fetch(prepared.text, prepared.one(values))
+        compiled = self._statements.compiled(statement, values)
+        with translate_database_errors:
+            return await self._fetch(compiled.text, compiled.argument_values(values))
 
     async def _fetch(self, text: str, values: Sequence[Any]) -> Sequence[Record]:
         rows: Sequence[Record] = await self.connection.fetch(text, *values)
@@ -141,24 +391,30 @@ class _PostgresTransaction(Afterwards):
         return rows[0] if rows else None
 
     async def run(self, statement: Executable, values: Values = None) -> int:
-        prepared = self._statements.prepared(statement, values)
+        compiled = self._statements.compiled(statement, values)
         if isinstance(values, list | tuple):
-            with told:
-                await self.connection.executemany(prepared.text, prepared.many(values))
+            with translate_database_errors:
+                await self.connection.executemany(
+                    compiled.text, compiled.argument_value_lists(values)
+                )
             return len(values)
-        with told:
-            said: str = await self.connection.execute(prepared.text, *prepared.one(values))
+        with translate_database_errors:
+            said: str = await self.connection.execute(
+                compiled.text, *compiled.argument_values(values)
+            )
         # Such as INSERT 0 1, UPDATE 3, CREATE TABLE.
         count = said.rpartition(" ")[2]
         return int(count) if count.isdigit() else 0
 
 
-class _Look(_PostgresTransaction):
-    """Statements that change nothing, each by itself: one whose connection is lost is asked once more, on a new one. An
-    answer that does not come in time is not asked for again.
+class _AutocommitReads(_PostgresTransaction):
+    """Statements that change nothing, each in its own transaction. A statement is retried once on a new connection when
+    its connection is lost, but not after a timeout.
     """
 
-    def __init__(self, connection: Any, statements: Statements, connections: Connections) -> None:
+    def __init__(
+        self, connection: Any, statements: StatementCache, connections: PostgresConnections
+    ) -> None:
         super().__init__(connection, statements)
         self._connections = connections
 

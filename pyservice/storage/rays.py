@@ -7,8 +7,13 @@ from typing import Any
 
 from sqlalchemy import bindparam, insert, select
 
-from pyservice.storage import portions
-from pyservice.storage.database import Database, Record, Transaction
+from pyservice.storage.database import (
+    Database,
+    Record,
+    Transaction,
+    batch_deletion,
+    delete_in_batches,
+)
 from pyservice.storage.tables import games, namespaces, rays, uploads
 
 _OF_RAY = (
@@ -21,7 +26,7 @@ _THERE = select(rays.c.ray_id, rays.c.span_id).where(
     rays.c.ray_id.in_(bindparam("ray_ids", expanding=True))
 )
 _ADD = insert(rays)
-_FORGET = portions.portion(rays.c.create_ms)
+_REMOVE = batch_deletion(rays.c.create_ms)
 _NEWEST = select(rays.c.create_ms).order_by(rays.c.create_ms.desc())
 _GAMES = select(games.c.game_id, games.c.name_id, games.c.group_id)
 _BY_TEXT = _GAMES.where(
@@ -67,7 +72,7 @@ async def games_of_uploads(tx: Transaction, ids: Iterable[str]) -> dict[str, Rec
     return {row.upload_id: row for row in rows}
 
 
-async def games_named(tx: Transaction, texts: Iterable[str]) -> dict[str, Record]:
+async def games_by_name(tx: Transaction, texts: Iterable[str]) -> dict[str, Record]:
     """game_id and group_id, by id and by name_id."""
     rows = await tx.all(_BY_TEXT, {"texts": list(texts)})
     return {text: row for row in rows for text in (row.name_id, row.game_id)}
@@ -75,9 +80,9 @@ async def games_named(tx: Transaction, texts: Iterable[str]) -> dict[str, Record
 
 async def prune(database: Database, before_ms: int, kept_max: int) -> None:
     """Removes those that began before, and the oldest beyond so many."""
-    await portions.forget(database, _FORGET, before_ms - 1)
-    async with database.look() as tx:
+    await delete_in_batches(database, _REMOVE, before_ms - 1)
+    async with database.query() as tx:
         oldest = await tx.first(_NEWEST.offset(kept_max).limit(1))
     if oldest is not None:
         # Those of the same millisecond go together.
-        await portions.forget(database, _FORGET, oldest.create_ms)
+        await delete_in_batches(database, _REMOVE, oldest.create_ms)

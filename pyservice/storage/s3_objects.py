@@ -22,7 +22,7 @@ from obstore.store import S3Store
 
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
-from pyservice.storage.objects import Part, Pending, Run
+from pyservice.storage.objects import Part, PendingBlob, RunStep
 
 READ_BYTES: Final = 256 << 10
 _PUT_MAX_BYTES: Final = 5 << 30
@@ -55,8 +55,8 @@ class BucketSettings:
     prefix: str = ""
 
 
-class Bucket:
-    """The `Blobs` of an S3 bucket."""
+class S3BlobStore:
+    """The `BlobStore` of an S3 bucket."""
 
     largest_put_bytes: Final = _PUT_MAX_BYTES
     takes_any_length: Final = True
@@ -67,7 +67,7 @@ class Bucket:
         self._public = (
             self._open(settings.public_endpoint) if settings.public_endpoint else self._store
         )
-        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._permits = asyncio.Semaphore(_AT_ONCE)
 
     def _open(self, endpoint: str | None) -> S3Store:
         about = self._settings
@@ -97,15 +97,15 @@ class Bucket:
     async def put_url(self, key: str, part: Part, expires_s: int) -> str:
         """A URL of the bucket itself."""
         name = f"pending/{key}.{part.byte_offset}"
-        with _told():
+        with _translate_store_errors():
             return await obstore.sign_async(self._public, "PUT", name, timedelta(seconds=expires_s))
 
     async def lengths(self, names: Sequence[str]) -> list[int | None]:
-        """See `Blobs`."""
+        """See `BlobStore`."""
 
         async def length(name: str) -> int | None:
             try:
-                with _told():
+                with _translate_store_errors():
                     return int((await obstore.head_async(self._store, name))["size"])
             except FileNotFoundError:
                 return None
@@ -113,42 +113,42 @@ class Bucket:
         return await self._each(length, names)
 
     async def keep(self, names: Sequence[tuple[str, str]]) -> None:
-        """See `Blobs`: copies inside of the bucket; the old names go when all copies are there."""
+        """See `BlobStore`: copies inside of the bucket; the old names go when all copies are there."""
 
         async def copy(pair: tuple[str, str]) -> None:
             try:
-                with _told():
+                with _translate_store_errors():
                     await obstore.copy_async(self._store, *pair)
             except FileNotFoundError:
                 # A second completion was quicker: then the copy is there.
-                with _told():
+                with _translate_store_errors():
                     await obstore.head_async(self._store, pair[1])
 
         await self._each(copy, names)
         await self.forget([before for before, _ in names])
 
     async def forget(self, names: Sequence[str]) -> None:
-        """See `Blobs`."""
+        """See `BlobStore`."""
         for first in range(0, len(names), _BULK):
-            with _told(), contextlib.suppress(FileNotFoundError):
+            with _translate_store_errors(), contextlib.suppress(FileNotFoundError):
                 await obstore.delete_async(self._store, list(names[first : first + _BULK]))
 
     async def write(self, name: str, content: bytes) -> None:
-        """See `Blobs`."""
-        with _told():
+        """See `BlobStore`."""
+        with _translate_store_errors():
             await obstore.put_async(self._store, name, content, use_multipart=False)
 
     async def read(self, name: str, start: int, end: int) -> AsyncIterator[bytes]:
-        """See `Blobs`."""
+        """See `BlobStore`."""
         if start >= end:
             return
-        with _told():
+        with _translate_store_errors():
             found = await obstore.get_async(self._store, name, options={"range": (start, end)})
             async for block in found.stream(min_chunk_size=READ_BYTES):
                 yield bytes(block)
 
-    async def digest(self, pieces: Sequence[tuple[str, int]], run: Run) -> str:
-        """See `Blobs`."""
+    async def digest(self, pieces: Sequence[tuple[str, int]], run: RunStep) -> str:
+        """See `BlobStore`."""
         state = hashlib.sha256()
         for name, length in pieces:
             async for block in self.read(name, 0, length):
@@ -156,23 +156,24 @@ class Bucket:
         return state.hexdigest()
 
     async def names(self, folder: str) -> list[str]:
-        """See `Blobs`."""
+        """See `BlobStore`."""
         found: list[str] = []
-        with _told():
+        with _translate_store_errors():
             async for portion in obstore.list(self._store, prefix=folder, chunk_size=_BULK):
                 found += [entry["path"] for entry in portion]
         return found
 
-    async def pending(self) -> AsyncIterator[list[Pending]]:
-        """See `Blobs`."""
-        with _told():
+    async def pending(self) -> AsyncIterator[list[PendingBlob]]:
+        """See `BlobStore`."""
+        with _translate_store_errors():
             async for portion in obstore.list(self._store, prefix="pending", chunk_size=_BULK):
                 yield [
-                    Pending(entry["path"], entry["last_modified"].timestamp()) for entry in portion
+                    PendingBlob(entry["path"], entry["last_modified"].timestamp())
+                    for entry in portion
                 ]
 
     async def drop_empty_folders(self, older_than_s: float) -> None:
-        """See `Blobs`: a bucket has none."""
+        """See `BlobStore`: a bucket has none."""
 
     async def _each(
         self, act: Callable[[_Item], Awaitable[_Result]], items: Sequence[_Item]
@@ -180,7 +181,7 @@ class Bucket:
         """Does it for each item, so many at once; the first failure ends all."""
 
         async def in_turn(item: _Item) -> _Result:
-            async with self._turns:
+            async with self._permits:
                 return await act(item)
 
         try:
@@ -192,7 +193,7 @@ class Bucket:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _translate_store_errors() -> Iterator[None]:
     """What the bucket does wrong is an outage for who asks; the operator reads why in the log."""
     try:
         yield

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from sqlalchemy import and_, bindparam, delete, exists, func, insert, select, update
 
 from pyservice.storage.database import Record, Transaction
-from pyservice.storage.lobby_runs import storable
+from pyservice.storage.lobbies import storable_text
 from pyservice.storage.tables import namespaces, server_host_ports, server_tags, servers
 
 _ADD = insert(servers)
@@ -92,7 +92,7 @@ async def live(tx: Transaction) -> Sequence[Record]:
     return await tx.all(_LIVE)
 
 
-async def needs_build(tx: Transaction, build_id: str) -> bool:
+async def is_build_in_use(tx: Transaction, build_id: str) -> bool:
     """Whether a server that is not over runs it."""
     return await tx.first(_OF_BUILD, {"build_id": build_id}) is not None
 
@@ -110,7 +110,7 @@ async def taken_host_ports(
     return {(row.is_datagram, row.port) for row in rows} & set(wanted)
 
 
-async def ask_to_stop(tx: Transaction, server_id: str, now_ms: int, timeout_ms: int) -> None:
+async def request_stop(tx: Transaction, server_id: str, now_ms: int, timeout_ms: int) -> None:
     """Its end is asked for. Of several the first that is over counts."""
     row = await tx.first(select(servers).where(servers.c.server_id == server_id))
     if row is None or row.destroy_ms is not None:
@@ -121,20 +121,20 @@ async def ask_to_stop(tx: Transaction, server_id: str, now_ms: int, timeout_ms: 
     await tx.run(update(servers).where(servers.c.server_id == server_id).values(values))
 
 
-async def note_placed(tx: Transaction, server_id: str) -> None:
+async def record_placed(tx: Transaction, server_id: str) -> None:
     """Where it listens is decided."""
     await tx.run(
         update(servers).where(servers.c.server_id == server_id).values({"is_placed": True})
     )
 
 
-async def note_started(tx: Transaction, server_id: str, now_ms: int) -> None:
+async def record_started(tx: Transaction, server_id: str, now_ms: int) -> None:
     """Its process runs; of several the first counts."""
     condition = and_(servers.c.server_id == server_id, servers.c.start_ms.is_(None))
     await tx.run(update(servers).where(condition).values({"start_ms": now_ms}))
 
 
-async def note_over(
+async def record_destroyed(
     tx: Transaction,
     server_id: str,
     now_ms: int,
@@ -151,7 +151,7 @@ async def note_over(
         "destroy_ms": now_ms,
         "exit_code": exit_code,
         "failure": code,
-        "failure_message": None if message is None else storable(message),
+        "failure_message": None if message is None else storable_text(message),
         "start_ms": func.coalesce(servers.c.start_ms, started_ms),
     }
     await tx.run(update(servers).where(condition).values(values))

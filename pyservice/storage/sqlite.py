@@ -1,35 +1,350 @@
-"""The records in one SQLite file, asked through the driver with statements that SQLAlchemy compiled once.
-
-Statements run where they are called: one takes tens of microseconds, handing it to a thread and back takes hundreds.
-Only what syncs (commit) goes to a thread.
-"""
+"""The records in a SQLite file, with group commit."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import stat
+import time
+from collections import namedtuple
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection, Executable, NullPool, create_engine, event
+import orjson
+from sqlalchemy import (
+    BinaryExpression,
+    BindParameter,
+    Boolean,
+    Connection,
+    Executable,
+    LargeBinary,
+    NullPool,
+    create_engine,
+    event,
+)
+from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy.types import UserDefinedType
 
 from pyservice.concurrency.cancellation import await_despite_cancel
 from pyservice.observability.logging import get_logger
-from pyservice.storage.failures import DatabaseUnusable, away, told
-from pyservice.storage.group_commit import Group, GroupLost
-from pyservice.storage.sqlite_connections import Connections, Locked, connect
-from pyservice.storage.sqlite_statements import MakeRow, row_maker, sqlite_statements
-from pyservice.storage.statements import Prepared, Statements
-from pyservice.storage.transactions import (
-    Afterwards,
-    Record,
-    Result,
-    Transaction,
-    Values,
+from pyservice.storage.compiled_statements import (
+    CompiledStatement,
+    ListParameterCompiler,
+    StatementCache,
 )
+from pyservice.storage.database import CommitCallbacks, Record, Result, Transaction, Values
+from pyservice.storage.database_errors import (
+    DatabaseUnusable,
+    TransactionRolledBack,
+    database_unavailable,
+    translate_database_errors,
+)
+
+# Statements ---------------------------------------------------------------------------------------
+
+
+_BYTES_OF_HEX: Final = "bytes_of_hex"
+"""A function that each connection has; JSON knows no bytes."""
+
+_MakeRow = Callable[[Sequence[Any]], Any]
+
+
+class _TextList(UserDefinedType[Any]):
+    """Texts or integers. JSON in SQLite ends a text at NUL, which no column has."""
+
+    cache_ok = True
+
+    @staticmethod
+    def send(values: Iterable[Any]) -> str:
+        return orjson.dumps(
+            [one for one in values if not isinstance(one, str) or "\0" not in one]
+        ).decode()
+
+
+class _BytesList(UserDefinedType[Any]):
+    cache_ok = True
+
+    @staticmethod
+    def send(values: Iterable[bytes]) -> str:
+        return orjson.dumps([value.hex() for value in values]).decode()
+
+
+class _Compiler(ListParameterCompiler, SQLiteCompiler):
+    def in_list(self, binary: BinaryExpression[Any], several: BindParameter[Any], **kw: Any) -> str:
+        return self._in_json(binary, several, "IN", **kw)
+
+    def not_in_list(
+        self, binary: BinaryExpression[Any], several: BindParameter[Any], **kw: Any
+    ) -> str:
+        return self._in_json(binary, several, "NOT IN", **kw)
+
+    def _in_json(
+        self, binary: BinaryExpression[Any], several: BindParameter[Any], operator: str, **kw: Any
+    ) -> str:
+        is_bytes = isinstance(binary.left.type, LargeBinary)
+        several.type = _BytesList() if is_bytes else _TextList()
+        value = f"{_BYTES_OF_HEX}(value)" if is_bytes else "value"
+        given = self.process(several, **kw)
+        left = self.process(binary.left, **kw)
+        return f"{left} {operator} (SELECT {value} FROM json_each({given}))"
+
+
+class _Dialect(SQLiteDialect_pysqlite):
+    statement_compiler = _Compiler
+    supports_statement_cache = True
+
+
+def sqlite_statements() -> StatementCache:
+    """StatementCache of one database."""
+    return StatementCache(_Dialect(paramstyle="qmark"))
+
+
+@lru_cache(1000)
+def _row_type(names: tuple[str, ...]) -> Any:
+    """Rows with these columns. Making a type takes longer than ten statements."""
+    made = namedtuple("Row", names, rename=True)  # type: ignore[misc]
+    row: Any = made
+    row._mapping = property(row._asdict)
+    return row
+
+
+def row_maker(compiled: CompiledStatement, names: Iterable[str]) -> _MakeRow:
+    """Makes rows of what the driver gives, whose columns have these names. SQLite's booleans are integers."""
+    make: _MakeRow = _row_type(tuple(names))._make
+    booleans = [
+        number
+        for number, column in enumerate(compiled.compiled._result_columns)
+        if isinstance(column.type, Boolean)
+    ]
+    if not booleans:
+        return make
+
+    def with_booleans(values: Sequence[Any]) -> Any:
+        changed = list(values)
+        for number in booleans:
+            if changed[number] is not None:
+                changed[number] = bool(changed[number])
+        return make(changed)
+
+    return with_booleans
+
+
+# Connections --------------------------------------------------------------------------------------
+
+
+_IDLE_MAX: Final = 16
+_MODE: Final = 0o600
+_STATEMENT_LOCKED_S: Final = 0.05
+"""How long a statement waits, and everybody with it, for another process that has the file. Who begins to write comes
+again (`DatabaseLocked`).
+"""
+_STATEMENTS_PREPARED: Final = 400
+_PRIMARY_CODE: Final = 0xFF
+"""Of an error code: what kind it is."""
+_LOCKED_POLL_S: Final = 0.005
+_PRAGMAS: Final = (
+    "synchronous=FULL",
+    "foreign_keys=ON",
+    # What was deleted is not left in the file, whatever this build of SQLite does by itself: hashes of tokens and
+    # passwords, secrets of devices. FAST would leave it in pages that became free.
+    "secure_delete=ON",
+    "cache_size=-16384",
+    "wal_autocheckpoint=4000",
+    # That much is written before it goes round. What it has beyond would keep deleted content for ever.
+    f"journal_size_limit={16 << 20}",
+)
+
+
+class DatabaseLocked(Exception):
+    """Another process writes."""
+
+
+def connect(path: Path, locked_s: float = _STATEMENT_LOCKED_S) -> sqlite3.Connection:
+    """A connection that begins and ends transactions when it is translate_database_errors to."""
+    _keep_private(path)
+    connection = sqlite3.connect(
+        path,
+        timeout=locked_s,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=_STATEMENTS_PREPARED,
+    )
+    try:
+        _enable_wal(connection, time.monotonic() + locked_s)
+        for pragma in _PRAGMAS:
+            connection.execute(f"PRAGMA {pragma}")
+        connection.create_function(_BYTES_OF_HEX, 1, bytes.fromhex, deterministic=True)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _keep_private(path: Path) -> None:
+    """There are secrets of games in it. What SQLite makes beside it has its mode; where none can be made, SQLite says
+    why.
+    """
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE))
+        return
+    # Made by an earlier service.
+    for one in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+        with contextlib.suppress(OSError):
+            if stat.S_IMODE(one.stat().st_mode) != _MODE:
+                one.chmod(_MODE)
+
+
+def _enable_wal(connection: sqlite3.Connection, until_s: float) -> None:
+    """The first of a new file changes how it is written. SQLite does not wait with others who want the same: it says
+    at once that the file is locked.
+    """
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            is_locked = error.sqlite_errorcode & _PRIMARY_CODE == sqlite3.SQLITE_BUSY
+            if not is_locked or time.monotonic() >= until_s:
+                raise
+            time.sleep(_LOCKED_POLL_S)
+        else:
+            return
+
+
+class SqliteConnections:
+    """SqliteConnections to one file, which has to stay where it is."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: tuple[int, int] | None = None
+        """Device and inode of the file that is open."""
+        self._idle: list[sqlite3.Connection] = []
+        self.in_use = 0
+        self.finished_transactions = 0
+        """Transactions that are over."""
+
+    def begun(self, begin: str | None) -> sqlite3.Connection:
+        """Returns a connection after running `begin`, if given. Raises DatabaseLocked and translated driver errors."""
+        # A file that was removed or replaced could be written to as before, and nobody would ever find it again.
+        if self._file is not None and self._file != _identity(self._path):
+            _log.error(
+                "database file gone", path=str(self._path), remedy="stop, put it back, start"
+            )
+            raise database_unavailable()
+        with translate_database_errors:
+            connection = self._idle.pop() if self._idle else connect(self._path)
+            try:
+                if begin is not None:
+                    connection.execute(begin)
+            except sqlite3.OperationalError as error:
+                connection.close()
+                if error.sqlite_errorcode & _PRIMARY_CODE == sqlite3.SQLITE_BUSY:
+                    raise DatabaseLocked from None
+                raise
+            except BaseException:
+                connection.close()
+                raise
+        self._file = self._file or _identity(self._path)
+        self.in_use += 1
+        return connection
+
+    def give_back(self, connection: sqlite3.Connection) -> None:
+        """What is not committed is taken back."""
+        self.in_use -= 1
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            connection.close()
+            return
+        self.finished_transactions += 1
+        if len(self._idle) < _IDLE_MAX:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def give_up(self, connection: sqlite3.Connection) -> None:
+        """Whether its transaction is open still, nobody knows: it is not used again."""
+        self.in_use -= 1
+        with contextlib.suppress(sqlite3.Error):
+            connection.close()
+
+    def close(self) -> None:
+        """Those that are idle."""
+        while self._idle:
+            self._idle.pop().close()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+# Group commit -------------------------------------------------------------------------------------
+
+
+class CommitGroup:
+    """Changes until their commit. `committed` is done when they are durable; its error is everybody's."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        """`connection` has begun a transaction."""
+        self.connection = connection
+        self.committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Members that went database_unavailable do not ask what became of it.
+        self.committed.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.work: asyncio.Task[None] | None = None
+        """Ends the group."""
+
+    @contextlib.contextmanager
+    def member(self) -> Iterator[None]:
+        """One change: all of it is in the group, or nothing when it raises."""
+        self._require_open()
+        self.connection.execute("SAVEPOINT member")
+        try:
+            yield
+        except BaseException:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK TO member")
+                self.connection.execute("RELEASE member")
+            raise
+        self._require_open()
+        self.connection.execute("RELEASE member")
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether SQLite took it back before its end."""
+        return not self.connection.in_transaction
+
+    def _require_open(self) -> None:
+        if self.is_lost:
+            raise TransactionRolledBack("the transaction was taken back")
+
+    async def finish(self, committer: Executor) -> bool:
+        """Commits, in a thread because it syncs, and tells the members; whether it was committed."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(committer, self._finish)
+        except Exception as error:  # noqa: BLE001 — it is translate_database_errors to everybody who waits for it
+            self.committed.set_exception(error)
+            return False
+        self.committed.set_result(None)
+        return True
+
+    def _finish(self) -> None:
+        self._require_open()
+        self.connection.execute("COMMIT")
+
+
+# Database -----------------------------------------------------------------------------------------
+
 
 _READ: Final = "BEGIN DEFERRED"
 _WRITE: Final = "BEGIN IMMEDIATE"
@@ -46,62 +361,64 @@ class SqliteDatabase:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._connections = Connections(path)
+        self._connections = SqliteConnections(path)
         self._statements = sqlite_statements()
         self._one_writer = asyncio.Lock()
-        self._group: Group | None = None
-        self.write_turns = 0
+        self._group: CommitGroup | None = None
+        self.finished_writes = 0
         # Its own: whatever else keeps threads busy, changes are committed.
         self._committer = ThreadPoolExecutor(1, "commit")
 
     @property
-    def read_turns(self) -> int:
-        return self._connections.turns
+    def finished_reads(self) -> int:
+        return self._connections.finished_transactions
 
     def read(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
-        return _Reading(self._connections, self._statements, _READ)
+        return _ReadTransaction(self._connections, self._statements, _READ)
 
-    def look(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
-        return _Reading(self._connections, self._statements, None)
+    def query(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
+        return _ReadTransaction(self._connections, self._statements, None)
 
     @contextlib.asynccontextmanager
     async def write(self) -> AsyncIterator[Transaction]:
         until = asyncio.get_running_loop().time() + _LOCKED_TIMEOUT_S
         async with self._one_writer:
             if self._group is not None and self._group.is_lost:
-                # Those who were in it are told; who comes now was not.
+                # Those who were in it are translate_database_errors; who comes now was not.
                 await self._commit_open()
             group = self._group
             if group is None:
-                group = self._group = Group(await self._begun(until))
+                group = self._group = CommitGroup(await self._begun(until))
                 # After all who wait for their turn by now: they are synced together, and nobody waits for company.
                 group.work = asyncio.create_task(self._commit(group))
             tx = _SqliteTransaction(group.connection, self._statements, is_begun=True)
             try:
                 with group.member():
                     yield tx
-            except GroupLost as error:
-                raise away() from error
+            except TransactionRolledBack as error:
+                raise database_unavailable() from error
             finally:
-                self.write_turns += 1
-            group.committed.add_done_callback(tx.call_afterwards)
-        with told:
+                self.finished_writes += 1
+            group.committed.add_done_callback(tx.run_commit_callbacks)
+        with translate_database_errors:
             await asyncio.shield(group.committed)
 
     async def _begun(self, until: float) -> sqlite3.Connection:
-        """As soon as no other process writes. The loop goes on meanwhile. Raises what `told` makes of errors."""
+        """Waits without blocking the event loop until no other process writes."""
         while True:
             try:
                 return self._connections.begun(_WRITE)
-            except Locked as error:
+            except DatabaseLocked as error:
                 if asyncio.get_running_loop().time() >= until:
                     _log.error(
-                        "database away", error="another process writes", path=str(self._path)
+                        "database database_unavailable",
+                        error="another process writes",
+                        path=str(self._path),
                     )
-                    raise away() from error
+                    raise database_unavailable() from error
             await asyncio.sleep(_LOCKED_PAUSE_S)
 
-    async def _commit(self, group: Group) -> None:
+    async def _commit(self, group: CommitGroup) -> None:
         async with self._one_writer:
             if self._group is group:
                 await self._commit_open()
@@ -112,7 +429,7 @@ class SqliteDatabase:
         if group is not None:
             await await_despite_cancel(self._end(group))
 
-    async def _end(self, group: Group) -> None:
+    async def _end(self, group: CommitGroup) -> None:
         if await group.finish(self._committer):
             self._connections.give_back(group.connection)
         else:
@@ -133,7 +450,7 @@ class SqliteDatabase:
 
         async with self._one_writer:
             await self._commit_open()
-            with told:
+            with translate_database_errors:
                 return await await_despite_cancel(asyncio.to_thread(begun))
 
     def check(self, connection: Connection) -> None:
@@ -160,12 +477,14 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql(_WRITE)
 
 
-class _Reading:
+class _ReadTransaction:
     """A transaction that sees one state; without `begin` each statement is one."""
 
     __slots__ = ("_begin", "_connection", "_connections", "_statements")
 
-    def __init__(self, connections: Connections, statements: Statements, begin: str | None) -> None:
+    def __init__(
+        self, connections: SqliteConnections, statements: StatementCache, begin: str | None
+    ) -> None:
         self._begin = begin
         self._connections = connections
         self._statements = statements
@@ -179,9 +498,9 @@ class _Reading:
         self._connections.give_back(self._connection)
 
 
-class _SqliteTransaction(Afterwards):
+class _SqliteTransaction(CommitCallbacks):
     def __init__(
-        self, connection: sqlite3.Connection, statements: Statements, *, is_begun: bool
+        self, connection: sqlite3.Connection, statements: StatementCache, *, is_begun: bool
     ) -> None:
         """`is_begun`: the connection has begun a transaction; else each statement is one."""
         super().__init__()
@@ -191,47 +510,50 @@ class _SqliteTransaction(Afterwards):
 
     @property
     def _connection(self) -> sqlite3.Connection:
-        """For one statement. Raises GroupLost: with its transaction taken back, whatever its user made of the error
-        that said so, a statement would be a transaction of its own, and kept.
+        """Raises TransactionRolledBack if SQLite rolled the transaction back.
+
+        Without this check, a further statement would run and commit in a transaction of its own.
         """
         if self._is_begun and not self._given.in_transaction:
-            raise GroupLost("the transaction was taken back")
+            raise TransactionRolledBack("the transaction was taken back")
         return self._given
 
     async def all(self, statement: Executable, values: Values = None) -> Sequence[Record]:
-        prepared = self._statements.prepared(statement, values)
-        with told:
-            cursor = self._connection.execute(prepared.text, prepared.one(values))
+        compiled = self._statements.compiled(statement, values)
+        with translate_database_errors:
+            cursor = self._connection.execute(compiled.text, compiled.argument_values(values))
             found = cursor.fetchall()
         if not found:
             return found
-        make = _maker(prepared, cursor)
+        make = _maker(compiled, cursor)
         return [make(row) for row in found]
 
     async def first(self, statement: Executable, values: Values = None) -> Record | None:
-        prepared = self._statements.prepared(statement, values)
-        with told:
-            cursor = self._connection.execute(prepared.text, prepared.one(values))
+        compiled = self._statements.compiled(statement, values)
+        with translate_database_errors:
+            cursor = self._connection.execute(compiled.text, compiled.argument_values(values))
             found = cursor.fetchone()
             # What is still to come is not wanted, and would be in the way of a commit.
             cursor.close()
         if found is None:
             return None
-        made: Record = _maker(prepared, cursor)(found)
+        made: Record = _maker(compiled, cursor)(found)
         return made
 
     async def run(self, statement: Executable, values: Values = None) -> int:
-        prepared = self._statements.prepared(statement, values)
-        with told:
+        compiled = self._statements.compiled(statement, values)
+        with translate_database_errors:
             if isinstance(values, list | tuple):
-                self._connection.executemany(prepared.text, prepared.many(values))
+                self._connection.executemany(compiled.text, compiled.argument_value_lists(values))
                 return len(values)
-            return self._connection.execute(prepared.text, prepared.one(values)).rowcount
+            return self._connection.execute(
+                compiled.text, compiled.argument_values(values)
+            ).rowcount
 
 
-def _maker(prepared: Prepared, cursor: sqlite3.Cursor) -> MakeRow:
+def _maker(compiled: CompiledStatement, cursor: sqlite3.Cursor) -> _MakeRow:
     """Makes the rows of a statement, whose columns are known once it has run."""
-    if prepared.make_row is None:
-        prepared.make_row = row_maker(prepared, (column[0] for column in cursor.description))
-    make: MakeRow = prepared.make_row
+    if compiled.make_row is None:
+        compiled.make_row = row_maker(compiled, (column[0] for column in cursor.description))
+    make: _MakeRow = compiled.make_row
     return make

@@ -7,8 +7,16 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import and_, bindparam, case, delete, func, insert, or_, select, update
 
-from pyservice.storage.database import Record, Transaction
-from pyservice.storage.tables import cloud_tokens, namespace_tokens
+from pyservice.storage.database import (
+    Database,
+    Record,
+    Transaction,
+    batch_deletion,
+    delete_in_batches,
+    next_number,
+)
+from pyservice.storage.database_errors import retry_on_conflict
+from pyservice.storage.tables import cloud_tokens, device_links, namespace_tokens
 
 _BY_HASHES = select(cloud_tokens).where(
     cloud_tokens.c.sha256.in_(bindparam("hashes", expanding=True))
@@ -27,7 +35,7 @@ _ENDED_MS = case(
     (namespace_tokens.c.revoke_ms.is_not(None), namespace_tokens.c.revoke_ms),
     (_IS_OVER, namespace_tokens.c.expires_ms),
 )
-_NEEDED = (
+_TO_FEED_RANKED = (
     select(
         namespace_tokens,
         func.row_number()
@@ -51,10 +59,14 @@ _NEEDED = (
     )
     .subquery()
 )
-_FED = (
-    select(_NEEDED)
-    .where(or_(_NEEDED.c.kind != "env", _NEEDED.c.place <= bindparam("environment_max")))
-    .order_by(_NEEDED.c.token_id.desc())
+_TO_FEED = (
+    select(_TO_FEED_RANKED)
+    .where(
+        or_(
+            _TO_FEED_RANKED.c.kind != "env", _TO_FEED_RANKED.c.place <= bindparam("environment_max")
+        )
+    )
+    .order_by(_TO_FEED_RANKED.c.token_id.desc())
 )
 _COUNTS = select(
     func.count(case((_ENDED_MS.is_(None), 1))).label("good"),
@@ -81,6 +93,18 @@ _OF_GROUP = (
     )
     .order_by(cloud_tokens.c.token_id.desc())
 )
+_LINK_NUMBER = device_links.c.uncompleted_number
+_ADD_LINK = insert(device_links).values(uncompleted_number=next_number(_LINK_NUMBER))
+_GREATEST_LINK_NUMBER = select(func.max(_LINK_NUMBER).label("number"))
+_REMOVE_UNCOMPLETED_LINKS = batch_deletion(_LINK_NUMBER)
+_ERASE_LINK_SECRETS = (
+    update(device_links)
+    .where(
+        device_links.c.token_secret.is_not(None), device_links.c.expires_ms <= bindparam("now_ms")
+    )
+    .values(token_secret=None)
+)
+_REMOVE_EXPIRED_LINKS = batch_deletion(device_links.c.expires_ms)
 
 
 async def add_cloud(
@@ -166,17 +190,17 @@ async def of_namespace(tx: Transaction, namespace_id: str) -> Sequence[Record]:
     return await tx.all(_OF_NAMESPACE, {"namespace_id": namespace_id})
 
 
-async def fed(
+async def tokens_to_feed(
     tx: Transaction, namespace_ids: Sequence[str], now_ms: int, environment_max: int
 ) -> Sequence[Record]:
     """Columns of `namespace_tokens` that the data plane has to know of, newest first: `env` that are good, and as many
     ended ones, those that ended last, as there is room for; `dev` that are not over; `pub` that are revoked.
     """
     values = {"ids": list(namespace_ids), "now_ms": now_ms, "environment_max": environment_max}
-    return await tx.all(_FED, values)
+    return await tx.all(_TO_FEED, values)
 
 
-class Counts(NamedTuple):
+class TokenCounts(NamedTuple):
     """Tokens of one kind of a namespace."""
 
     good: int
@@ -184,11 +208,11 @@ class Counts(NamedTuple):
     """Those of which the data plane must know when they are revoked: all `pub`, and `dev` until they are over."""
 
 
-async def counts(tx: Transaction, namespace_id: str, kind: str, now_ms: int) -> Counts:
+async def counts(tx: Transaction, namespace_id: str, kind: str, now_ms: int) -> TokenCounts:
     """`kind` env, pub or dev."""
     values = {"namespace_id": namespace_id, "kind": kind, "now_ms": now_ms}
     found = await tx.first(_COUNTS, values)
-    return Counts(0, 0) if found is None else Counts(found.good, found.remembered)
+    return TokenCounts(0, 0) if found is None else TokenCounts(found.good, found.remembered)
 
 
 async def revoke_of_namespace(tx: Transaction, token_id: str, now_ms: int) -> None:
@@ -215,3 +239,76 @@ async def find_of_namespace(tx: Transaction, namespace_id: str, token_id: str) -
 async def cloud_by_id(tx: Transaction, token_id: str) -> Record | None:
     """Columns of `cloud_tokens`."""
     return await tx.first(select(cloud_tokens).where(cloud_tokens.c.token_id == token_id))
+
+
+async def add_device_link(
+    tx: Transaction, device_link_id: str, now_ms: int, expires_ms: int, key_number: int
+) -> None:
+    await tx.run(
+        _ADD_LINK,
+        {
+            "device_link_id": device_link_id,
+            "create_ms": now_ms,
+            "expires_ms": expires_ms,
+            "key_number": key_number,
+        },
+    )
+
+
+async def find_device_link(tx: Transaction, device_link_id: str) -> Record | None:
+    """Columns of `device_links`."""
+    statement = select(device_links).where(device_links.c.device_link_id == device_link_id)
+    return await tx.first(statement)
+
+
+async def complete_device_link(
+    tx: Transaction, device_link_id: str, game_id: str, token_id: str, secret: bytes, now_ms: int
+) -> bool:
+    """Once; whether this was it."""
+    statement = (
+        update(device_links)
+        .where(
+            device_links.c.device_link_id == device_link_id, device_links.c.complete_ms.is_(None)
+        )
+        .values(
+            complete_ms=now_ms,
+            game_id=game_id,
+            token_id=token_id,
+            token_secret=secret,
+            uncompleted_number=None,
+        )
+    )
+    return await tx.run(statement) > 0
+
+
+async def trim_uncompleted_device_links(
+    database: Database, kept: int, most: int | None = None
+) -> int:
+    """Drops of the last so many that were made none, of those before them what was not completed, in at most so many
+    portions; how many.
+    """
+    async with database.read() as tx:
+        greatest = await tx.first(_GREATEST_LINK_NUMBER)
+    if greatest is None or greatest.number is None:
+        return 0
+    return await delete_in_batches(
+        database, _REMOVE_UNCOMPLETED_LINKS, greatest.number - kept, most
+    )
+
+
+async def erase_device_link_secrets(database: Database, now_ms: int) -> int:
+    """Of links that have ended nobody makes a token any more; how many had one. Raises OVERLOADED."""
+
+    async def once() -> int:
+        async with database.write() as tx:
+            return await tx.run(_ERASE_LINK_SECRETS, {"now_ms": now_ms})
+
+    # Links that ended long ago may be dropped meanwhile, in another order.
+    return await retry_on_conflict(once)
+
+
+async def remove_device_links_before(
+    database: Database, before_ms: int, most: int | None = None
+) -> int:
+    """Drops links that ended before, in at most so many portions; how many."""
+    return await delete_in_batches(database, _REMOVE_EXPIRED_LINKS, before_ms - 1, most)

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import and_, bindparam, delete, insert, or_, select, update
 
-from pyservice.storage.database import Record, Transaction
-from pyservice.storage.portions import PORTION
-from pyservice.storage.tables import build_tags, builds, games, sites, upload_files, uploads
+from pyservice.storage.database import DELETION_BATCH_ROWS, Record, Transaction
+from pyservice.storage.tables import (
+    auth_users,
+    build_tags,
+    builds,
+    exports,
+    games,
+    namespaces,
+    sites,
+    upload_files,
+    uploads,
+    versions,
+)
 
-GONE = "gone"
+ABANDONED = "gone"
 """The kind of what is only there until its objects are removed."""
 
 _ADD = insert(uploads)
@@ -40,11 +50,11 @@ _OF_KIND = (
     .where(uploads.c.game_id == bindparam("game_id"), uploads.c.kind == bindparam("kind"))
     .order_by(uploads.c.create_ms.desc(), uploads.c.upload_id.desc())
 )
-_LEFT_BEHIND = (
+_ABANDONED = (
     select(uploads.c.upload_id)
     .where(
         or_(
-            uploads.c.kind == GONE,
+            uploads.c.kind == ABANDONED,
             and_(uploads.c.complete_ms.is_(None), uploads.c.create_ms < bindparam("before_ms")),
         ),
         uploads.c.upload_id > bindparam("after"),
@@ -52,9 +62,54 @@ _LEFT_BEHIND = (
     .order_by(uploads.c.upload_id)
     .limit(bindparam("limit"))
 )
-_FORM = select(builds.c.kind, builds.c.compression, builds.c.image_tag).where(
+_BUILD_FORMAT = select(builds.c.kind, builds.c.compression, builds.c.image_tag).where(
     builds.c.upload_id == bindparam("upload_id")
 )
+_SITES_OF_GAME = (
+    select(sites, uploads.c.content_length, uploads.c.complete_ms)
+    .join(uploads, uploads.c.upload_id == sites.c.upload_id)
+    .where(sites.c.game_id == bindparam("game_id"))
+    .order_by(sites.c.site_id.desc())
+)
+_SITE_COMPLETENESS = (
+    select(sites.c.site_id, uploads.c.complete_ms)
+    .join(uploads, uploads.c.upload_id == sites.c.upload_id)
+    .where(
+        sites.c.game_id == bindparam("game_id"),
+        sites.c.site_id.in_(bindparam("ids", expanding=True)),
+    )
+)
+_NAMESPACE_SITE = (
+    select(
+        namespaces.c.namespace_id,
+        namespaces.c.version_id,
+        namespaces.c.cdn_auth_type,
+        games.c.group_id,
+        versions.c.site_id,
+    )
+    .join(games, games.c.game_id == namespaces.c.game_id)
+    .join(versions, versions.c.version_id == namespaces.c.version_id)
+    .where(games.c.name_id == bindparam("game"), namespaces.c.name_id == bindparam("namespace"))
+)
+_SITE_USERS = (
+    select(auth_users.c.user, auth_users.c.password_hash)
+    .where(auth_users.c.namespace_id == bindparam("namespace_id"))
+    .order_by(auth_users.c.user)
+)
+_VERSION_CONFIG = select(versions.c.config).where(versions.c.version_id == bindparam("version_id"))
+_SITE_FILES = (
+    select(
+        upload_files.c.upload_id,
+        upload_files.c.path,
+        upload_files.c.content_length,
+        upload_files.c.content_type,
+        uploads.c.complete_ms,
+    )
+    .join(uploads, uploads.c.upload_id == upload_files.c.upload_id)
+    .join(sites, sites.c.upload_id == uploads.c.upload_id)
+    .where(sites.c.site_id == bindparam("site_id"), uploads.c.complete_ms.is_not(None))
+)
+_EXPIRED_BATCH_ROWS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +142,7 @@ async def add(
         "create_ms": now_ms,
     }
     await tx.run(_ADD, values)
-    for first in range(0, len(files), PORTION):
+    for first in range(0, len(files), DELETION_BATCH_ROWS):
         if first:
             # A site has thousands: others have their turn in between, with all but changes on SQLite.
             await asyncio.sleep(0)
@@ -100,7 +155,7 @@ async def add(
                 "sha256": file.sha256,
                 "part_bytes": file.part_bytes,
             }
-            for file in files[first : first + PORTION]
+            for file in files[first : first + DELETION_BATCH_ROWS]
         ]
         await tx.run(_ADD_FILES, rows)
 
@@ -140,29 +195,29 @@ async def set_digest(tx: Transaction, upload_id: str, path: str, sha256: bytes) 
     await tx.run(update(upload_files).where(condition).values(sha256=sha256))
 
 
-async def give_up(tx: Transaction, upload_id: str) -> None:
+async def abandon(tx: Transaction, upload_id: str) -> None:
     """Nothing needs it any more: it is left behind."""
-    await tx.run(update(uploads).where(uploads.c.upload_id == upload_id).values(kind=GONE))
+    await tx.run(update(uploads).where(uploads.c.upload_id == upload_id).values(kind=ABANDONED))
 
 
-async def give_up_incomplete(tx: Transaction, upload_id: str) -> bool:
+async def abandon_incomplete(tx: Transaction, upload_id: str) -> bool:
     """The same when it is not complete; whether it is given up now. No completion comes after that."""
     condition = and_(
         uploads.c.upload_id == upload_id,
-        or_(uploads.c.kind == GONE, uploads.c.complete_ms.is_(None)),
+        or_(uploads.c.kind == ABANDONED, uploads.c.complete_ms.is_(None)),
     )
-    return await tx.run(update(uploads).where(condition).values(kind=GONE)) > 0
+    return await tx.run(update(uploads).where(condition).values(kind=ABANDONED)) > 0
 
 
-async def left_behind(tx: Transaction, before_ms: int, after: str, limit: int) -> list[str]:
+async def abandoned(tx: Transaction, before_ms: int, after: str, limit: int) -> list[str]:
     """Uploads that were given up, or prepared before a time and never completed, by id from after one."""
     values = {"before_ms": before_ms, "after": after, "limit": limit}
-    return [row.upload_id for row in await tx.all(_LEFT_BEHIND, values)]
+    return [row.upload_id for row in await tx.all(_ABANDONED, values)]
 
 
-async def build_form(tx: Transaction, upload_id: str) -> tuple[str, str, str | None] | None:
+async def build_format(tx: Transaction, upload_id: str) -> tuple[str, str, str | None] | None:
     """Kind, compression and image tag of the build that is made of an upload."""
-    row = await tx.first(_FORM, {"upload_id": upload_id})
+    row = await tx.first(_BUILD_FORMAT, {"upload_id": upload_id})
     return None if row is None else (row.kind, row.compression, row.image_tag)
 
 
@@ -172,4 +227,76 @@ async def remove(tx: Transaction, upload_id: str) -> None:
     await tx.run(delete(build_tags).where(build_tags.c.build_id.in_(of_build)))
     for table in (builds, sites, upload_files):
         await tx.run(delete(table).where(table.c.upload_id == upload_id))
-    await tx.run(delete(uploads).where(uploads.c.upload_id == upload_id, uploads.c.kind == GONE))
+    await tx.run(
+        delete(uploads).where(uploads.c.upload_id == upload_id, uploads.c.kind == ABANDONED)
+    )
+
+
+async def add_site(
+    tx: Transaction, site_id: str, game_id: str, upload_id: str, display_name: str, now_ms: int
+) -> None:
+    values = {
+        "site_id": site_id,
+        "game_id": game_id,
+        "upload_id": upload_id,
+        "display_name": display_name,
+        "create_ms": now_ms,
+    }
+    await tx.run(insert(sites), values)
+
+
+async def sites_of_game(tx: Transaction, game_id: str) -> Sequence[Record]:
+    """Columns of `sites`, `content_length`, `complete_ms`, newest first."""
+    return await tx.all(_SITES_OF_GAME, {"game_id": game_id})
+
+
+async def site_completeness(tx: Transaction, game_id: str, ids: Iterable[str]) -> dict[str, bool]:
+    """Of these ids those that are sites of the game, and whether each is completely uploaded."""
+    wanted = list(ids)
+    if not wanted:
+        return {}
+    rows = await tx.all(_SITE_COMPLETENESS, {"game_id": game_id, "ids": wanted})
+    return {row.site_id: row.complete_ms is not None for row in rows}
+
+
+async def namespace_site(tx: Transaction, game: str, namespace: str) -> Record | None:
+    """`namespace_id`, `version_id`, `site_id`, `cdn_auth_type` of a namespace by its name_ids."""
+    return await tx.first(_NAMESPACE_SITE, {"game": game, "namespace": namespace})
+
+
+async def site_users(tx: Transaction, namespace_id: str) -> dict[str, bytes]:
+    """User to bcrypt hash."""
+    rows = await tx.all(_SITE_USERS, {"namespace_id": namespace_id})
+    return {row.user: row.password_hash.encode() for row in rows}
+
+
+async def version_config(tx: Transaction, version_id: str) -> bytes:
+    """A version's configuration, as it is kept."""
+    row = await tx.first(_VERSION_CONFIG, {"version_id": version_id})
+    if row is None:
+        raise LookupError(version_id)
+    content: bytes = row.config
+    return content
+
+
+async def site_files(tx: Transaction, site_id: str) -> Sequence[Record]:
+    """`upload_id`, `path`, `content_length`, `content_type`, `complete_ms` of a complete site's files."""
+    return await tx.all(_SITE_FILES, {"site_id": site_id})
+
+
+async def add_export(tx: Transaction, export_id: str, expires_ms: int) -> None:
+    """It is about to be made."""
+    await tx.run(insert(exports), {"export_id": export_id, "expires_ms": expires_ms})
+
+
+async def expired_exports(tx: Transaction, now_ms: int) -> Sequence[str]:
+    """Some of those whose time is over."""
+    statement = (
+        select(exports.c.export_id).where(exports.c.expires_ms < now_ms).limit(_EXPIRED_BATCH_ROWS)
+    )
+    return [row.export_id for row in await tx.all(statement)]
+
+
+async def remove_exports(tx: Transaction, export_ids: Sequence[str]) -> None:
+    """Their objects are gone."""
+    await tx.run(delete(exports).where(exports.c.export_id.in_(export_ids)))

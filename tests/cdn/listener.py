@@ -22,9 +22,9 @@ from pyservice.cdn.receiving import Uploads
 from pyservice.cdn.server import CdnServer
 from pyservice.cdn.sites import Site
 from pyservice.observability.rays import Rays
-from pyservice.storage.local_objects import Folder
+from pyservice.storage.local_objects import FolderBlobStore
 from pyservice.storage.objects import Objects
-from pyservice.storage.signatures import UrlSigner
+from pyservice.storage.signed_urls import UrlSigner
 
 KEY = b"k" * 32
 
@@ -45,7 +45,7 @@ class Listener:
 
     url: str
     folder: Path
-    blobs: Folder
+    blobs: FolderBlobStore
     objects: Objects
     signer: UrlSigner
     uploads: Uploads
@@ -77,7 +77,7 @@ async def running_listener(
     bound.setblocking(False)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}"
     signer = UrlSigner(KEY)
-    blobs = Folder(folder, signer, url, reserve_bytes)
+    blobs = FolderBlobStore(folder, signer, url, reserve_bytes)
     objects = Objects(blobs, signer, url)
     rays = Rays("cdn", per_second=10_000)
     uploads = Uploads(blobs, signer, objects.counts, domain, rays)

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pyservice.storage.objects import Part, Prepared
+from pyservice.storage.objects import Part, PendingObject
 from tests.cdn.listener import Listener, running_listener
 from tests.storage.places import put_whole
 from tests.support.waiting import PATIENCE_S
@@ -87,7 +87,7 @@ async def test_an_object_of_parts_is_given_whole(
     for part, letter in zip(parts, b"ab", strict=True):
         url = await listener.objects.presign_put("up/p", part.content_length, 60, part.byte_offset)
         await client.put(url, content=bytes([letter]) * part.content_length)
-    await listener.objects.complete([Prepared("up/p", parts)])
+    await listener.objects.complete([PendingObject("up/p", parts)])
     url = listener.objects.presign_get("up/p", 60)
     assert (await client.get(url)).content == b"a" * 600_000 + b"b" * 400_000
     part_of = await client.get(url, headers={"range": "bytes=599998-600001"})

@@ -9,7 +9,7 @@ import pytest
 
 from pyservice.cdn.site_records import SiteRecords
 from pyservice.control.namespace_change import site_topic
-from pyservice.storage import games, groups, namespaces, sites, uploads
+from pyservice.storage import games, groups, namespaces, uploads
 from pyservice.storage.database import Database, Transaction, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.watch import Topics
@@ -42,7 +42,7 @@ class Shown:
 
     async def take_back(self, refused: str, version: str, entry: str) -> None:
         async with self._database.write() as tx:
-            assert await namespaces.take_back_version(tx, "prod", refused, version, entry)
+            assert await namespaces.restore_version(tx, "prod", refused, version, entry)
         self._topics.bump(site_topic("prod"))
 
     async def age(self, namespace: str = "prod") -> tuple[str, int]:
@@ -61,9 +61,9 @@ async def _fill(tx: Transaction) -> None:
         files = [uploads.NewFile("app.js", 4, content_type=name)]
         await uploads.add(tx, f"upload-{name}", "game", "site", name, files, 0)
         await uploads.complete(tx, f"upload-{name}", "site", complete_ms)
-        await sites.add(tx, f"site-{name}", "game", f"upload-{name}", name, 0)
+        await uploads.add_site(tx, f"site-{name}", "game", f"upload-{name}", name, 0)
         await games.add_version(tx, name, "game", name, b"", b"{}", 0, site_id=f"site-{name}")
-    made = [namespaces.New(name, name, name, f"first-{name}") for name in NAMESPACES]
+    made = [namespaces.NewNamespace(name, name, name, f"first-{name}") for name in NAMESPACES]
     await namespaces.add(tx, "game", "old", made, (1, 1), BEGIN_MS - 1_000)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.storage.objects import Part, Prepared
+from pyservice.storage.objects import Part, PendingObject
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Connect
 from tests.storage.places import put_whole
@@ -53,7 +53,7 @@ async def test_a_body_that_comes_with_the_head_of_a_last_request_is_taken(
     if "Upgrade" not in line:
         assert headers["connection"] == "close"
         assert await wire.is_closed()
-    await listener.objects.complete([Prepared("up/a", [Part(0, length)])])
+    await listener.objects.complete([PendingObject("up/a", [Part(0, length)])])
     assert b"".join([block async for block in listener.objects.read("up/a")]) == content
     assert listener.left_behind() == []
 
@@ -71,7 +71,7 @@ async def test_a_client_without_kept_connections_can_upload(
             return int(answer.status)
 
     assert await asyncio.to_thread(put) == 200
-    await listener.objects.complete([Prepared("up/a", [Part(0, length)])])
+    await listener.objects.complete([PendingObject("up/a", [Part(0, length)])])
     digest = await listener.objects.digest("up/a", asyncio.to_thread)
     assert digest == hashlib.sha256(content).hexdigest()
 
@@ -88,7 +88,7 @@ async def test_what_comes_behind_a_whole_body_does_not_take_its_answer(
     status, headers, _ = await wire.answer()
     assert (status, headers["connection"]) == (200, "close")
     assert await wire.is_closed()
-    await listener.objects.complete([Prepared("up/a", [Part(0, 3)])])
+    await listener.objects.complete([PendingObject("up/a", [Part(0, 3)])])
     assert b"".join([block async for block in listener.objects.read("up/a")]) == b"abc"
 
 

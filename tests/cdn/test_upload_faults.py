@@ -16,7 +16,7 @@ from uvicorn.protocols.http import httptools_impl
 
 from pyservice.cdn import places
 from pyservice.cdn.receiving import Reception
-from pyservice.storage.objects import Part, Prepared
+from pyservice.storage.objects import Part, PendingObject
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Connect
 from tests.support.captured_logs import logged
@@ -113,7 +113,7 @@ async def test_an_upload_goes_on_with_the_block_it_has_when_there_is_no_memory_f
     with no_memory(listener):
         await wire.send(CONTENT)
         assert (await wire.answer())[0] == 200
-    await listener.objects.complete([Prepared("up/a", [Part(0, len(CONTENT))])])
+    await listener.objects.complete([PendingObject("up/a", [Part(0, len(CONTENT))])])
     assert b"".join([block async for block in listener.objects.read("up/a")]) == CONTENT
     assert listener.uploads.spare_blocks == spare_blocks
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pyservice.storage.signatures import Grant, UrlSigner
+from pyservice.storage.signed_urls import UrlGrant, UrlSigner
 from tests.cdn.listener import KEY
 from tests.cdn.wire import Connect, Wire
 from tests.faults.disk import SmallDisk, small_disk
@@ -42,7 +42,7 @@ class SmallListener:
     pid: int
 
     def target(self, key: str, length: int) -> str:
-        return self.url + UrlSigner(KEY).target(Grant("PUT", key, FAR_FUTURE_S, length))
+        return self.url + UrlSigner(KEY).target(UrlGrant("PUT", key, FAR_FUTURE_S, length))
 
     def free_bytes(self) -> int:
         about = os.statvfs(self.disk.inside(self.pid))

@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from pyservice.cdn import connection, pace, places
-from pyservice.storage.objects import Part, Prepared
-from pyservice.storage.signatures import Grant, UrlSigner
+from pyservice.storage.objects import Part, PendingObject
+from pyservice.storage.signed_urls import UrlGrant, UrlSigner
 from tests.cdn.listener import KEY, Listener, running_listener
 from tests.cdn.wire import Connect
 from tests.faults.disk import small_disk
@@ -60,7 +60,7 @@ async def test_every_length_arrives_as_it_was_sent(
     )
     assert (answer.status_code, answer.content) == (200, b"")
     assert answer.headers["access-control-allow-origin"] == "*"
-    await listener.objects.complete([Prepared("up/a", [Part(0, length)])])
+    await listener.objects.complete([PendingObject("up/a", [Part(0, length)])])
     digest = await listener.objects.digest("up/a", asyncio.to_thread)
     assert digest == hashlib.sha256(content).hexdigest()
     assert listener.left_behind() == []
@@ -141,7 +141,7 @@ async def test_after_completion_the_url_is_refused(
     url = await listener.objects.presign_put("up/a", 3, 60)
     await client.put(url, content=b"old")
     await client.put(url, content=b"new")
-    await listener.objects.complete([Prepared("up/a", [Part(0, 3)])])
+    await listener.objects.complete([PendingObject("up/a", [Part(0, 3)])])
     answer = await client.put(url, content=b"bad")
     assert (answer.status_code, answer.json()["code"]) == (409, "UPLOAD_ALREADY_COMPLETE")
     assert b"".join([block async for block in listener.objects.read("up/a")]) == b"new"
@@ -175,7 +175,7 @@ async def test_uploads_of_one_key_at_once_leave_one_of_them_whole(
     told = [answer.json()["code"] if answer.content else "OK" for answer in answers]
     assert set(told) <= {"OK", "IN_USE"}
     assert "OK" in told
-    await listener.objects.complete([Prepared("up/a", [Part(0, 2_500_000)])])
+    await listener.objects.complete([PendingObject("up/a", [Part(0, 2_500_000)])])
     assert b"".join([block async for block in listener.objects.read("up/a")]) in contents
     assert listener.left_behind() == []
 
@@ -211,7 +211,7 @@ async def test_what_comes_with_and_behind_a_body_is_never_part_of_it(
     status, headers, _ = await wire.answer()
     # The second request was sent before the answer to the first: it is for another connection.
     assert (status, headers["connection"]) == (200, "close")
-    await listener.objects.complete([Prepared("up/a", [Part(0, 3)])])
+    await listener.objects.complete([PendingObject("up/a", [Part(0, 3)])])
     assert b"".join([block async for block in listener.objects.read("up/a")]) == b"abc"
 
 
@@ -275,7 +275,7 @@ async def test_a_full_disk_is_told_and_leaves_nothing(
         signer = UrlSigner(KEY)
 
         def target(key: str, length: int) -> str:
-            return url + signer.target(Grant("PUT", key, FAR_FUTURE_S, length))
+            return url + signer.target(UrlGrant("PUT", key, FAR_FUTURE_S, length))
 
         answer = await client.put(target("up/a", 64 << 20), content=b"x" * (64 << 20))
         assert (answer.status_code, answer.json()["code"]) == (503, "STORAGE_FULL")
@@ -312,7 +312,7 @@ async def test_killed_at_any_moment_there_is_the_whole_upload_or_none(
         )
         assert process.stdout is not None
         url = (await asyncio.to_thread(process.stdout.readline)).decode().strip()
-        target = signer.target(Grant("PUT", f"up/a{attempt}", FAR_FUTURE_S, 8 << 20))
+        target = signer.target(UrlGrant("PUT", f"up/a{attempt}", FAR_FUTURE_S, 8 << 20))
         upload = asyncio.ensure_future(client.put(url + target, content=b"x" * (8 << 20)))
         done, _ = await asyncio.wait([upload], timeout=0.008 * attempt)
         os.kill(process.pid, signal.SIGKILL)

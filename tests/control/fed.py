@@ -162,7 +162,7 @@ class Source:
     async def namespace(self, name_id: str = "prod", players: int = 8) -> str:
         version_id, namespace_id = await self.version(players), IDS.new()
         async with self.database.write() as tx:
-            new = namespaces.New(namespace_id, name_id, name_id, IDS.new())
+            new = namespaces.NewNamespace(namespace_id, name_id, name_id, IDS.new())
             await namespaces.add(tx, self.game_id, version_id, [new], (512, 256), now_ms())
         return namespace_id
 

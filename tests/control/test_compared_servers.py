@@ -68,7 +68,7 @@ async def test_one_whose_folder_cannot_be_read_holds_up_no_other(desk: Desk, pla
     spec = unreadable(place.folder / "servers", broken)
     await desk.runs.running(lost)
     async with desk._database.write() as tx:
-        await servers.ask_to_stop(tx, stopped, now_ms(), 0)
+        await servers.request_stop(tx, stopped, now_ms(), 0)
     work = asyncio.create_task(desk.runs.run(place.supervisor))
     try:
         assert await ended(desk, stopped) == "destroyed"

@@ -22,10 +22,10 @@ from pyservice.control.signing_keys import SigningKeyFile
 from pyservice.control.timestamps import now_ms
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
-from pyservice.storage import devices as links
-from pyservice.storage import groups, numbers
+from pyservice.storage import groups, service_state
+from pyservice.storage import tokens as links
 from pyservice.storage.database import Database, open_database
-from pyservice.storage.failures import Conflict
+from pyservice.storage.database_errors import Conflict
 from pyservice.storage.migrations import migrate
 from pyservice.storage.tables import device_links, identities, members
 from pyservice.watch import Topics
@@ -48,7 +48,7 @@ async def until_one_waits(database: Database) -> None:
     """Returns when somebody waits for what another one has locked. In a file they take turns instead."""
 
     async def is_waiting() -> bool:
-        async with database.look() as tx:
+        async with database.query() as tx:
             found = await tx.first(_WAITING)
         return found is not None and found[0] > 0
 
@@ -100,7 +100,7 @@ async def test_who_makes_a_link_notices_nothing_of_a_server_that_gave_up_droppin
         async with database.write() as tx:
             await tx.run(delete(device_links))
             for number, device_link_id in enumerate(old):
-                await links.add(tx, device_link_id, number, number, 1)
+                await links.add_device_link(tx, device_link_id, number, number, 1)
         async with database.write() as tx:
             await tx.run(wanted.where(device_links.c.device_link_id == old[-1]))
             asked.append(asyncio.create_task(made.prepare(pb.PrepareDeviceLinkRequest(), caller)))
@@ -148,7 +148,7 @@ async def test_of_two_services_that_see_for_the_first_time_whether_they_can_writ
 ) -> None:
     watch = DatabaseHealthCheck(on_server)
     async with on_server.write() as tx:
-        await numbers.add(tx, numbers.WRITTEN_MS, 1)
+        await service_state.add_int(tx, service_state.WRITTEN_MS, 1)
         looking = asyncio.create_task(watch.check())
         await until_one_waits(on_server)
     await looking

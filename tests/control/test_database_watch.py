@@ -17,7 +17,7 @@ import pytest
 from pyservice.control import database_health
 from pyservice.control.database_health import DatabaseHealthCheck
 from pyservice.errors import ServiceError
-from pyservice.storage import numbers
+from pyservice.storage import service_state
 from pyservice.storage.database import Database, open_database
 from pyservice.storage.migrations import migrate
 from tests.faults.control.struck import StruckHouse
@@ -125,7 +125,7 @@ async def test_one_whose_users_have_to_wait_for_each_other_is_well(
         # Some may be told that there are too many of them.
         with contextlib.suppress(ServiceError):
             async with database.write() as tx:
-                await numbers.get(tx, numbers.SOURCE_EPOCH)
+                await service_state.get_int(tx, service_state.SOURCE_EPOCH)
                 await asyncio.sleep(HELD_S)
 
     users = [asyncio.create_task(use()) for _ in range(QUEUES[kind])]
@@ -148,7 +148,7 @@ async def test_one_that_hangs_is_told_also_while_all_its_connections_are_in_use(
         while not is_over.is_set():
             with contextlib.suppress(ServiceError):
                 async with database.read() as tx:
-                    await numbers.get(tx, numbers.SOURCE_EPOCH)
+                    await service_state.get_int(tx, service_state.SOURCE_EPOCH)
 
     users = [asyncio.create_task(use()) for _ in range(40)]
     try:

@@ -19,7 +19,7 @@ from pyservice.control.signing_keys import SigningKeyFile
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
-from pyservice.storage import devices as links
+from pyservice.storage import tokens as links
 from pyservice.storage.database import Database, Record, Transaction, open_database
 from pyservice.storage.tables import cloud_tokens, device_links, idempotent_answers, metadata
 from pyservice.watch import Topics
@@ -193,7 +193,7 @@ async def test_a_link_ends_after_ten_minutes_and_is_forgotten_a_day_later(
     clock[0] += 24 * 3_600_000 + 1
     await made.prepare(pb.PrepareDeviceLinkRequest(), caller)
     async with database.read() as tx:
-        assert await links.find(tx, link.device_link_id) is None
+        assert await links.find_device_link(tx, link.device_link_id) is None
 
 
 async def test_links_and_answers_that_anybody_can_make_are_bounded(
@@ -222,7 +222,9 @@ async def test_links_and_answers_that_anybody_can_make_are_bounded(
     )
     first = await made.prepare(pb.PrepareDeviceLinkRequest(), caller(0))
     async with database.write() as tx:
-        assert await links.complete(tx, first.device_link_id, "game", "token", b"s", now_ms)
+        assert await links.complete_device_link(
+            tx, first.device_link_id, "game", "token", b"s", now_ms
+        )
     answers = [
         await made.prepare(pb.PrepareDeviceLinkRequest(), caller(number))
         for number in range(1, 2 * kept)
@@ -236,9 +238,9 @@ async def test_links_and_answers_that_anybody_can_make_are_bounded(
             counted.select_from(device_links).where(device_links.c.complete_ms.is_(None))
         )
         answered = await tx.first(counted.select_from(idempotent_answers).where(theirs))
-        newest = [await links.find(tx, one.device_link_id) for one in answers[-kept:]]
-        assert await links.find(tx, first.device_link_id) is not None
-        assert await links.find(tx, answers[0].device_link_id) is None
+        newest = [await links.find_device_link(tx, one.device_link_id) for one in answers[-kept:]]
+        assert await links.find_device_link(tx, first.device_link_id) is not None
+        assert await links.find_device_link(tx, answers[0].device_link_id) is None
     assert waiting is not None
     assert answered is not None
     assert kept <= waiting.number <= most
@@ -258,13 +260,13 @@ async def test_of_many_who_make_links_at_once_one_drops_what_is_too_much(
     records: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dropped: list[int] = []
-    forget = links.forget_uncompleted_beyond
+    forget = links.trim_uncompleted_device_links
 
     async def noted(database: Database, kept: int, most: int | None = None) -> int:
         dropped.append(kept)
         return await forget(database, kept, most)
 
-    monkeypatch.setattr(links, "forget_uncompleted_beyond", noted)
+    monkeypatch.setattr(links, "trim_uncompleted_device_links", noted)
     made = DeviceLinkOperations(
         RecordContext(
             records.database,
@@ -318,7 +320,7 @@ def later(
 
 async def row_of(records: Records, link: dict[str, str]) -> Record:
     async with records.database.read() as tx:
-        row = await links.find(tx, link["device_link_id"])
+        row = await links.find_device_link(tx, link["device_link_id"])
     assert row is not None
     return row
 
@@ -360,10 +362,10 @@ async def test_a_service_that_was_away_when_a_link_ended_forgets_its_secret_when
         assert full_service.stop() == 0
         database = open_database(None, full_service.data_dir / "control")
         async with database.write() as tx:
-            await links.add(tx, "ended", 1, 2, 1)
-            assert await links.complete(tx, "ended", "game", "token", b"secret", 1)
-            await links.add(tx, "lasting", 1, 9_000_000_000_000, 1)
-            assert await links.complete(tx, "lasting", "game", "token", b"secret", 1)
+            await links.add_device_link(tx, "ended", 1, 2, 1)
+            assert await links.complete_device_link(tx, "ended", "game", "token", b"secret", 1)
+            await links.add_device_link(tx, "lasting", 1, 9_000_000_000_000, 1)
+            assert await links.complete_device_link(tx, "lasting", "game", "token", b"secret", 1)
         await database.close()
         full_service.start()
         database = open_database(None, full_service.data_dir / "control")

@@ -19,9 +19,9 @@ from pyservice.control.lobby_records import LobbyFactReader, LobbyRecordLookup
 from pyservice.control.lobby_runs import LobbyProcess
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
-from pyservice.storage import exports, games, groups, lobbies, namespaces
-from pyservice.storage.room import Room
-from pyservice.storage.signatures import PREFIX
+from pyservice.storage import games, groups, lobbies, namespaces, uploads
+from pyservice.storage.local_objects import DiskReserve
+from pyservice.storage.signed_urls import PREFIX
 from pyservice.storage.tables import versions
 from tests.control.test_uploads import IDS, NOW_MS, Desk
 from tests.control.test_uploads import desk as desk
@@ -67,7 +67,7 @@ class Counter:
             "config": b"",
             "config_json": b"{}",
         }
-        namespace = namespaces.New(namespace_id, "prod", "Prod", IDS.new())
+        namespace = namespaces.NewNamespace(namespace_id, "prod", "Prod", IDS.new())
         async with self.desk.database.write() as tx:
             await groups.add(tx, group_id, "Group", identity_id, NOW_MS)
             await games.add(tx, game_id, f"g{game_id[-12:]}", "Game", group_id, NOW_MS)
@@ -190,7 +190,7 @@ async def test_nothing_stays_of_one_that_finds_no_room(counter: Counter) -> None
     game_id = await counter.game()
     asked = counter.asked(game_id, await counter.lobby(game_id, LINES))
     await counter.begun()
-    counter.desk.blobs._room = Room(counter.desk.folder, 1 << 60)
+    counter.desk.blobs._disk_reserve = DiskReserve(counter.desk.folder, 1 << 60)
     with pytest.raises(ServiceError, match="STORAGE_FULL"):
         await asked
     assert await counter.pieces() == []
@@ -198,7 +198,7 @@ async def test_nothing_stays_of_one_that_finds_no_room(counter: Counter) -> None
 
 async def test_those_of_an_earlier_version_are_removed_too(counter: Counter) -> None:
     async with counter.desk.database.write() as tx:
-        await exports.add(tx, "of-before", NOW_MS)
+        await uploads.add_export(tx, "of-before", NOW_MS)
     await put_whole(counter.desk.objects, "exports/of-before", b"timestamp")
     counter.desk.now_ms += 1
     assert await counter.exports.delete_expired() == 1

@@ -21,7 +21,7 @@ from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
-from pyservice.storage import games, groups, lobbies, namespaces, numbers
+from pyservice.storage import games, groups, lobbies, namespaces, service_state
 from pyservice.storage.database import Database, Record, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.tables import lobbies as lobbies_table
@@ -175,7 +175,7 @@ async def test_a_change_that_is_not_committed_leaves_the_facts_to_come_again(
         raise ServiceError("STORAGE_FULL")
 
     # After the rows were written, before the place of the reader is.
-    monkeypatch.setattr(numbers, "put", full)
+    monkeypatch.setattr(service_state, "put_int", full)
     with pytest.raises(ServiceError):
         await history.step(0)
     assert await rows(database) == {}
@@ -347,7 +347,7 @@ async def test_counts_wake_the_watches_of_the_games_whose_number_changed(
             version_id = ids.new()
             await games.add(tx, game_id, game_id[:8] + namespace_id[-12:], "x", group_id, 1)
             await games.add_version(tx, version_id, game_id, "x", b"", b"{}", 1)
-            new = namespaces.New(namespace_id, "prod", "x", ids.new())
+            new = namespaces.NewNamespace(namespace_id, "prod", "x", ids.new())
             await namespaces.add(tx, game_id, version_id, [new], (1, 1), 1)
     one, other = namespace_ids
     reader = PlayerCountReader(database, plane, counts, topics)

@@ -15,7 +15,7 @@ import pytest
 from pyservice.control.uploads import ABANDONED_AFTER_MS
 from pyservice.storage.database import open_database
 from pyservice.storage.migrations import migrate
-from pyservice.storage.s3_objects import Bucket, BucketSettings
+from pyservice.storage.s3_objects import BucketSettings, S3BlobStore
 from tests.control.files import MANIFEST, jpeg, png, put, put_all, tar
 from tests.control.test_sites import of
 from tests.control.test_uploads import Desk
@@ -270,7 +270,7 @@ async def test_what_the_bucket_lost_is_not_found_and_nothing_worse(
 async def test_what_is_never_completed_leaves_the_bucket_after_a_day(
     s3: S3Server, tmp_path: Path, databases: Databases, kind: str
 ) -> None:
-    bucket = Bucket(
+    bucket = S3BlobStore(
         BucketSettings(
             BUCKET,
             endpoint=s3.endpoint,

@@ -19,7 +19,7 @@ from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
 from pyservice.runtime.run_requests import Resources, RunEnd
-from pyservice.storage import lobby_runs
+from pyservice.storage import lobbies
 from pyservice.storage.database import Database, Record, open_database
 from pyservice.storage.migrations import migrate
 from tests.dataplane.runtime_scene import BUILD_ID
@@ -95,7 +95,7 @@ class Both:
     async def run(self, lobby_id: str) -> Record | None:
         """What is written of its process."""
         async with self.database.read() as tx:
-            return (await lobby_runs.find_many(tx, [lobby_id])).get(lobby_id)
+            return (await lobbies.find_ended_runs(tx, [lobby_id])).get(lobby_id)
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[LobbyRuns]:
@@ -205,5 +205,5 @@ async def test_an_end_is_written_whatever_its_message(
         lobby_id = format_uuid(bytes(16))
         await runs.over(lobby_id, RunEnd("exec_failed", message="No program a\0b."), TIER)
         async with database.read() as tx:
-            run = (await lobby_runs.find_many(tx, [lobby_id]))[lobby_id]
+            run = (await lobbies.find_ended_runs(tx, [lobby_id]))[lobby_id]
         assert (run.reason, run.message) == ("exec_failed", "No program a\ufffdb.")

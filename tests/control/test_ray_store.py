@@ -179,7 +179,7 @@ async def test_what_a_signed_address_names_is_its_games_as_long_as_it_is_there(
     assert await shown(store, stranger) == []
     assert await count(database) == 1
     async with database.write() as tx:
-        await uploads.give_up(tx, upload_id)
+        await uploads.abandon(tx, upload_id)
         await uploads.remove(tx, upload_id)
     await store.store([span_set(2, asker=of_upload)])
     assert await count(database) == 1

@@ -32,7 +32,7 @@ async def broken_upload(desk: Desk) -> None:
 
 async def left_behind(desk: Desk) -> list[str]:
     async with desk.database.read() as tx:
-        return await uploads.left_behind(tx, desk.now_ms, "", 1_000)
+        return await uploads.abandoned(tx, desk.now_ms, "", 1_000)
 
 
 def pending_of_nobody(folder: Path) -> Path:

@@ -28,10 +28,10 @@ from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import cdn_pb2, games_pb2, namespaces_pb2, versions_pb2
 from pyservice.storage import games, groups, namespaces, tables, uploads
 from pyservice.storage.database import Conflict, Database, open_database
-from pyservice.storage.local_objects import Folder
+from pyservice.storage.local_objects import FolderBlobStore
 from pyservice.storage.migrations import migrate
 from pyservice.storage.objects import Objects
-from pyservice.storage.signatures import UrlSigner
+from pyservice.storage.signed_urls import UrlSigner
 from pyservice.storage.sqlite import SqliteDatabase
 from pyservice.storage.uploads import NewFile
 from pyservice.watch import Topics
@@ -109,7 +109,7 @@ class Plane:
         self.records = Records(database)
         self._ids, topics, nobody = RecordIds(), Topics(), cast(Any, DataPlane())
         signer = UrlSigner(b"k" * 32)
-        self.blobs = Folder(folder, signer, URL, 0)
+        self.blobs = FolderBlobStore(folder, signer, URL, 0)
         changes = IdempotentChanges(database)
         self.uploading = UploadLifecycle(
             database, changes, topics, Objects(self.blobs, signer, URL)
@@ -237,11 +237,14 @@ async def test_names_of_versions_are_looked_for_by_an_index(tmp_path: Path) -> N
     database = SqliteDatabase(tmp_path / "records.db")
     await migrate(database, is_allowed=True)
     values = {"game_id": "game", "names": ["0.0.2", "0.0.3"]}
-    asked = database._statements.prepared(games._NAMED, values)
+    asked = database._statements.compiled(games._NAMED, values)
 
     def explain(connection: Connection) -> list[str]:
         text = f"EXPLAIN QUERY PLAN {asked.text}"
-        return [row[-1] for row in connection.exec_driver_sql(text, tuple(asked.one(values)))]
+        return [
+            row[-1]
+            for row in connection.exec_driver_sql(text, tuple(asked.argument_values(values)))
+        ]
 
     steps = await database.run_sync(explain)
     await database.close()

@@ -28,11 +28,11 @@ from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import builds_pb2, uploads_pb2
 from pyservice.storage import games, groups
 from pyservice.storage.database import Database, open_database
-from pyservice.storage.local_objects import Folder
+from pyservice.storage.local_objects import FolderBlobStore
 from pyservice.storage.migrations import migrate
 from pyservice.storage.objects import Objects, file_key
-from pyservice.storage.s3_objects import Bucket
-from pyservice.storage.signatures import UrlSigner
+from pyservice.storage.s3_objects import S3BlobStore
+from pyservice.storage.signed_urls import UrlSigner
 from pyservice.watch import Topics
 from tests.control.files import put, tar
 from tests.support.databases import KINDS, Databases
@@ -61,12 +61,12 @@ class Taken:
 class Desk:
     """Builds of one game, without doors."""
 
-    def __init__(self, database: Database, folder: Path, bucket: Bucket | None = None) -> None:
+    def __init__(self, database: Database, folder: Path, bucket: S3BlobStore | None = None) -> None:
         self.now_ms = NOW_MS
         self.database = database
         self.folder = folder
         signer = UrlSigner(b"k" * 32)
-        self.blobs = Folder(folder, signer, "http://cdn.invalid", 0)
+        self.blobs = FolderBlobStore(folder, signer, "http://cdn.invalid", 0)
         self.objects = Objects(bucket or self.blobs, signer, "http://cdn.invalid")
         self.changes = IdempotentChanges(database, lambda: self.now_ms)
         self._begin()

@@ -22,9 +22,9 @@ from pyservice.runtime.unpacked_builds import (
     NoDiskSpace,
     UnpackedBuilds,
 )
-from pyservice.storage.local_objects import Folder
+from pyservice.storage.local_objects import FolderBlobStore
 from pyservice.storage.objects import Objects
-from pyservice.storage.signatures import UrlSigner
+from pyservice.storage.signed_urls import UrlSigner
 from tests.control.files import tar
 from tests.runtime.node import Place, build_of, disk_of, open_place, until
 from tests.runtime.store import Store
@@ -143,7 +143,7 @@ async def test_a_run_whose_build_never_comes_is_over_and_says_so(
 
 async def test_a_build_whose_file_is_gone_says_what_is_missing(tmp_path: Path) -> None:
     signer = UrlSigner(secrets.token_bytes(32))
-    blobs = Folder(tmp_path / "objects", signer, "http://cdn.invalid", 0)
+    blobs = FolderBlobStore(tmp_path / "objects", signer, "http://cdn.invalid", 0)
     objects = Objects(blobs, signer, "http://cdn.invalid")
 
     async def fetch(game_id: str, build_id: str) -> BuildSource:

@@ -86,7 +86,7 @@ async def read_once(database: Database) -> None:
 
 
 async def look_once(database: Database) -> int:
-    async with database.look() as tx:
+    async with database.query() as tx:
         return await number(tx)
 
 

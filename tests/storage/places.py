@@ -9,9 +9,9 @@ from pathlib import Path
 
 import httpx
 
-from pyservice.storage.objects import Blobs, Objects, Part, Prepared
-from pyservice.storage.s3_objects import Bucket, BucketSettings
-from pyservice.storage.signatures import UrlSigner
+from pyservice.storage.objects import BlobStore, Objects, Part, PendingObject
+from pyservice.storage.s3_objects import BucketSettings, S3BlobStore
+from pyservice.storage.signed_urls import UrlSigner
 from tests.cdn.listener import KEY, running_listener
 from tests.storage.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
 from tests.support.waiting import PATIENCE_S
@@ -22,7 +22,7 @@ class Place:
     """Where objects are, and a client that uploads to it."""
 
     objects: Objects
-    blobs: Blobs
+    blobs: BlobStore
     client: httpx.AsyncClient
 
     async def upload(self, key: str, content: bytes, offset: int = 0) -> httpx.Response:
@@ -33,7 +33,7 @@ class Place:
         """Uploads and completes an object of one part."""
         answer = await self.upload(key, content)
         assert answer.status_code == 200, answer.text
-        await self.objects.complete([Prepared(key, [Part(0, len(content))])])
+        await self.objects.complete([PendingObject(key, [Part(0, len(content))])])
         return key
 
     async def content(self, key: str, start: int = 0, end: int | None = None) -> bytes:
@@ -51,7 +51,7 @@ async def folder_place(folder: Path) -> AsyncIterator[Place]:
 
 @contextlib.asynccontextmanager
 async def bucket_place(server: S3Server, prefix: str) -> AsyncIterator[Place]:
-    bucket = Bucket(
+    bucket = S3BlobStore(
         BucketSettings(
             BUCKET,
             endpoint=server.endpoint,

@@ -373,7 +373,7 @@ async def test_what_follows_a_change_and_fails_keeps_nothing_else_from_following
     async with database.write() as tx:
         await count_up(tx, "a")
         for call in (lambda: called.append("before"), fail, lambda: called.append("after")):
-            tx.afterwards(call)
+            tx.after_commit(call)
     assert called == ["before", "after"]
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 from sqlalchemy import bindparam, update
 
-from pyservice.storage import devices, numbers
+from pyservice.storage import service_state, stored_responses, tokens
 from pyservice.storage.database import Database, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.tables import device_links
@@ -69,7 +69,7 @@ def left(folder: Path, markers: list[bytes]) -> int:
 async def remember(database: Database, answers: list[bytes]) -> None:
     async with database.write() as tx:
         for key, answer in zip(KEYS, answers, strict=True):
-            await numbers.remember(tx, key, token_bytes(32), answer, 1)
+            await stored_responses.add(tx, key, token_bytes(32), answer, 1)
 
 
 async def test_deleted_rows_are_overwritten_also_in_pages_that_nobody_needs_any_more(
@@ -79,7 +79,7 @@ async def test_deleted_rows_are_overwritten_also_in_pages_that_nobody_needs_any_
     await remember(database, answers)
     written_back(tmp_path)
     assert left(tmp_path, answers) == len(answers)
-    assert await numbers.forget_before(database, 2) == len(answers)
+    assert await stored_responses.remove_before(database, 2) == len(answers)
     assert written_back(tmp_path) > 10
     assert left(tmp_path, answers) == 0
 
@@ -91,11 +91,11 @@ async def test_secrets_that_are_taken_out_of_their_rows_are_overwritten(
     async with database.write() as tx:
         for number, secret in enumerate(secrets):
             link = f"01920000-0000-7000-8000-{number:012}"
-            await devices.add(tx, link, 1, 2, 1)
+            await tokens.add_device_link(tx, link, 1, 2, 1)
             await tx.run(_HAS_SECRET, {"link": link, "secret": secret})
     written_back(tmp_path)
     assert left(tmp_path, secrets) == len(secrets)
-    assert await devices.forget_secrets(database, 3) == len(secrets)
+    assert await tokens.erase_device_link_secrets(database, 3) == len(secrets)
     written_back(tmp_path)
     assert left(tmp_path, secrets) == 0
 
@@ -105,7 +105,7 @@ async def test_the_log_has_what_was_deleted_until_it_is_written_back_and_a_stop_
 ) -> None:
     answers = [token_bytes(200) for _ in KEYS]
     await remember(database, answers)
-    await numbers.forget_before(database, 2)
+    await stored_responses.remove_before(database, 2)
     assert left(tmp_path, answers) == len(answers)
     await database.close()
     assert [path.name for path in tmp_path.glob("records.db*")] == ["records.db"]
@@ -118,9 +118,9 @@ async def test_a_log_that_once_became_long_is_cut_so_that_all_of_it_is_written_o
     log = tmp_path / "records.db-wal"
     async with database.write() as tx:
         for key in KEYS:
-            await numbers.remember(tx, key, b"", bytes(40_000), 1)
+            await stored_responses.add(tx, key, b"", bytes(40_000), 1)
     assert log.stat().st_size > 2 * LOG_BYTES
     # The first commit found it long and wrote it back, the next one begins it anew.
     async with database.write() as tx:
-        await numbers.put(tx, numbers.WRITTEN_MS, 1)
+        await service_state.put_int(tx, service_state.WRITTEN_MS, 1)
     assert log.stat().st_size <= LOG_BYTES

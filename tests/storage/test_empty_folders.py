@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pyservice.storage.objects import Part, Prepared
+from pyservice.storage.objects import Part, PendingObject
 from tests.cdn.listener import Listener, running_listener
 from tests.storage.places import put_whole
 from tests.support.waiting import PATIENCE_S
@@ -132,7 +132,7 @@ async def test_a_sweep_that_is_quicker_than_who_writes_takes_nothing_from_him(
         for (offset, length), content in zip(parts, (b"abc", b"de"), strict=True):
             url = await listener.objects.presign_put(key, length, 60, offset)
             assert (await client.put(url, content=content)).status_code == 200
-    await listener.objects.complete([Prepared(key, parts)])
+    await listener.objects.complete([PendingObject(key, parts)])
     await put_whole(listener.objects, "made/here/b", b"fg")
     for name, content in ((key, b"abcde"), ("made/here/b", b"fg")):
         assert b"".join([block async for block in listener.objects.read(name)]) == content

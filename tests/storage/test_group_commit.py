@@ -12,9 +12,8 @@ from sqlalchemy import text
 
 from pyservice.errors import ServiceError
 from pyservice.storage import sqlite
-from pyservice.storage.sqlite import SqliteDatabase
-from pyservice.storage.sqlite_connections import Connections
-from pyservice.storage.transactions import Transaction
+from pyservice.storage.database import Transaction
+from pyservice.storage.sqlite import SqliteConnections, SqliteDatabase
 from tests.storage.notes import both, count_up, number, prepare
 from tests.support.waiting import PATIENCE_S
 
@@ -25,13 +24,13 @@ pytestmark = pytest.mark.anyio
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
     """The connections that transactions used."""
     seen: list[sqlite3.Connection] = []
-    begun = Connections.begun
+    begun = SqliteConnections.begun
 
-    def begin(self: Connections, how: str) -> sqlite3.Connection:
+    def begin(self: SqliteConnections, how: str) -> sqlite3.Connection:
         seen.append(begun(self, how))
         return seen[-1]
 
-    monkeypatch.setattr(Connections, "begun", begin)
+    monkeypatch.setattr(SqliteConnections, "begun", begin)
     return seen
 
 
@@ -86,7 +85,7 @@ async def test_what_waits_for_a_commit_is_called_once_although_its_caller_is_gon
     async def write() -> None:
         async with database.write() as tx:
             await count_up(tx, "a")
-            tx.afterwards(lambda: called.append("committed"))
+            tx.after_commit(lambda: called.append("committed"))
         reached.set()
 
     task = asyncio.create_task(write())
@@ -114,7 +113,7 @@ async def test_an_error_of_the_commit_is_told_to_all_of_the_group(
         async with database.write() as tx:
             await count_up(tx, "a")
             opened[-1].set_authorizer(refuse_commits)
-            tx.afterwards(lambda: called.append("attempted"))
+            tx.after_commit(lambda: called.append("attempted"))
 
     results = await asyncio.gather(*(write() for _ in range(3)), return_exceptions=True)
     codes = [result.code for result in results if isinstance(result, ServiceError)]
@@ -166,7 +165,7 @@ async def test_a_reader_whose_transaction_ended_reads_no_other_state(
         opened[-1].execute("ROLLBACK")
         with pytest.raises(ServiceError, match="CONTROL_PLANE_UNAVAILABLE"):
             await number(tx)
-    async with database.look() as tx:
+    async with database.query() as tx:
         assert await both(tx) == (0, 0)
 
 

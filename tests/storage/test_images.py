@@ -8,7 +8,7 @@ import zlib
 
 import pytest
 
-from pyservice.storage.images import MAX_SIDE, check_image, kind_of_name
+from pyservice.storage.image_validation import MAX_SIDE, check_image, kind_of_name
 
 
 def chunk(name: bytes, content: bytes) -> bytes:

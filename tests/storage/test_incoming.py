@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.storage.incoming import Incoming
+from pyservice.storage.local_objects import UploadWriter
 from tests.storage.places import folder_place
 from tests.support.waiting import PATIENCE_S
 
@@ -27,14 +27,14 @@ async def test_what_comes_after_a_failure_leaves_no_file(
     tmp_path: Path, threads: ThreadPoolExecutor
 ) -> None:
     folder = tmp_path / "incoming"
-    upload = Incoming(folder / "a", 8, threads, lambda path: None, lambda size: nullcontext())
+    upload = UploadWriter(folder / "a", 8, threads, lambda path: None, lambda size: nullcontext())
     first, second = asyncio.Event(), asyncio.Event()
-    upload.take(memoryview(b"1234"), first.set)  # the folder is not there: it cannot be written
+    upload.write(memoryview(b"1234"), first.set)  # the folder is not there: it cannot be written
     await asyncio.wait_for(first.wait(), PATIENCE_S)
     with pytest.raises(FileNotFoundError):
         await upload.commit()
     folder.mkdir()
-    upload.take(memoryview(b"5678"), second.set)
+    upload.write(memoryview(b"5678"), second.set)
     await asyncio.wait_for(second.wait(), PATIENCE_S)
     await upload.abort()
     assert list(folder.iterdir()) == []

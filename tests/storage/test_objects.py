@@ -17,7 +17,7 @@ from pyservice.storage.objects import (
     MULTIPART_FROM_BYTES,
     PART_BYTES,
     Part,
-    Prepared,
+    PendingObject,
     file_key,
     is_file_path,
     plan_parts,
@@ -50,7 +50,7 @@ async def test_what_was_uploaded_is_kept_when_it_is_completed(place: Place) -> N
     answer = await place.upload("up/a", CONTENT)
     assert answer.status_code == 200
     assert await place.objects.stat("up/a") is None
-    await place.objects.complete([Prepared("up/a", [Part(0, len(CONTENT))])])
+    await place.objects.complete([PendingObject("up/a", [Part(0, len(CONTENT))])])
     assert await place.objects.stat("up/a") == len(CONTENT)
     assert await place.content("up/a") == CONTENT
     assert await place.content("up/a", 5, 12) == CONTENT[5:12]
@@ -65,7 +65,7 @@ async def test_parts_that_come_in_any_order_are_one_object(place: Place) -> None
     for offset, length in reversed(parts):
         answer = await place.upload("up/b", CONTENT[offset : offset + length], offset)
         assert answer.status_code == 200
-    await place.objects.complete([Prepared("up/b", parts)])
+    await place.objects.complete([PendingObject("up/b", parts)])
     assert await place.objects.stat("up/b") == len(CONTENT)
     assert await place.content("up/b") == CONTENT
     assert await place.content("up/b", 3_999, 8_001) == CONTENT[3_999:8_001]
@@ -81,13 +81,13 @@ async def test_completing_is_refused_while_a_part_is_missing_and_keeps_nothing(
     parts = [Part(0, 4000), Part(4000, 6000)]
     await place.upload("up/c", CONTENT[:4000])
     await place.upload("up/d", CONTENT)
-    whole = Prepared("up/d", [Part(0, len(CONTENT))])
+    whole = PendingObject("up/d", [Part(0, len(CONTENT))])
     with pytest.raises(ServiceError, match="1 of 3") as refused:
-        await place.objects.complete([whole, Prepared("up/c", parts)])
+        await place.objects.complete([whole, PendingObject("up/c", parts)])
     assert refused.value.code == "UPLOAD_INCOMPLETE"
     assert await place.objects.stat("up/d") is None
     await place.upload("up/c", CONTENT[4000:], 4000)
-    await place.objects.complete([whole, Prepared("up/c", parts)])
+    await place.objects.complete([whole, PendingObject("up/c", parts)])
     assert await place.content("up/c") == await place.content("up/d") == CONTENT
 
 
@@ -97,7 +97,7 @@ async def test_completing_again_is_harmless_also_when_the_first_was_cut_off(plac
         await place.upload("up/e", CONTENT[offset : offset + length], offset)
     # As a crash between the two steps of a completion leaves it: one part kept, no manifest.
     await place.blobs.keep([("pending/up/e.0", "kept/up/e.0")])
-    upload = Prepared("up/e", parts)
+    upload = PendingObject("up/e", parts)
     await place.objects.complete([upload])
     await place.objects.complete([upload])
     assert await place.content("up/e") == CONTENT
@@ -106,7 +106,7 @@ async def test_completing_again_is_harmless_also_when_the_first_was_cut_off(plac
 async def test_completions_at_once_all_succeed_and_keep_it_once(place: Place) -> None:
     for number in range(8):
         await place.upload(f"up/f{number}", CONTENT)
-    uploads = [Prepared(f"up/f{number}", [Part(0, len(CONTENT))]) for number in range(8)]
+    uploads = [PendingObject(f"up/f{number}", [Part(0, len(CONTENT))]) for number in range(8)]
     await asyncio.gather(*(place.objects.complete(uploads) for _ in range(3)))
     for number in range(8):
         assert await place.content(f"up/f{number}") == CONTENT
@@ -115,7 +115,7 @@ async def test_completions_at_once_all_succeed_and_keep_it_once(place: Place) ->
 async def test_an_upload_after_completion_changes_nothing(place: Place) -> None:
     url = await place.objects.presign_put("up/g", len(CONTENT), 3600)
     await place.client.put(url, content=CONTENT)
-    await place.objects.complete([Prepared("up/g", [Part(0, len(CONTENT))])])
+    await place.objects.complete([PendingObject("up/g", [Part(0, len(CONTENT))])])
     await place.client.put(url, content=b"x" * len(CONTENT))
     assert await place.content("up/g") == CONTENT
     assert (
@@ -127,7 +127,7 @@ async def test_a_wrong_length_is_never_completed(place: Place) -> None:
     url = await place.objects.presign_put("up/h", len(CONTENT), 3600)
     await place.client.put(url, content=CONTENT[:-1])
     with pytest.raises(ServiceError) as refused:
-        await place.objects.complete([Prepared("up/h", [Part(0, len(CONTENT))])])
+        await place.objects.complete([PendingObject("up/h", [Part(0, len(CONTENT))])])
     assert refused.value.code == "UPLOAD_INCOMPLETE"
 
 
@@ -146,7 +146,9 @@ async def test_a_place_that_takes_the_right_length_alone_is_asked_for_lengths_on
         await place.upload(key, CONTENT)
     with monkeypatch.context() as patched:
         patched.setattr(place.blobs, "lengths", noted)
-        await place.objects.complete([Prepared(f"up/{k}", [Part(0, len(CONTENT))]) for k in "rs"])
+        await place.objects.complete(
+            [PendingObject(f"up/{k}", [Part(0, len(CONTENT))]) for k in "rs"]
+        )
     again = ["kept/up/r", "kept/up/s"] if place.blobs.takes_any_length else []
     assert asked == ["pending/up/r.0", "pending/up/s.0", *again]
     assert await place.content("up/r") == CONTENT
@@ -156,7 +158,7 @@ async def test_a_place_that_takes_the_right_length_alone_is_asked_for_lengths_on
 async def test_another_length_that_comes_while_it_is_completed_is_not_kept(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch, late: bytes
 ) -> None:
-    upload, other = (Prepared(key, [Part(0, len(CONTENT))]) for key in ("up/p", "up/q"))
+    upload, other = (PendingObject(key, [Part(0, len(CONTENT))]) for key in ("up/p", "up/q"))
     async with bucket_place(s3, secrets.token_hex(4)) as place:
         url = await place.objects.presign_put("up/p", len(CONTENT), 3600)
         assert (await place.client.put(url, content=CONTENT)).status_code == 200
@@ -212,7 +214,7 @@ async def test_deleting_leaves_nothing_of_it_and_nothing_else_goes(place: Place)
     for key in ("up/k", "up/k2"):
         for offset, length in parts:
             await place.upload(key, CONTENT[offset : offset + length], offset)
-        await place.objects.complete([Prepared(key, parts)])
+        await place.objects.complete([PendingObject(key, parts)])
     await place.upload("up/k3", CONTENT)
     await place.objects.delete("up/k")
     await place.objects.delete("up/k")
@@ -241,17 +243,17 @@ async def test_what_was_never_completed_is_swept_and_what_is_kept_is_not(place: 
 async def test_what_the_service_makes_itself_is_there_once_it_is_whole(
     place: Place, pieces: list[bytes]
 ) -> None:
-    draft = place.objects.draft("exports/a/csv")
+    writer = place.objects.writer("exports/a/csv")
     for piece in pieces:
-        await draft.add(piece)
+        await writer.write(piece)
     assert await place.objects.stat("exports/a/csv") is None
-    await draft.keep()
+    await writer.commit()
     whole = b"".join(pieces)
     assert await place.objects.stat("exports/a/csv") == len(whole)
     assert await place.content("exports/a/csv") == whole
     assert (place.objects.counts.puts, place.objects.counts.put_bytes) == (1, len(whole))
-    given_up = place.objects.draft("exports/b/csv")
-    await given_up.add(b"x" * (5 << 20))
+    given_up = place.objects.writer("exports/b/csv")
+    await given_up.write(b"x" * (5 << 20))
     for folder in ("exports/a", "exports/b"):
         await place.objects.delete_prefix(folder)
     assert await place.blobs.names("kept/exports") == []

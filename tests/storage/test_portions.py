@@ -11,10 +11,9 @@ from sqlalchemy import Connection, select
 
 from pyservice.control import lobby_records
 from pyservice.control.rays import RAY_RETENTION_MS, RayStore
-from pyservice.storage import devices, lobbies, numbers, rays, tables
-from pyservice.storage.database import Database, open_database
+from pyservice.storage import lobbies, rays, stored_responses, tables, tokens
+from pyservice.storage.database import DELETION_BATCH_ROWS, Database, open_database
 from pyservice.storage.migrations import migrate
-from pyservice.storage.portions import PORTION
 from pyservice.storage.sqlite import SqliteDatabase
 from pyservice.storage.tables import device_links, idempotent_answers
 from tests.support.databases import KINDS, Databases
@@ -22,7 +21,7 @@ from tests.support.databases import KINDS, Databases
 pytestmark = pytest.mark.anyio
 
 NOW_MS = 1_000_000
-MANY = 2 * PORTION + 5
+MANY = 2 * DELETION_BATCH_ROWS + 5
 AFTER_MS = NOW_MS + MANY + lobby_records.LOBBY_RETENTION_MS
 """When lobbies that ended before `NOW_MS` + `MANY` are not told of any more."""
 
@@ -41,7 +40,7 @@ async def make_links(database: Database, count: int) -> list[str]:
     ids = [f"{number:036}" for number in range(count)]
     async with database.write() as tx:
         for one in ids:
-            await devices.add(tx, one, NOW_MS, NOW_MS + 10, 1)
+            await tokens.add_device_link(tx, one, NOW_MS, NOW_MS + 10, 1)
     return ids
 
 
@@ -51,37 +50,43 @@ async def names_of(database: Database, column: Any) -> list[Any]:
 
 
 async def test_of_what_was_not_completed_the_newest_are_kept(database: Database) -> None:
-    assert await devices.forget_uncompleted_beyond(database, 10) == 0
+    assert await tokens.trim_uncompleted_device_links(database, 10) == 0
     ids = await make_links(database, MANY)
     async with database.write() as tx:
-        assert await devices.complete(tx, ids[1], "game", "token", b"secret", NOW_MS)
+        assert await tokens.complete_device_link(tx, ids[1], "game", "token", b"secret", NOW_MS)
     # So many portions at most, and the rest another time.
-    assert await devices.forget_uncompleted_beyond(database, 10, most=1) == PORTION
-    assert await devices.forget_uncompleted_beyond(database, 10) == MANY - PORTION - 10 - 1
+    assert await tokens.trim_uncompleted_device_links(database, 10, most=1) == DELETION_BATCH_ROWS
+    assert (
+        await tokens.trim_uncompleted_device_links(database, 10)
+        == MANY - DELETION_BATCH_ROWS - 10 - 1
+    )
     assert await names_of(database, device_links.c.device_link_id) == [ids[1], *ids[-10:]]
-    assert await devices.forget_uncompleted_beyond(database, 10) == 0
+    assert await tokens.trim_uncompleted_device_links(database, 10) == 0
 
 
 async def test_links_that_ended_go_and_others_stay(database: Database) -> None:
     ids = await make_links(database, MANY)
     async with database.write() as tx:
-        await devices.add(tx, "later", NOW_MS, NOW_MS + 11, 1)
-    assert await devices.forget_before(database, NOW_MS + 10) == 0
-    assert await devices.forget_before(database, NOW_MS + 11) == len(ids)
+        await tokens.add_device_link(tx, "later", NOW_MS, NOW_MS + 11, 1)
+    assert await tokens.remove_device_links_before(database, NOW_MS + 10) == 0
+    assert await tokens.remove_device_links_before(database, NOW_MS + 11) == len(ids)
     assert await names_of(database, device_links.c.device_link_id) == ["later"]
 
 
 async def test_of_answers_those_of_anybody_are_bounded_and_all_end(database: Database) -> None:
     async with database.write() as tx:
         for number in range(MANY):
-            for key in (numbers.ANONYMOUS, b"somebody/"):
-                await numbers.remember(tx, key + b"%06d" % number, b"h", b"a", NOW_MS)
-    assert await numbers.forget_of_anonymous_beyond(database, 3) == MANY - 3
+            for key in (stored_responses.ANONYMOUS_PREFIX, b"somebody/"):
+                await stored_responses.add(tx, key + b"%06d" % number, b"h", b"a", NOW_MS)
+    assert await stored_responses.trim_anonymous(database, 3) == MANY - 3
     kept = await names_of(database, idempotent_answers.c.caller_key)
-    assert kept[:4] == [*(numbers.ANONYMOUS + b"%06d" % n for n in range(MANY - 3, MANY)), kept[3]]
+    assert kept[:4] == [
+        *(stored_responses.ANONYMOUS_PREFIX + b"%06d" % n for n in range(MANY - 3, MANY)),
+        kept[3],
+    ]
     assert len(kept) == MANY + 3
-    assert await numbers.forget_before(database, NOW_MS) == 0
-    assert await numbers.forget_before(database, NOW_MS + 1) == MANY + 3
+    assert await stored_responses.remove_before(database, NOW_MS) == 0
+    assert await stored_responses.remove_before(database, NOW_MS + 1) == MANY + 3
 
 
 async def test_a_portion_is_one_transaction_and_leaves_room_for_others(
@@ -89,7 +94,7 @@ async def test_a_portion_is_one_transaction_and_leaves_room_for_others(
 ) -> None:
     await make_links(database, MANY)
     begun = noted_writes(database, monkeypatch)
-    assert await devices.forget_before(database, NOW_MS + 11) == MANY
+    assert await tokens.remove_device_links_before(database, NOW_MS + 11) == MANY
     assert len(begun) == 3
 
 
@@ -167,14 +172,14 @@ async def test_rays_that_are_too_old_or_too_many_go_in_portions(
     clock = [NOW_MS + MANY + RAY_RETENTION_MS]
     store = RayStore(database, count, lambda: clock[0])
     await store.prune()
-    assert len(begun) == count // PORTION + 1
+    assert len(begun) == count // DELETION_BATCH_ROWS + 1
     assert await names_of(database, tables.rays.c.span_id) == []
 
     await add_rays(database, count)
     clock[0] = NOW_MS
     begun.clear()
     await RayStore(database, 11, lambda: clock[0]).prune()
-    assert len(begun) > count // PORTION
+    assert len(begun) > count // DELETION_BATCH_ROWS
     # One of more than eleven is too many, and the other of its millisecond goes with it.
     left = await names_of(database, tables.rays.c.span_id)
     assert left == [f"{number:016}" for number in range(count - 10, count)]
@@ -187,15 +192,15 @@ async def test_no_portion_looks_through_a_table(tmp_path: Path) -> None:
 
     def explain(connection: Connection) -> None:
         for statement in (
-            devices._FORGET_UNCOMPLETED,
-            devices._FORGET_ENDED,
-            devices._FORGET_SECRETS,
-            numbers._FORGET_ANONYMOUS,
-            numbers._FORGET_OLD,
-            lobbies._FORGET_STOPPED,
-            rays._FORGET,
-            devices._GREATEST,
-            numbers._GREATEST,
+            tokens._REMOVE_UNCOMPLETED_LINKS,
+            tokens._REMOVE_EXPIRED_LINKS,
+            tokens._ERASE_LINK_SECRETS,
+            stored_responses._REMOVE_ANONYMOUS,
+            stored_responses._REMOVE_OLD,
+            lobbies._REMOVE_STOPPED,
+            rays._REMOVE,
+            tokens._GREATEST_LINK_NUMBER,
+            stored_responses._GREATEST_NUMBER,
         ):
             text = str(statement.compile(connection, compile_kwargs={"literal_binds": False}))
             rows = connection.exec_driver_sql(

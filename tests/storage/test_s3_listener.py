@@ -13,8 +13,8 @@ from pyservice.cdn.server import CdnServer
 from pyservice.cdn.sites import Site, SiteFile
 from pyservice.errors import ServiceError
 from pyservice.storage.objects import Objects, Part
-from pyservice.storage.s3_objects import Bucket, BucketSettings
-from pyservice.storage.signatures import Grant, UrlSigner
+from pyservice.storage.s3_objects import BucketSettings, S3BlobStore
+from pyservice.storage.signed_urls import UrlGrant, UrlSigner
 from tests.cdn.listener import KEY, GivenSites
 from tests.storage.places import bucket_place
 from tests.storage.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, running_s3
@@ -45,7 +45,7 @@ async def test_sites_and_signed_urls_come_out_of_the_bucket(tmp_path: Path) -> N
                 assert answer.content == CONTENT[1000:1004]
                 answer = await place.client.get(objects.presign_get("site/a", 60), headers=part)
                 assert answer.content == CONTENT[1000:1004]
-                target = signer.target(Grant("PUT", "site/b", 4_000_000_000, 3))
+                target = signer.target(UrlGrant("PUT", "site/b", 4_000_000_000, 3))
                 answer = await place.client.put(url + target, content=b"abc")
                 assert answer.status_code == 405
                 server.process.kill()
@@ -76,7 +76,7 @@ async def test_clients_are_sent_to_the_public_address_and_the_service_goes_to_it
     tmp_path: Path,
 ) -> None:
     with running_s3(tmp_path / "buckets") as server:
-        bucket = Bucket(
+        bucket = S3BlobStore(
             BucketSettings(
                 BUCKET,
                 endpoint=server.endpoint,

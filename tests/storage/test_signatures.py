@@ -6,21 +6,21 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pyservice.storage.signatures import EndedKey, Grant, InvalidSignature, UrlSigner
+from pyservice.storage.signed_urls import InvalidSignature, RetiredKey, UrlGrant, UrlSigner
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 NOW_S = 1_700_000_000
-PUT = Grant("PUT", "up/a", NOW_S + 60, length=10, offset=5)
-GET = Grant("GET", "up/a", NOW_S + 60, filename="a b/ü&=.csv", content_type="text/csv")
+PUT = UrlGrant("PUT", "up/a", NOW_S + 60, length=10, offset=5)
+GET = UrlGrant("GET", "up/a", NOW_S + 60, filename="a b/ü&=.csv", content_type="text/csv")
 
 
-def verified(target: str, method: str = "PUT", now_s: float = NOW_S, key: bytes = KEY) -> Grant:
+def verified(target: str, method: str = "PUT", now_s: float = NOW_S, key: bytes = KEY) -> UrlGrant:
     url = urlsplit(target)
     return UrlSigner(key).verify(method, url.path, url.query.encode(), now_s)
 
 
-@pytest.mark.parametrize("grant", [PUT, GET, Grant("GET", "a/b", None)])
-def test_what_was_signed_comes_back(grant: Grant) -> None:
+@pytest.mark.parametrize("grant", [PUT, GET, UrlGrant("GET", "a/b", None)])
+def test_what_was_signed_comes_back(grant: UrlGrant) -> None:
     target = UrlSigner(KEY).target(grant)
     assert verified(target, grant.method) == grant
     assert target.isascii()
@@ -83,8 +83,8 @@ def test_every_single_character_counts() -> None:
 
 
 def test_one_field_does_not_pass_for_another() -> None:
-    name = Grant("GET", "up/a", None, filename="x", content_type=None)
-    kind = Grant("GET", "up/a", None, filename=None, content_type="x")
+    name = UrlGrant("GET", "up/a", None, filename="x", content_type=None)
+    kind = UrlGrant("GET", "up/a", None, filename=None, content_type="x")
     given = UrlSigner(KEY).target(name).partition("signature=")[2]
     other = UrlSigner(KEY).target(kind).partition("signature=")[0] + "signature=" + given
     with pytest.raises(InvalidSignature):
@@ -94,7 +94,7 @@ def test_one_field_does_not_pass_for_another() -> None:
 def test_after_a_rotation_old_urls_hold_while_their_key_is_there() -> None:
     old = urlsplit(UrlSigner(KEY).target(PUT))
     rotated = UrlSigner(KEY)
-    rotated.take(OTHER, [EndedKey(KEY, NOW_S + 60)])
+    rotated.take(OTHER, [RetiredKey(KEY, NOW_S + 60)])
     assert rotated.verify("PUT", old.path, old.query.encode(), NOW_S) == PUT
     assert verified(rotated.target(PUT), key=OTHER) == PUT
     with pytest.raises(InvalidSignature):
@@ -105,9 +105,9 @@ def test_after_a_rotation_old_urls_hold_while_their_key_is_there() -> None:
 
 
 def test_an_old_key_makes_nothing_that_lasts_longer_than_what_it_made() -> None:
-    rotated = UrlSigner(OTHER, [EndedKey(KEY, NOW_S + 60)], lambda key: key == "up/picture")
+    rotated = UrlSigner(OTHER, [RetiredKey(KEY, NOW_S + 60)], lambda key: key == "up/picture")
 
-    def is_good(grant: Grant) -> bool:
+    def is_good(grant: UrlGrant) -> bool:
         """What somebody signs who has got hold of the old key."""
         url = urlsplit(UrlSigner(KEY).target(grant))
         try:
@@ -117,8 +117,8 @@ def test_an_old_key_makes_nothing_that_lasts_longer_than_what_it_made() -> None:
 
     assert is_good(PUT)
     assert not is_good(PUT._replace(expires_at_s=NOW_S + 61))
-    assert is_good(Grant("GET", "up/picture", None))
-    assert not is_good(Grant("GET", "up/build", None))
+    assert is_good(UrlGrant("GET", "up/picture", None))
+    assert not is_good(UrlGrant("GET", "up/build", None))
 
 
 def test_there_is_no_weak_key() -> None:
@@ -126,4 +126,4 @@ def test_there_is_no_weak_key() -> None:
         with pytest.raises(ValueError, match="32 bytes"):
             UrlSigner(weak)
         with pytest.raises(ValueError, match="32 bytes"):
-            UrlSigner(KEY, [EndedKey(weak, NOW_S)])
+            UrlSigner(KEY, [RetiredKey(weak, NOW_S)])

@@ -23,7 +23,7 @@ from pyservice.control.resource_summaries import PublicUrls
 from pyservice.dataplane.feed_files import _read
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2, feed_pb2
 from pyservice.rpc import InternalClient, Unreachable
-from pyservice.storage import numbers, uploads
+from pyservice.storage import service_state, uploads
 from pyservice.storage.database import Transaction, open_database
 from pyservice.storage.tables import metadata
 from tests.control.world import MOVING, still
@@ -345,7 +345,7 @@ class Witness:
             for table in metadata.sorted_tables:
                 if table.name not in MOVING:
                     rows[table.name] = await tx.all(still(table))
-        gone = {row.upload_id for row in rows["uploads"] if row.kind == uploads.GONE}
+        gone = {row.upload_id for row in rows["uploads"] if row.kind == uploads.ABANDONED}
         for name in ("uploads", "upload_files"):
             rows[name] = [row for row in rows[name] if row.upload_id not in gone]
         return {name: frozenset(tuple(row) for row in found) for name, found in rows.items()}
@@ -355,7 +355,7 @@ class Witness:
             "http://cdn.invalid", None, "http://hub.invalid", None, lambda upload: upload
         )
         async with self._look() as tx:
-            epoch = await numbers.get(tx, numbers.SOURCE_EPOCH)
+            epoch = await service_state.get_int(tx, service_state.SOURCE_EPOCH)
             assert epoch is not None
             composer = FeedComposer(epoch, links)
             ids = await _all_namespaces(tx)

@@ -12,7 +12,7 @@ import asyncpg  # type: ignore[import-untyped]
 import pytest
 from sqlalchemy import text
 
-from pyservice.storage import postgres_connections
+from pyservice.storage import postgres
 from pyservice.storage.database import Database, open_database
 from tests.faults.cut import Way, way_to
 from tests.storage.notes import (
@@ -71,7 +71,7 @@ async def test_looks_at_connections_that_broke_unnoticed_are_asked_again_and_ans
         await at_once(database, "read", 8, number)
         way.lose()
         assert await asyncio.gather(*(look_once(database) for _ in range(8))) == [0] * 8
-    async with database.look() as tx:
+    async with database.query() as tx:
         assert await number(tx, "a") == 0
         way.lose()
         assert await number(tx, "b") == 0
@@ -91,10 +91,10 @@ async def test_a_look_that_fails_on_a_good_connection_is_not_repeated(
     """A sequence counts how often it was asked, whatever became of it."""
     async with database.write() as tx:
         await tx.run(text("CREATE SEQUENCE asked"))
-    async with database.look() as tx:
+    async with database.query() as tx:
         with pytest.raises(asyncpg.PostgresError, match="division by zero"):
             await tx.all(text("SELECT nextval('asked') / 0"))
-    async with database.look() as tx:
+    async with database.query() as tx:
         row = await tx.first(text("SELECT nextval('asked')"))
     assert row is not None
     assert row[0] == 2
@@ -103,7 +103,7 @@ async def test_a_look_that_fails_on_a_good_connection_is_not_repeated(
 async def test_connections_on_which_nothing_is_heard_any_more_cost_one_caller_a_wait(
     database: Database, way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_connections, "ANSWER_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(postgres, "ANSWER_TIMEOUT_S", 2.0)
     await at_once(database, "read", 8, number)
     way.silence()
     assert await code_of(lambda: write_once(database)) == "CONTROL_PLANE_UNAVAILABLE"
@@ -131,7 +131,7 @@ async def test_a_commit_whose_answer_is_lost_is_told_as_unknown_and_its_news_are
     async def change() -> None:
         async with database.write() as tx:
             await count_up(tx, "a")
-            tx.afterwards(lambda: called.append("afterwards"))
+            tx.after_commit(lambda: called.append("afterwards"))
 
     await write_once(database)
     way.cut_at = COMMIT

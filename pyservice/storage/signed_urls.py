@@ -30,7 +30,7 @@ class InvalidSignature(Exception):
     """The URL was altered, has expired, or was never ours. It is not said which."""
 
 
-class Grant(NamedTuple):
+class UrlGrant(NamedTuple):
     """What a URL allows: one method on one key.
 
     `length` and `offset` are bytes and belong to PUT; `filename` and `content_type` to GET.
@@ -57,7 +57,7 @@ class Grant(NamedTuple):
         return said
 
 
-class EndedKey(NamedTuple):
+class RetiredKey(NamedTuple):
     """One that signs no more. It verifies what ends by `until_s`, seconds since the Unix epoch: whoever has got hold of
     it can make nothing that lasts longer than what was made with it.
     """
@@ -72,28 +72,28 @@ class UrlSigner:
     def __init__(
         self,
         key: bytes,
-        ended: Sequence[EndedKey] = (),
+        ended: Sequence[RetiredKey] = (),
         is_lasting: Callable[[str], bool] = lambda key: False,
     ) -> None:
         """`ended` keys also verify URLs without an end, of objects whose key `is_lasting`. Raises ValueError."""
         self._is_lasting = is_lasting
         self.take(key, ended)
 
-    def take(self, key: bytes, ended: Sequence[EndedKey]) -> None:
+    def take(self, key: bytes, ended: Sequence[RetiredKey]) -> None:
         """Signs with another key from now on (rotation)."""
         if any(len(secret) < 32 for secret in (key, *(one.secret for one in ended))):
             raise ValueError("a signing key has at least 32 bytes")
         self._key = key
         self._ended = tuple(ended)
 
-    def target(self, grant: Grant) -> str:
+    def target(self, grant: UrlGrant) -> str:
         """Path and query of the URL that carries this grant."""
         parameters = grant.parameters()
         signature = _signature(self._key, grant, parameters)
         query = "".join([f"{name}={_quoted(value)}&" for name, value in parameters])
         return f"{PREFIX}{grant.key}?{query}signature={signature}"
 
-    def verify(self, method: str, path: str, query: bytes, now_s: float) -> Grant:
+    def verify(self, method: str, path: str, query: bytes, now_s: float) -> UrlGrant:
         """The grant of a URL. `path` is as it was sent. Raises InvalidSignature."""
         grant, given = _read("GET" if method == "HEAD" else method, path, query)
         parameters = grant.parameters()
@@ -105,7 +105,7 @@ class UrlSigner:
             raise InvalidSignature
         return grant
 
-    def _is_left(self, grant: Grant, ended: EndedKey) -> bool:
+    def _is_left(self, grant: UrlGrant, ended: RetiredKey) -> bool:
         if grant.expires_at_s is None:
             return self._is_lasting(grant.key)
         return grant.expires_at_s <= ended.until_s
@@ -117,7 +117,7 @@ def _quoted(value: str) -> str:
     return quote(value, safe="")
 
 
-def _signature(key: bytes, grant: Grant, parameters: Sequence[tuple[str, str]]) -> str:
+def _signature(key: bytes, grant: UrlGrant, parameters: Sequence[tuple[str, str]]) -> str:
     said = [_LABEL]
     for word in (grant.method, grant.key, *map("=".join, parameters)):
         # Each word with its length: no two grants are the same bytes.
@@ -127,7 +127,7 @@ def _signature(key: bytes, grant: Grant, parameters: Sequence[tuple[str, str]]) 
     return urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
-def _read(method: str, path: str, query: bytes) -> tuple[Grant, str]:
+def _read(method: str, path: str, query: bytes) -> tuple[UrlGrant, str]:
     known = _KNOWN.get(method)
     if known is None or not path.startswith(PREFIX) or len(query) > 4096:
         raise InvalidSignature
@@ -146,10 +146,10 @@ def _read(method: str, path: str, query: bytes) -> tuple[Grant, str]:
     key = path.removeprefix(PREFIX)
     if method == "PUT":
         numbers = {name: _number(said.get(name)) for name in ("expires", "offset", "length")}
-        grant = Grant("PUT", key, numbers["expires"], numbers["length"], numbers["offset"])
+        grant = UrlGrant("PUT", key, numbers["expires"], numbers["length"], numbers["offset"])
     else:
         expires_at_s = _number(said["expires"]) if "expires" in said else None
-        grant = Grant(
+        grant = UrlGrant(
             "GET", key, expires_at_s, filename=said.get("filename"), content_type=said.get("type")
         )
     return grant, given

@@ -1,4 +1,4 @@
-"""Statements as drivers take them: a text and its arguments in order.
+"""StatementCache as drivers take them: a text and its arguments in order.
 
 SQLAlchemy compiles each statement once; running one through its engine would cost six times what a driver needs.
 Values go to the driver as they are, so columns have types that it knows by itself: texts, integers, booleans, bytes.
@@ -15,16 +15,16 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import BinaryExpression, BindParameter, Executable
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from pyservice.storage.transactions import Values
+from pyservice.storage.database import Values
 
 _KEPT: Final = 500
 """Shapes of statements."""
 _NONE: Final[Mapping[str, Any]] = {}
 
-Arguments = Sequence[Any]
+ArgumentValues = Sequence[Any]
 
 
-class Lists:
+class ListParameterCompiler:
     """Part of a compiler: lists are one argument however long they are, so that their statement is always the same and
     stays prepared.
     """
@@ -33,7 +33,7 @@ class Lists:
         several = self._list_of(binary)
         if several is None:
             return str(self._plain(binary, " IN ", **kw))
-        return self.one_of_list(binary, several, **kw)
+        return self.in_list(binary, several, **kw)
 
     def visit_not_in_op_binary(
         self, binary: BinaryExpression[Any], operator: Any, **kw: Any
@@ -41,7 +41,7 @@ class Lists:
         several = self._list_of(binary)
         if several is None:
             return f"({self._plain(binary, ' NOT IN ', **kw)})"
-        return self.none_of_list(binary, several, **kw)
+        return self.not_in_list(binary, several, **kw)
 
     @property
     def _plain(self) -> Any:
@@ -56,50 +56,48 @@ class Lists:
         one.expanding = False
         return one
 
-    def one_of_list(
-        self, binary: BinaryExpression[Any], several: BindParameter[Any], **kw: Any
-    ) -> str:
+    def in_list(self, binary: BinaryExpression[Any], several: BindParameter[Any], **kw: Any) -> str:
         """The text of `left IN list`; `several` becomes one parameter."""
         raise NotImplementedError
 
-    def none_of_list(
+    def not_in_list(
         self, binary: BinaryExpression[Any], several: BindParameter[Any], **kw: Any
     ) -> str:
         """The text of `left NOT IN list`."""
         raise NotImplementedError
 
 
-class Argument:
+class StatementArgument:
     """One argument: its name among the values, or None and what it is always. `send` makes what the driver takes of it,
     where that is not the value itself.
     """
 
-    __slots__ = ("always", "name", "send")
+    __slots__ = ("constant", "name", "send")
 
-    def __init__(self, name: str | None, always: Any, send: Callable[[Any], Any] | None) -> None:
+    def __init__(self, name: str | None, constant: Any, send: Callable[[Any], Any] | None) -> None:
         self.name = name
-        self.always = always if send is None or name is not None else send(always)
+        self.constant = constant if send is None or name is not None else send(constant)
         self.send = send if name is not None else None
 
     def of(self, values: Mapping[str, Any]) -> Any:
         if self.name is None:
-            return self.always
+            return self.constant
         value = values[self.name]
         return value if self.send is None else self.send(value)
 
 
-class Prepared:
+class CompiledStatement:
     """A statement of ours. `compiled` is what SQLAlchemy made of one of its shape; `make_row` is the transaction's."""
 
     __slots__ = ("arguments", "compiled", "make_row", "text")
 
-    def __init__(self, compiled: SQLCompiler, arguments: Sequence[Argument]) -> None:
+    def __init__(self, compiled: SQLCompiler, arguments: Sequence[StatementArgument]) -> None:
         self.text = compiled.string
         self.compiled = compiled
         self.arguments = arguments
         self.make_row: Any = None
 
-    def one(self, values: Values) -> Arguments:
+    def argument_values(self, values: Values) -> ArgumentValues:
         """Its arguments. Raises TypeError for several values: there are no rows to give of those."""
         if values is None:
             values = _NONE
@@ -107,21 +105,23 @@ class Prepared:
             raise TypeError("of several values there are no rows to give")
         return [argument.of(values) for argument in self.arguments]
 
-    def many(self, several: Sequence[Mapping[str, Any]]) -> list[Arguments]:
+    def argument_value_lists(self, several: Sequence[Mapping[str, Any]]) -> list[ArgumentValues]:
         """The same for several values, all of the same names."""
         return [[argument.of(values) for argument in self.arguments] for values in several]
 
 
-class Statements:
-    """What was compiled. Statements of modules are known by themselves, those made for one use by their shape."""
+class StatementCache:
+    """What was compiled. StatementCache of modules are known by themselves, those made for one use by their shape."""
 
     def __init__(self, dialect: Any) -> None:
         """`dialect` compiles. A type of it that has `send` makes what the driver takes of a value."""
         self._dialect = dialect
-        self._own: WeakKeyDictionary[Any, dict[tuple[str, ...], Prepared]] = WeakKeyDictionary()
+        self._own: WeakKeyDictionary[Any, dict[tuple[str, ...], CompiledStatement]] = (
+            WeakKeyDictionary()
+        )
         self._by_shape: OrderedDict[Any, SQLCompiler] = OrderedDict()
 
-    def prepared(self, statement: Executable, values: Values) -> Prepared:
+    def compiled(self, statement: Executable, values: Values) -> CompiledStatement:
         """The statement for values of these names."""
         if values is None:
             given: tuple[str, ...] = ()
@@ -135,9 +135,9 @@ class Statements:
             prepared = own[given] = self._prepare(statement, given)
         return prepared
 
-    def _prepare(self, statement: Any, given: tuple[str, ...]) -> Prepared:
+    def _prepare(self, statement: Any, given: tuple[str, ...]) -> CompiledStatement:
         key = statement._generate_cache_key()
-        compiled = self._compiled(statement, key, given)
+        compiled = self._compile(statement, key, given)
         # What the statement has of its own; the one that was compiled may have had something else.
         bound = compiled.construct_params(
             dict.fromkeys(given), None if key is None else key.bindparams
@@ -148,13 +148,13 @@ class Statements:
             send = getattr(parameter.type, "send", None)
             is_given = parameter.key in given
             arguments.append(
-                Argument(parameter.key, None, send)
+                StatementArgument(parameter.key, None, send)
                 if is_given
-                else Argument(None, bound[name], send)
+                else StatementArgument(None, bound[name], send)
             )
-        return Prepared(compiled, arguments)
+        return CompiledStatement(compiled, arguments)
 
-    def _compiled(self, statement: Any, key: Any, given: tuple[str, ...]) -> SQLCompiler:
+    def _compile(self, statement: Any, key: Any, given: tuple[str, ...]) -> SQLCompiler:
         shape = None if key is None else (key.key, given)
         found = self._by_shape.get(shape)
         if found is not None:

@@ -1,0 +1,61 @@
+"""Responses that are stored under a caller's idempotency key and replayed for a repeated request."""
+
+from __future__ import annotations
+
+from sqlalchemy import bindparam, delete, func, insert, select
+
+from pyservice.storage.database import (
+    Database,
+    Record,
+    Transaction,
+    batch_deletion,
+    delete_in_batches,
+    next_number,
+)
+from pyservice.storage.tables import idempotent_answers
+
+ANONYMOUS_PREFIX = b"anonymous/"
+"""How keys of callers without a token begin: what whoever likes can add to is numbered, and bounded."""
+
+_FIND = select(idempotent_answers).where(idempotent_answers.c.caller_key == bindparam("caller_key"))
+_NUMBER = idempotent_answers.c.anonymous_number
+_ADD = insert(idempotent_answers)
+_ADD_ANONYMOUS = _ADD.values(anonymous_number=next_number(_NUMBER))
+_GREATEST_NUMBER = select(func.max(_NUMBER).label("number"))
+_REMOVE_ANONYMOUS = batch_deletion(_NUMBER)
+_REMOVE_OLD = batch_deletion(idempotent_answers.c.create_ms)
+
+
+async def find(tx: Transaction, caller_key: bytes) -> Record | None:
+    """Columns of `idempotent_answers`."""
+    return await tx.first(_FIND, {"caller_key": caller_key})
+
+
+async def add(
+    tx: Transaction, caller_key: bytes, message_hash: bytes, answer: bytes, now_ms: int
+) -> None:
+    values = {
+        "caller_key": caller_key,
+        "message_hash": message_hash,
+        "answer": answer,
+        "create_ms": now_ms,
+    }
+    await tx.run(_ADD_ANONYMOUS if caller_key.startswith(ANONYMOUS_PREFIX) else _ADD, values)
+
+
+async def remove(tx: Transaction, caller_key: bytes) -> None:
+    await tx.run(delete(idempotent_answers).where(idempotent_answers.c.caller_key == caller_key))
+
+
+async def trim_anonymous(database: Database, kept: int, most: int | None = None) -> int:
+    """Drops answers of callers without a token but the newest so many, in at most so many portions; how many."""
+    async with database.read() as tx:
+        greatest = await tx.first(_GREATEST_NUMBER)
+    if greatest is None or greatest.number is None:
+        return 0
+    return await delete_in_batches(database, _REMOVE_ANONYMOUS, greatest.number - kept, most)
+
+
+async def remove_before(database: Database, before_ms: int) -> int:
+    """Drops what is older; how many."""
+    return await delete_in_batches(database, _REMOVE_OLD, before_ms - 1)
