@@ -1,3 +1,1 @@
-"""What runs game servers: builds unpacked, processes under keepers, found again after a restart. Knows no
-records and no transport.
-"""
+"""Runs game servers: unpacks builds, starts processes under keepers, finds them again after a restart."""

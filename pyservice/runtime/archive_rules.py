@@ -10,15 +10,11 @@ from collections.abc import Collection, Iterator
 from typing import Final, Protocol
 
 STEPS_MAX: Final = 5_000_000
-"""Words of links that are followed."""
 NAME_MAX_BYTES: Final = 255
-"""As file systems have it, of each name in a path."""
 PATH_MAX_BYTES: Final = 3_072
-"""Linux takes 4,095, and the folder that it is unpacked into stands before it."""
+"""Linux allows 4,095. The path of the target folder precedes it."""
 LINK_MAX_BYTES: Final = 4_095
-"""Of what a link leads to."""
 DEPTH_MAX: Final = 256
-"""Folders in folders."""
 FILES: Final = frozenset(b"\x0007")
 HARD_LINK, SYMBOLIC_LINK, FOLDER = b"1"[0], b"2"[0], b"5"[0]
 DEVICES: Final = frozenset(b"346")
@@ -27,17 +23,17 @@ _JUMPS_MAX: Final = 40
 
 UNPACKED_MAX_BYTES: Final = 32 << 30
 FREE_BYTES: Final = 1 << 30
-"""What any build may unpack to, however small it is."""
 RATIO_MAX: Final = 100
-"""Times its own size, for what unpacks to more. Programs, maps and textures pack to a third, seldom to a tenth."""
+"""Limit for large uploads, as a multiple of their size. Programs, maps and textures compress to a third, seldom to a
+tenth.
+"""
 ENTRIES_MAX: Final = 100_000
-"""Files, folders and links of a build, each an inode of the disk. An ordinary distribution has 20,000 to 60,000."""
+"""Each entry takes an inode. An ordinary distribution has 20,000 to 60,000."""
 DISK_BLOCK_BYTES: Final = 4_096
-"""What each of them takes of the disk at least."""
 
 
 class BadArchive(Exception):
-    """Why it is refused, to be told to its developer: the entry (empty: the whole), a word, a reason."""
+    """Refusal of an archive: the entry (empty: the whole archive), an error code, a reason."""
 
     def __init__(self, entry: str, word: str, reason: str) -> None:
         super().__init__(f"{entry}: {reason}")
@@ -47,25 +43,16 @@ class BadArchive(Exception):
 
 
 class Rules(Protocol):
-    """What entries may be."""
+    def entry(self, kind: int, name: bytes, link: bytes) -> None: ...
 
-    def entry(self, kind: int, name: bytes, link: bytes) -> None:
-        """Raises BadArchive for what is refused for itself."""
-        ...
-
-    def finish(self) -> Iterator[None]:
-        """Raises BadArchive for what is refused for all of it."""
-        ...
+    def finish(self) -> Iterator[None]: ...
 
 
 class FolderRules:
-    """Where entries and links lead."""
-
     def __init__(self) -> None:
         self._links: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}
 
     def entry(self, kind: int, name: bytes, link: bytes) -> None:
-        """Raises BadArchive for what is refused for itself."""
         told = _display_name(name)
         if kind in DEVICES:
             raise BadArchive(told, "not-allowed", "is a device or a pipe")
@@ -73,7 +60,7 @@ class FolderRules:
             raise BadArchive(told, "not-allowed", "is neither file, folder nor link")
         path = self._inside(told, name)
         if path in self._links:
-            # Whoever unpacks it might write through the link.
+            # The unpacker might write through the link.
             raise BadArchive(told, "not-unique", "stands where a link is")
         if not path and kind != FOLDER:
             raise BadArchive(told, "invalid", "has no name")
@@ -86,7 +73,7 @@ class FolderRules:
             self._links[path] = tuple(link.split(b"/"))
 
     def _inside(self, told: str, name: bytes) -> tuple[bytes, ...]:
-        """The words of a path that stays inside and goes through no link."""
+        """Returns the components of a path that stays inside and crosses no link."""
         if name.startswith(b"/"):
             raise BadArchive(told, "not-allowed", "has no relative path")
         words = tuple(path_parts(name))
@@ -97,7 +84,6 @@ class FolderRules:
         return words
 
     def finish(self) -> Iterator[None]:
-        """Follows every link through all others, as a file system would."""
         steps = 0
         for path in self._links:
             place, left = list(path[:-1]), [*reversed(self._links[path])]
@@ -126,12 +112,9 @@ class FolderRules:
 
 
 class RootRules:
-    """Of a root file system, or a layer of one: paths are taken from its root, links are for who is inside; who
-    unpacks it goes through none that leads out, and leaves devices out.
-    """
+    """Rules for a root file system or one of its layers. Paths start at its root, and the unpacker skips devices."""
 
     def entry(self, kind: int, name: bytes, link: bytes) -> None:
-        """Raises BadArchive."""
         told = _display_name(name)
         kinds = (HARD_LINK, SYMBOLIC_LINK, FOLDER)
         if kind not in FILES and kind not in kinds and kind not in DEVICES:
@@ -145,12 +128,10 @@ class RootRules:
             raise BadArchive(told, "not-allowed", "is a link to nothing")
 
     def finish(self) -> Iterator[None]:
-        """Nothing is left to be looked at."""
         yield from ()
 
 
 def path_parts(path: bytes) -> list[bytes]:
-    """Those that mean something."""
     return [word for word in path.split(b"/") if word not in (b"", b".")]
 
 
@@ -159,7 +140,7 @@ def _refuse_path(told: str, words: Collection[bytes]) -> None:
         raise BadArchive(told, "not-allowed", "has .. in its path")
     if len(words) > DEPTH_MAX:
         raise BadArchive(told, "not-allowed", "is too deep in folders")
-    # Or it would be found out on a node, by who starts it.
+    # Otherwise only the node would find out, at a start.
     lengths = [len(word) for word in words]
     if max(lengths, default=0) > NAME_MAX_BYTES:
         reason = f"has a name in its path that is longer than {NAME_MAX_BYTES} bytes"
@@ -184,31 +165,26 @@ def _display_name(name: bytes) -> str:
 
 
 class SizeAllowance:
-    """What is left of it, for all that is unpacked one after the other."""
+    """Remaining unpacked size of one upload."""
 
     def __init__(self, packed_bytes: int) -> None:
-        """`packed_bytes`: the size of what was uploaded."""
         self._packed_bytes = packed_bytes
         self._taken_bytes = 0
         self._entries = 0
         self.max_bytes = min(UNPACKED_MAX_BYTES, max(FREE_BYTES, RATIO_MAX * packed_bytes))
 
     def take(self, more_bytes: int) -> None:
-        """So many came out. Raises BadArchive."""
         self._taken_bytes += more_bytes
         self.refuse_beyond(0)
 
     def take_entry(self, folders: int, content_bytes: int) -> None:
-        """A file, folder or link, and folders above it that come to be with it. Their content is taken as it comes, but
-        none takes less of the disk than a block. Raises BadArchive.
-        """
+        """Counts an entry and its implicit parent folders, each as one block at least."""
         self._entries += 1 + folders
         if self._entries > ENTRIES_MAX:
             raise too_many()
         self.take(folders * DISK_BLOCK_BYTES + max(0, DISK_BLOCK_BYTES - content_bytes))
 
     def refuse_beyond(self, coming_bytes: int) -> None:
-        """So many are announced. Raises BadArchive."""
         told_bytes = self._taken_bytes + coming_bytes
         if told_bytes > self.max_bytes:
             raise BadArchive("", "too-high", self._reason(told_bytes))
@@ -227,7 +203,6 @@ class SizeAllowance:
 
 
 def too_many() -> BadArchive:
-    """Of files, folders and links."""
     reason = (
         f"must have at most {ENTRIES_MAX} files, folders and links, layers of an image together: leave out what the "
         "server does not need, or put many small files into one"
@@ -236,15 +211,12 @@ def too_many() -> BadArchive:
 
 
 class ImplicitFolders:
-    """Of one tar those that its paths go through: they come to be when it is unpacked, whether they are entries or not.
-    Known by their hashes, as paths may be long.
-    """
+    """Folders that a tar only names in paths. Paths can be long, so the set holds their hashes."""
 
     def __init__(self) -> None:
         self._known: set[int] = set()
 
     def made_by(self, kind: int, name: bytes) -> int:
-        """How many come to be above an entry, which nothing before it was in."""
         *above, last = path_parts(name) or [b""]
         known, at, count = self._known, 0, len(self._known)
         for word in above:

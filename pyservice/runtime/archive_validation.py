@@ -1,8 +1,7 @@
-"""What may be in the tar of a build (decisions 6.5). Pure: fed with its bytes as they come, holds little of them.
+"""Streaming validation of a build's tar, without unpacking. Pure.
 
-Nothing is unpacked. Refused is what would leave the folder that it is unpacked into: absolute paths, `..`, links out of
-it, entries through links; besides, devices, sparse files, and more than a driver could be asked to unpack. Refused is
-also what other programs read as something else: who unpacks a build is one of them.
+Entries that leave the target folder, devices, sparse files and oversized archives are refused. Ambiguous headers are
+refused too, because the unpacker could read them in another way.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ def _broken(reason: str) -> BadArchive:
 
 
 class ArchiveValidator:
-    """A tar that is being read. `feed` all of it, then `finish`; both raise BadArchive.
+    """Validates a tar. Call `feed` with all of its bytes, then `finish`; both raise BadArchive.
 
-    Both take one step after the other, each a few milliseconds long: a small file can stand for much work.
+    Each iteration takes a few milliseconds, because a small file can unpack to a lot of work.
     """
 
     def __init__(
@@ -60,9 +59,6 @@ class ArchiveValidator:
         small: SmallFiles | None = None,
         layers: PackedLayers | None = None,
     ) -> None:
-        """`compression` is one of those of `decompression`, or none; `allowance` is taken from. `rules`: those of an
-        archive, unless there are others. `small` gets what it wants, `layers` all that is in files.
-        """
         self._unpack = decompressor(compression) if compression != "none" else None
         self._walk = _Walk(allowance, rules or FolderRules(), small, layers)
         self._layers = layers
@@ -71,7 +67,6 @@ class ArchiveValidator:
             layers.walk_with(lambda: _Walk(counted, RootRules(), None, None))
 
     def feed(self, content: bytes) -> Iterator[None]:
-        """The next bytes of the file."""
         try:
             for taken in _cut(content):
                 for piece in (taken,) if self._unpack is None else self._unpack.pieces(taken):
@@ -85,7 +80,6 @@ class ArchiveValidator:
             raise _broken(str(error)) from None
 
     def finish(self) -> Iterator[None]:
-        """That was all."""
         if self._unpack is not None:
             try:
                 self._unpack.finish()
@@ -97,32 +91,28 @@ class ArchiveValidator:
 
 
 def _cut(content: bytes) -> Iterator[bytes]:
-    """In what is one step's work."""
     return (content[at : at + _PIECE_BYTES] for at in range(0, len(content), _PIECE_BYTES))
 
 
 class SmallFiles:
-    """Files that say what is in an archive, kept while it is read: not many, and of each no more than a bound."""
+    """Manifests of a build, stored while its archive is read."""
 
     def __init__(self, name: str | None, max_bytes: int) -> None:
-        """`name`: the one that is kept; None: all that begin as objects and lists of JSON do. Of each one byte more
-        than `max_bytes` is kept at most, which shows that it is too long.
+        """Without `name`, stores all files that start as JSON objects or lists. Stores one byte more than `max_bytes`,
+        which shows that a file is too long.
         """
         self.files: dict[str, bytearray] = {}
         self.names: set[str] = set()
-        """Of all files and links."""
         self._name = name
         self._max_bytes = max_bytes
         self._at = ""
         self._left = 0
 
     def begins(self, kind: int, name: bytes, size: int) -> None:
-        """An entry. Raises BadArchive."""
         self._left = 0
         if kind == FOLDER:
             return
         self._at = normal_path(name.decode("utf-8", "replace"))
-        # The last of several of one name is the one that counts.
         self.files.pop(self._at, None)
         if self._name is None:
             self.names.add(self._at)
@@ -136,7 +126,6 @@ class SmallFiles:
                 self.files[self._at] = bytearray()
 
     def take(self, content: bytes) -> None:
-        """More of the entry, padding included. Raises BadArchive."""
         if not self._left:
             return
         piece = content[: self._left]
@@ -152,45 +141,37 @@ class SmallFiles:
 
 
 def normal_path(name: str) -> str:
-    """A path without what means nothing."""
     return "/".join(word for word in name.split("/") if word not in ("", "."))
 
 
 class PackedLayers:
-    """Counts what the files of an image's archive unpack to, those that are packed and those that are not: its layers
-    with what describes them. What is a tar is gone through, too; whether it is whole is seen when it is unpacked.
-    """
+    """Counts the unpacked size of all files in an image's archive, and checks those that are tars."""
 
     def __init__(self, allowance: SizeAllowance) -> None:
         self.allowance = allowance
         self._walk: _Walk | None = None
-        """Through the file; None: it is no tar."""
         self._new_walk: Callable[[], _Walk] | None = None
         self._waiting: collections.deque[bytes | None] = collections.deque()
-        """Pieces of files; None: another one begins."""
+        """None marks the start of the next file."""
         self._left = 0
         self._begin: bytes | None = b""
-        """Of a file of which nobody knows yet whether it is packed."""
+        """First bytes, until the compression is known; then None."""
         self._unpack: Decompressor | None = None
 
     def walk_with(self, new_walk: Callable[[], _Walk]) -> None:
-        """Makes one for each file, which takes of the same allowance."""
         self._new_walk = new_walk
 
     def begins(self, kind: int, size: int) -> None:
-        """An entry."""
         self._left = size if kind in FILES else 0
         self._waiting.append(None)
 
     def take(self, content: bytes) -> None:
-        """More of the entry, padding included."""
         piece = content[: self._left]
         self._left -= len(piece)
         if piece:
             self._waiting.append(piece)
 
     def work(self) -> Iterator[None]:
-        """Goes through what was taken, in steps. Raises BadArchive."""
         while self._waiting:
             piece = self._waiting.popleft()
             if piece is None:
@@ -207,7 +188,6 @@ class PackedLayers:
             yield from self._counted(piece)
 
     def finish(self) -> None:
-        """That was all. Raises BadArchive."""
         self._ends()
 
     def _ends(self) -> None:
@@ -223,7 +203,7 @@ class PackedLayers:
             for part in self._unpack.pieces(piece):
                 yield from self._walked(part)
         except BadCompression:
-            # What follows is counted as it is.
+            # The rest counts at its stored size.
             self._unpack = self._walk = None
 
     def _walked(self, content: bytes) -> Iterator[None]:
@@ -243,8 +223,6 @@ class PackedLayers:
 
 
 class _Walk:
-    """Goes from header to header."""
-
     def __init__(
         self,
         allowance: SizeAllowance,
@@ -265,7 +243,6 @@ class _Walk:
         self._zero_blocks = 0
 
     def feed(self, content: bytes) -> None:
-        """Takes what is there in whole headers."""
         self._allowance.take(len(content))
         if self._zero_blocks >= 2:
             return
@@ -304,14 +281,12 @@ class _Walk:
         del buffer[:at]
 
     def _tell(self, content: bytes) -> None:
-        """Whoever wants to know what is in an entry."""
         if self._small is not None:
             self._small.take(content)
         if self._layers is not None:
             self._layers.take(content)
 
     def finish(self) -> Iterator[None]:
-        """There have to be entries, and all of the last one."""
         if not self._has_entries:
             raise _broken("is not a tar with something in it")
         if self._skip or self._meta is not None or (self._buffer and self._zero_blocks < 2):
@@ -319,7 +294,6 @@ class _Walk:
         yield from self._rules.finish()
 
     def _header(self, block: bytes) -> int:
-        """What stands behind this header, in bytes, padding included."""
         if not any(block):
             self._zero_blocks += 1
             return 0
@@ -364,9 +338,8 @@ class _Walk:
                 raise _broken("gives all entries one path or size")
 
     def _tell_more(self, told: dict[str, bytes]) -> None:
-        """Of the entry that follows."""
         if not self._override.keys().isdisjoint(told):
-            # Which of them counts is not the same for all who read it.
+            # Readers disagree on which one counts.
             raise _broken("gives an entry two paths or sizes")
         self._override |= told
 
@@ -376,7 +349,6 @@ def _padded(size: int) -> int:
 
 
 def _number(field: bytes) -> int:
-    """Octal, or binary when the first bit is set (GNU)."""
     if field[0] & 0x80:
         number = int.from_bytes(field) & ((1 << (8 * len(field) - 1)) - 1)
         if field[0] == 0xFF or number >> 62:
@@ -397,7 +369,6 @@ def _decimal(text: bytes) -> int:
 
 
 def _kind(block: bytes) -> int:
-    """What is called like a folder was one before there was a kind for them."""
     kind = block[156]
     return FOLDER if not kind and block[:100].split(b"\0")[0].endswith(b"/") else kind
 
@@ -405,13 +376,12 @@ def _kind(block: bytes) -> int:
 def _name(block: bytes) -> bytes:
     name, prefix = block[:100].split(b"\0")[0], block[345:500].split(b"\0")[0]
     if prefix and block[257:263] != _USTAR:
-        # Times, in old archives of GNU. Some take them for a part of the name all the same.
+        # Old GNU archives store times here, which some readers take for a part of the name.
         raise _broken("has headers of an old format: write it as ustar or pax")
     return prefix + b"/" + name if prefix else name
 
 
 def _pax(content: bytes) -> Iterator[tuple[str, bytes]]:
-    """Records of the form `length name=value`."""
     at = 0
     while at < len(content):
         digits = content[at : at + 12].split(b" ")[0]

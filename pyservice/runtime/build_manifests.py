@@ -1,7 +1,7 @@
-"""What a build says of itself: `server.json` of an archive, `config.json` of an OCI bundle, the manifest and the
-configuration of an image (decisions 6.5). Pure: the same rules when an upload is completed and when it is unpacked.
+"""Manifests of builds: `server.json` of an archive, `config.json` of an OCI bundle, manifest and configuration of an
+image. Pure.
 
-An image is as `docker save` writes it (`manifest.json`), or an OCI image layout (`index.json`).
+An image has the format of `docker save` (`manifest.json`) or the OCI image layout (`index.json`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ MANIFEST_JSON: Final = "manifest.json"
 INDEX_JSON: Final = "index.json"
 SERVER_JSON_MAX_BYTES: Final = 64 << 10
 MAX_BYTES: Final = 1 << 20
-"""Of a file that says what is in an image or a bundle."""
 LAYERS_MAX: Final = 512
 IDS_MAX: Final = 65_536
-"""Users and groups of an image are less than this."""
 
 _UNUSABLE: Final = re.compile("[\\0\\ud800-\\udfff]")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -31,38 +29,32 @@ _NESTED_MAX: Final = 8
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}
 
 Read = Callable[[str], bytes]
-"""A file of an image by its path, one byte more than MAX_BYTES of it at most. Raises KeyError."""
+"""Returns at most MAX_BYTES + 1 bytes of a file in the image. Raises KeyError."""
 
 
 class BadManifest(Exception):
-    """Why it cannot be run; a sentence for its developer, without its subject."""
+    """Error for the developer, a sentence without its subject."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildProgram:
-    """What is run, as it stands in a build."""
-
     command: Sequence[str]
     args: Sequence[str] = ()
-    """Those that a run's own take the place of."""
+    """Default arguments; those of a run replace them."""
     env: Mapping[str, str] = field(default_factory=dict)
     workdir: str = "/"
     user: str = ""
-    """As an image names it; empty: root's of the image."""
     is_readonly: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ImageContents:
-    """One of an archive of images."""
-
     program: BuildProgram
     layers: Sequence[str]
-    """Paths in the archive, the lowest first."""
 
 
 def read_server_json(content: bytes | None) -> BuildProgram:
-    """Raises BadManifest. None: there is none."""
+    """Parses `server.json`; None if the file is missing. Raises BadManifest."""
     told = _object(SERVER_JSON, content, SERVER_JSON_MAX_BYTES)
     problems = list(_problems(told))
     if problems:
@@ -88,7 +80,7 @@ def _problems(told: Mapping[str, Any]) -> Iterator[str]:
 
 
 def read_bundle_config(content: bytes | None) -> BuildProgram:
-    """What of a bundle's `config.json` is taken; the rest of it is ours to say. Raises BadManifest."""
+    """Parses `config.json`. The service sets everything that is not read here. Raises BadManifest."""
     told = _object(CONFIG_JSON, content)
     process, root = _part(told, "process", CONFIG_JSON), _part(told, "root", CONFIG_JSON)
     if root.get("path", "rootfs") not in ("rootfs", "./rootfs", "rootfs/"):
@@ -112,7 +104,7 @@ def read_bundle_config(content: bytes | None) -> BuildProgram:
 
 
 def read_image(read: Read, names: Collection[str], tag: str | None) -> ImageContents:
-    """The one image of an archive, or the one of that name. Raises BadManifest."""
+    """Returns the only image, or the image with that tag. Raises BadManifest."""
     if MANIFEST_JSON in names:
         config, layers = _of_docker(read, tag)
     elif INDEX_JSON in names:
@@ -130,7 +122,6 @@ def read_image(read: Read, names: Collection[str], tag: str | None) -> ImageCont
 
 
 def _of_docker(read: Read, tag: str | None) -> tuple[str, Sequence[str]]:
-    """Paths of the configuration and the layers."""
     told = _json(MANIFEST_JSON, _content(read, MANIFEST_JSON))
     if not isinstance(told, list) or not told or not all(isinstance(one, dict) for one in told):
         raise BadManifest(f"{MANIFEST_JSON} must be a list of images")
@@ -153,7 +144,7 @@ def _of_layout(read: Read, tag: str | None) -> tuple[str, Sequence[str]]:
         named = [(_names_of(one), one) for one in manifests if _is_ours(one.get("platform"))]
         path = _blob(_chosen(named, tag, path), path)
         told = _object(path, _content(read, path))
-        tag = None  # what is below has no names
+        tag = None  # nested indexes have no names
     config, layers = told.get("config"), told.get("layers")
     if not isinstance(layers, list):
         raise BadManifest(f"{path}: an image must have config and layers")
@@ -177,7 +168,6 @@ def _ours() -> str:
 
 
 def _chosen(named: Sequence[tuple[Any, Any]], tag: str | None, path: str) -> Any:
-    """One of several. Whoever saved an image by its id gave it no name."""
     known = sorted({str(name) for names, _ in named if isinstance(names, list) for name in names})
     fitting = [one for names, one in named if tag is None or _has(names, tag)]
     if not fitting and len(named) == 1 and not known:
@@ -205,7 +195,6 @@ def _blob(descriptor: Any, path: str) -> str:
 
 
 def _of_config(told: Mapping[str, Any], path: str) -> BuildProgram:
-    """The configuration of an image."""
     system = told.get("os", "linux"), told.get("architecture", _ours())
     if system != ("linux", _ours()):
         raise BadManifest(f"is for {'/'.join(map(str, system))}, servers run on linux/{_ours()}")
@@ -279,7 +268,6 @@ def _json(path: str, content: bytes | None, max_bytes: int = MAX_BYTES) -> Any:
 
 
 def _is_text(value: object) -> bool:
-    """What a process can be given."""
     return isinstance(value, str) and not _UNUSABLE.search(value)
 
 

@@ -1,13 +1,11 @@
-"""Unpacks a build: `python -m pyservice.runtime.build_unpacking <parent pid> <folder> <kind> <compression> <length>
-<reserve bytes> [<image tag>]`, the build on standard input. A process of its own, because it may take minutes and what
-it reads may be hostile. It ends with who asks: the next one begins anew in a folder of the same name.
+"""Worker process that unpacks one build from standard input.
 
-In the folder comes to be `root`, and of an image or a bundle `program.json`: what is run in it. Every byte goes through
-the rules of `archive_rules` before anything of it is written, nothing is written through a link that leads out, and
-files lose whatever bits they had that give rights. Ends with 0 and the SHA-256 of what it read, with 1 and a sentence,
-with 28 (ENOSPC) when the disk came down to its reserve, or with 75 (EX_TEMPFAIL) for a fault of this machine that no
-archive brings about. What the system says is told without a path: a developer reads it, and where builds are is ours to
-know.
+Usage: `python -m pyservice.runtime.build_unpacking <parent pid> <folder> <kind> <compression> <length> <reserve bytes>
+[<image tag>]`. It runs apart because builds are hostile input and take minutes. It ends with its parent.
+
+Writes `root` and, for images and bundles, `program.json`. Every byte is validated before it is written. Exit codes: 0
+with the SHA-256 of the input, 1 with a sentence, 28 (ENOSPC) at the disk reserve, 75 (EX_TEMPFAIL) for a fault of this
+machine. Sentences contain no paths, because developers read them.
 """
 
 from __future__ import annotations
@@ -70,12 +68,10 @@ _ROOTFS: Final = "rootfs"
 _PIECE_BYTES: Final = 1 << 20
 _CHECK_EVERY_BYTES: Final = 16 << 20
 _CHECK_EVERY: Final = 64
-"""Pieces and entries: a small disk has few inodes to spare."""
+"""Writes and entries. A small disk has few spare inodes."""
 
 
 class _Checked:
-    """A tar, as it is behind its compression, for who reads it from front to back."""
-
     def __init__(
         self,
         source: IO[bytes],
@@ -93,7 +89,6 @@ class _Checked:
         self._left = b""
 
     def read(self, size: int) -> bytes:
-        """As files do, for sizes above 0."""
         while not self._left:
             piece = next(self._pieces, None)
             if piece is None:
@@ -103,7 +98,6 @@ class _Checked:
         return taken
 
     def finish(self) -> None:
-        """Reads what nobody asked for. Raises BadArchive."""
         collections.deque(self._pieces, maxlen=0)
 
     def _read(self) -> collections.abc.Iterator[bytes]:
@@ -118,27 +112,21 @@ class _Checked:
 
 
 class _Upload(NamedTuple):
-    """What is unpacked."""
-
     content: IO[bytes]
     compression: str
     length: int
 
     def checked(self, rules: Rules | None = None, small: SmallFiles | None = None) -> _Checked:
-        """All of it, which is read once."""
         allowance = SizeAllowance(self.length)
         return _Checked(self.content, self.compression, allowance, rules=rules, small=small)
 
 
 class DiskReserve:
-    """What is left on a disk, of which some stays for others: of its space and of its inodes."""
-
     def __init__(self, folder: Path, reserve_bytes: int) -> None:
         self._is_short = functools.partial(is_disk_short, folder, reserve_bytes)
         self._unlooked_bytes = self._unlooked = 0
 
     def written(self, more_bytes: int) -> None:
-        """A piece of a file, or an entry, which is a block. Raises OSError."""
         self._unlooked_bytes += more_bytes
         self._unlooked += 1
         if self._unlooked_bytes >= _CHECK_EVERY_BYTES or self._unlooked >= _CHECK_EVERY:
@@ -146,27 +134,22 @@ class DiskReserve:
             self.refuse_without()
 
     def refuse_without(self) -> None:
-        """Raises OSError."""
         if self._is_short():
             raise OSError(errno.ENOSPC, "the disk came down to its reserve of space or inodes")
 
 
 class _Folder:
-    """Where it is unpacked into."""
-
     def __init__(self, root: Path, room: DiskReserve) -> None:
         self._root = str(root)
         self._room = room
         self._folders = {self._root}
 
     def add(self, archive: tarfile.TarFile, entry: tarfile.TarInfo) -> None:
-        """One entry. Raises BadArchive, OSError."""
         place = self._place(entry.name)
         if entry.isdir():
             self._make(place)
             return
         self._make(os.path.dirname(place))
-        # The last of several of one name is the one that counts.
         self._room.written(DISK_BLOCK_BYTES)
         if os.path.lexists(place):
             if os.path.isdir(place):
@@ -183,7 +166,7 @@ class _Folder:
 
     def _link(self, entry: tarfile.TarInfo, place: str) -> None:
         linked = self._place(entry.linkname)
-        # A folder that was not made here is not there, or is a link, and nothing behind links is.
+        # Other folders are missing or are links, and nothing is written through links.
         if os.path.dirname(linked) not in self._folders or not os.path.lexists(linked):
             raise BadArchive(entry.name, "not-found", "is another name of what is not there yet")
         os.link(linked, place, follow_symlinks=False)
@@ -195,7 +178,6 @@ class _Folder:
         return "/".join([self._root, *words])
 
     def _make(self, place: str) -> None:
-        """The folder with all above it, none of which is a link."""
         if place in self._folders:
             return
         self._make(os.path.dirname(place))
@@ -227,8 +209,8 @@ def _unpack_archive(checked: _Checked, root: Path, room: DiskReserve) -> str:
 
 
 def _entries(checked: _Checked, rules: Rules) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """One after the other, to its end. What was judged before is judged once more as it is read here: in what one
-    program reads as one thing another one may find a second. Raises BadArchive.
+    """Yields all entries and checks them once more. tarfile may read a header in another way than the validator. Raises
+    BadArchive.
     """
     source: Any = checked
     with tarfile.open(fileobj=source, mode="r|", bufsize=_PIECE_BYTES) as archive:
@@ -241,7 +223,6 @@ def _entries(checked: _Checked, rules: Rules) -> Iterator[tuple[tarfile.TarFile,
 
 
 def _unpack_bundle(upload: _Upload, root: RootFilesystem) -> tuple[str, BuildProgram]:
-    """`rootfs` of a bundle, and what its configuration says is run in it."""
     small = SmallFiles(CONFIG_JSON, MANIFEST_MAX_BYTES)
     checked = upload.checked(RootRules(), small)
     for archive, entry in _entries(checked, RootRules()):
@@ -264,7 +245,6 @@ def _unpack_bundle(upload: _Upload, root: RootFilesystem) -> tuple[str, BuildPro
 
 
 def _inside(name: str) -> str | None:
-    """The path in the bundle's root; None: it is not in there."""
     first, _, rest = normal_path(name).partition("/")
     return rest if first == _ROOTFS else None
 
@@ -272,17 +252,16 @@ def _inside(name: str) -> str | None:
 def _unpack_image(
     upload: _Upload, folder: Path, tag: str | None, root: RootFilesystem, room: DiskReserve
 ) -> tuple[str, BuildProgram]:
-    """The archive beside, then one layer over the other."""
     parts = folder / "parts"
     parts.mkdir()
     small = SmallFiles(None, MANIFEST_MAX_BYTES)
     digest = _unpack_archive(upload.checked(small=small), parts, room)
     found = read_image(lambda path: bytes(small.files[path]), small.names, tag)
-    # One for all layers: each may be packed itself, however the archive is.
+    # Shared, because each layer can be compressed.
     allowance = SizeAllowance(upload.length)
     for layer in found.layers:
         root.next_layer()
-        # Links stay inside: these are the rules of the archive.
+        # The archive's rules keep its links inside.
         with (parts / layer).open("rb") as file:
             below = _Checked(file, _compression(file), allowance, rules=RootRules())
             for archive, entry in _entries(below, RootRules()):
@@ -306,8 +285,8 @@ def unpack(
     reserve_bytes: int = 0,
     image_tag: str | None = None,
 ) -> str:
-    """Into `root` of the folder, which is there and empty; the SHA-256 of the source in hex. `length`: of the source,
-    which says how much may be in it. Raises BadArchive, BadManifest, OSError.
+    """Unpacks a build into the empty folder `root` and returns the SHA-256 of the source. Raises BadArchive,
+    BadManifest, OSError.
     """
     room = DiskReserve(folder, reserve_bytes)
     room.refuse_without()
@@ -332,7 +311,6 @@ def _unpack(
 
 
 def main() -> int:
-    """The process."""
     asking, folder, kind, compression, length, reserve_bytes, *tag = sys.argv[1:]
     signal_on_parent_death(signal.SIGKILL)
     if os.getppid() != int(asking):

@@ -1,13 +1,10 @@
-"""Game servers in containers: images and bundles, run by an OCI runtime under a keeper (decisions 6.6).
+"""Containers for images and bundles, run by an OCI runtime under a keeper.
 
-The keeper's program is the OCI runtime in namespaces that are the keeper's: of process ids, which end with its first
-process, and of mounts, where root, scratch and the runtime's own notes are. Whoever is killed, of the keeper, the
-runtime or the container, the kernel ends the others and takes all of it away. The container has no process ids of its
-own beside: the first of them would not hear of signals that it does not handle, as no program expects.
+The keeper's namespaces hold process ids and mounts. If keeper, runtime or container dies, the kernel ends the others.
+The container shares the keeper's process ids, because PID 1 would ignore signals without handlers.
 
-What a container may do is said here, whatever its build says: no capabilities, a user namespace whose root is nobody on
-this machine, no new privileges, its build as a root that only it changes, and nothing else of this machine but its
-network: a server binds the ports that it is told.
+The service sets the restrictions, whatever the build says: no capabilities, a user namespace, no new privileges. The
+host network is shared.
 """
 
 from __future__ import annotations
@@ -32,18 +29,16 @@ KINDS: Final = ("docker_image", "oci_bundle")
 RUNTIMES: Final = ("crun", "runc")
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TMP_BYTES: Final = 64 << 20
-"""Of `/tmp` and of `/dev/shm`, each, which count as memory."""
 
 Scratch = Literal["disk", "memory"]
 SCRATCHES: Final[tuple[Scratch, ...]] = ("disk", "memory")
-"""The better first: not every file system can be what is over another one."""
+"""In order of preference. Some file systems cannot be an overlay's upper layer."""
 
 BUNDLE: Final = "bundle"
-"""A folder in that of a run."""
 _LOG: Final = "runtime.log"
 _NO_EXEC: Final = '{"msg":"exec container process'
 _MOUNT_POINTS: Final = ("/mnt", "/media", "/srv", "/opt", "/run")
-"""Folders of every machine, where anybody may go."""
+"""World-accessible folders that every machine has."""
 _SHARED_FILES: Final = ("/etc/hosts", "/etc/resolv.conf")
 _MASKED: Final = (
     *("/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/scsi"),
@@ -58,14 +53,12 @@ _REFUSED_CALLS: Final = (
     *("pivot_root", "quotactl", "reboot", "request_key", "setns", "swapoff", "swapon"),
     *("umount", "umount2", "unshare", "userfaultfd"),
 )
-"""What no game server calls, and what attacks on kernels begin with."""
+"""Game servers do not need these calls; kernel exploits do."""
 _NAMESPACES_OF_CLONE: Final = 0x7E020000
 _EPERM, _ENOSYS = 1, 38
 PROCESSES_MAX: Final = 4_096
-"""Of one container; threads count as well."""
 _COUNTED_BY_NAMESPACE: Final = (5, 14)
-"""Linux that counts processes of a user by namespaces of users. Before, all containers, which have one user, would have
-a limit together.
+"""Since Linux 5.14 the process limit is counted for each user namespace. Before, all containers would share one limit.
 """
 
 _SCRIPT: Final = """
@@ -96,20 +89,16 @@ exec "$runtime" --root "$place/state" --log "$log" --log-format json $manager ru
 
 @dataclass(frozen=True, slots=True)
 class ContainerRuntime:
-    """How this machine runs them."""
-
     runtime: Path
     scratch: Scratch
-    """Where what a container changes is kept while it runs."""
     place: str
-    """A folder over which each has its own mounts: nothing in it is seen from there."""
+    """Folder that each container covers with its own mounts."""
 
     @property
     def _manager(self) -> str:
         return "" if self.runtime.name.startswith("runc") else "--cgroup-manager=disabled"
 
     def command(self, lower: Path, folder: Path, scratch: Path) -> list[str]:
-        """What a keeper runs, for the bundle that is laid out in a run's folder."""
         words = ["/bin/sh", "-c", _SCRIPT, "container"]
         words += [self.place, str(self.runtime), self._manager, str(lower), str(scratch)]
         return [*words, self.scratch, str(folder / BUNDLE), str(folder / _LOG)]
@@ -122,7 +111,6 @@ class ContainerRuntime:
         variables: Mapping[str, str],
         shared: Sequence[str] = (),
     ) -> None:
-        """Of a run. `shared`: folders of this machine that it sees. Raises OSError."""
         bundle = folder / BUNDLE
         bundle.mkdir(mode=0o700)
         told = _oci_config(self.place, inside, command, variables, shared)
@@ -130,7 +118,6 @@ class ContainerRuntime:
 
 
 def mount_point_outside(*paths: Path) -> str | None:
-    """One that none of these is in."""
     free = (
         place
         for place in _MOUNT_POINTS
@@ -140,14 +127,13 @@ def mount_point_outside(*paths: Path) -> str | None:
 
 
 def runtime_failure(folder: RunFolder) -> str | None:
-    """Why the runtime could not run what it should have; None: it could, or is none of this folder."""
     if not (folder.path / BUNDLE).exists():
         return None
     lines: list[str] = []
     with contextlib.suppress(FileNotFoundError):
         lines += (folder.path / _LOG).read_text(errors="replace").splitlines()
     told = [_message(line) for line in lines]
-    # What becomes the program has no other way to say that it cannot.
+    # The process that becomes the program has no other way to report an error.
     last = collections.deque(folder.lines(folder.segments()[-1][0]), 1) if folder.segments() else ()
     told += [_message(line.text) for line in last if line.text.startswith(_NO_EXEC)]
     return next((message for message in reversed(told) if message), None)
@@ -168,7 +154,6 @@ def _oci_config(
     variables: Mapping[str, str],
     shared: Sequence[str],
 ) -> dict[str, Any]:
-    """The `config.json` of a run."""
     sets = ("bounding", "effective", "inheritable", "permitted", "ambient")
     no_rights: dict[str, list[str]] = {name: [] for name in sets}
     user: dict[str, Any] = {"uid": 0, "gid": 0}
@@ -202,7 +187,7 @@ def _oci_config(
 
 
 def process_limits(release: str) -> list[dict[str, Any]]:
-    """Where the kernel has this release. That of open files is the keeper's."""
+    """Returns the process limit where the kernel supports it. The keeper limits open files."""
     version = tuple(int(number) for number in re.findall(r"\d+", release)[:2])
     if version < _COUNTED_BY_NAMESPACE:
         return []
@@ -229,12 +214,12 @@ def _mount(destination: str, kind: str, source: str, *options: str) -> dict[str,
 
 
 def _seccomp() -> dict[str, Any]:
-    """What comes with a namespace of one's own is refused, too: rights in it are ways into the kernel."""
+    """Refuses new namespaces too: rights inside one are ways into the kernel."""
     return {
         "defaultAction": "SCMP_ACT_ALLOW",
         "syscalls": [
             {"names": list(_REFUSED_CALLS), "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM},
-            # Whether it asks for namespaces cannot be seen: programs then take the older call.
+            # A filter cannot see its flags. Programs fall back to clone.
             {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSYS},
             *(
                 {

@@ -1,8 +1,7 @@
-"""Limits by the kernel's control groups, where this process may make some (decisions 6.6): memory is limited,
-processors are shared by weight, so that a game server has its part when others want theirs, and more when nobody does.
+"""Limits through kernel control groups, versions 1 and 2, where the service may create them.
 
-Both layouts: one hierarchy per controller (version 1), or one for all (version 2). Groups of one data directory have a
-parent of their own; each run has one below it, joined by the program itself before it begins.
+Memory is limited, CPU is shared by weight. A data directory has one parent group, each run a child. The program joins
+its group before it starts.
 """
 
 from __future__ import annotations
@@ -27,17 +26,13 @@ _WEIGHTS: Final = (1, 10_000)
 
 
 class Membership(NamedTuple):
-    """What a keeper has to know."""
-
     joins: tuple[Path, ...] = ()
-    """Files that the program writes itself into."""
     oom_counter: Path | None = None
-    """Counts what the kernel killed for want of memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlGroups:
-    """Those of one data directory. A parent is None where we may not make groups."""
+    """Groups of one data directory. A parent is None where groups cannot be created."""
 
     memory: Path | None
     cpu: Path | None
@@ -45,7 +40,6 @@ class ControlGroups:
 
     @classmethod
     def find(cls, data_dir: Path, root: Path = _ROOT) -> ControlGroups:
-        """What works here, found by trying."""
         name = f"hosting-{hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:12]}"
         if (root / "cgroup.controllers").exists():
             parent = _unified_parent(root, name)
@@ -55,7 +49,6 @@ class ControlGroups:
 
     @property
     def unenforced(self) -> list[str]:
-        """What of the limits the kernel does not keep for us, in words for operators."""
         told = []
         if self.memory is None:
             told.append(
@@ -66,7 +59,6 @@ class ControlGroups:
         return told
 
     def membership(self, run_id: str) -> Membership:
-        """In the group of a run."""
         joins: list[Path] = []
         counter = None
         if self.memory is not None:
@@ -78,7 +70,7 @@ class ControlGroups:
         return Membership(tuple(dict.fromkeys(joins)), counter)
 
     def steps(self, run_id: str, resources: Resources) -> list[FileChange]:
-        """What makes the group of a run; one that is there already is taken. They need `make_parents`, once."""
+        """Returns the changes that create the group of a run. Requires `make_parents`."""
         steps = [FileChange("group", f"{parent}/{run_id}") for parent in self._parents()]
         if self.memory is not None:
             group, limit = f"{self.memory}/{run_id}", str(resources.memory_mb << 20)
@@ -106,19 +98,18 @@ class ControlGroups:
         return steps
 
     def make_parents(self) -> None:
-        """They went with their last groups, or never were. Raises OSError."""
+        """The kernel's groups do not survive without children. Raises OSError."""
         for parent in self._parents():
             _make_parent(parent, is_unified=self.is_unified)
 
     def remove(self, run_id: str) -> None:
-        """Nobody is in it any more; else it stays for `remove_others`. The parent goes with its last group."""
+        """Removes an empty group, and the parent with its last group. `remove_others` retries."""
         for parent in self._parents():
             with contextlib.suppress(OSError):
                 (parent / run_id).rmdir()
                 parent.rmdir()
 
     def remove_others(self, run_ids: Collection[str]) -> None:
-        """Groups of runs that are over."""
         for parent in self._parents():
             with contextlib.suppress(FileNotFoundError):
                 for group in list(parent.iterdir()):
@@ -130,8 +121,8 @@ class ControlGroups:
 
 
 def _usable(hierarchy: Path, name: str, limit: str) -> Path | None:
-    """Our parent in a hierarchy of version 1: at the top, where the next start finds it, else below the group that we
-    are in ourselves.
+    """Returns a parent at the top of a version 1 hierarchy, where the next start finds it, else below the service's own
+    group.
     """
     own = _own_group(hierarchy.name)
     if own is None or not hierarchy.is_dir():
@@ -145,16 +136,14 @@ def _tried(parent: Path, limit: str) -> Path | None:
         is_usable = (parent / _TRIAL / limit).exists()
         (parent / _TRIAL).rmdir()
         with contextlib.suppress(OSError):
-            parent.rmdir()  # somebody's groups may be in it
+            parent.rmdir()
     except OSError:
         return None
     return parent if is_usable else None
 
 
 def _unified_parent(root: Path, name: str) -> Path | None:
-    """Our parent in version 2. Groups with processes of their own cannot have limited children, so it stands beside
-    ours: at the top.
-    """
+    """Returns a parent at the top of the version 2 hierarchy. A group with processes cannot have limited children."""
     parent = root / name
     try:
         _make_parent(parent, is_unified=True)

@@ -1,6 +1,4 @@
-"""Compressed files of builds, read piece by piece: gzip, zstd, lz4. A small file can be gigabytes, so what is held at
-one time is bounded whatever the file says of itself. What is in them is `archives`'.
-"""
+"""Streaming decompression with bounded memory: gzip, zstd, lz4."""
 
 from __future__ import annotations
 
@@ -13,32 +11,24 @@ import zstandard
 
 COMPRESSIONS: Final = ("gzip", "zstd", "lz4")
 MAGIC_BYTES: Final = 4
-"""So many say what a layer of an image is packed with."""
 _LAYERS: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _OUTPUT_BYTES: Final = 1 << 20
 _ZSTD_INPUT_BYTES: Final = 512
-"""A block of 4 bytes can stand for 128 KiB, and the reader has no bound of its own: 16 MiB at one time."""
+"""The zstd reader has no output bound, and 4 bytes can expand to 128 KiB."""
 _ZSTD_WINDOW_MAX_BYTES: Final = 128 << 20
 
 
 class BadCompression(Exception):
-    """Why it cannot be read, as the end of a sentence."""
+    """Error for the developer, the end of a sentence."""
 
 
 class Decompressor(Protocol):
-    """Reads a file from front to back; both raise BadCompression."""
+    def pieces(self, content: bytes) -> Iterator[bytes]: ...
 
-    def pieces(self, content: bytes) -> Iterator[bytes]:
-        """What the next bytes stand for, in bounded pieces."""
-        ...
-
-    def finish(self) -> None:
-        """That was all."""
-        ...
+    def finish(self) -> None: ...
 
 
 def decompressor(compression: str) -> Decompressor:
-    """One of COMPRESSIONS."""
     match compression:
         case "gzip":
             return _Frames(_GzipFrame, "gzip", zlib.error)
@@ -50,15 +40,12 @@ def decompressor(compression: str) -> Decompressor:
 
 
 def detect_compression(begin: bytes) -> str:
-    """What a layer of an image is packed with, by its first MAGIC_BYTES: gzip, zstd or none."""
+    """Returns the compression of an image layer by its first MAGIC_BYTES."""
     return next((name for magic, name in _LAYERS.items() if begin.startswith(magic)), "none")
 
 
 class _Frame(Protocol):
-    """One member, or frame, of a file."""
-
     rest: bytes
-    """What came behind its end."""
 
     @property
     def is_ended(self) -> bool: ...
@@ -66,8 +53,6 @@ class _Frame(Protocol):
 
 
 class _Frames:
-    """Frames one behind the other."""
-
     def __init__(self, new_frame: type[Any], name: str, error: type[Exception]) -> None:
         self._new_frame = new_frame
         self._name = name
@@ -110,7 +95,7 @@ class _GzipFrame:
         while piece:
             yield piece
             if self._reader.eof:
-                break  # asked once more, it would keep what came behind twice
+                break  # another call would return the trailing data twice
             piece = self._reader.decompress(self._reader.unconsumed_tail, _OUTPUT_BYTES)
         self.rest = self._reader.unused_data
 

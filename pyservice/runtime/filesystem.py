@@ -1,4 +1,7 @@
-"""When the disk on which game servers are is short: matchmaking, whose journal is on it too, is the last to go."""
+"""File system operations: disk reserve, removal of foreign trees, batched changes.
+
+The journal of the matchmaker shares the disk, so everything else stops writing first.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,19 @@ from typing import Final, Literal, NamedTuple
 from pyservice import _native
 
 INODES_FREE: Final = 50_000
-"""With fewer left on the file system it is short, where a twentieth of all is not less."""
+"""Minimum of free inodes, or a twentieth of all if that is less."""
 
 
 def is_disk_short(folder: Path, reserve_bytes: int) -> bool:
-    """Whether the file system has less space free than the reserve, or few inodes. Raises OSError."""
+    """Returns whether space or inodes are below the reserve. Raises OSError."""
     about = os.statvfs(folder)
-    # Some file systems do not count inodes, and say that there are none.
+    # Some file systems report no inodes.
     inodes = min(INODES_FREE, about.f_files // 20)
     return about.f_bavail * about.f_frsize < reserve_bytes or about.f_favail < inodes
 
 
 def remove_tree(path: Path) -> None:
-    """With all that is in it. What cannot be removed stays."""
+    """Removes a folder, however deep. Ignores what cannot be removed."""
     try:
         shutil.rmtree(path)
     except FileNotFoundError:
@@ -39,7 +42,6 @@ def remove_tree(path: Path) -> None:
 
 
 def is_folder_empty(path: Path) -> bool:
-    """Whether nothing is in it, or there is no such folder."""
     try:
         with os.scandir(path) as entries:
             return next(entries, None) is None
@@ -50,9 +52,7 @@ def is_folder_empty(path: Path) -> bool:
 
 
 class FileChange(NamedTuple):
-    """One change. `folder`: a new one; `group`: one that may be there; `file`: a new one with its content; `put`: into
-    one that is there, as the kernel's are; `try`: the same, if it is there and takes it.
-    """
+    """`folder` and `file` create, `group` may exist, `put` writes to an existing file, `try` may fail."""
 
     what: Literal["folder", "group", "file", "put", "try"]
     path: Path | str
@@ -61,5 +61,8 @@ class FileChange(NamedTuple):
 
 
 def apply_changes(steps: Sequence[FileChange]) -> None:
-    """Until the first that fails. Raises OSError with its file."""
+    """Applies the changes in one native call, up to the first error. Raises OSError.
+
+    Twenty separate calls beside a busy event loop cost five times as much.
+    """
     _native.change_files(steps)

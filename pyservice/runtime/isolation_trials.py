@@ -1,6 +1,4 @@
-"""Which way of keeping game servers apart works on this machine (decisions 6.6): found by trying, because kernels,
-containers and rights differ, and a promise that nobody checked is none.
-"""
+"""Trials that find out which isolation works on this machine. Kernels, containers and rights differ."""
 
 from __future__ import annotations
 
@@ -35,7 +33,6 @@ _SIGNALS: Final = (
     "game servers can signal all processes of this user, the service's too: that takes Linux 6.12"
 )
 _SIGNALLED_STATUS: Final = 3
-"""Exit status of a trial that could signal us."""
 _TRAVERSE_MODE: Final = 0o011
 _TRIAL_TIMEOUT_S: Final = 10.0
 _POLL_INTERVAL_S: Final = 0.002
@@ -46,9 +43,7 @@ _log = get_logger("runtime")
 async def choose_isolation(
     wanted: IsolationSetting, keeper: Path, folder: Path, shared_paths: Sequence[Path]
 ) -> Isolation | None:
-    """The strongest that works; None: none does, or the one that is wanted does not. One that keeps not all off is
-    for who wants it by its name: see `unkept`. Raises OSError.
-    """
+    """Returns the strongest isolation that works, or None. Raises OSError."""
     if wanted == "none":
         return "none"
     candidates: tuple[Isolation, ...] = ("namespace", "landlock")
@@ -69,14 +64,12 @@ async def choose_isolation(
 
 
 def needs_open_folders(isolation: Isolation) -> bool:
-    """Whether game servers are other users and reach what they may by the machine's own paths."""
+    """Returns whether game servers are other users that use the host's own paths."""
     return isolation == "landlock" and os.geteuid() == 0
 
 
 def open_folders(*folders: Path) -> dict[Path, int]:
-    """Others may go through, and not look around: whatever in them is nobody's business has a mode of its own. Tells
-    modes as they were, of those that are changed. Raises OSError, also where there is no such folder.
-    """
+    """Lets other users traverse the folders but not list them. Returns the previous modes. Raises OSError."""
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in folders}
     closed = {path: mode for path, mode in modes.items() if mode & _TRAVERSE_MODE != _TRAVERSE_MODE}
     for path, mode in closed.items():
@@ -92,7 +85,6 @@ def _open_run_folders(folder: Path) -> dict[Path, int]:
 async def unenforced_by_isolation(
     isolation: Isolation | None, keeper: Path, folder: Path, shared_paths: Sequence[Path]
 ) -> list[str]:
-    """What the way that was chosen does not keep off on this machine, in words for operators. Raises OSError."""
     if isolation != "landlock":
         return []
     trial = RunFolder(folder / f".trial-{isolation}")
@@ -103,9 +95,7 @@ async def unenforced_by_isolation(
 async def choose_container_runtime(
     wanted: Path | None, keeper: Path, folder: Path
 ) -> tuple[ContainerRuntime | None, str]:
-    """The first OCI runtime that works, with what it can keep on the disk of `folder`; None: none does, and why.
-    `wanted`: the one that has to; None: any that is there. Raises OSError.
-    """
+    """Returns the first OCI runtime that works, or None and the reason. Raises OSError."""
     there = [wanted] if wanted is not None else _runtimes()
     problem = "neither crun nor runc is installed"
     for runtime in there:
@@ -129,7 +119,6 @@ def _runtimes() -> list[Path]:
 
 
 def _container_problem(trial: RunFolder, containers: ContainerRuntime, keeper: Path) -> str | None:
-    """Runs a program of this machine over a root that is empty."""
     shutil.rmtree(trial.path, ignore_errors=True)
     root = trial.path / "root"
     spec = KeeperSpec(
@@ -152,13 +141,9 @@ def _container_problem(trial: RunFolder, containers: ContainerRuntime, keeper: P
 def _isolation_problem(
     trial: RunFolder, isolation: Isolation, keeper: Path, shared_paths: Sequence[Path]
 ) -> str | None:
-    """Runs a program that does nothing, or tries what this way may not keep off; why it could not be run, or what
-    it could do.
-    """
     shutil.rmtree(trial.path, ignore_errors=True)
     command: tuple[str, ...] = ("/bin/true",)
     if isolation == "landlock":
-        # Others have process ids of their own.
         command = ("/bin/sh", "-c", f"! kill -0 {os.getpid()} || exit {_SIGNALLED_STATUS}")
     trial.prepare(
         KeeperSpec(
@@ -181,7 +166,6 @@ def _signals_problem(trial: RunFolder) -> str | None:
 
 
 def _run_trial(trial: RunFolder, keeper: Path, more: Callable[[], str | None]) -> str | None:
-    """Why it did not end well; `more`: what else may be known of that."""
     try:
         trial.start(keeper)
         until_s = time.monotonic() + _TRIAL_TIMEOUT_S

@@ -1,7 +1,7 @@
-"""Starts keepers: one small process for all of them, which forks (`native/keeper`, `--nursery`).
+"""Launcher process that forks one keeper for each run (`hosting-keeper --nursery`).
 
-It is there as long as we are, and keepers go on without it. Who starts next waits for what this one began: after `open`
-nothing is on its way into a folder any more but what is asked here.
+It lives as long as the control plane; keepers outlive it. After `open`, no launcher of an earlier service is still
+starting runs.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from pyservice.observability.logging import get_logger
 from pyservice.runtime.run_folder import FOLDER_TAKEN, KeeperFailed
 
 _PROCESS_TITLE: Final = "hosting-keeper, which forks one keeper for each game server"
-"""Longer than what a keeper shows in its place: its own folder."""
+"""Longer than the title of a keeper, which overwrites it."""
 
 ANSWER_TIMEOUT_S: Final = 5.0
-"""An answer that needs nothing any more is here by then, or never comes."""
 
 _OPEN_TIMEOUT_S: Final = 10.0
 _READ_BYTES: Final = 65_536
@@ -31,7 +30,7 @@ _log = get_logger("runtime")
 
 
 class LauncherEnded(KeeperFailed):
-    """It ended before it answered: nobody knows whether it began."""
+    """The launcher ended before its answer. The run may have started."""
 
 
 class _Answer(NamedTuple):
@@ -40,8 +39,6 @@ class _Answer(NamedTuple):
 
 
 class KeeperLauncher:
-    """The one of a folder of runs. `open` and `close`, once each."""
-
     def __init__(self, keeper: Path, runs: Path) -> None:
         self._keeper = keeper
         self._runs = runs
@@ -52,10 +49,9 @@ class KeeperLauncher:
         self._asked: dict[bytes, asyncio.Future[_Answer]] = {}
 
     async def open(self) -> None:
-        """Raises OSError, KeeperFailed."""
         if self._requests is not None and not self._opening.locked():
             return
-        # Whoever wants it first may give up meanwhile; nobody else knows of the process then.
+        # A cancelled caller must not leave a process without an owner.
         await await_despite_cancel(self._open())
 
     async def _open(self) -> None:
@@ -90,8 +86,8 @@ class KeeperLauncher:
         )
 
     async def start(self, folder: Path) -> None:
-        """Starts what is in the folder, unless it was started before; returns when its program runs or could not.
-        Raises OSError, KeeperFailed.
+        """Starts a run unless it was started before. Returns when its program runs or has failed. Raises OSError,
+        KeeperFailed.
         """
         for _ in range(_START_ATTEMPTS):
             with contextlib.suppress(LauncherEnded):
@@ -100,7 +96,7 @@ class KeeperLauncher:
                     raise LauncherEnded("what starts game servers ended at once")
                 answer = self._answer(folder)
                 self._requests.write(os.fsencode(folder) + b"\0")
-                # Who gives up waiting does not take back what was asked.
+                # Cancelling the caller does not withdraw the request.
                 status, sentence = await asyncio.shield(answer)
                 if status not in (0, FOLDER_TAKEN):
                     raise KeeperFailed(sentence)
@@ -108,9 +104,8 @@ class KeeperLauncher:
         raise LauncherEnded("what starts game servers ends again and again")
 
     async def settle(self, folder: Path) -> None:
-        """Nothing can begin in the folder any more, nothing is kept there: whatever was asked about it is answered
-        now, or what should answer is deaf and is ended. Then the next start begins another one, and what else was
-        asked is asked again.
+        """Waits for a pending answer about a folder in which nothing can start. Kills a launcher that does not answer;
+        other requests are then repeated.
         """
         asked = os.fsencode(folder)
         answer = self._asked.get(asked)
@@ -124,13 +119,12 @@ class KeeperLauncher:
                 await self._end()
 
     async def close(self) -> None:
-        """Keepers go on."""
         async with self._opening:
             if self._requests is not None:
                 await self._end()
 
     async def _end(self) -> None:
-        """It has nothing of its own to lose, and may be waiting for a lock."""
+        """It has no state and may wait for a lock."""
         assert self._process is not None
         assert self._reading is not None
         self._process.kill()
@@ -168,8 +162,8 @@ class KeeperLauncher:
             for future in self._asked.values():
                 if not future.done():
                     future.set_exception(LauncherEnded("what starts game servers ended"))
-                    future.exception()  # whoever asked may have gone meanwhile
+                    future.exception()
             self._asked.clear()
-            # Nobody reads what it tells any more: it is over, or ends now.
+            # Its answers are no longer read.
             process.kill()
             process.wait()

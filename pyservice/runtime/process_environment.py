@@ -1,8 +1,7 @@
-"""Variables and arguments of a game server's process (decisions 5.10, 6.5). Pure.
+"""Environment variables and arguments of a game server's process. Pure.
 
-Three sources, each over the one before: the build's own, the configuration's, ours. `$(NAME)` in command and arguments
-is replaced by the variable; a name that there is not stays as it is, and `$$(NAME)` is the text `$(NAME)`. What the
-kernel would not take is refused before it is made.
+The configuration overrides the build, and the service overrides both. `$(NAME)` is replaced by a variable if it exists;
+`$$(NAME)` is the text `$(NAME)`.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 WORD_BYTES_MAX: Final = (128 << 10) - 1
-"""Of one argument, or of one variable with its name: what Linux takes."""
+"""Linux limit of one argument, or of one variable with its name."""
 ALL_BYTES_MAX: Final = 2 << 20
-"""Of all of them together, as Linux counts: with an end and a pointer for each."""
+"""Linux limit of all arguments and variables, with a terminator and a pointer for each."""
 
 _EACH_BYTES: Final = 1 + 8
 _SHOWN_MAX: Final = 64
@@ -22,7 +21,7 @@ _REFERENCE: Final = re.compile(r"\$(\$?)\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
 class ProcessPort(NamedTuple):
-    """What a process binds: one number, or those of a range. `is_direct`: players reach it without edge-guard."""
+    """Port number or range that a process binds. `is_direct`: players reach it without edge-guard."""
 
     number: int = 0
     first: int = 0
@@ -31,9 +30,7 @@ class ProcessPort(NamedTuple):
 
 
 def port_variables(ports: Mapping[str, ProcessPort]) -> dict[str, str]:
-    """`PORT_<NAME>`, or `PORT_RANGE_MIN_<NAME>` and `PORT_RANGE_MAX_<NAME>`; `PORT` when there is exactly one port, and
-    it is one number.
-    """
+    """Returns `PORT_<NAME>`, or `PORT_RANGE_MIN_<NAME>` and `PORT_RANGE_MAX_<NAME>`. A single port is also `PORT`."""
     variables: dict[str, str] = {}
     for name, port in sorted(ports.items()):
         label = name.upper().replace("-", "_")
@@ -52,9 +49,7 @@ def port_variables(ports: Mapping[str, ProcessPort]) -> dict[str, str]:
 def merge_variables(
     *sources: Mapping[str, str], aliases: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """All variables, later sources over earlier ones. `aliases`: their name to ours; one whose value there is not is
-    left out, and none takes the place of a variable of ours.
-    """
+    """Merges variables; later sources win. `aliases` maps other names to ours and replaces none of ours."""
     variables: dict[str, str] = {}
     for source in sources:
         variables |= source
@@ -66,13 +61,11 @@ def merge_variables(
 
 
 class EnvironmentTooLong(Exception):
-    """The kernel would not take it; a sentence."""
+    """A sentence for the developer."""
 
 
 def expand_references(words: Iterable[str], variables: Mapping[str, str]) -> list[str]:
-    """Command or arguments with their references filled in, once: what a value brings is not looked at again. Raises
-    TooLong, for the variables as well.
-    """
+    """Replaces references once, not recursively. Raises EnvironmentTooLong, for the variables too."""
     together = 0
     for name, value in variables.items():
         count = _bytes(name) + 1 + _bytes(value)

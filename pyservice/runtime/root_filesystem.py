@@ -1,10 +1,7 @@
-"""A root file system, made of layers one over the other, as images have them (decisions 6.5).
+"""Root file systems of containers, built from image layers, and the program that runs in them.
 
-Whoever made a layer meant it for its own root: a folder may be a link to another one, as `/lib` is to `/usr/lib`, and a
-link may be absolute. Links are followed as if the root were `/`, so none leads out. What a layer takes away of those
-below it stands in it as a whiteout. Devices and pipes are left out, and no file keeps a bit that gives rights.
-
-Files keep their owners, as far above those of the machine as `owner` is: in a container they are what they were.
+Links are resolved as if the root were `/`, so none leads out. Whiteouts remove files of lower layers. Devices, pipes,
+setuid and setgid bits are dropped. User ids are shifted by `owner`.
 """
 
 from __future__ import annotations
@@ -39,30 +36,25 @@ _PIECE_BYTES: Final = 1 << 20
 
 
 class RootFilesystem:
-    """A root that is being made, by one who is alone with it."""
+    """Root file system under construction. No other process may change it."""
 
     def __init__(self, root: Path, owner: int | None, written: Callable[[int], None]) -> None:
-        """`owner`: user and group of the machine that the image's root is; None: all is ours, as we may not give it
-        away. `written` hears how many bytes were, and of a block with each entry.
-        """
+        """`owner`: host id of the image's root; None: no shift. `written` receives the bytes written."""
         self._root = str(root)
         self._owner = owner
         self._written = written
         self._of_layer = {self._root}
-        """What this layer brought, and all folders above."""
         self._steps = 0
         self._folders_made = 0
-        """Which are no entries. Behind links there are more than their paths tell."""
+        """Implicit folders. Behind links there are more than the paths show."""
         self._own(self._root, 0, 0)
 
     def next_layer(self) -> None:
-        """What comes now is over what was there."""
         self._of_layer = {self._root}
 
     def add(
         self, archive: tarfile.TarFile, entry: tarfile.TarInfo, *, whiteouts: bool = True
     ) -> None:
-        """One entry, by its path from the root. Raises BadArchive, OSError."""
         words = _words(entry.name)
         if not words:
             if entry.isdir():
@@ -85,7 +77,7 @@ class RootFilesystem:
             self._clear(place)
             self._write(archive, entry, place)
         else:
-            return  # a device: the container has its own
+            return
         if not entry.islnk():
             self._dress(place, entry)
         while place not in self._of_layer:
@@ -93,21 +85,15 @@ class RootFilesystem:
             place = os.path.dirname(place)
 
     def open(self, path: str) -> IO[bytes]:
-        """A file, as it is found from inside. Raises OSError, BadArchive."""
         place = self.find(path)
         return open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
 
     def find(self, path: str) -> str:
-        """Where a path leads to that is followed from inside, to its end. What is not there is where it would be.
-        Raises BadArchive.
-        """
+        """Resolves a path and all its links from inside. The target need not exist. Raises BadArchive."""
         return self._follow(path.split("/"), path)
 
     def make(self, path: str) -> None:
-        """A folder, unless it is there. Raises BadArchive, OSError."""
         self._make_above(self.find(path))
-
-    # Inside
 
     def _place(self, entry: tarfile.TarInfo, above: Sequence[str], name: str) -> str:
         folder = self._follow(above, entry.name)
@@ -143,7 +129,6 @@ class RootFilesystem:
         return "/".join([self._root, *at])
 
     def _make_above(self, folder: str) -> None:
-        """No word of it is a link. What is no folder gives way to one, as it does in an image."""
         words = folder[len(self._root) :].split("/")[1:]
         place = self._root
         for word in words:
@@ -182,7 +167,6 @@ class RootFilesystem:
                 self._written(len(piece))
 
     def _take_away(self, above: Sequence[str], name: str) -> None:
-        """Of layers below. What this layer brought itself stays."""
         folder = self._follow(above, name)
         if name == _OPAQUE:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -216,7 +200,7 @@ class RootFilesystem:
             return
         mode = entry.mode & _KEPT_BITS
         if self._owner is None:
-            mode |= 0o700 if entry.isdir() else 0o400  # or we could not read it ourselves
+            mode |= 0o700 if entry.isdir() else 0o400  # the service must be able to read it
         os.chmod(place, mode)
 
     def _own(self, place: str, uid: int, gid: int) -> None:
@@ -226,7 +210,6 @@ class RootFilesystem:
 
 
 def _words(name: str) -> list[str]:
-    """Of a path from the root. Raises BadArchive."""
     words = [word for word in name.split("/") if word not in ("", ".")]
     if ".." in words:
         raise BadArchive(name, "not-allowed", "has .. in its path")
@@ -235,14 +218,14 @@ def _words(name: str) -> list[str]:
 
 PROGRAM_JSON: Final = "program.json"
 CONTAINER_ROOT_UID: Final = 2_100_000
-"""User and group of this machine that the root of containers is; IDS_MAX from it on are theirs, and nobody else's."""
+"""Host id of the root user in containers. The next IDS_MAX ids belong to containers only."""
 
 _FILE_MAX_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerProgram:
-    """Users, groups and paths are as they are seen from inside."""
+    """Program of an image or bundle. Users, groups and paths are those inside the container."""
 
     command: Sequence[str]
     args: Sequence[str]
@@ -255,17 +238,15 @@ class ContainerProgram:
     is_readonly: bool
 
     def told(self) -> dict[str, Any]:
-        """As JSON has it."""
         return asdict(self)
 
 
 def container_root_uid() -> int | None:
-    """Who is root in containers; None: we are, as we may not be anybody else."""
     return CONTAINER_ROOT_UID if os.geteuid() == 0 else None
 
 
 def resolve_program(program: BuildProgram, root: RootFilesystem) -> ContainerProgram:
-    """Finds its user in the root, and makes its working folder there. Raises BadManifest, BadArchive, OSError."""
+    """Finds the program's user in the root and creates its working folder. Raises BadManifest, BadArchive, OSError."""
     user, _, group = program.user.partition(":")
     known = list(_records(root, "/etc/passwd", 7))
     found = _find_record(known, user or "0")
@@ -297,7 +278,6 @@ def resolve_program(program: BuildProgram, root: RootFilesystem) -> ContainerPro
 
 
 def _find_record(records: Sequence[Sequence[str]], name: str) -> Sequence[str] | None:
-    """By name, else by number."""
     by_name = (one for one in records if one[0] == name)
     by_number = (one for one in records if one[2] == name)
     return next(by_name, next(by_number, None))
@@ -322,7 +302,6 @@ def _id_number(text: str) -> int:
 
 
 def find_program(root: Path, command: str, workdir: str, path: str) -> str | None:
-    """Where a program is in a root, seen from inside, as a shell finds it; None: nowhere."""
     inside = RootFilesystem(root, None, lambda _: None)
     if "/" in command:
         places = [command if command.startswith("/") else f"{workdir}/{command}"]

@@ -1,9 +1,8 @@
-"""What a program left running whose keeper was killed, where it has no process ids of its own (`none`, `landlock`): the
-kernel ends the keeper's child and nobody below it.
+"""Cleanup after runs: leftover processes of killed keepers, unowned runs, log retention.
 
-Owns how such a process is known: by the control group of the run, or by the environment that it began with, which names
-the run. Numbers of processes and of sessions are used again and prove nothing: only where a process that is known is in
-the program's session, the others there are known as well.
+Without a PID namespace (`none`, `landlock`), the kernel kills only the direct child of a killed keeper. Leftover
+processes are recognised by control group or initial environment. PIDs and session ids are reused: a session counts only
+if a recognised process is in it.
 """
 
 from __future__ import annotations
@@ -27,16 +26,14 @@ from pyservice.runtime.run_layout import REPORTED, StoredRun
 
 _ENDED: Final = (b"Z", b"X")
 _KILLS_MAX: Final = 256
-"""Each is a descriptor for a moment."""
 _KILL_TIMEOUT_S: Final = 5.0
-"""What goes on forking, or hangs in the kernel, is left then."""
 
 _log = get_logger("runtime")
 
 
 def end_leftover_processes(folder: RunFolder, groups: ControlGroups) -> None:
-    """Ends what is left of a run whose keeper is gone and recorded no end; of others nothing is. Blocks until it has
-    ended, some seconds at most. What cannot be ended, or looked for, is told in the log.
+    """Ends leftover processes of a run whose keeper died without recording an end. Blocks for some seconds at most.
+    Logs what it cannot end.
     """
     found: list[int] = []
     until_s = time.monotonic() + _KILL_TIMEOUT_S
@@ -45,7 +42,7 @@ def end_leftover_processes(folder: RunFolder, groups: ControlGroups) -> None:
         if state is None or state.status == "ended" or folder.is_kept():
             return
         remnants = _LeftoverProcesses(folder, state.pid, groups)
-        # What one forks while it is looked for is found in the next round.
+        # The next round finds new children.
         while (found := remnants.find()) and time.monotonic() < until_s:
             remnants.kill(found[:_KILLS_MAX], until_s)
     except OSError as error:
@@ -58,7 +55,6 @@ def end_leftover_processes(folder: RunFolder, groups: ControlGroups) -> None:
 
 
 def kill_keeper(folder: RunFolder) -> None:
-    """Ends a keeper that does not end its program, and what it forked that is none yet."""
     for pid in folder.holders():
         _log.warning("keeper does not end its program", id=folder.path.name, pid=pid)
         with contextlib.suppress(ProcessLookupError):
@@ -66,15 +62,12 @@ def kill_keeper(folder: RunFolder) -> None:
 
 
 class _LeftoverProcesses:
-    """Those of one run."""
-
     def __init__(self, folder: RunFolder, session: int, groups: ControlGroups) -> None:
-        """`session` is the one that its program began; 0: it began none yet."""
         self.ended = 0
         self._session = session
         self._untouchable: set[int] = set()
         run_id, scratch = folder.path.name, folder.scratch
-        # None of these can be given by who configures another run: the first two are ours alone.
+        # Other runs cannot set these: the first two are reserved.
         variables = {
             *(f"{name}={run_id}" for name in ("HOSTING_LOBBY_ID", "HOSTING_SERVER_ID")),
             *(f"{name}={scratch}" for name in ("HOME", "TMPDIR")),
@@ -84,7 +77,6 @@ class _LeftoverProcesses:
         self._groups = tuple(os.fsencode(f"/{parent.name}/{run_id}") for parent in parents)
 
     def find(self) -> list[int]:
-        """Those without a mark of their own come first: see `kill`."""
         known, others = [], []
         for pid in _processes():
             if pid in self._untouchable:
@@ -97,7 +89,7 @@ class _LeftoverProcesses:
         return [*(pid for pid in others if self._is_beside(pid)), *known]
 
     def kill(self, pids: Sequence[int], until_s: float) -> None:
-        """Waits for them until then. Whoever shows that the session is ours is killed behind the others."""
+        """Kills the processes and waits for them. A process that identifies the session is killed last."""
         waited = select.poll()
         descriptors: set[int] = set()
         try:
@@ -117,13 +109,13 @@ class _LeftoverProcesses:
                 os.close(descriptor)
 
     def _kill(self, pid: int) -> int | None:
-        """Readable when it has ended; None: it is not ours to kill."""
+        """Returns a PID file descriptor, or None if the process is not a leftover."""
         try:
             descriptor = os.pidfd_open(pid)
         except ProcessLookupError:
             return None
         try:
-            # From here on the number cannot become another process's unseen.
+            # The descriptor pins the process, so its PID cannot be reused unnoticed.
             if self._is_known(pid) or self._is_beside(pid):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                 return descriptor
@@ -136,7 +128,6 @@ class _LeftoverProcesses:
 
     def _is_known(self, pid: int) -> bool:
         environment = _read_process_file(pid, "environ")
-        # One that has ended has none; what belongs to the kernel neither.
         if not self._variables.isdisjoint(environment.split(b"\0")):
             return True
         if not self._groups or _session_of(pid) is None:
@@ -146,7 +137,6 @@ class _LeftoverProcesses:
         )
 
     def _is_beside(self, pid: int) -> bool:
-        """Whether it is in the program's session together with one that is known."""
         return _session_of(pid) == self._session and any(
             _session_of(known) == self._session and self._is_known(known) for known in self._known
         )
@@ -158,14 +148,11 @@ def _processes() -> Iterator[int]:
 
 
 def _session_of(pid: int) -> int | None:
-    """None: it has ended."""
-    # Behind the name, which may have anything in it.
     words = _read_process_file(pid, "stat").rpartition(b")")[2].split()
     return int(words[3]) if words and words[0] not in _ENDED else None
 
 
 def _read_process_file(pid: int, name: str) -> bytes:
-    """Empty: it is gone, or keeps that to itself."""
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:
             return file.read()
@@ -174,19 +161,19 @@ def _read_process_file(pid: int, name: str) -> bytes:
 
 
 KEEPER_GRACE_S: Final = 5.0
-"""A keeper that has not ended its program so long after its own deadline is ended itself."""
+"""Time after its own deadline before a keeper is killed."""
 
 InThread = Callable[[Callable[[], None]], Awaitable[None]]
 
 UNOWNED_GRACE_S: Final = 60.0
-"""Whoever wants one has said so by then."""
+"""Owners have requested their runs by then."""
 
 _END_POLL_INTERVAL_S: Final = 0.1
 _RETRY_INTERVAL_S: Final = 1.0
 
 
 async def end_unowned_run(found: StoredRun, groups: ControlGroups, in_thread: InThread) -> None:
-    """Ends it at once; its log stays for as long as logs do. Tries until the disk lets it."""
+    """Ends a run without a known owner. Keeps its log. Retries until the disk allows it."""
     _log.warning("a run is nobody's and is ended", id=found.id)
     is_told = False
     while True:
@@ -216,12 +203,9 @@ async def _try_end_unowned_run(
 
 
 LOG_RETENTION_S: Final = 7 * 24 * 3600.0
-"""For so long after its end a run's folder is there."""
 
 FOLDERS_MAX: Final = 20_000
-"""So many are kept, and those of the last minute, however short the runs were: each is eight or nine files and folders
-beside the log.
-"""
+"""Runs of the last minute are kept beyond this limit. A folder has eight or nine files beside the log."""
 
 _BATCH_SIZE: Final = 64
 
@@ -232,7 +216,7 @@ class _EndedRun(NamedTuple):
 
 
 class RunRetention:
-    """Folders of runs that are over and told."""
+    """Removes old folders of reported runs; the oldest go early if there are too many or the disk is short."""
 
     def __init__(
         self, folder: Path, is_short: Callable[[], bool], folders_max: int = FOLDERS_MAX
@@ -243,14 +227,14 @@ class RunRetention:
         self._is_told = False
 
     async def tidy(self) -> None:
-        """Removes what need not stay. Says once that logs go before their time, until none has to. Raises OSError."""
+        """Removes expired folders. Logs an early removal once. Raises OSError."""
         ended = await asyncio.to_thread(self._oldest_first)
         count = len(ended)
         surplus = count - self._folders_max
         is_short = self._is_short()
         now_s = time.time()
         kept_from_s = now_s - LOG_RETENTION_S
-        # Ports of those that ended just now still rest, over a restart too, and for that the folder is there.
+        # Their ports are in quarantine, which a restart restores from the folder.
         ended = [one for one in ended if one.told_s < now_s - PORT_QUARANTINE_S]
         early = removed = 0
         for begin in range(0, len(ended), _BATCH_SIZE):
@@ -280,20 +264,18 @@ class RunRetention:
         return sorted(ended)
 
     def _remove_some(self, ended: Sequence[_EndedRun], surplus: int, kept_from_s: float) -> int:
-        """How many of them had to go: the first that may stay ends it."""
         for gone, one in enumerate(ended):
             if one.told_s >= kept_from_s and gone >= surplus and not self._is_short():
                 return gone
             try:
                 _remove_run_folder(one.path)
             except OSError as error:
-                # The others go all the same.
                 _log.warning("not tidied", id=one.path.name, error=str(error))
         return len(ended)
 
 
 def _remove_run_folder(path: Path) -> None:
-    """What says that it is over goes last: if we are killed meanwhile, the next pass finds it."""
+    """Removes the marker last, so that the next pass finds an interrupted removal."""
     with os.scandir(path) as entries:
         inside = [entry for entry in entries if entry.name != REPORTED]
     for entry in inside:

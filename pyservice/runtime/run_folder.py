@@ -1,7 +1,7 @@
-"""The folder of one run, which is all that its keeper knows and all that is known of it (`native/keeper`).
+"""Folder of one run: the only interface between the service and a keeper (`native/keeper`).
 
-A folder is one run, ever. How it is is told by its state, whether it goes on by the lock on that, what it wrote by its
-log; commands go into a FIFO. So a service that starts finds every run again, whoever started it.
+The folder holds state, log and a command FIFO. The lock on the state shows whether a keeper is alive. So a restarted
+service finds every run.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Final, Literal, NamedTuple
 from pyservice.runtime.filesystem import FileChange, apply_changes
 
 Isolation = Literal["none", "user", "namespace", "landlock", "processes"]
-"""`processes` keeps nothing apart: for what makes containers, all of which end with it."""
+"""`processes` isolates nothing; it is for OCI runtimes, so that containers end with them."""
 RunStatus = Literal["starting", "running", "stopping", "ended"]
 LogStream = Literal["std_out", "std_err"]
 
 FOLDER_TAKEN: Final = 75
-"""Exit status of a keeper whose folder is somebody's, or was run before."""
+"""Exit code of a keeper whose folder is locked or was used before."""
 
 _SPEC: Final = "spec"
 _WITHDRAWN: Final = "withdrawn"
@@ -41,13 +41,11 @@ _STREAMS: Final[Mapping[str, LogStream]] = {
 
 
 class KeeperFailed(Exception):
-    """A keeper did not start; says why."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class KeeperSpec:
-    """What a keeper is to run."""
-
     id: str
     command: Sequence[str]
     workdir: Path
@@ -60,18 +58,15 @@ class KeeperSpec:
     kill_timeout_ms: int = 30_000
     log_bytes_max: int = 64 << 20
     reserve_bytes: int = 0
-    """Free space of the disk that the log leaves to others."""
     memory_max_bytes: int = 0
-    """Watched by the keeper; 0: a control group does it, or nobody."""
+    """Watched by the keeper; 0: a control group enforces it."""
     cgroups: Sequence[Path] = ()
     oom_counter: Path | None = None
     nice: int = 0
     notify: Path | None = None
     note: str = ""
-    """For whoever finds the folder."""
 
     def content(self) -> bytes:
-        """NUL-terminated records, the note at the end. Raises ValueError for what has a NUL inside."""
         records = [("id", self.id), ("isolation", self.isolation), ("workdir", str(self.workdir))]
         records += [("command", word) for word in self.command]
         records += [("env", f"{name}={value}") for name, value in self.env.items()]
@@ -99,7 +94,7 @@ class KeeperSpec:
 
 @dataclass(frozen=True, slots=True)
 class KeeperState:
-    """How a run is. Times in microseconds since the Unix epoch; 0: not yet."""
+    """State that a keeper reported. Times in µs since the Unix epoch; 0: not yet."""
 
     status: RunStatus
     keeper_pid: int = 0
@@ -112,46 +107,38 @@ class KeeperState:
 
     @property
     def started_ms(self) -> int | None:
-        """When its program was begun, if it was."""
         return self.started_us // 1000 if self.pid else None
 
 
 class LogLine(NamedTuple):
-    """A line that a program wrote; `position` is that of the next one."""
+    """Line of a log; `position` is that of the next line."""
 
     position: int
     time_us: int
     stream: LogStream
     goes_on: bool
-    """It continues the line before of its stream."""
+    """Continues the previous line of its stream."""
     text: str
 
 
 class RunFolder:
-    """One run's."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @property
     def scratch(self) -> Path:
-        """What the program may write."""
         return self.path / "scratch"
 
     def exists(self) -> bool:
-        """Raises OSError where that cannot be told: one that may be there is not laid out over."""
         return self.path.exists()
 
     def places(self) -> list[FileChange]:
-        """What makes the folder."""
         return [FileChange("folder", self.path, 0o711), FileChange("folder", self.scratch, 0o700)]
 
     def last(self, spec: KeeperSpec) -> FileChange:
-        """What makes its spec, the last of all that is laid out. Raises ValueError."""
         return FileChange("file", f"{self.path}/{_SPEC}", 0o600, spec.content())
 
     def note(self) -> str | None:
-        """Of its spec; None: that is not there as a whole."""
         for name in (_SPEC, _WITHDRAWN):
             with contextlib.suppress(FileNotFoundError):
                 *_, last, rest = [b"", *_read(f"{self.path}/{name}").split(b"\0")]
@@ -160,13 +147,12 @@ class RunFolder:
         return None
 
     def prepare(self, spec: KeeperSpec) -> None:
-        """The folder with its spec. Raises OSError, FileExistsError for one that was prepared before, ValueError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         apply_changes([*self.places(), self.last(spec)])
 
     def start(self, keeper: Path) -> bool:
-        """Starts what is in the folder; blocks until its program runs or could not. False: it was started before.
-        Raises KeeperFailed.
+        """Starts the run; returns when its program runs or has failed. Returns False if it was started before. Raises
+        KeeperFailed.
         """
         done = subprocess.run(
             [str(keeper), str(self.path)],
@@ -185,9 +171,7 @@ class RunFolder:
         return True
 
     def state(self) -> KeeperState | None:
-        """What the keeper told last; None before it began, and where that cannot be read: its lock says whether it runs
-        all the same.
-        """
+        """Returns the last reported state; None if there is none or it is unreadable."""
         try:
             return self._state()
         except (OSError, KeyError, ValueError):
@@ -195,7 +179,7 @@ class RunFolder:
 
     def _state(self) -> KeeperState | None:
         text = _read(f"{self.path}/state").decode(errors="replace")
-        # Each has an empty line at its end; what has none is being written.
+        # An empty line ends each state. The last one may be incomplete.
         *_, last, _ = ["", *text.split("\n\n")]
         if not last:
             return None
@@ -214,19 +198,17 @@ class RunFolder:
         )
 
     def was_started(self) -> bool:
-        """Whether a keeper ever began, so that none may again."""
         with contextlib.suppress(FileNotFoundError):
             return os.stat(f"{self.path}/state").st_size > 0
         return False
 
     def is_kept(self) -> bool:
-        """Whether a keeper has it now."""
         try:
             descriptor = os.open(f"{self.path}/state", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
         try:
-            # Shared: two who look at the same time do not see each other.
+            # Shared, so that concurrent checks do not see each other.
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -235,19 +217,19 @@ class RunFolder:
         return False
 
     def holders(self) -> list[int]:
-        """Processes that may write its state, as the kernel tells: its keeper, and what this one forked that is no
-        program yet. Nothing is asked of files that are not ours: a path may answer nobody any more.
+        """Returns processes that may write the state: the keeper and its forked children. Opens only our own files,
+        because a path on a dead disk can hang.
         """
         with contextlib.suppress(FileNotFoundError):
             state = os.stat(f"{self.path}/state")
-            ours = os.getpid()  # which looks
+            ours = os.getpid()
             others = (int(name) for name in os.listdir("/proc") if name.isdigit())
             return [pid for pid in others if pid != ours and _may_write(pid, state)]
         return []
 
     def withdraw(self) -> None:
-        """No keeper begins in it from now on but one that has its lock by now. Raises OSError."""
-        # It is read by whoever has the lock, before anything else is done.
+        """Prevents further starts, except by a process that already has the lock. Raises OSError."""
+        # The lock holder reads the spec first.
         with contextlib.suppress(FileNotFoundError):
             os.rename(f"{self.path}/{_SPEC}", f"{self.path}/{_WITHDRAWN}")
 
@@ -255,11 +237,12 @@ class RunFolder:
         return not os.path.exists(f"{self.path}/{_SPEC}")
 
     def stop(self, timeout_ms: int) -> bool:
-        """SIGTERM now and SIGKILL after so long; the soonest of several wins. False: no keeper is there to hear it."""
+        """Sends SIGTERM now and SIGKILL after the timeout; the shortest of several wins. Returns False without a
+        keeper.
+        """
         return self._tell(f"stop {timeout_ms}\n")
 
     def follow(self, for_ms: int) -> bool:
-        """For so long the keeper tells `notify` when the log grew. False: no keeper is there to hear it."""
         return self._tell(f"follow {for_ms}\n")
 
     def _tell(self, line: str) -> bool:
@@ -270,19 +253,16 @@ class RunFolder:
                 return False
             raise
         try:
-            # Shorter than PIPE_BUF: whole, or not at all.
+            # Shorter than PIPE_BUF, so the write is atomic.
             os.write(descriptor, line.encode())
         except (BrokenPipeError, BlockingIOError):
-            # Gone meanwhile, or so deaf that even the pipe is full.
+            # The keeper ended or does not read.
             return False
         finally:
             os.close(descriptor)
         return True
 
-    # The log
-
     def lines(self, after: int = 0) -> Iterator[LogLine]:
-        """What was written from a position on, as far as it is there. Of segments that went the rest is told."""
         for start, path in self.segments():
             with contextlib.suppress(FileNotFoundError), path.open("rb") as segment:
                 if start + os.fstat(segment.fileno()).st_size <= after:
@@ -291,23 +271,21 @@ class RunFolder:
                 segment.seek(at - start)
                 for raw in segment:
                     if not raw.endswith(b"\n"):
-                        break  # in the last one it is being written; elsewhere it never gets its end
+                        break
                     at += len(raw)
                     yield _line(raw, at)
 
     def end(self) -> int:
-        """Position behind the last line."""
         return log_end(self.segments())
 
     def segments(self) -> list[tuple[int, Path]]:
-        """Positions of their first bytes, and files; oldest first."""
         with contextlib.suppress(FileNotFoundError):
             return sorted((int(path.name), path) for path in (self.path / "log").iterdir())
         return []
 
 
 def _read(path: str) -> bytes:
-    """Not by way of `Path` and a file: this is done at each change of each run."""
+    """Avoids `Path` and file objects: each change of each run calls this."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         read = told = os.read(descriptor, _READ_BYTES)
@@ -320,8 +298,7 @@ def _read(path: str) -> bytes:
 
 
 def _may_write(pid: int, file: os.stat_result) -> bool:
-    """Whether it has the file open to write."""
-    # It may have ended, or be somebody's whom we may not look at.
+    # The process may have ended or belong to another user.
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
@@ -336,7 +313,6 @@ def _may_write(pid: int, file: os.stat_result) -> bool:
 
 
 def log_end(segments: Sequence[tuple[int, Path]]) -> int:
-    """Position behind all that is in them, whole lines or not."""
     if not segments:
         return 0
     start, path = segments[-1]
@@ -361,7 +337,7 @@ _NOTICE_READ_BYTES: Final = 65_536
 
 
 class KeeperNotices:
-    """Reads lines `<id> <what>`. `open` and `close`, once each, in the loop that runs."""
+    """FIFO of lines `<id> <what>` that all keepers write. They are hints; the run folders are authoritative."""
 
     def __init__(self, path: Path, hear: Callable[[str], None]) -> None:
         self._path = path
@@ -370,19 +346,17 @@ class KeeperNotices:
         self._rest = b""
 
     def open(self) -> None:
-        """Raises OSError."""
         try:
             if not stat.S_ISFIFO(self._path.lstat().st_mode):
                 self._path.unlink()
                 os.mkfifo(self._path, 0o600)
         except FileNotFoundError:
             os.mkfifo(self._path, 0o600)
-        # Ours for writing too: without a writer it would be at its end all the time.
+        # Without a writer of our own the FIFO would always be at its end.
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         asyncio.get_running_loop().add_reader(self._descriptor, self._read)
 
     def close(self) -> None:
-        """Nobody hears them any more; they go on."""
         if self._descriptor >= 0:
             asyncio.get_running_loop().remove_reader(self._descriptor)
             os.close(self._descriptor)

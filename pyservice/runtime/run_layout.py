@@ -1,8 +1,4 @@
-"""Game servers as processes of this node, each under a keeper (decisions 6.6); those in containers, too.
-
-Owns how a run is laid out: its folder, what it may see, and all of its environment. When it is started and stopped is
-the supervisor's.
-"""
+"""Layout of runs: folder, keeper spec, environment and container bundle."""
 
 from __future__ import annotations
 
@@ -34,52 +30,43 @@ KINDS: Final = ("archive",)
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 _LAYOUT_ATTEMPTS: Final = 2
-"""The folder of an interrupted try may be in the way, and what is above ours may be missing."""
+"""An interrupted attempt may have left a folder, or a parent may be missing."""
 REPORTED: Final = "told"
-"""Whoever wanted the run knows its end."""
+"""Marks a run whose end was reported."""
 
 
 class CannotRun(Exception):
-    """It can never be started; a sentence."""
+    """Permanent error, a sentence for the developer."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """What of this machine is the same for all runs."""
+    """Settings of this node, the same for all runs."""
 
     keeper: Path
     isolation: Isolation | None
-    """How game servers are kept apart; None: no way works, and none is started but in a container."""
+    """None: only containers can run."""
     shared_paths: Sequence[Path]
-    """What every game server may read and run, besides its build."""
     log_bytes_max: int
     notify: Path
     aliases: Mapping[str, str]
-    """Names under which a variable of ours is given as well (decisions 10)."""
     groups: ControlGroups
-    """What the kernel keeps of the limits; keepers do the rest."""
     containers: ContainerRuntime | None = None
-    """What runs images and bundles; None: nothing does."""
     reserve_bytes: int = 0
-    """Free space that logs leave to others."""
     process_ports: range = PROCESS_PORTS
-    """That game servers behind edge-guard bind."""
 
     @property
     def has_users(self) -> bool:
-        """Whether each run is a user of its own: where we may."""
         return self.isolation in ("user", "namespace", "landlock") and os.geteuid() == 0
 
 
 class StoredRun:
-    """The folder of one run: laid out once, found again later."""
-
     def __init__(self, path: Path) -> None:
         self.folder = RunFolder(path)
         self.id = path.name
 
     def placed(self) -> RunPlacement | None:
-        """What it was laid out with; None: it never was, as a whole."""
+        """Returns the placement of the layout; None if the layout is incomplete."""
         try:
             note = self.folder.note()
             return None if note is None else RunPlacement.of(json.loads(note))
@@ -89,8 +76,8 @@ class StoredRun:
     def lay_out(
         self, order: RunRequest, build: UnpackedBuild, placed: RunPlacement, node: NodeSettings
     ) -> None:
-        """What an interrupted try left is replaced: nothing was started in it. It outlives us and not the machine, as
-        what it is for: nothing is synced. Raises CannotRun, OSError.
+        """Writes the layout and replaces an interrupted one. No sync: a run does not survive the machine. Raises
+        CannotRun, OSError.
         """
         path = self.folder.path
         spec, inside = _spec(order, build, placed, node, self.folder), build.contained
@@ -127,31 +114,26 @@ class StoredRun:
 
     @property
     def is_told(self) -> bool:
-        """Whether whoever wanted it knows its end."""
         return (self.folder.path / REPORTED).exists()
 
     def note_told(self, groups: ControlGroups) -> None:
-        """Its end is known; of the folder the log is kept, for as long as logs are."""
+        """Marks the end as reported and removes everything but the log."""
         groups.remove(self.id)
         (self.folder.path / REPORTED).touch()
         for name in ("scratch", containers.BUNDLE):
-            # An empty one stays as long as the log does: some file systems look at the number of each folder that went
-            # lately before they take one for a new file.
+            # Keep an empty folder: some file systems scan recently freed inodes before they create a file.
             if not is_folder_empty(self.folder.path / name):
                 remove_tree(self.folder.path / name)
 
     def remove(self, groups: ControlGroups) -> None:
-        """Nothing was started in it, and nothing will be."""
         groups.remove(self.id)
         shutil.rmtree(self.folder.path, ignore_errors=True)
 
     def failure(self) -> str | None:
-        """Why what should have run it could not; None: it could, or keeps that to itself."""
         return containers.runtime_failure(self.folder)
 
     @property
     def told_s(self) -> float:
-        """When its end became known, in seconds since the Unix epoch."""
         return (self.folder.path / REPORTED).stat().st_mtime
 
 
@@ -179,7 +161,7 @@ def _spec(
         raise CannotRun(str(error)) from None
     if inside is None:
         command[0] = _find_on_path(command[0], build, variables.get("PATH", PATH))
-    # What is in a container is kept apart by that.
+    # The container isolates itself.
     isolation = node.isolation if inside is None else "processes"
     if isolation is None:
         raise CannotRun("no way of keeping game servers apart works on this node")
@@ -212,7 +194,6 @@ def _default_variables(folder: RunFolder) -> dict[str, str]:
 
 
 def _container_spec(spec: KeeperSpec, command: Sequence[str]) -> KeeperSpec:
-    """What makes the container is the keeper's program; kept apart it is by the container."""
     return replace(
         spec,
         command=command,
@@ -226,7 +207,6 @@ def _container_spec(spec: KeeperSpec, command: Sequence[str]) -> KeeperSpec:
 
 
 def _command_in_container(spec: KeeperSpec, inside: ContainerProgram, root: Path) -> list[str]:
-    """The command, its program as it is found in the container. Raises CannotRun."""
     if not spec.command:
         raise CannotRun("the image has no ENTRYPOINT and no CMD, and there are no arguments")
     program, *args = spec.command
@@ -238,7 +218,6 @@ def _command_in_container(spec: KeeperSpec, inside: ContainerProgram, root: Path
 
 
 def _find_on_path(name: str, build: UnpackedBuild, path: str) -> str:
-    """As a shell finds it. Raises CannotRun."""
     if "/" in name:
         return name if name.startswith("/") else str(build.workdir / name)
     for folder in path.split(":"):
@@ -251,6 +230,6 @@ def _find_on_path(name: str, build: UnpackedBuild, path: str) -> str:
 
 
 def _nice(cpu_millicores: int) -> int:
-    """The weight of a small tier against larger ones: half a core gives way to a whole one."""
+    """Approximates CPU weights: half a core yields to a whole one."""
     steps = (1000, 500, 250, 125, 62)
     return next((nice for nice, above in enumerate(steps) if cpu_millicores >= above), len(steps))

@@ -1,4 +1,7 @@
-"""One run, from being wanted to its end being told: a function for each state, with its deadline and its reason."""
+"""Lifecycle of one run: a method for each state, with its deadline and failure reason.
+
+A run that has ended is reported until its owner confirms.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +37,11 @@ _Result = TypeVar("_Result")
 
 
 class RunContext(Protocol):
-    """What is there for all runs of a node."""
-
     @property
     def builds(self) -> UnpackedBuilds: ...
     @property
     def node(self) -> NodeSettings: ...
-    def hearing(self, owner: OwnerKind) -> RunReporter:
-        """Who wants this owner's runs."""
-        ...
+    def hearing(self, owner: OwnerKind) -> RunReporter: ...
 
     @property
     def nursery(self) -> KeeperLauncher: ...
@@ -51,26 +50,26 @@ class RunContext(Protocol):
     @property
     def places(self) -> PlacementAllocator: ...
     async def in_thread(self, work: Callable[[], _Result]) -> _Result:
-        """What blocks for some milliseconds. What has begun is not cut off."""
+        """Runs short blocking work. Work that has begun is not cancelled."""
         ...
 
     def begun(self, run_id: str) -> None:
-        """It was started, and its keeper hears who wants to know of its log."""
+        pass
 
 
 _RETRY_INTERVAL_S: Final = 1.0
 
 
 class Stopped(Exception):
-    """It is not wanted any more."""
+    pass
 
 
 class StopRequest:
-    """Of one run. Asked for once or more often: the soonest wins."""
+    """Request to stop one run. The shortest timeout wins."""
 
     def __init__(self) -> None:
         self.timeout_ms: int | None = None
-        """Between SIGTERM and SIGKILL; None: nobody asked."""
+        """Between SIGTERM and SIGKILL; None: no stop was requested."""
         self._waiting: set[asyncio.Timeout] = set()
 
     @property
@@ -78,28 +77,25 @@ class StopRequest:
         return self.timeout_ms is not None
 
     def ask(self, timeout_ms: int) -> bool:
-        """False: it ends sooner than that."""
         if self.timeout_ms is not None and self.timeout_ms <= timeout_ms:
             return False
         is_first = not self.is_asked
         self.timeout_ms = timeout_ms
         if is_first:
-            # Later on whoever waited is on its way out, and cannot be hurried again.
             for waiting in self._waiting:
                 if not waiting.expired():
                     waiting.reschedule(0)
         return True
 
     async def unless(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Raises Stopped; then what was begun is cancelled, and over."""
+        """Runs a coroutine and cancels it on a stop. Raises Stopped."""
         return await self.before(None, work)
 
     async def before(self, timeout_s: float | None, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """The same; raises TimeoutError when it takes longer."""
         if self.is_asked:
             work.close()
             raise Stopped
-        # A task for each, and one that waits for either, would be most of what a start costs here.
+        # A task for each wait would dominate the cost of a start.
         try:
             async with asyncio.timeout(timeout_s) as limit:
                 self._waiting.add(limit)
@@ -118,8 +114,8 @@ class StopRequest:
         for_s: float,
         failed: Callable[[OSError], None],
     ) -> None:
-        """Tries for so long, none of it cut off: it is done or not. The first failure is told. Raises Stopped between
-        two tries, and at the end the last OSError.
+        """Retries OSErrors for some time without interrupting an attempt. Raises Stopped between attempts, and finally
+        the last OSError.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + for_s
@@ -139,13 +135,10 @@ class StopRequest:
 
 
 CAPACITY_TIMEOUT_S: Final = 300.0
-"""For so long one waits for room on the node."""
 
 BUILD_TIMEOUT_S: Final = 1_800.0
-"""For so long its build may be on its way."""
 
 START_TIMEOUT_S: Final = 60.0
-"""For so long it may take to say where it will be, and then to start it."""
 
 START_TIMED_OUT: Final = (
     "it did not begin in time, and what was starting it was ended: this node waited too long for "
@@ -159,8 +152,6 @@ RunState = Callable[[], Awaitable["RunState | None"]]
 
 
 class RunLifecycle:
-    """One run. `live` once."""
-
     def __init__(
         self,
         home: RunContext,
@@ -170,8 +161,8 @@ class RunLifecycle:
         placed: RunPlacement | None = None,
         is_new: bool = False,
     ) -> None:
-        """`placed` of one that was laid out before; `order` of one that is wanted now. One of both is there. `is_new`:
-        it has no folder.
+        """`placed`: layout of an earlier service. `order`: current request. At least one is set. `is_new`: the run has
+        no folder.
         """
         self.id = found.id
         self.placed = placed
@@ -180,7 +171,7 @@ class RunLifecycle:
         self._has_claim = True
         self._has_room = placed is not None
         self.changed = asyncio.Event()
-        """Its keeper said something, or it is not wanted any more."""
+        """The keeper reported a change, or a stop was requested."""
         self.task: asyncio.Task[None] | None = None
         self._home = home
         self._found = found
@@ -188,13 +179,11 @@ class RunLifecycle:
         self._order = order
         self._is_wanted = asyncio.Event()
         self._refused: RunEnd | None = None
-        """How it ended, as nobody can order any more what was laid out."""
         if order is not None:
             self._is_wanted.set()
         self._stop = StopRequest()
         self._end: RunEnd | None = None
         self._not_begun: RunEnd | None = None
-        """How it ended, should its program never have run."""
         self._build: UnpackedBuild | None = None
 
     @property
@@ -220,23 +209,21 @@ class RunLifecycle:
         return about
 
     def wanted(self, order: RunRequest) -> None:
-        """Whoever started before us meant it, too."""
+        """Confirms that a run of an earlier service is still wanted."""
         self._order = self._order or order
         self._is_wanted.set()
 
     def refuse(self, end: RunEnd) -> None:
-        """Nobody can say any more how it is to be started: if it waits for that it ends so."""
         self._refused = end
         self._is_wanted.set()
 
     def stop(self, kill_timeout_ms: int | None) -> None:
-        """SIGTERM now, SIGKILL after so long; None: what it was ordered with. The soonest of several wins."""
+        """Sends SIGTERM, and SIGKILL after the timeout; None: that of the request."""
         timeout_ms = self._about.kill_timeout_ms if kill_timeout_ms is None else kill_timeout_ms
         if self._stop.ask(timeout_ms):
             self.changed.set()
 
     async def live(self) -> None:
-        """From where it is to its end."""
         step: RunState | None = self._first
         while step is not None:
             if step not in (self._first, self._after):
@@ -250,7 +237,7 @@ class RunLifecycle:
                 step = self._after
 
     async def _after(self) -> RunState:
-        """What nobody foresaw must not hide a program that runs."""
+        """After an unexpected error, the program may still run and must be watched."""
         await asyncio.sleep(_RETRY_DELAYS_S[-1])
         await self._again(self._withdrawn, OSError)
         if self._folder.is_kept():
@@ -266,7 +253,7 @@ class RunLifecycle:
         return self._over(RunEnd("lost", message=sentence))
 
     async def _withdrawn(self) -> None:
-        """Raises OSError where a keeper may begin yet."""
+        """Raises OSError if a keeper can still start."""
         try:
             self._folder.withdraw()
         except OSError:
@@ -287,10 +274,7 @@ class RunLifecycle:
         self._end = end
         return self._ended
 
-    # States, in their order
-
     async def _waiting(self) -> RunState:
-        """For room on the node."""
         try:
             if self._home.room.take(self.resources):
                 self._has_room = True
@@ -304,11 +288,10 @@ class RunLifecycle:
 
     async def _room(self) -> None:
         await self._home.room.wait(self.resources)
-        # Here: who gave up waiting at this moment has it all the same.
+        # Set here: a cancelled waiter may have received the capacity.
         self._has_room = True
 
     async def _preparing(self) -> RunState:
-        """Its build is unpacked, unless it is."""
         order = self._order
         assert order is not None
         self._build = self._home.builds.known(order.build_id)
@@ -331,7 +314,6 @@ class RunLifecycle:
         return self._placing
 
     async def _placing(self) -> RunState:
-        """Numbers, a user, a folder: durable before anything runs."""
         order, build, home = self._order, self._build, self._home
         assert order is not None
         assert build is not None
@@ -349,13 +331,12 @@ class RunLifecycle:
         except CannotRun as error:
             return self._over(RunEnd("exec_failed", message=str(error)))
         except OSError as error:
-            # Such as a full disk. Where our folders are is ours to know.
             sentence = f"this node could not lay it out: {error.strerror or type(error).__name__}"
             return self._over(RunEnd("exec_failed", message=sentence))
         return self._starting
 
     async def _found_again(self) -> RunState:
-        """Laid out by somebody who did not come further: whether it is still wanted is about to be told."""
+        """Waits for the owner's request: an earlier service did not get to the start."""
         await self._stop.unless(self._is_wanted.wait())
         if self._refused is not None:
             return self._over(self._refused)
@@ -364,7 +345,6 @@ class RunLifecycle:
         return self._starting
 
     async def _starting(self) -> RunState:
-        """Where it will be is told, then its keeper is started."""
         placed, home = self.placed, self._home
         assert placed is not None
         hearing = home.hearing(placed.owner)
@@ -385,9 +365,7 @@ class RunLifecycle:
         return self._running
 
     async def _given_up(self) -> RunState:
-        """Who starts it may hang on what it opens or runs, and is not waited for any more. Whether it runs has to be
-        known: from here on nobody begins but who has the lock.
-        """
+        """Abandons a start that may hang on a file. From here on only the lock holder can start."""
         self._folder.withdraw()
         if self._stop.is_asked:
             self._not_begun = RunEnd("stopped")
@@ -402,7 +380,6 @@ class RunLifecycle:
         return self._ended
 
     async def _running(self) -> RunState:
-        """Until it ends or has to."""
         self._home.begun(self.id)
         tell = self._home.hearing(self.owner).running
         if tell is None:
@@ -422,7 +399,7 @@ class RunLifecycle:
         return self._ended
 
     async def _stopping(self) -> RunState:
-        """The keeper has the deadline; past it, it is the one that does not do what it has to."""
+        """Waits for the keeper, which owns the deadline, and kills it if it misses that."""
         loop = asyncio.get_running_loop()
         wanted_ms: int | None = None
         is_told, until_s = False, 0.0
@@ -431,7 +408,7 @@ class RunLifecycle:
                 wanted_ms, is_told = self._stop.timeout_ms, False
                 until_s = loop.time() + wanted_ms / 1000 + KEEPER_GRACE_S
             if not is_told and wanted_ms is not None:
-                # One that has just begun may not have its pipe yet.
+                # The FIFO of a new keeper may not exist yet.
                 is_told = self._folder.stop(wanted_ms)
             if loop.time() >= until_s:
                 await self._end_keeper()
@@ -441,10 +418,9 @@ class RunLifecycle:
         return self._ended
 
     async def _ended(self) -> None:
-        """Told until it is heard."""
         end = self._end or await self._observed()
         if end.exit_code is None:
-            # Before its room and its ports are anybody's.
+            # Before capacity and ports are free for others.
             await self._home.in_thread(
                 lambda: end_leftover_processes(self._folder, self._home.node.groups)
             )
@@ -462,16 +438,14 @@ class RunLifecycle:
         hearing = self._home.hearing(self.owner)
         await self._again(lambda: hearing.over(self.id, end, self._about.tier))
         forget = self._found.note_told if self._folder.was_started() else self._found.remove
-        # A disk that takes nothing now is no reason to tell it once more.
+        # A full disk is no reason to report twice.
         groups = self._home.node.groups
         await self._again(lambda: self._home.in_thread(lambda: forget(groups)), OSError)
         await self._home.nursery.settle(self._folder.path)
 
-    # Looking
-
     def _is_over(self) -> bool:
         state = self._folder.state()
-        # A keeper records the end before it lets go of the lock.
+        # A keeper records the end before it releases the lock.
         return (state is not None and state.status == "ended") or not self._folder.is_kept()
 
     async def _observed(self) -> RunEnd:
@@ -488,7 +462,6 @@ class RunLifecycle:
         return self._told_by(state)
 
     def _told_by(self, state: KeeperState) -> RunEnd:
-        """How it ended, as its keeper says."""
         message = self._home.builds.without_paths(state.message)
         return RunEnd(state.reason, state.exit_code, message, state.started_ms)
 
@@ -496,15 +469,12 @@ class RunLifecycle:
         await self._home.in_thread(lambda: kill_keeper(self._folder))
 
     def _told(self, error: Exception) -> str:
-        """Without paths: where our folders are is ours to know."""
         if isinstance(error, OSError):
             return f"this node could not start it: {error.strerror or type(error).__name__}"
         return self._home.builds.without_paths(str(error))
 
-    # Waiting
-
     async def _next_change(self, timeout_s: float) -> None:
-        """Or so long: then one looks, whether anything changed or not."""
+        """Waits for a change, or for the poll interval."""
         timer = asyncio.get_running_loop().call_later(max(0.0, timeout_s), self.changed.set)
         try:
             await self.changed.wait()
@@ -518,7 +488,7 @@ class RunLifecycle:
     async def _again(
         self, work: Callable[[], Awaitable[_Result]], *passing: type[Exception]
     ) -> _Result:
-        """Tries until it succeeds; what passes is told once."""
+        """Retries until it succeeds. Logs the first temporary error."""
         tried = 0
         while True:
             try:

@@ -1,8 +1,6 @@
-"""What runs wrote, as their keepers kept it (decisions 6.4), for many who read at the same time.
+"""Log reading for many concurrent readers.
 
-A log is looked through in passes, each as long as its bytes, by threads of its own: who starts and unpacks does not
-wait for readers, and readers take turns. What is known to have no line of a stream is not read again: not for whoever
-waits for one while the other stream grows, and not for whoever asks again and again.
+Readers take turns of a few MiB on threads of their own. Parts known to have no line of a stream are not read again.
 """
 
 from __future__ import annotations
@@ -21,18 +19,15 @@ from typing import Final, NamedTuple, TypeVar
 from pyservice.runtime.run_folder import LogLine, LogStream, RunFolder, log_end
 
 _BLOCK_BYTES: Final = 64 << 10
-"""Longer than any line."""
 
 _LINE_PATTERNS: Final[Mapping[LogStream, re.Pattern[bytes]]] = {
     "std_out": re.compile(rb"\n(\d+) ([oO]) ([^\n]*)"),
     "std_err": re.compile(rb"\n(\d+) ([eE]) ([^\n]*)"),
 }
-"""With the end of the line before: whatever is not of the stream is passed over without a look into it."""
+"""The leading newline lets the pattern skip lines of the other stream."""
 
 
 class LogSpan(NamedTuple):
-    """Part of a log, from the end of one line to that of another."""
-
     start: int
     stop: int
 
@@ -41,20 +36,17 @@ EMPTY_SPAN: Final = LogSpan(0, 0)
 
 
 class LogScan(NamedTuple):
-    """What was found between two positions, old to new."""
-
     lines: list[LogLine]
     start: int
     stop: int
     looked_bytes: int
     is_last: bool
-    """There is nothing beyond it, as of then."""
 
 
 def read_forward(
     path: Path, stream: LogStream, at: int, count: int, silent: LogSpan, bytes_max: int
 ) -> LogScan | None:
-    """From a position on; None: the log has not come so far. Nothing of the stream is in `silent`: it is not read."""
+    """Reads from a position; None if the log is shorter. Skips `silent`, which has no line of the stream."""
     found: list[LogLine] = []
     looked = 0
     segments = RunFolder(path).segments()
@@ -85,7 +77,6 @@ def read_forward(
                 at += whole
                 if looked >= bytes_max:
                     return LogScan(found, start, at, looked, is_last=False)
-        # What has no end of line there never gets one.
         at = at if end is None else max(at, end)
     return LogScan(found, start, at, looked, is_last=True)
 
@@ -93,7 +84,6 @@ def read_forward(
 def read_backward(
     path: Path, stream: LogStream, at: int | None, count: int, silent: LogSpan, bytes_max: int
 ) -> LogScan:
-    """From a position back, None: from the end. Nothing of the stream is in `silent`: it is not read."""
     found: deque[LogLine] = deque()
     looked = 0
     stop = at
@@ -111,7 +101,7 @@ def read_backward(
                 low = max(begin, at - _BLOCK_BYTES)
                 block = os.pread(descriptor, at - low, low - begin)
                 looked += len(block)
-                # Whose begin is not here is found with the block before.
+                # The previous block contains the start of the first line.
                 first = 0 if low == begin else block.find(b"\n") + 1
                 whole = block.rfind(b"\n") + 1
                 stop = low + whole if stop is None else stop
@@ -128,7 +118,6 @@ def read_backward(
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int | None]:
-    """None: it is gone."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -141,8 +130,7 @@ def _opened(path: Path) -> Iterator[int | None]:
 
 
 def _lines_in(stream: LogStream, block: bytes, at: int) -> Iterator[LogLine]:
-    """Whole lines at a position."""
-    # Before the first line stands the end of another, too.
+    # The pattern expects a newline before each line.
     for match in _LINE_PATTERNS[stream].finditer(b"\n" + block):
         time_us, letter, text = match.groups()
         yield LogLine(
@@ -157,10 +145,10 @@ def _lines_in(stream: LogStream, block: bytes, at: int) -> Iterator[LogLine]:
 LINES_MAX: Final = 1_000
 
 READ_BYTES_MAX: Final = 64 << 20
-"""So much of a log is looked through for one answer, which is all that there is of one by default."""
+"""Limit for one answer; the default size of a whole log."""
 
 _SCAN_BYTES: Final = 4 << 20
-"""Then it is another reader's turn."""
+"""Then another reader has its turn."""
 
 _THREADS: Final = 2
 _SPANS_MAX: Final = 10_000
@@ -168,28 +156,22 @@ _Result = TypeVar("_Result")
 
 
 class LogLines(NamedTuple):
-    """Of one stream, old to new, and the position behind them and all that was looked at."""
-
     lines: Sequence[LogLine]
     position: int
     is_all: bool = True
-    """False: so much had to be looked through that the rest is left to the next answer."""
+    """False: the read limit was reached."""
 
 
 class LogReader:
-    """Readers of logs by the folders of their runs. `close` once."""
-
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="logs")
         self._silent: dict[tuple[str, LogStream], LogSpan] = {}
-        """By run: a part, as late as is known, in which a stream has no line. Asked for last, last."""
+        """For each run, a recent part of the log without a line of the stream, in LRU order."""
 
     def close(self) -> None:
-        """What is being read is read; nothing else is."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def newest(self, path: Path, stream: LogStream, count: int = LINES_MAX) -> LogLines:
-        """The last ones; of a folder that is gone there are none."""
         silent = self._silent.get((path.name, stream), EMPTY_SPAN)
         found: deque[LogLine] = deque()
         at: int | None = None
@@ -209,9 +191,7 @@ class LogReader:
     async def after(
         self, path: Path, stream: LogStream, position: int, count: int = LINES_MAX
     ) -> LogLines | None:
-        """The first ones behind a position; who goes on from the answer's misses none. None: the log has not come so
-        far, the position is of another one.
-        """
+        """Returns the first lines after a position; None if the position belongs to another log."""
         found: list[LogLine] = []
         at, left, is_all = position, READ_BYTES_MAX, False
         while not is_all and left > 0:
@@ -232,7 +212,7 @@ class LogReader:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _know(self, path: Path, stream: LogStream, span: LogSpan) -> None:
-        """Of this stream nothing is in there. What is written never changes, it only goes."""
+        """Remembers a part without lines. Written parts never change."""
         key = (path.name, stream)
         known = self._silent.pop(key, EMPTY_SPAN)
         if span.start <= known.stop <= span.stop:

@@ -1,4 +1,4 @@
-"""What is asked of the runtime, and what it tells. Pure data; no records and no transport."""
+"""Requests to the runtime and its reports. Pure data."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ from pyservice.runtime.process_environment import ProcessPort
 
 OwnerKind = Literal["lobby", "server"]
 Backend = tuple[str, int]
-"""IP literal and number."""
 
 KILL_TIMEOUT_MS: Final = 30_000
-"""Between SIGTERM and SIGKILL, where nobody says otherwise (decisions 5.8)."""
 
 
 class Resources(NamedTuple):
-    """Of a node, or what one run has of it."""
-
     cpu_millicores: int
     memory_mb: int
 
@@ -31,7 +27,7 @@ class Resources(NamedTuple):
         )
 
     def plus(self, other: Resources) -> Resources:
-        """Both together: `+` is that of tuples."""
+        """Adds both. `+` would concatenate the tuples."""
         return Resources(
             self.cpu_millicores + other.cpu_millicores, self.memory_mb + other.memory_mb
         )
@@ -39,18 +35,16 @@ class Resources(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PortRequest:
-    """A port that a process needs."""
-
     is_datagram: bool
     span: tuple[int, int] | None = None
-    """First and last that it may bind itself, reached without edge-guard; None: one that edge-guard leads to."""
+    """First and last port that players reach directly; None: edge-guard forwards."""
     fixed: int = 0
-    """The one that it has to bind, reached without edge-guard; 0: any."""
+    """Port that the process must bind and players reach directly; 0: any."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """One game server that ought to run."""
+    """Request to run one game server."""
 
     id: str
     owner: OwnerKind
@@ -58,20 +52,16 @@ class RunRequest:
     build_id: str
     resources: Resources
     tier: str = ""
-    """Name of these resources, where they have one."""
     args: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    """Of the configuration."""
     own_env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Ours, but for the ports; it may hold a token."""
+    """Variables of the service except the ports; may hold a token."""
     ports: Mapping[str, PortRequest] = field(default_factory=dict)
     kill_timeout_ms: int = KILL_TIMEOUT_MS
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlacement:
-    """What of a run has to be known to find it again; kept in its folder."""
-
     owner: OwnerKind
     build_id: str
     resources: Resources
@@ -82,7 +72,6 @@ class RunPlacement:
 
     @property
     def backends(self) -> dict[str, Backend]:
-        """Where edge-guard leads to, by port name."""
         return {
             name: (LISTEN_ADDRESS, port.number)
             for name, port in self.ports.items()
@@ -90,7 +79,6 @@ class RunPlacement:
         }
 
     def told(self) -> dict[str, Any]:
-        """As JSON has it."""
         return {
             "owner": self.owner,
             "build_id": self.build_id,
@@ -103,7 +91,6 @@ class RunPlacement:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> RunPlacement:
-        """The opposite. Raises KeyError, TypeError, ValueError."""
         return cls(
             told["owner"],
             told["build_id"],
@@ -116,38 +103,28 @@ class RunPlacement:
 
 
 LISTEN_ADDRESS: Final = "127.0.0.1"
-"""Where the process driver's servers are asked to listen."""
 
 
 class RunEnd(NamedTuple):
-    """How a run ended."""
-
     reason: str
     """exited, killed, stopped, exec_failed, out_of_memory, build_unusable, capacity, no_ports, tier_unknown, lost."""
     exit_code: int | None = None
-    """128 + n for signal n; None: it never ran, or nobody knows."""
+    """128 + n for signal n; None: it never ran or is unknown."""
     message: str = ""
-    """A sentence, where there is more to say."""
     started_ms: int | None = None
     """Since the Unix epoch; None: it never ran."""
 
 
 class ReportUndelivered(Exception):
-    """Whoever is told is away: it is told again."""
+    """The owner is unavailable; the report is repeated."""
 
 
 class RunReporter(Protocol):
-    """Whoever wants things run. Raises Unheard."""
+    """Receives reports on the runs of one owner. Raises ReportUndelivered."""
 
-    async def placed(self, run_id: str, backends: Mapping[str, Backend]) -> None:
-        """Where the process will listen, before it is started."""
-        ...
+    async def placed(self, run_id: str, backends: Mapping[str, Backend]) -> None: ...
 
     @property
-    def running(self) -> Callable[[str], Awaitable[None]] | None:
-        """Tells that this run runs; None: nobody wants to know."""
-        ...
+    def running(self) -> Callable[[str], Awaitable[None]] | None: ...
 
-    async def over(self, run_id: str, end: RunEnd, tier: str) -> None:
-        """It is over, or never ran. Told until it returns."""
-        ...
+    async def over(self, run_id: str, end: RunEnd, tier: str) -> None: ...

@@ -1,13 +1,7 @@
-"""Wanted against observed: what ought to run is run once, what ought not is stopped, what ended is told.
+"""Supervisor that reconciles desired and actual runs: starts, stops and reports them.
 
-```text
-waiting ──► preparing ──► placing ──► starting ──► running ──► ended
-   │            │            │           │            └► stopping ─┘
-   └────────────┴────────────┴───────────┴─ it cannot be run ──► ended
-```
-
-Each state is one function of `Run`; it ends by what it waits for, by a stop, or by its deadline. Nothing is kept but
-folders: a supervisor that starts finds every run again, goes on where it was, and stops what nobody wants any more.
+States: waiting, preparing, placing, starting, running, stopping, ended. Run folders are the only state, so a new
+supervisor continues every run.
 """
 
 from __future__ import annotations
@@ -57,23 +51,25 @@ class _JobResult(NamedTuple):
 
 
 class BatchedThreads:
-    """Of one event loop. `close` when nobody waits any more."""
+    """Threads for blocking work of one event loop.
+
+    A busy thread takes the next job itself, and the loop receives results in batches. For 200 simultaneous starts, 400
+    wake-ups would cost as much as the work.
+    """
 
     def __init__(self, threads: int, name: str) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._threads_max = threads
         self._lock = threading.Lock()
-        """Of who works and what is left: a thread that finds nothing must not end beside something that comes."""
+        """Also guards thread exit: no job may arrive unnoticed."""
         self._left: deque[_Job] = deque()
         self._working = 0
         self._done: deque[_JobResult] = deque()
         self._is_told = False
-        """Whether the loop is about to look at what is done."""
+        """The loop is about to read the results."""
 
     async def do(self, work: Callable[[], _Result]) -> _Result:
-        """Its result, or what it raises. What has begun is not cut off; what has not, and that nobody waits for any
-        more, is not begun.
-        """
+        """Runs work on a thread. Work that has begun is not cancelled."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_Result] = loop.create_future()
         with self._lock:
@@ -85,7 +81,6 @@ class BatchedThreads:
         return await future
 
     def close(self) -> None:
-        """Nothing is begun any more."""
         with self._lock:
             self._left.clear()
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -109,10 +104,10 @@ class BatchedThreads:
                 try:
                     loop.call_soon_threadsafe(self._tell)
                 except RuntimeError:
-                    return  # the loop is closed, and nobody waits
+                    return
 
     def _tell(self) -> None:
-        # In this order: what is done from here on is told by another call.
+        # First: later results need another call.
         self._is_told = False
         while self._done:
             future, result, error = self._done.popleft()
@@ -126,7 +121,7 @@ class BatchedThreads:
 
 _CLEANUP_INTERVAL_S: Final = 60.0
 _READ_RETRY_DELAYS_S: Final = (0.1, 0.3, 0.6)
-"""Pauses before another look at what could not be read: files may have been short for a moment."""
+"""Files may be unreadable for a moment, for example without free descriptors."""
 _REPORTED_MAX: Final = 10_000
 _THREADS: Final = 4
 
@@ -134,8 +129,6 @@ _log = get_logger("runtime")
 
 
 class RunSupervisor:
-    """All runs of this node. `recover` and `run`, once each."""
-
     def __init__(
         self,
         folder: Path,
@@ -147,7 +140,7 @@ class RunSupervisor:
         is_disk_full: Callable[[], bool],
         noticed: Callable[[str], None],
     ) -> None:
-        """`folder` has one folder for each run. `noticed` hears ids of runs whose state changed or whose log grew."""
+        """`folder` holds one folder for each run. `noticed` receives ids of runs whose state or log changed."""
         self.folder = folder
         self.builds = builds
         self.node = node
@@ -165,14 +158,12 @@ class RunSupervisor:
         self._idle.set()
         self._is_ending = False
         self._strangers: list[StoredRun] = []
-        """That began, or may have, and whose they are nobody can read."""
         self._told: dict[str, None] = {}
-        """The last that ended, oldest first."""
 
     async def recover(self) -> None:
-        """Finds what runs, or ran and was never told. Raises OSError, KeeperFailed."""
+        """Finds running and unreported runs. Raises OSError, KeeperFailed."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
-        # Before anything is looked at: what an earlier service began is under way no more.
+        # First: an earlier service may still be starting runs.
         await self.nursery.open()
         self.builds.recover()
         self._notices.open()
@@ -180,11 +171,11 @@ class RunSupervisor:
         self.node.groups.remove_others(self.runs)
 
     def want(self, order: RunRequest) -> None:
-        """It ought to run. Again and again is the same as once. Raises OSError for one that may run, and whose folder
-        cannot be read now.
+        """Ensures that a run exists; idempotent. Raises OSError if its folder may hold a running process but is
+        unreadable.
         """
         if self._is_ending or order.id in self._told:
-            return  # who wants it has not heard yet that it knows the end
+            return  # the owner has not processed its end yet
         run = self.runs.get(order.id)
         if run is None:
             found = StoredRun(self.folder / order.id)
@@ -196,9 +187,7 @@ class RunSupervisor:
             run.wanted(order)
 
     def end(self, run_id: str, kill_timeout_ms: int | None = None) -> bool:
-        """It ought not to run any more: SIGTERM, SIGKILL after so long; the soonest of several wins. False: there is
-        no such run.
-        """
+        """Stops a run: SIGTERM, then SIGKILL after the timeout; the shortest wins. Returns False for an unknown run."""
         run = self.runs.get(run_id)
         if run is None:
             return False
@@ -206,9 +195,7 @@ class RunSupervisor:
         return True
 
     def refuse(self, run_id: str, end: RunEnd) -> bool:
-        """It cannot be ordered any more: one that an earlier service laid out and did not start ends so, others go on.
-        False: there is no such run.
-        """
+        """Ends a run that was laid out but can no longer be requested. Returns False for an unknown run."""
         run = self.runs.get(run_id)
         if run is None:
             return False
@@ -216,27 +203,21 @@ class RunSupervisor:
         return True
 
     def follow(self, run_id: str, for_ms: int) -> None:
-        """For so long `noticed` hears when the log of the run grew. One that is over writes nothing any more."""
         StoredRun(self.folder / run_id).folder.follow(for_ms)
 
     def is_known(self, run_id: str) -> bool:
-        """Whether it runs, is about to, or its end is about to be told."""
         return run_id in self.runs
 
     def ids(self, owner: OwnerKind) -> list[str]:
-        """Of all runs of this owner that are not told to be over."""
         return [run.id for run in self.runs.values() if run.owner == owner]
 
     def only(self, owner: OwnerKind, ids: Collection[str]) -> None:
-        """Of this owner's nothing else ought to run."""
         for run in list(self.runs.values()):
             if run.owner == owner and run.id not in ids:
                 run.stop(None)
 
     async def end_all(self, hurry: asyncio.Event) -> None:
-        """Stops everything and waits until it is over and told. What is wanted from now on is not begun. Once somebody
-        is in a hurry it is killed.
-        """
+        """Stops all runs and waits for their reports. Starts nothing new. `hurry` kills them."""
         self._is_ending = True
         for run in self.runs.values():
             run.stop(None)
@@ -252,7 +233,7 @@ class RunSupervisor:
             run.stop(0)
 
     async def run(self) -> None:
-        """Until cancelled: hears keepers, and removes what is not needed any more."""
+        """Removes expired data until cancelled."""
         ending = asyncio.create_task(self._end_strangers())
         try:
             while True:
@@ -263,7 +244,6 @@ class RunSupervisor:
             self._notices.close()
 
     async def _end_strangers(self) -> None:
-        """Those that nobody wanted by then."""
         if self._strangers:
             await asyncio.sleep(run_cleanup.UNOWNED_GRACE_S)
         left = [found for found in self._strangers if found.id not in self.runs]
@@ -275,7 +255,7 @@ class RunSupervisor:
         )
 
     async def close(self) -> None:
-        """What runs goes on without us. Nothing is begun any more."""
+        """Starts nothing new. Game servers continue."""
         self._is_ending = True
         tasks = [run.task for run in self.runs.values() if run.task is not None]
         for task in tasks:
@@ -284,24 +264,17 @@ class RunSupervisor:
         await self.nursery.close()
         self._workers.close()
 
-    # For runs
-
     def hearing(self, owner: OwnerKind) -> RunReporter:
-        """Who wants this owner's runs."""
         return self._hearing[owner]
 
     async def in_thread(self, work: Callable[[], _Result]) -> _Result:
-        """What blocks for some milliseconds. What has begun is not cut off."""
         return await self._workers.do(work)
 
     def begun(self, run_id: str) -> None:
-        """Its keeper hears who follows its log from now on."""
         self._hear(run_id)
 
-    # Inside
-
     async def _find(self) -> None:
-        """What cannot be read is looked at again. Then it is ended: nobody can tell whose it is."""
+        """Retries unreadable folders, then treats them as unowned."""
         unread = await self.in_thread(self._paths)
         untold: list[tuple[StoredRun, RunPlacement]] = []
         for pause_s in (0.0, *_READ_RETRY_DELAYS_S):
@@ -323,15 +296,15 @@ class RunSupervisor:
     def _untold(
         self, paths: Sequence[Path]
     ) -> tuple[list[tuple[StoredRun, RunPlacement]], list[Path]]:
-        """Those whose end is to be told, and those that could not be read. Of those that are over and told, which are
-        most, nothing is read but the ports of the last ones.
+        """Returns unreported runs and unreadable folders. Of reported runs, which are most, it reads only the ports of
+        the last ones.
         """
         runs, unread = [], []
         for found in map(StoredRun, paths):
             try:
                 placed = self._placed(found)
             except OSError as error:
-                # Such as a sector that cannot be read. The others are looked at all the same.
+                # Such as a bad sector. The other runs continue.
                 _log.error("a run cannot be looked at", id=found.id, error=str(error))
                 unread.append(found.folder.path)
                 continue
@@ -340,7 +313,6 @@ class RunSupervisor:
         return runs, unread
 
     def _placed(self, found: StoredRun) -> RunPlacement | None:
-        """What it was laid out with, if its end is still to be told. Raises OSError."""
         if found.is_told:
             self.places.found_over(found)
             return None
@@ -348,7 +320,7 @@ class RunSupervisor:
         if placed is None and found.folder.was_started():
             self._strangers.append(found)
         elif placed is None:
-            # Nothing was started in it, and nothing can be.
+            # Nothing was started in it.
             shutil.rmtree(found.folder.path, ignore_errors=True)
         return placed
 
@@ -392,9 +364,6 @@ class RunSupervisor:
 
 
 def _readable(found: StoredRun) -> RunPlacement | None:
-    """What it was laid out with, for who wants it; None as well where that cannot be read and nothing runs: it is laid
-    out anew, or its end is told. Raises OSError for one that may run.
-    """
     try:
         return found.placed()
     except OSError:
@@ -404,7 +373,7 @@ def _readable(found: StoredRun) -> RunPlacement | None:
 
 
 def _may_run(found: StoredRun) -> bool:
-    """It began, and nobody was told that it is over; also where that cannot be read."""
+    """Also true if unknown."""
     try:
         return found.folder.was_started() and not found.is_told
     except OSError:

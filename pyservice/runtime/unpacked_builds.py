@@ -1,8 +1,7 @@
-"""Builds on this node: unpacked once, read-only to all that run them (decisions 6.5, 6.6).
+"""Builds of this node, unpacked once and shared read-only by their runs.
 
-A folder of `builds/` is a build that is whole. One that is being unpacked has another name, and so has what goes: a
-crash left it, or it is of an earlier boot. A machine that went down may have lost what was not written yet, so what was
-unpacked before is unpacked anew. Removing takes minutes, and nobody waits for it.
+A folder in `builds/` is a complete build; unfinished and removed ones have suffixes. A power loss can leave unwritten
+pages, so builds of an earlier boot are unpacked again.
 """
 
 from __future__ import annotations
@@ -39,23 +38,20 @@ from pyservice.runtime.root_filesystem import PROGRAM_JSON, ContainerProgram
 
 
 class UnpackingQueue:
-    """Where builds wait for their turn; whoever is cancelled leaves it."""
+    """Fair queue of unpackings: a global limit, and one at a time for each game."""
 
     def __init__(self, places: int) -> None:
         self._places = asyncio.Semaphore(places)
         self._of_games: weakref.WeakValueDictionary[str, asyncio.Lock] = (
             weakref.WeakValueDictionary()
         )
-        """As long as somebody has or waits for one."""
 
     def is_free(self, game_id: str) -> bool:
-        """Whether a turn of the game begins at once."""
         of_game = self._of_games.get(game_id)
         return not self._places.locked() and (of_game is None or not of_game.locked())
 
     @contextlib.asynccontextmanager
     async def turn(self, game_id: str) -> AsyncIterator[None]:
-        """Waits for a turn of the game, and ends it."""
         of_game = self._of_games.get(game_id)
         if of_game is None:
             of_game = self._of_games[game_id] = asyncio.Lock()
@@ -64,11 +60,11 @@ class UnpackingQueue:
 
 
 UNUSED_RETENTION_S: Final = 24 * 3600.0
-"""For so long a build stays that nothing runs."""
+"""Unused builds are removed after this time."""
 UNPACKING_MAX: Final = 2
-"""So many are unpacked at one time, of each game one: one keeps a core busy."""
+"""Each one keeps a core busy."""
 UNPACKING_TIMEOUT_S: Final = 30 * 60.0
-"""Or who never comes to an end would have a place for ever."""
+"""Otherwise a stuck upload would hold its slot forever."""
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _UNFINISHED: Final = ".unpacking"
@@ -79,63 +75,48 @@ _Result = TypeVar("_Result")
 
 
 class BuildUnusable(Exception):
-    """It can never be run; a sentence for its developer."""
+    """Permanent error, a sentence for the developer."""
 
 
 class NoDiskSpace(Exception):
-    """The disk has no room for it now."""
+    """Temporary lack of disk space."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnpackedBuild:
-    """What is run. Paths are of this node."""
-
     root: Path
     command: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     workdir: Path = Path("/")
     args: Sequence[str] = ()
-    """Behind the command, unless a run has arguments of its own."""
     contained: ContainerProgram | None = None
-    """It is run in a container, as this says: command and workdir are of its root."""
+    """Set for builds that run in a container; command and workdir are then paths inside."""
 
 
 class BuildSource(NamedTuple):
-    """A build as it was uploaded."""
-
     kind: str
     compression: str
     sha256: str | None
-    """In hex; None: nobody said."""
     content: AsyncIterator[bytes]
     content_length: int
     image_tag: str | None = None
-    """Which of several images."""
 
 
 class FetchBuild(Protocol):
-    """Where builds come from."""
-
     async def __call__(self, game_id: str, build_id: str) -> BuildSource:
-        """Raises BuildUnusable for one that there is not, and what may pass: ServiceError."""
+        """Raises BuildUnusable, or ServiceError for temporary errors."""
         ...
 
 
 @dataclass(eq=False, slots=True)
 class _Unpacking:
-    """A build that is unpacked, or waits for its turn."""
-
     wanted: int = 0
-    """So many wait for it."""
     is_begun: bool = False
     task: asyncio.Task[UnpackedBuild] | None = None
 
 
 class UnpackedBuilds:
-    """Builds by id."""
-
     def __init__(self, folder: Path, fetch: FetchBuild, reserve_bytes: int) -> None:
-        """`reserve_bytes`: free space that stays for others."""
         self._folder = folder
         self._fetch = fetch
         self._reserve_bytes = reserve_bytes
@@ -144,17 +125,15 @@ class UnpackedBuilds:
         self._threads = ThreadPoolExecutor(UNPACKING_MAX, thread_name_prefix="unpacking")
         self._known: dict[str, UnpackedBuild] = {}
         self._noted: set[str] = set()
-        """Builds that something began to run, or ended to, since that was written to their folders."""
 
     def known(self, build_id: str) -> UnpackedBuild | None:
-        """The build, if it was unpacked before; something begins to run it."""
         found = self._known.get(build_id)
         if found is not None:
             self.note_run(build_id)
         return found
 
     def recover(self) -> None:
-        """Makes the folder; what is not whole or of an earlier boot goes, with what is unused. Raises OSError."""
+        """Creates the folder and removes unfinished builds and those of an earlier boot. Raises OSError."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         for found in list(self._folder.iterdir()):
             try:
@@ -163,13 +142,14 @@ class UnpackedBuilds:
                 ):
                     _set_aside(found)
             except OSError as error:
-                # Something may run it. Whoever wants it looks again.
+                # A run may use it. The next request checks again.
                 _log.warning("build not looked at", build_id=found.name, error=str(error))
 
     async def unpacked(self, game_id: str, build_id: str) -> UnpackedBuild:
-        """The build, unpacked now if it is not yet; whoever asks meanwhile waits for the same. When the last of them is
-        cancelled it leaves the line; what is begun goes on, as the next one will want it. Raises BuildUnusable, NoRoom,
-        OSError for what this node cannot do now, and whatever `fetch` raises.
+        """Returns the build, unpacking it if needed. Concurrent calls share one unpacking.
+
+        Cancelling all of them removes it from the queue; an unpacking that has begun continues. Raises BuildUnusable,
+        NoDiskSpace, OSError, and the errors of `fetch`.
         """
         known = self.known(build_id)
         if known is not None:
@@ -189,10 +169,9 @@ class UnpackedBuilds:
                 self._leave(build_id, preparation)
 
     def _leave(self, build_id: str, preparation: _Unpacking) -> None:
-        """Nobody wants it any more, and its turn has not come."""
         task = preparation.task
         if task is not None and not task.done():
-            # At once: who wants it from now on must not wait for what is cancelled.
+            # At once: a new request must not join a cancelled task.
             del self._unpacking[build_id]
             task.cancel()
 
@@ -247,14 +226,13 @@ class UnpackedBuilds:
             raise
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
-        """Of our own: what takes minutes here holds up nobody who needs one of the common threads."""
+        """Runs in threads of its own, because unpacking would block the shared ones for minutes."""
         return await self._begin(work)
 
     def _begin(self, work: Callable[[], _Result]) -> asyncio.Future[_Result]:
         return asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def note_run(self, build_id: str) -> None:
-        """Something begins to run it, or did until now. Written before the next look for what nothing runs."""
         self._noted.add(build_id)
 
     def _write_noted(self) -> None:
@@ -274,7 +252,7 @@ class UnpackedBuilds:
         assert process.stdin is not None
         doing: asyncio.Future[Any] | None = None
         try:
-            # Whoever refuses the archive stops reading it.
+            # The worker closes its input when it refuses the archive.
             with contextlib.suppress(BrokenPipeError):
                 async for block in _uploaded_blocks(source):
                     doing = self._begin(functools.partial(process.stdin.write, block))
@@ -284,7 +262,7 @@ class UnpackedBuilds:
         except BaseException:
             process.kill()
             if doing is not None:
-                # A thread may be at it yet, and two of them would close each other's pipes.
+                # A second thread must not close the same pipes.
                 await asyncio.gather(doing, return_exceptions=True)
             if process.returncode is None:
                 await self._in_thread(process.communicate)
@@ -301,12 +279,11 @@ class UnpackedBuilds:
             raise BuildUnusable("what is stored is not what was uploaded: its SHA-256 differs")
 
     def without_paths(self, message: str) -> str:
-        """A sentence for a developer: where we keep builds is ours to know."""
         return re.sub(rf"{re.escape(str(self._folder))}/[^/]+/root/", "", message)
 
     async def remove_unused(self, used: Callable[[], Collection[str]], *, is_full: bool) -> None:
-        """Those that nothing has run for a day; all that nothing runs when the disk is full. `used` says before each of
-        them what runs or is wanted by then. Raises OSError.
+        """Removes builds unused for a day, or all unused ones if the disk is full. Calls `used` again before each
+        removal. Raises OSError.
         """
         self._write_noted()
         gone, unused = await asyncio.to_thread(self._removable, is_full)
@@ -315,7 +292,7 @@ class UnpackedBuilds:
         for build_id in unused:
             if build_id in used() or build_id in self._unpacking:
                 continue
-            # Whoever wants it from now on unpacks it anew: half of it is never taken for the whole.
+            # The next request unpacks it again; a partly removed build is never used.
             self._known.pop(build_id, None)
             try:
                 found = _set_aside(self._folder / build_id)
@@ -325,7 +302,6 @@ class UnpackedBuilds:
                 await asyncio.to_thread(remove_tree, found)
 
     def _removable(self, is_full: bool) -> tuple[list[Path], list[str]]:
-        """What was set aside and is still there, and builds that may have to go."""
         gone, old = [], []
         for found in self._folder.iterdir():
             if found.suffix == _REMOVED:
@@ -338,7 +314,6 @@ class UnpackedBuilds:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether it was unpacked, and since the machine started. Raises OSError where that cannot be read."""
     try:
         return (folder / "boot_id").read_text() == _boot_id()
     except FileNotFoundError:
@@ -346,23 +321,20 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _publish(fresh: Path, folder: Path) -> None:
-    """What was unpacked has the name of a build. Raises OSError."""
     (fresh / "boot_id").write_text(_boot_id())
     if folder.exists():
-        # Of an earlier boot, and it did not go when we started.
+        # A build of an earlier boot that could not be removed at the start.
         _set_aside(folder)
     fresh.rename(folder)
 
 
 def _set_aside(folder: Path) -> Path:
-    """What goes has a name that no build has; where it is now. Raises OSError."""
     gone = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}{_REMOVED}")
     folder.rename(gone)
     return gone
 
 
 async def _uploaded_blocks(source: BuildSource) -> AsyncIterator[bytes]:
-    """What was uploaded. Raises BuildUnusable where it is gone."""
     try:
         async for block in source.content:
             yield block
@@ -387,7 +359,6 @@ def _create_folder(folder: Path) -> None:
 
 
 def _read_unpacked(folder: Path) -> UnpackedBuild:
-    """What is run of an unpacked build. Raises BuildUnusable with a sentence for its developer."""
     root = folder / "root"
     with contextlib.suppress(FileNotFoundError):
         inside = ContainerProgram(**json.loads((folder / PROGRAM_JSON).read_bytes()))
