@@ -89,7 +89,6 @@ class AdminOperations:
         }
 
     async def create_identity(self, request: pb.CreateIdentityRequest) -> pb.CreateIdentityResponse:
-        """Raises VALIDATION_FAILED."""
         _check(request)
         require_valid(list(display_name_problems(request.display_name, "display_name")))
         identity_id = self._ids.new()
@@ -118,7 +117,6 @@ class AdminOperations:
     async def create_group(
         self, request: pb.AdminCreateGroupRequest
     ) -> pb.AdminCreateGroupResponse:
-        """Raises VALIDATION_FAILED, NOT_FOUND."""
         _check(request)
         require_valid(list(display_name_problems(request.display_name, "display_name")))
         group_id = self._ids.new()
@@ -132,7 +130,7 @@ class AdminOperations:
         return pb.AdminCreateGroupResponse(group_id=group_id)
 
     async def update_group(self, request: pb.UpdateGroupRequest) -> pb.UpdateGroupResponse:
-        """Changes only the given fields. Raises GROUP_NOT_FOUND, VALIDATION_FAILED."""
+        """Changes only the given fields."""
         _check(request)
         async with self._database.write() as tx:
             group = await _group(tx, request.group_id)
@@ -165,7 +163,6 @@ class AdminOperations:
         )
 
     async def add_member(self, request: pb.AddMemberRequest) -> pb.AddMemberResponse:
-        """Raises GROUP_NOT_FOUND, NOT_FOUND."""
         _check(request)
 
         async def add() -> None:
@@ -181,7 +178,6 @@ class AdminOperations:
         return pb.AddMemberResponse()
 
     async def remove_member(self, request: pb.RemoveMemberRequest) -> pb.RemoveMemberResponse:
-        """Raises GROUP_NOT_FOUND, IN_USE."""
         _check(request)
         async with self._database.write() as tx:
             group = await _group(tx, request.group_id)
@@ -200,7 +196,6 @@ class AdminOperations:
     async def create_cloud_token(
         self, request: pb.CreateCloudTokenRequest
     ) -> pb.CreateCloudTokenResponse:
-        """Raises GROUP_NOT_FOUND, GAME_NOT_FOUND, NOT_FOUND, FORBIDDEN."""
         _check(request)
 
         async def add(tx: Transaction) -> NewToken:
@@ -217,7 +212,6 @@ class AdminOperations:
     async def create_namespace_token(
         self, request: pb.CreateNamespaceTokenRequest
     ) -> pb.CreateNamespaceTokenResponse:
-        """Raises NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
         _check(request)
         async with self._database.read() as tx:
             namespace_id = await _namespace_id(tx, request.namespace)
@@ -232,7 +226,7 @@ class AdminOperations:
     async def check_token(
         self, request: control_pb2.CheckTokenRequest
     ) -> control_pb2.CheckTokenResponse:
-        """Returns the scope of a `cloud_` token. Raises TOKEN_INVALID, TOKEN_EXPIRED, TOKEN_REVOKED."""
+        """Returns the scope of a `cloud_` token."""
         _check(request)
         scope = (await self._gate.check(request.token)).scope
         reaches_game = False
@@ -249,7 +243,6 @@ class AdminOperations:
         )
 
     async def record_billing(self, request: pb.RecordBillingRequest) -> pb.RecordBillingResponse:
-        """Raises GROUP_NOT_FOUND."""
         _check(request)
         async with self._database.write() as tx:
             times = {_BILLING[request.event]: request.ts_ms}
@@ -261,18 +254,16 @@ class AdminOperations:
     async def rotate_keys(
         self, request: pb.RotateControlKeysRequest
     ) -> pb.RotateControlKeysResponse:
-        """Creates a new signing key. Raises STORAGE_FULL."""
+        """Creates a new signing key."""
         rotated = await self._keys.rotate(drop_unused=request.drop_unused)
         return pb.RotateControlKeysResponse(
             current_key=rotated.current, kept_keys=rotated.kept, dropped_keys=rotated.dropped
         )
 
     async def list_orphans(self, request: pb.ListOrphansRequest) -> pb.ListOrphansResponse:
-        """Raises CONTROL_PLANE_UNAVAILABLE."""
         return pb.ListOrphansResponse(orphans=map(_orphan, await self._orphans.all()))
 
     async def remove_orphans(self, request: pb.RemoveOrphansRequest) -> pb.RemoveOrphansResponse:
-        """Raises NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
         _check(request)
         removed = await self._orphans.remove(None if request.all else request.namespace_ids)
         return pb.RemoveOrphansResponse(removed=map(_orphan, removed))

@@ -57,7 +57,6 @@ class BuildOperations:
         self._kinds = kinds
 
     async def list_(self, request: pb.ListBuildsRequest, caller: Caller) -> pb.ListBuildsResponse:
-        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, QUERY_INVALID."""
         wanted = parse_tag_filter(request.tags_json)
         async with self._database.read() as tx:
             game = await _environment(tx, caller, request)
@@ -68,7 +67,6 @@ class BuildOperations:
         )
 
     async def get(self, request: pb.GetBuildRequest, caller: Caller) -> pb.GetBuildResponse:
-        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, BUILD_NOT_FOUND."""
         async with self._database.read() as tx:
             game = await _environment(tx, caller, request)
             row = await _found(tx, game.game_id, request.build_id)
@@ -78,7 +76,6 @@ class BuildOperations:
     async def prepare(
         self, request: pb.PrepareBuildRequest, caller: Caller
     ) -> pb.PrepareBuildResponse:
-        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE."""
 
         async def find(tx: Transaction) -> Record:
             return await _environment(tx, caller, request)
@@ -105,9 +102,6 @@ class BuildOperations:
     async def complete(
         self, request: pb.CompleteBuildRequest, caller: Caller
     ) -> pb.CompleteBuildResponse:
-        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, BUILD_NOT_FOUND, UPLOAD_INCOMPLETE,
-        UPLOAD_ALREADY_COMPLETE, VALIDATION_FAILED.
-        """
 
         async def find(tx: Transaction) -> Record:
             game = await _environment(tx, caller, request)
@@ -122,7 +116,6 @@ class BuildOperations:
     async def patch_tags(
         self, request: pb.PatchBuildTagsRequest, caller: Caller
     ) -> pb.PatchBuildTagsResponse:
-        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, BUILD_NOT_FOUND, VALIDATION_FAILED."""
 
         async def change(tx: Transaction) -> pb.PatchBuildTagsResponse:
             game = await _environment(tx, caller, request)
@@ -142,7 +135,6 @@ class BuildOperations:
     async def list_of_game(
         self, request: pb.ListGameBuildsRequest, caller: Caller
     ) -> pb.ListGameBuildsResponse:
-        """Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             rows = await builds.of_game(tx, game.game_id)
@@ -154,7 +146,6 @@ class BuildOperations:
     async def create(
         self, request: pb.CreateGameBuildRequest, caller: Caller
     ) -> pb.CreateGameBuildResponse:
-        """Raises GAME_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE."""
         name = request.display_name
 
         async def find(tx: Transaction) -> Record:
@@ -182,7 +173,6 @@ class BuildOperations:
     async def delete(
         self, request: pb.DeleteGameBuildRequest, caller: Caller
     ) -> pb.DeleteGameBuildResponse:
-        """Raises GAME_NOT_FOUND, BUILD_NOT_FOUND, IN_USE."""
         removals: list[asyncio.Task[None]] = []
 
         async def change(tx: Transaction) -> pb.DeleteGameBuildResponse:

@@ -186,7 +186,6 @@ class DeviceLinkOperations:
     async def get(
         self, request: pb.GetDeviceLinkRequest, caller: Caller
     ) -> pb.GetDeviceLinkResponse | WaitForChange:
-        """Raises TOKEN_INVALID, TOKEN_EXPIRED, DEVICE_LINK_NOT_FOUND."""
         device_link_id = self._good(request.device_link_token)
         topic = _topic(device_link_id)
         index = self._topics.index_of(topic)
@@ -208,7 +207,6 @@ class DeviceLinkOperations:
     async def complete(
         self, request: pb.CompleteDeviceLinkRequest, caller: Caller
     ) -> pb.CompleteDeviceLinkResponse:
-        """Raises TOKEN_INVALID, TOKEN_EXPIRED, GAME_NOT_FOUND, DEVICE_LINK_NOT_FOUND, _USED."""
         device_link_id = self._good(request.device_link_token)
 
         async def change(tx: Transaction) -> pb.CompleteDeviceLinkResponse:

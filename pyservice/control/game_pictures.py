@@ -33,7 +33,6 @@ class GamePictureOperations:
     async def prepare_banner(
         self, request: pb.PrepareGameBannerUploadRequest, caller: Caller
     ) -> pb.PrepareGameBannerUploadResponse:
-        """Raises GAME_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE."""
         return await prepare_picture(
             self._uploading, "banner", request, caller, pb.PrepareGameBannerUploadResponse
         )
@@ -41,7 +40,6 @@ class GamePictureOperations:
     async def complete_banner(
         self, request: pb.CompleteGameBannerUploadRequest, caller: Caller
     ) -> pb.CompleteGameBannerUploadResponse:
-        """Raises GAME_NOT_FOUND, UPLOAD_NOT_FOUND, UPLOAD_INCOMPLETE, UPLOAD_ALREADY_COMPLETE, VALIDATION_FAILED."""
         return await complete_picture(
             self._uploading, "banner", request, caller, pb.CompleteGameBannerUploadResponse
         )
@@ -128,9 +126,6 @@ class AvatarOperations:
     async def prepare(
         self, request: pb.PrepareCustomAvatarUploadRequest, caller: Caller
     ) -> pb.PrepareCustomAvatarUploadResponse:
-        """Raises GAME_NOT_FOUND, VALIDATION_FAILED,
-        UPLOAD_TOO_LARGE.
-        """
         return await prepare_picture(
             self._uploading, "avatar", request, caller, pb.PrepareCustomAvatarUploadResponse
         )
@@ -138,7 +133,6 @@ class AvatarOperations:
     async def complete(
         self, request: pb.CompleteCustomAvatarUploadRequest, caller: Caller
     ) -> pb.CompleteCustomAvatarUploadResponse:
-        """Raises GAME_NOT_FOUND, UPLOAD_NOT_FOUND, UPLOAD_INCOMPLETE, UPLOAD_ALREADY_COMPLETE, VALIDATION_FAILED."""
         return await complete_picture(
             self._uploading, "avatar", request, caller, pb.CompleteCustomAvatarUploadResponse
         )
@@ -146,7 +140,6 @@ class AvatarOperations:
     async def list_(
         self, request: pb.ListCustomAvatarsRequest, caller: Caller
     ) -> pb.ListCustomAvatarsResponse:
-        """Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             rows = await uploads.of_kind(tx, game.game_id, "avatar")

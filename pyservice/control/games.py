@@ -107,7 +107,6 @@ class GameOperations:
         return pb.ValidateGameResponse(errors=problem_messages(problems))
 
     async def create(self, request: pb.CreateGameRequest, caller: Caller) -> pb.CreateGameResponse:
-        """Raises GROUP_NOT_FOUND, VALIDATION_FAILED."""
         attempts = itertools.count()
 
         async def change(tx: Transaction) -> pb.CreateGameResponse:
@@ -186,7 +185,6 @@ class GameOperations:
     async def get(
         self, request: pb.GetGameRequest, caller: Caller
     ) -> pb.GetGameResponse | WaitForChange:
-        """Raises GAME_NOT_FOUND."""
         text = request.game_id
         row = await self._found.get(text, lambda: self._find(text))
         if row is None or not authorization.scope_covers(

@@ -50,7 +50,6 @@ class GroupOperations:
     async def create(
         self, request: pb.CreateGroupRequest, caller: Caller
     ) -> pb.CreateGroupResponse:
-        """Raises VALIDATION_FAILED."""
         identity_id = scope_of(caller).identity_id
 
         async def change(tx: Transaction) -> pb.CreateGroupResponse:
@@ -65,7 +64,6 @@ class GroupOperations:
         return await self._changes.apply(caller, request, pb.CreateGroupResponse, change)
 
     async def get(self, request: pb.GetGroupRequest, caller: Caller) -> pb.GetGroupResponse:
-        """Raises GROUP_NOT_FOUND."""
         async with self._database.read() as tx:
             row = await authorization.find_group(tx, caller, request.group_id)
             identity_id = scope_of(caller).identity_id
@@ -75,7 +73,6 @@ class GroupOperations:
     async def billing(
         self, request: pb.GetGroupBillingRequest, caller: Caller
     ) -> pb.GetGroupBillingResponse | WaitForChange:
-        """Raises GROUP_NOT_FOUND."""
         topic = billing_topic(request.group_id)
         index = self._topics.index_of(topic)
         parked = self._topics.wait_unless_changed(request.watch_index, caller.call, topic)

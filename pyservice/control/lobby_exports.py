@@ -84,9 +84,7 @@ class LobbyExportOperations:
     async def lobby_logs(
         self, request: pb.ExportLobbyLogsRequest, caller: Caller
     ) -> pb.ExportLobbyLogsResponse:
-        """Exports the log up to its current end. Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND,
-        STORAGE_FULL.
-        """
+        """Exports the log up to its current end."""
         row = await self._recorded.find_in_game(caller, request.game_id, request.lobby_id)
         async with self._database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
@@ -108,7 +106,6 @@ class LobbyExportOperations:
     async def lobby_history(
         self, request: pb.ExportLobbyHistoryRequest, caller: Caller
     ) -> pb.ExportLobbyHistoryResponse:
-        """Raises GAME_NOT_FOUND, VALIDATION_FAILED, STORAGE_FULL."""
         if request.query_end < request.query_start:
             require_valid(
                 [field_problem(["query_end"], "too-low", "must not be before query_start")]

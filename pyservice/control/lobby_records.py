@@ -313,7 +313,6 @@ class LobbyRecordOperations:
     async def list_(
         self, request: pb.ListLobbyRecordsRequest, caller: Caller
     ) -> pb.ListLobbyRecordsResponse:
-        """Raises GAME_, NAMESPACE_NOT_FOUND, QUERY_INVALID, CONTROL_PLANE_UNAVAILABLE."""
         before_ms = None
         if request.HasField("before_create_ts"):
             before_ms = _parse_create_ts(request.before_create_ts)
@@ -330,7 +329,6 @@ class LobbyRecordOperations:
     async def get(
         self, request: pb.GetLobbyRecordRequest, caller: Caller
     ) -> pb.GetLobbyRecordResponse:
-        """Raises GAME_, NAMESPACE_, MATCHMAKER_LOBBY_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
         kept_since_ms = self._now_ms() - LOBBY_RETENTION_MS
 
         async def look() -> tuple[Record, dict[str, Record], str] | None:

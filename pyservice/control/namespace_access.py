@@ -48,7 +48,6 @@ class NamespaceAccessOperations:
     async def set_domain_public_auth(
         self, request: pb.SetDomainPublicAuthRequest, caller: Caller
     ) -> pb.SetDomainPublicAuthResponse:
-        """Raises GAME_, NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
 
         async def change(tx: Transaction, row: Record) -> pb.SetDomainPublicAuthResponse:
             values = {"enable_domain_public_auth": request.enabled}
@@ -62,7 +61,6 @@ class NamespaceAccessOperations:
     async def add_domain(
         self, request: pb.AddDomainRequest, caller: Caller
     ) -> pb.AddDomainResponse:
-        """Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
 
         async def change(tx: Transaction, row: Record) -> pb.AddDomainResponse:
             domain = _host(request.domain)
@@ -89,7 +87,6 @@ class NamespaceAccessOperations:
     async def remove_domain(
         self, request: pb.RemoveDomainRequest, caller: Caller
     ) -> pb.RemoveDomainResponse:
-        """Raises GAME_, NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
 
         async def change(tx: Transaction, row: Record) -> pb.RemoveDomainResponse:
             domain = _host(request.domain)
@@ -102,7 +99,6 @@ class NamespaceAccessOperations:
     async def set_cdn_auth(
         self, request: pb.SetCdnAuthRequest, caller: Caller
     ) -> pb.SetCdnAuthResponse:
-        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
 
         async def change(tx: Transaction, row: Record) -> pb.SetCdnAuthResponse:
             values = {"cdn_auth_type": request.auth_type}
@@ -114,7 +110,7 @@ class NamespaceAccessOperations:
     async def set_user(
         self, request: pb.SetAuthUserRequest, caller: Caller
     ) -> pb.SetAuthUserResponse:
-        """Stores a bcrypt hash. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED."""
+        """Stores a bcrypt hash."""
         async with self._database.read() as tx:
             found = await authorization.find_namespace(
                 tx, caller, request.game_id, request.namespace_id
@@ -138,7 +134,6 @@ class NamespaceAccessOperations:
     async def remove_user(
         self, request: pb.RemoveAuthUserRequest, caller: Caller
     ) -> pb.RemoveAuthUserResponse:
-        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
 
         async def change(tx: Transaction, row: Record) -> pb.RemoveAuthUserResponse:
             if _USER.fullmatch(request.user):

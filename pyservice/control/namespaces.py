@@ -56,7 +56,6 @@ class NamespaceOperations:
     async def validate(
         self, request: pb.ValidateNamespaceRequest, caller: Caller
     ) -> pb.ValidateNamespaceResponse:
-        """Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             problems = await _problems(tx, game.game_id, request)
@@ -65,7 +64,6 @@ class NamespaceOperations:
     async def create(
         self, request: pb.CreateNamespaceRequest, caller: Caller
     ) -> pb.CreateNamespaceResponse:
-        """Raises GAME_NOT_FOUND, VERSION_NOT_FOUND, VALIDATION_FAILED."""
 
         async def change(tx: Transaction) -> pb.CreateNamespaceResponse:
             game = await authorization.find_game(tx, caller, request.game_id)
@@ -88,14 +86,12 @@ class NamespaceOperations:
     async def list_(
         self, request: pb.ListNamespacesRequest, caller: Caller
     ) -> pb.ListNamespacesResponse:
-        """Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             rows = await namespaces.of_game(tx, game.game_id)
         return pb.ListNamespacesResponse(namespaces=[namespace_summary(row) for row in rows])
 
     async def get(self, request: pb.GetNamespaceRequest, caller: Caller) -> pb.GetNamespaceResponse:
-        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
         async with self._database.read() as tx:
             row = await authorization.find_namespace(
                 tx, caller, request.game_id, request.namespace_id
@@ -126,9 +122,6 @@ class NamespaceOperations:
     async def set_version(
         self, request: pb.UpdateNamespaceVersionRequest, caller: Caller
     ) -> pb.UpdateNamespaceVersionResponse:
-        """Raises GAME_, NAMESPACE_, VERSION_NOT_FOUND,
-        VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE.
-        """
         async with self._database.query() as tx:
             row = await authorization.find_namespace(
                 tx, caller, request.game_id, request.namespace_id, request.version_id
@@ -188,7 +181,6 @@ class NamespaceOperations:
     async def history(
         self, request: pb.GetVersionHistoryRequest, caller: Caller
     ) -> pb.GetVersionHistoryResponse:
-        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
         limit = request.limit if request.HasField("limit") else _HISTORY_PAGE
         before_ms = _before_ms(request.anchor) if request.HasField("anchor") else None
         async with self._database.read() as tx:
@@ -210,7 +202,6 @@ class NamespaceOperations:
     async def validate_limits(
         self, request: pb.ValidateMatchmakerConfigRequest, caller: Caller
     ) -> pb.ValidateMatchmakerConfigResponse:
-        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
         async with self._database.read() as tx:
             await authorization.find_namespace(tx, caller, request.game_id, request.namespace_id)
         problems = _limit_problems(request)
@@ -219,9 +210,6 @@ class NamespaceOperations:
     async def set_limits(
         self, request: pb.UpdateMatchmakerConfigRequest, caller: Caller
     ) -> pb.UpdateMatchmakerConfigResponse:
-        """Raises GAME_, NAMESPACE_NOT_FOUND,
-        VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE.
-        """
 
         async def change(tx: Transaction, row: Record) -> pb.UpdateMatchmakerConfigResponse:
             require_valid(_limit_problems(request))

@@ -51,7 +51,6 @@ class ProcessLogOperations:
     async def of_server(
         self, request: servers_pb2.GetServerLogsRequest, caller: Caller
     ) -> servers_pb2.GetServerLogsResponse | WaitForChange:
-        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
         async with self._database.read() as tx:
             row = await find_server(tx, caller, request)
         answer = servers_pb2.GetServerLogsResponse()
@@ -61,7 +60,6 @@ class ProcessLogOperations:
     async def of_lobby(
         self, request: logs_pb2.GetLobbyLogsRequest, caller: Caller
     ) -> logs_pb2.GetLobbyLogsResponse | WaitForChange:
-        """Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND."""
         row = await self._recorded.find_in_game(caller, request.game_id, request.lobby_id)
         answer = logs_pb2.GetLobbyLogsResponse()
         parked = await self._read(answer, row.lobby_id, request, caller.call)

@@ -81,9 +81,6 @@ class ServerOperations:
     async def create(
         self, request: pb.CreateServerRequest, caller: Caller
     ) -> pb.CreateServerResponse:
-        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, REGION_NOT_FOUND, VALIDATION_FAILED,
-        PORTS_EXHAUSTED, CAPACITY_EXHAUSTED, OVERLOADED.
-        """
 
         async def again(tx: Transaction, _: pb.CreateServerResponse) -> None:
             await authorization.find_namespace(tx, caller, request.game_id, request.environment_id)
@@ -171,13 +168,11 @@ class ServerOperations:
         return change
 
     async def get(self, request: pb.GetServerRequest, caller: Caller) -> pb.GetServerResponse:
-        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
         async with self._database.read() as tx:
             row = await find_server(tx, caller, request)
         return pb.GetServerResponse(server=server_message(row))
 
     async def list_(self, request: pb.ListServersRequest, caller: Caller) -> pb.ListServersResponse:
-        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, QUERY_INVALID."""
         tags = parse_tag_filter(request.tags_json)
         before = request.cursor if request.HasField("cursor") else None
         async with self._database.read() as tx:
@@ -199,7 +194,6 @@ class ServerOperations:
     async def destroy(
         self, request: pb.DestroyServerRequest, caller: Caller
     ) -> pb.DestroyServerResponse:
-        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
 
         async def change(tx: Transaction) -> pb.DestroyServerResponse:
             row = await find_server(tx, caller, request)

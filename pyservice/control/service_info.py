@@ -43,7 +43,6 @@ class ServiceInfoOperations:
     async def datacenters(
         self, request: pb.ListDatacentersRequest, caller: Caller
     ) -> pb.ListDatacentersResponse:
-        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
         async with self._database.read() as tx:
             await authorization.find_namespace(tx, caller, request.game_id, request.environment_id)
         return pb.ListDatacentersResponse(datacenters=self._datacenters)

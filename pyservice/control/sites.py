@@ -35,7 +35,6 @@ class SiteOperations:
     async def create(
         self, request: pb.CreateGameCdnSiteRequest, caller: Caller
     ) -> pb.CreateGameCdnSiteResponse:
-        """Raises GAME_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE."""
         name = request.display_name
         files, problems = await _read(request)
 
@@ -65,7 +64,6 @@ class SiteOperations:
         return answer
 
     async def list_(self, request: pb.ListSitesRequest, caller: Caller) -> pb.ListSitesResponse:
-        """Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             rows = await uploads.sites_of_game(tx, game.game_id)

@@ -86,9 +86,7 @@ class TokenOperations:
     async def create_service(
         self, request: pb.CreateServiceTokenRequest, caller: Caller
     ) -> pb.CreateServiceTokenResponse:
-        """Creates an `env_` token. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED,
-        CONTROL_PLANE_UNAVAILABLE.
-        """
+        """Creates an `env_` token."""
         async with self._database.query() as tx:
             row = await authorization.find_namespace(
                 tx, caller, request.game_id, request.environment_id
@@ -137,9 +135,7 @@ class TokenOperations:
     async def create_public(
         self, request: pb.CreatePublicTokenRequest, caller: Caller
     ) -> pb.CreatePublicTokenResponse:
-        """Creates a `pub_` token. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED,
-        CONTROL_PLANE_UNAVAILABLE.
-        """
+        """Creates a `pub_` token."""
         made = await self._untold.deliver(
             lambda note: self._create_public(request, caller, note), is_kept=_has_key(caller)
         )
@@ -195,9 +191,7 @@ class TokenOperations:
     async def create_development(
         self, request: pb.CreateDevelopmentTokenRequest, caller: Caller
     ) -> pb.CreateDevelopmentTokenResponse:
-        """Creates a `dev_` token. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED,
-        CONTROL_PLANE_UNAVAILABLE.
-        """
+        """Creates a `dev_` token."""
         made = await self._untold.deliver(
             lambda note: self._create_development(request, caller, note), is_kept=_has_key(caller)
         )
@@ -273,7 +267,6 @@ class TokenOperations:
     async def list_of_namespace(
         self, request: pb.ListNamespaceTokensRequest, caller: Caller
     ) -> pb.ListNamespaceTokensResponse:
-        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
         async with self._database.read() as tx:
             row = await authorization.find_namespace(
                 tx, caller, request.game_id, request.namespace_id
@@ -284,7 +277,6 @@ class TokenOperations:
     async def revoke_of_namespace(
         self, request: pb.RevokeNamespaceTokenRequest, caller: Caller
     ) -> pb.RevokeNamespaceTokenResponse:
-        """Raises GAME_, NAMESPACE_, TOKEN_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
         namespace_ids: list[str] = []
 
         async def change(tx: Transaction) -> pb.RevokeNamespaceTokenResponse:
@@ -316,7 +308,7 @@ class TokenOperations:
     async def create_of_game(
         self, request: pb.CreateGameTokenRequest, caller: Caller
     ) -> pb.CreateGameTokenResponse:
-        """Creates a `cloud_` token of one game. Raises GAME_NOT_FOUND."""
+        """Creates a `cloud_` token of one game."""
 
         async def add(tx: Transaction) -> NewToken:
             game = await authorization.find_game(tx, caller, request.game_id)
@@ -355,7 +347,6 @@ class TokenOperations:
     async def list_of_group(
         self, request: pb.ListGroupTokensRequest, caller: Caller
     ) -> pb.ListGroupTokensResponse:
-        """Raises GROUP_NOT_FOUND."""
         async with self._database.read() as tx:
             await authorization.find_group(tx, caller, request.group_id)
             rows = await tokens.of_group(tx, request.group_id, _all_groups_of(caller))
@@ -365,7 +356,6 @@ class TokenOperations:
     async def revoke_of_group(
         self, request: pb.RevokeGroupTokenRequest, caller: Caller
     ) -> pb.RevokeGroupTokenResponse:
-        """Raises GROUP_NOT_FOUND, TOKEN_NOT_FOUND."""
 
         async def change(tx: Transaction) -> pb.RevokeGroupTokenResponse:
             await authorization.find_group(tx, caller, request.group_id)

@@ -321,7 +321,6 @@ class UploadOperations:
     async def complete(
         self, request: pb.CompleteUploadRequest, caller: Caller
     ) -> pb.CompleteUploadResponse:
-        """Raises UPLOAD_NOT_FOUND, UPLOAD_INCOMPLETE, UPLOAD_ALREADY_COMPLETE, VALIDATION_FAILED."""
 
         async def find(tx: Transaction) -> Record:
             row = await uploads.find(tx, request.upload_id)

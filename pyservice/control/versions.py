@@ -76,7 +76,6 @@ class VersionOperations:
     async def create(
         self, request: pb.CreateVersionRequest, caller: Caller
     ) -> pb.CreateVersionResponse:
-        """Raises GAME_NOT_FOUND, VALIDATION_FAILED."""
 
         async def change(tx: Transaction) -> pb.CreateVersionResponse:
             game = await authorization.find_game(tx, caller, request.game_id)
@@ -102,7 +101,6 @@ class VersionOperations:
     async def validate(
         self, request: pb.ValidateVersionRequest, caller: Caller
     ) -> pb.ValidateVersionResponse:
-        """Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             problems = await self._problems(tx, game.game_id, request)
@@ -111,7 +109,7 @@ class VersionOperations:
     async def reserve_name(
         self, request: pb.ReserveVersionNameRequest, caller: Caller
     ) -> pb.ReserveVersionNameResponse:
-        """Reserves a name that no version has and no other call gets. Raises GAME_NOT_FOUND."""
+        """Reserves a name that no version has and no other call gets."""
 
         async def change(tx: Transaction) -> pb.ReserveVersionNameResponse:
             game_id = (await authorization.find_game(tx, caller, request.game_id)).game_id
@@ -136,7 +134,6 @@ class VersionOperations:
                     await games.reserve_version_names(tx, found.game_id, found.up_to)
 
     async def get(self, request: pb.GetVersionRequest, caller: Caller) -> Message:
-        """Raises GAME_NOT_FOUND, VERSION_NOT_FOUND."""
         async with self._database.query() as tx:
             row = await games.find_version_with_game(tx, request.game_id, request.version_id)
             if row is None or not authorization.scope_covers(
@@ -155,7 +152,6 @@ class VersionOperations:
     async def list_(
         self, request: pb.ListVersionsRequest, caller: Caller
     ) -> pb.ListVersionsResponse:
-        """Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             rows = await games.versions_of(tx, game.game_id)
