@@ -1,11 +1,11 @@
-//! base64url without padding, canonical: one text for each byte string, every other text is refused.
+//! Canonical base64url without padding: each byte string has one text, and every other text is rejected.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// Set in the value of a foreign character.
+/// Marks a character outside of the alphabet.
 const INVALID: u32 = 1 << 31;
 
-/// Value of each character in each of the four places of a group, ready to be put together.
+/// Value of each character, shifted for its position in a group of four.
 const PLACED: [[u32; 256]; 4] = {
     let mut placed = [[INVALID; 256]; 4];
     let mut value = 0;
@@ -25,7 +25,7 @@ fn value(place: usize, character: u8) -> u32 {
     PLACED[place][usize::from(character)]
 }
 
-/// Longest text that is made here.
+/// Longest text of [`encode_into`].
 const LONGEST: usize = 80;
 
 /// Appends the text of at most 60 bytes.
@@ -61,7 +61,7 @@ fn spell(first: u8, second: u8, third: u8) -> [u8; 4] {
     ]
 }
 
-/// Reads exactly `N` bytes; None for another length, a foreign character, or bits set in the unused tail.
+/// Decodes exactly `N` bytes. Returns None for another length, a foreign character, or set bits in the unused tail.
 pub(crate) fn decode<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     if text.len() != (N * 4).div_ceil(3) {
         return None;

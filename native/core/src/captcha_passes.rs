@@ -1,5 +1,4 @@
-//! Standings: when an address passed a captcha last, and how many requests came from it since (decisions 7). An address
-//! that never passed has none. Whether a standing is good enough is decided above.
+//! Captcha passes: when a client address last passed, and how many requests it made since.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +7,7 @@ use crate::command::{Ms, Source};
 use crate::journal_event::ApplyError;
 use crate::service_time::MAX_CAPTCHA_PASS_AGE_MS;
 
-/// Most addresses that have a standing; who passed longest ago goes first and is asked again.
+/// The oldest pass goes first.
 const MAX_ENTRIES: usize = 1_000_000;
 
 #[derive(Clone, Copy)]
@@ -17,7 +16,6 @@ struct CaptchaPass {
     requests_since: u32,
 }
 
-/// All standings of a shard. A source is an address within a namespace.
 #[derive(Default)]
 pub(crate) struct CaptchaPasses {
     by_source: BTreeMap<Source, CaptchaPass>,
@@ -25,14 +23,14 @@ pub(crate) struct CaptchaPasses {
 }
 
 impl CaptchaPasses {
-    /// When it passed, and requests since; None also when that was too long ago for any setting.
+    /// Returns the time of the pass and the requests since, or None if it is too old for any setting.
     pub(crate) fn of(&self, source: Source, now: Ms) -> Option<(Ms, u32)> {
         let known = self.by_source.get(&source)?;
         let is_within_lifetime = now.saturating_sub(known.passed_at) < MAX_CAPTCHA_PASS_AGE_MS;
         is_within_lifetime.then_some((known.passed_at, known.requests_since))
     }
 
-    /// It passed. Drops who passed too long ago, so that what is kept depends on events alone.
+    /// Records a pass and drops expired ones, so the stored state depends on events alone.
     pub(crate) fn record_pass(&mut self, source: Source, at: Ms) {
         while let Some((passed_at, old)) = self.by_time.first().copied() {
             let is_over = at.saturating_sub(passed_at) >= MAX_CAPTCHA_PASS_AGE_MS || self.by_time.len() >= MAX_ENTRIES;
@@ -54,7 +52,6 @@ impl CaptchaPasses {
         }
     }
 
-    /// One request more of an address that passed; of others nothing is known.
     pub(crate) fn count_request(&mut self, source: Source) {
         if let Some(known) = self.by_source.get_mut(&source) {
             known.requests_since = known.requests_since.saturating_add(1);

@@ -1,9 +1,9 @@
-//! Bytes of events and images: fixed-width little-endian numbers, and byte strings behind their length.
+//! Byte reader and writer of events and images: little-endian numbers, and byte strings after their length.
 
 use crate::command::Id;
 use crate::journal_event::ApplyError;
 
-/// Reads what [`Writer`] wrote; anything short or malformed is an error, never a panic.
+/// Reads the bytes of [`Writer`]. Short or malformed input is an error, never a panic.
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -83,7 +83,6 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends to a byte vector.
 pub(crate) struct Writer<'a> {
     pub(crate) bytes: &'a mut Vec<u8>,
 }
@@ -121,7 +120,7 @@ impl Writer<'_> {
         self.u8(u8::from(flag));
     }
 
-    /// At most 65,535 bytes: names, tags and addresses are limited far below where they enter.
+    /// Writes at most 65,535 bytes. Names, tags and addresses are limited far below at the API.
     pub(crate) fn short_bytes(&mut self, bytes: &[u8]) {
         debug_assert!(bytes.len() <= usize::from(u16::MAX));
         let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);

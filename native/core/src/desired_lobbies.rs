@@ -1,33 +1,26 @@
-//! Which lobbies of ours ought to run, as their runtime is told: memory only. A lobby stands under the number of its last
-//! change, so a reader gets what is new to it; of lobbies that ended so many are remembered, and a reader who is further
-//! behind gets all that is there.
+//! Lobbies that the runtime must run or stop, with a change feed. In memory only.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use crate::command::{DesiredLobby, DesiredLobbyChanges, Id};
 
-/// Ends that are remembered.
 const MAX_REMEMBERED_ENDS: usize = 10_000;
 
-/// The changes of lobbies of ours.
 #[derive(Debug)]
 pub(crate) struct DesiredLobbies {
-    /// From 1: who was told 0 was told nothing yet.
     sequence: u64,
     by_change: BTreeMap<u64, Id>,
-    live: HashMap<Id, (u64, bool)>,
+    live: BTreeMap<Id, (u64, bool)>,
     gone: BTreeMap<u64, Id>,
-    /// Ends up to here are forgotten.
     forgotten: u64,
 }
 
 impl DesiredLobbies {
     pub(crate) fn new() -> DesiredLobbies {
-        let (by_change, live, gone) = (BTreeMap::new(), HashMap::new(), BTreeMap::new());
+        let (by_change, live, gone) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         DesiredLobbies { sequence: 1, by_change, live, gone, forgotten: 0 }
     }
 
-    /// A lobby is there, or is stopping now.
     pub(crate) fn put(&mut self, lobby: Id, is_stopping: bool) {
         if self.live.get(&lobby).is_some_and(|(_, told)| *told == is_stopping) {
             return;
@@ -39,7 +32,6 @@ impl DesiredLobbies {
         self.by_change.insert(self.sequence, lobby);
     }
 
-    /// A lobby has ended.
     pub(crate) fn remove(&mut self, lobby: Id) {
         let Some((before, _)) = self.live.remove(&lobby) else { return };
         self.by_change.remove(&before);
@@ -52,7 +44,6 @@ impl DesiredLobbies {
         }
     }
 
-    /// What is new after a number that a reader was told; 0: all.
     pub(crate) fn since(&self, after: u64) -> DesiredLobbyChanges {
         let is_complete = after == 0 || after > self.sequence || after < self.forgotten;
         let after = if is_complete { 0 } else { after };

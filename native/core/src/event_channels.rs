@@ -1,6 +1,6 @@
-//! Event channels: which token was sent to which channel, until the token expires. A channel is the keyed hash of a
-//! secret that its reader chose; it exists when something was sent to it, and is forgotten with that.
-//! Making the token again and who may know it is the engine's matter.
+//! Event channels: tokens sent to each channel, until they expire.
+//!
+//! A channel is the keyed hash of a secret that its reader chose. It exists while it holds a token.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,28 +8,25 @@ use crate::codec::{Reader, Writer};
 use crate::command::{ChannelId, Lsn, Ms};
 use crate::journal_event::ApplyError;
 
-/// Most tokens that one channel keeps; the oldest goes.
+/// The oldest token goes first.
 const MAX_TOKENS_PER_CHANNEL: usize = 64;
-/// Most tokens that all channels keep; the one that expires first goes.
+/// The token that expires first goes first.
 const MAX_TOKENS: usize = 262_144;
 
-/// A token that was sent: the use of a slot that it names, and until when it is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SentToken {
     pub(crate) lobby: u32,
     pub(crate) slot: u16,
     pub(crate) generation: u32,
     pub(crate) key_id: u16,
-    /// Wall clock, for the reader.
+    /// Wall clock.
     pub(crate) ts_ms: u64,
-    /// Of the reservation.
     pub(crate) deadline: Ms,
 }
 
-/// LSN of the event that sent it, and which of that event's tokens it is.
+/// LSN of the sending event, and the index of the token in it.
 type Position = (Lsn, u8);
 
-/// All channels of a shard.
 #[derive(Default)]
 pub(crate) struct EventChannels {
     by_channel: BTreeMap<(ChannelId, Position), SentToken>,
@@ -37,7 +34,6 @@ pub(crate) struct EventChannels {
 }
 
 impl EventChannels {
-    /// The tokens of one event, in order.
     pub(crate) fn add(&mut self, lsn: Lsn, sent: impl Iterator<Item = (ChannelId, SentToken)>) {
         for (index, (channel, one)) in (0u8..).zip(sent) {
             self.insert(channel, (lsn, index), one);
@@ -69,21 +65,19 @@ impl EventChannels {
         }
     }
 
-    /// Drops what expired at `now` or before. Called by the events that add, so that what is kept depends on events
-    /// alone; who reads looks at the deadline.
+    /// Drops expired tokens. Only events call it, so the stored state depends on events alone.
     pub(crate) fn drop_expired(&mut self, now: Ms) {
         while self.by_deadline.first().is_some_and(|(deadline, ..)| *deadline <= now) {
             self.remove_first();
         }
     }
 
-    /// What a channel was sent that has not expired, oldest first.
+    /// Returns the tokens of a channel that have not expired, oldest first.
     pub(crate) fn tokens_of(&self, channel: &ChannelId, now: Ms) -> impl Iterator<Item = (Lsn, SentToken)> + '_ {
         let known = self.by_channel.range((*channel, (0, 0))..=(*channel, (Lsn::MAX, u8::MAX)));
         known.filter(move |(_, sent)| sent.deadline > now).map(|((_, (lsn, _)), sent)| (*lsn, *sent))
     }
 
-    /// Keys of tokens that have not expired.
     pub(crate) fn key_ids(&self, now: Ms) -> impl Iterator<Item = u16> + '_ {
         self.by_channel.values().filter(move |sent| sent.deadline > now).map(|sent| sent.key_id)
     }

@@ -1,121 +1,118 @@
-//! Facts for the control plane: what became of lobbies, in order of LSN, until a reader says that it has them. Part of
-//! the durable state: derived from events by `engine::apply`, kept in images. Knows no lobby and no clock.
+//! Outbox of lobby facts for the control plane, in order of LSN, until a reader acknowledges them.
 //!
-//! A reader that is missing holds nothing else up: of more facts than are kept the oldest go, and are counted.
+//! Part of the durable state. Without a reader the oldest facts are dropped and counted.
 
 use std::collections::VecDeque;
 
 use crate::command::{EndReason, Id, Lsn, Ms};
 
-/// How many facts wait for their reader.
+/// Most facts that wait for a reader.
 pub const MAX_STORED_FACTS: usize = 100_000;
 
-/// What happened to one lobby, by the event of this LSN.
+/// One change of a lobby.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fact {
-    /// LSN of its event: its name. An event is one fact at most.
+    /// LSN of the event, which identifies the fact.
     pub lsn: Lsn,
-    /// Service time; 0 when the event does not tell it (`Made` does by `create_ts_ms`).
+    /// Service time; 0 for `Created`, which has `create_ts_ms`.
     pub at: Ms,
-    /// Which lobby.
+    /// Lobby id.
     pub lobby: Id,
-    /// Its namespace.
+    /// Namespace id.
     pub namespace: Id,
-    /// What happened.
+    /// What changed.
     pub what: LobbyFactKind,
 }
 
-/// What happened to a lobby.
+/// The change that a fact reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LobbyFactKind {
-    /// It is there, and starting.
+    /// Created and starting.
     Created(Box<LobbyDetails>),
-    /// It takes players.
+    /// Ready for players.
     Ready,
-    /// Its server closed or opened it.
+    /// Closed or opened by its server.
     Closed(bool),
-    /// It is drained, and ends soon.
+    /// Stops soon.
     Stopping,
-    /// It is over.
+    /// Ended.
     Ended(Box<Ended>),
 }
 
-/// What does not change about a lobby, as its records need it.
+/// Attributes of a lobby that never change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LobbyDetails {
-    /// Version that it was made with.
+    /// Version id.
     pub version: Id,
     /// Game mode name.
     pub mode: Box<str>,
-    /// Region name id.
+    /// Region name.
     pub region: Box<str>,
-    /// Found, listed and joined; else joined by id only.
+    /// Whether find and list show it.
     pub is_public: bool,
     /// Limits of find, join and party.
     pub max_players: [u32; 3],
-    /// ms since the Unix epoch.
+    /// Milliseconds since the Unix epoch.
     pub create_ts_ms: u64,
 }
 
-/// How a lobby ended. It tells all about the lobby again, so that a lost `Made` does no harm.
+/// End of a lobby, with all its attributes in case `Created` was lost.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ended {
-    /// What it was.
+    /// Its attributes.
     pub about: LobbyDetails,
-    /// Why.
+    /// Reason of the end.
     pub reason: EndReason,
-    /// What its process exited with, when that is known.
+    /// Exit code of the process, if known.
     pub exit_code: Option<i32>,
-    /// Who was in it while it lasted.
+    /// Player totals.
     pub attendance: LobbyAttendance,
-    /// Places at its end: reserved, connected, kept.
+    /// Slots at the end: reserved, connected, kept.
     pub players: [u32; 3],
 }
 
-/// Who was connected to a lobby.
+/// Player totals of a lobby.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LobbyAttendance {
-    /// Sum of the times that players were connected; of a live lobby without those who still are.
+    /// Connected time of players who have left.
     pub player_ms: u64,
     /// Most players connected at one time.
     pub peak_players: u32,
-    /// How often somebody connected.
+    /// Number of connections.
     pub connections: u32,
 }
 
 impl LobbyAttendance {
-    /// One connected; `connected` are there now.
     #[inline]
     pub(crate) fn player_connected(&mut self, connected: u32) {
         self.peak_players = self.peak_players.max(connected);
         self.connections = self.connections.saturating_add(1);
     }
 
-    /// One who was connected since `since` is not any more; `at` 0: nobody told until when.
+    /// `at` 0: the time is unknown.
     #[inline]
     pub(crate) fn player_left(&mut self, since: Ms, at: Ms) {
         self.player_ms = self.player_ms.saturating_add(at.saturating_sub(since));
     }
 }
 
-/// A part of the facts that a reader does not have yet.
+/// A page of facts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Facts {
     /// In order of LSN.
     pub facts: Vec<Fact>,
-    /// LSN of the oldest fact that is there and durable, acknowledged or not; 0 when there is none.
+    /// LSN of the oldest durable fact in the outbox; 0 for none.
     pub oldest: Lsn,
-    /// At most so many facts after those that the reader has are gone for good; all were older than `oldest`.
+    /// Upper bound of the facts that were dropped after the reader's position.
     pub lost: u64,
 }
 
-/// Facts that wait.
 #[derive(Default)]
 pub(crate) struct FactOutbox {
     facts: VecDeque<Fact>,
-    /// How many were dropped unread since the reader was past the last such.
+    /// Facts dropped before any reader acknowledged past them.
     pub(crate) lost: u64,
-    /// LSN of the last one of them.
+    /// LSN of the last dropped fact.
     pub(crate) lost_up_to: Lsn,
 }
 
@@ -130,12 +127,11 @@ impl FactOutbox {
         self.facts.push_back(fact);
     }
 
-    /// Whether acknowledging up to this LSN changes anything.
+    /// Returns true if an acknowledgement up to `up_to` changes anything.
     pub(crate) fn has_up_to(&self, up_to: Lsn) -> bool {
         self.facts.front().is_some_and(|oldest| oldest.lsn <= up_to) || self.lost > 0 && self.lost_up_to <= up_to
     }
 
-    /// The reader has everything up to this LSN, and knows what was lost before it.
     pub(crate) fn acknowledge(&mut self, up_to: Lsn) {
         let read = self.facts.partition_point(|fact| fact.lsn <= up_to);
         self.facts.drain(..read);
@@ -147,7 +143,7 @@ impl FactOutbox {
         }
     }
 
-    /// At most `limit` facts after an LSN and not after another.
+    /// Returns at most `limit` durable facts after an LSN.
     pub(crate) fn read(&self, after: Lsn, durable: Lsn, limit: usize) -> Facts {
         let first = self.facts.partition_point(|fact| fact.lsn <= after);
         let waiting = self.facts.iter().skip(first).take(limit).take_while(|fact| fact.lsn <= durable);

@@ -1,9 +1,7 @@
-//! The find index: for each (namespace, version, mode, region) the findable lobbies with free places, fullest first,
-//! ready and starting apart, and the same once more for each single tag. Knows orders only; what is findable and how
-//! many places are free it is told.
+//! Index of findable lobbies by group and tag, fullest first.
 //!
-//! A lobby stands under `free places << 48 | age`, so the first key from `n << 48` on is the fullest that `n` fit in,
-//! the oldest of those that are equally full.
+//! A group is (namespace, version, mode, region). The key `free slots << 48 | age` makes the first key from `n << 48`
+//! on the fullest lobby with `n` free slots, oldest first.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +12,10 @@ use crate::keyed_hash::TableSeed;
 
 const AGE_BITS: u32 = 48;
 
-/// Key of a lobby with so many free places, made by that event.
 pub(crate) fn order_key(free: u32, created: Lsn) -> u64 {
     u64::from(free) << AGE_BITS | created & ((1 << AGE_BITS) - 1)
 }
 
-/// Which lobbies stand together.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LobbyGroupKey {
     pub(crate) namespace: u32,
@@ -60,14 +56,12 @@ struct Group {
     by_tag: BTreeMap<u32, FillOrders>,
 }
 
-/// The index of a shard.
 pub(crate) struct FindIndex {
     groups: Vec<Option<Group>>,
     by_key: HashTable<u32>,
     vacant: Vec<u32>,
-    /// Lobbies whose standing may have changed since they were last put in order.
+    /// Lobbies to reorder.
     pub(crate) dirty: Vec<u32>,
-    /// Candidates visited since start.
     pub(crate) visited: u64,
 }
 
@@ -76,13 +70,11 @@ impl FindIndex {
         FindIndex { groups: Vec::new(), by_key: HashTable::new(), vacant: Vec::new(), dirty: Vec::new(), visited: 0 }
     }
 
-    /// The group with that key.
     pub(crate) fn find(&self, seed: &TableSeed, key: &LobbyGroupKey) -> Option<u32> {
         let is_key = |number: &u32| self.groups[*number as usize].as_ref().is_some_and(|group| group.key == *key);
         self.by_key.find(key.hash(seed), is_key).copied()
     }
 
-    /// The group of one more lobby.
     pub(crate) fn acquire(&mut self, seed: &TableSeed, key: LobbyGroupKey) -> u32 {
         let number = self.find(seed, &key).unwrap_or_else(|| self.add(seed, key));
         if let Some(group) = &mut self.groups[number as usize] {
@@ -109,7 +101,6 @@ impl FindIndex {
         number
     }
 
-    /// A lobby of the group has ended.
     pub(crate) fn release(&mut self, seed: &TableSeed, number: u32) {
         let Some(group) = &mut self.groups[number as usize] else { return };
         group.lobbies -= 1;
@@ -124,7 +115,7 @@ impl FindIndex {
         self.vacant.push(number);
     }
 
-    /// Moves a lobby from one standing (ready, key) to another; None is "not in the index".
+    /// Moves a lobby from one (ready, key) to another. None means "not in the index".
     pub(crate) fn move_lobby(
         &mut self,
         group: u32,
@@ -153,8 +144,7 @@ impl FindIndex {
         }
     }
 
-    /// (key, lobby) of the fullest lobby of the group in which `places` fit and that has all `tags`. Walks the rarest
-    /// tag's order; `has_tags` says whether a candidate has them all.
+    /// Returns the fullest lobby with `players` free slots and all `tags`. Walks the order of the rarest tag.
     pub(crate) fn fullest(
         &mut self,
         group: u32,

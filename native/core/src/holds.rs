@@ -1,26 +1,23 @@
-//! Holds: places of finders in lobbies that are not ready yet. In memory only; a hold belongs to the requests that
-//! wait for it, or to their idempotency key, and dies with the last of them.
+//! Holds: slots promised to requests that wait for a starting lobby. In memory only.
+//!
+//! A hold ends with the last request that shares it.
 
 use std::collections::BTreeMap;
 
 use crate::command::{ChannelId, HoldId, Idempotency, Source};
 
-/// One hold. Its limit was checked when it was made and its places count from then on.
+/// The limits were checked at creation; the slots count from then on.
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {
-    /// Number of the starting lobby.
     pub(crate) lobby: u32,
-    /// How many places.
     pub(crate) slots: u32,
     pub(crate) source: Source,
     pub(crate) idempotency: Option<Idempotency>,
-    /// Who else is told of its tokens, the second one first.
+    /// Event channels of the second and later tokens.
     pub(crate) channels: Box<[ChannelId]>,
-    /// Requests that wait for it.
     waiters: u32,
 }
 
-/// All holds of a shard.
 pub(crate) struct HoldTable {
     last: u64,
     by_id: BTreeMap<HoldId, Hold>,
@@ -49,20 +46,19 @@ impl HoldTable {
         id
     }
 
-    /// The hold of a request in flight with that key.
+    /// Returns the hold of a request in flight with that key.
     pub(crate) fn of_key(&self, key: &[u8; 16]) -> Option<(HoldId, &Hold)> {
         let id = *self.by_key.get(key)?;
         self.by_id.get(&id).map(|hold| (id, hold))
     }
 
-    /// One more request waits for it.
     pub(crate) fn share(&mut self, id: HoldId) {
         if let Some(hold) = self.by_id.get_mut(&id) {
             hold.waiters += 1;
         }
     }
 
-    /// One request less; gives the hold when it was the last.
+    /// Removes one waiting request. Returns the hold if it was the last.
     pub(crate) fn release(&mut self, id: HoldId) -> Option<Hold> {
         let hold = self.by_id.get_mut(&id)?;
         hold.waiters -= 1;

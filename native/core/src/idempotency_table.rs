@@ -1,6 +1,7 @@
-//! Idempotency entries: which key was used for what. An entry is 32 bytes and names one use of one slot; the uses of a
-//! party stand beside it, because its tokens are re-made from them also after their slots went on to others.
-//! When an entry may be dropped is the engine's to say; this keeps them, finds them, and hands them out oldest first.
+//! Idempotency keys and the slot uses that they stand for.
+//!
+//! An entry has 32 bytes and names one use. The uses of a party are stored beside it, because its tokens are signed
+//! again after their slots went to other players.
 
 use std::collections::VecDeque;
 
@@ -11,7 +12,7 @@ use crate::keyed_hash::TableSeed;
 use crate::slot_use::{PackedSlotUses, SlotUse};
 use crate::timer_wheel::NONE;
 
-/// What an event keeps of an idempotency key: 72 bits of (caller, key), 32 of (operation, message), and when.
+/// Truncated hashes of an idempotency key: 72 bits of (caller, key), 32 bits of (operation, message).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyStamp {
     pub(crate) key: u64,
@@ -33,10 +34,10 @@ impl KeyStamp {
     }
 }
 
-/// What a key was used for.
+/// Operation that used a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyPurpose {
-    /// find or join of so many places.
+    /// find, join or create of that many slots.
     Slots(u8),
     Attach,
     Connected,
@@ -64,7 +65,6 @@ impl KeyPurpose {
     }
 }
 
-/// One entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IdempotencyEntry {
     key: u64,
@@ -74,7 +74,7 @@ pub(crate) struct IdempotencyEntry {
     generation: u32,
     slot: u16,
     at_high: u16,
-    /// Key that its tokens are made with.
+    /// Signing key of its tokens.
     pub(crate) key_id: u16,
     key_more: u8,
     /// 0 marks a vacant entry.
@@ -112,7 +112,7 @@ impl IdempotencyEntry {
         }
     }
 
-    /// When it was made; 48 bits, thousands of years.
+    /// 48 bits.
     pub(crate) fn at(&self) -> Ms {
         u64::from(self.at_high) << 32 | u64::from(self.at_low)
     }
@@ -125,7 +125,7 @@ impl IdempotencyEntry {
         KeyPurpose::from_byte(self.purpose)
     }
 
-    /// The first use that it names; of an attach the lobby only.
+    /// Returns the first use. An attach names its lobby only.
     pub(crate) fn slot_use(&self) -> SlotUse {
         SlotUse { lobby: self.lobby, slot: self.slot, generation: self.generation }
     }
@@ -144,14 +144,14 @@ struct Party {
     uses: Box<[u8]>,
 }
 
-/// All entries of a shard: pages that never move, and many small tables so that growing one is short.
+/// All entries of a shard, in pages that never move. Many small index tables keep growth short.
 pub(crate) struct IdempotencyTable {
     pages: Vec<Box<[IdempotencyEntry]>>,
     used: u32,
     vacant: Vec<u32>,
     index: Vec<HashTable<u32>>,
     parties: HashTable<Party>,
-    /// (entry, low bits of its time) in order of time; an item whose entry is gone or newer is stale.
+    /// (entry, low bits of its time), oldest first. An item is stale if its entry changed.
     queue: VecDeque<(u32, u32)>,
 }
 
@@ -184,7 +184,7 @@ impl IdempotencyTable {
         self.index[part(hash)].find(hash, is_key).copied()
     }
 
-    /// Adds an entry; its key must not be known. `uses` are those of a party, in order, else empty.
+    /// The key must be unknown. `uses` is empty unless the entry is of a party.
     pub(crate) fn insert(&mut self, seed: &TableSeed, entry: IdempotencyEntry, uses: PackedSlotUses<'_>) -> u32 {
         let number = self.vacant.pop().unwrap_or_else(|| {
             if self.used & (PAGE - 1) == 0 {
@@ -226,7 +226,7 @@ impl IdempotencyTable {
         self.drop_stale();
     }
 
-    /// Keeps the front of the queue a real entry.
+    /// Makes the front of the queue a current entry.
     fn drop_stale(&mut self) {
         while let Some((number, at_low)) = self.queue.front() {
             let entry = self.get(*number);
@@ -237,13 +237,13 @@ impl IdempotencyTable {
         }
     }
 
-    /// The uses of a party's entry, in order of its tokens; None for an entry of one place.
+    /// Returns the uses of a party in order of its tokens, or None for a single slot.
     pub(crate) fn party(&self, seed: &TableSeed, number: u32) -> Option<PackedSlotUses<'_>> {
         let hash = seed.words(u64::from(number), 0);
         self.parties.find(hash, |party| party.entry == number).map(|party| PackedSlotUses(&party.uses))
     }
 
-    /// The oldest entry that was not taken from here yet, if it was made at `up_to` or before.
+    /// Removes and returns the oldest queued entry of `up_to` or before.
     pub(crate) fn take_oldest(&mut self, up_to: Ms) -> Option<u32> {
         let (number, _) = *self.queue.front()?;
         if self.get(number).at() > up_to {
@@ -254,7 +254,7 @@ impl IdempotencyTable {
         Some(number)
     }
 
-    /// When the `ahead`-th entry that waits to be taken was made; of an earlier one when that is gone or missing.
+    /// Returns the time of the `ahead`-th queued entry, or of an earlier one.
     pub(crate) fn queued_at(&self, ahead: usize) -> Option<Ms> {
         let last = self.queue.len().checked_sub(1)?;
         self.queue.range(..=ahead.min(last)).rev().find_map(|(number, at_low)| {
@@ -263,7 +263,6 @@ impl IdempotencyTable {
         })
     }
 
-    /// Numbers of all entries, in no order that means anything.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.used).filter(|number| self.get(*number).purpose != 0)
     }
@@ -278,7 +277,6 @@ mod tests {
     use super::*;
 
     fn stamp(number: u16) -> KeyStamp {
-        // Keys that differ in few bytes only.
         let mut key = [7u8; 16];
         key[7..9].copy_from_slice(&number.to_be_bytes());
         KeyStamp::new(&Idempotency { key, message: [1; 16] }, Ms::from(number))

@@ -1,6 +1,7 @@
-//! Keyed hashes. [`HashKey`] hides what must not be kept in the clear (client addresses, idempotency keys, secrets of
-//! event channels);
-//! `TableSeed` places strings and ids in tables, so that nobody outside can aim at one bucket.
+//! Keyed hashes: of secrets that may not be stored in the clear, and of table keys.
+//!
+//! [`HashKey`] covers client addresses, idempotency keys and channel secrets. `TableSeed` keeps clients from aiming at
+//! one bucket of a table.
 
 use core::hash::Hasher;
 
@@ -9,7 +10,7 @@ use foldhash::quality::FoldHasher;
 
 use crate::command::{ChannelId, Id, Idempotency, Source};
 
-/// The hash key of a data directory; never rotated, because what it hashed is compared for as long as it is kept.
+/// Hash key of a data directory. Never rotated: stored hashes are compared with new ones.
 pub struct HashKey {
     source: [u8; 32],
     caller: [u8; 32],
@@ -18,7 +19,7 @@ pub struct HashKey {
 }
 
 impl HashKey {
-    /// From the 32 secret bytes of the data directory.
+    /// Derives the keys from the 32 secret bytes of the data directory.
     pub fn new(key: [u8; 32]) -> HashKey {
         HashKey {
             source: blake3::derive_key("hosting client address v1", &key),
@@ -28,17 +29,17 @@ impl HashKey {
         }
     }
 
-    /// Hash of a client address within a namespace; never 0, which means "counts for no source".
+    /// Hashes a client address within a namespace. Never returns 0, which means "counts for no source".
     pub fn source(&self, namespace: Id, address: &[u8]) -> Source {
         first_u64(&hash_parts(&self.source, [&namespace.0, address, &[]])).max(1)
     }
 
-    /// Hash of the secret of an event channel.
+    /// Hashes the secret of an event channel.
     pub fn channel(&self, secret: &[u8]) -> ChannelId {
         hash_pair(&self.channel, secret, &[])
     }
 
-    /// Hashes of (caller, key) and of (operation, message). Lengths are hashed too, so that no two pairs look alike.
+    /// Hashes (caller, key) and (operation, message). Lengths are part of the input, so pairs cannot run together.
     pub fn idempotency(&self, caller: &[u8], key: &[u8], operation: &str, message: &[u8]) -> Idempotency {
         Idempotency {
             key: hash_pair(&self.caller, caller, key),
@@ -60,7 +61,7 @@ fn hash_pair(key: &[u8; 32], first: &[u8], second: &[u8]) -> [u8; 16] {
     short
 }
 
-/// Short inputs, which nearly all are, go in as one piece: that spares the state of a streaming hasher.
+/// Hashes short inputs in one piece, which avoids the state of a streaming hasher.
 fn hash_parts(key: &[u8; 32], parts: [&[u8]; 3]) -> blake3::Hash {
     let mut buffer = [0u8; 256];
     let len: usize = parts.iter().map(|part| part.len()).sum();
@@ -84,7 +85,6 @@ fn first_u64(hash: &blake3::Hash) -> u64 {
     u64::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]])
 }
 
-/// Secret seed of the in-memory tables of one engine.
 pub(crate) struct TableSeed {
     shared: SharedSeed,
     seed: u64,

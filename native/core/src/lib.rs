@@ -1,8 +1,8 @@
 //! Lobbies, slots and player tokens as a deterministic state machine.
 //!
-//! The entry point is [`Engine`]: commands in, [`Answer`]s out, events for the journal. There is no clock, no
-//! randomness and no I/O in this crate: service time and fresh ids are arguments, so a run is a function of its inputs
-//! and recovery is the same [`Engine::apply`] that serves live commands.
+//! The entry point is [`Engine`]: commands in, [`Answer`]s out, events for the journal. This crate has no clock, no
+//! randomness and no I/O. Service time and fresh ids are arguments, and recovery uses the same [`Engine::apply`] as
+//! live commands.
 
 pub mod command;
 pub mod engine;

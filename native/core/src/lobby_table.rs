@@ -1,4 +1,4 @@
-//! The book of all lobbies of a shard by number and by id, ended ones too, as long as they are remembered.
+//! All lobbies of a shard by number and by id, with tombstones of ended ones.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::keyed_hash::TableSeed;
 use crate::lobby::Lobby;
 use crate::timer_wheel::{TimerLinks, TimerNodes};
 
-/// What is kept of a lobby for 24 h after its end.
+/// Record of a lobby for 24 h after its end.
 #[derive(Debug)]
 pub(crate) struct Tombstone {
     pub(crate) id: Id,
@@ -17,7 +17,7 @@ pub(crate) struct Tombstone {
     pub(crate) ended_at: Ms,
     pub(crate) reason: EndReason,
     pub(crate) lsn: Lsn,
-    /// Keys of its tokens.
+    /// Signing keys of the lobby's tokens.
     pub(crate) key_ids: Box<[u16]>,
     pub(crate) entries: u32,
 }
@@ -29,19 +29,17 @@ enum TableEntry {
     Ended(Box<Tombstone>),
 }
 
-/// A lobby as it was found.
 pub(crate) enum LobbyRecord<'a> {
     Live(&'a Lobby),
     Ended(&'a Tombstone),
 }
 
-/// All lobbies of a shard by number, and their numbers by id.
 pub(crate) struct LobbyTable {
     records: Vec<TableEntry>,
     by_id: HashTable<u32>,
-    /// Numbers below `records.len()` that no lobby has.
+    /// Unused numbers below `records.len()`.
     vacant: BTreeSet<u32>,
-    /// (when it ended, number).
+    /// (end, number).
     ended: BTreeSet<(Ms, u32)>,
 }
 
@@ -50,7 +48,6 @@ impl LobbyTable {
         LobbyTable { records: Vec::new(), by_id: HashTable::new(), vacant: BTreeSet::new(), ended: BTreeSet::new() }
     }
 
-    /// A number that no lobby has.
     pub(crate) fn vacant_number(&self) -> u32 {
         self.vacant.first().copied().unwrap_or(self.records.len() as u32)
     }
@@ -90,7 +87,6 @@ impl LobbyTable {
         }
     }
 
-    /// LSN that an answer about this lobby waits for.
     pub(crate) fn lsn(&self, number: u32) -> Lsn {
         match self.get(number) {
             Some(LobbyRecord::Live(lobby)) => lobby.lsn,
@@ -107,7 +103,7 @@ impl LobbyTable {
         }
     }
 
-    /// How many idempotency entries name a lobby; None when there is none of that number.
+    /// Returns the count of idempotency entries that refer to a lobby.
     pub(crate) fn entries_mut(&mut self, number: u32) -> Option<&mut u32> {
         match self.records.get_mut(number as usize)? {
             TableEntry::Vacant => None,
@@ -116,7 +112,7 @@ impl LobbyTable {
         }
     }
 
-    /// Adds a lobby under its own number, which must be vacant.
+    /// Adds a lobby under its own number, which must be unused.
     pub(crate) fn insert(&mut self, seed: &TableSeed, lobby: Lobby) -> bool {
         let (number, id) = (lobby.number, lobby.id);
         self.insert_entry(seed, number, id, TableEntry::Live(Box::new(lobby)))
@@ -133,7 +129,7 @@ impl LobbyTable {
 
     fn insert_entry(&mut self, seed: &TableSeed, number: u32, id: Id, entry: TableEntry) -> bool {
         let at = number as usize;
-        // A journal of ours takes numbers one by one: a far one is damage, not a reason to take gigabytes.
+        // The engine assigns numbers one by one, so a distant number is damage. Rejecting it avoids a huge allocation.
         if at > self.records.len() + (1 << 20) || self.get(number).is_some() || self.number_of(seed, id).is_some() {
             return false;
         }
@@ -152,7 +148,7 @@ impl LobbyTable {
         true
     }
 
-    /// Replaces a live lobby by its tombstone and gives it away.
+    /// Replaces a live lobby with its tombstone and returns it.
     pub(crate) fn end(
         &mut self,
         number: u32,
@@ -169,7 +165,7 @@ impl LobbyTable {
         Some(lobby)
     }
 
-    /// Drops tombstones of lobbies that ended at `up_to` or before and that no idempotency entry names.
+    /// Drops tombstones of lobbies that ended at `up_to` or before, unless an idempotency entry refers to them.
     pub(crate) fn forget(&mut self, seed: &TableSeed, up_to: Ms) {
         let due: Vec<(Ms, u32)> = self.ended.range(..=(up_to, u32::MAX)).copied().collect();
         for (ended_at, number) in due {
@@ -187,7 +183,7 @@ impl LobbyTable {
         }
     }
 
-    /// When the `ahead`-th lobby that ended later than `after` did so; the last one's time when there are fewer.
+    /// Returns when the `ahead`-th lobby after `after` ended, or the last one if there are fewer.
     pub(crate) fn ended_at(&self, after: Ms, ahead: usize) -> Option<Ms> {
         self.ended.range((after + 1, 0)..).take(ahead + 1).last().map(|(at, _)| *at)
     }
@@ -213,7 +209,7 @@ impl TimerNodes for LobbyTable {
     }
 }
 
-/// Lobby ids are random but for their first 16 bits.
+/// Lobby ids are random except for their first 16 bits.
 fn id_hash(seed: &TableSeed, id: Id) -> u64 {
     let [.., a, b, c, d, e, f, g, h] = id.0;
     let [_, _, i, j, k, l, m, n, o, p, ..] = id.0;

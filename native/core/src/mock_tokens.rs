@@ -1,5 +1,6 @@
-//! Mock players: which player tokens of development answers were used up (decisions 3, "Mock answers"). A token tells
-//! the hour in which it was made and is good to the end of the next one, so that a used one need not be kept longer.
+//! Consumed mock player tokens of development tokens.
+//!
+//! A token names the hour it was signed in and is valid until the end of the next hour, which bounds this set.
 
 use std::collections::BTreeSet;
 
@@ -8,21 +9,18 @@ use crate::command::Ms;
 use crate::journal_event::ApplyError;
 
 const HOUR_MS: u64 = 3_600_000;
-/// Most used tokens that are kept; the oldest goes. No developer's machine comes near it.
+/// The oldest token goes first.
 const MAX_ENTRIES: usize = 100_000;
 
-/// The hour of service time that a token is made in.
 pub(crate) fn hour_of(at: Ms) -> u32 {
     u32::try_from(at / HOUR_MS).unwrap_or(u32::MAX)
 }
 
-/// True while a token of that hour is good.
 pub(crate) fn is_within_lifetime(hour: u32, now: Ms) -> bool {
     let this = hour_of(now);
     hour <= this && this - hour <= 1
 }
 
-/// Used tokens, by hour and MAC.
 #[derive(Default)]
 pub(crate) struct ConsumedMockTokens {
     used: BTreeSet<(u32, [u8; 16])>,
@@ -33,7 +31,7 @@ impl ConsumedMockTokens {
         self.used.contains(&(hour, *mac))
     }
 
-    /// Uses a token up, and forgets those that are over.
+    /// Marks a token consumed, and drops expired ones.
     pub(crate) fn consume(&mut self, hour: u32, at: Ms, mac: [u8; 16]) {
         while self.used.first().is_some_and(|(oldest, _)| !is_within_lifetime(*oldest, at))
             || self.used.len() >= MAX_ENTRIES

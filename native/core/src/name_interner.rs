@@ -1,4 +1,4 @@
-//! Names that many lobbies share (modes, regions, tags) as small numbers; forgotten when the last lobby is.
+//! Interned names of modes, regions and tags, dropped with their last lobby.
 
 use hashbrown::HashTable;
 
@@ -9,7 +9,6 @@ struct Symbol {
     uses: u32,
 }
 
-/// The names in use.
 pub(crate) struct NameInterner {
     table: HashTable<u32>,
     symbols: Vec<Symbol>,
@@ -21,12 +20,10 @@ impl NameInterner {
         NameInterner { table: HashTable::new(), symbols: Vec::new(), vacant: Vec::new() }
     }
 
-    /// Number of a name that some lobby has.
     pub(crate) fn find(&self, seed: &TableSeed, bytes: &[u8]) -> Option<u32> {
         self.table.find(seed.bytes(bytes), |number| *self.symbols[*number as usize].bytes == *bytes).copied()
     }
 
-    /// Number of a name, with one more use.
     pub(crate) fn acquire(&mut self, seed: &TableSeed, bytes: &[u8]) -> u32 {
         if let Some(number) = self.find(seed, bytes) {
             self.symbols[number as usize].uses += 1;
@@ -49,7 +46,6 @@ impl NameInterner {
         number
     }
 
-    /// One use less.
     pub(crate) fn release(&mut self, seed: &TableSeed, number: u32) {
         let symbol = &mut self.symbols[number as usize];
         symbol.uses -= 1;
@@ -67,13 +63,13 @@ impl NameInterner {
         &self.symbols[number as usize].bytes
     }
 
-    /// The name as text; symbols made of tags are not text.
+    /// Returns the name as text. Tag names are not text.
     pub(crate) fn text(&self, number: u32) -> &str {
         core::str::from_utf8(self.bytes(number)).unwrap_or_default()
     }
 }
 
-/// Writes the symbol of a tag into `buffer`: unlike any other tag's whatever name and value contain.
+/// Encodes a tag as a name. The length prefix keeps different tags apart.
 pub(crate) fn tag_symbol(buffer: &mut Vec<u8>, name: &str, value: &str) {
     buffer.clear();
     buffer.extend_from_slice(&(name.len() as u32).to_le_bytes());
@@ -81,7 +77,6 @@ pub(crate) fn tag_symbol(buffer: &mut Vec<u8>, name: &str, value: &str) {
     buffer.extend_from_slice(value.as_bytes());
 }
 
-/// Name and value of a tag's symbol.
 pub(crate) fn split_tag_symbol(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = bytes.split_first_chunk::<4>()?;
     rest.split_at_checked(u32::from_le_bytes(*len) as usize)

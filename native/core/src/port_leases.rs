@@ -1,9 +1,7 @@
-//! Leases: which public ports a lobby or a dynamic server has, and where its process listens. One book of all of them,
-//! with the order in which they changed, so that a follower is told what is new to it. Knows numbers, names and ids; what
-//! a lobby is it does not know.
+//! Port leases of lobbies and dynamic servers, with a change feed of routes for edge-guard.
 //!
-//! `leased → over → returned`: over is a lease whose owner has ended and whose sockets may still be open; its numbers are
-//! nobody else's until edge-guard has closed them (`returned`), and then they rest.
+//! `leased → over → returned`: the owner of an `over` lease has ended, but its sockets may be open. Its numbers stay
+//! blocked until edge-guard has closed them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,28 +14,24 @@ use crate::port_pool::PortPool;
 
 const BAD_LEASE: ApplyError = ApplyError::Malformed("a lease that does not fit the state");
 
-/// What one owner has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PortLease {
     pub(crate) namespace: Id,
     pub(crate) region: Box<str>,
-    /// A dynamic server's: its end is told by an event. Else a lobby's: it ends with it.
+    /// True for a dynamic server. The lease of a lobby ends with the lobby.
     pub(crate) is_server: bool,
     pub(crate) ports: Vec<LeasedPort>,
     pub(crate) is_over: bool,
-    /// LSN of the last event that changed it, as images tell it; 0 before it is in the book.
+    /// LSN of the last change.
     pub(crate) changed: Lsn,
 }
 
-/// All leases of a shard.
 #[derive(Debug)]
 pub(crate) struct PortLeaseTable {
     by_owner: BTreeMap<Id, PortLease>,
-    /// (LSN of its last change, owner).
     by_change: BTreeSet<(Lsn, Id)>,
     streams: PortPool,
     datagrams: PortPool,
-    /// LSN of the last change of any.
     version: Lsn,
 }
 
@@ -60,19 +54,16 @@ impl PortLeaseTable {
         self.by_owner.iter()
     }
 
-    /// Free, leased and resting ports: streams, datagrams.
     pub(crate) fn counts(&self, now: Ms) -> [[usize; 3]; 2] {
         [self.streams.counts(now), self.datagrams.counts(now)]
     }
 
-    /// Those that have rested are free.
     pub(crate) fn release_quarantined(&mut self, now: Ms) {
         self.streams.release_quarantined(now);
         self.datagrams.release_quarantined(now);
     }
 
-    /// The ports of a lease of this namespace with numbers drawn where they are wanted; None: too few are free for it.
-    /// Takes nothing.
+    /// Draws ports for a lease. Returns None if too few are free for the namespace. Takes nothing.
     pub(crate) fn draw(&self, namespace: Id, wanted: &[PortRequest<'_>], random: u64) -> Option<Vec<LeasedPort>> {
         if [&self.streams, &self.datagrams]
             .into_iter()
@@ -100,12 +91,9 @@ impl PortLeaseTable {
         Some(ports)
     }
 
-    /// One more number for a port of a lease.
     pub(crate) fn draw_one(&self, protocol: Protocol, random: u64) -> Option<u16> {
         self.pool(protocol).draw(spread(random), &[])
     }
-
-    // What events change.
 
     pub(crate) fn add(&mut self, lsn: Lsn, owner: Id, mut lease: PortLease) -> Result<(), ApplyError> {
         if self.by_owner.contains_key(&owner) {
@@ -156,7 +144,7 @@ impl PortLeaseTable {
         self.touch(lsn, owner)
     }
 
-    /// Its owner has ended; one without a lease has no effect.
+    /// Does nothing for an owner without a lease.
     pub(crate) fn end(&mut self, lsn: Lsn, owner: Id) -> Result<(), ApplyError> {
         let Some(lease) = self.by_owner.get_mut(&owner) else { return Ok(()) };
         if lease.ports.is_empty() {
@@ -168,7 +156,6 @@ impl PortLeaseTable {
         self.touch(lsn, owner)
     }
 
-    /// Its sockets are closed: its numbers rest.
     pub(crate) fn give_back(&mut self, owner: Id, until: Ms) -> Result<(), ApplyError> {
         let lease = self.remove(owner).filter(|lease| lease.is_over).ok_or(BAD_LEASE)?;
         for port in &lease.ports {
@@ -194,9 +181,7 @@ impl PortLeaseTable {
         Ok(())
     }
 
-    // What followers are told.
-
-    /// What changed after a version that a follower has; all when it has none, or one that is not of here.
+    /// Returns the durable changes since a version, or everything for version 0 and for unknown versions.
     pub(crate) fn routes_since(&self, after: Lsn, durable: Lsn) -> RouteChanges {
         let is_complete = after == 0 || after > self.version;
         let from = if is_complete { 0 } else { after + 1 };
@@ -225,8 +210,6 @@ impl PortLeaseTable {
         }
         routes
     }
-
-    // Images.
 
     pub(crate) fn write(&self, bytes: &mut Vec<u8>, flush: &mut dyn FnMut(&mut Vec<u8>)) {
         self.streams.write(&mut Writer { bytes });
@@ -275,7 +258,6 @@ impl PortLeaseTable {
     }
 }
 
-/// How many numbers are wanted of streams, and of datagrams.
 fn counted(wanted: &[PortRequest<'_>]) -> [usize; 2] {
     let mut counts = [0; 2];
     for want in wanted.iter().filter(|want| matches!(want.exposure, PortExposure::Number(_))) {
@@ -284,7 +266,7 @@ fn counted(wanted: &[PortRequest<'_>]) -> [usize; 2] {
     counts
 }
 
-/// The next of a series of random numbers that one begins (splitmix64).
+/// Returns the next number of a splitmix64 series.
 fn spread(random: u64) -> u64 {
     let mut mixed = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,9 +1,7 @@
-//! Public ports: which numbers are free, leased, and resting. Knows numbers and times; whose a port is stands in `lease`.
-//! Of those that rest it is known here whose they previous_owner: a namespace whose servers end over and over has no more of them
-//! than are left for all others.
+//! Port numbers of one protocol family: free, leased, or quarantined.
 //!
-//! Durable of a port is only until when it rests; what is leased the leases say. The free ones are derived: they stand
-//! in an array, each knows its place there, so one is drawn in O(1) however few are left.
+//! Only the end of each quarantine is durable; leases tell which numbers are taken. Free numbers are in an array with
+//! their positions beside it, so drawing one takes O(1).
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,24 +12,24 @@ use crate::journal_event::ApplyError;
 
 const LEASED: u16 = u16::MAX;
 const QUARANTINED: u16 = u16::MAX - 1;
-/// Fewer that rest are held against nobody.
+/// Below this count, quarantined ports never exceed a fair share.
 const FAIR_SHARE_THRESHOLD: usize = 64;
 
 const BAD_PORTS: ApplyError = ApplyError::Malformed("ports of the image do not add up");
 
-/// The ports of one family. A number outside of the range belongs to nobody here; a journal may name such, because an
-/// operator may change the range.
+/// Numbers outside of the range are ignored: an operator may change the range, and a journal may still name old
+/// numbers.
 #[derive(Debug)]
 pub(crate) struct PortPool {
     range: PortRange,
-    /// Until when each rests; 0: it never did. Durable.
+    /// End of the last quarantine; 0 for none. Durable.
     quarantined_until: Vec<Ms>,
-    /// Place in `free`, or what it is instead.
+    /// Position in `free`, or `LEASED`, or `QUARANTINED`.
     positions: Vec<u16>,
     free: Vec<u16>,
-    /// (until, number).
+    /// (end, number).
     quarantined: BTreeSet<(Ms, u16)>,
-    /// Whose each resting one was, and how many are whose. Of those that rest since before an image nobody knows.
+    /// Not persisted: unknown for a quarantine that began before a restart.
     previous_owner: BTreeMap<u16, Id>,
     quarantined_by_namespace: BTreeMap<Id, usize>,
 }
@@ -51,21 +49,22 @@ impl PortPool {
         }
     }
 
-    /// Whether so many more are not for this namespace: afterwards more that were its would rest than are free. So one
-    /// whose game ends over and over leaves half to others, two such leave a third; who keeps what it has may have all.
+    /// Returns true if a namespace may not lease `more` ports: more of its ports would be quarantined than are free.
+    ///
+    /// A namespace whose servers end in a loop leaves half of the ports to others.
     pub(crate) fn exceeds_fair_share(&self, namespace: Id, more: usize) -> bool {
         let count = self.quarantined_by_namespace.get(&namespace).copied().unwrap_or(0);
         count >= FAIR_SHARE_THRESHOLD && self.free.len() < count + more
     }
 
-    /// How many are free, leased, resting. Those that have rested are free, whether they were woken or not.
+    /// Returns the free, leased and quarantined ports.
     pub(crate) fn counts(&self, now: Ms) -> [usize; 3] {
         let rested = self.quarantined.range(..=(now, u16::MAX)).count();
         let (free, quarantined) = (self.free.len() + rested, self.quarantined.len() - rested);
         [free, self.range.len() - free - quarantined, quarantined]
     }
 
-    /// A free one for a random number. Those in `taken` are free too and not to be drawn: there are few of them.
+    /// Draws a free number that is not in `taken`.
     pub(crate) fn draw(&self, random: u64, taken: &[u16]) -> Option<u16> {
         let count = self.free.len();
         if count <= taken.iter().filter(|number| self.is_free(**number)).count() {
@@ -79,7 +78,6 @@ impl PortPool {
         self.at(number).is_some_and(|at| self.positions[at] < QUARANTINED)
     }
 
-    /// It is leased from now on.
     pub(crate) fn take(&mut self, number: u16) {
         let Some(at) = self.at(number) else { return };
         match self.positions[at] {
@@ -99,7 +97,7 @@ impl PortPool {
         self.positions[at] = LEASED;
     }
 
-    /// Nobody has it any more, and nobody gets it until then. `was`: of which namespace, if of any.
+    /// Blocks a number until a time. `was` is its previous owner.
     pub(crate) fn quarantine(&mut self, number: u16, until: Ms, was: Option<Id>) {
         let Some(at) = self.at(number) else { return };
         self.take(number);
@@ -122,7 +120,6 @@ impl PortPool {
         }
     }
 
-    /// Those that have rested are free.
     pub(crate) fn release_quarantined(&mut self, now: Ms) {
         while let Some((until, number)) = self.quarantined.first().copied()
             && until <= now
@@ -138,7 +135,7 @@ impl PortPool {
         self.range.contains(number).then(|| usize::from(number - self.range.first))
     }
 
-    /// What is durable: each number that ever rested, in order.
+    /// Writes the end of each quarantine, in order of number.
     pub(crate) fn write(&self, w: &mut Writer<'_>) {
         let rested = || self.quarantined_until.iter().zip(self.range.first..).filter(|(until, _)| **until > 0);
         w.u16(rested().count() as u16);
@@ -148,7 +145,7 @@ impl PortPool {
         }
     }
 
-    /// What [`PortPool::write`] wrote, before anything is taken.
+    /// Must run before any number is taken.
     pub(crate) fn load(&mut self, r: &mut Reader<'_>) -> Result<(), ApplyError> {
         for _ in 0..r.u16()? {
             let (number, until) = (r.u16()?, r.u64()?);

@@ -1,62 +1,60 @@
-//! Why the engine refuses: one enum inward, one slug outward. A slug is the wire code of decisions 2, so that no layer
-//! above translates; the typed context becomes `metadata` or `errors` of the answer.
+//! Reasons why the engine refuses a command, with their wire codes.
 
 use crate::command::EndReason;
 
-/// A refused command. Nothing was changed by it, except that what was due has expired.
+/// A refused command. It changed nothing, but due slots may have expired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// No journal credit for a command of this class (design, Journal).
+    /// No journal credit for this command.
     StorageFull,
-    /// The idempotency key was used with another operation or message (decisions 1.8).
+    /// The key was used with another operation or message.
     IdempotencyKeyReused,
-    /// No such lobby, or another namespace's.
+    /// Unknown, or of another namespace.
     LobbyNotFound,
-    /// It existed in the last 24 h.
+    /// Ended in the last 24 h.
     LobbyStopped,
     /// No place under the limit that this call uses.
     LobbyFull,
     /// The lobby server closed it.
     LobbyClosed,
-    /// It is marked stopping.
+    /// Marked stopping.
     LobbyDraining,
-    /// Nothing fits and nothing may be created.
+    /// No lobby fits and none may be created.
     NoAvailableLobbies,
     /// `lobby_count_max` of the namespace is reached.
     TooManyLobbies,
-    /// The lobby ended before it was ready: why, and what its process exited with, when that is known.
+    /// The lobby ended before it was ready. Context: reason and exit code.
     LobbyStartFailed(EndReason, Option<i32>),
     /// Too few public ports are free.
     PortsExhausted,
-    /// Nothing can be started for this mode here and now.
+    /// No requested mode can be started.
     CapacityExhausted,
-    /// No such server, or one that is over.
+    /// Unknown or ended server.
     LeaseNotFound,
     /// The lobby's version has `actions.join` disabled.
     JoinDisabled,
     /// `max_players` of the namespace for this client address is reached.
     TooManyPlayersFromSource,
-    /// The party is larger than the lobby's limit for it; context: that limit.
+    /// Context: the lobby's limit.
     PartyTooLarge(u32),
-    /// Not a token of ours, or a slot or generation that was never given.
+    /// Forged, or names a slot or generation that was never issued.
     PlayerTokenInvalid,
-    /// A token of another lobby; the slot stays as it is.
+    /// The slot stays as it is.
     PlayerTokenWrongLobby,
-    /// It is connected, or ended after it was.
+    /// Connected now, or ended after it had connected.
     PlayerTokenConsumed,
-    /// Its deadline passed before it connected.
+    /// The deadline passed before the player connected.
     PlayerTokenExpired,
-    /// Released unconnected, lobby gone, or older than the slot remembers.
+    /// Released, lobby ended, or older than the remembered uses.
     PlayerRemoved,
-    /// Tokens of a heartbeat list that are malformed, forged or another lobby's; context: their indexes, ascending, of
-    /// the first 256.
+    /// Malformed or foreign tokens of a heartbeat list. Context: the first 256 indexes, ascending.
     TokenInListInvalid(Box<[u32]>),
-    /// A `lobby_` token whose lobby ended more than 24 h ago.
+    /// The lobby of the `lobby_` token ended more than 24 h ago.
     LobbyTokenExpired,
 }
 
 impl Refusal {
-    /// The wire code (decisions 2).
+    /// Returns the wire code.
     pub fn slug(&self) -> &'static str {
         match self {
             Refusal::StorageFull => "STORAGE_FULL",
@@ -84,7 +82,7 @@ impl Refusal {
         }
     }
 
-    /// Every slug that the engine can give, without repetition, for the comparison with the service's error table.
+    /// Every wire code of the engine, once.
     pub const SLUGS: &'static [&'static str] = &[
         "STORAGE_FULL",
         "IDEMPOTENCY_KEY_REUSED",

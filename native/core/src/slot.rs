@@ -1,13 +1,11 @@
-//! Slots: one place of one lobby, its uses one after the other, and how the last 32 of them ended. And the arena that
-//! all slots of a shard live in. Knows no tokens, no clock and no counts.
+//! Slots of lobbies: state, history of the last 32 uses, and the arena that stores them.
 //!
-//! `free → reserved → connected → free`, also `connected → kept → free`. A generation is one use: it goes up when a use
-//! begins, and each end is remembered, so that every refusal of a token names its true cause.
+//! `free → reserved → connected → free`, or `connected → kept → free`. Each use has a generation number. The remembered
+//! ends let every refusal of a token name its true cause.
 
 use crate::command::{Ms, Source};
 use crate::timer_wheel::{NONE, TimerLinks, TimerNodes};
 
-/// State of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum SlotState {
@@ -23,17 +21,17 @@ impl SlotState {
     }
 }
 
-/// How a use ended.
+/// How a use of a slot ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum SlotUseEnd {
-    /// Its deadline passed before it connected.
+    /// The deadline passed before the player connected.
     Expired = 0,
-    /// It had been connected.
+    /// The player had connected.
     Consumed = 1,
-    /// It was given up before it connected.
+    /// Given up before the player connected.
     Released = 2,
-    /// Its lobby ended first.
+    /// The lobby ended first.
     LobbyGone = 3,
 }
 
@@ -48,45 +46,39 @@ impl SlotUseEnd {
 /// What became of one use of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SlotUseStatus {
-    /// It was never given.
     NeverIssued,
-    /// It is going on.
     Live(SlotState),
-    /// It ended like this.
     Ended(SlotUseEnd),
-    /// It ended longer ago than the slot remembers.
+    /// Older than the remembered ends.
     Forgotten,
 }
 
 const REMEMBERED_ENDS: u32 = 32;
 
-/// One slot, one cache line.
+/// One cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Slot {
-    /// 2 bits per use: how generation `g` ended stands at `g % 32`.
+    /// 2 bits per use: the end of generation `g` is at `g % 32`.
     pub(crate) history: u64,
-    /// Whose place it is.
     pub(crate) source: Source,
-    /// Reserved, kept: until when. Connected: since when.
+    /// Reserved and kept: the deadline. Connected: the start.
     pub(crate) time: Ms,
     pub(crate) links: TimerLinks,
-    /// The current use, or the last one when free; 0 before the first.
+    /// The current use, or the last one of a free slot. 0 before the first.
     pub(crate) generation: u32,
-    /// Number of the lobby that owns it.
     pub(crate) lobby: u32,
-    /// Idempotency entry of the reservation of this use.
+    /// Idempotency entry of the reservation.
     pub(crate) reservation_entry: u32,
-    /// Idempotency entry of the `connected` of this use.
+    /// Idempotency entry of the `connected` call.
     pub(crate) connected_entry: u32,
-    /// Which slot of its lobby.
     pub(crate) number: u16,
     /// Next in the lobby's list of free slots.
     pub(crate) next_free: u16,
-    /// Key that the token of the current use is made with.
+    /// Signing key of the current token.
     pub(crate) key_id: u16,
     pub(crate) state: SlotState,
-    /// Connected before the lobby's last heartbeat list. Memory only.
+    /// Connected before the last heartbeat list. Memory only.
     pub(crate) was_listed: bool,
 }
 
@@ -109,13 +101,12 @@ impl Slot {
         was_listed: false,
     };
 
-    /// Records how the current use ended.
     pub(crate) fn remember(&mut self, end: SlotUseEnd) {
         let shift = (self.generation % REMEMBERED_ENDS) * 2;
         self.history = self.history & !(3 << shift) | (end as u64) << shift;
     }
 
-    /// What became of use `generation`.
+    /// Returns what became of a use.
     pub(crate) fn use_status(&self, generation: u32) -> SlotUseStatus {
         if generation == 0 || generation > self.generation {
             return SlotUseStatus::NeverIssued;
@@ -133,17 +124,16 @@ impl Slot {
     }
 }
 
-/// No slot, in links of 16 bits.
 pub(crate) const NO_SLOT: u16 = u16::MAX;
 
-/// The largest capacity of a lobby: slot numbers have 16 bits, and the last one means "none".
+/// Slot numbers have 16 bits, and the last number means "none".
 pub(crate) const MAX_CAPACITY: u32 = u16::MAX as u32;
 
 const BLOCK: u32 = 4;
 const PAGE_BITS: u32 = 10;
 const PAGE: u32 = 1 << PAGE_BITS;
 
-/// All slots of a shard, in pages that never move, given out in blocks of four.
+/// All slots of a shard, in pages that never move, allocated in blocks of four.
 pub(crate) struct SlotArena {
     pages: Vec<Box<[Slot]>>,
     free_blocks: Vec<u32>,
@@ -192,16 +182,16 @@ impl TimerNodes for SlotArena {
     }
 }
 
-/// The slots of one lobby: which blocks they live in, how many were ever used, and the free ones, oldest first.
+/// The slots of one lobby, and its free ones, longest free first.
 #[derive(Debug)]
 pub(crate) struct SlotTable {
     blocks: Vec<u32>,
-    /// Slots 0..used have been in use.
+    /// Slots `0..used` have been used.
     pub(crate) used: u32,
     pub(crate) free_head: u16,
     pub(crate) free_tail: u16,
     pub(crate) free_len: u32,
-    /// Slots whose generations ran out; they are never used again.
+    /// Slots that ran out of generations.
     pub(crate) exhausted: u32,
 }
 
@@ -210,12 +200,12 @@ impl SlotTable {
         SlotTable { blocks: Vec::new(), used: 0, free_head: NO_SLOT, free_tail: NO_SLOT, free_len: 0, exhausted: 0 }
     }
 
-    /// Where a slot lives; None when it was never in use.
+    /// Returns the arena index of a slot, or None if it was never used.
     pub(crate) fn locate(&self, number: u32) -> Option<u32> {
         (number < self.used).then(|| self.blocks[(number / BLOCK) as usize] + number % BLOCK)
     }
 
-    /// The free slots in the order of use: never-used ones ascending, then those longest free.
+    /// Returns the free slots in allocation order: never-used ones ascending, then the longest free.
     pub(crate) fn free_numbers<'a>(&'a self, arena: &'a SlotArena, capacity: u32) -> impl Iterator<Item = u16> + 'a {
         let mut next = self.free_head;
         let reused = core::iter::from_fn(move || {
@@ -227,7 +217,7 @@ impl SlotTable {
         (self.used as u16..capacity as u16).chain(reused)
     }
 
-    /// Takes a slot out of the free ones; it must be the next never-used or the longest free.
+    /// Allocates a slot, which must be next in allocation order.
     pub(crate) fn take(&mut self, arena: &mut SlotArena, lobby: u32, number: u16) -> Option<u32> {
         if u32::from(number) == self.used {
             return Some(self.extend(arena, lobby));
@@ -246,7 +236,6 @@ impl SlotTable {
         Some(at)
     }
 
-    /// Brings the next never-used slot into use.
     pub(crate) fn extend(&mut self, arena: &mut SlotArena, lobby: u32) -> u32 {
         if self.used.is_multiple_of(BLOCK) {
             self.blocks.push(arena.take_block());
@@ -259,7 +248,7 @@ impl SlotTable {
         at
     }
 
-    /// Puts a slot behind the other free ones, unless its generations have run out.
+    /// Frees a slot, unless it ran out of generations.
     pub(crate) fn put_back(&mut self, arena: &mut SlotArena, at: u32) {
         let slot = arena.get(at);
         if slot.generation == u32::MAX {
@@ -275,7 +264,6 @@ impl SlotTable {
         self.free_len += 1;
     }
 
-    /// Gives all blocks back to the arena.
     pub(crate) fn clear(&mut self, arena: &mut SlotArena) {
         for block in self.blocks.drain(..) {
             arena.give_back(block);

@@ -1,5 +1,6 @@
-//! The ledger: counts per namespace and per (namespace, mode, region), and the check that every place is in exactly
-//! one state: `free + held + reserved + connected + kept = capacity`. Derived from lobbies and slots, never durable.
+//! Slot and lobby counts per namespace and per (namespace, mode, region). Derived, never durable.
+//!
+//! Checks that every slot is in exactly one state: `free + held + reserved + connected + kept = capacity`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,23 +25,20 @@ pub(crate) enum TokenOutcome {
     Disconnected = 7,
 }
 
-/// One namespace that has or had lobbies since start.
 pub(crate) struct NamespaceLedger {
     pub(crate) id: Id,
     /// Live lobbies by age.
     pub(crate) lobbies: BTreeMap<Lsn, u32>,
-    /// Its counts; `slots[0]` (free) is worked out when it is asked for, from `capacity`.
+    /// `slots[0]` (free) is computed from `capacity` on demand.
     pub(crate) counts: NamespaceCounts,
     pub(crate) capacity: u64,
-    /// Among the changed ones of the ledger.
     is_changed: bool,
-    /// What readers were told: connected players, lobbies; and since which generation it is so.
+    /// (players, lobbies) at the last change that readers saw, and its generation.
     told: (u64, u64),
     generation: u64,
 }
 
 impl NamespaceLedger {
-    /// Connected players, live lobbies.
     fn presence(&self) -> (u64, u64) {
         (self.counts.slots[slot_count(SlotState::Connected)], self.lobbies.len() as u64)
     }
@@ -55,19 +53,15 @@ pub(crate) struct RegionTally {
     lobbies: u32,
 }
 
-/// All counts of a shard.
 pub(crate) struct SlotLedger {
     pub(crate) namespaces: Vec<NamespaceLedger>,
     by_id: HashTable<u32>,
     tallies: Vec<RegionTally>,
-    /// (namespace, mode, region) → tally.
     tally_by_key: BTreeMap<(u32, u32, u32), u32>,
     vacant_tallies: Vec<u32>,
-    /// Namespaces whose players or lobbies may be others than readers were told.
+    /// Namespaces to compare at the next read.
     changed: Vec<u32>,
-    /// Goes up when a reader looks and finds a change.
     generation: u64,
-    /// (generation of what was told, namespace).
     by_generation: BTreeSet<(u64, u32)>,
     /// Commands after which a lobby did not add up.
     pub(crate) violations: u64,
@@ -88,7 +82,6 @@ impl SlotLedger {
         }
     }
 
-    /// Number of a namespace that has or had a lobby.
     pub(crate) fn namespace_of(&self, seed: &TableSeed, id: Id) -> Option<u32> {
         self.by_id.find(seed.bytes(&id.0), |number| self.namespaces[*number as usize].id == id).copied()
     }
@@ -148,13 +141,11 @@ impl SlotLedger {
         &mut self.tallies[number as usize]
     }
 
-    /// Tallies of a namespace, in order of mode and region numbers.
     pub(crate) fn tallies_of(&self, namespace: u32) -> impl Iterator<Item = &RegionTally> {
         let range = (namespace, 0, 0)..=(namespace, u32::MAX, u32::MAX);
         self.tally_by_key.range(range).map(|(_, number)| &self.tallies[*number as usize])
     }
 
-    /// Players or lobbies of a namespace came or went.
     #[inline]
     pub(crate) fn mark_presence_changed(&mut self, namespace: u32) {
         let known = &mut self.namespaces[namespace as usize];
@@ -164,8 +155,7 @@ impl SlotLedger {
         }
     }
 
-    /// The namespaces whose players or lobbies are others than at generation `after`. Work in proportion to what
-    /// changed since then, and since somebody looked.
+    /// Returns the namespaces whose players or lobbies changed since a generation.
     pub(crate) fn presence_since(&mut self, after: u64) -> PresenceChanges {
         let next = self.generation + 1;
         for namespace in core::mem::take(&mut self.changed) {
@@ -201,7 +191,7 @@ impl SlotLedger {
         }
     }
 
-    /// Adds up one lobby in O(1); a debug build counts its slots one by one as well.
+    /// Checks one lobby in O(1). Debug builds also count its slots.
     pub(crate) fn check(&mut self, lobby: &Lobby, arena: &SlotArena) {
         let table = &lobby.slots;
         let without_user = lobby.capacity - table.used + table.free_len + table.exhausted;

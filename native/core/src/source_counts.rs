@@ -1,4 +1,4 @@
-//! Players per client address and namespace: held, reserved, connected and kept places. Derived from holds and slots.
+//! Slots per client address and namespace: held, reserved, connected and kept.
 
 use hashbrown::HashTable;
 
@@ -14,7 +14,7 @@ struct Count {
 
 const PARTS: usize = 64;
 
-/// The counts, in many small tables so that growing one never stops the engine for long.
+/// Many small tables, so that growing one never delays a command for long.
 pub(crate) struct SourceSlotCounts {
     parts: Vec<HashTable<Count>>,
 }
@@ -29,7 +29,7 @@ impl SourceSlotCounts {
         self.parts[part(hash)].find(hash, |count| is(count, namespace, source)).map_or(0, |count| count.slots)
     }
 
-    /// Source 0 counts for nobody.
+    /// Source 0 is not counted.
     pub(crate) fn add(&mut self, seed: &TableSeed, namespace: u32, source: Source, slots: u32) {
         if source == 0 {
             return;
@@ -71,7 +71,7 @@ fn is(count: &Count, namespace: u32, source: Source) -> bool {
     count.source == source && count.namespace == namespace
 }
 
-/// Bits that the table itself uses least.
+/// Uses hash bits that the table itself uses least.
 fn part(hash: u64) -> usize {
     (hash >> 48) as usize % PARTS
 }

@@ -1,23 +1,21 @@
-//! Deadlines: a hierarchical timer wheel of one-millisecond ticks whose links live inside the things that it times.
-//! Insert and remove are O(1); what is due comes out in order of deadline, and work can stop after any step.
+//! Hierarchical timer wheel with one-millisecond ticks and intrusive links.
 //!
-//! A node sits at the lowest level on which its deadline is less than 64 buckets away. When time reaches the beginning of
-//! its bucket it moves down, one node per step, before anything later comes out. Nodes that are due close together move
-//! together, so a step down is short: no boundary makes everything move at once.
+//! Insert and remove are O(1). Due nodes come out in order of deadline, and work can stop after any step. A node is on
+//! the lowest level where its deadline is less than 64 buckets away. It moves down when time reaches its bucket, one
+//! node per step, so no boundary moves many nodes at once.
 
 use crate::command::Ms;
 
-/// No node.
 pub(crate) const NONE: u32 = u32::MAX;
 
 const LEVELS: usize = 8;
 const DIGIT_BITS: u32 = 6;
 const BUCKETS: usize = 1 << DIGIT_BITS;
 const UNLINKED: u16 = u16::MAX;
-/// Deadlines further away wait at the far end of the last level and are looked at again there.
+/// Later deadlines wait at the far end of the last level.
 const HORIZON: Ms = 63 << (DIGIT_BITS * (LEVELS as u32 - 1));
 
-/// Place of a node in its bucket; kept inside the node.
+/// Position of a node in its bucket, stored inside the node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimerLinks {
     next: u32,
@@ -29,29 +27,24 @@ impl TimerLinks {
     pub(crate) const UNLINKED: TimerLinks = TimerLinks { next: NONE, previous: NONE, bucket: UNLINKED };
 }
 
-/// Where the nodes of a wheel live.
+/// Storage of the nodes of a wheel.
 pub(crate) trait TimerNodes {
-    /// The links of a node.
     fn links(&mut self, node: u32) -> &mut TimerLinks;
-    /// When it is due; does not change while it is in the wheel.
+    /// Must not change while the node is in the wheel.
     fn deadline(&self, node: u32) -> Ms;
 }
 
-/// One step of a wheel.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WheelStep {
-    /// This node is due; it stays in the wheel until it is removed.
+    /// Stays in the wheel until it is removed.
     Due(u32),
-    /// A node moved down.
     Moved,
-    /// Nothing is due now.
     Idle,
 }
 
-/// The wheel; holds node numbers only.
 pub(crate) struct TimerWheel {
     elapsed: Ms,
-    /// No bucket begins before this.
+    /// No bucket begins before this time.
     idle_until: Ms,
     occupied: [u64; LEVELS],
     heads: [u32; LEVELS * BUCKETS],
@@ -59,7 +52,6 @@ pub(crate) struct TimerWheel {
 }
 
 impl TimerWheel {
-    /// An empty wheel at that time.
     pub(crate) fn starting_at(elapsed: Ms) -> TimerWheel {
         TimerWheel {
             elapsed,
@@ -92,7 +84,7 @@ impl TimerWheel {
         self.tails[bucket] = node;
     }
 
-    /// Takes a node out; one that is not in is left alone.
+    /// Does nothing for a node that is not in the wheel.
     pub(crate) fn remove(&mut self, nodes: &mut impl TimerNodes, node: u32) {
         let TimerLinks { next, previous, bucket } = *nodes.links(node);
         if bucket == UNLINKED {
@@ -136,13 +128,13 @@ impl TimerWheel {
         WheelStep::Moved
     }
 
-    /// A time at which `step` has work: never later than the first deadline.
+    /// Returns a time with work for `step`, never later than the first deadline.
     pub(crate) fn next_work(&self) -> Option<Ms> {
         self.next_bucket().map(|(_, _, time)| time)
     }
 
-    /// (level, bucket, its first tick) of the earliest bucket; of several the one on the highest level, whose nodes may
-    /// be due before those of the others.
+    /// Returns the earliest bucket as (level, bucket, first tick). On a tie the highest level wins, because its nodes
+    /// may be due first.
     fn next_bucket(&self) -> Option<(usize, usize, Ms)> {
         let mut next = None;
         let mut earliest = Ms::MAX;

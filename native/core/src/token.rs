@@ -1,7 +1,7 @@
-//! Signed tokens: `player_`, `lobby_`, `pub_` and (in `development`) `dev_`, their text form and their MACs. Knows no slots and no lobbies.
+//! Signed tokens: `player_`, `lobby_`, `pub_` and `dev_`.
 //!
-//! Text: kind, underscore, base64url of (version, key id, what it names, 128-bit MAC). Nothing in a token changes with
-//! time, so what it names re-makes it byte for byte. MACs are blake3, keyed per kind.
+//! Text: kind, underscore, base64url of (version, key id, content, 128-bit MAC). A token has no time inside, so signing
+//! the same content again gives the same bytes. MACs are blake3 with one key for each kind.
 
 use crate::base64url;
 use crate::command::Id;
@@ -18,7 +18,7 @@ const PUBLIC_BODY: usize = 35;
 
 /// version 1, key id 2, namespace 16, token id 16, expiry 8.
 const DEVELOPMENT_BODY: usize = 43;
-/// version 1, key id 2, hour 4, nonce 16. Which development token it is for is in the MAC alone.
+/// version 1, key id 2, hour 4, nonce 16. The MAC key depends on the development token.
 const MOCK_BODY: usize = 23;
 const DEVELOPMENT_PREFIX: &str = "dev_";
 
@@ -26,30 +26,29 @@ const PLAYER_PREFIX: &str = "player_";
 const LOBBY_PREFIX: &str = "lobby_";
 const PUBLIC_PREFIX: &str = "pub_";
 
-/// Why a ring of keys is refused.
+/// Why a key ring is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRingError {
     /// The current key is not among the keys.
     CurrentMissing,
-    /// Two keys have one id.
+    /// Two keys have the same id.
     DuplicateId(u16),
 }
 
-/// What an authentic player token names: one use of one slot.
+/// Content of a player token: one use of one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlayerToken {
-    /// The key that it was made with.
+    /// Signing key.
     pub key_id: u16,
-    /// The lobby.
+    /// Lobby id.
     pub lobby: Id,
-    /// Slot number in that lobby.
+    /// Slot number in the lobby.
     pub slot: u32,
-    /// Which use of the slot, from 1.
+    /// Number of the use of the slot, from 1.
     pub generation: u32,
 }
 
-/// A player token of the right form whose MAC was not looked at: good for fetching from memory what it names while the
-/// MAC is computed, for nothing else.
+/// A well-formed player token with an unchecked MAC. Good only for prefetching what it names.
 pub(crate) struct UnverifiedPlayerToken {
     pub(crate) token: PlayerToken,
     body: [u8; PLAYER_BODY + MAC_LEN],
@@ -90,7 +89,7 @@ impl Key {
     }
 }
 
-/// The MAC keys; new tokens are signed with the current one, all of them verify.
+/// MAC keys. The current key signs; all keys verify.
 pub struct KeyRing {
     keys: Vec<Key>,
     current: usize,
@@ -98,7 +97,7 @@ pub struct KeyRing {
 }
 
 impl KeyRing {
-    /// `keys` are (id, secret); `current` signs.
+    /// `keys` are (id, secret).
     pub fn new(keys: Vec<(u16, [u8; 32])>, current: u16) -> Result<KeyRing, KeyRingError> {
         let position = keys.iter().position(|(id, _)| *id == current).ok_or(KeyRingError::CurrentMissing)?;
         for (index, (id, _)) in keys.iter().enumerate() {
@@ -111,7 +110,7 @@ impl KeyRing {
         Ok(KeyRing { keys: keys.collect(), current: position, seed_secret })
     }
 
-    /// Adds a key that signs from now on.
+    /// Adds a key and makes it the current one.
     pub fn add(&mut self, id: u16, secret: &[u8; 32]) -> Result<(), KeyRingError> {
         if self.has(id) {
             return Err(KeyRingError::DuplicateId(id));
@@ -121,7 +120,7 @@ impl KeyRing {
         Ok(())
     }
 
-    /// Drops a key; false when it is the one that signs, or not there.
+    /// Removes a key. Returns false if it is unknown or the current one.
     pub fn remove(&mut self, id: u16) -> bool {
         let current_id = self.current_id();
         let Some(position) = self.keys.iter().position(|key| key.id == id && id != current_id) else { return false };
@@ -130,22 +129,22 @@ impl KeyRing {
         true
     }
 
-    /// Ids of all keys, in the order in which they came.
+    /// Returns all key ids, oldest first.
     pub fn ids(&self) -> Vec<u16> {
         self.keys.iter().map(|key| key.id).collect()
     }
 
-    /// Id of the key that signs.
+    /// Returns the id of the current key.
     pub fn current_id(&self) -> u16 {
         self.keys[self.current].id
     }
 
-    /// True when tokens of that key can be made and verified.
+    /// Returns true if the ring holds a key.
     pub fn has(&self, key_id: u16) -> bool {
         self.key(key_id).is_some()
     }
 
-    /// A `pub_` token.
+    /// Signs a `pub_` token.
     pub fn sign_public(&self, namespace: Id, token_id: Id) -> String {
         let key = &self.keys[self.current];
         let mut body = [0u8; PUBLIC_BODY + MAC_LEN];
@@ -154,14 +153,14 @@ impl KeyRing {
         sign(&key.public, &mut body, PUBLIC_BODY, PUBLIC_PREFIX)
     }
 
-    /// (namespace, token id) of an authentic `pub_` token.
+    /// Verifies a `pub_` token. Returns (namespace, token id).
     pub fn verify_public(&self, token: &str) -> Option<(Id, Id)> {
         let body: [u8; PUBLIC_BODY + MAC_LEN] = open(token, PUBLIC_PREFIX)?;
         let key = self.key(key_id_of(&body))?;
         is_authentic(&key.public, &body, PUBLIC_BODY).then(|| (id_at(&body, 3), id_at(&body, 19)))
     }
 
-    /// A `lobby_` token under the given key; None when the ring has it no more.
+    /// Signs a `lobby_` token. Returns None if the key is gone.
     pub fn sign_lobby(&self, key_id: u16, lobby: Id) -> Option<String> {
         let key = self.key(key_id)?;
         let mut body = [0u8; LOBBY_BODY + MAC_LEN];
@@ -169,14 +168,14 @@ impl KeyRing {
         Some(sign(&key.lobby, &mut body, LOBBY_BODY, LOBBY_PREFIX))
     }
 
-    /// Lobby of an authentic `lobby_` token.
+    /// Verifies a `lobby_` token. Returns its lobby.
     pub fn verify_lobby(&self, token: &str) -> Option<Id> {
         let body: [u8; LOBBY_BODY + MAC_LEN] = open(token, LOBBY_PREFIX)?;
         let key = self.key(key_id_of(&body))?;
         is_authentic(&key.lobby, &body, LOBBY_BODY).then(|| id_at(&body, 3))
     }
 
-    /// A `player_` token; None when the ring has that key no more.
+    /// Signs a `player_` token. Returns None if the key is gone.
     pub fn sign_player(&self, token: &PlayerToken) -> Option<String> {
         let key = self.key(token.key_id)?;
         let mut body = [0u8; PLAYER_BODY + MAC_LEN];
@@ -186,13 +185,12 @@ impl KeyRing {
         Some(sign(&key.player, &mut body, PLAYER_BODY, PLAYER_PREFIX))
     }
 
-    /// What an authentic `player_` token names. Says nothing about the slot.
+    /// Verifies a `player_` token, without looking at its slot.
     pub fn verify_player(&self, token: &str) -> Option<PlayerToken> {
         let claim = UnverifiedPlayerToken::read(token)?;
         self.is_authentic_player(&claim).then_some(claim.token)
     }
 
-    /// True when a key of the ring made what the claim claims.
     pub(crate) fn is_authentic_player(&self, claim: &UnverifiedPlayerToken) -> bool {
         self.key(claim.token.key_id).is_some_and(|key| is_authentic(&key.player, &claim.body, PLAYER_BODY))
     }
@@ -207,7 +205,7 @@ impl KeyRing {
 }
 
 impl KeyRing {
-    /// A `dev_` token; `expires_ms` is the owner's to understand.
+    /// Signs a `dev_` token. The caller enforces `expires_ms`.
     pub fn sign_development(&self, namespace: Id, token_id: Id, expires_ms: u64) -> String {
         let key = &self.keys[self.current];
         let mut body = [0u8; DEVELOPMENT_BODY + MAC_LEN];
@@ -217,7 +215,7 @@ impl KeyRing {
         sign(&key.development, &mut body, DEVELOPMENT_BODY, DEVELOPMENT_PREFIX)
     }
 
-    /// (namespace, token id, expiry) of an authentic `dev_` token.
+    /// Verifies a `dev_` token. Returns (namespace, token id, expiry).
     pub fn verify_development(&self, token: &str) -> Option<(Id, Id, u64)> {
         let body: [u8; DEVELOPMENT_BODY + MAC_LEN] = open(token, DEVELOPMENT_PREFIX)?;
         let key = self.key(key_id_of(&body))?;
@@ -227,7 +225,7 @@ impl KeyRing {
             .then(|| (id_at(&body, 3), id_at(&body, 19), u64::from_le_bytes(expires_ms)))
     }
 
-    /// A `player_` token that names no lobby, for one development token.
+    /// Signs a `player_` token without a lobby, for one development token.
     pub(crate) fn sign_mock(&self, namespace: Id, token_id: Id, hour: u32, nonce: &[u8; 16]) -> String {
         let key = &self.keys[self.current];
         let mut body = [0u8; MOCK_BODY + MAC_LEN];
@@ -238,7 +236,7 @@ impl KeyRing {
         sign(&mock_key(key, namespace, token_id), &mut body, MOCK_BODY, PLAYER_PREFIX)
     }
 
-    /// Hour and MAC of an authentic mock player token of that development token.
+    /// Verifies a mock player token. Returns its hour and MAC.
     pub(crate) fn verify_mock(&self, namespace: Id, token_id: Id, token: &str) -> Option<(u32, [u8; MAC_LEN])> {
         let body: [u8; MOCK_BODY + MAC_LEN] = open(token, PLAYER_PREFIX)?;
         let key = self.key(key_id_of(&body))?;
@@ -249,7 +247,6 @@ impl KeyRing {
     }
 }
 
-/// The key of the mock players of one development token.
 fn mock_key(key: &Key, namespace: Id, token_id: Id) -> [u8; 32] {
     let mut both = [0u8; 32];
     both[..16].copy_from_slice(&namespace.0);
@@ -300,7 +297,7 @@ fn open<const N: usize>(token: &str, prefix: &str) -> Option<[u8; N]> {
     base64url::decode::<N>(text).filter(|body| body[0] == VERSION)
 }
 
-/// Compares the MACs as one 128-bit number: no early end tells how many bytes were right.
+/// Compares the MACs as one number, in constant time.
 fn is_authentic(key: &[u8; 32], body: &[u8], body_len: usize) -> bool {
     let mut given = [0u8; MAC_LEN];
     given.copy_from_slice(&body[body_len..]);

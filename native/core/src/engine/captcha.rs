@@ -1,5 +1,4 @@
-//! Captcha standings (decisions 7): who passed, and how much was asked since. Class: new place, because on a full disk
-//! they end nothing.
+//! Captcha status of client addresses. Writes need the credit of a new slot.
 
 use super::{CreditClass, Engine, accept, has_credit, refuse};
 use crate::command::{Answer, CaptchaStatus, Context, Source};
@@ -7,7 +6,7 @@ use crate::journal_event::Event;
 use crate::refusal::Refusal;
 
 impl Engine {
-    /// What is known of an address. Waits for nothing: what is decided with it comes later in the journal.
+    /// Returns the captcha status of an address.
     pub fn captcha_status(&mut self, cx: &mut Context<'_>, source: Source) -> CaptchaStatus {
         let now = self.begin_command(cx);
         self.captcha_passes.of(source, now).map_or_else(CaptchaStatus::default, |(passed_at, requests_since)| {
@@ -15,7 +14,7 @@ impl Engine {
         })
     }
 
-    /// The address passed a captcha now: its requests are counted anew.
+    /// Records a passed captcha and resets the request count.
     ///
     /// Refusals: `StorageFull`.
     pub fn record_captcha_pass(&mut self, cx: &mut Context<'_>, source: Source) -> Answer<()> {
@@ -27,8 +26,7 @@ impl Engine {
         accept((), self.last_lsn)
     }
 
-    /// One request more of the address. Nobody waits for it; of an address that has not passed, and without credit,
-    /// nothing is noted.
+    /// Counts one request of an address that passed. Without credit nothing is counted.
     pub fn count_captcha_request(&mut self, cx: &mut Context<'_>, source: Source) {
         let now = self.begin_command(cx);
         let is_known = self.captcha_passes.of(source, now).is_some();

@@ -1,22 +1,20 @@
-//! Event channels: tokens of a party go to those who wait for them (decisions 5.12).
+//! Delivery of party tokens to event channels.
 
 use super::{Engine, accept};
 use crate::command::{Answer, ChannelEvent, ChannelId, Context, Lsn, Ms};
 use crate::journal_event::Event;
 use crate::slot_use::{PackedDeliveries, PackedSlotUses, SlotUse};
 
-/// Deliveries that wait for the owner to take them; who misses one reads it later all the same.
+/// The oldest notification goes first; its reader still finds the token later.
 const MAX_NOTIFIED_CHANNELS: usize = 65_536;
 
 impl Engine {
-    /// What the wall clock says, ms since the Unix epoch. It stands in the records of channel events from then on; the
-    /// engine never computes with it.
+    /// Sets the wall clock for channel events, in ms since the Unix epoch.
     pub fn set_wall_clock(&mut self, wall_ms: u64) {
         self.wall_ms = wall_ms;
     }
 
-    /// What was sent to a channel and has not expired, oldest first; nothing for a channel that nobody named. Lobbies
-    /// that ended take their tokens with them.
+    /// Returns the unexpired tokens of a channel, oldest first. Tokens of ended lobbies are left out.
     pub fn channel_events(&mut self, cx: &mut Context<'_>, channel: &ChannelId) -> Answer<Vec<ChannelEvent>> {
         self.begin_command(cx);
         let now = self.time.now();
@@ -28,7 +26,7 @@ impl Engine {
                 self.handle_lobby_deadline(cx, lobby.number);
             }
             wait = wait.max(lsn).max(self.lobbies.lsn(one.lobby));
-            // A lobby that was made later has the number only.
+            // A later lobby may have the same number.
             let Some(lobby) = self.lobbies.live(one.lobby).filter(|lobby| lobby.created_lsn < lsn) else { continue };
             let slot_use = SlotUse { lobby: one.lobby, slot: one.slot, generation: one.generation };
             let Some(token) = self.token(slot_use, one.key_id) else { continue };
@@ -37,13 +35,13 @@ impl Engine {
         accept(events, wait)
     }
 
-    /// Channels that something was sent to since the last call, of what is durable.
+    /// Removes and returns the channels with durable new tokens.
     pub fn take_notified_channels(&mut self, durable: Lsn) -> Vec<ChannelId> {
         let count = self.notified_channels.partition_point(|(lsn, _)| *lsn <= durable);
         self.notified_channels.drain(..count).map(|(_, channel)| channel).collect()
     }
 
-    /// Sends the tokens of a party, but for the first, to its channels. Credit was checked.
+    /// Sends all tokens of a party except the first. The caller has checked the credit.
     pub(super) fn send_tokens(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,5 +1,6 @@
-//! Derived state: what is worked out from the durable one and from time, kept up while the engine is live, dropped when
-//! recovery begins and made anew when it ends. Timers, find index, counts per source and namespace.
+//! Derived state: timers, find index, idle groups and counts.
+//!
+//! Updated while the engine is live, dropped when recovery starts, and rebuilt when it ends.
 
 use super::Engine;
 use crate::command::{EndReason, Ms};
@@ -12,12 +13,11 @@ use crate::slot::{SlotState, SlotUseEnd};
 use crate::slot_ledger::{SlotLedger, TokenOutcome};
 use crate::timer_wheel::TimerWheel;
 
-/// Lobbies that may wait to be put in order before somebody other than find does it.
+/// Bounds how many lobbies wait for the next find before their order is updated.
 const MAX_STALE_LOBBIES: usize = 1_024;
 
 impl Engine {
-    /// After the last [`Engine::apply`]: works out what is not durable and starts the memory-only timers (silence,
-    /// start limit) anew. `now` is service time.
+    /// Ends recovery: rebuilds the derived state and restarts the memory-only timers (silence, start limit).
     pub fn finish_recovery(&mut self, now: Ms) {
         self.enter_recovery();
         self.time.observe(now);
@@ -34,7 +34,6 @@ impl Engine {
         self.refresh_find_index();
     }
 
-    /// Forgets everything derived.
     pub(super) fn enter_recovery(&mut self) {
         if !self.is_live {
             return;
@@ -51,7 +50,7 @@ impl Engine {
         self.desired_lobbies = DesiredLobbies::new();
     }
 
-    /// Works out everything about a lobby but its places.
+    /// Derives everything about a lobby except its slots.
     pub(super) fn derive_lobby(&mut self, number: u32) {
         let now = self.time.now();
         let start_limit_ms = self.config.start_limit_ms;
@@ -103,7 +102,7 @@ impl Engine {
         }
     }
 
-    /// A live lobby is about to become a tombstone for that reason; its places have ended.
+    /// Runs before a live lobby becomes a tombstone; its slots are free.
     pub(super) fn remove_derived_lobby(&mut self, number: u32, reason: EndReason) {
         self.lobby_timers.remove(&mut self.lobbies, number);
         self.remove_from_idle_groups(number, reason);
@@ -119,7 +118,6 @@ impl Engine {
         self.ledger.mark_presence_changed(lobby.namespace);
     }
 
-    /// Something about a lobby changed that find, list or metrics look at.
     pub(super) fn lobby_changed(&mut self, number: u32) {
         if !self.is_live {
             return;
@@ -134,11 +132,9 @@ impl Engine {
         self.mark_find_index_stale(number);
     }
 
-    /// The find index is brought up to date when find asks, or when many lobbies wait: places come and go far more
-    /// often than anybody asks for the order.
+    /// Slots change far more often than find runs, so the order is updated on demand.
     pub(super) fn mark_find_index_stale(&mut self, number: u32) {
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
-        // Whether anybody is in it is what the supply looks at.
         let is_empty = lobby.counts.players() == 0;
         if is_empty != (lobby.idle_state != IdleState::NotIdle) {
             if !is_empty {
@@ -159,7 +155,6 @@ impl Engine {
         }
     }
 
-    /// Puts every lobby that changed where it belongs in the find index.
     pub(super) fn refresh_find_index(&mut self) {
         let mut dirty = core::mem::take(&mut self.find_index.dirty);
         for number in dirty.drain(..) {
@@ -176,7 +171,7 @@ impl Engine {
         self.find_index.dirty = dirty;
     }
 
-    /// Sets the timer of a lobby to its next deadline, unless it fires before that anyway.
+    /// Sets the timer to the next deadline of a lobby.
     pub(super) fn schedule_lobby_timer(&mut self, number: u32) {
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
         let next = lobby.next_deadline().unwrap_or(Ms::MAX);
@@ -188,7 +183,6 @@ impl Engine {
         }
     }
 
-    /// The server of a lobby was heard.
     pub(super) fn record_heartbeat(&mut self, number: u32) {
         let now = self.time.now();
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
@@ -200,7 +194,6 @@ impl Engine {
         }
     }
 
-    /// A use began: it is reserved.
     pub(super) fn slot_use_began(&mut self, number: u32, at: u32) {
         let source = self.slots.get(at).source;
         self.slot_timers.insert(&mut self.slots, at);
@@ -212,7 +205,6 @@ impl Engine {
         self.mark_find_index_stale(number);
     }
 
-    /// A use went from one state to another.
     pub(super) fn slot_state_changed(&mut self, number: u32, from: SlotState, to: SlotState) {
         let Some(lobby) = self.lobbies.live(number) else { return };
         let (namespace, tally) = (lobby.namespace, lobby.tally);
@@ -225,7 +217,6 @@ impl Engine {
         self.ledger.mark_presence_changed(namespace);
     }
 
-    /// A use ended.
     pub(super) fn slot_use_ended(&mut self, number: u32, at: u32, was: SlotState, end: SlotUseEnd) {
         self.slot_timers.remove(&mut self.slots, at);
         let source = self.slots.get(at).source;
@@ -242,7 +233,6 @@ impl Engine {
         self.mark_find_index_stale(number);
     }
 
-    /// Counts what became of a token under the namespace of its lobby, ended or not.
     pub(super) fn count_token(&mut self, number: u32, outcome: TokenOutcome) {
         let namespace = match self.lobbies.get(number) {
             Some(LobbyRecord::Live(lobby)) => lobby.namespace,
@@ -253,7 +243,7 @@ impl Engine {
     }
 }
 
-/// Index of a state in `NamespaceCounts::slots`: free, held, reserved, connected, kept.
+/// Index into `NamespaceCounts::slots`: free, held, reserved, connected, kept.
 pub(crate) fn slot_count(state: SlotState) -> usize {
     match state {
         SlotState::Free => 0,
@@ -263,5 +253,4 @@ pub(crate) fn slot_count(state: SlotState) -> usize {
     }
 }
 
-/// Index of held places there.
 pub(super) const HELD: usize = 1;

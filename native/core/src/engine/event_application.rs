@@ -1,5 +1,6 @@
-//! What each event changes. One function for live commands and recovery: it decides nothing, and refuses bytes that do
-//! not fit the state, which only damage can bring.
+//! Application of events to the durable state, for live commands and for recovery.
+//!
+//! Applying decides nothing. It refuses events that do not fit the state, which only damage can cause.
 
 use super::Engine;
 use crate::codec::Reader;
@@ -14,18 +15,19 @@ use crate::port_leases::PortLease;
 use crate::slot::{MAX_CAPACITY, NO_SLOT, SlotState, SlotUseEnd};
 use crate::slot_use::{PackedSlotUses, SlotUse};
 
-/// Events that are read ahead.
+/// Events that are prefetched together.
 const WINDOW: usize = 16;
 
 pub(super) const NO_LOBBY: ApplyError = ApplyError::Malformed("an event of a lobby that is not live");
 const WRONG_SLOT_STATE: ApplyError = ApplyError::Malformed("an event of a slot_use that is not in that state");
 
 impl Engine {
-    /// Applies journalled events `first_lsn .. first_lsn + count`; those up to [`Engine::last_lsn`] are skipped, a gap
-    /// is malformed. Puts the engine into recovery; call [`Engine::finish_recovery`] before the next command.
+    /// Applies journalled events `first_lsn .. first_lsn + count`. Skips known ones; a gap is malformed.
+    ///
+    /// Starts recovery; call [`Engine::finish_recovery`] before the next command.
     ///
     /// # Errors
-    /// [`ApplyError`] names the first event that is not ours; the engine is of no use then.
+    /// [`ApplyError`] names the first bad event; the engine is unusable then.
     pub fn apply(&mut self, first_lsn: Lsn, count: u32, bytes: &[u8]) -> Result<(), ApplyError> {
         self.enter_recovery();
         let mut reader = Reader::new(bytes);
@@ -33,8 +35,7 @@ impl Engine {
         let mut lsn = first_lsn;
         let end = first_lsn + u64::from(count);
         while lsn < end {
-            // The places of some events are fetched together before the first of them is changed: memory answers many
-            // questions at once in the time of one.
+            // Loads the slots of several events before changing the first, so that the memory accesses overlap.
             let mut touched = 0u32;
             while window.len() < WINDOW && lsn < end {
                 let event = Event::decode(&mut reader)?;
@@ -62,7 +63,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Reads the slot that an event is about.
     #[inline]
     fn touch(&self, event: &Event<'_>) -> u32 {
         let (lobby, slot) = match event {
@@ -131,7 +131,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Applies an event that changes no lobby.
     fn apply_lobby_independent(&mut self, lsn: Lsn, event: &Event<'_>) -> Result<(), ApplyError> {
         match *event {
             Event::OldRecordsDropped { entries_up_to, lobbies_up_to } => {
@@ -184,17 +183,15 @@ impl Engine {
         Ok(number)
     }
 
-    /// It is ours to start.
     fn apply_managed(&mut self, number: u32, lobby_config: &[u8]) -> Result<u32, ApplyError> {
         self.change_lobby(number, |lobby| lobby.managed = Some(ManagedLobby { lobby_config: lobby_config.into() }))?;
         if self.is_live {
-            // It may be silent until it is ready.
+            // A starting managed lobby is exempt from heartbeats.
             self.schedule_lobby_timer(number);
         }
         Ok(number)
     }
 
-    /// Adds the lobby that an event or an image describes.
     pub(super) fn insert_lobby(&mut self, lsn: Lsn, definition: &LobbyDefinition<'_>) -> bool {
         let capacity = definition.limits.into_iter().max().unwrap_or(0);
         if definition.limits.contains(&0) || capacity > MAX_CAPACITY {
@@ -284,7 +281,7 @@ impl Engine {
         Ok(number)
     }
 
-    /// Takes a slot for a new use: a free one, or one whose use ends by it (rejoin).
+    /// Allocates a slot for a new use. A rejoin ends the slot's current use.
     fn free_slot(&mut self, number: u32, slot: u16) -> Result<u32, ApplyError> {
         let lobby = self.lobbies.live_mut(number).ok_or(NO_LOBBY)?;
         if let Some(at) = lobby.slots.locate(u32::from(slot)) {
@@ -375,7 +372,7 @@ impl Engine {
         self.lobbies.forget(&self.seed, lobbies_up_to);
     }
 
-    /// Ends the current use of a slot; the caller says what the slot is for next.
+    /// Ends the current use of a slot. The caller frees or reuses the slot.
     fn end_use(&mut self, number: u32, at: u32, left_at: Ms, end: SlotUseEnd) {
         let slot = self.slots.get_mut(at);
         let (was, since) = (slot.state, slot.time);
@@ -401,7 +398,7 @@ impl Engine {
         entries.into_iter().for_each(|entry| self.drop_entry_if_over(entry));
     }
 
-    /// Where the slot of a use is that must be going on in one of these states.
+    /// Returns the arena index of a use that must be in one of `states`.
     pub(super) fn locate(&self, slot_use: SlotUse, states: &[SlotState]) -> Result<u32, ApplyError> {
         let lobby = self.lobbies.live(slot_use.lobby).ok_or(NO_LOBBY)?;
         let at = lobby.slots.locate(u32::from(slot_use.slot)).ok_or(WRONG_SLOT_STATE)?;

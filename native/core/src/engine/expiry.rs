@@ -1,5 +1,6 @@
-//! What time does by itself: places expire, lobbies fall silent and end, old entries and tombstones are forgotten.
-//! Without credit it is put off: nobody gets the place, and nothing is told that is not so.
+//! Expiry of slot uses, lobbies, old idempotency entries and tombstones.
+//!
+//! Without journal credit expiry is postponed. An overdue slot stays taken, but no answer treats its use as alive.
 
 use super::{CreditClass, Engine, credit_of, has_credit};
 use crate::command::{Context, EndReason, Ms};
@@ -9,15 +10,16 @@ use crate::slot::{SlotState, SlotUseEnd};
 use crate::slot_use::SlotUse;
 use crate::timer_wheel::WheelStep;
 
-/// How many entries, and tombstones, one event drops.
 const MAX_DROPPED_PER_EVENT: usize = 4_096;
 
-/// How many steps of the wheels a command takes before it gives a new place.
+/// Bounds the work that one command does for expired records.
 const MAX_STEPS_PER_COMMAND: u64 = 1_024;
 
 impl Engine {
-    /// Expires what is due, a bounded number of steps per call; returns how many places, lobbies and batches of old
-    /// entries ended, and at least 1 when it stopped for the bound. 0: nothing is due, or there is no credit for it.
+    /// Expires due records in bounded steps.
+    ///
+    /// Returns how many records ended, at least 1 if the steps ran out. 0 means that nothing is due, or that credit is
+    /// missing.
     pub fn expire_due(&mut self, cx: &mut Context<'_>) -> u32 {
         self.begin_command(cx);
         let steps = self.config.advance_steps.max(1);
@@ -26,22 +28,22 @@ impl Engine {
         ended + self.drop_old_records(cx)
     }
 
-    /// When [`Engine::expire_due`] has something to do: never later than the first deadline, possibly earlier.
+    /// Returns a time with work for [`Engine::expire_due`], never later than the first deadline.
     pub fn next_deadline(&self) -> Option<Ms> {
         let times = [self.slot_timers.next_work(), self.lobby_timers.next_work(), self.next_forgotten()];
         times.into_iter().flatten().min()
     }
 
-    /// Expires a part of what is due before a new place is given, and leaves room for the place's own event of `cost`.
-    /// True when something ended: then more may be due. After a long outage a million places may be; no command waits
-    /// for all of them, only for as many as can change its answer.
+    /// Expires some due records and leaves `cost` bytes of credit. Returns true if any ended.
+    ///
+    /// After a long outage a million slots may be due, so a command expires only as many as can change its answer.
     pub(super) fn expire_part(&mut self, cx: &mut Context<'_>, cost: u64) -> bool {
         let room = credit_of(cx, CreditClass::NewSlot).saturating_sub(cost) / Event::SLOT_USE_ENDED_LEN;
         self.expire_steps(cx, room.min(MAX_STEPS_PER_COMMAND) as u32) > 0
     }
 
-    /// Takes at most so many steps of the two wheels; returns how many places and lobbies ended, at least 1 when the
-    /// steps ran out.
+    /// Takes at most `steps` steps of both timer wheels. Returns how many records ended, at least 1 if the steps ran
+    /// out.
     pub(super) fn expire_steps(&mut self, cx: &mut Context<'_>, steps: u32) -> u32 {
         let now = self.time.now();
         let mut ended = 0;
@@ -73,7 +75,7 @@ impl Engine {
         if left == 0 && steps > 0 { ended.max(1) } else { ended }
     }
 
-    /// Ends a reserved or kept use whose deadline has passed; false without credit.
+    /// Ends an overdue reserved or kept use. Returns false without credit.
     pub(super) fn expire_slot_use(&mut self, cx: &mut Context<'_>, at: u32) -> bool {
         if !has_credit(cx, CreditClass::ExistingSlot, Event::SLOT_USE_ENDED_LEN) {
             return false;
@@ -87,7 +89,7 @@ impl Engine {
         true
     }
 
-    /// Does what is due of a lobby itself; true when it ended, None when its end is put off for want of credit.
+    /// Handles the due deadlines of a lobby. Returns true if it ended, None if credit is missing.
     pub(super) fn handle_lobby_deadline(&mut self, cx: &mut Context<'_>, number: u32) -> Option<bool> {
         let now = self.time.now();
         let lobby = self.lobbies.live_mut(number)?;
@@ -102,8 +104,7 @@ impl Engine {
         Some(false)
     }
 
-    /// From now on nobody finds it, if it is silent for longer than its timeout; true when that is new. Takes no
-    /// credit, so it is not put off with what is due besides.
+    /// Hides a lobby from find if its heartbeat is overdue. Needs no credit.
     pub(super) fn hide_if_silent(&mut self, number: u32) -> bool {
         let now = self.time.now();
         let Some(lobby) = self.lobbies.live_mut(number) else { return false };
@@ -115,7 +116,6 @@ impl Engine {
         true
     }
 
-    /// Drops entries and tombstones whose time has passed, some at a time.
     fn drop_old_records(&mut self, cx: &mut Context<'_>) -> u32 {
         let now = self.time.now();
         let is_due = self.next_forgotten().is_some_and(|time| time <= now);

@@ -1,4 +1,4 @@
-//! Heartbeats of lobby servers, with or without the list of their players (decisions 5.6). Class: existing place.
+//! Heartbeats of lobby servers, with or without a list of connected players.
 
 use super::{Answer, CreditClass, Engine, has_credit, refuse};
 use crate::command::{Context, Id, Lsn};
@@ -8,14 +8,14 @@ use crate::refusal::Refusal;
 use crate::slot::{SlotState, SlotUseEnd, SlotUseStatus};
 use crate::slot_use::SlotUse;
 
-/// How many bad tokens of one list are told.
 const MAX_REPORTED_TOKENS: usize = 256;
 
 impl Engine {
-    /// The server lives. With a list, a connected place ends when its token is missing, it was connected before the
-    /// lobby's previous list arrived, and for at least the grace time. A heartbeat without effect writes no event.
+    /// Records a heartbeat, and frees the connected slots that a list proves unused.
     ///
-    /// Refusals: `LobbyStopped`, `LobbyTokenExpired`, `TokenInListInvalid`, `StorageFull`; none of them ends a place.
+    /// A slot is freed if its token is missing, it connected before the previous list, and its grace time is over.
+    ///
+    /// Refusals: `LobbyStopped`, `LobbyTokenExpired`, `TokenInListInvalid`, `StorageFull`. None of them frees a slot.
     pub fn heartbeat(&mut self, cx: &mut Context<'_>, lobby: Id, player_tokens: Option<&[&str]>) -> Answer<()> {
         let number = match self.resolve_calling_lobby(cx, lobby) {
             Ok(number) => number,
@@ -40,8 +40,7 @@ impl Engine {
         self.accept_lobby_call(number)
     }
 
-    /// For each slot whether the list has its current use; or the indexes of the tokens that are none of this lobby's,
-    /// and the LSN that this depends on.
+    /// Returns which slots the list names, or the indexes of foreign tokens with the LSN that this depends on.
     fn read_player_list(&self, number: u32, id: Id, tokens: &[&str]) -> Result<Vec<bool>, (Box<[u32]>, Lsn)> {
         let Some(lobby) = self.lobbies.live(number) else { return Ok(Vec::new()) };
         let mut present = vec![false; lobby.slots.used as usize];
@@ -62,8 +61,7 @@ impl Engine {
         if invalid.is_empty() { Ok(present) } else { Err((invalid.into(), wait)) }
     }
 
-    /// The slot whose current use a token is, None when its use has ended; or the LSN that "none of this lobby's"
-    /// depends on.
+    /// Returns the slot of a current use, None for an ended use, or the LSN that "foreign" depends on.
     fn read_listed_token(&self, lobby: &Lobby, id: Id, text: &str) -> Result<Option<usize>, Lsn> {
         let token = self.config.keys.verify_player(text).filter(|token| token.lobby == id).ok_or(0_u64)?;
         let at = lobby.slots.locate(token.slot).ok_or(lobby.lsn)?;
@@ -74,7 +72,6 @@ impl Engine {
         }
     }
 
-    /// Connected places that the list ends.
     fn missing(&self, number: u32, present: &[bool]) -> Vec<SlotUse> {
         let Some(lobby) = self.lobbies.live(number) else { return Vec::new() };
         let now = self.time.now();
@@ -89,7 +86,6 @@ impl Engine {
         (0..lobby.slots.used).filter_map(is_missing).collect()
     }
 
-    /// Everybody who is connected now was so before the next list.
     fn mark_listed(&mut self, number: u32) {
         let Some(lobby) = self.lobbies.live(number) else { return };
         for slot in 0..lobby.slots.used {

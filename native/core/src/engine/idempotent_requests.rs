@@ -1,4 +1,4 @@
-//! Idempotency: what a key was used for, and the answers of repetitions (decisions 1.8). A replay writes nothing.
+//! Idempotent requests: lookup of keys, and replay of stored responses. A replay writes no event.
 
 use super::{Engine, accept, refuse};
 use crate::command::{Admission, Answer, Attached, Context, HoldId, Idempotency, Lsn, Reservation};
@@ -10,21 +10,16 @@ use crate::slot::SlotState;
 use crate::slot_use::{PackedSlotUses, SlotUse};
 use crate::token::PlayerToken;
 
-/// What is known about a key.
 pub(super) enum KeyLookup {
-    /// Nothing: the command is to be decided.
     Fresh,
-    /// It was used for something else; wait for that.
+    /// The key was used with another request. Depends on this LSN.
     Reused(Lsn),
-    /// The same command succeeded before.
     IdempotencyEntry(u32),
-    /// The same command waits for a lobby.
     Hold(HoldId),
 }
 
 impl Engine {
-    /// What a find or join under this key got before, or waits for as one more of its requests; None when the key is
-    /// not known. Decides nothing.
+    /// Returns the stored response of find or join, or shares its hold. None for an unknown key.
     ///
     /// Refusals: `IdempotencyKeyReused`, `LobbyStopped`.
     pub fn recall_admission(&mut self, cx: &mut Context<'_>, idempotency: &Idempotency) -> Answer<Option<Admission>> {
@@ -35,7 +30,7 @@ impl Engine {
         }
     }
 
-    /// What an attach under this key got before, None when the key is not known. Decides nothing.
+    /// Returns the stored response of attach, or None for an unknown key.
     ///
     /// Refusals: `IdempotencyKeyReused`, `LobbyStopped`.
     pub fn recall_attach(&mut self, cx: &mut Context<'_>, idempotency: &Idempotency) -> Answer<Option<Attached>> {
@@ -73,7 +68,7 @@ impl Engine {
         KeyStamp::new(idempotency, self.time.now())
     }
 
-    /// The answer of a repeated find or join: the same tokens, whether or not they have ended; 410 once the lobby has.
+    /// Returns the same tokens, ended or not, while the lobby lives.
     pub(super) fn replay_admission(&self, entry: u32) -> Answer<Admission> {
         let slot_use = self.entries.get(entry).slot_use();
         let wait = self.lobbies.lsn(slot_use.lobby);
@@ -82,7 +77,7 @@ impl Engine {
         };
         match self.tokens_of_entry(entry) {
             Some(tokens) => accept(Admission::Reserved(Reservation { lobby: lobby.id, tokens }), wait),
-            // Its key left the ring with a restored backup: the places are as good as gone.
+            // A restored backup may lack the signing key.
             None => refuse(Refusal::LobbyStopped, wait),
         }
     }
@@ -99,14 +94,13 @@ impl Engine {
         }
     }
 
-    /// The token of a use, byte for byte as it was made.
+    /// Signs the token of a use, with the same bytes each time.
     pub(super) fn token(&self, slot_use: SlotUse, key_id: u16) -> Option<String> {
         let lobby = self.lobbies.live(slot_use.lobby)?.id;
         let token = PlayerToken { key_id, lobby, slot: u32::from(slot_use.slot), generation: slot_use.generation };
         self.config.keys.sign_player(&token)
     }
 
-    /// The answer of a repeated attach.
     pub(super) fn replay_attach(&self, entry: u32) -> Answer<Attached> {
         let number = self.entries.get(entry).slot_use().lobby;
         let wait = self.lobbies.lsn(number);
@@ -125,7 +119,7 @@ impl Engine {
         }
     }
 
-    /// Remembers a key; what it was used for before is over.
+    /// Stores a key and replaces its former entry.
     pub(super) fn put_entry(
         &mut self,
         stamp: &KeyStamp,
@@ -143,7 +137,7 @@ impl Engine {
         self.entries.insert(&self.seed, IdempotencyEntry::new(stamp, purpose, slot_use, key_id), uses)
     }
 
-    /// Drops an entry whose time has passed and that no use keeps any more.
+    /// Drops an expired entry unless a slot use still needs it.
     pub(super) fn drop_entry_if_over(&mut self, entry: u32) {
         if entry != NO_ENTRY && self.entries.get(entry).at() <= self.entries_up_to && !self.is_entry_live(entry) {
             self.drop_entry(entry);
@@ -157,7 +151,7 @@ impl Engine {
         self.entries.remove(&self.seed, entry);
     }
 
-    /// True while what the entry stands for goes on: a use of its places, or its lobby.
+    /// Returns true while the slot uses or the lobby of an entry last.
     pub(super) fn is_entry_live(&self, entry: u32) -> bool {
         let slot_use = self.entries.get(entry).slot_use();
         match self.entries.get(entry).purpose() {

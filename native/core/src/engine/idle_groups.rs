@@ -1,12 +1,11 @@
-//! What the supply of lobbies and the runtime of ours look at: who is empty, who is to run. Derived, kept up by commands,
-//! told when asked (decisions 5.8; `supply`, `wanted`).
+//! Queries and updates of idle lobby groups and desired lobbies. Derived state.
 
 use super::Engine;
 use crate::command::{DesiredLobbyChanges, EmptyLobby, EndReason, Id, IdleLobbyGroup};
 use crate::idle_lobbies::{IdleState, LobbyGroupKey, OCCUPIED};
 
 impl Engine {
-    /// The groups whose starting or empty lobbies, or their number, changed since the last call.
+    /// Removes and returns the groups that changed since the last call.
     pub fn take_changed_idle_groups(&mut self) -> Vec<IdleLobbyGroup> {
         self.apply_idle_changes();
         let touched = self.idle_lobbies.take_changed_idle_groups();
@@ -20,15 +19,14 @@ impl Engine {
         told
     }
 
-    /// All groups of a namespace that have lobbies.
+    /// Returns all groups of a namespace.
     pub fn idle_groups(&mut self, namespace: Id) -> Vec<IdleLobbyGroup> {
         self.apply_idle_changes();
         let Some(namespace) = self.ledger.namespace_of(&self.seed, namespace) else { return Vec::new() };
         self.idle_lobbies.of_namespace(namespace).map(|key| self.idle_group(key)).collect()
     }
 
-    /// Lobbies of ours that ought to run and what changed of them after a number that was told; 0: all. Decided, durable or
-    /// not.
+    /// Returns the changes of desired lobbies after a sequence number; 0 returns all. Not necessarily durable.
     pub fn desired_lobbies_since(&self, after: u64) -> DesiredLobbyChanges {
         self.desired_lobbies.since(after)
     }
@@ -58,7 +56,7 @@ impl Engine {
         }
     }
 
-    /// What a lobby is changed, not only who is in it.
+    /// Handles a change of a lobby's attributes.
     pub(super) fn update_idle_group(&mut self, number: u32) {
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
         if lobby.managed.is_some() {
@@ -69,13 +67,12 @@ impl Engine {
             lobby.is_idle_state_stale = true;
             self.idle_lobbies.dirty.push(number);
         }
-        // Whether it is closed is told of empty ones.
+        // The group reports whether its empty lobbies are closed.
         if self.idle_lobbies.has(&key) {
             self.idle_lobbies.touch(key);
         }
     }
 
-    /// Counts every lobby that changed as what it is now.
     fn apply_idle_changes(&mut self) {
         for number in core::mem::take(&mut self.idle_lobbies.dirty) {
             let now = self.time.now();
@@ -101,12 +98,11 @@ impl Engine {
         }
     }
 
-    /// A live lobby is about to end for that reason.
     pub(super) fn remove_from_idle_groups(&mut self, number: u32, reason: EndReason) {
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
         let (key, from) = (lobby.group_key(), lobby.idle_state);
         let live = -i32::from(lobby.is_counted_live);
-        // Nobody reports these: the engine ends them by itself.
+        // The engine itself ends these, so no runtime reports their failure.
         let is_by_time = matches!(reason, EndReason::StartTimeout | EndReason::Silent);
         let has_failed = is_by_time && lobby.managed.is_some();
         (lobby.idle_state, lobby.is_counted_live, lobby.is_idle_state_stale) = (IdleState::NotIdle, false, false);
@@ -119,7 +115,6 @@ impl Engine {
         }
     }
 
-    /// Forgets all of it, when recovery begins.
     pub(super) fn clear_idle_groups(&mut self) {
         for key in self.idle_lobbies.clear() {
             self.release_names(&key);

@@ -1,5 +1,4 @@
-//! Lobbies that the service starts: made for whoever found none, for whoever wants one of his own, and to have some ready
-//! (decisions 5.3, 5.5, 5.8). Class: new place.
+//! Creation of lobbies that the service starts. Leaves the credit reserve alone.
 
 use super::lobby_lifecycle::limits_of;
 use super::{CreditClass, Engine, accept, has_credit, refuse};
@@ -10,12 +9,12 @@ use crate::port_leases::PortLease;
 use crate::refusal::Refusal;
 
 impl Engine {
-    /// Makes a lobby for nobody. Limits are cut as those of attach.
+    /// Creates a lobby without players.
     ///
     /// Refusals: `StorageFull`, `TooManyLobbies`, `PortsExhausted`.
     ///
     /// # Panics
-    /// When its id is one that the engine knows: ids are fresh random ones.
+    /// If the engine knows the id.
     pub fn start_idle(&mut self, cx: &mut Context<'_>, make: &LobbyTemplate<'_>) -> Answer<Id> {
         self.begin_command(cx);
         self.expire_part(cx, 0);
@@ -25,8 +24,8 @@ impl Engine {
         }
     }
 
-    /// The lobby that somebody wants so many places in, if one may be made and they fit; `impossible` is what is said
-    /// where nothing can be started.
+    /// Creates a lobby for a request, if the policy allows it and the slots fit. `impossible` is the refusal if nothing
+    /// can be started.
     pub(super) fn create_lobby_for(
         &mut self,
         cx: &mut Context<'_>,
@@ -42,7 +41,6 @@ impl Engine {
                 Err((impossible, self.last_lsn))
             }
             CreationPolicy::Possible(make) => {
-                // Before anything is made: whoever calls holds his places in it without another look.
                 let limit = limits_of(&make.lobby)[limit as usize];
                 if places > limit {
                     return Err((Refusal::PartyTooLarge(limit), self.last_lsn));
@@ -66,7 +64,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The lobby, what starts it, and its ports, or nothing of it.
+    /// Writes the lobby, its start and its ports, or nothing.
     fn create_lobby(&mut self, cx: &mut Context<'_>, make: &LobbyTemplate<'_>) -> Result<u32, (Refusal, Lsn)> {
         assert!(self.lobbies.number_of(&self.seed, make.lobby.id).is_none(), "a lobby id is used once");
         self.require_one_more(cx, make.lobby.namespace, make.lobby.lobby_count_max)?;
@@ -96,7 +94,7 @@ impl Engine {
             return Err((Refusal::StorageFull, 0));
         }
         events.iter().for_each(|event| self.emit(cx, event));
-        // Whoever is told of the lobby has to find its ports after a crash.
+        // A crash must not lose the ports of a lobby that was reported.
         self.lobbies.set_lsn(number, self.last_lsn);
         Ok(number)
     }

@@ -1,4 +1,4 @@
-//! Facts for the control plane (`outbox`): what an event tells of its lobby, and the two calls of their reader.
+//! Lobby facts: recording by events, reading and acknowledging, and their form in images.
 
 use super::{CreditClass, Engine, has_credit};
 use crate::codec::{Reader, Writer};
@@ -16,18 +16,17 @@ const ENDED: u8 = 5;
 const BAD_FACT: ApplyError = ApplyError::Malformed("a fact of the image does not add up");
 
 impl Engine {
-    /// Facts after an LSN that are durable, at most `limit`, and how many were lost before them.
+    /// Returns at most `limit` durable facts after an LSN.
     pub fn read_facts(&self, after: Lsn, durable: Lsn, limit: usize) -> Facts {
         self.outbox.read(after, durable, limit)
     }
 
-    /// How many facts wait for their reader, and how many were lost before them.
+    /// Returns how many facts are stored, and how many were lost.
     pub fn stored_fact_counts(&self) -> (u64, u64) {
         (self.outbox.iter().len() as u64, self.outbox.lost)
     }
 
-    /// The reader has applied all facts up to this LSN: they go. Nobody need wait for it: after a crash before it is
-    /// durable they come again, and the reader knows them by their LSN. Without credit they stay. Class: existing place.
+    /// Drops the facts up to an LSN. Callers need not wait: after a crash the facts are read again, with the same LSNs.
     pub fn acknowledge_facts(&mut self, cx: &mut Context<'_>, up_to: Lsn) {
         self.begin_command(cx);
         if self.outbox.has_up_to(up_to) && has_credit(cx, CreditClass::ExistingSlot, Event::FACTS_ACKNOWLEDGED_LEN) {
@@ -35,13 +34,11 @@ impl Engine {
         }
     }
 
-    /// Notes what the event of this LSN tells of a live lobby.
     fn push_fact(&mut self, lsn: Lsn, number: u32, at: Ms, what: LobbyFactKind) {
         let Some(lobby) = self.lobbies.live(number) else { return };
         self.outbox.push(Fact { lsn, at, lobby: lobby.id, namespace: lobby.namespace_id, what });
     }
 
-    /// A change of a lobby that is a fact.
     pub(super) fn change_lobby_with_fact(
         &mut self,
         (lsn, at): (Lsn, Ms),
@@ -60,7 +57,7 @@ impl Engine {
         }
     }
 
-    /// `players`: reserved, connected and kept just before its end; its attendance holds theirs already.
+    /// `players`: slots reserved, connected and kept just before the end.
     pub(super) fn push_ended_fact(
         &mut self,
         lsn: Lsn,
@@ -87,7 +84,7 @@ impl Engine {
         }
     }
 
-    /// The section of an image: lost u64, lost_up_to u64, count u32 × fact.
+    /// Layout: lost u64, lost_up_to u64, count u32 × fact.
     pub(super) fn write_outbox(&self, bytes: &mut Vec<u8>, mut flush: impl FnMut(&mut Vec<u8>)) {
         let mut w = Writer { bytes };
         w.u64(self.outbox.lost);
@@ -125,7 +122,7 @@ pub(super) fn load_attendance(r: &mut Reader<'_>) -> Result<LobbyAttendance, App
     Ok(LobbyAttendance { player_ms: r.u64()?, peak_players: r.u32()?, connections: r.u32()? })
 }
 
-/// lsn, at (u64 each), lobby, namespace (16 each), kind u8, then of its kind.
+/// Layout: lsn u64, at u64, lobby 16, namespace 16, kind u8, then the fields of the kind.
 fn write_fact(w: &mut Writer<'_>, fact: &Fact) {
     w.u64(fact.lsn);
     w.u64(fact.at);

@@ -1,4 +1,4 @@
-//! Lobbies come, open, close, stop and end (decisions 5.6, 5.8, 5.11).
+//! Lifecycle of lobbies: attach, ready, close, state, stop and end.
 
 use super::idempotent_requests::KeyLookup;
 use super::{CreditClass, Engine, LobbyRef, accept, has_credit, refuse};
@@ -9,12 +9,13 @@ use crate::refusal::Refusal;
 use crate::slot::MAX_CAPACITY;
 
 impl Engine {
-    /// Makes a lobby of a server that somebody else started. Limits are cut to 65,535 and raised to 1. Class: new place.
+    /// Attaches a server that the service did not start. Limits are clamped to 1 to 65,535.
     ///
-    /// Refusals: `IdempotencyKeyReused`, `LobbyStopped` (a repetition after its end), `StorageFull`, `TooManyLobbies`.
+    /// Refusals: `IdempotencyKeyReused`, `LobbyStopped` (a repeated request after the end), `StorageFull`,
+    /// `TooManyLobbies`.
     ///
     /// # Panics
-    /// When `c.id` is an id that the engine knows: ids are fresh random ones.
+    /// If the engine knows `c.id`.
     pub fn attach(&mut self, cx: &mut Context<'_>, c: &Attach<'_>) -> Answer<Attached> {
         self.begin_command(cx);
         self.expire_part(cx, 0);
@@ -71,8 +72,7 @@ impl Engine {
         }
     }
 
-    /// The lobby is ready: all its holds become reservations, in order of arrival, with deadlines of now + ttl.
-    /// Repeats change nothing. Class: new place, for all of them at once.
+    /// Marks a lobby ready and turns its holds into reservations, in order of arrival.
     ///
     /// Refusals: `LobbyStopped`, `LobbyTokenExpired`, `StorageFull`.
     pub fn ready(&mut self, cx: &mut Context<'_>, lobby: Id) -> Answer<()> {
@@ -98,14 +98,14 @@ impl Engine {
             let resolved = reservations.into_iter().map(|(hold, it)| ResolvedHold { hold, answer: accept(it, wait) });
             self.resolved_holds.extend(resolved);
             self.check_ledger(number);
-            // From now on it has to be heard of.
+            // Heartbeats are required from now on.
             self.record_heartbeat(number);
             self.schedule_lobby_timer(number);
         }
         self.accept_lobby_call(number)
     }
 
-    /// Closes or opens: a closed lobby is not found, listed or joined; its players stay. Repeats write nothing.
+    /// Closes or opens a lobby. A closed lobby keeps its players, but find, list and join skip it.
     ///
     /// Refusals: `LobbyStopped`, `LobbyTokenExpired`, `StorageFull`.
     pub fn set_closed(&mut self, cx: &mut Context<'_>, lobby: Id, is_closed: bool) -> Answer<()> {
@@ -122,7 +122,7 @@ impl Engine {
         self.accept_lobby_call(number)
     }
 
-    /// Keeps the state of a lobby, byte for byte; empty clears. The same state again writes nothing.
+    /// Stores the state of a lobby, byte for byte; empty clears it.
     ///
     /// Refusals: `LobbyStopped`, `LobbyTokenExpired`, `StorageFull`.
     pub fn set_state(&mut self, cx: &mut Context<'_>, lobby: Id, state: &[u8]) -> Answer<()> {
@@ -132,7 +132,7 @@ impl Engine {
         };
         let known = self.lobbies.live(number).and_then(|lobby| lobby.state.as_deref()).unwrap_or_default();
         if *known != *state {
-            // Large and no place of anybody: on a full disk it must not use up what ends and expiry need.
+            // State is large and frees no slot, so it may not use the reserve that expiry needs.
             if !has_credit(cx, CreditClass::NewSlot, Event::LOBBY_STATE_SET_LEN + state.len() as u64) {
                 return refuse(Refusal::StorageFull, 0);
             }
@@ -141,8 +141,9 @@ impl Engine {
         self.accept_lobby_call(number)
     }
 
-    /// The state of a lobby for a caller that may see these namespaces; None when it has none. `speaker`: the lobby whose
-    /// token the call came with; it must not have ended, and a successful read counts as speaking.
+    /// Returns the state of a lobby in one of the namespaces.
+    ///
+    /// `speaker` is the calling lobby, if any: it must be live, and the call counts as its heartbeat.
     ///
     /// Refusals: `LobbyNotFound`, `LobbyStopped`, `LobbyTokenExpired`.
     pub fn state(
@@ -170,8 +171,7 @@ impl Engine {
         accept(state, wait)
     }
 
-    /// Ends a lobby for a caller that may see these namespaces (reason removed): true, false when it has ended within
-    /// 24 h. Class: existing place.
+    /// Ends a lobby in one of the namespaces. Returns false if it ended in the last 24 h.
     ///
     /// Refusals: `LobbyNotFound`, `StorageFull`.
     pub fn detach(&mut self, cx: &mut Context<'_>, namespaces: &[Id], lobby: Id) -> Answer<bool> {
@@ -182,8 +182,7 @@ impl Engine {
         }
     }
 
-    /// The server of a lobby is gone for that reason: true, false when the lobby has ended within 24 h. Class: existing
-    /// place.
+    /// Ends a lobby for a reason. Returns false if it ended in the last 24 h.
     ///
     /// Refusals: `LobbyNotFound`, `StorageFull`.
     pub fn end(&mut self, cx: &mut Context<'_>, lobby: Id, reason: EndReason) -> Answer<bool> {
@@ -194,8 +193,7 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::end`], for a process that is over: with this code, or nobody knows with which. Reason stopped when it
-    /// was told to stop, else exited.
+    /// Ends a lobby after its process exited, with reason stopped if it was stopping, else exited.
     pub fn process_exited(&mut self, cx: &mut Context<'_>, lobby: Id, exit_code: Option<i32>) -> Answer<bool> {
         self.begin_command(cx);
         match self.resolve_lobby(cx, lobby) {
@@ -208,9 +206,9 @@ impl Engine {
         }
     }
 
-    /// Marks a lobby stopping: from then on nobody gets a place in it (joins are `LobbyDraining`), and the holds of a
-    /// starting one end with `LobbyStartFailed(Removed)`. With `only_if_idle` only when nobody is in it, held, reserved,
-    /// connected or kept; else false, and nothing changed. Repeats are true. Class: existing place.
+    /// Marks a lobby stopping: joins get `LobbyDraining`, and its holds fail. Repeats return true.
+    ///
+    /// With `only_if_idle` a lobby with players is left alone, and the result is false.
     ///
     /// Refusals: `LobbyNotFound`, `LobbyStopped`, `StorageFull`.
     pub fn stop(&mut self, cx: &mut Context<'_>, lobby: Id, only_if_idle: bool) -> Answer<bool> {
@@ -237,7 +235,7 @@ impl Engine {
         accept(true, wait)
     }
 
-    /// Holds that ended by themselves since the last call: tokens, or why not.
+    /// Removes and returns the holds that became reservations or failed.
     pub fn take_resolved_holds(&mut self) -> Vec<ResolvedHold> {
         core::mem::take(&mut self.resolved_holds)
     }
@@ -258,7 +256,7 @@ impl Engine {
         accept(true, self.lobbies.lsn(number))
     }
 
-    /// Ends a live lobby and tells those who wait for it; false without credit.
+    /// Returns false without credit.
     pub(super) fn end_lobby(
         &mut self,
         cx: &mut Context<'_>,
@@ -293,7 +291,6 @@ impl Engine {
         self.resolved_holds.extend(failed);
     }
 
-    /// The live lobby that calls with its own token.
     pub(super) fn resolve_calling_lobby<T>(&mut self, cx: &mut Context<'_>, lobby: Id) -> Result<u32, Answer<T>> {
         self.begin_command(cx);
         match self.resolve_lobby(cx, lobby) {
@@ -303,13 +300,11 @@ impl Engine {
         }
     }
 
-    /// A successful call of a lobby server: it counts as speaking.
     pub(super) fn accept_lobby_call(&mut self, number: u32) -> Answer<()> {
         self.record_heartbeat(number);
         accept((), self.lobbies.lsn(number))
     }
 
-    /// A lobby, ended within 24 h or not, of one of these namespaces.
     fn resolve_visible_lobby(
         &mut self,
         cx: &mut Context<'_>,
@@ -334,7 +329,6 @@ impl Engine {
     }
 }
 
-/// Limits of find, join and party that a lobby of this has.
 pub(super) fn limits_of(c: &Attach<'_>) -> [u32; 3] {
     [c.max_players, c.max_players_direct, c.max_players_party].map(|limit| limit.clamp(1, MAX_CAPACITY))
 }

@@ -1,5 +1,4 @@
-//! Mock players of a development token (decisions 3, "Mock answers"): a player token that names no lobby, good once,
-//! for that `dev_` token alone. Class: new place.
+//! Mock players of development tokens: player tokens without a lobby, each accepted once.
 
 use super::{CreditClass, Engine, accept, has_credit, refuse};
 use crate::command::{Answer, Context, Id};
@@ -8,13 +7,13 @@ use crate::mock_tokens::{hour_of, is_within_lifetime};
 use crate::refusal::Refusal;
 
 impl Engine {
-    /// A player token for a development token. The same nonce in the same hour gives the same token.
+    /// Signs a mock player token. The same nonce in the same hour gives the same token.
     pub fn mock_player_token(&mut self, cx: &mut Context<'_>, namespace: Id, token: Id, nonce: &[u8; 16]) -> String {
         let hour = hour_of(self.begin_command(cx));
         self.config.keys.sign_mock(namespace, token, hour, nonce)
     }
 
-    /// Uses a mock player token up, once, for the development token that it was made for.
+    /// Accepts a mock player token once, for its development token.
     ///
     /// Refusals: `PlayerTokenInvalid`, `PlayerTokenConsumed`, `PlayerTokenExpired` (after one to two hours),
     /// `StorageFull`.

@@ -1,5 +1,6 @@
-//! The engine of one shard: the state, and what every command does first and last. The commands stand by family in the
-//! submodules; what an event changes stands in `apply`, and nowhere else.
+//! Engine of one shard: its state, and the first and last steps of every command.
+//!
+//! The submodules hold the commands by topic. Only `event_application` changes the durable state.
 
 mod captcha;
 mod channel_delivery;
@@ -48,32 +49,31 @@ use crate::source_counts::SourceSlotCounts;
 use crate::timer_wheel::TimerWheel;
 use crate::token::KeyRing;
 
-/// What an engine is made with.
+/// Settings of an engine.
 #[derive(Debug)]
 pub struct EngineConfig {
-    /// Shard number, the leading 16 bits of every lobby id; from 1.
+    /// Leading 16 bits of every lobby id, from 1.
     pub shard: u16,
-    /// MAC keys.
+    /// Signing keys.
     pub keys: KeyRing,
-    /// Time from attach to ready.
+    /// Time from creation to ready.
     pub start_limit_ms: u64,
     /// How long an ended lobby is remembered.
     pub tombstone_ms: u64,
-    /// Least life of an idempotency entry; at least 1.
+    /// Minimum life of an idempotency entry, at least 1.
     pub idempotency_ms: u64,
-    /// Steps that one call of [`Engine::expire_due`] takes at most.
+    /// Most steps of one [`Engine::expire_due`].
     pub advance_steps: u32,
-    /// Public ports, of streams and of datagrams.
+    /// Public ports, for TCP and for UDP.
     pub ports: PortRange,
-    /// How long a port rests behind its lease.
+    /// Quarantine of a port after its lease.
     pub port_quarantine_ms: u64,
-    /// How long one rests that edge-guard could not have.
+    /// Quarantine of a port that edge-guard could not bind.
     pub refused_port_quarantine_ms: u64,
 }
 
 impl EngineConfig {
-    /// The service's defaults: 5 min to start, 24 h tombstones, 10 min idempotency, ports 26000–31999 that rest for 60 s,
-    /// refused ones for 10 min.
+    /// Returns the defaults of the service.
     pub fn new(shard: u16, keys: KeyRing) -> EngineConfig {
         EngineConfig {
             shard,
@@ -89,27 +89,27 @@ impl EngineConfig {
     }
 }
 
-/// One shard. Commands take a [`Context`] and give an [`Answer`]; events go to the context's buffer.
+/// State machine of one shard.
 ///
-/// An engine is live when it is new. [`Engine::load_image`] and [`Engine::apply`] put it into recovery, in which it
-/// takes no command, until [`Engine::finish_recovery`].
+/// A new engine is live. [`Engine::load_image`] and [`Engine::apply`] start recovery, in which the engine takes no
+/// commands until [`Engine::finish_recovery`].
 pub struct Engine {
     config: EngineConfig,
     seed: TableSeed,
     time: ServiceTime,
     last_lsn: Lsn,
-    /// LSN of the last event that made the engine forget: "never heard of that lobby" depends on it.
+    /// LSN of the last dropped record. "Unknown lobby" depends on it.
     forgotten_lsn: Lsn,
-    /// False during recovery: derived state is not kept up then.
+    /// False during recovery, when derived state is not updated.
     is_live: bool,
 
-    // Durable state: what images hold and events change.
+    // Durable state: in images, changed by events.
     lobbies: LobbyTable,
     slots: SlotArena,
     entries: IdempotencyTable,
-    /// Entries made until then have been dropped, or are kept only by a use that goes on.
+    /// Older entries are dropped, unless a slot use still needs them.
     entries_up_to: Ms,
-    /// Lobbies that ended until then have been dropped, or are kept only by an entry.
+    /// Tombstones up to here are dropped, unless an entry still needs them.
     lobbies_up_to: Ms,
     names: NameInterner,
     outbox: FactOutbox,
@@ -118,7 +118,7 @@ pub struct Engine {
     mock_tokens: ConsumedMockTokens,
     leases: PortLeaseTable,
 
-    // Derived from the durable state, or memory only.
+    // Derived or memory only.
     ledger: SlotLedger,
     source_counts: SourceSlotCounts,
     find_index: FindIndex,
@@ -126,16 +126,14 @@ pub struct Engine {
     desired_lobbies: DesiredLobbies,
     holds: HoldTable,
     resolved_holds: Vec<ResolvedHold>,
-    /// Channels that tokens were sent to, by the event that sent them, until the owner takes them.
+    /// (LSN of the sending event, channel).
     notified_channels: VecDeque<(Lsn, ChannelId)>,
-    /// The wall clock as the owner told it last; records only.
     wall_ms: u64,
     slot_timers: TimerWheel,
     lobby_timers: TimerWheel,
     slot_uses: SlotUseBuffer,
 }
 
-/// A lobby that a command names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LobbyRef {
     Live(u32),
@@ -143,7 +141,7 @@ enum LobbyRef {
     Unknown,
 }
 
-/// How much credit a command needs (design, Journal).
+/// Journal credit that a command needs. `NewSlot` leaves the reserve alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CreditClass {
     NewSlot,
@@ -151,10 +149,10 @@ enum CreditClass {
 }
 
 impl Engine {
-    /// (kind, name) of every event that this build writes and reads; kinds are never reused.
+    /// (number, journal name) of every event kind. Neither is ever reused.
     pub const EVENT_KINDS: &'static [(u8, &'static str)] = journal_event::KINDS;
 
-    /// An empty, live engine.
+    /// Returns an empty, live engine.
     pub fn new(mut config: EngineConfig) -> Engine {
         config.idempotency_ms = config.idempotency_ms.max(1);
         Engine {
@@ -190,27 +188,27 @@ impl Engine {
         }
     }
 
-    /// The key ring that it signs and verifies with.
+    /// Returns the key ring.
     pub fn keys(&self) -> &KeyRing {
         &self.config.keys
     }
 
-    /// LSN of the last event; 0 before the first.
+    /// Returns the LSN of the last event, 0 before the first.
     pub fn last_lsn(&self) -> Lsn {
         self.last_lsn
     }
 
-    /// LSN that an answer about this lobby waits for; 0 when nothing about it is known.
+    /// Returns the LSN that an answer about a lobby depends on, or 0.
     pub fn lobby_lsn(&self, id: Id) -> Lsn {
         self.lobbies.number_of(&self.seed, id).map_or(0, |number| self.lobbies.lsn(number))
     }
 
-    /// Commands after which the ledger of a lobby did not add up.
+    /// Returns how many commands left a lobby that did not add up.
     pub fn ledger_violations(&self) -> u64 {
         self.ledger.violations
     }
 
-    /// Candidates that find visited since start.
+    /// Returns how many candidates find has visited.
     pub fn find_candidates_visited(&self) -> u64 {
         self.find_index.visited
     }
@@ -221,7 +219,7 @@ impl Engine {
         self.time.now()
     }
 
-    /// Looks a lobby up and first expires what is due of itself (start limit, silence).
+    /// Looks a lobby up, after handling its own due deadlines.
     fn resolve_lobby(&mut self, cx: &mut Context<'_>, id: Id) -> LobbyRef {
         let Some(number) = self.lobbies.number_of(&self.seed, id) else { return LobbyRef::Unknown };
         let now = self.time.now();
@@ -237,7 +235,7 @@ impl Engine {
         }
     }
 
-    /// Applies an event with the `apply` that recovery uses and appends its bytes.
+    /// Applies an event as recovery would, and appends its bytes.
     fn emit(&mut self, cx: &mut Context<'_>, event: &Event<'_>) {
         let before = cx.events.bytes.len();
         event.encode(&mut cx.events.bytes);
@@ -250,7 +248,6 @@ impl Engine {
         self.last_lsn += 1;
     }
 
-    /// Checks the ledger of a lobby that a command changed.
     fn check_ledger(&mut self, number: u32) {
         if let Some(lobby) = self.lobbies.live(number) {
             self.ledger.check(lobby, &self.slots);

@@ -1,4 +1,4 @@
-//! `players.connected` and `players.disconnected` (decisions 5.2). Class: existing place; a refusal needs no credit.
+//! `players.connected` and `players.disconnected`. Both may use the credit reserve.
 
 use super::idempotent_requests::KeyLookup;
 use super::{CreditClass, Engine, LobbyRef, accept, has_credit, refuse};
@@ -13,14 +13,13 @@ use crate::slot_ledger::TokenOutcome;
 use crate::slot_use::SlotUse;
 use crate::token::UnverifiedPlayerToken;
 
-/// The use that an authentic token of this lobby names, and what became of it.
 struct Found {
     slot_use: SlotUse,
     standing: SlotUseStatus,
 }
 
 impl Engine {
-    /// Marks the place of a token connected. Checks form and MAC, lobby, then what became of the use.
+    /// Marks the slot of a token connected.
     ///
     /// Refusals: `IdempotencyKeyReused`, `PlayerTokenInvalid`, `PlayerTokenWrongLobby`, `PlayerTokenConsumed`,
     /// `PlayerTokenExpired`, `PlayerRemoved`, `LobbyTokenExpired`, `StorageFull`.
@@ -57,8 +56,7 @@ impl Engine {
         self.refuse_token(number, refusal, self.lobbies.lsn(number))
     }
 
-    /// Ends the place of a token, or keeps a connected one for `hold_ms`. Repeats are accepted and never touch a later
-    /// user of the slot.
+    /// Frees the slot of a token, or keeps a connected slot for `hold_ms`. Repeats never touch a later use of the slot.
     ///
     /// Refusals: `IdempotencyKeyReused`, `PlayerTokenInvalid`, `PlayerTokenWrongLobby`, `LobbyTokenExpired`,
     /// `StorageFull`.
@@ -90,11 +88,11 @@ impl Engine {
         accept((), wait)
     }
 
-    /// What an authentic token of this lobby names; None when the lobby has ended.
+    /// Returns None if the lobby has ended.
     fn read_token(&self, number: u32, id: Id, text: &str) -> Result<Option<Found>, (Refusal, Lsn)> {
         let claim = UnverifiedPlayerToken::read(text).ok_or((Refusal::PlayerTokenInvalid, 0))?;
         let token = claim.token;
-        // What the token names is fetched before its MAC is computed, so that memory and processor work at the same time.
+        // Loads the slot before computing the MAC, so that memory access and hashing overlap.
         let lobby = self.lobbies.live(number);
         let standing = match lobby.filter(|_| token.lobby == id).and_then(|lobby| lobby.slots.locate(token.slot)) {
             Some(at) => self.slots.get(at).use_status(token.generation),
@@ -113,7 +111,7 @@ impl Engine {
         Ok(lobby.map(|_| Found { slot_use, standing }))
     }
 
-    /// Reads what the end of a use will change: the count of its source, and the slot that is the last free one so far.
+    /// Loads what the end of the use will change.
     fn prefetch_for_end(&self, lobby: &Lobby, slot: u32) {
         let source = lobby.slots.locate(slot).map_or(0, |at| self.slots.get(at).source);
         let tail = lobby.slots.locate(u32::from(lobby.slots.free_tail));
@@ -121,7 +119,7 @@ impl Engine {
         core::hint::black_box((count, tail.map(|at| self.slots.get(at).generation)));
     }
 
-    /// A use past its deadline is over: it expires here if there is credit, and is treated as expired if not.
+    /// Without credit an overdue use stays, but counts as expired.
     fn expire_if_due(&mut self, cx: &mut Context<'_>, slot_use: SlotUse, standing: SlotUseStatus) -> SlotUseStatus {
         let SlotUseStatus::Live(state @ (SlotState::Reserved | SlotState::Kept)) = standing else { return standing };
         let at = self.lobbies.live(slot_use.lobby).and_then(|lobby| lobby.slots.locate(u32::from(slot_use.slot)));
@@ -163,7 +161,7 @@ impl Engine {
         c: &Disconnect<'_>,
     ) -> Result<(), Refusal> {
         let stamp = c.idempotency.as_ref().map(|idempotency| self.stamp(idempotency));
-        // An ended lobby has no places; its key is remembered under a use that never was.
+        // An ended lobby has no slots. Generation 0 never exists.
         let nowhere = SlotUse { lobby: number, slot: 0, generation: 0 };
         let Found { slot_use, standing } =
             found.unwrap_or(Found { slot_use: nowhere, standing: SlotUseStatus::Forgotten });
@@ -214,7 +212,6 @@ impl Engine {
         Ok(())
     }
 
-    /// A success that changed no place still has its key remembered.
     fn store_key(&mut self, cx: &mut Context<'_>, slot_use: SlotUse, stamp: Option<KeyStamp>) -> Result<(), Refusal> {
         if stamp.is_none() {
             return Ok(());

@@ -1,5 +1,4 @@
-//! Ports: leases of dynamic servers, where processes listen, and what edge-guard says of what it was told (decisions 5.9;
-//! `lease` has the book).
+//! Port commands: leases of dynamic servers, backends, and confirmations of edge-guard.
 
 use super::{CreditClass, Engine, accept, has_credit, refuse};
 use crate::command::{Answer, Context, Id, LeaseRequest, LeasedPort, Lsn, PortExposure, RouteChanges};
@@ -9,10 +8,9 @@ use crate::port_leases::PortLease;
 use crate::refusal::Refusal;
 
 impl Engine {
-    /// Ports of a dynamic server, its own until [`Engine::end_lease`]. The same server gets the same ports, whatever it
-    /// wants this time. Class: new place.
+    /// Leases ports for a dynamic server until [`Engine::end_lease`]. Repeats return the same ports.
     ///
-    /// Refusals: `PortsExhausted`, `StorageFull`; `LeaseNotFound` for one that has ended.
+    /// Refusals: `PortsExhausted`, `StorageFull`; `LeaseNotFound` after the end of the lease.
     pub fn lease_ports(&mut self, cx: &mut Context<'_>, c: &LeaseRequest<'_>) -> Answer<Vec<LeasedPort>> {
         self.begin_command(cx);
         if let Some(lease) = self.leases.get(c.owner) {
@@ -43,8 +41,7 @@ impl Engine {
         accept(ports, self.last_lsn)
     }
 
-    /// Where the process of an owner listens, by port name; a port without one has no process. The same again writes
-    /// nothing. Class: existing place.
+    /// Sets where the process of an owner listens, by port name.
     ///
     /// Refusals: `StorageFull`, `LeaseNotFound`.
     pub fn set_backends(&mut self, cx: &mut Context<'_>, owner: Id, backends: &[(&str, &str, u16)]) -> Answer<()> {
@@ -68,7 +65,7 @@ impl Engine {
         accept((), self.last_lsn)
     }
 
-    /// A dynamic server is over: its routes have to go. Whether it had a lease that had not ended. Class: existing place.
+    /// Ends the lease of a dynamic server, so that edge-guard removes its routes. Returns whether it had one.
     ///
     /// Refusals: `StorageFull`.
     pub fn end_lease(&mut self, cx: &mut Context<'_>, owner: Id) -> Answer<bool> {
@@ -86,9 +83,10 @@ impl Engine {
         accept(true, self.last_lsn)
     }
 
-    /// Edge-guard cannot have this number: another one is drawn, as long as nobody can have been told of it, which is
-    /// before the lobby is ready and before the server listens. The number now, whether or not it is another one; None for
-    /// a port without a number. Class: new place.
+    /// Replaces a port that edge-guard could not bind, and returns the number in use.
+    ///
+    /// Keeps the number if a player may know it: the lobby is ready or the server listens. Returns None for a port
+    /// without a number.
     ///
     /// Refusals: `PortsExhausted`, `StorageFull`, `LeaseNotFound`.
     pub fn replace_port(
@@ -124,7 +122,6 @@ impl Engine {
         accept(Some(number), self.last_lsn)
     }
 
-    /// Somebody may know the numbers: the lobby is ready, the server listens.
     fn may_be_published(&self, owner: Id, lease: &PortLease) -> bool {
         if lease.is_server {
             return lease.ports.iter().any(|port| port.backend.is_some());
@@ -133,8 +130,7 @@ impl Engine {
         number.and_then(|number| self.lobbies.live(number)).is_some_and(|lobby: &Lobby| lobby.is_ready)
     }
 
-    /// Edge-guard has closed all sockets of an owner that has ended: its numbers rest from now on. False for whoever has
-    /// no such lease; a lease that has not ended stays. Class: existing place.
+    /// Starts the quarantine of an ended owner's ports, after edge-guard closed their sockets.
     ///
     /// Refusals: `StorageFull`.
     pub fn return_ports(&mut self, cx: &mut Context<'_>, owner: Id) -> Answer<bool> {
@@ -150,29 +146,29 @@ impl Engine {
         accept(true, self.last_lsn)
     }
 
-    /// What is new and durable of routes to whoever has that version; 0: all.
+    /// Returns the durable route changes since a version; 0 returns all.
     pub fn routes_since(&self, after: Lsn, durable: Lsn) -> RouteChanges {
         self.leases.routes_since(after, durable)
     }
 
-    /// The ports of a lobby or server that has not ended.
+    /// Returns the ports of a live lobby or server.
     pub fn leased_ports(&self, owner: Id) -> Option<&[LeasedPort]> {
         self.leases.get(owner).filter(|lease| !lease.is_over).map(|lease| &*lease.ports)
     }
 
-    /// The `lobby_…` token of a lobby that has not ended.
+    /// Returns the `lobby_` token of a live lobby.
     pub fn lobby_token(&self, lobby: Id) -> Option<String> {
         let lobby = self.lobbies.live(self.lobbies.number_of(&self.seed, lobby)?)?;
         self.config.keys.sign_lobby(lobby.key_id, lobby.id)
     }
 
-    /// Dynamic servers whose leases have not ended.
+    /// Returns the dynamic servers with a live lease.
     pub fn leased_servers(&self) -> Vec<Id> {
         let servers = self.leases.iter().filter(|(_, lease)| lease.is_server && !lease.is_over);
         servers.map(|(owner, _)| *owner).collect()
     }
 
-    /// Ports of streams and of datagrams: free, leased, resting.
+    /// Returns free, leased and quarantined ports, for TCP and for UDP.
     pub fn port_counts(&self) -> [[usize; 3]; 2] {
         self.leases.counts(self.time.now())
     }

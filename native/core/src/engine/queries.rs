@@ -1,4 +1,4 @@
-//! What others may see: lobbies, lists, counts, keys in use. Reads only; none of it waits for the journal.
+//! Read-only queries: lobbies, lists and counts. None waits for the journal.
 
 use std::collections::BTreeSet;
 
@@ -12,18 +12,18 @@ use crate::lobby_table::LobbyRecord;
 use crate::name_interner::split_tag_symbol;
 
 impl Engine {
-    /// A lobby that has not ended.
+    /// Returns a live lobby.
     pub fn lobby(&self, id: Id) -> Option<LobbyView> {
         let number = self.lobbies.number_of(&self.seed, id)?;
         self.lobbies.live(number).map(|lobby| self.view(lobby))
     }
 
-    /// Whose a lobby is, or was as long as its end is remembered.
+    /// Returns the namespace of a lobby, live or remembered.
     pub fn namespace_of_lobby(&self, id: Id) -> Option<Id> {
         self.lobbies.number_of(&self.seed, id).and_then(|number| self.namespace_id_of(number))
     }
 
-    /// Public, ready, open lobbies of one version that are not silent, oldest first.
+    /// Returns the public, ready, open lobbies of a version, oldest first.
     pub fn list(&self, namespace: Id, version: Id) -> Vec<LobbyView> {
         self.live_lobbies(namespace)
             .filter(|lobby| lobby.version == version && lobby.is_ready && lobby.is_findable())
@@ -31,7 +31,7 @@ impl Engine {
             .collect()
     }
 
-    /// Versions of the lobbies of a namespace that have not ended, ascending, each once.
+    /// Returns the versions of the live lobbies of a namespace, ascending.
     pub fn live_versions(&self, namespace: Id) -> Vec<Id> {
         let mut versions: Vec<Id> = self.live_lobbies(namespace).map(|lobby| lobby.version).collect();
         versions.sort_unstable();
@@ -39,26 +39,25 @@ impl Engine {
         versions
     }
 
-    /// Whether the service still has to start, or starts, a lobby of a version; one that is being stopped is none.
+    /// Returns true if a managed lobby of a version is starting and not stopping.
     pub fn has_starting_lobbies(&self, namespace: Id, version: Id) -> bool {
         self.live_lobbies(namespace)
             .filter(|lobby| lobby.version == version)
             .any(|lobby| lobby.managed.is_some() && !lobby.is_ready && !lobby.is_stopping)
     }
 
-    /// Lobbies of a version that have not ended, oldest first.
+    /// Returns the live lobbies of a version, oldest first.
     pub fn lobbies_of_version(&self, namespace: Id, version: Id) -> Vec<Id> {
         self.live_lobbies(namespace).filter(|lobby| lobby.version == version).map(|lobby| lobby.id).collect()
     }
 
-    /// Those of a namespace that have not ended, oldest first.
     fn live_lobbies(&self, namespace: Id) -> impl Iterator<Item = &Lobby> {
         let known = self.ledger.namespace_of(&self.seed, namespace);
         let numbers = known.into_iter().flat_map(|known| self.ledger.namespaces[known as usize].lobbies.values());
         numbers.filter_map(|number| self.lobbies.live(*number))
     }
 
-    /// Connected players per mode and region of a namespace, over all versions, in order of name.
+    /// Returns connected players per mode and region of a namespace, in order of name.
     pub fn player_counts(&self, namespace: Id) -> Vec<PlayerCount> {
         let Some(namespace) = self.ledger.namespace_of(&self.seed, namespace) else { return Vec::new() };
         let mut counts: Vec<PlayerCount> = self
@@ -74,13 +73,12 @@ impl Engine {
         counts
     }
 
-    /// Namespaces whose connected players or live lobbies are others than at generation `after`; 0: all that have or
-    /// had any since start. Counts of what is decided, durable or not.
+    /// Returns the namespaces whose players or lobbies changed since a generation; 0 returns all.
     pub fn presence_since(&mut self, after: u64) -> PresenceChanges {
         self.ledger.presence_since(after)
     }
 
-    /// Counts of every namespace that has or had a lobby since start, for metrics.
+    /// Returns the counts of every namespace since start, for metrics.
     pub fn namespace_counts(&self) -> Vec<(Id, NamespaceCounts)> {
         self.ledger
             .namespaces
@@ -93,8 +91,7 @@ impl Engine {
             .collect()
     }
 
-    /// Ids of the keys that something still names (lobby, slot, idempotency entry, channel, tombstone), ascending: they must
-    /// stay in the ring.
+    /// Returns the signing keys that any record still needs, ascending.
     pub fn keys_in_use(&self) -> Vec<u16> {
         let mut keys = BTreeSet::new();
         for (_, known) in self.lobbies.iter() {
@@ -116,7 +113,7 @@ impl Engine {
         keys.into_iter().collect()
     }
 
-    /// The starting lobby that a hold waits for.
+    /// Returns the starting lobby of a hold.
     pub fn lobby_of_hold(&self, hold: HoldId) -> Option<Id> {
         let hold = self.holds.get(hold)?;
         self.lobbies.live(hold.lobby).map(|lobby| lobby.id)

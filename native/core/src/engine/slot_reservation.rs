@@ -1,4 +1,4 @@
-//! find and join: who gets places where (decisions 5.1 to 5.4, 5.13). Class: new place.
+//! Slot reservation: find, create, join and the release of holds. New reservations leave the credit reserve alone.
 
 use super::derived_state::HELD;
 use super::idempotent_requests::KeyLookup;
@@ -15,20 +15,18 @@ use crate::slot::{SlotState, SlotUseStatus};
 use crate::slot_use::SlotUse;
 use crate::token::PlayerToken;
 
-/// Most places of one call (decisions 5.1).
 const MAX_PARTY_SIZE: u32 = 64;
 
-/// What a rejoin token is good for.
 enum RejoinOutcome {
-    /// Nothing: a normal join.
+    /// A normal join.
     No,
-    /// Its use goes on as reserved or kept: that slot.
+    /// The use is reserved or kept: reserve its slot again.
     Slot(u16),
-    /// No token of ours for that slot.
+    /// The slot was never issued to this token.
     Invalid,
 }
 
-/// Places that were admitted.
+/// Admitted request for slots.
 struct SlotRequest<'a> {
     count: u32,
     source: Source,
@@ -47,25 +45,24 @@ impl<'a> SlotRequest<'a> {
         SlotRequest { count: c.party_size, source: c.source, idempotency: c.idempotency.as_ref(), channels }
     }
 
-    /// Most bytes of the events that grant it.
     fn cost(&self) -> u64 {
         Event::max_reservation_len(self.count, self.channels.len())
     }
 }
 
-/// The first token is the caller's own.
+/// The first token goes to the caller.
 fn channels_of(party_size: u32, channels: &[ChannelId]) -> &[ChannelId] {
     &channels[..channels.len().min(party_size.saturating_sub(1) as usize)]
 }
 
 impl Engine {
-    /// Places in the fullest lobby that fits: regions in order, in each the fullest ready one over all modes, else the
-    /// fullest starting one. First expires what is due: some at a time, and all of it before it refuses.
+    /// Reserves slots in the fullest lobby that fits, or creates a lobby if `creation` allows it.
     ///
-    /// Where none fits one is made, if that is possible: then its caller holds its places there.
+    /// Tries regions in order: the fullest ready lobby of all modes, then the fullest starting one. Expires what is due
+    /// before it refuses.
     ///
     /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `TooManyPlayersFromSource`, `NoAvailableLobbies`,
-    /// `PartyTooLarge` (for what would be made), `TooManyLobbies`, `PortsExhausted`, and `LobbyStopped` for a repetition.
+    /// `PartyTooLarge`, `TooManyLobbies`, `PortsExhausted`, and `LobbyStopped` for a repeated request.
     pub fn find(&mut self, cx: &mut Context<'_>, c: &Find<'_>) -> Answer<Admission> {
         let wish = SlotRequest::of_find(c);
         if let Some(answer) = self.begin_slot_request(cx, &wish) {
@@ -97,10 +94,10 @@ impl Engine {
         self.reserve_or_hold(cx, number, &wish)
     }
 
-    /// Places in a lobby that is made for them, never in one that is there. First expires what is due, as find does.
+    /// Creates a lobby and holds slots in it.
     ///
     /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `TooManyPlayersFromSource`, `PartyTooLarge`, `TooManyLobbies`,
-    /// `CapacityExhausted`, `PortsExhausted`, and `LobbyStopped` for a repetition.
+    /// `CapacityExhausted`, `PortsExhausted`, and `LobbyStopped` for a repeated request.
     pub fn create(&mut self, cx: &mut Context<'_>, c: &Create<'_>) -> Answer<Admission> {
         let channels = channels_of(c.party_size, c.channels);
         let wish = SlotRequest { count: c.party_size, source: c.source, idempotency: c.idempotency.as_ref(), channels };
@@ -119,8 +116,7 @@ impl Engine {
         }
     }
 
-    /// Places in one lobby, in the order of errors of decisions 5.13; with a rejoin token that token's own slot while
-    /// its use goes on.
+    /// Reserves slots in one lobby. A rejoin token gets its own slot back while its use lasts.
     ///
     /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `PlayerTokenInvalid`, `PlayerTokenWrongLobby` (of the rejoin
     /// token), `LobbyNotFound`, `LobbyStopped`, `JoinDisabled`, `LobbyDraining`, `LobbyClosed`, `PartyTooLarge`,
@@ -148,7 +144,6 @@ impl Engine {
         }
     }
 
-    /// A join of a lobby that anybody may join.
     fn join_resolved(
         &mut self,
         cx: &mut Context<'_>,
@@ -169,7 +164,7 @@ impl Engine {
         }
     }
 
-    /// One waiter of the hold went away; the last one drops it. Unknown or resolved holds are ignored.
+    /// Removes one waiting request from a hold, and drops the hold with the last one.
     pub fn release_hold(&mut self, cx: &mut Context<'_>, hold: HoldId) {
         self.begin_command(cx);
         let number = self.holds.get(hold).map(|hold| hold.lobby);
@@ -182,7 +177,7 @@ impl Engine {
         self.check_ledger(number);
     }
 
-    /// What find and join do first: expire, repeat, look for credit; an answer when that is all.
+    /// Expires, replays a known key, checks credit. Returns an answer if the request ends here.
     fn begin_slot_request(&mut self, cx: &mut Context<'_>, wish: &SlotRequest<'_>) -> Option<Answer<Admission>> {
         self.begin_command(cx);
         if !(1..=MAX_PARTY_SIZE).contains(&wish.count) {
@@ -217,7 +212,6 @@ impl Engine {
         present.saturating_add(count) > limit
     }
 
-    /// The lobby that find takes.
     fn choose_lobby(&mut self, c: &Find<'_>) -> Option<u32> {
         self.refresh_find_index();
         let namespace = self.ledger.namespace_of(&self.seed, c.namespace)?;
@@ -250,7 +244,6 @@ impl Engine {
         None
     }
 
-    /// Form, MAC and lobby of the rejoin token; they depend on nothing that is stored.
     fn read_rejoin_token(&self, c: &Join<'_>) -> Result<Option<PlayerToken>, Refusal> {
         let Some(text) = c.rejoin_token else { return Ok(None) };
         if c.party_size != 1 {
@@ -260,14 +253,13 @@ impl Engine {
         if token.lobby == c.lobby { Ok(Some(token)) } else { Err(Refusal::PlayerTokenWrongLobby) }
     }
 
-    /// The lobby of a join, if anybody may join it at all.
     fn resolve_joinable_lobby(&mut self, cx: &mut Context<'_>, c: &Join<'_>) -> Result<u32, Answer<Admission>> {
         let (number, namespace) = match self.resolve_lobby(cx, c.lobby) {
             LobbyRef::Unknown => return Err(refuse(Refusal::LobbyNotFound, self.forgotten_lsn)),
             LobbyRef::Live(number) | LobbyRef::Ended(number) => (number, self.namespace_id_of(number)),
         };
         if namespace != Some(c.namespace) {
-            // Another namespace's lobby looks the same whether or not it is there.
+            // A foreign lobby must look the same as an unknown one.
             return Err(refuse(Refusal::LobbyNotFound, self.forgotten_lsn));
         }
         let wait = self.lobbies.lsn(number);
@@ -281,7 +273,6 @@ impl Engine {
         Ok(number)
     }
 
-    /// What is left to check of a normal join.
     fn check_join(&self, lobby: &Lobby, c: &Join<'_>) -> Result<(), (Refusal, u64)> {
         if lobby.is_closed {
             return Err((Refusal::LobbyClosed, lobby.lsn));
@@ -302,7 +293,7 @@ impl Engine {
     fn rejoin(&self, lobby: &Lobby, token: &PlayerToken) -> RejoinOutcome {
         let Some(at) = lobby.slots.locate(token.slot) else { return RejoinOutcome::Invalid };
         let slot = self.slots.get(at);
-        // What is due was drained; without credit it was not, and is over all the same.
+        // Without credit an overdue use is still there, but has ended.
         let is_due = self.time.now() >= slot.time;
         match slot.use_status(token.generation) {
             SlotUseStatus::NeverIssued => RejoinOutcome::Invalid,
@@ -311,7 +302,7 @@ impl Engine {
         }
     }
 
-    /// The slot of a reserved or kept use is reserved anew, also in a closed lobby: nobody comes in who was not there.
+    /// Allowed in a closed lobby: the player was already in it.
     fn rejoin_slot(
         &mut self,
         cx: &mut Context<'_>,
@@ -322,7 +313,7 @@ impl Engine {
     ) -> Answer<Admission> {
         let Some(lobby) = self.lobbies.live(number) else { return refuse(Refusal::LobbyNotFound, 0) };
         let Some(at) = lobby.slots.locate(u32::from(slot)) else { return refuse(Refusal::PlayerTokenInvalid, 0) };
-        // Its own place is not counted: of the same source one goes and one comes.
+        // The slot itself leaves the count of its own source.
         let more = u32::from(self.slots.get(at).source != wish.source);
         let is_over = self.is_over_source_limit(lobby.namespace_id, wish.source, more, source_limit);
         if is_over {
@@ -333,7 +324,7 @@ impl Engine {
         self.reserved(number, tokens)
     }
 
-    /// Reserves in a ready lobby, holds in a starting one. That the places fit was checked.
+    /// Reserves slots in a ready lobby, holds them in a starting one. The caller has checked the limits.
     fn reserve_or_hold(&mut self, cx: &mut Context<'_>, number: u32, wish: &SlotRequest<'_>) -> Answer<Admission> {
         let Some(lobby) = self.lobbies.live_mut(number) else { return refuse(Refusal::LobbyNotFound, 0) };
         if !lobby.is_ready {
@@ -357,7 +348,6 @@ impl Engine {
         accept(Admission::Reserved(Reservation { lobby, tokens }), self.lobbies.lsn(number))
     }
 
-    /// A hold's places leave the counts.
     fn uncount_hold(&mut self, number: u32, count: u32, source: Source) {
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
         lobby.counts.held -= count;
@@ -367,7 +357,6 @@ impl Engine {
         self.mark_find_index_stale(number);
     }
 
-    /// All holds of a lobby, in order of arrival, out of every count.
     pub(super) fn take_holds(&mut self, number: u32) -> Vec<(HoldId, crate::holds::Hold)> {
         let ids = self.lobbies.live_mut(number).map(|lobby| core::mem::take(&mut lobby.holds)).unwrap_or_default();
         let mut taken = Vec::with_capacity(ids.len());
@@ -380,7 +369,6 @@ impl Engine {
         taken
     }
 
-    /// Turns a hold into a reservation of a lobby that is ready now.
     pub(super) fn reserve_held(&mut self, cx: &mut Context<'_>, number: u32, hold: &crate::holds::Hold) -> Reservation {
         let (idempotency, channels) = (hold.idempotency.as_ref(), &*hold.channels);
         let wish = SlotRequest { count: hold.slots, source: hold.source, idempotency, channels };
@@ -388,7 +376,7 @@ impl Engine {
         Reservation { lobby: self.lobbies.live(number).map(|lobby| lobby.id).unwrap_or_default(), tokens }
     }
 
-    /// Reserves slots, the given one or the next free ones, and makes their tokens. Credit and limits were checked.
+    /// Reserves the given slot, or the next free ones, and signs the tokens. The caller has checked credit and limits.
     fn reserve(&mut self, cx: &mut Context<'_>, number: u32, wish: &SlotRequest<'_>, slot: Option<u16>) -> Vec<String> {
         let Some(lobby) = self.lobbies.live(number) else { return Vec::new() };
         let mut uses = core::mem::take(&mut self.slot_uses);

@@ -1,12 +1,8 @@
-//! Images: all durable state as bytes, in one order only, so that equal states have equal images. Integrity of the
-//! bytes is the journal's business.
+//! Images of all durable state. Equal states have equal images.
 //!
-//! Layout (little-endian): magic, version u16, shard u16, last LSN, entries_up_to, forgotten LSN; count u32 of lobby
-//! records in order of number, each with its number and 1 (live) or 2 (ended); count u32 of idempotency entries in order
-//! of time, then key; the facts that wait (`facts`); then what was sent to channels, standings of addresses, consumed
-//! mock tokens (`channel`, `standing`, `mock`), each behind its count u32; ports that rested and leases (`ports`, `lease`).
-//! Version 1 ended behind the entries, and had no attendance of lobbies; version 2 ended behind the mock tokens, and had no
-//! lobbies of ours.
+//! Layout (little-endian): magic, version u16, shard u16, last LSN, entries_up_to, forgotten LSN. Then, each after its
+//! count u32: lobbies by number with kind 1 (live) or 2 (ended), idempotency entries by time and key, facts, channel
+//! tokens, captcha passes, consumed mock tokens. Then quarantined ports and leases.
 
 use super::Engine;
 use super::lobby_facts::{load_attendance, write_attendance};
@@ -56,10 +52,10 @@ impl Engine {
         flush(&mut bytes, out, 1);
     }
 
-    /// Loads an image into an engine that is new. Puts it into recovery; call [`Engine::finish_recovery`] at last.
+    /// Loads an image into a new engine and starts recovery.
     ///
     /// # Errors
-    /// [`ApplyError::Malformed`]; the engine is of no use then.
+    /// [`ApplyError::Malformed`]; the engine is unusable then.
     pub fn load_image(&mut self, bytes: &[u8]) -> Result<(), ApplyError> {
         if self.last_lsn != 0 {
             return Err(ApplyError::Malformed("an image goes into a new engine"));
@@ -87,7 +83,7 @@ impl Engine {
             self.load_entry(&mut r)?;
         }
         while self.entries.take_oldest(self.entries_up_to).is_some() {
-            // Their time has passed; they wait for the end of a use now, not in the queue.
+            // Expired entries leave the queue, but stay until their slot use ends.
         }
         self.load_outbox(&mut r)?;
         self.event_channels.load(&mut r)?;
@@ -97,7 +93,7 @@ impl Engine {
         if r.is_empty() { Ok(()) } else { Err(ApplyError::Malformed("an image with bytes behind it")) }
     }
 
-    /// Hash of all durable state: equal when and only when the images are.
+    /// Returns the hash of the image.
     pub fn durable_hash(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
         self.write_image(&mut |bytes| {
@@ -267,7 +263,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets what the entry stands for point at it again.
+    /// Restores the reference from a slot or lobby to its entry.
     fn link_entry(&mut self, number: u32, purpose: KeyPurpose, slot_use: SlotUse, uses: PackedSlotUses<'_>) {
         let Some(lobby) = self.lobbies.live_mut(slot_use.lobby) else { return };
         if purpose == KeyPurpose::Attach {
