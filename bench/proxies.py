@@ -23,7 +23,7 @@ import httpx
 from bench.machine import LOAD_CORE, SERVER_CORE, Bench, cpu_seconds, on_core
 from bench.processes import end, memory_kib, wait_for
 from bench.results import WrongAnswer
-from pyservice.app.edge_lock import BINARY
+from pyservice.app.edge_guard_probe import EDGE_GUARD_BINARY
 
 HOST: Final = "bench.example"
 BODY_BYTES: Final = 1_024
@@ -277,7 +277,10 @@ def edge_guard(
     log = folder / "log"
     with log.open("w") as said:
         process = subprocess.Popen(
-            [str(BINARY), str(path)], stdout=said, stderr=said, preexec_fn=on_core(SERVER_CORE)
+            [str(EDGE_GUARD_BINARY), str(path)],
+            stdout=said,
+            stderr=said,
+            preexec_fn=on_core(SERVER_CORE),
         )
     guard = Guard(folder, process.pid, ports)
     try:
@@ -299,7 +302,7 @@ def _has_all(guard: Guard, count: int) -> bool:
 def certificate(bench: Bench) -> Iterator[tuple[Path, Sequence[Mapping[str, Any]]]]:
     """A new authority's certificate, and the setting that names one of its."""
     folder = bench.scratch("certificates")
-    subprocess.run([str(BINARY), "ca", str(folder), HOST], check=True)
+    subprocess.run([str(EDGE_GUARD_BINARY), "ca", str(folder), HOST], check=True)
     files = {"cert": str(folder / "server.pem"), "key": str(folder / "server.key")}
     try:
         yield folder / "ca.pem", [{"server_names": [HOST], **files}]

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from pyservice.app import dataplane
-from pyservice.app.listeners import bound
+from pyservice.app import data_plane
+from pyservice.app.public_servers import bound_address
 from pyservice.dataplane import engine
 from pyservice.process.stop_signals import StopSignals
 from pyservice.settings import load
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def plane(tmp_path: Path) -> dataplane.DataPlane:
+async def plane(tmp_path: Path) -> data_plane.DataPlane:
     free = dict.fromkeys(("http", "grpc", "metrics"), "127.0.0.1:0")
-    return dataplane.DataPlane(load({"data_dir": tmp_path, **free}, environ={}))
+    return data_plane.DataPlane(load({"data_dir": tmp_path, **free}, environ={}))
 
 
 def _full(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,11 +39,11 @@ def _full(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
         return real(*given)
 
     monkeypatch.setattr(engine, "open_engine", open_engine)
-    monkeypatch.setattr(dataplane, "_RETRY_MS", 10)
+    monkeypatch.setattr(data_plane, "_RETRY_MS", 10)
 
 
 async def test_recovery_is_tried_until_there_is_room(
-    plane: dataplane.DataPlane, monkeypatch: pytest.MonkeyPatch
+    plane: data_plane.DataPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _full(3, monkeypatch)
     signals = StopSignals()
@@ -56,12 +56,12 @@ async def test_recovery_is_tried_until_there_is_room(
 
 
 async def test_while_it_waits_it_is_alive_not_ready_and_can_be_stopped(
-    plane: dataplane.DataPlane, monkeypatch: pytest.MonkeyPatch
+    plane: data_plane.DataPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _full(1_000_000, monkeypatch)
     signals = StopSignals()
     recovering = asyncio.create_task(plane.recover(signals))
-    base = f"http://{bound(plane._probes_socket)}"
+    base = f"http://{bound_address(plane._probes_socket)}"
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         assert (await client.get(f"{base}/livez")).status_code == 200
         ready = await client.get(f"{base}/readyz")

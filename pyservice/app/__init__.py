@@ -1,19 +1,21 @@
-"""The composition root: the only place where parts meet. One module per role, imported when the role
-runs: a start has 2 s, and the parent of both planes has to stay small.
-"""
+"""Composition root: starts each role of the service. A role's module is imported when it runs."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import importlib
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from pyservice.process.ready_report import SupervisorLink
+from pyservice.process.directory_lock import DirectoryLock, DirectoryUnusable, make_folder
+from pyservice.process.ready_report import SupervisorLink, remove_ready_file
 from pyservice.settings import Settings
 
-_MODULES: Final = {"data": "pyservice.app.dataplane", "control": "pyservice.app.control"}
+_MODULES: Final = {"data": "pyservice.app.data_plane", "control": "pyservice.app.control_plane"}
 
 __all__ = ["Launch", "load", "run_all", "run_control", "run_data", "run_edge_guard"]
 
@@ -36,21 +38,21 @@ def run_all(launch: Launch, flags: Sequence[str]) -> int:
     Like each of these functions it returns the exit status, and what prevents a start is told on
     standard error.
     """
-    from pyservice.app.parent import run
+    from pyservice.app.supervisor import run
 
     return run(launch, flags)
 
 
 def load(role: str) -> None:
     """Imports what `run_data` and `run_control` need."""
-    importlib.import_module("pyservice.app.serving")
+    importlib.import_module("pyservice.app.plane_process")
     importlib.import_module(_MODULES[role])
 
 
 def run_data(launch: Launch) -> int:
     """Serves as data plane until a signal."""
-    from pyservice.app.dataplane import START_FAILURES, DataPlane
-    from pyservice.app.serving import run_plane
+    from pyservice.app.data_plane import START_FAILURES, DataPlane
+    from pyservice.app.plane_process import run_plane
 
     def make(settings: Settings) -> DataPlane:
         return DataPlane(settings, is_control_awaited=launch.parent is not None)
@@ -60,17 +62,17 @@ def run_data(launch: Launch) -> int:
 
 def run_edge_guard(launch: Launch) -> int:
     """Keeps edge-guard alone running until a signal."""
-    from pyservice.app.edge_role import run
+    from pyservice.app.edge_guard import run_edge_guard_role
 
-    return run(launch)
+    return run_edge_guard_role(launch)
 
 
 def run_control(launch: Launch) -> int:
     """Serves as control plane until a signal. It outlives a data plane that ends with the same parent:
     requests in flight there need it.
     """
-    from pyservice.app.control import FAILURES, ControlPlane
-    from pyservice.app.serving import run_plane
+    from pyservice.app.control_plane import FAILURES, ControlPlane
+    from pyservice.app.plane_process import run_plane
 
     data_dir = launch.settings.data_dir
 
@@ -79,3 +81,24 @@ def run_control(launch: Launch) -> int:
         return ControlPlane(settings, is_orphan=lambda: parent is not None and not parent.is_alive)
 
     return run_plane(make, launch, data_dir / "control", FAILURES, outlived_dir=data_dir)
+
+
+def run_locked(
+    launch: Launch,
+    locks: Sequence[tuple[Path, str]],
+    live: Callable[[], Coroutine[Any, Any, int]],
+) -> int:
+    """Lives as long as it has these locks, by folder and name; the exit status. What prevents a start is told on
+    standard error.
+    """
+    try:
+        make_folder(launch.settings.data_dir)
+        with contextlib.ExitStack() as held:
+            for folder, name in locks:
+                held.callback(DirectoryLock.take(folder, name).release)
+            if launch.ready_file is not None:
+                remove_ready_file(launch.ready_file)
+            return asyncio.run(live())
+    except (DirectoryUnusable, OSError) as error:
+        print(f"pyservice: {error}", file=sys.stderr)
+        return 1

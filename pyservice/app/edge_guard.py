@@ -1,6 +1,4 @@
-"""Edge-guard as seen from `serve`: found running, or started, or replaced by the one that these settings mean; started
-again when it ends by itself. It outlives this process, so it is a child only by chance: what tells is its lock.
-"""
+"""Supervision and configuration of edge-guard, and the role `edge-guard` of `pyservice serve`."""
 
 from __future__ import annotations
 
@@ -17,11 +15,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
-from pyservice.app.edge_admin import ask
-from pyservice.app.edge_config import READ_AGAIN, edge_config
-from pyservice.app.edge_lock import BINARY, EdgeLock
+from pyservice.app import Launch, run_locked
+from pyservice.app.edge_guard_probe import (
+    EDGE_GUARD_BINARY,
+    GUARD_LOCK,
+    EdgeGuardLock,
+    query_edge_guard,
+)
+from pyservice.app.plane_process import log_full_disk
 from pyservice.durable_files import write_file
-from pyservice.observability.logging import get_logger
+from pyservice.observability.logging import configure_logging, get_logger
+from pyservice.process.ready_report import report_ready
+from pyservice.process.stop_signals import StopSignals
 from pyservice.settings import Settings, SettingsError
 from pyservice.settings.sections import InheritedSocket
 
@@ -48,9 +53,9 @@ class EdgeGuard:
     ) -> None:
         """`reread` is `Launch`'s. `is_alone`: there is nothing else that this process is there for."""
         self._folder = settings.data_dir.resolve() / "edge"
-        self._lock = EdgeLock(self._folder)
+        self._lock = EdgeGuardLock(self._folder)
         self._listeners = {"edge.http": settings.edge.http, "edge.https": settings.edge.https}
-        self._config = edge_config(settings, self._folder)
+        self._config = edge_guard_config(settings, self._folder)
         self._reread = reread
         self._reload_due = asyncio.Event()
         self._is_vital = is_alone or settings.domains.job is not None
@@ -198,8 +203,8 @@ class EdgeGuard:
 
     async def _checked(self, settings: Settings) -> dict[str, Any]:
         """The settings of now with what may change of these. Raises OSError, TimeoutError, EdgeGuardFailed."""
-        fresh = edge_config(settings, self._folder)
-        config = {**self._config, **{name: fresh[name] for name in READ_AGAIN}}
+        fresh = edge_guard_config(settings, self._folder)
+        config = {**self._config, **{name: fresh[name] for name in RELOADED_KEYS}}
         if bool(config["certificates"]) != bool(self._config["certificates"]):
             # Lobbies are told whether there is TLS at a port by what the data plane was started with.
             raise EdgeGuardFailed("edge.certificates: the first ones, and none, need a restart")
@@ -249,7 +254,7 @@ class EdgeGuard:
     async def _told(self) -> dict[str, Any]:
         """What it says of itself; empty: nothing."""
         try:
-            _, about = await ask(self._folder, "/readyz?verbose", _ASK_S)
+            _, about = await query_edge_guard(self._folder, "/readyz?verbose", _ASK_S)
             return dict(json.loads(about))
         except (OSError, ValueError):
             return {}
@@ -327,7 +332,7 @@ def _begin(
     """With these settings. `is_apart`: it outlives us. `given`: descriptors that it has under the same numbers."""
     # On the loop: a thread would outlive the main one when we are killed, and our children would take us for alive.
     return subprocess.Popen(
-        [str(BINARY), str(path), how],
+        [str(EDGE_GUARD_BINARY), str(path), how],
         stdin=subprocess.DEVNULL,
         stdout=said,
         stderr=said,
@@ -366,5 +371,118 @@ def _listening(name: str, number: int) -> tuple[int, int]:
 
 
 def _version() -> list[int]:
-    found = BINARY.stat()
+    found = EDGE_GUARD_BINARY.stat()
     return [found.st_size, found.st_mtime_ns]
+
+
+RELOADED_KEYS: Final = ("certificates", "limits", "timeouts")
+"""What a running one takes anew. The rest of its settings is that of our start."""
+
+
+def edge_guard_config(settings: Settings, folder: Path) -> dict[str, Any]:
+    """Those of an edge-guard with this folder."""
+    edge, limits, domains = settings.edge, settings.edge.limits, settings.domains
+    config: dict[str, Any] = {
+        "folder": str(folder),
+        "source": str(settings.admin_socket.resolve()),
+        "bind": edge.bind,
+        "advertised": edge.address,
+        "proxies": [str(network) for network in edge.proxies],
+        "certificates": [
+            {
+                "server_names": list(one.server_names),
+                "cert": str(one.cert.resolve()),
+                "key": str(one.key.resolve()),
+            }
+            for one in edge.certificates
+        ],
+        "backends": [],
+        "nice": edge.nice,
+        "limits": {
+            "connections": limits.connections,
+            "connections_per_route": limits.connections_per_route,
+            "connections_per_address": limits.connections_per_address,
+            "datagram_sessions": limits.datagram_sessions,
+            "datagram_sessions_per_route": limits.datagram_sessions_per_route,
+            "datagram_sessions_per_address": limits.datagram_sessions_per_address,
+        },
+        "timeouts": {
+            "stream_idle_ms": limits.stream_idle_ms,
+            "datagram_idle_ms": limits.datagram_idle_ms,
+        },
+    }
+    if edge.workers is not None:
+        config["workers"] = edge.workers
+    for name, address in (("http", edge.http), ("https", edge.https)):
+        if address is not None:
+            config[name] = str(address)
+    if domains.main is not None:
+        config["backends"].append(
+            {
+                "hosts": [domains.main],
+                "address": f"unix:{settings.edge_http_socket.resolve()}",
+                "proxy_protocol": True,
+            }
+        )
+    if settings.cdn_hosts:
+        config["backends"].append(
+            {
+                "hosts": list(settings.cdn_hosts),
+                "address": f"unix:{settings.edge_cdn_socket.resolve()}",
+                "proxy_protocol": False,
+            }
+        )
+    return config
+
+
+def run_edge_guard_role(launch: Launch) -> int:
+    """Keeps it until a signal; the exit status. What prevents a start is told on standard error."""
+    settings = launch.settings
+    configure_logging(level=settings.log_level, format=settings.log_format)
+    locks = [(settings.data_dir / "edge", GUARD_LOCK)]
+    return run_locked(launch, locks, lambda: _EdgeGuardRole(launch).live())
+
+
+class _EdgeGuardRole:
+    """Who keeps it. `live` once."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._signals = StopSignals()
+        self._guard = EdgeGuard(launch.settings, launch.reread, is_alone=True)
+        self._status = 0
+
+    async def live(self) -> int:
+        """Until a signal, or until it cannot be started; the exit status. Raises OSError."""
+        signals = self._signals
+        signals.install(asyncio.get_running_loop(), self._guard.reload)
+        keeping = asyncio.create_task(
+            self._guard.keep(signals.stop, asyncio.Event(), self._give_up)
+        )
+        telling = asyncio.create_task(self._tell())
+        # It is told once, or cannot be.
+        await asyncio.wait({telling})
+        if telling.exception() is None:
+            await signals.stop.wait()
+        signals.stop.set()
+        await keeping
+        if not await self._guard.leave(signals.forced):
+            self._status = 1
+        await telling
+        return self._status
+
+    async def _tell(self) -> None:
+        """Says that it is ready. Raises OSError."""
+        await self._signals.unless_stopped(self._guard.serves.wait())
+        if self._signals.stop.is_set():
+            return
+        admin = self._launch.settings.data_dir.resolve() / "edge" / "admin.sock"
+        said = {"edge_admin": str(admin)}
+        _log.info("ready", **said)
+        path = self._launch.ready_file
+        if path is not None:
+            await report_ready(path, said, self._signals, log_full_disk)
+
+    def _give_up(self) -> None:
+        self._status = 1
+        self._signals.stop.set()

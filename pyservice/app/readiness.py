@@ -18,8 +18,7 @@ from pyservice.dataplane.health_monitors import (
     JournalStallMonitor,
 )
 from pyservice.dataplane.journal_compaction import JournalCompactor
-from pyservice.observability.conditions import Conditions, Note
-from pyservice.observability.descriptors import DescriptorWatch
+from pyservice.observability.health import Conditions, DescriptorMonitor, Note
 
 _STALL_MS: Final = 5_000
 _LAG_MS: Final = 1_000
@@ -50,7 +49,7 @@ class Readiness:
     journal: JournalStallMonitor
     storage: DiskReserveMonitor
     loop: EventLoopMonitor
-    descriptors: DescriptorWatch
+    descriptors: DescriptorMonitor
     compactor: JournalCompactor
     control: ControlPlaneMonitor
     held: Callable[[], int]

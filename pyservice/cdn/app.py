@@ -1,11 +1,9 @@
-"""The ASGI application of the listener: which site, who may see it, which file (decisions 8.9).
-
-Signed object URLs go to `signed`; uploads never come here: the connection takes them itself.
-"""
+"""ASGI application of the CDN: sites and signed objects."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from math import ceil
@@ -13,14 +11,26 @@ from time import perf_counter
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from pyservice.cdn.answers import DOOR, RAY_ID, Answer, Receive, Send, page, problem, trace_of
-from pyservice.cdn.caching import ASK_AGAIN, with_caching
-from pyservice.cdn.clients import client_of
-from pyservice.cdn.compression import Compressor
 from pyservice.cdn.content_types import content_type_of, is_html
-from pyservice.cdn.credentials import Busy, Credentials, Source, TooOften
-from pyservice.cdn.files import File, Files
-from pyservice.cdn.signed import SignedObjects
+from pyservice.cdn.file_responses import File, FileResponses, GzipCache
+from pyservice.cdn.http_connection import client_of
+from pyservice.cdn.responses import (
+    CDN_METRIC_LABEL,
+    RAY_ID,
+    Receive,
+    Response,
+    Send,
+    error_page,
+    error_response,
+    trace_of,
+)
+from pyservice.cdn.signed_objects import SignedObjects
+from pyservice.cdn.site_passwords import (
+    PasswordChecksBusy,
+    SitePasswords,
+    Source,
+    TooManyWrongPasswords,
+)
 from pyservice.cdn.sites import BadPath, Site, SiteFile, SiteSource, address, is_of_sites
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
@@ -29,6 +39,47 @@ from pyservice.observability.rays import Rays, Trace
 from pyservice.storage.objects import Objects
 from pyservice.storage.signed_urls import PREFIX, UrlSigner
 from pyservice.transport.client_address import Network, TrustedProxies
+
+REVALIDATE: Final = "no-cache"
+
+_CACHE_CONTROL: Final = "cache-control"
+_OF_SOME_CACHES: Final = frozenset(
+    {"edge-control", "expires", "surrogate-control", "x-accel-expires"}
+)
+# Between commas, which may be in a quoted text too; one that does not end goes to the end.
+_WORD: Final = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*"?)+')
+
+
+def with_caching(routed: Mapping[str, str], *, is_page: bool, is_private: bool) -> dict[str, str]:
+    """The headers of routes (names in lower case) with what a file tells caches. `is_private`: it is shown to who has a
+    password.
+    """
+    headers = dict(routed)
+    if is_page or is_private:
+        headers = {name: value for name, value in routed.items() if not _is_of_some_caches(name)}
+    headers[_CACHE_CONTROL] = _cache_control(routed.get(_CACHE_CONTROL), is_page, is_private)
+    return headers
+
+
+def _is_of_some_caches(name: str) -> bool:
+    """Whether some caches go by it in place of Cache-Control: a targeted field (RFC 9213), whose name ends so, or one
+    that is older than these.
+    """
+    return name in _OF_SOME_CACHES or (name.endswith(_CACHE_CONTROL) and name != _CACHE_CONTROL)
+
+
+def _cache_control(routed: str | None, is_page: bool, is_private: bool) -> str:
+    """Files are asked for again each time, so that those of one version come together. A route may
+    say otherwise, but not of a page.
+    """
+    words = {word.strip().lower() for word in _WORD.findall(routed or "")} - {""}
+    if routed is None or not words or (is_page and words.isdisjoint({REVALIDATE, "no-store"})):
+        return f"private, {REVALIDATE}" if is_private else REVALIDATE
+    if is_private and words.isdisjoint({"private", "no-store"}):
+        words = {word for word in words if word != "public" and not word.startswith("s-maxage")}
+        return ", ".join(["private", *(sorted(words) or [REVALIDATE])])
+    return routed
+
 
 INDEX: Final = "index.html"
 _ALLOW: Final = {"allow": "GET, HEAD"}
@@ -71,18 +122,18 @@ class Cdn:
         signer: UrlSigner,
         domain: str | None,
         trusted_proxies: Iterable[str | Network] = (),
-        credentials: Credentials | None = None,
+        credentials: SitePasswords | None = None,
         rays: Rays | None = None,
     ) -> None:
         """`trusted_proxies` are believed about a client's address (decisions 1.10)."""
         # Nobody takes them then, so none is kept.
-        self._rays = rays or Rays(DOOR, queued_max=0)
+        self._rays = rays or Rays(CDN_METRIC_LABEL, queued_max=0)
         self._proxies = TrustedProxies(trusted_proxies)
         self._sites = sites
         self._domain = domain.lower() if domain else None
-        self._compressor = Compressor()
-        self._credentials = credentials or Credentials()
-        self._files = Files(objects, self._compressor)
+        self._compressor = GzipCache()
+        self._credentials = credentials or SitePasswords()
+        self._files = FileResponses(objects, self._compressor)
         self._signed = SignedObjects(objects, signer, self._files)
         self.counts = CdnCounts()
 
@@ -113,39 +164,39 @@ class Cdn:
             raise
         finally:
             operation = "object" if self._is_of_object(asked) else "site"
-            self._rays.end(trace, DOOR, operation, code, perf_counter())
+            self._rays.end(trace, CDN_METRIC_LABEL, operation, code, perf_counter())
 
-    async def _answer_or_problem(self, asked: _Asked, scope: MutableMapping[str, Any]) -> Answer:
+    async def _answer_or_problem(self, asked: _Asked, scope: MutableMapping[str, Any]) -> Response:
         ray_id = asked.trace.ray_id
         try:
             return await self._answer(asked, scope)
         except ServiceError as error:
-            return problem(error, ray_id)
+            return error_response(error, ray_id)
         except FileNotFoundError:
             # Deleted between being found and being read.
-            return page(404)
+            return error_page(404)
         except Exception:
             log.exception("request failed", ray_id=ray_id)
-            return problem(ServiceError("INTERNAL"), ray_id)
+            return error_response(ServiceError("INTERNAL"), ray_id)
 
-    async def _answer(self, asked: _Asked, scope: MutableMapping[str, Any]) -> Answer:
+    async def _answer(self, asked: _Asked, scope: MutableMapping[str, Any]) -> Response:
         if self._is_of_object(asked):
             return await self._signed.answer(*asked)
         if asked.method not in ("GET", "HEAD"):
-            return page(405, _ALLOW)
+            return error_page(405, _ALLOW)
         try:
             where = address(asked.host, asked.path, self._domain)
         except BadPath:
-            return page(400)
+            return error_page(400)
         if where is None:
-            return page(404)
+            return error_page(404)
         trace, began = asked.trace, perf_counter()
         try:
             site = await self._sites.find(where.game, where.namespace)
         finally:
             trace.note("site", began)
         if site is None:
-            return page(404)
+            return error_page(404)
         trace.namespace_id = site.namespace_id
         if site.users is not None:
             began = perf_counter()
@@ -155,14 +206,14 @@ class Cdn:
                 is_let_in = await self._credentials.are_good(
                     asked.headers.get(b"authorization"), site.users, source
                 )
-            except Busy:
-                return page(503, {"retry-after": "2"})
-            except TooOften as refused:
-                return page(429, {"retry-after": str(ceil(refused.wait_s))})
+            except PasswordChecksBusy:
+                return error_page(503, {"retry-after": "2"})
+            except TooManyWrongPasswords as refused:
+                return error_page(429, {"retry-after": str(ceil(refused.wait_s))})
             finally:
                 trace.note("password", began)
             if not is_let_in:
-                return page(401, _CHALLENGE)
+                return error_page(401, _CHALLENGE)
         return await self._show(site, where.prefix, where.path, asked)
 
     def _is_of_object(self, asked: _Asked) -> bool:
@@ -173,7 +224,7 @@ class Cdn:
         """What clients are told apart by."""
         return client_of(self._proxies, scope.get("client"), scope["headers"])
 
-    async def _show(self, site: Site, prefix: str, path: str, asked: _Asked) -> Answer:
+    async def _show(self, site: Site, prefix: str, path: str, asked: _Asked) -> Response:
         """The file at a path, or where it is."""
         name = path.removeprefix("/")
         if path.endswith("/"):
@@ -181,11 +232,11 @@ class Cdn:
         file = site.files.get(name)
         if file is None:
             if (f"{name}/{INDEX}" if name else INDEX) not in site.files or path.endswith("/"):
-                return page(404)
+                return error_page(404)
             # Only behind a slash do the relative links of a page lead where they should.
             query = f"?{asked.query.decode('latin-1')}" if asked.query else ""
             location = f"{quote(prefix + path)}/{query}"
-            return Answer(308, {"location": location, "cache-control": ASK_AGAIN})
+            return Response(308, {"location": location, "cache-control": REVALIDATE})
         began = perf_counter()
         try:
             return await self._files.answer(

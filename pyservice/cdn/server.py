@@ -10,9 +10,8 @@ from typing import Any, Final
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from pyservice.cdn.clients import Clients, connections_most
-from pyservice.cdn.connection import CdnConnection
-from pyservice.cdn.receiving import Uploads
+from pyservice.cdn.http_connection import CdnClients, CdnConnection, connections_most
+from pyservice.cdn.uploads import UploadReceiver
 from pyservice.transport.client_address import Network, TrustedProxies
 
 _CHECK_S: Final = 5.0
@@ -27,7 +26,7 @@ class CdnServer:
         self,
         app: Any,
         listeners: Sequence[socket.socket],
-        uploads: Uploads | None,
+        uploads: UploadReceiver | None,
         trusted_proxies: Iterable[str | Network] = (),
     ) -> None:
         """`trusted_proxies` are believed about a client's address, and have no share of the connections. So is who
@@ -47,7 +46,7 @@ class CdnServer:
         )
         self._listeners = tuple(listeners)
         self._uploads = uploads
-        self._clients = Clients(TrustedProxies(trusted_proxies), connections_most())
+        self._clients = CdnClients(TrustedProxies(trusted_proxies), connections_most())
         self._state = ServerState()
         self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
-from pyservice.cdn.routes import Route, Routes
+from pyservice.cdn.site_routes import Route, Routes
 from pyservice.cdn.sites import Site, SiteFile
 from pyservice.control.namespace_change import site_topic
 from pyservice.ids import parse_uuid

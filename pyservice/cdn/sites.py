@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import unquote_to_bytes
 
-from pyservice.cdn.routes import Routes
+from pyservice.cdn.site_routes import Routes
 
 _NAME: Final = r"[a-z0-9]+(?:-[a-z0-9]+)*"
 _LABEL: Final = re.compile(rf"({_NAME})(?:--({_NAME}))?")

@@ -21,9 +21,9 @@ __all__ = ["main"]
 def main() -> None:
     """Entry point of `pyservice`."""
     if sys.argv[1:2] == ["compact"]:
-        from pyservice.cli import compact
+        from pyservice.cli import compact_journal
 
-        sys.exit(compact.main(sys.argv[2:]))
+        sys.exit(compact_journal.main(sys.argv[2:]))
     held_signals.hold(sys.argv[1:])
     from pyservice.process import early_spawn
 

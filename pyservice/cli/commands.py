@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from pyservice.app import Launch, run_all, run_control, run_data, run_edge_guard
-from pyservice.cli import people
+from pyservice.cli import admin_commands
 from pyservice.cli.options import (
     Cdn,
     Config,
@@ -40,10 +40,10 @@ token_app = typer.Typer(help="Tokens of a running service.", no_args_is_help=Tru
 app.add_typer(token_app, name="token")
 keys_app = typer.Typer(help="Keys of a running service.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
-app.add_typer(people.group_app, name="group")
-app.add_typer(people.identity_app, name="identity")
-app.add_typer(people.billing_app, name="billing")
-app.add_typer(people.namespace_app, name="namespace")
+app.add_typer(admin_commands.group_app, name="group")
+app.add_typer(admin_commands.identity_app, name="identity")
+app.add_typer(admin_commands.billing_app, name="billing")
+app.add_typer(admin_commands.namespace_app, name="namespace")
 
 
 class Role(enum.StrEnum):
@@ -135,9 +135,11 @@ def check_config(
     settings: Set = None,
 ) -> None:
     """Print every problem of settings and feed file; exit 1 when there is one."""
-    from pyservice.cli.check_config import all_problems
+    from pyservice.cli.offline_commands import configuration_problems_of
 
-    problems = all_problems(flags_of(data_dir, http, grpc, cdn, metrics, feed, settings), config)
+    problems = configuration_problems_of(
+        flags_of(data_dir, http, grpc, cdn, metrics, feed, settings), config
+    )
     if problems:
         fail(problems)
     print("ok")
@@ -147,9 +149,9 @@ def check_config(
 def migrate(config: Config = None, data_dir: DataDir = None, settings: Set = None) -> None:
     """Bring the database to the tables of this version while the service is stopped; print its revision."""
     loaded = load_or_exit(flags_of(data_dir=data_dir, settings=settings), config)
-    from pyservice.cli import migrate
+    from pyservice.cli import offline_commands
 
-    sys.exit(migrate.run(loaded))
+    sys.exit(offline_commands.migrate_database(loaded))
 
 
 @token_app.command("create")
@@ -198,11 +200,17 @@ def create_token(
     if kind is TokenKind.PUBLIC and expires_in is not None:
         fail(["--expires-in: a public token is good until it is revoked"])
     loaded = load_or_exit(flags_of(data_dir=data_dir), config)
-    from pyservice.cli import token
+    from pyservice.cli import admin_requests
 
     if kind is not None and namespace is not None:
-        sys.exit(token.create(loaded.data_dir, kind.value, namespace, expires_in, json))
-    sys.exit(token.create_cloud(loaded.data_dir, group, game, identity, expires_in, json))
+        sys.exit(
+            admin_requests.create_namespace_token(
+                loaded.data_dir, kind.value, namespace, expires_in, json
+            )
+        )
+    sys.exit(
+        admin_requests.create_cloud_token(loaded.data_dir, group, game, identity, expires_in, json)
+    )
 
 
 @keys_app.command("rotate")
@@ -223,6 +231,6 @@ def rotate_keys(
 ) -> None:
     """Add a key that signs from now on; print its number. What older keys signed stays good."""
     loaded = load_or_exit(flags_of(data_dir=data_dir), config)
-    from pyservice.cli import keys
+    from pyservice.cli import admin_requests
 
-    sys.exit(keys.rotate(loaded.data_dir, drop_unused, json))
+    sys.exit(admin_requests.rotate_keys(loaded.data_dir, drop_unused, json))

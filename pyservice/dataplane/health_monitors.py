@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from pyservice.dataplane.engine import Status
+from pyservice.observability.health import log_shortage
 from pyservice.observability.logging import get_logger
-from pyservice.observability.shortage import tell_shortage
 from pyservice.pb.hosting.internal.v1 import control_pb2 as pb
 
 _STORAGE_CHECK_S: Final = 2.0
@@ -43,7 +43,7 @@ class DiskReserveMonitor:
 
     async def run(self) -> None:
         low, enough = "storage reserve reached", "storage reserve is free again"
-        await tell_shortage(self, _STORAGE_CHECK_S, low, enough)
+        await log_shortage(self, _STORAGE_CHECK_S, low, enough)
 
 
 class JournalStallMonitor:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from pyservice.observability.conditions import Conditions, wrong
+from pyservice.observability.health import Conditions, failed_conditions
 from pyservice.observability.metrics import CONTENT_TYPE, RequestMetrics
 
 Scope = MutableMapping[str, Any]
@@ -72,7 +72,7 @@ class Probes:
 
     def _ready(self, *, is_verbose: bool) -> tuple[int, str, bytes]:
         conditions = self._readiness()
-        failing = wrong(conditions)
+        failing = failed_conditions(conditions)
         status, verdict = (503, "not ready") if failing else (200, "ready")
         told = conditions if is_verbose else failing
         lines = [f"{name}: {'ok' if said is None else said}" for name, said in told.items()]

@@ -19,7 +19,7 @@ from typing import Any, Final
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
-from pyservice.app.edge_lock import BINARY
+from pyservice.app.edge_guard_probe import EDGE_GUARD_BINARY
 from tests import programs
 from tests.control.test_builds import Back
 from tests.support.full_service import UNLIMITED, Developer, FullService, HttpDoor
@@ -120,7 +120,7 @@ class Domain(FullService):
 
     def make_certificate(self) -> None:
         """A new one of the same authority, for all names."""
-        subprocess.run([str(BINARY), "ca", str(self.certificates), *NAMES], check=True)
+        subprocess.run([str(EDGE_GUARD_BINARY), "ca", str(self.certificates), *NAMES], check=True)
 
     @property
     def trust(self) -> ssl.SSLContext:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.app.cloud_tokens import CloudTokens
+from pyservice.app.cloud_token_check import CloudTokenCheck
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import control_pb2
 from pyservice.rpc import InternalClient, InternalServer
@@ -27,7 +27,7 @@ class Plane:
         self.server = InternalServer({check: self.check}, folder / "grpc.sock")
         self.client = InternalClient(folder / "grpc.sock")
         self.now_s = 100.0
-        self.tokens = CloudTokens(self.client, lambda: self.now_s)
+        self.tokens = CloudTokenCheck(self.client, lambda: self.now_s)
 
     async def check(self, request: control_pb2.CheckTokenRequest) -> control_pb2.CheckTokenResponse:
         self.asked += 1

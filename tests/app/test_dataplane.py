@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pyservice.app.dataplane import DataPlane
+from pyservice.app.data_plane import DataPlane
 from pyservice.pb.hosting.internal.v1 import control_pb2
 from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import InternalServer

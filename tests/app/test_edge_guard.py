@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from pyservice.app.edge_guard import EdgeGuard
-from pyservice.app.edge_lock import BINARY
+from pyservice.app.edge_guard_probe import EDGE_GUARD_BINARY
 from pyservice.settings import load
 from pyservice.settings.sections import EdgeSettings
 from tests import programs
@@ -237,7 +237,7 @@ def test_all_its_threads_have_the_nice_value_of_the_settings(held: Held, nice: i
 def test_it_serves_where_the_system_grants_no_nice_value(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"folder": str(tmp_path), "source": str(tmp_path / "none")}))
-    words = [str(BINARY), str(config)]
+    words = [str(EDGE_GUARD_BINARY), str(config)]
     if os.geteuid() == 0:
         words = ["setpriv", "--bounding-set=-sys_nice", "--inh-caps=-sys_nice", *words]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:

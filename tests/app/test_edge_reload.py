@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pyservice.app.edge_lock import BINARY
+from pyservice.app.edge_guard_probe import EDGE_GUARD_BINARY
 from pyservice.settings import SettingsError, load
 from tests import programs
 from tests.app.test_edge_guard import Held, is_reached, with_server
@@ -63,7 +63,7 @@ class Operated(Held):
     def certificate(self, name: str) -> dict[str, Any]:
         """A new one for a name, of an authority of its own."""
         folder = self.folder / name
-        subprocess.run([str(BINARY), "ca", str(folder), name], check=True)
+        subprocess.run([str(EDGE_GUARD_BINARY), "ca", str(folder), name], check=True)
         pair = {"cert": str(folder / "server.pem"), "key": str(folder / "server.key")}
         return {"server_names": [name], **pair}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.app.control import ControlPlane
+from pyservice.app.control_plane import ControlPlane
 from pyservice.control import player_counts
 from pyservice.process.stop_signals import StopSignals
 from pyservice.settings import load

@@ -65,7 +65,7 @@ def _without_control(household: Household) -> Path:
 
 
 def test_the_parent_imports_no_transport_and_no_database() -> None:
-    listing = "import pyservice.cli.commands, pyservice.app.parent, sys; print(*sys.modules)"
+    listing = "import pyservice.cli.commands, pyservice.app.supervisor, sys; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", listing], capture_output=True, text=True, check=True
     )

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pyservice.app.tasks import Tasks
+from pyservice.app.plane_process import BackgroundTasks
 from tests.support.full_service import Developer, FullService
 from tests.support.waiting import PATIENCE_S, is_ready
 
@@ -116,7 +116,7 @@ async def test_a_control_plane_of_which_a_part_died_is_started_again_and_players
 
 async def test_whoever_owns_tasks_knows_which_of_them_ended_by_themselves() -> None:
     deaths: list[None] = []
-    tasks = Tasks(lambda: deaths.append(None))
+    tasks = BackgroundTasks(lambda: deaths.append(None))
 
     async def fails() -> None:
         raise ValueError("unforeseen")
@@ -140,7 +140,7 @@ async def test_whoever_owns_tasks_knows_which_of_them_ended_by_themselves() -> N
 
 
 async def test_one_that_others_cancel_has_ended_by_itself_too() -> None:
-    tasks = Tasks()
+    tasks = BackgroundTasks()
 
     async def waits_for_others() -> None:
         await nobodys
@@ -157,7 +157,7 @@ async def test_one_that_others_cancel_has_ended_by_itself_too() -> None:
 
 async def test_one_that_is_told_to_end_has_not_died() -> None:
     """As all are when a process leaves that could not start."""
-    tasks = Tasks(lambda: pytest.fail("nobody died"))
+    tasks = BackgroundTasks(lambda: pytest.fail("nobody died"))
 
     async def goes_on() -> None:
         await asyncio.Event().wait()
@@ -174,7 +174,7 @@ async def test_one_that_is_told_to_end_has_not_died() -> None:
 
 
 async def test_what_is_to_be_finished_is_waited_for_and_what_goes_on_is_there_meanwhile() -> None:
-    tasks, told, done = Tasks(), asyncio.Event(), list[str]()
+    tasks, told, done = BackgroundTasks(), asyncio.Event(), list[str]()
 
     async def serves() -> None:
         await told.wait()
@@ -199,7 +199,7 @@ async def test_what_is_to_be_finished_is_waited_for_and_what_goes_on_is_there_me
 
 
 async def test_what_fails_to_be_finished_is_no_death() -> None:
-    tasks = Tasks(lambda: pytest.fail("nobody died"))
+    tasks = BackgroundTasks(lambda: pytest.fail("nobody died"))
 
     async def fails() -> None:
         raise OSError
@@ -230,7 +230,7 @@ class Deaf:
 async def test_one_that_does_not_end_is_told_by_its_name_and_holds_up_nobody(
     how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tasks, deaf, ended = Tasks(), Deaf(), list[str]()
+    tasks, deaf, ended = BackgroundTasks(), Deaf(), list[str]()
 
     async def hears() -> None:
         try:

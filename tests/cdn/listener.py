@@ -17,10 +17,10 @@ from pathlib import Path
 import uvloop
 
 from pyservice.cdn.app import Cdn
-from pyservice.cdn.credentials import Credentials
-from pyservice.cdn.receiving import Uploads
 from pyservice.cdn.server import CdnServer
+from pyservice.cdn.site_passwords import SitePasswords
 from pyservice.cdn.sites import Site
+from pyservice.cdn.uploads import UploadReceiver
 from pyservice.observability.rays import Rays
 from pyservice.storage.local_objects import FolderBlobStore
 from pyservice.storage.objects import Objects
@@ -48,7 +48,7 @@ class Listener:
     blobs: FolderBlobStore
     objects: Objects
     signer: UrlSigner
-    uploads: Uploads
+    uploads: UploadReceiver
     sites: GivenSites
     cdn: Cdn
     server: CdnServer
@@ -69,7 +69,7 @@ async def running_listener(
     domain: str | None = None,
     reserve_bytes: int = 0,
     trusted_proxies: tuple[str, ...] = (),
-    credentials: Credentials | None = None,
+    credentials: SitePasswords | None = None,
 ) -> AsyncIterator[Listener]:
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
@@ -80,7 +80,7 @@ async def running_listener(
     blobs = FolderBlobStore(folder, signer, url, reserve_bytes)
     objects = Objects(blobs, signer, url)
     rays = Rays("cdn", per_second=10_000)
-    uploads = Uploads(blobs, signer, objects.counts, domain, rays)
+    uploads = UploadReceiver(blobs, signer, objects.counts, domain, rays)
     sites = GivenSites()
     cdn = Cdn(sites, objects, signer, domain, trusted_proxies, credentials, rays)
     server = CdnServer(cdn, [bound], uploads, trusted_proxies)

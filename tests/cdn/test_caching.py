@@ -8,7 +8,7 @@ import bcrypt
 import httpx
 import pytest
 
-from pyservice.cdn.routes import Route, Routes
+from pyservice.cdn.site_routes import Route, Routes
 from tests.cdn.arena import FILES, make_site
 from tests.cdn.listener import Listener
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pyservice.cdn.conditions import (
+from pyservice.cdn.file_responses import (
     Unsatisfiable,
     http_date,
     is_unchanged,
-    told_date,
+    parse_http_date,
     wanted_range,
 )
 
@@ -48,8 +48,8 @@ def test_after_a_rollback_who_asks_by_the_date_of_the_version_before_gets_the_fi
 def test_a_file_is_as_old_as_the_next_whole_second_which_is_told_once_it_has_come() -> None:
     assert http_date(MODIFIED_S) == "Tue, 14 Nov 2023 22:13:21 GMT"
     assert http_date(1_700_000_001.0) == "Tue, 14 Nov 2023 22:13:21 GMT"
-    assert told_date(MODIFIED_S, MODIFIED_S + 0.4) is None
-    assert told_date(MODIFIED_S, MODIFIED_S + 0.5) == MODIFIED_S
+    assert parse_http_date(MODIFIED_S, MODIFIED_S + 0.4) is None
+    assert parse_http_date(MODIFIED_S, MODIFIED_S + 0.5) == MODIFIED_S
     assert not is_unchanged({b"if-modified-since": DATE}, "tag", None)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.cdn import clients, server
-from pyservice.observability import descriptors
+from pyservice.cdn import http_connection, server
+from pyservice.observability import health
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Connect, Wire
 from tests.support.waiting import PATIENCE_S
@@ -121,5 +121,5 @@ async def test_what_is_closed_counts_no_more_however_it_ended(
 def test_connections_leave_open_files_to_everything_else(
     monkeypatch: pytest.MonkeyPatch, files: int, most: int
 ) -> None:
-    monkeypatch.setattr(descriptors, "limit", lambda: files)
-    assert clients.connections_most() == most
+    monkeypatch.setattr(health, "descriptor_limit", lambda: files)
+    assert http_connection.connections_most() == most

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pyservice.cdn.globs import Glob
+from pyservice.cdn.site_routes import Glob
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pyservice.cdn.pace import LEAST_S, WINDOW_BYTES, WINDOW_S, Pace
+from pyservice.cdn.uploads import LEAST_S, WINDOW_BYTES, WINDOW_S, UploadPace
 
 HOUR_S = 3600
 GIB = 1 << 30
 LOOK_S = 5
 
 
-def ends_after(pace: Pace, length: int, rate: float, *, most_s: int = 100 * HOUR_S) -> int | None:
+def ends_after(
+    pace: UploadPace, length: int, rate: float, *, most_s: int = 100 * HOUR_S
+) -> int | None:
     """When a client that sends so many bytes a second is told that it is too slow; None: it never is."""
     for now_s in range(LOOK_S, most_s, LOOK_S):
         missing = length - int(rate * now_s)
@@ -24,7 +26,7 @@ def ends_after(pace: Pace, length: int, rate: float, *, most_s: int = 100 * HOUR
 
 def test_the_largest_build_at_the_least_rate_does_not_outlive_its_url() -> None:
     slowest = WINDOW_BYTES / WINDOW_S + 100
-    over_s = ends_after(Pace(8 * GIB, 0, HOUR_S), 8 * GIB, slowest)
+    over_s = ends_after(UploadPace(8 * GIB, 0, HOUR_S), 8 * GIB, slowest)
     assert over_s is not None
     assert over_s <= HOUR_S / 3
 
@@ -34,33 +36,33 @@ def test_the_largest_build_at_the_least_rate_does_not_outlive_its_url() -> None:
 )
 def test_what_comes_in_time_is_let_go_on(length: int, good_s: float) -> None:
     rate = max(length / max(good_s, LEAST_S) * 1.01, WINDOW_BYTES / WINDOW_S * 1.2)
-    assert ends_after(Pace(length, 0, good_s), length, rate) is None
+    assert ends_after(UploadPace(length, 0, good_s), length, rate) is None
 
 
 @pytest.mark.parametrize(("length", "good_s"), [(8 * GIB, HOUR_S), (512 << 20, 6 * HOUR_S)])
 def test_what_would_come_too_late_ends_before_its_url(length: int, good_s: float) -> None:
-    over_s = ends_after(Pace(length, 0, good_s), length, length / good_s * 0.9)
+    over_s = ends_after(UploadPace(length, 0, good_s), length, length / good_s * 0.9)
     assert over_s is not None
     assert good_s / 4 < over_s <= good_s
 
 
 def test_what_nearly_stands_still_ends_after_a_window() -> None:
-    assert ends_after(Pace(GIB, 0, HOUR_S), GIB, 100) == WINDOW_S
+    assert ends_after(UploadPace(GIB, 0, HOUR_S), GIB, 100) == WINDOW_S
 
 
 def test_a_small_rest_has_to_come_within_a_window() -> None:
-    pace = Pace(100, 0, HOUR_S)
+    pace = UploadPace(100, 0, HOUR_S)
     assert pace.is_kept(WINDOW_S - 1, 100)
     assert not pace.is_kept(WINDOW_S, 99)
 
 
 def test_an_upload_may_begin_late_in_the_life_of_its_url() -> None:
-    pace = Pace(GIB, 0, 1)
+    pace = UploadPace(GIB, 0, 1)
     assert pace.is_kept(WINDOW_S, GIB - WINDOW_BYTES)
 
 
 def test_time_in_which_the_disk_is_slow_is_not_the_clients() -> None:
-    pace = Pace(GIB, 0, HOUR_S)
+    pace = UploadPace(GIB, 0, HOUR_S)
     for now_s in range(LOOK_S, 10 * HOUR_S, LOOK_S):
         pace.wait(now_s)
     missing = GIB

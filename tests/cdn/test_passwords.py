@@ -13,7 +13,12 @@ import bcrypt
 import httpx
 import pytest
 
-from pyservice.cdn.credentials import Busy, Credentials, Source, TooOften
+from pyservice.cdn.site_passwords import (
+    PasswordChecksBusy,
+    SitePasswords,
+    Source,
+    TooManyWrongPasswords,
+)
 from pyservice.cdn.sites import Site
 from pyservice.control.namespace_access import BCRYPT_ROUNDS
 from tests.cdn.arena import FILES, SCRIPT, Browser, make_site
@@ -166,7 +171,7 @@ async def test_good_passwords_are_not_counted_however_many_come_at_once(
     assert await asyncio.gather(*people) == [200] * 30
 
 
-async def outcomes(checker: Credentials, users: int, wrong: int) -> Counter[bool | str]:
+async def outcomes(checker: SitePasswords, users: int, wrong: int) -> Counter[bool | str]:
     """Of so many, each with a password of their own, asked for at once behind one address; the first are wrong."""
     hashes = {f"user-{n}": bcrypt.hashpw(b"%d" % n, bcrypt.gensalt(4)) for n in range(users)}
 
@@ -175,30 +180,30 @@ async def outcomes(checker: Credentials, users: int, wrong: int) -> Counter[bool
         header = httpx.BasicAuth(f"user-{number}", password)._auth_header.encode()
         try:
             return await checker.are_good(header, hashes, Source("", b"site", b"here"))
-        except (Busy, TooOften) as error:
+        except (PasswordChecksBusy, TooManyWrongPasswords) as error:
             return type(error).__name__
 
     return Counter(await asyncio.gather(*map(outcome, range(users))))
 
 
 async def test_who_is_right_waits_for_those_who_may_be_wrong_and_is_not_counted() -> None:
-    checker = Credentials(clock_s=lambda: 0.0)
+    checker = SitePasswords(clock_s=lambda: 0.0)
     # One wrong one is left, which each of the others may have been in its turn.
     assert await outcomes(checker, users=40, wrong=9) == {False: 9, True: 31}
     # And with the last wrong one nobody unknown is heard any more, right or not.
-    assert await outcomes(checker, users=40, wrong=1) == {False: 1, "TooOften": 39}
+    assert await outcomes(checker, users=40, wrong=1) == {False: 1, "TooManyWrongPasswords": 39}
     checker.close()
 
 
 async def test_of_one_source_only_so_many_wait_for_their_turn() -> None:
-    checker = Credentials(clock_s=lambda: 0.0)
-    assert await outcomes(checker, users=90, wrong=0) == {True: 74, "Busy": 16}
+    checker = SitePasswords(clock_s=lambda: 0.0)
+    assert await outcomes(checker, users=90, wrong=0) == {True: 74, "PasswordChecksBusy": 16}
     assert await outcomes(checker, users=74, wrong=0) == {True: 74}
     checker.close()
 
 
 async def test_guesses_through_a_proxy_are_counted_against_who_sent_them(tmp_path: Path) -> None:
-    checker = Credentials(clock_s=lambda: 0.0)
+    checker = SitePasswords(clock_s=lambda: 0.0)
     async with running_listener(
         tmp_path, trusted_proxies=("127.0.0.0/8",), credentials=checker
     ) as listener:
@@ -221,7 +226,7 @@ async def test_a_wrong_user_costs_as_much_as_a_wrong_password_whatever_the_hashe
         return compare(password, hashed)
 
     monkeypatch.setattr(bcrypt, "checkpw", noted)
-    checker = Credentials()
+    checker = SitePasswords()
 
     async def cost_of(users: dict[str, bytes], user: str, password: str) -> int:
         work.clear()

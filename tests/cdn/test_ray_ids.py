@@ -7,7 +7,7 @@ import re
 import httpx
 import pytest
 
-from pyservice.cdn.routes import Route, Routes
+from pyservice.cdn.site_routes import Route, Routes
 from tests.cdn.arena import make_site
 from tests.cdn.listener import Listener
 from tests.cdn.wire import Connect

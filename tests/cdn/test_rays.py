@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pyservice.cdn import pace
+from pyservice.cdn import uploads
 from pyservice.ids import format_uuid
 from pyservice.observability import rays
 from pyservice.observability.rays import span_set
@@ -209,7 +209,7 @@ async def test_an_upload_whose_client_goes_away_is_no_failure(
 async def test_an_upload_that_is_too_slow_says_so(
     listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "WINDOW_S", 0.05)
+    monkeypatch.setattr(uploads, "WINDOW_S", 0.05)
     wire = await connect(listener.url)
     url = listener.url + await upload_url(listener, "up/late", 1_000_000)
     await wire.put_head(url, "Content-Length: 1000000", "Expect: 100-continue")

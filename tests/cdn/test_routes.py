@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyservice.cdn.routes import Route, Routes
+from pyservice.cdn.site_routes import Route, Routes
 from pyservice.network.reserved_names import HEADERS_OF_A_CONNECTION, HEADERS_OF_ANSWERS
 
 FORBIDDEN = HEADERS_OF_A_CONNECTION | HEADERS_OF_ANSWERS | {"proxy-connection", "proxy-x"}

@@ -10,9 +10,8 @@ import bcrypt
 import httpx
 import pytest
 
-from pyservice.cdn.compression import Compressor
-from pyservice.cdn.files import File, Files
-from pyservice.cdn.routes import Route, Routes
+from pyservice.cdn.file_responses import File, FileResponses, GzipCache
+from pyservice.cdn.site_routes import Route, Routes
 from pyservice.cdn.sites import Site, SiteFile
 from tests.cdn.arena import BINARY, FILES, MODIFIED_S, PAGE, SCRIPT, key, make_site
 from tests.cdn.listener import Listener, running_listener
@@ -176,8 +175,8 @@ async def test_ranges_give_their_bytes(client: httpx.AsyncClient) -> None:
 
 @pytest.mark.parametrize("range_", [b"bytes=0-1", b"bytes=700000-"])
 async def test_a_range_is_for_get_alone(listener: Listener, range_: bytes) -> None:
-    compressor = Compressor()
-    files = Files(listener.objects, compressor)
+    compressor = GzipCache()
+    files = FileResponses(listener.objects, compressor)
     logo = File(
         key("site", "art/logo.PNG"), 700_000, "tag", MODIFIED_S, {"content-type": "image/png"}
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.cdn import connection
+from pyservice.cdn import http_connection
 from tests.cdn.arena import key, make_site
 from tests.cdn.listener import Listener, running_listener
 from tests.storage.places import put_whole
@@ -38,8 +38,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 @pytest.fixture
 async def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listener]:
     """An impatient one, which looks when it is told to."""
-    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", READ_S)
-    monkeypatch.setattr(connection, "READ_TIMEOUT_S", READ_S)
+    monkeypatch.setattr(http_connection, "HEAD_TIMEOUT_S", READ_S)
+    monkeypatch.setattr(http_connection, "READ_TIMEOUT_S", READ_S)
     async with running_listener(tmp_path / "objects") as found:
         for path, content in FILES.items():
             await put_whole(found.objects, key("site", path), content)

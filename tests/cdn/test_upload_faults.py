@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from uvicorn.protocols.http import httptools_impl
 
-from pyservice.cdn import places
-from pyservice.cdn.receiving import Reception
+from pyservice.cdn import uploads
+from pyservice.cdn.uploads import Reception
 from pyservice.storage.objects import Part, PendingObject
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Connect
@@ -69,7 +69,7 @@ def no_memory(listener: Listener) -> Iterator[None]:
 async def test_an_upload_that_cannot_begin_is_our_fault_and_has_taken_nothing(
     listener: Listener, connect: Connect, log_lines: Callable[[], list[Any]], faults: Faults
 ) -> None:
-    ray_ids, count = [], places.AT_ONCE_MAX + 1
+    ray_ids, count = [], uploads.UPLOADS_MAX + 1
     with faults(listener):
         for number in range(count):
             wire = await connect(listener.url)
@@ -94,7 +94,7 @@ async def test_an_upload_that_cannot_begin_is_our_fault_and_has_taken_nothing(
     async with asyncio.timeout(PATIENCE_S):
         while listener.server.clients:
             await asyncio.sleep(0.01)
-    for number in range(places.AT_ONCE_MAX):
+    for number in range(uploads.UPLOADS_MAX):
         wire = await connect(listener.url)
         url = await listener.objects.presign_put(f"up{number}/b", 3, 60)
         await wire.put_head(url, "Content-Length: 3")

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pyservice.cdn import pace
+from pyservice.cdn import uploads
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Connect, Wire
 from tests.support.waiting import PATIENCE_S
@@ -187,7 +187,7 @@ async def test_an_upload_that_would_not_end_with_its_url_is_told_so(
     listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It never stands still."""
-    monkeypatch.setattr(pace, "LEAST_S", 8.0)
+    monkeypatch.setattr(uploads, "LEAST_S", 8.0)
     length, piece = 64 << 20, b"x" * (64 << 10)
     slow, quick = await connect(listener.url), await connect(listener.url)
     for wire, key, size in ((slow, "up/slow", length), (quick, "up/quick", len(piece) * 20)):

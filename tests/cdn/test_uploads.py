@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pyservice.cdn import connection, pace, places
+from pyservice.cdn import http_connection, uploads
 from pyservice.storage.objects import Part, PendingObject
 from pyservice.storage.signed_urls import UrlGrant, UrlSigner
 from tests.cdn.listener import KEY, Listener, running_listener
@@ -184,7 +184,7 @@ async def test_more_uploads_at_once_than_there_is_room_for_are_told_to_wait(
     listener: Listener, client: httpx.AsyncClient, connect: Connect
 ) -> None:
     wires = []
-    for number in range(places.AT_ONCE_MAX):
+    for number in range(uploads.UPLOADS_MAX):
         # Of each address, and of each upload, an eighth.
         wire = await connect(listener.url, f"127.0.3.{number // 8 + 1}")
         url = await listener.objects.presign_put(f"up{number // 8}/a{number}", 2, 60)
@@ -337,8 +337,8 @@ async def test_clients_that_do_nothing_are_cut_off(
     listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window_s, piece = 0.3, 100_000
-    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", window_s)
-    monkeypatch.setattr(pace, "WINDOW_S", window_s)
+    monkeypatch.setattr(http_connection, "HEAD_TIMEOUT_S", window_s)
+    monkeypatch.setattr(uploads, "WINDOW_S", window_s)
     silent, half = await connect(listener.url), await connect(listener.url)
     await half.send(b"GET / HTTP/1.1\r\nHo")
     slow, steady = await connect(listener.url), await connect(listener.url)
@@ -367,7 +367,7 @@ async def test_clients_that_do_nothing_are_cut_off(
 async def test_whoever_does_not_read_an_answer_is_cut_off(
     listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "READ_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(http_connection, "READ_TIMEOUT_S", 0.3)
     await put_whole(listener.objects, "up/a", b"x" * (32 << 20))
     target = listener.objects.presign_get("up/a", 60).removeprefix(listener.url)
     wire = await connect(listener.url)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.cli import billing
+from pyservice.cli import admin_requests
 
 WRONG_TIMES = (
     *("", "yesterday", "2030-01-31", "2030-01-31T12:00:00", "1969-01-01T00:00:00Z"),
@@ -23,7 +23,7 @@ WRONG_TIMES = (
 def test_a_time_that_rfc_3339_does_not_know_is_refused(
     time: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert billing.record(tmp_path, "nobody", "payment-failed", time, False) == 1
+    assert admin_requests.record_billing(tmp_path, "nobody", "payment-failed", time, False) == 1
     assert "such as 2030-01-31T12:00:00Z" in capsys.readouterr().err
 
 
@@ -31,5 +31,5 @@ def test_a_good_time_is_told_to_the_service(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     time = "2030-01-31T12:00:00Z"
-    assert billing.record(tmp_path, "nobody", "payment-failed", time, False) == 1
+    assert admin_requests.record_billing(tmp_path, "nobody", "payment-failed", time, False) == 1
     assert "is a service running" in capsys.readouterr().err

@@ -17,8 +17,8 @@ from uuid import UUID
 import httpx
 import pytest
 
-from pyservice.app.dataplane import DataPlane
-from pyservice.app.listeners import bound
+from pyservice.app.data_plane import DataPlane
+from pyservice.app.public_servers import bound_address
 from pyservice.process.stop_signals import StopSignals
 from pyservice.settings import load
 from tests.faults.actors import attach_fields
@@ -167,7 +167,7 @@ async def test_a_background_task_that_died_makes_the_service_not_ready(tmp_path:
         raise ValueError("unforeseen")
 
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
-        url = f"http://{bound(plane._probes_socket)}/readyz"
+        url = f"http://{bound_address(plane._probes_socket)}/readyz"
         assert (await client.get(url)).status_code == 200
         plane._tasks.own("Mayfly", dies())
         await asyncio.sleep(0)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.cli import token
+from pyservice.cli import admin_requests
 from pyservice.control.timestamps import rfc3339
 from tests.dataplane.configurations import OTHER_NAMESPACE_ID
 from tests.support.data_plane_service import GAME, MakeService, Service, document, version
@@ -84,9 +84,14 @@ def test_a_token_of_a_feed_file_ends_when_it_was_said(make_service: MakeService)
 def test_a_time_to_live_without_form_is_refused(
     duration: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert token.create(tmp_path, "environment", f"{GAME}/prod", duration, False) == 1
+    assert (
+        admin_requests.create_namespace_token(
+            tmp_path, "environment", f"{GAME}/prod", duration, False
+        )
+        == 1
+    )
     assert "such as 30d or 12h" in capsys.readouterr().err
-    assert token.create_cloud(tmp_path, None, GAME, None, duration, False) == 1
+    assert admin_requests.create_cloud_token(tmp_path, None, GAME, None, duration, False) == 1
     assert "such as 30d or 12h" in capsys.readouterr().err
 
 

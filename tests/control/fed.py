@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import update
 
-from pyservice.app.planes import DataPlaneClient
+from pyservice.app.data_plane_client import DataPlaneClient
 from pyservice.control import feeder
 from pyservice.control.configuration_encoding import encode
 from pyservice.control.feed_messages import FeedComposer

@@ -13,7 +13,7 @@ from time import perf_counter
 import pytest
 from sqlalchemy import update
 
-from pyservice.app import planes
+from pyservice.app import data_plane_client
 from pyservice.control import feeder
 from pyservice.errors import ServiceError
 from pyservice.observability.rays import Trace, current
@@ -153,7 +153,7 @@ async def test_two_refused_versions_are_both_taken_back(fed: Fed) -> None:
 async def test_a_namespace_that_is_too_large_to_be_sent_is_refused_alone(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planes, "_ITEM_BYTES_MAX", 20_000)
+    monkeypatch.setattr(data_plane_client, "_ITEM_BYTES_MAX", 20_000)
     large, others = await fed.source.namespace("large"), [await fed.source.namespace("small")]
     await fed.enqueue_and_confirm(large)
     before = (await fed.source.row(large)).version_id
@@ -166,7 +166,7 @@ async def test_a_namespace_that_is_too_large_to_be_sent_is_refused_alone(
     assert fed.feeder.is_connected
     await is_running(fed, large, before)
     # The same beside the version that runs: it stays refused, is told, and tried again.
-    monkeypatch.setattr(planes, "_ITEM_BYTES_MAX", 50)
+    monkeypatch.setattr(data_plane_client, "_ITEM_BYTES_MAX", 50)
     assert await code_of(fed, large) == "VALIDATION_FAILED"
     assert "at most 50 get to the data plane" in fed.feeder.refused_reasons()[large]
     monkeypatch.undo()

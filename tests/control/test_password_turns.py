@@ -10,7 +10,7 @@ from collections import Counter
 import bcrypt
 import pytest
 
-from pyservice.cdn.credentials import Busy, Credentials, Source
+from pyservice.cdn.site_passwords import PasswordChecksBusy, SitePasswords, Source
 from pyservice.control.namespace_access import PasswordThreadPool, TooManyWaiting
 from tests.control.test_games import new_developer
 from tests.control.world import Records
@@ -73,7 +73,7 @@ class Gate:
 class Guessers:
     """Wrong passwords, as many as each site bears."""
 
-    def __init__(self, checker: Credentials, gate: Gate) -> None:
+    def __init__(self, checker: SitePasswords, gate: Gate) -> None:
         self._checker = checker
         self.gate = gate
         self.outcomes = Counter[str]()
@@ -82,7 +82,7 @@ class Guessers:
         try:
             assert not await self._checker.are_good(basic("ann", f"no {number}"), USERS, source)
             self.outcomes["wrong"] += 1
-        except Busy:
+        except PasswordChecksBusy:
             self.outcomes["busy"] += 1
 
     async def begin(self, *sources: Source) -> list[asyncio.Task[None]]:
@@ -99,12 +99,12 @@ class Guessers:
 
 
 @pytest.fixture
-async def checker() -> Credentials:
-    return Credentials(clock_s=lambda: 0.0)
+async def checker() -> SitePasswords:
+    return SitePasswords(clock_s=lambda: 0.0)
 
 
 @pytest.fixture
-def guessers(checker: Credentials, monkeypatch: pytest.MonkeyPatch) -> Guessers:
+def guessers(checker: SitePasswords, monkeypatch: pytest.MonkeyPatch) -> Guessers:
     return Guessers(checker, Gate(monkeypatch))
 
 
@@ -112,12 +112,12 @@ def sites_of(group: str, address: bytes) -> list[Source]:
     return [Source(group, b"%d" % number, address) for number in range(SITES)]
 
 
-async def is_let_in(checker: Credentials, source: Source) -> bool:
+async def is_let_in(checker: SitePasswords, source: Source) -> bool:
     return await checker.are_good(basic("ann", "right"), USERS, source)
 
 
 async def test_guesses_at_many_sites_of_one_group_hold_up_no_other_group(
-    checker: Credentials, guessers: Guessers
+    checker: SitePasswords, guessers: Guessers
 ) -> None:
     begun = await guessers.begin(*sites_of("theirs", b"1"))
     mine = asyncio.ensure_future(is_let_in(checker, Source("mine", b"mine", b"2")))
@@ -133,7 +133,7 @@ async def test_guesses_at_many_sites_of_one_group_hold_up_no_other_group(
 
 
 async def test_one_address_takes_some_of_the_places_of_a_group_and_leaves_others(
-    checker: Credentials, guessers: Guessers
+    checker: SitePasswords, guessers: Guessers
 ) -> None:
     begun = await guessers.begin(*sites_of("mine", b"1"))
     assert guessers.outcomes["busy"] == SITES * 10 - 32
@@ -146,12 +146,12 @@ async def test_one_address_takes_some_of_the_places_of_a_group_and_leaves_others
 
 
 async def test_so_many_addresses_find_no_place_in_one_group_and_do_in_another(
-    checker: Credentials, guessers: Guessers
+    checker: SitePasswords, guessers: Guessers
 ) -> None:
     everywhere = [Source("theirs", b"%d" % number, b"%d" % number) for number in range(SITES)]
     begun = await guessers.begin(*everywhere)
     assert guessers.outcomes["busy"] == SITES * 10 - 64
-    with pytest.raises(Busy):
+    with pytest.raises(PasswordChecksBusy):
         await is_let_in(checker, Source("theirs", b"mine", b"me"))
     guessers.gate.open.set()
     assert await is_let_in(checker, Source("mine", b"mine", b"me"))

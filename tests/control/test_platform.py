@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.app import described
+from pyservice.app import control_plane
 from pyservice.control.resource_summaries import PublicUrls
 from pyservice.settings import Settings
 from pyservice.settings.sections import CaptchaSettings, Domains
@@ -71,7 +71,7 @@ def test_domains_stand_in_the_place_of_addresses() -> None:
     links = PublicUrls(
         "http://127.0.0.1:1", "sites.example", "http://127.0.0.1:2", "https://hub.example", str
     )
-    told = described.bootstrap(settings, links)
+    told = control_plane.bootstrap(settings, links)
     assert (told.access, told.cluster) == ("private", "enterprise")
     assert told.domains.main == "games.example"
     assert told.domains.cdn == "sites.example"
@@ -84,11 +84,11 @@ def test_the_key_of_the_services_own_captcha_is_told_where_it_is_set() -> None:
     links = PublicUrls(
         "http://127.0.0.1:1", "sites.example", "http://127.0.0.1:2", "https://hub.example", str
     )
-    without = described.bootstrap(Settings(), links)
+    without = control_plane.bootstrap(Settings(), links)
     assert without.HasField("captcha")
     assert not without.captcha.HasField("captcha_b")
     captcha = CaptchaSettings(captcha_b_site_key="0x4AAAAAAA")
-    told = described.bootstrap(Settings(captcha=captcha), links)
+    told = control_plane.bootstrap(Settings(captcha=captcha), links)
     assert told.captcha.captcha_b.site_key == "0x4AAAAAAA"
 
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 import pytest
 from sqlalchemy import Connection
 
-from pyservice.app.planes import DataPlaneClient
-from pyservice.app.tasks import Tasks
+from pyservice.app.data_plane_client import DataPlaneClient
+from pyservice.app.plane_process import BackgroundTasks
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control import undelivered_secrets
 from pyservice.control.authorization import GrantedScope
@@ -83,7 +83,7 @@ class Desk:
         self.after_commit = Moment(self.database)
         self._folder = folder
         self.way = way
-        self.tasks = Tasks()
+        self.tasks = BackgroundTasks()
         self.tokens = TokenOperations(
             RecordContext(self.database, IdempotentChanges(self.database), IDS, Topics()),
             fed.feeder,

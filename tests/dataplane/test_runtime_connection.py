@@ -9,7 +9,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from pyservice.app.processes import Processes
+from pyservice.app.data_plane import LobbyProcesses
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.native import Lobby
 from pyservice.dataplane.resolved_namespace import raw_id
@@ -215,7 +215,7 @@ async def test_regular_exits_are_replaced_at_once(
     is_paused: bool,
 ) -> None:
     place = RuntimeScene(engine, duel={**MODES["duel"], **ONE_IDLE})
-    parts = Processes(load(NORTH, environ={}), engine, place.namespaces)
+    parts = LobbyProcesses(load(NORTH, environ={}), engine, place.namespaces)
     place.runtime, place.idle_lobby_scaler = parts.runtime, parts.idle_lobby_scaler
     await place.wanted()
     place.idle_lobby_scaler.namespace_changed(place.client().namespace_id)

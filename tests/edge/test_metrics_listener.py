@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pyservice.edge.metrics_listener import create_probes
-from pyservice.observability.conditions import Note
+from pyservice.observability.health import Note
 from pyservice.observability.metrics import RequestMetrics
 from tests.support.sample_service import HttpConnection, open_asgi
 

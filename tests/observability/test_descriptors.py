@@ -8,15 +8,15 @@ import sys
 
 import pytest
 
-from pyservice.observability import descriptors
-from pyservice.observability.descriptors import reserve_of
+from pyservice.observability import health
+from pyservice.observability.health import descriptor_reserve
 
 _LOW = """
 import os, resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 96))
 from pyservice.observability import descriptors
-print(descriptors.limit(), descriptors.raise_limit(), descriptors.limit())
-watch = descriptors.DescriptorWatch()
+print(health.descriptor_limit(), health.raise_descriptor_limit(), health.descriptor_limit())
+watch = health.DescriptorMonitor()
 print(watch.is_low, watch.used < 64)
 held = []
 while not watch.is_low:
@@ -53,11 +53,11 @@ def test_a_process_takes_its_hard_limit_and_knows_when_little_is_left_of_it() ->
 def test_what_clients_leave_to_the_rest_is_a_part_of_a_small_limit_and_enough_of_a_large_one() -> (
     None
 ):
-    assert [reserve_of(most) for most in (256, 1024, 20_000)] == [64, 256, 2048]
+    assert [descriptor_reserve(most) for most in (256, 1024, 20_000)] == [64, 256, 2048]
 
 
 def test_connections_of_clients_and_what_each_has_open_are_all_but_the_reserve(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(descriptors, "limit", lambda: 1024)
-    assert [descriptors.connections_most(), descriptors.connections_most(2)] == [768, 384]
+    monkeypatch.setattr(health, "descriptor_limit", lambda: 1024)
+    assert [health.connections_max(), health.connections_max(2)] == [768, 384]

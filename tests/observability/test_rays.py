@@ -13,9 +13,17 @@ import pytest
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import CANCELLED, OK, RayMetrics
-from pyservice.observability.ray_delivery import RayDelivery
-from pyservice.observability.rays import ONE_IN, Kept, Rays, Trace, current, note, span_set
-from pyservice.observability.spans import Exporter, spans_of
+from pyservice.observability.otlp_spans import SpanExporter, spans_of
+from pyservice.observability.rays import (
+    ONE_IN,
+    Kept,
+    RayDelivery,
+    Rays,
+    Trace,
+    current,
+    note,
+    span_set,
+)
 from pyservice.pb.hosting.internal.v1 import rays_pb2 as pb
 from tests.observability.collector import running_collector
 from tests.support.waiting import PATIENCE_S
@@ -284,7 +292,7 @@ def test_the_exporter_takes_no_more_than_it_has_room_for() -> None:
     rays.end(a_trace(), "http", "find", "INTERNAL", perf_counter())
     made = span_set(rays.take_all()[0], "data-plane")
     with running_collector() as collector:
-        exporter = Exporter(collector.url, queued_max=512, every_ms=60_000)
+        exporter = SpanExporter(collector.url, queued_max=512, every_ms=60_000)
         for _ in range(2_000):
             exporter.send(made)
         assert len(exporter._processor._batch_processor._queue) <= 512

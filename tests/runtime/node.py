@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 
-from pyservice.app.runtime import KEEPER
+from pyservice.app.game_runtime import KEEPER_BINARY
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.run_folder import RunFolder
 from pyservice.runtime.run_layout import NodeSettings
@@ -112,7 +112,7 @@ class Place:
         self.capacity = CAPACITY
         self.is_disk_full = False
         self.node = NodeSettings(
-            KEEPER, "none", (), 64 << 20, folder / "notices", {}, ControlGroups(None, None)
+            KEEPER_BINARY, "none", (), 64 << 20, folder / "notices", {}, ControlGroups(None, None)
         )
         self._builds = builds
         self._count = 0

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from pyservice.app.runtime import KEEPER
+from pyservice.app.game_runtime import KEEPER_BINARY
 from pyservice.runtime.containers import PATH, PROCESSES_MAX, ContainerRuntime, process_limits
 from pyservice.runtime.isolation_trials import choose_container_runtime
 from pyservice.runtime.root_filesystem import ContainerProgram, container_root_uid
@@ -38,7 +38,7 @@ def begun(containers: ContainerRuntime, folder: Path, *command: str) -> RunFolde
     if of_root is not None:
         os.chown(root, of_root, of_root)
     containers.write_bundle(run.path, INSIDE, command, {"PATH": PATH}, SHARED)
-    run.start(KEEPER)
+    run.start(KEEPER_BINARY)
     return run
 
 
@@ -56,7 +56,7 @@ async def test_a_container_that_forks_for_ever_comes_to_an_end_that_is_its_own(
 ) -> None:
     if not process_limits(os.uname().release):
         pytest.skip("this kernel counts all containers as one user")
-    found, problem = await choose_container_runtime(None, KEEPER, tmp_path)
+    found, problem = await choose_container_runtime(None, KEEPER_BINARY, tmp_path)
     assert found is not None, problem
     greedy = begun(found, tmp_path / "greedy", "/usr/bin/perl", "-e", FORKS)
     try:

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from pyservice.app.runtime import KEEPER
+from pyservice.app.game_runtime import KEEPER_BINARY
 from pyservice.runtime import run_cleanup
 from pyservice.runtime.filesystem import is_disk_short
 from pyservice.runtime.run_cleanup import RunRetention
@@ -164,7 +164,7 @@ async def test_what_is_laid_out_here_tells_its_keeper_of_the_reserve(disk: Path)
     folder = RunFolder(disk / "one")
     script = "yes | head -n 1000000; echo end >&2"
     folder.prepare(KeeperSpec("one", ["/bin/sh", "-c", script], Path("/"), reserve_bytes=5 << 20))
-    assert folder.start(KEEPER)
+    assert folder.start(KEEPER_BINARY)
 
     def has_ended() -> bool:
         state = folder.state()

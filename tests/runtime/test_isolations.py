@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from pyservice.app.runtime import SYSTEM_PATHS
+from pyservice.app.game_runtime import SYSTEM_PATHS
 from pyservice.runtime.isolation_trials import choose_isolation, unenforced_by_isolation
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from pyservice.app.runtime import KEEPER, SYSTEM_PATHS
+from pyservice.app.game_runtime import KEEPER_BINARY, SYSTEM_PATHS
 from pyservice.runtime.isolation_trials import choose_isolation
 from pyservice.runtime.run_folder import KeeperNotices, LogLine, LogStream, RunFolder
 from pyservice.runtime.run_logs import LINES_MAX, LogReader
@@ -189,7 +189,7 @@ async def test_a_program_reads_its_build_writes_its_own_and_nothing_else(
 ) -> None:
     """In the way that this machine has."""
     monkeypatch.setenv("OUTSIDE", "ours")
-    isolation = await choose_isolation("auto", KEEPER, place.folder, SYSTEM_PATHS)
+    isolation = await choose_isolation("auto", KEEPER_BINARY, place.folder, SYSTEM_PATHS)
     if isolation is None:
         pytest.skip("nothing keeps programs apart here: needs root, user namespaces or Landlock")
     assert not [path.name for path in place.folder.iterdir() if path.name.startswith(".trial")]

@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from pyservice.app.runtime import KEEPER
+from pyservice.app.game_runtime import KEEPER_BINARY
 from pyservice.runtime.containers import (
     PATH,
     SCRATCHES,
@@ -56,7 +56,7 @@ def open_folder() -> Iterator[Path]:
 
 @needs_oci_runtime
 async def test_the_runtime_of_this_machine_is_found(tmp_path: Path) -> None:
-    found, problem = await choose_container_runtime(None, KEEPER, tmp_path)
+    found, problem = await choose_container_runtime(None, KEEPER_BINARY, tmp_path)
     assert found is not None, problem
     assert shutil.which(found.runtime.name, path=PATH) == str(found.runtime)
     assert list(tmp_path.iterdir()) == [], "nothing is left of trying"
@@ -67,7 +67,7 @@ async def test_one_that_is_not_there_and_one_that_does_nothing_are_told(tmp_path
     idle.write_text("#!/bin/sh\necho no such thing >&2\nexit 3\n")
     idle.chmod(0o755)
     for runtime, words in ((tmp_path / "nowhere", "nowhere"), (idle, "ended with 3")):
-        found, problem = await choose_container_runtime(runtime, KEEPER, tmp_path / "trials")
+        found, problem = await choose_container_runtime(runtime, KEEPER_BINARY, tmp_path / "trials")
         assert found is None
         assert str(runtime) in problem
         assert words in problem
@@ -76,7 +76,7 @@ async def test_one_that_is_not_there_and_one_that_does_nothing_are_told(tmp_path
 @needs_oci_runtime
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user than root is tried by root")
 async def test_an_ordinary_user_runs_containers_as_well(open_folder: Path) -> None:
-    shutil.copy(KEEPER, open_folder / "keeper")
+    shutil.copy(KEEPER_BINARY, open_folder / "keeper")
     done = subprocess.run(
         [sys.executable, "-c", AS_NOBODY, str(open_folder)],
         capture_output=True,
@@ -91,7 +91,7 @@ async def test_an_ordinary_user_runs_containers_as_well(open_folder: Path) -> No
 async def test_a_container_writes_over_its_root_and_the_root_stays_as_it_is(
     tmp_path: Path, scratch: Scratch
 ) -> None:
-    found, _ = await choose_container_runtime(None, KEEPER, tmp_path)
+    found, _ = await choose_container_runtime(None, KEEPER_BINARY, tmp_path)
     assert found is not None
     root = tmp_path / "root"
     (root / "bin").mkdir(parents=True)
@@ -104,7 +104,7 @@ async def test_a_container_writes_over_its_root_and_the_root_stays_as_it_is(
     run.prepare(KeeperSpec("run", command, Path("/"), {"PATH": PATH}, "processes"))
     play = {"PLAY": "write:/own write:/tmp/own see:/ exit:3"}
     containers.write_bundle(run.path, INSIDE, [PROGRAM], play)
-    run.start(KEEPER)
+    run.start(KEEPER_BINARY)
 
     async def is_over() -> bool:
         return not run.is_kept()
@@ -128,7 +128,7 @@ async def test_a_container_writes_over_its_root_and_the_root_stays_as_it_is(
 @pytest.mark.skipif(os.geteuid() != 0, reason="a folder of the machine is written by root")
 async def test_data_may_be_where_containers_mount_elsewhere() -> None:
     with tempfile.TemporaryDirectory(dir="/mnt") as name:
-        found, problem = await choose_container_runtime(None, KEEPER, Path(name))
+        found, problem = await choose_container_runtime(None, KEEPER_BINARY, Path(name))
         assert found is not None, problem
         assert found.place != "/mnt"
 

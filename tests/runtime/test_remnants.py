@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-from pyservice.app.runtime import KEEPER, SYSTEM_PATHS
+from pyservice.app.game_runtime import KEEPER_BINARY, SYSTEM_PATHS
 from pyservice.runtime import run_cleanup
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.isolation_trials import choose_isolation
@@ -58,7 +58,7 @@ async def nothing_left(place: Place) -> AsyncIterator[None]:
 @pytest.fixture(params=["none", "landlock"])
 async def apart(place: Place, request: pytest.FixtureRequest) -> Place:
     """The node, where programs have no process ids of their own."""
-    isolation = await choose_isolation(request.param, KEEPER, place.folder, SYSTEM_PATHS)
+    isolation = await choose_isolation(request.param, KEEPER_BINARY, place.folder, SYSTEM_PATHS)
     if isolation is None:
         pytest.skip("no Landlock here")
     place.node = replace(place.node, isolation=isolation, shared_paths=SYSTEM_PATHS)

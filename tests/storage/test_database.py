@@ -128,7 +128,7 @@ def test_who_keeps_records_in_a_file_waits_at_no_start_for_the_driver_of_a_serve
     tmp_path: Path,
 ) -> None:
     look = (
-        "import sys; from pathlib import Path; import pyservice.app.control; "
+        "import sys; from pathlib import Path; import pyservice.app.control_plane; "
         "from pyservice.storage.database import open_database; "
         f"open_database(None, Path({str(tmp_path)!r})); "
         "print(*(name for name in ('asyncpg', 'sqlalchemy.ext.asyncio') if name in sys.modules))"

@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from pyservice.app.runtime import KEEPER
+from pyservice.app.game_runtime import KEEPER_BINARY
 
 USER: Final = 61_235
 _PROJECT: Final = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def interpreter(folder: Path, keeper: Path | None = None) -> Sequence[str]:
     os.chown(folder, USER, USER)
     mounts = list(_mounts(folder / "mounts"))
     if keeper is not None:
-        mounts.append(shlex.join(["mount", "--bind", str(keeper), str(KEEPER)]))
+        mounts.append(shlex.join(["mount", "--bind", str(keeper), str(KEEPER_BINARY)]))
     script = "\n".join(["set -e", *mounts, 'exec "$@"'])
     user = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
     words = ["unshare", "--mount", "sh", "-c", script, "sh", *user, sys.executable]

@@ -13,7 +13,7 @@ import bcrypt
 import httpx
 from google.protobuf.json_format import MessageToDict
 
-from pyservice.cli.asking import control_socket
+from pyservice.cli.admin_requests import control_socket
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2
 from pyservice.rpc import InternalClient

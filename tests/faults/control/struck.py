@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import httpx
 
-from pyservice.cli.asking import control_socket
+from pyservice.cli.admin_requests import control_socket
 from pyservice.control.feed_messages import FeedComposer
 from pyservice.control.resource_summaries import PublicUrls
 from pyservice.dataplane.feed_files import _read

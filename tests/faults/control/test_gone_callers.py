@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import pytest
 
-from pyservice.cli.asking import control_socket
+from pyservice.cli.admin_requests import control_socket
 from pyservice.control.timestamps import now_ms
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as admin
 from pyservice.rpc import InternalClient

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from pyservice.cli.asking import control_socket
+from pyservice.cli.admin_requests import control_socket
 from pyservice.pb.hosting.internal.v1 import admin_pb2
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as admin
 from pyservice.rpc import InternalClient

@@ -15,7 +15,7 @@ import pytest
 
 from pyservice.auth import keyring
 from pyservice.auth.keyring import Keyring
-from pyservice.cli.asking import admin_socket
+from pyservice.cli.admin_requests import admin_socket
 from pyservice.pb.hosting.internal.v1 import admin_pb2
 from pyservice.rpc import InternalClient, Unreachable
 from tests.faults.control.struck import MOMENTS, RECORDS, Step, StruckHouse, Witness, struck

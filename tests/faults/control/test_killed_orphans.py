@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from pyservice.cli.asking import admin_socket
+from pyservice.cli.admin_requests import admin_socket
 from pyservice.pb.hosting.internal.v1 import feed_pb2
 from pyservice.rpc import InternalClient
 from tests.dataplane.configurations import configuration

@@ -1,0 +1,474 @@
+"""Control plane process: wires its operations, database, servers and game runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from pyservice.app.data_plane_client import DataPlaneClient, reachable_address
+from pyservice.app.game_runtime import GameRuntime
+from pyservice.app.object_storage import ObjectStorage
+from pyservice.app.plane_process import BackgroundTasks, PartDied
+from pyservice.app.public_servers import bound_address, listen
+from pyservice.app.ray_export import CDN_SERVICE, CONTROL_SERVICE, STORE_SPANS, RayExport
+from pyservice.control import metrics
+from pyservice.control.admin_operations import AdminOperations, OrphanedNamespaces
+from pyservice.control.authorization import CallAuthenticator
+from pyservice.control.builds import BuildOperations
+from pyservice.control.configuration_validation import Completeness, ValidationContext
+from pyservice.control.database_health import DatabaseHealthCheck
+from pyservice.control.device_links import DeviceLinkKeys, DeviceLinkOperations
+from pyservice.control.feed_messages import FeedComposer
+from pyservice.control.feeder import Feeder
+from pyservice.control.game_pictures import AvatarOperations, GamePictureOperations
+from pyservice.control.games import GameOperations, game_topic
+from pyservice.control.groups import GroupOperations, ServiceOwner, ensure_owner
+from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
+from pyservice.control.lobby_exports import LobbyExportOperations
+from pyservice.control.lobby_records import (
+    LobbyFactReader,
+    LobbyRecordLookup,
+    LobbyRecordOperations,
+)
+from pyservice.control.namespace_access import NamespaceAccessOperations
+from pyservice.control.namespace_change import NamespaceChange
+from pyservice.control.namespaces import NamespaceOperations
+from pyservice.control.operations import Handlers, operation_table
+from pyservice.control.player_counts import PlayerCountReader, PlayerCounts
+from pyservice.control.rays import RayStore
+from pyservice.control.resource_summaries import PublicUrls
+from pyservice.control.servers import ServerNode, ServerOperations
+from pyservice.control.service_info import ServiceInfoOperations
+from pyservice.control.signing_keys import SigningKeyFile
+from pyservice.control.sites import SiteOperations
+from pyservice.control.tokens import TokenOperations
+from pyservice.control.uploads import UploadLifecycle, UploadOperations
+from pyservice.control.versions import StoredUploadStatus, VersionOperations
+from pyservice.edge.edge_app import create_app
+from pyservice.edge.http_server import listen_unix, make_server
+from pyservice.errors import ServiceError
+from pyservice.ids import RecordIds
+from pyservice.observability.logging import get_logger
+from pyservice.observability.metrics import RequestMetrics
+from pyservice.pb.hosting.internal.v1 import control_pb2
+from pyservice.pb.hosting.v1 import games_pb2
+from pyservice.pb.hosting.v1 import platform_pb2 as pb
+from pyservice.process.stop_signals import StopSignals
+from pyservice.rpc import NEXT_CHANGES, Handler, InternalClient, RpcServer, next_changes
+from pyservice.settings import Settings, SettingsError, Tier
+from pyservice.settings.sections import CaptchaSettings
+from pyservice.storage.database import Database, DatabaseUnusable, open_database
+from pyservice.storage.migrations import migrate
+from pyservice.transport import TransportSettings
+from pyservice.transport.rate_limits import Limits, Rate
+from pyservice.watch import Topics
+
+FAILURES: Final[tuple[type[Exception], ...]] = (DatabaseUnusable, PartDied)
+"""What prevents a start, or ended the plane, and is told by its message alone."""
+
+_INTERNAL: Final = "hosting.internal.v1"
+_RETRY_MS: Final = 500
+_SWITCH_S: Final = 0.000_5
+"""How long a thread that goes through an archive may keep the loop waiting, each time it gives way to a statement or a
+read: Python's own 5 ms add up to a request that waits for 40."""
+_ADDED_HEADERS_BYTES: Final = 4096
+
+_log = get_logger("service")
+
+
+class ControlPlane:
+    """All parts of a control plane process. `recover`, `start` and `stop`, once each."""
+
+    def __init__(
+        self, settings: Settings, *, is_orphan: Callable[[], bool] = lambda: False
+    ) -> None:
+        """The folder of the control plane is there: its lock is in it. `is_orphan`: whether it ends because its parent
+        was killed.
+        """
+        self._settings = settings
+        self._is_orphan = is_orphan
+        self._tiers = settings.tiers
+        self._folder = settings.data_dir / "control"
+        self._cdn_socket = listen(settings.cdn, settings.http_limits.backlog)
+        url = settings.database_url
+        self._database = open_database(url.get_secret_value() if url else None, self._folder)
+        self._database_watch = DatabaseHealthCheck(self._database)
+        self._metrics = RequestMetrics(inner_plane="control")
+        self._topics = Topics()
+        self._ids = RecordIds()
+        self._client = InternalClient(settings.admin_socket)
+        self._is_wired = False
+        self._reload_due: Callable[[], Settings] | None = None
+
+    async def recover(self, signals: StopSignals) -> bool:
+        """Brings the database to this version and makes the owner at the first start. A database that is away is
+        waited for; meanwhile the public door says so.
+        """
+        # Players need no control plane: one that lacks a part ends, and its parent starts it again.
+        self._tasks = BackgroundTasks(signals.stop.set)
+        is_told = False
+        while not signals.stop.is_set():
+            try:
+                if await migrate(self._database, is_allowed=self._settings.migrate_at_start):
+                    _log.info("database migrated", database=self._database.name)
+                owner = await ensure_owner(self._database, self._ids, self._folder)
+            except ServiceError as error:
+                if not is_told:
+                    _log.error("database away", error=str(error), retry_ms=_RETRY_MS)
+                is_told = True
+                await signals.wait_stop(_RETRY_MS)
+            else:
+                self._wire(owner)
+                self._is_wired = True
+                if self._reload_due is not None:
+                    self.reload(self._reload_due)
+                if self._settings.public_url is None and self._settings.http.port == 0:
+                    await signals.unless_stopped(self._data_plane.find_door())
+                return True
+        await self._database.close()
+        return False
+
+    def _wire(self, owner: ServiceOwner) -> None:
+        settings = self._settings
+        self._owner = owner
+        cdn_address = reachable_address(bound_address(self._cdn_socket))
+        cdn_url = (settings.cdn_url or f"http://{cdn_address}").rstrip("/")
+        self._keys = SigningKeyFile.load_or_create(self._folder)
+        self._files = ObjectStorage(settings, self._folder, cdn_url, self._keys)
+        links = _links(settings, cdn_url, self._files.picture)
+
+        def listens(address: str) -> None:
+            # Port 0 is told by who listens.
+            if settings.public_url is None:
+                links.public_url = f"http://{reachable_address(address)}"
+
+        data_plane = self._data_plane = DataPlaneClient(self._client, listens)
+        self._feeder = Feeder(
+            self._database,
+            FeedComposer(owner.source_epoch, links),
+            data_plane,
+            lambda game_id: self._topics.bump(game_topic(game_id)),
+        )
+        self._gate = CallAuthenticator(self._database)
+        self._counts = PlayerCounts()
+        self._counts_reader = PlayerCountReader(
+            self._database, data_plane, self._counts, self._topics
+        )
+        history = LobbyFactReader(self._database, data_plane, self._feeder.mark_disconnected)
+        self._readers: dict[str, PlayerCountReader | LobbyFactReader] = {
+            "counts": self._counts_reader,
+            "history": history,
+        }
+        self._recorded = LobbyRecordLookup(self._database, data_plane, history)
+        self._ray_store = RayStore(self._database, settings.rays.stored)
+        self._rays, self._cdn_rays = map(self._rays_of, (CONTROL_SERVICE, CDN_SERVICE))
+        self._platform = _platform(settings, self._database, links)
+        self._runtime = GameRuntime(
+            settings, self._database, self._files.objects, data_plane, self._topics, self._recorded
+        )
+        changes = self._changes = IdempotentChanges(self._database, mac_key=self._keys.now.hash_key)
+        self._records = RecordContext(self._database, changes, self._ids, self._topics)
+        nouns = self._nouns(links, data_plane)
+        self._tokens = nouns.tokens
+        administration = AdminOperations(
+            self._records,
+            self._gate,
+            nouns.tokens,
+            OrphanedNamespaces(
+                self._database, owner.source_epoch, data_plane, self._feeder.compare_again
+            ),
+            self._keys,
+        )
+        self._wire_doors(nouns, administration)
+
+    def _wire_doors(self, nouns: Handlers, administration: AdminOperations) -> None:
+        settings = self._settings
+        table = operation_table(self._gate, nouns)
+        door = _transport_settings(settings)
+        limits = self._limits = Limits(*_rates(settings))
+        app = create_app(table, door, self._metrics, limits, rays=self._rays.rays)
+        self._http = make_server(app, [listen_unix(settings.control_http_socket)])
+        internal: dict[str, Handler] = {
+            NEXT_CHANGES: next_changes(self._topics),
+            f"{_INTERNAL}.Control.Metrics": self._render,
+            STORE_SPANS: self._ray_store.store_spans,
+            **administration.handlers(),
+        }
+        self._rpc = RpcServer(
+            table,
+            door,
+            self._metrics,
+            limits,
+            f"unix:{settings.control_socket}",
+            internal=internal,
+            rays=self._rays.rays,
+        )
+
+    def _rays_of(self, service: str) -> RayExport:
+        return RayExport(self._settings, service, self._metrics.rays, self._ray_store.store)
+
+    def _nouns(self, links: PublicUrls, data_plane: DataPlaneClient) -> Handlers:
+        settings, database, ids, topics = self._settings, self._database, self._ids, self._topics
+        changes, records = self._changes, self._records
+        one = NamespaceChange(database, changes, topics, self._feeder)
+        uploading = UploadLifecycle(database, changes, topics, self._files.objects)
+        self._uploading = uploading
+        self._devices = DeviceLinkOperations(records, DeviceLinkKeys(self._keys), links)
+        self._exports = LobbyExportOperations(
+            database, self._files.objects, ids, self._recorded, self._runtime
+        )
+        return Handlers(
+            games=GameOperations(
+                records, self._feeder, self._counts, links, region_summaries(settings)
+            ),
+            groups=GroupOperations(records, links, self._gate.clear_cache),
+            namespaces=NamespaceOperations(records, self._feeder, one),
+            admittance=NamespaceAccessOperations(database, one, service_domains(settings)),
+            tokens=TokenOperations(
+                records, self._feeder, data_plane, self._gate.clear_cache, self._tasks.finish
+            ),
+            versions=VersionOperations(records, StoredUploadStatus(), self._context),
+            platform=self._platform,
+            devices=self._devices,
+            lobbies=LobbyRecordOperations(
+                database, data_plane, self._recorded, self._runtime.started_ms
+            ),
+            rays=self._ray_store,
+            builds=BuildOperations(database, changes, ids, uploading, self._runtime),
+            uploads=UploadOperations(uploading),
+            sites=SiteOperations(database, ids, uploading),
+            avatars=AvatarOperations(database, uploading, links),
+            pictures=GamePictureOperations(uploading),
+            servers=ServerOperations(
+                records,
+                data_plane,
+                self._runtime.servers,
+                self._runtime,
+                ServerNode(
+                    {region.name_id for region in settings.regions},
+                    self._runtime.kinds,
+                    settings.edge.node_address,
+                    settings.runtime.host_ports.numbers,
+                ),
+            ),
+            process_logs=self._runtime.logs,
+            exports=self._exports,
+        )
+
+    def _context(
+        self, builds: Mapping[str, Completeness], sites: Mapping[str, Completeness]
+    ) -> ValidationContext:
+        settings = self._settings
+        return ValidationContext(
+            player_limit_max=settings.player_limit_max,
+            regions={region.name_id for region in settings.regions},
+            tiers={tier.tier_name_id for tier in self._tiers},
+            builds=builds,
+            sites=sites,
+            verification_allowed_networks=settings.verification_allowed_networks,
+            captcha_providers=settings.captcha.endpoints,
+            host_ports=settings.runtime.host_ports.numbers,
+        )
+
+    async def _render(self, _: control_pb2.MetricsRequest) -> control_pb2.MetricsResponse:
+        cdn = self._files.cdn_counts
+        works = (
+            self._feeder,
+            *self._readers.values(),
+            self._ray_store,
+            self._changes,
+            self._uploading,
+            self._devices,
+            self._tokens,
+            self._database_watch,
+            self._runtime.lobbies,
+            self._runtime.servers,
+            self._exports,
+        )
+        problem = self._database_watch.problem
+        measured = metrics.render_metrics(
+            self._feeder,
+            self._topics.sequence,
+            self._files.objects.counts,
+            cdn.answers,
+            cdn.bytes,
+            unforeseen={one.job.work: one.job.unexpected_errors for one in works},
+            is_database_up=not problem,
+        )
+        return control_pb2.MetricsResponse(
+            text=self._metrics.render() + measured, database_problem=problem
+        )
+
+    async def start(self) -> dict[str, str]:
+        """Serves; returns what the ready file says of this plane."""
+        sys.setswitchinterval(_SWITCH_S)
+        await self._counts_reader.read_current()
+        # Before anybody asks for a server: what can be run here, and how much of it, is not known until then.
+        await self._runtime.start()
+        await self._http.start()
+        await self._rpc.start()
+        await self._files.start(self._database, self._topics, self._cdn_socket, self._cdn_rays.rays)
+        own = self._tasks.own
+        own("database", self._database_watch.run())
+        own("uploads", self._uploading.run_cleanup())
+        own("answers", self._changes.run_cleanup())
+        own("devices", self._devices.run_cleanup())
+        own("feeder", self._feeder.run())
+        for name, reader in self._readers.items():
+            own(name, reader.run())
+        own("rays", self._ray_store.run())
+        own("exports", self._exports.run())
+        for name, work in (
+            *self._runtime.work(),
+            *self._rays.work(),
+            *self._cdn_rays.work(),
+        ):
+            own(name, work)
+        await self._runtime.known()
+        return {
+            "cdn": bound_address(self._cdn_socket),
+            "owner_group_id": self._owner.group_id,
+            "cloud_token_file": str(self._owner.token_file),
+        }
+
+    def reload(self, reread: Callable[[], Settings]) -> None:
+        """SIGHUP: rate limits and tiers are read again, as soon as somebody takes them; the rest needs a restart."""
+        if not self._is_wired:
+            self._reload_due = reread
+            return
+        try:
+            settings = reread()
+        except SettingsError as error:
+            for problem in error.problems:
+                _log.error("settings not reloaded", problem=str(problem))
+            return
+        self._limits.change(*_rates(settings))
+        self._tiers = settings.tiers
+        self._runtime.take_tiers(settings.tiers)
+        self._platform.take_tiers(region_tiers(settings.tiers))
+        _log.info("reloaded")
+
+    async def stop(self, signals: StopSignals) -> None:
+        """A second signal hurries. Raises PartDied after everything was taken down, when that is why."""
+        _log.info("stopping")
+        doors = (self._http.stop, self._rpc.stop, self._files.stop)
+        await signals.end_all(doors, self._settings.stop_grace_ms / 1000)
+        await self._runtime.stop(is_ordered=not self._is_orphan(), hurry=signals.forced)
+        await self._uploading.stop()
+        await self._exports.stop()
+        await self._tasks.stop()
+        await asyncio.gather(self._rays.close(), self._cdn_rays.close())
+        await self._files.close()
+        await self._client.close()
+        await self._database.close()
+        self._cdn_socket.close()
+        _log.info("stopped")
+        if self._tasks.problem is not None:
+            raise PartDied(self._tasks.problem)
+
+
+def _transport_settings(settings: Settings) -> TransportSettings:
+    """What the public door let through is not refused behind it: it adds some headers of its own."""
+    http, messages = settings.http_limits, settings.grpc_limits
+    return TransportSettings(
+        is_internal=True,
+        body_limit_bytes=http.body_bytes,
+        headers_limit_bytes=http.header_bytes + _ADDED_HEADERS_BYTES,
+        url_limit_bytes=http.url_bytes,
+        message_limit_bytes=messages.message_bytes,
+    )
+
+
+def _rates(settings: Settings) -> tuple[Rate, Rate, Rate]:
+    """As `Limits` takes them; this plane has no operations of game clients."""
+    limits = settings.rate_limits
+    operator = Rate(limits.operator.per_second, limits.operator.burst)
+    return operator, operator, Rate(limits.anonymous.per_second, limits.anonymous.burst)
+
+
+def _links(settings: Settings, cdn_url: str, picture: Callable[[str], str]) -> PublicUrls:
+    public_url = settings.public_url or f"http://{reachable_address(str(settings.http))}"
+    hub_url = settings.hub_url
+    return PublicUrls(
+        cdn_url=cdn_url,
+        cdn_domain=settings.domains.cdn,
+        public_url=public_url.rstrip("/"),
+        given_hub_url=hub_url.rstrip("/") if hub_url else None,
+        picture=picture,
+    )
+
+
+def _platform(settings: Settings, database: Database, links: PublicUrls) -> ServiceInfoOperations:
+    return ServiceInfoOperations(
+        database,
+        lambda: bootstrap(settings, links),
+        region_tiers(settings.tiers),
+        datacenters(settings),
+    )
+
+
+_LOCAL_ADDRESS: Final = "127.0.0.1"
+"""Where lobbies are in local mode (decisions 5.9)."""
+
+
+def bootstrap(settings: Settings, links: PublicUrls) -> pb.GetBootstrapResponse:
+    """Domains, or where the doors listen when there are none."""
+    domains = settings.domains
+    return pb.GetBootstrapResponse(
+        access=settings.access,
+        captcha=_captcha(settings.captcha),
+        cluster=settings.cluster,
+        domains=pb.BootstrapDomains(
+            main=domains.main or urlsplit(links.public_url).netloc,
+            cdn=domains.cdn or urlsplit(links.cdn_url).netloc,
+            job=domains.job or _LOCAL_ADDRESS,
+            open_backend=domains.open_backend,
+        ),
+        login_methods=pb.LoginMethods(access_token=True, email=False),
+        origins=pb.BootstrapOrigins(hub=links.hub_url),
+    )
+
+
+def _captcha(captcha: CaptchaSettings) -> pb.BootstrapCaptcha:
+    """Of the service's own pages: the second provider, where the operator has a key of it."""
+    site_key = captcha.captcha_b_site_key
+    return pb.BootstrapCaptcha(
+        captcha_b=None if site_key is None else pb.BootstrapCaptchaB(site_key=site_key)
+    )
+
+
+def region_tiers(tiers: Iterable[Tier]) -> list[pb.RegionTier]:
+    """In the operator's order."""
+    return [pb.RegionTier(**tier.model_dump()) for tier in tiers]
+
+
+def datacenters(settings: Settings) -> list[pb.Datacenter]:
+    """A datacenter is a region (decisions 1.5)."""
+    return [
+        pb.Datacenter(id=region.name_id, slug=region.name_id, name=region.region_display_name)
+        for region in settings.regions
+    ]
+
+
+def service_domains(settings: Settings) -> list[str]:
+    """What is at or below these is served by the service itself."""
+    domains = settings.domains
+    return [one for one in (domains.main, domains.cdn, domains.job) if one is not None]
+
+
+def region_summaries(settings: Settings) -> list[games_pb2.RegionSummary]:
+    """As games have them."""
+    return [
+        games_pb2.RegionSummary(
+            region_id=region.name_id,
+            region_name_id=region.name_id,
+            provider=region.provider_display_name,
+            universal_region="local" if region.name_id == "local" else "unknown",
+            provider_display_name=region.provider_display_name,
+            region_display_name=region.region_display_name,
+        )
+        for region in settings.regions
+    ]

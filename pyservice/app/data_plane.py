@@ -1,0 +1,479 @@
+"""Data plane process: wires engine, journal, feed, servers and lobby processes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final
+
+from pyservice.app.cloud_token_check import CloudTokenCheck
+from pyservice.app.edge_guard_probe import EdgeGuardMetrics
+from pyservice.app.plane_process import BackgroundTasks
+from pyservice.app.public_servers import AsgiServer, PublicServers, bound_address, listen
+from pyservice.app.ray_export import DATA_SERVICE, RayExport, store_over_socket
+from pyservice.app.readiness import Phase, Readiness
+from pyservice.auth import keyring
+from pyservice.auth.authorization import Authorizer
+from pyservice.calls import Operation
+from pyservice.dataplane import engine, journal_compaction
+from pyservice.dataplane.admission import Admission
+from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
+from pyservice.dataplane.configuration_feed import ConfigurationFeed
+from pyservice.dataplane.development_mocks import MockOperations
+from pyservice.dataplane.edge_routes import EdgeRoutes
+from pyservice.dataplane.engine import Engine
+from pyservice.dataplane.facts_outbox import FactsOutbox
+from pyservice.dataplane.feed_files import FeedFileError, FeedFiles
+from pyservice.dataplane.feed_validation import OperatorLimits
+from pyservice.dataplane.health_monitors import (
+    ControlPlaneMonitor,
+    DiskReserveMonitor,
+    EventLoopMonitor,
+    JournalStallMonitor,
+)
+from pyservice.dataplane.idle_lobbies import IdleLobbyScaler
+from pyservice.dataplane.journal_compaction import JournalCompactor
+from pyservice.dataplane.live_events import LiveEvents
+from pyservice.dataplane.lobby_server_operations import LobbyServerContext, LobbyServerOperations
+from pyservice.dataplane.lobby_templates import LobbyTemplates
+from pyservice.dataplane.matchmaker import Matchmaker
+from pyservice.dataplane.namespace_index import NamespaceIndex
+from pyservice.dataplane.operation_table import operation_table
+from pyservice.dataplane.outbound_http import OutboundHttpClient
+from pyservice.dataplane.player_addresses import PlayerAddresses
+from pyservice.dataplane.region_catalog import Region, RegionCatalog
+from pyservice.dataplane.runtime_connection import RuntimeConnection
+from pyservice.dataplane.static_feed import StaticFeed
+from pyservice.dataplane.token_signing import KeyRotation, TokenAdministration, TokenSigning
+from pyservice.durable_files import is_disk_full
+from pyservice.edge.http_server import listen_unix
+from pyservice.edge.metrics_listener import create_probes
+from pyservice.errors import ServiceError
+from pyservice.network.hosts import AllowedAddresses, anywhere
+from pyservice.observability.health import DescriptorMonitor
+from pyservice.observability.logging import get_logger
+from pyservice.observability.metrics import RequestMetrics
+from pyservice.pb.hosting.internal.v1 import control_pb2, feed_pb2
+from pyservice.process.stop_signals import StopSignals
+from pyservice.rpc import Handler, InternalClient, InternalServer, Unreachable
+from pyservice.settings import ListenAddress, RateLimit, Settings, SettingsError, Tier
+from pyservice.transport.rate_limits import Limits, Rate
+from pyservice.watch import Topics
+
+START_FAILURES: Final = (keyring.KeyringError, FeedFileError, engine.OpenFailed)
+"""What prevents a start and is told by its message alone."""
+
+_INTERNAL: Final = "hosting.internal.v1"
+_RETRY_MS: Final = 1_000
+
+_log = get_logger("service")
+
+
+class DataPlane:
+    """All parts of a data plane process. `recover`, `start` and `stop`, once each."""
+
+    def __init__(self, settings: Settings, *, is_control_awaited: bool = False) -> None:
+        """Takes the ports first, so that clients wait for the recovery and are not refused.
+
+        `is_control_awaited`: a control plane starts at the same time.
+        """
+        self._settings = settings
+        self._tiers = settings.tiers
+        self._phase = Phase()
+        self._readiness: Readiness | None = None
+        # Players who are in need it: one that lacks a part serves on and says that it is not ready.
+        self._tasks = BackgroundTasks()
+        self._http_socket = listen(settings.http, settings.http_limits.backlog)
+        self._probes_socket = listen(settings.metrics, settings.http_limits.backlog)
+        self._ring = keyring.load_or_create(settings.data_dir)
+        self._metrics = RequestMetrics(version=engine.version, build_profile=engine.build_profile)
+        self._limits = Limits(*_rates(settings))
+        self._namespaces = NamespaceIndex()
+        self._feed = ConfigurationFeed(
+            FeedFiles(settings.data_dir / "feed"),
+            self._namespaces,
+            OperatorLimits(
+                settings.player_limit_max,
+                {region.name_id for region in settings.regions},
+                settings.verification_allowed_networks,
+                settings.captcha.endpoints,
+                settings.runtime.host_ports.numbers,
+            ),
+            self._metrics.feed,
+        )
+        # Configuration first: what the journal brings back is answered for at once.
+        self._feed.load()
+        self._client = InternalClient(settings.admin_socket)
+        path = settings.feed_file
+        over_socket = _FeedOverSocket(self._client)
+        self._static_feed = StaticFeed(path, over_socket, self._feed) if path else None
+        self._control_client = InternalClient(settings.control_socket)
+        self._cloud_tokens = CloudTokenCheck(self._control_client)
+        self._control = ControlPlaneMonitor(self._control_metrics, is_awaited=is_control_awaited)
+        self._edge = EdgeGuardMetrics(settings.data_dir)
+        probes = create_probes(self._conditions, self._metrics, self._render, self._scrape)
+        self._probes = AsgiServer(probes, self._probes_socket)
+
+    async def recover(self, signals: StopSignals) -> bool:
+        """Opens the engine while the probes answer, then the administrative socket, and feeds the feed
+        file, if there is one; False when a signal came before the engine was open.
+
+        A disk without room for what recovery has to write is waited for: what is there is not lost.
+        """
+        await self._probes.start()
+        journal_dir = self._settings.data_dir / "journal"
+        limits = _engine_limits(self._settings)
+        while not signals.stop.is_set():
+            try:
+                opened = await signals.unless_hung(
+                    asyncio.to_thread(engine.open_engine, journal_dir, self._ring, limits)
+                )
+            except OSError as error:
+                if not is_disk_full(error):
+                    raise
+                _log.error("no room to recover", error=str(error), retry_ms=_RETRY_MS)
+                await signals.wait_stop(_RETRY_MS)
+            else:
+                self._engine = self._feed.live_lobbies = opened
+                self._wire_doors(_regions(self._settings))
+                self._wire_upkeep(limits)
+                self._engine.start()
+                await self._internal.start()
+                await signals.unless_stopped(self._feed_file())
+                return True
+        await self._probes.stop()
+        return False
+
+    def _wire_doors(self, regions: RegionCatalog) -> None:
+        settings = self._settings
+        topics = Topics()
+        self._to_games = OutboundHttpClient(
+            AllowedAddresses(settings.verification_allowed_networks)
+        )
+        self._to_providers = OutboundHttpClient(anywhere, label="captcha")
+        self._processes = LobbyProcesses(settings, self._engine, self._namespaces)
+        self._processes.take_tiers(self._tiers)
+        self._feed.on_namespace_changed = self._processes.idle_lobby_scaler.namespace_changed
+        table = self._operations(regions, topics)
+        store = store_over_socket(self._control_client)
+        self._rays = RayExport(
+            settings, DATA_SERVICE, self._metrics.rays, store, self._engine.namespace_of_lobby
+        )
+        self._doors = PublicServers(
+            settings,
+            table,
+            topics,
+            self._public_sockets(),
+            self._metrics,
+            self._limits,
+            self._rays.rays,
+        )
+        for name, work in (
+            *self._doors.work(self._control_client),
+            *self._rays.work(),
+            *self._processes.work(),
+        ):
+            self._tasks.own(name, work)
+        administration = TokenAdministration(
+            self._namespaces,
+            self._engine,
+            self._static_feed,
+            KeyRotation(settings.data_dir, self._engine),
+        )
+        facts = FactsOutbox(self._engine)
+        self._internal = InternalServer(
+            {
+                f"{_INTERNAL}.Feed.Apply": self._feed.apply,
+                f"{_INTERNAL}.Feed.ApplyMany": self._feed.apply_many,
+                f"{_INTERNAL}.Feed.Remove": self._feed.remove,
+                f"{_INTERNAL}.Feed.Held": self._held,
+                f"{_INTERNAL}.Signing.SignToken": TokenSigning(self._namespaces, self._engine).sign,
+                f"{_INTERNAL}.Facts.Read": facts.read,
+                f"{_INTERNAL}.Facts.Counts": facts.counts,
+                f"{_INTERNAL}.Facts.Lobbies": facts.lobbies,
+                f"{_INTERNAL}.Admin.CreateToken": administration.create_token,
+                f"{_INTERNAL}.Admin.RotateKeys": administration.rotate_keys,
+                **self._processes.handlers(),
+            },
+            settings.admin_socket,
+        )
+
+    def _public_sockets(self) -> list[socket.socket]:
+        """Of the HTTP door; with a domain edge-guard leads clients to it."""
+        settings = self._settings
+        if settings.domains.main is None:
+            return [self._http_socket]
+        return [self._http_socket, listen_unix(settings.edge_http_socket)]
+
+    async def _held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
+        answer = await self._feed.held(request)
+        answer.http_address = bound_address(self._http_socket)
+        return answer
+
+    def _operations(self, regions: RegionCatalog, topics: Topics) -> dict[str, Operation]:
+        """What this plane answers itself."""
+        settings, engine_, namespaces = self._settings, self._engine, self._namespaces
+        entrance = Admission(
+            engine_,
+            namespaces,
+            regions,
+            CaptchaCheck(self._to_providers, engine_.player_records, settings.captcha.endpoints),
+            VerificationCheck(self._to_games),
+        )
+        fleet = LobbyServerOperations(
+            engine_,
+            namespaces,
+            regions,
+            LobbyServerContext(
+                heartbeat_timeout_ms=settings.attached_heartbeat_timeout_ms,
+                heartbeat_grace_ms=settings.heartbeat_grace_ms,
+                can_access_game=self._cloud_tokens.reaches,
+                wait_served=self._processes.routes.wait_lobby_served,
+            ),
+        )
+        table = operation_table(
+            Authorizer(engine_, namespaces, development=engine_, cloud=self._cloud_tokens),
+            Matchmaker(
+                engine_,
+                namespaces,
+                regions,
+                entrance,
+                self._processes.lobby_templates,
+                self._processes.player_addresses,
+            ),
+            fleet,
+            MockOperations(namespaces, engine_.player_records, engine_.idempotency),
+        )
+        return (
+            table
+            | LiveEvents(engine_, regions, topics, self._processes.player_addresses).operations()
+        )
+
+    def _wire_upkeep(self, engine_limits: engine.EngineLimits) -> None:
+        settings = self._settings
+        self._compactor = JournalCompactor(
+            self._engine, journal_compaction.compaction_command(settings.data_dir, engine_limits)
+        )
+        static_feed = self._static_feed
+        self._readiness = Readiness(
+            phase=self._phase,
+            status=self._engine.status,
+            namespaces=lambda: len(self._namespaces),
+            feed_problems=lambda: static_feed.problems if static_feed else (),
+            journal=JournalStallMonitor(self._engine.status),
+            storage=DiskReserveMonitor(settings.data_dir, settings.storage_reserve_bytes),
+            loop=EventLoopMonitor(),
+            descriptors=DescriptorMonitor(),
+            compactor=self._compactor,
+            control=self._control,
+            held=lambda: self._doors.held,
+            runtime=self._processes.runtime.describe,
+            edge_guard=self._processes.routes.describe,
+        )
+        for watch in (
+            self._readiness.journal,
+            self._readiness.storage,
+            self._readiness.loop,
+            self._readiness.descriptors,
+            self._compactor,
+            self._control,
+        ):
+            self._tasks.own(type(watch).__name__, watch.run())
+
+    async def _scrape(self) -> bytes:
+        """What others of the service say to a scrape."""
+        control, edge = await asyncio.gather(self._control.scrape(), self._edge.scrape())
+        return edge + control
+
+    def _conditions(self) -> Mapping[str, str | None]:
+        if self._readiness is None:
+            return {"process": "recovering"}
+        conditions = self._readiness.conditions()
+        if self._tasks.problem is not None:
+            conditions = {**conditions, "tasks": self._tasks.problem}
+        return conditions
+
+    def _render(self) -> bytes:
+        """Prometheus text that is not the doors'; runs in a thread."""
+        if self._readiness is None:
+            return b""
+        native = self._engine.render_metrics(self._namespaces.labels())
+        return native + self._readiness.render()
+
+    async def _control_metrics(self) -> control_pb2.MetricsResponse:
+        name, request = f"{_INTERNAL}.Control.Metrics", control_pb2.MetricsRequest()
+        answer: control_pb2.MetricsResponse = await self._control_client.call(name, request)
+        return answer
+
+    async def _feed_file(self) -> None:
+        """What cannot be taken now is not waited for: what is held is good, and the rest is tried
+        again meanwhile.
+        """
+        if self._static_feed is not None:
+            self._tasks.own(type(self._static_feed).__name__, self._static_feed.run())
+            await self._static_feed.wait_fed()
+
+    async def start(self) -> dict[str, str]:
+        """Serves; returns where, when every operation can be answered."""
+        # Clients have waited for the doors: what they find is not to be told from who has not asked yet.
+        self._processes.runtime.expect_runtime()
+        grpc_port = await self._doors.start()
+        http = bound_address(self._http_socket)
+        grpc = str(ListenAddress(self._settings.grpc.host, grpc_port))
+        self._processes.opened(http, grpc)
+        self._phase.name = "serving"
+        return {
+            "http": http,
+            "grpc": grpc,
+            "metrics": bound_address(self._probes_socket),
+            "admin": str(self._settings.admin_socket),
+        }
+
+    def reload(self, reread: Callable[[], Settings]) -> None:
+        """SIGHUP: rate limits, tiers and the feed file are read again; the rest needs a restart."""
+        try:
+            settings = reread()
+        except SettingsError as error:
+            for problem in error.problems:
+                _log.error("settings not reloaded", problem=str(problem))
+            return
+        self._limits.change(*_rates(settings))
+        self._tiers = settings.tiers
+        if self._readiness is not None:
+            self._processes.take_tiers(self._tiers)
+        if self._static_feed is not None:
+            self._static_feed.reload()
+        _log.info("reloaded")
+
+    async def stop(self, signals: StopSignals) -> None:
+        """Not ready, lame duck, no more accepting, finish, sync. A second signal hurries, and where
+        nobody was served yet nothing is waited for.
+        """
+        was_serving = self._phase.is_serving
+        self._phase.name = "stopping"
+        _log.info("stopping", lame_duck_ms=self._settings.lame_duck_ms if was_serving else 0)
+        if was_serving:
+            self._doors.say_stopping()
+            await signals.pause(self._settings.lame_duck_ms)
+            self._engine.cancel_holds()
+            await self._doors.stop(signals)
+        await self._tasks.stop()
+        await self._doors.close()
+        await self._rays.close()
+        await self._to_games.close()
+        await self._to_providers.close()
+        await self._client.close()
+        await self._control_client.close()
+        await self._internal.stop(0.0)
+        await signals.unless_hung(self._engine.close())
+        await self._probes.stop()
+        _log.info("stopped")
+
+
+class _FeedOverSocket:
+    """The data plane's feed, spoken to as a control plane does."""
+
+    def __init__(self, client: InternalClient) -> None:
+        self._client = client
+
+    async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse:
+        answer: feed_pb2.ApplyResponse = await self._call("Apply", request)
+        return answer
+
+    async def remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse:
+        answer: feed_pb2.RemoveResponse = await self._call("Remove", request)
+        return answer
+
+    async def _call(self, name: str, request: Any) -> Any:
+        try:
+            return await self._client.call(f"{_INTERNAL}.Feed.{name}", request)
+        except Unreachable:
+            # The feeder comes again; it knows no transport.
+            raise ServiceError("OVERLOADED") from None
+
+
+def _rates(settings: Settings) -> tuple[Rate, Rate]:
+    """Rates of client operations, and of operators."""
+
+    def rate(setting: RateLimit) -> Rate:
+        return Rate(setting.per_second, setting.burst)
+
+    return rate(settings.rate_limits.client), rate(settings.rate_limits.operator)
+
+
+def _regions(settings: Settings) -> RegionCatalog:
+    return RegionCatalog(
+        Region(
+            region.name_id,
+            region.provider_display_name,
+            region.region_display_name,
+            region.latitude,
+            region.longitude,
+        )
+        for region in settings.regions
+    )
+
+
+def _engine_limits(settings: Settings) -> engine.EngineLimits:
+    return engine.EngineLimits(
+        find_wait_ms=settings.find_wait_ms,
+        start_limit_ms=settings.start_limit_ms,
+        port_rest_ms=settings.port_rest_ms,
+        segment_bytes=settings.journal.segment_bytes,
+        boot_id_path=settings.journal.boot_id_path,
+    )
+
+
+class LobbyProcesses:
+    """Parts around one engine."""
+
+    def __init__(self, settings: Settings, engine: Engine, namespaces: NamespaceIndex) -> None:
+        job = settings.domains.job
+        edge = settings.edge
+        self.player_addresses = PlayerAddresses(
+            job, edge.address, edge.node_address, has_certificate=bool(edge.certificates)
+        )
+        self.runtime = RuntimeConnection(engine, namespaces, self.player_addresses)
+        self.lobby_templates = LobbyTemplates(
+            self.runtime.can_start,
+            has_job_domain=job is not None,
+            heartbeat_grace_ms=settings.heartbeat_grace_ms,
+            availability=self.runtime,
+        )
+        self.routes = EdgeRoutes(engine, self.player_addresses, engine.status().epoch)
+        regions = [region.name_id for region in settings.regions]
+        grace_ms = settings.empty_lobby_grace_ms
+        self.idle_lobby_scaler = IdleLobbyScaler(
+            engine, namespaces, self.lobby_templates, regions, grace_ms
+        )
+        self.runtime.on_lobby_crashed = self.idle_lobby_scaler.lobby_crashed
+        namespaces.on_version_replaced = self.runtime.previous_versions.retire
+        self.runtime.wait_server_served = self.routes.wait_server_served
+
+    def take_tiers(self, tiers: Iterable[Tier]) -> None:
+        """What lobbies that are made from now on need of a node."""
+        self.runtime.set_tiers(
+            {tier.tier_name_id: (tier.millicores, tier.memory) for tier in tiers}
+        )
+
+    def opened(self, http: str, grpc: str) -> None:
+        """The public doors are open: game servers are told where."""
+        self.runtime.http_address, self.runtime.grpc_address = http, grpc
+
+    def handlers(self) -> dict[str, Handler]:
+        """Of the internal services, by full name."""
+        runtime = self.runtime
+        return {
+            f"{_INTERNAL}.Runtime.Wanted": runtime.wanted,
+            f"{_INTERNAL}.Runtime.Report": runtime.report,
+            f"{_INTERNAL}.Runtime.Lease": runtime.lease,
+            f"{_INTERNAL}.Runtime.PlaceServer": runtime.place_server,
+            f"{_INTERNAL}.Runtime.EndLease": runtime.end_lease,
+            f"{_INTERNAL}.Runtime.Leases": runtime.leases,
+            f"{_INTERNAL}.Routes.Follow": self.routes.follow,
+        }
+
+    def work(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
+        """What goes on as long as the plane does."""
+        yield "Supply", self.idle_lobby_scaler.run()

@@ -1,0 +1,190 @@
+"""Client of the data plane's internal services, for the control plane."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from pyservice.control.batching import Batcher
+from pyservice.control.feeder import DataPlaneUnavailable
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+from pyservice.pb.hosting.internal.v1 import facts_pb2, feed_pb2, runtime_pb2, signing_pb2
+from pyservice.rpc import InternalClient, Unreachable
+
+_log = get_logger("service")
+
+_INTERNAL: Final = "hosting.internal.v1"
+_SIGN_TIMEOUT_S: Final = 1.0
+_AWAY_S: Final = 0.02
+_TOLD_AFTER: Final = 250
+_ITEM_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of one namespace. What the socket takes at once is four times as much."""
+_OF_ONE: Final = frozenset({"INTERNAL", "BODY_INVALID"})
+"""Codes of failures that one item of many may be the cause of."""
+_PATIENCE_S: Final = 10.0
+"""What a long poll may take beyond the time for which it was asked to wait."""
+
+
+class DataPlaneClient:
+    """The data plane, for the control plane: it is fed, signs tokens, and tells what happens in games."""
+
+    def __init__(
+        self, client: InternalClient, listens: Callable[[str], None] = lambda address: None
+    ) -> None:
+        """`listens` hears where the public HTTP door is, as host:port."""
+        self._client = client
+        self._listens = listens
+        self._fed = Batcher(
+            self._apply_many,
+            size_of=feed_pb2.ManyItem.ByteSize,
+            is_of_one=_is_of_one,
+        )
+        self._reports = Batcher(self._report_many, is_of_one=_is_of_one)
+
+    async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse:
+        return await self._feed(feed_pb2.ManyItem(configuration=request.configuration))
+
+    async def check(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse:
+        """What `apply` would answer; nothing is changed."""
+        item = feed_pb2.ManyItem(configuration=request.configuration, is_check=True)
+        return await self._feed(item)
+
+    async def _feed(self, item: feed_pb2.ManyItem) -> feed_pb2.ApplyResponse:
+        """One that is too large is refused here: it must not take others with it."""
+        size = item.ByteSize()
+        if size <= _ITEM_BYTES_MAX:
+            return await self._fed.add(item)
+        reason = (
+            f"takes {size:,} bytes with its tokens and domains, at most {_ITEM_BYTES_MAX:,} get to the data plane: "
+            "set a smaller version, revoke tokens or remove domains"
+        )
+        return feed_pb2.ApplyResponse(
+            refused=feed_pb2.Refused(problems=[feed_pb2.Problem(reason=reason)])
+        )
+
+    async def remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse:
+        """Removes a namespace."""
+        answer: feed_pb2.RemoveResponse = await self._call("Feed.Remove", request)
+        return answer
+
+    async def _apply_many(self, items: list[feed_pb2.ManyItem]) -> Sequence[feed_pb2.ApplyResponse]:
+        answer = await self._call("Feed.ApplyMany", feed_pb2.ApplyManyRequest(items=items))
+        answers: Sequence[feed_pb2.ApplyResponse] = answer.answers
+        return answers
+
+    async def held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
+        """What it holds; also says where its HTTP door listens."""
+        answer: feed_pb2.HeldResponse = await self._call("Feed.Held", request)
+        if answer.http_address:
+            self._listens(answer.http_address)
+        return answer
+
+    async def find_door(self) -> None:
+        """Returns when `listens` has heard: while the port of the door is one that is drawn, no link to it is right
+        before.
+        """
+        for tries in itertools.count():
+            try:
+                await self.held(feed_pb2.HeldRequest())
+            except (DataPlaneUnavailable, ServiceError) as error:
+                if tries == _TOLD_AFTER:
+                    _log.warning("public door not found yet", error=str(error))
+                await asyncio.sleep(_AWAY_S)
+            else:
+                return
+
+    async def read_facts(self, request: facts_pb2.ReadRequest) -> facts_pb2.ReadResponse:
+        answer: facts_pb2.ReadResponse = await self._call(
+            "Facts.Read", request, request.wait_ms / 1000 + _PATIENCE_S
+        )
+        return answer
+
+    async def read_counts(self, request: facts_pb2.CountsRequest) -> facts_pb2.CountsResponse:
+        answer: facts_pb2.CountsResponse = await self._call(
+            "Facts.Counts", request, request.wait_ms / 1000 + _PATIENCE_S
+        )
+        return answer
+
+    async def lobby_places(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]:
+        """By id, of those of these lobbies that have not ended; at most 1,000."""
+        request = facts_pb2.LobbiesRequest(lobby_ids=lobby_ids)
+        answer = await self._call("Facts.Lobbies", request)
+        return {one.lobby_id: one for one in answer.lobbies}
+
+    async def wanted(self, request: runtime_pb2.WantedRequest) -> runtime_pb2.WantedResponse:
+        answer: runtime_pb2.WantedResponse = await self._call(
+            "Runtime.Wanted", request, request.wait_ms / 1000 + _PATIENCE_S
+        )
+        return answer
+
+    async def lease(self, request: runtime_pb2.LeaseRequest) -> runtime_pb2.LeaseResponse:
+        answer: runtime_pb2.LeaseResponse = await self._call("Runtime.Lease", request)
+        return answer
+
+    async def place_server(self, request: runtime_pb2.PlaceServerRequest) -> None:
+        await self._call("Runtime.PlaceServer", request)
+
+    async def end_lease(self, server_id: str) -> None:
+        await self._call("Runtime.EndLease", runtime_pb2.EndLeaseRequest(server_id=server_id))
+
+    async def leased_servers(self) -> Sequence[str]:
+        answer: runtime_pb2.LeasesResponse = await self._call(
+            "Runtime.Leases", runtime_pb2.LeasesRequest()
+        )
+        return answer.server_ids
+
+    async def report(self, report: runtime_pb2.LobbyReport) -> None:
+        await self._reports.add(report)
+
+    async def _report_many(self, reports: list[runtime_pb2.LobbyReport]) -> Sequence[None]:
+        await self._call("Runtime.Report", runtime_pb2.ReportRequest(reports=reports))
+        return [None] * len(reports)
+
+    async def public_token(self, namespace_id: str, token_id: str) -> str:
+        """Raises CONTROL_PLANE_UNAVAILABLE when it does not answer."""
+        return await self._sign(
+            signing_pb2.SignTokenRequest(
+                kind=signing_pb2.SIGNED_KIND_PUBLIC, namespace_id=namespace_id, token_id=token_id
+            )
+        )
+
+    async def development_token(self, namespace_id: str, token_id: str, expires_ms: int) -> str:
+        """Raises CONTROL_PLANE_UNAVAILABLE when it does not answer."""
+        return await self._sign(
+            signing_pb2.SignTokenRequest(
+                kind=signing_pb2.SIGNED_KIND_DEVELOPMENT,
+                namespace_id=namespace_id,
+                token_id=token_id,
+                expires_ms=expires_ms,
+            )
+        )
+
+    async def _sign(self, request: signing_pb2.SignTokenRequest) -> str:
+        try:
+            answer = await self._call("Signing.SignToken", request, _SIGN_TIMEOUT_S)
+        except DataPlaneUnavailable:
+            raise ServiceError(
+                "CONTROL_PLANE_UNAVAILABLE",
+                "The data plane signs tokens and does not answer; try again.",
+            ) from None
+        token: str = answer.token
+        return token
+
+    async def _call(self, name: str, request: Any, timeout_s: float = 10.0) -> Any:
+        try:
+            return await self._client.call(f"{_INTERNAL}.{name}", request, timeout_s)
+        except Unreachable as error:
+            raise DataPlaneUnavailable(str(error)) from None
+
+
+def _is_of_one(error: Exception) -> bool:
+    return isinstance(error, ServiceError) and error.code in _OF_ONE
+
+
+def reachable_address(address: str) -> str:
+    """Where a listener is reached from this machine: an address that stands for all of them is no address."""
+    host, _, port = address.rpartition(":")
+    return f"127.0.0.1:{port}" if host in ("0.0.0.0", "[::]") else address

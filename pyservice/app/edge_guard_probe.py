@@ -1,0 +1,120 @@
+"""Queries of a running edge-guard: its lock holder, admin socket and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import Final
+
+EDGE_GUARD_BINARY: Final = Path(__file__).parent.parent / "bin" / "hosting-edge-guard"
+GUARD_LOCK: Final = "GUARD.LOCK"
+"""Beside edge-guard's own in its folder: of the one process that keeps it."""
+
+_PROCESSES: Final = Path("/proc")
+_NAME_MAX: Final = 15
+"""Of a process, as the kernel keeps it."""
+_ENDED: Final = ("Z", "X")
+
+
+class EdgeGuardLock:
+    """That of one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "LOCK"
+
+    def holder(self) -> int:
+        """Its process id; 0: nobody."""
+        try:
+            found = self._path.stat()
+            # Whoever takes it over writes before it cuts off what was there: only the first line is a number.
+            signed = self._path.read_text().partition("\n")[0]
+        except FileNotFoundError:
+            return 0
+        # Who has just taken it may not have signed yet.
+        return int(signed) if signed.isdecimal() and _has_locked(int(signed), found) else 0
+
+    def signal(self, *numbers: signal.Signals) -> int:
+        """To its holder. Whom it went to; 0: nobody has it."""
+        pid = self.holder()
+        if not pid:
+            return 0
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            try:
+                # From here on the number cannot become another process's unseen.
+                if self.holder() != pid:
+                    return 0
+                for number in numbers:
+                    signal.pidfd_send_signal(descriptor, number)
+            finally:
+                os.close(descriptor)
+        return pid
+
+
+def _has_locked(pid: int, lock: os.stat_result) -> bool:
+    """Whether a process has this file open with the lock that was taken by it, or by whoever gave it the file."""
+    process = _PROCESSES / str(pid)
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        try:
+            descriptors = sorted(int(path.name) for path in (process / "fd").iterdir())
+            return any(_is_lock(process, str(number), lock) for number in descriptors)
+        except PermissionError:
+            # One with rights of its own, such as to low ports, is looked into by nobody. Its name is for all.
+            name, _, about = (process / "stat").read_text().partition("(")[2].rpartition(")")
+            return name == EDGE_GUARD_BINARY.name[:_NAME_MAX] and about.split()[0] not in _ENDED
+    return False
+
+
+def _is_lock(process: Path, descriptor: str, lock: os.stat_result) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        is_file = os.path.samestat((process / "fd" / descriptor).stat(), lock)
+        return is_file and "FLOCK" in (process / "fdinfo" / descriptor).read_text()
+    return False
+
+
+_MOST_BYTES: Final = 1 << 20
+
+
+async def query_edge_guard(folder: Path, path: str, within_s: float) -> tuple[int, bytes]:
+    """Status and body of what the edge-guard of this folder answers. Raises OSError, also when it does not answer in
+    time, and ValueError when that is no HTTP.
+    """
+    async with asyncio.timeout(within_s):
+        reader, writer = await asyncio.open_unix_connection(str(folder / "admin.sock"))
+        try:
+            writer.write(f"GET {path} HTTP/1.0\r\nHost: edge-guard\r\n\r\n".encode())
+            answer = b""
+            while (piece := await reader.read(65_536)) and len(answer) < _MOST_BYTES:
+                answer += piece
+        finally:
+            writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    _, status, *_ = head.split(b" ")
+    return int(status), body
+
+
+_TIMEOUT_S: Final = 0.2
+_UP: Final = (
+    "# HELP hosting_edge_up Whether edge-guard answers.\n"
+    "# TYPE hosting_edge_up gauge\n"
+    "hosting_edge_up {}\n"
+)
+
+
+class EdgeGuardMetrics:
+    """Asks the edge-guard of a data directory."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._folder = data_dir / "edge"
+
+    async def scrape(self) -> bytes:
+        """Its metrics behind `hosting_edge_up`; the 0 alone when it does not answer within 200 ms. Does not raise."""
+        try:
+            status, told = await query_edge_guard(self._folder, "/metrics", _TIMEOUT_S)
+        except (OSError, ValueError):
+            status, told = 0, b""
+        is_up = status == 200
+        return _UP.format(int(is_up)).encode() + (told if is_up else b"")

@@ -1,0 +1,273 @@
+"""Runtime of game servers on this node, wired for the control plane."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Coroutine, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from pyservice.app.data_plane_client import DataPlaneClient, reachable_address
+from pyservice.control.builds import BuildFetcher
+from pyservice.control.lobby_records import LobbyRecordLookup
+from pyservice.control.lobby_runs import LobbyProcess, LobbyRuns, TierSize
+from pyservice.control.process_logs import ProcessLogOperations
+from pyservice.control.server_runs import ServerRuns
+from pyservice.observability.logging import get_logger
+from pyservice.pb.hosting.internal.v1 import runtime_pb2
+from pyservice.runtime import containers
+from pyservice.runtime.control_groups import ControlGroups
+from pyservice.runtime.filesystem import is_disk_short
+from pyservice.runtime.isolation_trials import (
+    choose_container_runtime,
+    choose_isolation,
+    needs_open_folders,
+    open_folders,
+    unenforced_by_isolation,
+)
+from pyservice.runtime.run_folder import RunFolder
+from pyservice.runtime.run_layout import NodeSettings
+from pyservice.runtime.run_requests import Resources
+from pyservice.runtime.run_supervisor import RunSupervisor
+from pyservice.runtime.unpacked_builds import UnpackedBuilds
+from pyservice.settings import Settings, Tier
+from pyservice.storage.database import Database
+from pyservice.storage.objects import Objects
+from pyservice.watch import Topics
+
+KEEPER_BINARY: Final = Path(__file__).parent.parent / "bin" / "hosting-keeper"
+
+SYSTEM_PATHS: Final = tuple(
+    Path(path)
+    for path in (
+        *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"),
+        *("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"),
+        *("/etc/ca-certificates", "/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/ssl/openssl.cnf"),
+        *("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/resolv.conf"),
+    )
+)
+"""What every program may need, and what has no secret in it: keys of certificates are beside these."""
+
+_KNOWN_S: Final = 2.0
+_END_S: Final = 40.0
+"""Game servers have 30 s to end."""
+
+_NOTICES: Final = "notices"
+
+_log = get_logger("runtime")
+
+
+class GameRuntime:
+    """Parts around one supervisor."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        objects: Objects,
+        data_plane: DataPlaneClient,
+        topics: Topics,
+        recorded: LobbyRecordLookup,
+    ) -> None:
+        self._settings = settings
+        self.take_tiers(settings.tiers)
+        self._capacity = _capacity(settings)
+        self._builds = UnpackedBuilds(
+            settings.data_dir.resolve() / "builds",
+            BuildFetcher(database, objects),
+            settings.storage_reserve_bytes,
+        )
+        self.lobbies = LobbyRuns(
+            database, data_plane, self._tier, self._api_url, self._told_capacity
+        )
+        self.servers = ServerRuns(database, data_plane, self._api)
+        self.logs = ProcessLogOperations(database, topics, recorded, self.folder_of, self._follow)
+        self._supervisor: RunSupervisor | None = None
+        self._is_usable = False
+        self._isolation = ""
+        self._unenforced: list[str] = []
+        self._has_containers = False
+        self._no_containers = ""
+        """Why; empty: there are, or nobody asked for any, or nobody knows yet."""
+
+    def take_tiers(self, tiers: Iterable[Tier]) -> None:
+        """What lobbies that are begun from now on have. Those that run keep what they have."""
+        self._tiers = {tier.tier_name_id: tier for tier in tiers}
+
+    async def start(self) -> None:
+        """Finds what runs. Raises OSError, KeeperFailed."""
+        settings = self._settings
+        data_dir = settings.data_dir.resolve()
+        folder, builds = data_dir / "servers", data_dir / "builds"
+        for made in (folder, builds):
+            made.mkdir(mode=0o700, exist_ok=True)
+        shared_paths = (*SYSTEM_PATHS, *settings.runtime.shared_paths)
+        isolation = await choose_isolation(
+            settings.runtime.isolation, KEEPER_BINARY, folder, shared_paths
+        )
+        if isolation is not None and needs_open_folders(isolation):
+            open_folders(builds)
+        if isolation is None:
+            _log.error(
+                "no game server is run: none is kept apart", wanted=settings.runtime.isolation
+            )
+        in_containers = await self._choose_containers(folder)
+        self._is_usable = isolation is not None
+        self._isolation = isolation or ""
+        node = NodeSettings(
+            KEEPER_BINARY,
+            isolation,
+            shared_paths,
+            settings.runtime.log_bytes_max,
+            folder / _NOTICES,
+            settings.lobby_env_aliases or {},
+            ControlGroups.find(data_dir),
+            in_containers,
+            settings.storage_reserve_bytes,
+            settings.runtime.process_ports.numbers,
+        )
+        unkept_by_isolation = await unenforced_by_isolation(
+            isolation, KEEPER_BINARY, folder, shared_paths
+        )
+        self._unenforced = [*node.groups.unenforced, *unkept_by_isolation, *self._not_run()]
+        self._supervisor = RunSupervisor(
+            folder,
+            self._builds,
+            node,
+            self._capacity,
+            {"lobby": self.lobbies, "server": self.servers},
+            is_disk_full=lambda: is_disk_short(folder, settings.storage_reserve_bytes),
+            noticed=self.logs.grew,
+        )
+        await self._supervisor.recover()
+        self._supervisor.room.changed = self.lobbies.capacity_changed
+        _log.info("runtime ready", isolation=isolation, found=len(self._supervisor.runs))
+
+    async def _choose_containers(self, folder: Path) -> containers.ContainerRuntime | None:
+        """What runs images and bundles, where the operator takes them."""
+        kinds = [kind for kind in self._settings.runtime.kinds if kind in containers.KINDS]
+        if not kinds:
+            return None
+        found, problem = await choose_container_runtime(
+            self._settings.runtime.oci_runtime, KEEPER_BINARY, folder
+        )
+        self._no_containers = problem
+        self._has_containers = found is not None
+        if found is None:
+            _log.error("no OCI runtime works", kinds=kinds, problem=problem)
+        return found
+
+    def _not_run(self) -> list[str]:
+        """Kinds that the operator takes and this machine cannot run, in words for operators."""
+        reasons = {kind: self.why_not(kind) for kind in self._settings.runtime.kinds}
+        return [f"{kind} is not run: {why}" for kind, why in reasons.items() if why is not None]
+
+    def work(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
+        """What goes on as long as the plane does."""
+        assert self._supervisor is not None
+        yield "runtime", self._supervisor.run()
+        yield "lobbies", self.lobbies.run(self._supervisor)
+        yield "servers", self.servers.run(self._supervisor)
+
+    async def known(self) -> None:
+        """Returns when the data plane knows that lobbies are run here. One that is away or slow delays nobody for
+        longer than two seconds.
+        """
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.lobbies.known.wait(), _KNOWN_S)
+
+    async def stop(self, *, is_ordered: bool, hurry: asyncio.Event) -> None:
+        """What runs goes on, unless the operator wants it to end with the service, and the service ends by order: then
+        it is killed when somebody is in a hurry.
+        """
+        self.logs.close()
+        if self._supervisor is None:
+            return
+        if is_ordered and self._settings.runtime.end_with_service:
+            self._is_usable = False
+            # Who cannot be told now of an end is told by the next start.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_END_S):
+                    await self._supervisor.end_all(hurry)
+        elif self._supervisor.runs:
+            _log.info("game servers go on", count=len(self._supervisor.runs))
+        await self._supervisor.close()
+
+    def kinds(self) -> list[str]:
+        """Of builds that are run here."""
+        return [kind for kind in self._settings.runtime.kinds if self._is_run(kind)]
+
+    def why_not(self, kind: str) -> str | None:
+        """Why builds of a kind are not taken, as the end of a sentence; None: they are."""
+        if kind not in self._settings.runtime.kinds:
+            return "the operator takes no others"
+        if kind not in containers.KINDS and not self._isolation:
+            return "no way of keeping game servers apart works here"
+        if kind in containers.KINDS and self._no_containers:
+            return f"no OCI runtime works here, {self._no_containers}"
+        return None
+
+    def _is_run(self, kind: str) -> bool:
+        return self._has_containers if kind in containers.KINDS else self._is_usable
+
+    def reserve(self, run_id: str, wanted: Resources) -> bool:
+        """Room of this node, for a run that may begin. False: there is not so much."""
+        return self._supervisor is not None and self._supervisor.room.reserve(run_id, wanted)
+
+    def give_back(self, run_id: str) -> None:
+        """The run does not begin. Of one that has begun it does nothing."""
+        if self._supervisor is not None:
+            self._supervisor.room.give_back(run_id)
+
+    def folder_of(self, run_id: str) -> Path:
+        """Where a run is, whether it is there or not."""
+        return self._settings.data_dir / "servers" / run_id
+
+    def started_ms(self, run_id: str) -> int | None:
+        """When its process was started, if it was, in ms since the Unix epoch."""
+        state = RunFolder(self.folder_of(run_id)).state()
+        return None if state is None else state.started_ms
+
+    def processes(self, run_ids: Iterable[str]) -> dict[str, LobbyProcess]:
+        """Of those that are not told to be over; reads a file for each of these."""
+        runs = {} if self._supervisor is None else self._supervisor.runs
+        found = [run for run in map(runs.get, run_ids) if run is not None]
+        return {run.id: LobbyProcess(run.tier, self.started_ms(run.id)) for run in found}
+
+    def _follow(self, run_id: str, for_ms: int) -> None:
+        if self._supervisor is not None:
+            self._supervisor.follow(run_id, for_ms)
+
+    def _api(self) -> tuple[str, str] | None:
+        http, grpc = self.lobbies.addresses
+        return (self._api_url(http), grpc) if http else None
+
+    def _tier(self, name: str) -> TierSize | None:
+        tier = self._tiers.get(name)
+        return None if tier is None else TierSize(Resources(tier.millicores, tier.memory), tier.cpu)
+
+    def _api_url(self, http_address: str) -> str:
+        url = self._settings.lobby_api_url or f"http://{reachable_address(http_address)}"
+        return url.rstrip("/")
+
+    def _told_capacity(self) -> runtime_pb2.Capacity:
+        cpu_millicores, memory_mb = self._capacity
+        free = self._capacity if self._supervisor is None else self._supervisor.room.unclaimed
+        return runtime_pb2.Capacity(
+            kinds=self.kinds(),
+            cpu_millicores=cpu_millicores,
+            memory_mb=memory_mb,
+            free_cpu_millicores=free.cpu_millicores,
+            free_memory_mb=free.memory_mb,
+            isolation=self._isolation,
+            unenforced=self._unenforced,
+        )
+
+
+def _capacity(settings: Settings) -> Resources:
+    runtime = settings.runtime
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    cores = len(os.sched_getaffinity(0))
+    return Resources(runtime.cpu_millicores or cores * 1000, runtime.memory_mb or memory)

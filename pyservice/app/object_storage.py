@@ -1,0 +1,127 @@
+"""Object storage of the control plane, and the CDN server that serves it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Final
+
+from pyservice.cdn.app import Cdn, CdnCounts
+from pyservice.cdn.server import CdnServer
+from pyservice.cdn.site_records import SiteRecords
+from pyservice.cdn.uploads import UploadReceiver
+from pyservice.control.signing_keys import KEY_RETENTION_MS, SigningKeyFile, SigningKeys
+from pyservice.control.uploads import object_key
+from pyservice.edge.http_server import listen_unix
+from pyservice.observability.rays import Rays
+from pyservice.settings import Settings
+from pyservice.storage.database import Database
+from pyservice.storage.local_objects import FolderBlobStore
+from pyservice.storage.objects import Objects
+from pyservice.storage.s3_objects import BucketSettings, S3BlobStore
+from pyservice.storage.signed_urls import RetiredKey, UrlSigner
+from pyservice.watch import Topics
+
+_PURPOSE: Final = b"url"
+
+
+class ObjectStorage:
+    """Objects and the listener that serves them and the sites. `start` and `stop`, once each."""
+
+    def __init__(
+        self, settings: Settings, folder: Path, base_url: str, keys: SigningKeyFile
+    ) -> None:
+        """`base_url` is where clients reach the listener. Raises OSError."""
+        self._settings = settings
+        self._signer = UrlSigner(_url_key(keys.now)[0], is_lasting=_is_picture)
+        keys.listen(lambda now: self._signer.take(*_url_key(now)))
+        self._folder: FolderBlobStore | None = None
+        if settings.s3 is None:
+            reserve_bytes = settings.storage_reserve_bytes
+            self._folder = FolderBlobStore(
+                folder / "objects", self._signer, base_url, reserve_bytes
+            )
+            self.objects = Objects(self._folder, self._signer, base_url)
+        else:
+            self.objects = Objects(_bucket(settings), self._signer, base_url)
+        self._cdn: Cdn | None = None
+        self._server: CdnServer | None = None
+
+    @property
+    def cdn_counts(self) -> CdnCounts:
+        """What the listener answered."""
+        return self._cdn.counts if self._cdn is not None else CdnCounts()
+
+    def picture(self, name: str) -> str:
+        """The address of an uploaded picture, of `<upload id>.<png or jpeg>`; always the same one."""
+        upload_id, _, kind = name.partition(".")
+        key = object_key("avatar", upload_id, name)
+        return self.objects.presign_get(key, None, content_type=f"image/{kind}")
+
+    async def start(
+        self, database: Database, topics: Topics, listener: socket.socket, rays: Rays
+    ) -> None:
+        """Serves sites and objects on a bound socket."""
+        sites = SiteRecords(database, topics)
+        settings = self._settings
+        self._cdn = Cdn(
+            sites,
+            self.objects,
+            self._signer,
+            settings.domains.cdn,
+            settings.trusted_proxies,
+            rays=rays,
+        )
+        uploads = None
+        if self._folder is not None:
+            domain = settings.domains.cdn
+            uploads = UploadReceiver(self._folder, self._signer, self.objects.counts, domain, rays)
+        listeners = [listener]
+        if settings.cdn_hosts:
+            listeners.append(listen_unix(settings.edge_cdn_socket))
+        self._server = CdnServer(self._cdn, listeners, uploads, settings.trusted_proxies)
+        await self._server.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Lets what is under way finish for so long. Before the database is closed."""
+        if self._server is not None:
+            await self._server.stop(grace_s)
+        if self._cdn is not None:
+            await asyncio.to_thread(self._cdn.close)
+
+    async def close(self) -> None:
+        """Nothing uses the objects any more."""
+        if self._folder is not None:
+            await asyncio.to_thread(self._folder.close)
+
+
+def _url_key(keys: SigningKeys) -> tuple[bytes, list[RetiredKey]]:
+    """What signs addresses, and what did."""
+    ended = [
+        RetiredKey(key.derived(_PURPOSE), (key.ended_ms + KEY_RETENTION_MS) / 1000)
+        for key in keys.signing
+        if key.ended_ms is not None
+    ]
+    return keys.current.derived(_PURPOSE), ended
+
+
+def _is_picture(key: str) -> bool:
+    """Addresses of pictures do not end, and are told to whoever asks."""
+    return key.endswith(object_key("avatar", "", ""))
+
+
+def _bucket(settings: Settings) -> S3BlobStore:
+    about = settings.s3
+    assert about is not None
+    return S3BlobStore(
+        BucketSettings(
+            bucket=about.bucket,
+            region=about.region,
+            endpoint=about.endpoint,
+            public_endpoint=about.public_endpoint,
+            access_key_id=about.access_key_id,
+            secret_access_key=about.secret_access_key.get_secret_value(),
+            prefix=about.prefix,
+        )
+    )

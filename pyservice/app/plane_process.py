@@ -1,0 +1,231 @@
+"""Process of one plane: lock, signals, ready report, background tasks, shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import uvloop
+
+from pyservice.app import Launch
+from pyservice.observability.health import raise_descriptor_limit
+from pyservice.observability.logging import configure_logging, get_logger
+from pyservice.process.directory_lock import (
+    DirectoryLock,
+    DirectoryUnusable,
+    lock_holder_pid,
+    make_folder,
+)
+from pyservice.process.ready_report import remove_ready_file, report_ready
+from pyservice.process.stop_signals import StopSignals, wait_for_exit
+from pyservice.settings import Settings
+
+_CANCEL_S: Final = 0.5
+"""For what is left when all is stopped."""
+_LATE_MS: Final = 5_000
+"""How much longer than its settings allow a process may take to end in order."""
+
+_log = get_logger("service")
+
+
+class Plane(Protocol):
+    """What a role wires. Each step is taken once, in this order."""
+
+    async def recover(self, signals: StopSignals) -> bool:
+        """Reads back what was kept, and takes what it has to know before it serves. False when a signal
+        came before there was anything to stop.
+        """
+
+    async def start(self) -> dict[str, str]:
+        """Serves; returns what the ready file says, when every operation can be answered."""
+
+    def reload(self, reread: Callable[[], Settings]) -> None:
+        """SIGHUP: reads again what can change without a restart. Does not raise."""
+
+    async def stop(self, signals: StopSignals) -> None:
+        """Takes everything down in order; a second signal hurries. Raises what ended it, if no signal did."""
+
+
+def run_plane(
+    make: Callable[[Settings], Plane],
+    launch: Launch,
+    lock_dir: Path,
+    failures: tuple[type[Exception], ...] = (),
+    *,
+    outlived_dir: Path | None = None,
+) -> int:
+    """Serves until a signal, or until the plane ends by itself; the exit status. What prevents a start or ended it
+    (OSError, a directory in use, and `failures`) is told on standard error.
+
+    `outlived_dir` is locked by a process that has to end first when both lose their parent.
+    """
+    settings = launch.settings
+    configure_logging(level=settings.log_level, format=settings.log_format)
+    raise_descriptor_limit()
+    told: tuple[type[Exception], ...] = (DirectoryUnusable, OSError, *failures)
+    try:
+        if launch.parent is not None and not launch.parent.stop_on_supervisor_exit():
+            return 1
+        # A killed parent's children may still be ending.
+        timeout_ms = 0 if launch.parent is None else longest_end_ms(settings)
+        make_folder(settings.data_dir)
+        lock = DirectoryLock.take(lock_dir, timeout_ms=timeout_ms)
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                try:
+                    runner.run(_serve(make, launch, lock, outlived_dir))
+                    status = 0
+                except told as error:
+                    status = _failed(error)
+                _leave(runner.run(_left()), status)
+                return status
+        finally:
+            lock.release()
+    except told as error:
+        return _failed(error)
+
+
+def _failed(error: Exception) -> int:
+    print(f"pyservice: {error}", file=sys.stderr)
+    return 1
+
+
+async def _left() -> list[str]:
+    """Names of tasks that go on, whatever they are told."""
+    return await cancel_tasks(asyncio.all_tasks() - {asyncio.current_task()}, _CANCEL_S)
+
+
+def _leave(left: Sequence[str], status: int) -> None:
+    """Everything was taken down in order: what goes on all the same must not keep the process."""
+    if left:
+        said = f"pyservice: ended at once: {', '.join(left)} would not end"
+        print(said, file=sys.stderr, flush=True)
+        os._exit(status)
+
+
+def longest_end_ms(settings: Settings) -> int:
+    """How long an end in order may take, when no disk hangs."""
+    return settings.lame_duck_ms + settings.stop_grace_ms + _LATE_MS
+
+
+async def _serve(
+    make: Callable[[Settings], Plane],
+    launch: Launch,
+    lock: DirectoryLock,
+    outlived_dir: Path | None,
+) -> None:
+    signals = StopSignals()
+    if launch.ready_file is not None:
+        remove_ready_file(launch.ready_file)
+    plane = make(launch.settings)
+    loop = asyncio.get_running_loop()
+    signals.install(loop, lambda: plane.reload(launch.reread), lock.announce_stopping)
+    if not await plane.recover(signals):
+        return
+    if not signals.stop.is_set():
+        addresses = await plane.start()
+        _log.info("ready", **addresses)
+        await _tell_ready(launch, addresses, signals)
+        await signals.stop.wait()
+    if outlived_dir is not None and launch.parent is not None and not launch.parent.is_alive:
+        await _outlive(outlived_dir, signals, longest_end_ms(launch.settings))
+    await plane.stop(signals)
+
+
+async def _outlive(folder: Path, signals: StopSignals, duration_ms: int) -> None:
+    pid = lock_holder_pid(folder)
+    if pid is not None:
+        await wait_for_exit(pid, signals, duration_ms)
+
+
+async def _tell_ready(launch: Launch, addresses: Mapping[str, str], signals: StopSignals) -> None:
+    if launch.parent is not None:
+        launch.parent.report_ready(addresses)
+    if launch.ready_file is not None:
+        await report_ready(launch.ready_file, addresses, signals, log_full_disk)
+
+
+def log_full_disk(error: OSError, retry_ms: int) -> None:
+    _log.error("no room for the ready file", error=str(error), retry_ms=retry_ms)
+
+
+_GRACE_S: Final = 2.0
+
+
+class PartDied(Exception):
+    """A plane ended because a part of it did; the message says which."""
+
+
+class BackgroundTasks:
+    """Those of one plane: work that goes on until the plane ends, and ends of what a caller has left."""
+
+    def __init__(self, died: Callable[[], None] = lambda: None) -> None:
+        """`died` is called when one of `own` has ended by itself: without it the plane is not what it ought to be."""
+        self._died = died
+        self._going_on: list[asyncio.Task[None]] = []
+        self._finishing: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
+        self.dead: list[str] = []
+        """Names of those that ended by themselves."""
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong, in words for whoever runs the service; None: nothing."""
+        return f"{', '.join(self.dead)} died: see the log" if self.dead else None
+
+    def own(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Begins work that goes on until `stop`, and is cancelled then."""
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._ended)
+        self._going_on.append(task)
+
+    def finish(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Begins work that comes to an end of its own, for which `stop` waits."""
+        task = asyncio.create_task(work, name=name)
+        self._finishing.add(task)
+        task.add_done_callback(self._finished)
+
+    async def stop(self, grace_s: float = _GRACE_S) -> None:
+        """Waits for what comes to an end of its own, and so long at most; then cancels that and what goes on, and waits
+        as long again. What does not end is told by its name and left. Once; when nobody begins anything any more.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + grace_s
+        # What is finished may begin something.
+        while self._finishing and loop.time() < until_s:
+            await asyncio.wait(set(self._finishing), timeout=until_s - loop.time())
+        self._is_stopping = True
+        for name in await cancel_tasks({*self._finishing, *self._going_on}, grace_s):
+            _log.error("background task does not end", task=name)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        # Told to end: by `stop`, or by a process that could not start and leaves. Through what it waits for it may be
+        # cancelled without being told.
+        if task.cancelled() and task.cancelling():
+            return
+        error = None if task.cancelled() else task.exception()
+        _log.error("background task died", task=task.get_name(), exc_info=error)
+        if not self._is_stopping:
+            self.dead.append(task.get_name())
+            self._died()
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._finishing.discard(task)
+        if task.cancelled():
+            _log.error("not finished", task=task.get_name())
+        elif task.exception() is not None:
+            _log.error("not finished", task=task.get_name(), exc_info=task.exception())
+
+
+async def cancel_tasks(tasks: Collection[asyncio.Task[Any]], grace_s: float) -> list[str]:
+    """Cancels them; the names of those that have not ended so long after."""
+    if not tasks:
+        return []
+    for task in tasks:
+        task.cancel()
+    _, left = await asyncio.wait(tasks, timeout=grace_s)
+    return sorted(task.get_name() for task in left)

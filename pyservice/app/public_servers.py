@@ -1,0 +1,194 @@
+"""Public HTTP and gRPC servers. Forwards the control plane's operations and holds long polls."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from pyservice import openapi
+from pyservice.calls import Operation
+from pyservice.edge.edge_app import create_app
+from pyservice.edge.forwarding import HttpForwarder
+from pyservice.edge.http_server import make_server
+from pyservice.edge.static_document import StaticDocument
+from pyservice.observability import health
+from pyservice.observability.metrics import RequestMetrics
+from pyservice.observability.rays import Rays
+from pyservice.process.stop_signals import StopSignals
+from pyservice.rpc import ChangesPoll, InternalClient, RpcForwarder, RpcServer
+from pyservice.schema.methods import METHODS
+from pyservice.settings import ListenAddress, Settings
+from pyservice.transport import TransportSettings
+from pyservice.transport.rate_limits import Limits
+from pyservice.watch import LongPolls, Topics
+
+_RPC_PART: Final = 4
+"""Of the connections that clients may have, this part is for gRPC: each has many calls at once."""
+
+
+class PublicServers:
+    """Both doors. `work` runs as long as they do; `start`, `stop` and `close` once each, in this order."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        table: Mapping[str, Operation],
+        topics: Topics,
+        http_sockets: Sequence[socket.socket],
+        metrics: RequestMetrics,
+        limits: Limits,
+        rays: Rays,
+    ) -> None:
+        """`topics` are what the operations of the table park requests for."""
+        self._grace_s = settings.stop_grace_ms / 1000
+        door = _transport_settings(settings)
+        passed = METHODS.keys() - table.keys()
+        # Two of them: each plane numbers its own changes.
+        self._own_waiters = own = LongPolls()
+        topics.listen(lambda changes: own.take(topics.run, changes))
+        self._passed_waiters = LongPolls()
+        self._passing = HttpForwarder(settings.control_http_socket, self._passed_waiters, rays)
+        self._rpc_passing = RpcForwarder(settings.control_socket, self._passed_waiters, rays)
+        app = create_app(
+            table,
+            door,
+            metrics,
+            limits,
+            passing=self._passing,
+            passed=passed,
+            waiters=self._own_waiters,
+            rays=rays,
+            published=[
+                StaticDocument(
+                    b"/openapi.json",
+                    openapi.document(METHODS.values(), public_url=settings.public_url or "/"),
+                )
+            ],
+        )
+        self._http = make_server(app, http_sockets)
+        self._rpc = RpcServer(
+            table,
+            door,
+            metrics,
+            limits,
+            str(settings.grpc),
+            passing=self._rpc_passing,
+            passed=passed,
+            waiters=self._own_waiters,
+            rays=rays,
+        )
+
+    def work(self, control: InternalClient) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
+        """What has to run beside them, each with a name: news for those who are held."""
+        yield "ChangesPoll", ChangesPoll(control, self._passed_waiters).run()
+
+    @property
+    def held(self) -> int:
+        """Requests that wait for a change."""
+        return len(self._own_waiters) + len(self._passed_waiters)
+
+    async def start(self) -> int:
+        """Serves; the port of the gRPC door. Raises OSError when it is taken."""
+        await self._http.start()
+        return await self._rpc.start()
+
+    def say_stopping(self) -> None:
+        """Tells clients of the gRPC health service."""
+        self._rpc.health.set_serving(False)
+
+    async def stop(self, signals: StopSignals) -> None:
+        """Takes no more requests and lets the others finish; a second signal hurries."""
+        await signals.end_all([self._http.stop, self._rpc.stop], self._grace_s)
+
+    async def close(self) -> None:
+        """Sends nothing to the control plane any more."""
+        await self._passing.close()
+        await self._rpc_passing.close()
+
+
+def _transport_settings(settings: Settings) -> TransportSettings:
+    http, messages = settings.http_limits, settings.grpc_limits
+    connections_max = health.connections_max()
+    rpc_connections_max = connections_max // _RPC_PART
+    return TransportSettings(
+        trusted_proxies=settings.trusted_proxies,
+        front_proxies=settings.edge.proxies,
+        proxy_protocol=settings.proxy_protocol,
+        cors_origins=settings.cors_origins,
+        body_limit_bytes=http.body_bytes,
+        headers_limit_bytes=http.header_bytes,
+        url_limit_bytes=http.url_bytes,
+        bodies_limit_bytes=http.bodies_bytes,
+        receive_timeout_ms=http.slow_client_ms,
+        keep_alive_timeout_ms=http.keep_alive_ms,
+        backlog=http.backlog,
+        connections_max=connections_max - rpc_connections_max,
+        rpc_connections_max=rpc_connections_max,
+        message_limit_bytes=messages.message_bytes,
+        streams_per_connection=messages.streams_per_connection,
+    )
+
+
+def listen(address: ListenAddress, backlog: int) -> socket.socket:
+    """A listening socket: clients wait in its queue. Raises OSError that says where."""
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        listener.listen(backlog)
+    except OSError as error:
+        raise OSError(f"cannot listen on {address}: {error.strerror or error}") from None
+    listener.setblocking(False)
+    return listener
+
+
+def bound_address(listener: socket.socket) -> str:
+    """Where it listens, as host:port."""
+    host, port = listener.getsockname()[:2]
+    return str(ListenAddress(host, port))
+
+
+class AsgiServer:
+    """Serves an application on a listening socket. `start` once, `stop` once."""
+
+    def __init__(self, application: Any, listener: socket.socket) -> None:
+        self._config = Config(
+            application,
+            loop="none",
+            http=HttpToolsProtocol,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+        )
+        self._listener = listener
+        self._state = ServerState()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Accepts from now on."""
+        self._config.load()
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: HttpToolsProtocol(self._config, self._state, {}, loop), sock=self._listener
+        )
+
+    async def stop(self) -> None:
+        """Closes listener and connections; what is being answered is answered."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        if self._state.tasks:
+            await asyncio.wait(list(self._state.tasks), timeout=1.0)

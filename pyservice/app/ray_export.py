@@ -1,0 +1,70 @@
+"""Export of rays to the OpenTelemetry collector and to the control plane's records."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from typing import Any, Final
+
+from pyservice.errors import ServiceError
+from pyservice.observability.metrics import RayMetrics
+from pyservice.observability.rays import RayDelivery, Rays
+from pyservice.pb.hosting.internal.v1 import rays_pb2
+from pyservice.rpc import InternalClient, Unreachable
+from pyservice.settings import Settings
+
+STORE_SPANS: Final = "hosting.internal.v1.Rays.StoreSpans"
+
+StoreSpans = Callable[[Sequence[rays_pb2.SpanSet]], Awaitable[None]]
+
+
+class RayExport:
+    """The rays of one plane, or of the CDN's listener."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        service: str,
+        count: RayMetrics,
+        store: StoreSpans,
+        namespace_of_lobby: Callable[[bytes], bytes | None] | None = None,
+    ) -> None:
+        """`service` is what the plane, or the listener, is called in its rays."""
+        limits = settings.rays
+        self.rays = Rays(
+            service,
+            # Slow downloads of a busy site would leave minutes of a day to what the doors answered.
+            per_second=-(-limits.per_second // _CDN_SHARE)
+            if service == CDN_SERVICE
+            else limits.per_second,
+            queued_max=limits.queued,
+            is_internal=service == CONTROL_SERVICE,
+            count=count,
+            namespace_of_lobby=namespace_of_lobby,
+        )
+        self._delivery = RayDelivery(self.rays, store, limits.otlp_endpoint, limits.queued)
+        self.close = self._delivery.close
+
+    def work(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
+        """What has to run beside the doors, each with a name."""
+        yield "RayDelivery", self._delivery.run()
+        yield "RayStoring", self._delivery.store()
+
+
+DATA_SERVICE: Final = "data-plane"
+CONTROL_SERVICE: Final = "control-plane"
+CDN_SERVICE: Final = "cdn"
+"""The listener of sites and signed addresses, in the process of the control plane."""
+_CDN_SHARE: Final = 10
+"""It keeps this part of what a plane may."""
+
+
+def store_over_socket(client: InternalClient) -> StoreSpans:
+    """The control plane's store, from the data plane."""
+
+    async def store(span_sets: Sequence[rays_pb2.SpanSet]) -> None:
+        try:
+            await client.call(STORE_SPANS, rays_pb2.StoreSpansRequest(span_sets=span_sets))
+        except Unreachable:
+            raise ServiceError("CONTROL_PLANE_UNAVAILABLE") from None
+
+    return store

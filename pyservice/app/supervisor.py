@@ -1,0 +1,336 @@
+"""Supervisor of the data plane and control plane processes. Restarts a child that exited."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pyservice.app import Launch, run_locked
+from pyservice.app.edge_guard_probe import GUARD_LOCK
+from pyservice.process import early_spawn
+from pyservice.process.ready_report import report_ready
+from pyservice.process.stop_signals import StopSignals
+
+SUPERVISOR_LOCK_NAME: Final = "SERVE.LOCK"
+
+_PINNED: Final = {"data": ("http", "grpc", "metrics"), "control": ("cdn", "http")}
+"""Addresses of each role: a child that is started again keeps them, and knows where the public door is."""
+_SAID: Final = ("http", "grpc", "cdn", "metrics", "owner_group_id", "cloud_token_file", "admin")
+_FIRST_WAIT_MS: Final = 100
+_LONGEST_WAIT_MS: Final = 5_000
+_HEALTHY_MS: Final = 60_000
+"""A child that lived so long is started again as soon as the first time."""
+_CONTROL_MS: Final = 10_000
+"""How long the ready file waits for the control plane where players can be served without it."""
+_FORCE_INTERVAL_MS: Final = 200
+_FORCE_SIGNALS_MAX: Final = 25
+"""A child that did not end after so many signals is killed."""
+
+
+def run(launch: Launch, flags: Sequence[str]) -> int:
+    """Serves until a signal; the exit status. What prevents a start is told on standard error."""
+    data_dir = launch.settings.data_dir
+    locks = [(data_dir, SUPERVISOR_LOCK_NAME), (data_dir / "edge", GUARD_LOCK)]
+    return run_locked(launch, locks, lambda: _Supervisor(launch, flags).live())
+
+
+def _holds_nothing(data_dir: Path) -> bool:
+    """Whether a data plane alone could serve nobody: it knows no namespace."""
+    return not any((data_dir / "feed").glob("*.cfg"))
+
+
+class _Supervisor:
+    """Both children and what is known of them. `live` once."""
+
+    def __init__(self, launch: Launch, flags: Sequence[str]) -> None:
+        self._launch = launch
+        self._signals = StopSignals()
+        self._changed = asyncio.Event()
+        self._data = ChildProcess("data", flags, self._changed.set)
+        self._control = ChildProcess("control", flags, self._changed.set)
+        self._children = (self._data, self._control)
+        self._needs_control = _holds_nothing(launch.settings.data_dir)
+        self._status = 0
+
+    async def live(self) -> int:
+        """Until a signal, or until a child cannot be started; the exit status."""
+        self._signals.install(asyncio.get_running_loop(), self._reload)
+        for child in self._children:
+            child.start()
+        # Not before: it takes long, and the children have begun meanwhile.
+        from pyservice.observability.logging import configure_logging, get_logger
+
+        settings = self._launch.settings
+        configure_logging(level=settings.log_level, format=settings.log_format)
+        self._log = get_logger("serve")
+        from pyservice.app.edge_guard import EdgeGuard
+
+        self._edge_guard = EdgeGuard(settings, self._launch.reread)
+        self._serves_data = asyncio.Event()
+        guarding = asyncio.create_task(
+            self._edge_guard.keep(self._signals.stop, self._serves_data, self._give_up)
+        )
+        keeping = [asyncio.create_task(self._keep(child)) for child in self._children]
+        telling = asyncio.create_task(self._tell())
+        stopping = asyncio.create_task(self._signals.stop.wait())
+        await asyncio.wait({telling, stopping, *keeping}, return_when=asyncio.FIRST_COMPLETED)
+        self._signals.stop.set()
+        await self._end(keeping)
+        await guarding
+        if not await self._edge_guard.leave(self._signals.forced):
+            self._status = 1
+        await telling
+        return self._status
+
+    def _give_up(self) -> None:
+        """Edge-guard does not serve, and with a domain nothing is reached without it."""
+        self._status = 1
+        self._signals.stop.set()
+
+    def _reload(self) -> None:
+        for child in self._children:
+            child.reload()
+        self._edge_guard.reload()
+
+    # Keeping them alive
+
+    async def _keep(self, child: ChildProcess) -> None:
+        """Starts the child again whenever it ends, until everything has to stop."""
+        loop = asyncio.get_running_loop()
+        wait_ms = _FIRST_WAIT_MS
+        while True:
+            began_s = loop.time()
+            status = await child.ended()
+            if self._signals.stop.is_set():
+                self._note_end(child, status)
+                return
+            if self._is_hopeless(child, status):
+                self._log.error("cannot be started", role=child.role, status=status)
+                self._status = 1
+                self._signals.stop.set()
+                return
+            if (loop.time() - began_s) * 1000 >= _HEALTHY_MS:
+                wait_ms = _FIRST_WAIT_MS
+            child.has_failed = True
+            self._changed.set()
+            self._log.error("ended", role=child.role, status=status, restart_ms=wait_ms)
+            while not await self._start_again(child, wait_ms):
+                wait_ms = min(wait_ms * 2, _LONGEST_WAIT_MS)
+            if self._signals.stop.is_set():
+                return
+            wait_ms = min(wait_ms * 2, _LONGEST_WAIT_MS)
+
+    async def _start_again(self, child: ChildProcess, wait_ms: int) -> bool:
+        """After so long. False when the system has no room for another process now."""
+        await self._signals.wait_stop(wait_ms)
+        if self._signals.stop.is_set():
+            return True
+        try:
+            child.start(*self._pinned(child))
+        except OSError as error:
+            self._log.error("not started again", role=child.role, error=str(error))
+            return False
+        self._log.info("started again", role=child.role, pid=child.pid)
+        return True
+
+    def _is_hopeless(self, child: ChildProcess, status: int) -> bool:
+        """A child that told why it cannot start, before it ever could, will tell the same again."""
+        is_needed = child is self._data or self._needs_control
+        return child.said is None and status > 0 and is_needed
+
+    def _pinned(self, child: ChildProcess) -> list[str]:
+        """Flags that keep a child where it was found."""
+        said = {**(self._data.said or {}), **(child.said or {})}
+        return [f"--{name}={said[name]}" for name in _PINNED[child.role] if said.get(name)]
+
+    def _note_end(self, child: ChildProcess, status: int) -> None:
+        # One that had not come so far as to handle the signal ended by it.
+        if status not in (0, -signal.SIGTERM):
+            self._log.error("ended badly", role=child.role, status=status)
+            self._status = 1
+
+    # Ending
+
+    async def _end(self, keeping: Sequence[asyncio.Task[None]]) -> None:
+        """The data plane first: what it still answers needs the control plane. But where game servers end as well,
+        the one that ends them: nobody is sent to a server that is gone.
+        """
+        ends = list(zip(self._children, keeping, strict=True))
+        if self._launch.settings.runtime.end_with_service:
+            ends.reverse()
+        for child, kept in ends:
+            child.signal(signal.SIGTERM)
+            hurrying = asyncio.create_task(self._hurry(child))
+            # Whom not even SIGKILL ends, since its disk hangs, does not keep the other one.
+            await asyncio.wait((kept, hurrying), return_when=asyncio.FIRST_COMPLETED)
+            hurrying.cancel()
+        await asyncio.gather(*keeping)
+
+    async def _hurry(self, child: ChildProcess) -> None:
+        """Once somebody is in a hurry, whose turn it is is, too, and is killed if it is deaf. Only in its turn: what it
+        has to tell the other one is told all the same.
+        """
+        await self._signals.forced.wait()
+        # More than once: signals that come together are one, and the second one hurries.
+        for number in [signal.SIGTERM] * _FORCE_SIGNALS_MAX + [signal.SIGKILL]:
+            child.signal(number)
+            await asyncio.sleep(_FORCE_INTERVAL_MS / 1000)
+
+    # Being ready
+
+    async def _tell(self) -> None:
+        """Says that the service is ready, and says it anew when what it said has changed."""
+        await self._wait_ready()
+        told: dict[str, Any] = {}
+        while not self._signals.stop.is_set():
+            self._changed.clear()
+            if told != (told := self._ready()):
+                await self._write(told)
+            await self._next_change()
+
+    def _ready(self) -> dict[str, Any]:
+        """What the ready file says. null: the control plane has not said it since this start."""
+        return {**dict.fromkeys(_SAID), **(self._control.said or {}), **(self._data.said or {})}
+
+    async def _write(self, told: dict[str, Any]) -> None:
+        self._log.info("ready", **{name: said for name, said in told.items() if said is not None})
+        path = self._launch.ready_file
+        if path is not None:
+            await report_ready(path, told, self._signals, self._note_no_room)
+
+    def _note_no_room(self, error: OSError, retry_ms: int) -> None:
+        self._log.error("no room for the ready file", error=str(error), retry_ms=retry_ms)
+
+    async def _wait_ready(self) -> None:
+        """Until the service is ready or has to stop. Where the data plane has somebody to serve, the
+        control plane is waited for only while it may yet come.
+        """
+        loop = asyncio.get_running_loop()
+        give_up_s = math.inf
+        while not self._signals.stop.is_set():
+            self._changed.clear()
+            if self._data.said is not None:
+                self._serves_data.set()
+            if self._data.said is not None and not self._needs_control:
+                give_up_s = min(give_up_s, loop.time() + _CONTROL_MS / 1000)
+            if self._data.said is not None and self._control.said is not None:
+                return
+            if give_up_s < math.inf and (self._control.has_failed or loop.time() >= give_up_s):
+                return
+            await self._next_change(give_up_s - loop.time())
+
+    async def _next_change(self, timeout_s: float = math.inf) -> None:
+        """Until a child became ready or failed, everything has to stop, or so long."""
+        await self._signals.unless_stopped(self._change(timeout_s))
+
+    async def _change(self, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(
+                self._changed.wait(), None if timeout_s == math.inf else timeout_s
+            )
+
+
+_PIPE_BYTES: Final = 65_536
+
+
+class ChildProcess:
+    """One role. At most one process of it at a time."""
+
+    def __init__(self, role: str, flags: Sequence[str], changed: Callable[[], None]) -> None:
+        """`flags` are of `pyservice serve`; `changed` is called when it has become ready."""
+        self.role = role
+        self.said: dict[str, Any] | None = None
+        """What it said when it was last ready; None: it never was."""
+        self.has_failed = False
+        """Whether it ever ended without having been asked to."""
+        self._flags = list(flags)
+        self._changed = changed
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended = asyncio.Event()
+        self._pipe = -1
+        self._told = b""
+        self._is_ready = False
+        self._is_reload_due = False
+
+    @property
+    def pid(self) -> int:
+        """Of the running process, or 0."""
+        return self._process.pid if self._process else 0
+
+    def start(self, *pinned: str) -> None:
+        """Starts a process with these flags behind the usual ones. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._ended.clear()
+        self._told = b""
+        self._is_ready = self._is_reload_due = False
+        flags = [*self._flags, *pinned]
+        begun = early_spawn.take_or_spawn(self.role, flags)
+        self._process, self._pipe = begun.process, begun.ready
+        begun.send_flags(flags)
+        loop.add_reader(self._pipe, self._read)
+        descriptor = os.pidfd_open(self._process.pid)
+        loop.add_reader(descriptor, self._reap, descriptor)
+
+    def _read(self) -> None:
+        data = os.read(self._pipe, _PIPE_BYTES)
+        self._told += data
+        if not data:
+            self._close_pipe()
+            self._hear()
+
+    def _hear(self) -> None:
+        """It has said all that it will; nothing when it died before."""
+        # Half of it: it died while it wrote.
+        with contextlib.suppress(ValueError):
+            self.said = dict(json.loads(self._told))
+            self._is_ready = True
+            if self._is_reload_due:
+                self.signal(signal.SIGHUP)
+            self._changed()
+
+    def _reap(self, descriptor: int) -> None:
+        assert self._process is not None
+        asyncio.get_running_loop().remove_reader(descriptor)
+        os.close(descriptor)
+        self._process.wait()
+        if self._pipe >= 0:
+            self._read_rest()
+        self._ended.set()
+
+    def _read_rest(self) -> None:
+        while self._pipe >= 0:
+            self._read()
+
+    def _close_pipe(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pipe)
+        os.close(self._pipe)
+        self._pipe = -1
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the running process, if there is one."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def reload(self) -> None:
+        """SIGHUP. One that is starting gets it when it is ready: before, it would end by it."""
+        if self._is_ready:
+            self.signal(signal.SIGHUP)
+        else:
+            self._is_reload_due = True
+
+    async def ended(self) -> int:
+        """Waits for the end of the process; an exit status, or minus a signal."""
+        await self._ended.wait()
+        assert self._process is not None
+        status, self._process = self._process.returncode, None
+        self._is_ready = False
+        assert status is not None
+        return int(status)

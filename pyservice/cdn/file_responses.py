@@ -1,0 +1,277 @@
+"""Responses with files: conditional requests, ranges, gzip."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import re
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from email.utils import formatdate, parsedate_to_datetime
+from math import ceil
+from typing import Final
+
+from pyservice.cdn.content_types import is_compressible
+from pyservice.cdn.responses import Response, error_page
+from pyservice.storage.objects import Objects
+
+GZIPPED: Final = "-gzip"
+"""What the tag of a file has at its end when it is sent compressed."""
+
+_RANGE: Final = re.compile(r"bytes=[ \t]*(\d{0,19})-(\d{0,19})[ \t]*")
+_TAG: Final = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
+
+
+class Unsatisfiable(Exception):
+    """The range has no byte of the file: 416."""
+
+
+def http_date(modified_s: float) -> str:
+    """Seconds since the Unix epoch as HTTP writes them: the next whole second."""
+    return formatdate(ceil(modified_s), usegmt=True)
+
+
+def parse_http_date(modified_s: float, now_s: float) -> float | None:
+    """The time that may be told of a file; None until its date has come (RFC 9110, 8.8.2.1).
+
+    Before, another content of the same second could be given under the same date.
+    """
+    return modified_s if ceil(modified_s) <= now_s else None
+
+
+def is_unchanged(headers: Mapping[bytes, bytes], tag: str, modified_s: float | None) -> bool:
+    """Whether the client has this file already: 304. If-None-Match counts, else the date.
+
+    Only exactly the date that was told is this file's: a later one is of a version that was shown in between.
+    """
+    given = headers.get(b"if-none-match")
+    if given is not None:
+        text = given.decode("latin-1")
+        if text.strip() == "*":
+            return True
+        # The compressed form is the same file: its tag comes from ours.
+        return any(match[2].removesuffix(GZIPPED) == tag for match in _TAG.finditer(text))
+    since_s = _seconds(headers.get(b"if-modified-since"))
+    return since_s is not None and modified_s is not None and ceil(modified_s) == since_s
+
+
+def wanted_range(headers: Mapping[bytes, bytes], length: int, tag: str) -> tuple[int, int] | None:
+    """Bytes [start, end) that are asked for; None for the whole file. Raises Unsatisfiable.
+
+    Several ranges, other units and what is no range are ignored, as RFC 9110 allows.
+    """
+    match = _RANGE.fullmatch(headers.get(b"range", b"").decode("latin-1"))
+    if match is None or not (match[1] or match[2]):
+        return None
+    if not _is_same(headers.get(b"if-range"), tag):
+        return None
+    if not match[1]:
+        size = min(int(match[2]), length)
+        if not size:
+            raise Unsatisfiable
+        return length - size, length
+    start = int(match[1])
+    last = int(match[2]) if match[2] else max(start, length - 1)
+    if last < start:
+        return None
+    if start >= length:
+        raise Unsatisfiable
+    return start, min(last + 1, length)
+
+
+def _is_same(condition: bytes | None, tag: str) -> bool:
+    """If-Range: only a strong tag. A date of whole seconds proves nothing, and parts of two versions make no file."""
+    return condition is None or condition.decode("latin-1").strip() == f'"{tag}"'
+
+
+def _seconds(date: bytes | None) -> int | None:
+    if date is None:
+        return None
+    try:
+        return int(parsedate_to_datetime(date.decode("latin-1")).timestamp())
+    except (ValueError, OverflowError):
+        return None
+
+
+WHOLE_MAX_BYTES: Final = 1 << 20
+_FILE_MIN_BYTES: Final = 512
+_FILE_MAX_BYTES: Final = 128 << 20
+_REMEMBERED_BYTES: Final = 32 << 20
+_LEVEL: Final = 5
+_ACCEPTED: Final = re.compile(r"\s*(gzip|x-gzip|\*)\s*(?:;\s*q=([01](?:\.\d{0,3})?)\s*)?")
+
+
+def accepts_gzip(accept_encoding: bytes | None) -> bool:
+    """Whether the client takes gzip (RFC 9110, 12.5.3)."""
+    weights: dict[str, float] = {}
+    for word in (accept_encoding or b"").decode("latin-1").lower().split(","):
+        match = _ACCEPTED.fullmatch(word)
+        if match:
+            weights[match[1]] = float(match[2] or 1)
+    return weights.get("gzip", weights.get("x-gzip", weights.get("*", 0.0))) > 0
+
+
+class GzipCache:
+    """Two threads that compress. Who finds them busy sends the file as it is."""
+
+    def __init__(self, threads: int = 2) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="gzip")
+        self._free = threads
+        self._remembered: OrderedDict[str, bytes] = OrderedDict()
+        self._remembered_bytes = 0
+
+    def close(self) -> None:
+        """Waits for what is being compressed."""
+        self._threads.shutdown()
+
+    def is_worth(self, length: int) -> bool:
+        """Whether a file of so many bytes is compressed at all."""
+        return _FILE_MIN_BYTES <= length <= _FILE_MAX_BYTES
+
+    def remembered(self, tag: str) -> bytes | None:
+        """What was compressed before."""
+        found = self._remembered.get(tag)
+        if found is not None:
+            self._remembered.move_to_end(tag)
+        return found
+
+    def take(self) -> bool:
+        """Whether there is a thread; if so, it is held until `give`."""
+        if not self._free:
+            return False
+        self._free -= 1
+        return True
+
+    def give(self) -> None:
+        """Ends what `take` began."""
+        self._free += 1
+
+    async def whole(self, tag: str, content: bytes) -> bytes:
+        """A small file, compressed."""
+        loop = asyncio.get_running_loop()
+        packed = await loop.run_in_executor(
+            self._threads, lambda: gzip.compress(content, _LEVEL, mtime=0)
+        )
+        self._remember(tag, packed)
+        return packed
+
+    async def pieces(self, blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """A large file, compressed as it is read."""
+        loop = asyncio.get_running_loop()
+        state = zlib.compressobj(_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+        async for block in blocks:
+            packed = await loop.run_in_executor(self._threads, state.compress, block)
+            if packed:
+                yield packed
+        yield await loop.run_in_executor(self._threads, state.flush)
+
+    def _remember(self, tag: str, packed: bytes) -> None:
+        self._remembered_bytes += len(packed) - len(self._remembered.pop(tag, b""))
+        self._remembered[tag] = packed
+        while self._remembered_bytes > _REMEMBERED_BYTES:
+            self._remembered_bytes -= len(self._remembered.popitem(last=False)[1])
+
+
+_SMALL_BYTES: Final = 256 << 10
+_WITH_304: Final = frozenset({"cache-control", "etag", "expires", "last-modified", "vary"})
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """What is sent: an object, its tag, and the headers that its owner wants (lower case)."""
+
+    key: str
+    length: int
+    tag: str
+    modified_s: float
+    headers: Mapping[str, str]
+    is_in_parts: bool = False
+
+
+class FileResponses:
+    """Answers with objects."""
+
+    def __init__(self, objects: Objects, compressor: GzipCache) -> None:
+        self._objects = objects
+        self._compressor = compressor
+
+    async def answer(
+        self, file: File, asked: Mapping[bytes, bytes], *, is_head: bool = False
+    ) -> Response:
+        """The answer to GET, or to HEAD, whose body is left out by whoever sends it.
+
+        Range is for GET alone (RFC 9110, 14.2).
+        """
+        is_packable = (
+            "content-encoding" not in file.headers
+            and is_compressible(file.headers["content-type"])
+            and self._compressor.is_worth(file.length)
+        )
+        headers = {
+            **file.headers,
+            "etag": f'"{file.tag}"',
+            "accept-ranges": "bytes",
+        }
+        modified_s = parse_http_date(file.modified_s, time.time())
+        if modified_s is not None:
+            headers["last-modified"] = http_date(modified_s)
+        if is_packable:
+            headers["vary"] = "accept-encoding"
+        if is_unchanged(asked, file.tag, modified_s):
+            kept = {name: value for name, value in headers.items() if name in _WITH_304}
+            if f'"{file.tag}{GZIPPED}"'.encode() in asked.get(b"if-none-match", b""):
+                # It is the compressed form that the client has and goes on with.
+                kept["etag"] = f'"{file.tag}{GZIPPED}"'
+            return Response(304, kept)
+        try:
+            wanted = None if is_head else wanted_range(asked, file.length, file.tag)
+        except Unsatisfiable:
+            return error_page(416, {"content-range": f"bytes */{file.length}"})
+        if wanted is not None:
+            start, end = wanted
+            headers["content-range"] = f"bytes {start}-{end - 1}/{file.length}"
+            headers["content-length"] = str(end - start)
+            return await self._sent(206, headers, file, start, end)
+        if is_packable and accepts_gzip(asked.get(b"accept-encoding")):
+            packed = await self._packed(file, headers)
+            if packed is not None:
+                return packed
+        headers["content-length"] = str(file.length)
+        return await self._sent(200, headers, file, 0, file.length)
+
+    async def _sent(
+        self, status: int, headers: dict[str, str], file: File, start: int, end: int
+    ) -> Response:
+        """The beginning is read before the answer begins: what fails can still be told."""
+        pieces = self._pieces(file, start, end)
+        if end - start <= _SMALL_BYTES:
+            return Response(status, headers, b"".join([piece async for piece in pieces]))
+        begun = await anext(pieces, b"")
+        return Response(status, headers, pieces, begun=begun)
+
+    def _pieces(self, file: File, start: int, end: int) -> AsyncIterator[bytes]:
+        if file.is_in_parts:
+            return self._objects.read(file.key, start, end)
+        return self._objects.read_whole(file.key, start, end)
+
+    async def _packed(self, file: File, headers: Mapping[str, str]) -> Response | None:
+        """The compressed form, None when there is no thread for it now."""
+        packed = {**headers, "etag": f'"{file.tag}{GZIPPED}"', "content-encoding": "gzip"}
+        packed["accept-ranges"] = "none"
+        content = self._compressor.remembered(file.tag)
+        if content is not None:
+            return Response(200, packed, content)
+        if not self._compressor.take():
+            return None
+        if file.length > WHOLE_MAX_BYTES:
+            pieces = self._compressor.pieces(self._pieces(file, 0, file.length))
+            return Response(200, packed, pieces, when_over=self._compressor.give)
+        try:
+            whole = b"".join([piece async for piece in self._pieces(file, 0, file.length)])
+            return Response(200, packed, await self._compressor.whole(file.tag, whole))
+        finally:
+            self._compressor.give()

@@ -1,0 +1,417 @@
+"""HTTP/1.1 connection of a CDN client, with limits for each client address."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import Final
+from urllib.parse import urlsplit
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from pyservice.cdn.responses import RAY_ID, Response, error_page, error_response, trace_of
+from pyservice.cdn.signed_objects import CORS
+from pyservice.cdn.uploads import Reception, UploadReceiver
+from pyservice.errors import ServiceError
+from pyservice.observability import health
+from pyservice.observability.logging import get_logger
+from pyservice.observability.rays import Trace
+from pyservice.storage.signed_urls import PREFIX
+from pyservice.transport import client_address, slow_readers
+from pyservice.transport.client_address import Address, TrustedProxies
+from pyservice.transport.request_headers import NO_HOST_DETAIL, TWO_HOSTS_DETAIL
+from pyservice.transport.server_budgets import ConnectionBudget
+from pyservice.transport.slow_readers import LingeringClose, ReadProgress, unread_bytes
+
+CONNECTIONS_MAX: Final = 8192
+_FILES_EACH: Final = 2
+"""A connection, and the file that is sent or received on it."""
+
+
+def connections_most() -> int:
+    """As many connections as this process may have of clients."""
+    return min(CONNECTIONS_MAX, health.connections_max(_FILES_EACH))
+
+
+class CdnClients:
+    """Connections at one time. One address has at most half of them; proxies that are trusted stand for many."""
+
+    def __init__(self, proxies: TrustedProxies, most: int) -> None:
+        self._proxies = proxies
+        self._places = ConnectionBudget(most)
+        self._transports: set[asyncio.Transport] = set()
+        self._are_gone = asyncio.Event()
+        self.are_leaving = False
+        """Nobody comes any more, and no connection is kept for another request."""
+
+    def __len__(self) -> int:
+        """How many there are, those included on which an upload comes or a refusal is being read."""
+        return len(self._transports)
+
+    def enter(self, transport: asyncio.Transport) -> bool:
+        """Whether it may stay; one that is there already may."""
+        if transport in self._transports:
+            return True
+        if self.are_leaving:
+            return False
+        peername = transport.get_extra_info("peername")
+        peer = _peer(peername)
+        is_trusted = not isinstance(peername, tuple) or self._proxies.trusts(peer)
+        client = None if is_trusted else client_address.packed_client(peer)
+        if not self._places.enter(transport, client):
+            return False
+        self._transports.add(transport)
+        return True
+
+    def leave(self, transport: asyncio.Transport) -> None:
+        """It is closed; one that never entered has no effect."""
+        self._places.leave(transport)
+        self._transports.discard(transport)
+        if not self._transports:
+            self._are_gone.set()
+
+    def cut(self) -> None:
+        """Ends all connections, whatever is said on them."""
+        for transport in list(self._transports):
+            transport.abort()
+
+    async def gone(self, timeout_s: float) -> None:
+        """Waits for so long at most until none is open."""
+        if self._transports:
+            self._are_gone.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._are_gone.wait(), timeout_s)
+
+    def source(
+        self, peername: tuple[str, int] | None, headers: Iterable[tuple[bytes, bytes]]
+    ) -> bytes:
+        """What the clients of requests are told apart by; see `client_of`."""
+        return client_of(self._proxies, peername, headers)
+
+
+def client_of(
+    proxies: TrustedProxies,
+    peername: tuple[str, int] | None,
+    headers: Iterable[tuple[bytes, bytes]],
+) -> bytes:
+    """What the client of a request is told apart from others by (decisions 1.10)."""
+    peer = _peer(peername)
+    if not peername:
+        # By a socket that only we can open: edge-guard, which says one address and replaces what clients say.
+        said = next((value for name, value in headers if name == b"x-forwarded-for"), b"")
+        return client_address.packed_client(
+            client_address.parse_address(said.decode("latin-1")) or peer
+        )
+    if proxies and proxies.trusts(peer):
+        lines = [value for name, value in headers if name == b"x-forwarded-for"]
+        peer = proxies.client(peer, b",".join(lines).decode("latin-1") or None)
+    return client_address.packed_client(peer)
+
+
+def _peer(peername: tuple[str, int] | None) -> Address:
+    return (client_address.parse_address(peername[0]) if peername else None) or client_address.LOCAL
+
+
+HEAD_MAX_BYTES: Final = 40 << 10
+"""URL and headers together: 8 and 32 KiB (decisions 1.3)."""
+
+HEAD_TIMEOUT_S: Final = 15.0
+READ_TIMEOUT_S: Final = 30.0
+_PREFIX: Final = PREFIX.encode()
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+log = get_logger("pyservice.cdn")
+
+
+class CdnConnection(HttpToolsProtocol):
+    """One connection. `renew` makes the protocol that goes on after an upload."""
+
+    def __init__(
+        self,
+        config: Config,
+        state: ServerState,
+        loop: asyncio.AbstractEventLoop,
+        clients: CdnClients,
+        uploads: UploadReceiver | None,
+        renew: Callable[[], CdnConnection],
+    ) -> None:
+        super().__init__(config, state, {}, loop)
+        self._clients = clients
+        self._uploads = uploads
+        self._renew = renew
+        self._reception: Reception | None = None
+        self._is_kept_alive = True
+        self._is_overrun = False
+        self._is_deaf = False
+        self._is_in_head = True
+        self._head_bytes = 0
+        self._heard_s = loop.time()
+        self._reading: ReadProgress | None = None
+        """Of the client, while something that was written for it waits."""
+        self._look_s = 0.0
+
+    # Limits
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if not self._clients.enter(transport):
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._clients.leave(self.transport)
+        super().connection_lost(exc)
+
+    def check(self) -> None:
+        """Closes it when its client does nothing; asked every few seconds."""
+        now_s = self.loop.time()
+        if unread_bytes(self.transport):
+            # An answer may be complete for us long before it is read.
+            self._heard_s = now_s
+            self._check_reading(now_s)
+            return
+        self._reading = None
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._heard_s = now_s
+        elif now_s - self._heard_s >= HEAD_TIMEOUT_S:
+            self.transport.abort()
+
+    def _check_reading(self, now_s: float) -> None:
+        if self._reading is None:
+            self._reading, self._look_s = (
+                ReadProgress(self.transport, now_s),
+                now_s + READ_TIMEOUT_S,
+            )
+        elif now_s >= self._look_s:
+            self._look_s = now_s + READ_TIMEOUT_S
+            if not self._reading.goes_on(now_s):
+                self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_deaf:
+            return
+        self._heard_s = self.loop.time()
+        if self._is_in_head:
+            self._head_bytes += len(data)
+        self._parse(data)
+        if self._reception is not None:
+            self._hand_over(self._reception)
+        elif self._is_in_head and self._head_bytes > HEAD_MAX_BYTES:
+            self._refuse(ServiceError("HEADERS_TOO_LARGE"))
+
+    def _parse(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as stopped:
+            # Whoever offers another protocol (h2c) gets this one; the parser takes what follows
+            # the head for the other, which is our body.
+            rest = data[stopped.args[0] :]
+            if self._reception is not None and rest:
+                length = self._reception.length
+                self._reception.feed(rest[:length])
+                self._is_overrun = len(rest) > length
+        except httptools.HttpParserCallbackError as error:
+            self._fail(error.__context__)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def on_message_begin(self) -> None:
+        if self._reception is not None:
+            # Sent before its upload was answered: what of it was read here is lost.
+            self._is_overrun = True
+            return
+        super().on_message_begin()
+        self._is_in_head = True
+        self._head_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        if self._reception is None:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_in_head and self._reception is None:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        if self._is_deaf or self._reception is not None:
+            return
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > HEAD_MAX_BYTES:
+            self._refuse(ServiceError("HEADERS_TOO_LARGE"))
+        elif (hosts := sum(name == b"host" for name, _ in self.headers)) > 1:
+            self._refuse(ServiceError("HEADER_INVALID", TWO_HOSTS_DETAIL))
+        elif not hosts and self.parser.get_http_version() != "1.0":
+            self._refuse(ServiceError("HEADER_INVALID", NO_HOST_DETAIL))
+        elif self._is_upload():
+            self._begin_or_refuse(self._trace())
+        elif _has_path(self.url):
+            super().on_headers_complete()
+        else:
+            self.send_400_response("Invalid URL received.")
+
+    def on_body(self, body: bytes) -> None:
+        if self._reception is not None:
+            if not self._is_overrun:
+                self._reception.feed(body)
+        elif not self._is_deaf:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self._reception is None and not self._is_deaf:
+            super().on_message_complete()
+
+    # UploadReceiver
+
+    def _is_upload(self) -> bool:
+        if not self.url.startswith(_PREFIX) or self.parser.get_method() != b"PUT":
+            return False
+        host = next((value for name, value in self.headers if name == b"host"), b"")
+        return self._uploads is None or self._uploads.takes(host.decode("latin-1"))
+
+    def _begin_or_refuse(self, trace: Trace) -> None:
+        try:
+            self._reception = self._begin(self._uploads, trace)
+            return
+        except ServiceError as refusal:
+            error = refusal
+        except Exception:
+            # The disk, or memory: the client did nothing wrong.
+            log.exception("an upload could not begin", ray_id=trace.ray_id)
+            error = ServiceError("INTERNAL")
+        self._refuse(error, trace)
+        if self._uploads is not None:
+            self._uploads.counts.failed(error.code)
+            self._uploads.over(trace, error.code)
+
+    def _begin(self, uploads: UploadReceiver | None, trace: Trace) -> Reception:
+        if self.cycle is not None and not self.cycle.response_complete:
+            raise ServiceError("OVERLOADED", "Wait for an answer before the next request.")
+        if uploads is None:
+            raise ServiceError("METHOD_NOT_ALLOWED", headers={"allow": "GET, HEAD"})
+        self._unset_keepalive_if_required()
+        url = urlsplit(self.url.decode("latin-1"))
+        fields = dict(reversed(self.headers))
+        digits = fields.get(b"content-length", b"")
+        length = int(digits) if digits.isdigit() else None
+        is_old = self.parser.get_http_version() == "1.0"
+        self._is_kept_alive = self.parser.should_keep_alive() and not is_old
+        query = url.query.encode("latin-1")
+        client = self._clients.source(self.client, self.headers)
+        reception = uploads.begin(url.path, query, length, client, trace)
+        if fields.get(b"expect", b"").lower() == b"100-continue" and not is_old:
+            self.transport.write(_CONTINUE)
+        return reception
+
+    def _hand_over(self, reception: Reception) -> None:
+        self.connections.discard(self)
+        self._is_deaf = True
+        transport = self.transport
+        reception.take_over(transport, self._answered, lambda: self._clients.leave(transport))
+
+    def _answered(self, answer: Response) -> None:
+        """The upload is over: what its client asks next goes to a protocol that knows nothing."""
+        if self.transport.is_closing():
+            return
+        is_kept = self._is_kept_alive and not self._clients.are_leaving
+        is_last = self._is_overrun or not is_kept or answer.status >= 400
+        self.transport.write(answer.to_bytes(is_last=is_last))
+        if is_last:
+            self._linger()
+            return
+        following = self._renew()
+        self.transport.set_protocol(following)
+        following.connection_made(self.transport)
+        self.transport.resume_reading()
+
+    def _refuse(self, error: ServiceError, trace: Trace | None = None) -> None:
+        answer = error_response(error, (trace or self._trace()).ray_id)
+        answer.headers |= CORS
+        self._end_with(answer)
+
+    def _fail(self, error: BaseException | None) -> None:
+        """We could not go on with what came."""
+        reception = self._reception
+        trace = self._trace() if reception is None else reception.trace
+        log.error("reading a request failed", ray_id=trace.ray_id, exc_info=error)
+        if reception is None:
+            self._refuse(ServiceError("INTERNAL"), trace)
+        else:
+            # Whether all that came of the body is in it nobody knows.
+            reception.refuse(ServiceError("INTERNAL"))
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no HTTP: uvicorn's own answer would have no ray id."""
+        if self._reception is not None:
+            # It came behind a whole upload, which is answered all the same.
+            self._is_overrun = True
+        elif not self._is_deaf:
+            self._end_with(
+                error_page(400, {RAY_ID: self._trace().ray_id}, says="this is not HTTP/1.1")
+            )
+
+    def _trace(self) -> Trace:
+        """Of the request whose head is being read, as far as it was."""
+        return trace_of(dict(reversed(self.headers or [])))
+
+    def _end_with(self, answer: Response) -> None:
+        """Answers, and closes when the client has had time to read it."""
+        self._is_deaf = True
+        if self.cycle is not None and not self.cycle.response_complete:
+            # Its client did not wait. What it asked before is answered, and nothing after that:
+            # an answer in the middle of another would be read as part of it.
+            self.cycle.keep_alive = False
+            return
+        self.connections.discard(self)
+        self._unset_keepalive_if_required()
+        self.transport.write(answer.to_bytes(is_last=True))
+        self._linger()
+
+    def _linger(self) -> None:
+        self.transport.set_protocol(_Refused(self.transport, self.loop, self._clients))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.transport.resume_reading()
+
+
+class _Refused(asyncio.Protocol):
+    """Hears what a client still sends whose last answer is written: see `LingeringClose`."""
+
+    def __init__(
+        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, clients: CdnClients
+    ) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._clients = clients
+        self._leaving = LingeringClose(transport, loop.time(), READ_TIMEOUT_S)
+        self._timer = loop.call_later(slow_readers.LINGER_POLL_INTERVAL_S, self._look)
+
+    def data_received(self, data: bytes) -> None:
+        """It has not stopped yet."""
+        self._leaving.on_data()
+
+    def eof_received(self) -> None:
+        """Now it has read."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        self._clients.leave(self._transport)
+
+    def _look(self) -> None:
+        if self._leaving.should_linger(self._loop.time()):
+            self._timer = self._loop.call_later(slow_readers.LINGER_POLL_INTERVAL_S, self._look)
+        else:
+            self._transport.abort()
+
+
+def _has_path(url: bytes) -> bool:
+    """Whether uvicorn can read it: it would take a URL that is none for a failure of its own."""
+    try:
+        path = httptools.parse_url(url).path
+    except httptools.HttpParserInvalidURLError:
+        return False
+    return path is not None and path.isascii()

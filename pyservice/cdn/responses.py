@@ -1,0 +1,159 @@
+"""Responses of the CDN: status, headers, body, error pages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    MutableMapping,
+)
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from time import perf_counter
+from typing import Any, Final
+
+import orjson
+
+from pyservice.errors import ServiceError
+from pyservice.observability.metrics import CANCELLED, OK
+from pyservice.observability.rays import Trace
+from pyservice.transport import request_headers
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+RAY_ID: Final = "x-ray-id"
+"""The header of every answer (decisions 1.7)."""
+CDN_METRIC_LABEL: Final = "cdn"
+"""What the listener is called in rays."""
+
+_PIECE_BYTES: Final = 256 << 10
+_WITHOUT_BODY: Final = (204, 304)
+_SAYS: Final = {
+    400: "this path cannot be asked for",
+    401: "a user and a password are needed here",
+    404: "there is nothing here",
+    405: "only GET and HEAD are possible here",
+    416: "the file has no such range",
+    429: "too many wrong passwords came from your address",
+    503: "too many at once, try again in a few seconds",
+}
+
+
+@dataclass(slots=True)
+class Response:
+    """Status, headers (names in lower case), and a body that is there or comes in pieces."""
+
+    status: int
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes | AsyncIterator[bytes] = b""
+    when_over: Callable[[], None] | None = None
+    """Called once, sent or not."""
+    begun: bytes = b""
+    """What comes before the pieces: read already."""
+    code: str = OK
+    """For its ray."""
+
+    def to_bytes(self, *, is_last: bool) -> bytes:
+        """The whole answer as it goes over the wire, for who speaks HTTP himself."""
+        assert isinstance(self.body, bytes)
+        lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}"]
+        lines += [f"{name}: {value}" for name, value in self.headers.items()]
+        lines.append(f"content-length: {len(self.body)}")
+        if is_last:
+            lines.append("connection: close")
+        return "\r\n".join([*lines, "", ""]).encode("latin-1") + self.body
+
+    async def send(self, receive: Receive, send: Send, *, with_body: bool) -> int:
+        """Sends it; how many bytes of body went out. The pieces are closed whatever happens."""
+        body = self.body
+        if isinstance(body, bytes) and self.status not in _WITHOUT_BODY:
+            self.headers.setdefault("content-length", str(len(body)))
+        head = [(name.encode(), value.encode("latin-1")) for name, value in self.headers.items()]
+        try:
+            await send({"type": "http.response.start", "status": self.status, "headers": head})
+            if not with_body or isinstance(body, bytes):
+                body = body if with_body and isinstance(body, bytes) else b""
+                # What a slow client has not read yet waits in copies: of one piece, and not of all.
+                for start in range(0, len(body) or 1, _PIECE_BYTES):
+                    end = start + _PIECE_BYTES
+                    piece, more = body[start:end], end < len(body)
+                    await send({"type": "http.response.body", "body": piece, "more_body": more})
+                return len(body)
+            if self.begun:
+                await send({"type": "http.response.body", "body": self.begun, "more_body": True})
+            sent, is_whole = await _send_pieces(body, receive, send)
+            if not is_whole:
+                self.code = CANCELLED
+            return len(self.begun) + sent
+        finally:
+            if isinstance(self.body, AsyncGenerator):
+                await self.body.aclose()
+            if self.when_over is not None:
+                self.when_over()
+
+
+async def _send_pieces(
+    pieces: AsyncIterator[bytes], receive: Receive, send: Send
+) -> tuple[int, bool]:
+    """Until all is sent, or the client has gone: nothing is read for nobody. How many bytes, and whether it is all."""
+    gone = asyncio.ensure_future(_is_gone(receive))
+    sent = 0
+    try:
+        async for piece in pieces:
+            if gone.done():
+                return sent, False
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            sent += len(piece)
+        await send({"type": "http.response.body", "body": b""})
+    finally:
+        gone.cancel()
+    return sent, True
+
+
+async def _is_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def trace_of(headers: Mapping[bytes, bytes]) -> Trace:
+    """What is noted of a request with these headers, which is there now."""
+    ray_id, given = request_headers.read_traceparent(
+        headers.get(b"traceparent", b"").decode("latin-1")
+    )
+    return Trace(ray_id, perf_counter(), given)
+
+
+def error_page(
+    status: int, headers: Mapping[str, str] | None = None, *, says: str | None = None
+) -> Response:
+    """A plain page that says what is wrong: `says`, or what is usual with this status."""
+    text = f"{status} {HTTPStatus(status).phrase}: {says or _SAYS[status]}\n"
+    return Response(
+        status,
+        {
+            "content-type": "text/plain; charset=utf-8",
+            "cache-control": "no-store",
+            "x-content-type-options": "nosniff",
+            **(headers or {}),
+        },
+        text.encode(),
+        code=HTTPStatus(status).name,
+    )
+
+
+def error_response(error: ServiceError, ray_id: str) -> Response:
+    """An error of the table, as the API tells it (decisions 2)."""
+    headers = {
+        "content-type": "application/problem+json",
+        "cache-control": "no-store",
+        RAY_ID: ray_id,
+        **error.headers,
+    }
+    if error.retry_after_s:
+        headers["retry-after"] = str(error.retry_after_s)
+    return Response(error.http, headers, orjson.dumps(error.problem(ray_id)), code=error.code)

@@ -1,0 +1,224 @@
+"""Password checks of protected sites, with limits on wrong passwords."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+from base64 import b64decode
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final, NamedTuple
+
+import bcrypt
+
+from pyservice.control.namespace_access import (
+    BCRYPT_ROUNDS,
+    PASSWORD_MAX_BYTES,
+    PasswordThreadPool,
+    TooManyWaiting,
+)
+from pyservice.transport.rate_limits import Buckets, Rate
+
+WRONG_RATE: Final = Rate(per_second=10 / 60, burst=10)
+"""Wrong passwords from one client address at one site."""
+
+_WAITING_MAX: Final = 64
+"""Of one source for its turn."""
+_REMEMBERED_MAX: Final = 1024
+
+
+class PasswordChecksBusy(Exception):
+    """Too many passwords are waiting to be checked: 503."""
+
+
+class TooManyWrongPasswords(Exception):
+    """Too many wrong passwords came from this address: 429."""
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__()
+        self.wait_s = wait_s
+
+
+class Source(NamedTuple):
+    """Whose site is asked for, which, and by whom: wrong passwords count against an address at a site."""
+
+    group: str
+    site: bytes
+    address: bytes
+
+    @property
+    def key(self) -> bytes:
+        return self.site + b"/" + self.address
+
+
+@dataclass(slots=True)
+class _Line:
+    """Those of one source who are checked or wait for that, in the order in which they came."""
+
+    present: int = 0
+    under_way: int = 0
+    first: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Of whoever is next."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class SitePasswords:
+    """Checks Basic credentials. Good ones are remembered by a keyed hash, never as they are."""
+
+    def __init__(self, threads: int = 2, clock_s: Callable[[], float] = monotonic) -> None:
+        self._threads = PasswordThreadPool(threads)
+        self._key = secrets.token_bytes(32)
+        self._good: OrderedDict[bytes, None] = OrderedDict()
+        self._clock_s = clock_s
+        self._wrong = Buckets(WRONG_RATE)
+        self._lines: dict[bytes, _Line] = {}
+        self._running: dict[bytes, asyncio.Task[bool]] = {}
+        self._nobody = bcrypt.hashpw(secrets.token_bytes(16), bcrypt.gensalt(4))
+
+    def close(self) -> None:
+        """Waits for what is being checked."""
+        self._threads.close()
+
+    async def are_good(
+        self, authorization: bytes | None, users: Mapping[str, bytes], source: Source
+    ) -> bool:
+        """Whether the header authenticates one of these users.
+
+        Raises PasswordChecksBusy, TooManyWrongPasswords.
+        """
+        given = _basic(authorization)
+        if given is None:
+            return False
+        user, password = given
+        expected = users.get(user)
+        # The hash is part of it: a changed password is asked for at once.
+        fingerprint = self._fingerprint(expected or b"", user.encode(), password)
+        if expected is not None and fingerprint in self._good:
+            self._good.move_to_end(fingerprint)
+            return True
+        # A page asks for all that is on it at once.
+        key = self._fingerprint(source.key, fingerprint)
+        running = self._running.get(key)
+        if running is None:
+            running = asyncio.ensure_future(self._decide(password, expected, users, source))
+            self._running[key] = running
+            running.add_done_callback(lambda done: self._ended(key, done))
+        is_good = await asyncio.shield(running)
+        if is_good:
+            self._good[fingerprint] = None
+            if len(self._good) > _REMEMBERED_MAX:
+                self._good.popitem(last=False)
+        return is_good
+
+    def _ended(self, key: bytes, done: asyncio.Task[bool]) -> None:
+        del self._running[key]
+        if not done.cancelled():
+            # That nobody waits any more is no failure.
+            done.exception()
+
+    async def _decide(
+        self, password: bytes, expected: bytes | None, users: Mapping[str, bytes], source: Source
+    ) -> bool:
+        """Checks a password in its source's turn. Raises PasswordChecksBusy, TooManyWrongPasswords."""
+        is_wrong = False
+        async with self._turn(source.key):
+            try:
+                hashes = self._comparisons(expected, users)
+                is_wrong = not await self._check(password, hashes, source)
+            finally:
+                if not is_wrong:
+                    self._wrong.put_back(source.key)
+        return not is_wrong and expected is not None
+
+    @asynccontextmanager
+    async def _turn(self, source: bytes) -> AsyncIterator[None]:
+        """Within it one more password counts as wrong. Whoever there is no room for waits while others of the source
+        may turn out to be right, and is refused when none is under way.
+        Raises PasswordChecksBusy, TooManyWrongPasswords.
+        """
+        line = self._lines.setdefault(source, _Line())
+        if line.present - line.under_way >= _WAITING_MAX:
+            raise PasswordChecksBusy
+        line.present += 1
+        try:
+            async with line.first:
+                while wait_s := self._wrong.take(source, self._clock_s()):
+                    if not line.under_way:
+                        raise TooManyWrongPasswords(wait_s)
+                    line.ended.clear()
+                    await line.ended.wait()
+                line.under_way += 1
+            try:
+                yield
+            finally:
+                line.under_way -= 1
+                line.ended.set()
+        finally:
+            line.present -= 1
+            if not line.present:
+                del self._lines[source]
+
+    def _comparisons(self, expected: bytes | None, users: Mapping[str, bytes]) -> list[bytes]:
+        """Hashes to compare with, until one is right: 2^cost of the dearest hash there is, whoever is
+        asked for. Somebody who is not there costs as much time as somebody who is, and an older hash as a newer.
+        """
+        dearest = max([BCRYPT_ROUNDS, *map(_cost, users.values())])
+        if expected is None:
+            return [self._dummy(dearest)]
+        # c, and c, c+1 ... up to the one before the dearest, are as much as the dearest.
+        return [expected, *map(self._dummy, range(_cost(expected), dearest))]
+
+    def _dummy(self, cost: int) -> bytes:
+        """A hash that no password has, of this cost."""
+        return b"$2b$%02d$%b" % (cost, self._nobody[7:])
+
+    async def _check(self, password: bytes, hashes: list[bytes], source: Source) -> bool:
+        try:
+            return await self._threads.run(
+                source.group, source.address, lambda: _is_right(password, hashes)
+            )
+        except TooManyWaiting:
+            raise PasswordChecksBusy from None
+
+    def _fingerprint(self, *words: bytes) -> bytes:
+        state = hmac.new(self._key, digestmod=hashlib.sha256)
+        for word in words:
+            state.update(len(word).to_bytes(4, "big") + word)
+        return state.digest()
+
+
+def _is_right(password: bytes, hashes: list[bytes]) -> bool:
+    # None that is so long could be set.
+    if len(password) > PASSWORD_MAX_BYTES or b"\0" in password:
+        return False
+    return any(_has(password, one) for one in hashes)
+
+
+def _has(password: bytes, expected: bytes) -> bool:
+    try:
+        return bcrypt.checkpw(password, expected)
+    except ValueError:
+        return False
+
+
+def _cost(expected: bytes) -> int:
+    """That of a bcrypt hash, 0 of anything else."""
+    digits = expected[4:6]
+    return int(digits) if expected.startswith(b"$2") and digits.isdigit() else 0
+
+
+def _basic(authorization: bytes | None) -> tuple[str, bytes] | None:
+    """User and password of an Authorization header (RFC 7617)."""
+    scheme, _, encoded = (authorization or b"").partition(b" ")
+    if scheme.lower() != b"basic":
+        return None
+    try:
+        user, colon, password = b64decode(encoded.strip(), validate=True).partition(b":")
+        return (user.decode(), password) if colon else None
+    except ValueError:
+        return None

@@ -1,0 +1,451 @@
+"""Receives uploaded objects, with slots for each owner and a minimum pace."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import mmap
+import time
+from collections import Counter
+from collections.abc import Callable
+from time import perf_counter
+from typing import Final, NamedTuple
+
+from pyservice.cdn.responses import CDN_METRIC_LABEL, RAY_ID, Response, error_response
+from pyservice.cdn.signed_objects import CORS, upload_of
+from pyservice.cdn.sites import is_of_sites
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+from pyservice.observability.metrics import CANCELLED
+from pyservice.observability.rays import Rays, Trace
+from pyservice.storage.local_objects import FolderBlobStore, UploadWriter
+from pyservice.storage.objects import ObjectCounts
+from pyservice.storage.signed_urls import InvalidSignature, UrlSigner
+
+WINDOW_S: Final = 30.0
+WINDOW_BYTES: Final = 64 << 10
+"""At least so many, or all the rest, come in each window."""
+
+LEAST_S: Final = 600.0
+"""So long any upload may take, also when its URL ends sooner."""
+_FREE_PART: Final = 4
+"""The first part of its time has no pace: a slow start is made up for."""
+
+
+class UploadPace:
+    """Of one upload, from its beginning at `now_s`; its URL is good for `good_s` then."""
+
+    def __init__(self, length: int, now_s: float, good_s: float) -> None:
+        self._length = length
+        lasts_s = max(good_s, LEAST_S)
+        self._looked_s = now_s
+        self._starts_s = now_s + lasts_s / _FREE_PART
+        self._ends_s = now_s + lasts_s
+        self._window_ends_s = now_s + WINDOW_S
+        self._window_missing = length
+
+    def wait(self, now_s: float) -> None:
+        """It is not the client's turn: the time since the last look does not count, and a window begins."""
+        late_s, self._looked_s = now_s - self._looked_s, now_s
+        self._starts_s += late_s
+        self._ends_s += late_s
+        self._window_ends_s = now_s + WINDOW_S
+
+    def is_kept(self, now_s: float, missing: int) -> bool:
+        """Whether enough has come, of which so many bytes are missing; looks."""
+        self._looked_s = now_s
+        is_moving = True
+        if now_s >= self._window_ends_s:
+            is_moving = self._window_missing - missing >= min(WINDOW_BYTES, missing)
+            self._window_ends_s, self._window_missing = now_s + WINDOW_S, missing
+        part = (now_s - self._starts_s) / (self._ends_s - self._starts_s)
+        return is_moving and self._length - missing >= self._length * part
+
+
+UPLOADS_MAX: Final = 64
+_SHARES: Final = 8
+"""An upload, and a client address, have this part of the places once half of all are taken."""
+_WAIT: Final = "Send less at a time, and try again after Retry-After."
+
+
+class UploadOwner(NamedTuple):
+    """What a place counts for: an id of an upload, a packed address."""
+
+    upload: str
+    address: bytes
+
+
+class UploadSlots:
+    """Those of one listener."""
+
+    def __init__(self, at_once: int = UPLOADS_MAX) -> None:
+        self._at_once = at_once
+        self._share = max(1, at_once // _SHARES)
+        self._taken = 0
+        self._of: Counter[str | bytes] = Counter()
+
+    def take(self, whose: UploadOwner, instead_of: UploadOwner | None = None) -> None:
+        """Takes one, `instead_of` one that is given back with it. Raises OVERLOADED, and changes nothing."""
+        if instead_of is not None:
+            self.give_back(instead_of)
+        refusal = self._refusal(whose)
+        taken = whose if refusal is None else instead_of
+        if taken is not None:
+            self._taken += 1
+            self._of.update(taken)
+        if refusal is not None:
+            raise ServiceError("OVERLOADED", refusal)
+
+    def give_back(self, whose: UploadOwner) -> None:
+        """It is free."""
+        self._taken -= 1
+        for one in whose:
+            self._of[one] -= 1
+            if not self._of[one]:
+                del self._of[one]
+
+    def _refusal(self, whose: UploadOwner) -> str | None:
+        if self._taken >= self._at_once:
+            return f"{self._at_once} files of all clients are being received. {_WAIT}"
+        if self._taken < self._at_once // 2:
+            return None
+        if self._of[whose.upload] >= self._share:
+            return f"{self._of[whose.upload]} files of this upload are being received. {_WAIT}"
+        if self._of[whose.address] >= self._share:
+            return f"{self._of[whose.address]} files from your address are being received. {_WAIT}"
+        return None
+
+
+BLOCK_BYTES: Final = 512 << 10
+BLOCKS: Final = 2
+"""What every upload has: one fills while the other is written."""
+
+SPARE_BLOCKS: Final = 32
+"""What all share beyond that: an upload that is faster than its thread is woken takes of them. So
+all uploads together hold 80 MiB at most, and one alone 17.
+"""
+
+_SLOW: Final = "The body came too slowly: send it without a pause, in parts when it is large."
+_REPLACED: Final = "A newer PUT of the same URL took the place of this one."
+
+log = get_logger("pyservice.cdn")
+
+
+class _Target(NamedTuple):
+    """What a PUT brings: an object, or the part of it from an offset on."""
+
+    key: str
+    offset: int
+
+
+class UploadReceiver:
+    """What is being received now. Only with a folder: S3 receives by itself."""
+
+    def __init__(
+        self,
+        folder: FolderBlobStore,
+        signer: UrlSigner,
+        counts: ObjectCounts,
+        domain: str | None = None,
+        rays: Rays | None = None,
+    ) -> None:
+        """`domain` of sites: nothing is received at hosts of it."""
+        self._domain = domain.lower() if domain else None
+        # Nobody takes them then, so none is kept.
+        self._rays = rays or Rays(CDN_METRIC_LABEL, queued_max=0)
+        self._folder = folder
+        self._signer = signer
+        self._open: dict[_Target, Reception] = {}
+        self._places = UploadSlots()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._are_over = asyncio.Event()
+        self.spare_blocks = SPARE_BLOCKS
+        self.counts = counts
+
+    @property
+    def now(self) -> int:
+        """How many are being received."""
+        return len(self._open)
+
+    def takes(self, host: str) -> bool:
+        """Whether a PUT at this `Host` may be an upload."""
+        return not is_of_sites(host, self._domain)
+
+    def begin(
+        self, path: str, query: bytes, length: int | None, client: bytes, trace: Trace
+    ) -> Reception:
+        """A PUT; `length` is its Content-Length, None without one; `client` a packed address.
+
+        It takes the place of one that is being received for the same URL: who lost a connection comes again before that
+        is known here. Raises UPLOAD_URL_INVALID, UPLOAD_LENGTH_MISMATCH, UPLOAD_ALREADY_COMPLETE, STORAGE_FULL,
+        OVERLOADED; then nothing has changed.
+        """
+        try:
+            grant = self._signer.verify("PUT", path, query, time.time())
+        except InvalidSignature:
+            raise ServiceError("UPLOAD_URL_INVALID") from None
+        trace.upload_id = upload_of(grant)
+        if length != grant.length:
+            raise ServiceError(
+                "UPLOAD_LENGTH_MISMATCH",
+                f"Send exactly {grant.length} bytes, with Content-Length and not chunked.",
+            )
+        incoming = self._folder.receive(grant)
+        target, whose = _Target(grant.key, grant.offset), UploadOwner(trace.upload_id, client)
+        former = self._open.get(target)
+        now_s = asyncio.get_running_loop().time()
+        pace = UploadPace(length, now_s, (grant.expires_at_s or 0) - time.time())
+        reception = Reception(self, target, whose, incoming, pace, trace)
+        # Last: what fails before has no place to give back.
+        self._places.take(whose, None if former is None else former.whose)
+        self._open[target] = reception
+        if former is not None:
+            former.refuse(ServiceError("IN_USE", _REPLACED))
+        return reception
+
+    def over(self, trace: Trace, code: str) -> None:
+        """A PUT has ended so: with OK, CANCELLED or a code of the error table."""
+        self._rays.end(trace, CDN_METRIC_LABEL, "upload", code, perf_counter())
+
+    def end(self, reception: Reception, *, finish: bool) -> None:
+        """All of it is there (`finish`), or no more of it comes: the rest is done in a task."""
+        has_place = self._open.get(reception.target) is reception
+        if has_place:
+            del self._open[reception.target]
+        if not self._open:
+            self._are_over.set()
+        task = asyncio.ensure_future(reception.finish() if finish else reception.give_up())
+        self._tasks.add(task)
+
+        def left(task: asyncio.Task[None]) -> None:
+            # Not before: until the disk has them, its blocks are in memory.
+            self._tasks.discard(task)
+            self.spare_blocks += reception.spare_blocks
+            if has_place:
+                self._places.give_back(reception.whose)
+
+        task.add_done_callback(left)
+
+    def drop_slow(self) -> None:
+        """Ends those that come too slowly; asked every few seconds."""
+        for reception in list(self._open.values()):
+            reception.drop_if_slow()
+
+    async def stop(self, grace_s: float) -> None:
+        """Lets uploads finish for so long, cuts off the others, and waits for the disk."""
+        if self._open:
+            self._are_over.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._are_over.wait(), grace_s)
+        for reception in list(self._open.values()):
+            reception.cut()
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+
+class Reception(asyncio.BufferedProtocol):
+    """One upload; the protocol of its connection from `take_over` until it is answered."""
+
+    def __init__(
+        self,
+        uploads: UploadReceiver,
+        target: _Target,
+        whose: UploadOwner,
+        incoming: UploadWriter,
+        pace: UploadPace,
+        trace: Trace,
+    ) -> None:
+        self.target = target
+        self.whose = whose
+        self._uploads = uploads
+        self._incoming = incoming
+        self._pace = pace
+        self.trace = trace
+        self._refusal: ServiceError | None = None
+        self._missing = incoming.length
+        self._block_bytes = min(BLOCK_BYTES, max(incoming.length, 1))
+        self._free: list[memoryview] = []
+        self._blocks = 0
+        self._block = self._next_block()
+        self._filled = 0
+        self._early: list[bytes] = []
+        self._transport: asyncio.Transport | None = None
+        self._answer: Callable[[Response], None] = lambda _: None
+        self._when_lost: Callable[[], None] = lambda: None
+        self._is_over = False
+        self._loop = asyncio.get_running_loop()
+
+    def _next_block(self) -> memoryview | None:
+        """A block to fill: a free one, else a new one as long as we may have more."""
+        if self._free:
+            return self._free.pop()
+        is_spare = self._blocks >= BLOCKS
+        if is_spare and not self._uploads.spare_blocks:
+            return None
+        try:
+            # Mapped, so that it goes back to the system with the upload.
+            block = memoryview(mmap.mmap(-1, self._block_bytes))
+        except OSError:
+            if not self._blocks:
+                raise
+            # It goes on with those it has.
+            return None
+        self._blocks += 1
+        self._uploads.spare_blocks -= is_spare
+        return block
+
+    @property
+    def spare_blocks(self) -> int:
+        """How many it has of those that all share."""
+        return max(self._blocks - BLOCKS, 0)
+
+    @property
+    def length(self) -> int:
+        """Bytes of the whole body."""
+        return self._incoming.length
+
+    def feed(self, body: bytes) -> None:
+        """The beginning of the body, which came with its head."""
+        self._early.append(body)
+
+    def take_over(
+        self,
+        transport: asyncio.Transport,
+        answer: Callable[[Response], None],
+        when_lost: Callable[[], None],
+    ) -> None:
+        """Reads the rest of the body from the connection; `answer` is called when all is done, and
+        gives the connection another protocol, `when_lost` when it ends before.
+        """
+        self._transport = transport
+        self._answer = answer
+        self._when_lost = when_lost
+        transport.pause_reading()
+        transport.set_protocol(self)
+        self._fill_early()
+        if not self._missing and not self._is_over:
+            self._advance(0)
+
+    def _fill_early(self) -> None:
+        while self._early and self._block is not None:
+            piece = self._early[0][: len(self._block) - self._filled]
+            self._block[self._filled : self._filled + len(piece)] = piece
+            self._early[0] = self._early[0][len(piece) :]
+            if not self._early[0]:
+                del self._early[0]
+            self._advance(len(piece))
+        if self._missing and not self._early and self._block is not None and self._transport:
+            self._transport.resume_reading()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go: never behind the end of the body."""
+        assert self._block is not None
+        return self._block[self._filled : min(len(self._block), self._filled + self._missing)]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes came."""
+        self._advance(nbytes)
+        if self._transport is not None and (self._block is None or not self._missing):
+            self._transport.pause_reading()
+
+    def _advance(self, nbytes: int) -> None:
+        assert self._block is not None
+        self._filled += nbytes
+        self._missing -= nbytes
+        if self._filled == len(self._block) or not self._missing:
+            block = self._block
+            self._block = self._next_block() if self._missing else None
+            self._incoming.write(block[: self._filled], lambda: self._written(block))
+            self._filled = 0
+        if not self._missing:
+            self._end(finish=True)
+
+    def _written(self, block: memoryview) -> None:
+        """A block may be used again."""
+        if self._is_over:
+            return
+        if self._incoming.failure is not None:
+            # The client should not send the rest for nothing.
+            self._end(finish=True)
+        elif self._block is None:
+            self._block = block
+            self._fill_early()
+        else:
+            self._free.append(block)
+
+    def eof_received(self) -> None:
+        """The client went away before all was there."""
+        self._end(finish=False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Also the end of a connection that waits for its answer; then it has no effect."""
+        self._transport = None
+        self._when_lost()
+        self._end(finish=False)
+
+    def drop_if_slow(self) -> None:
+        """Ends it when too little has come."""
+        now_s = self._loop.time()
+        if self._block is None:
+            # The disk is slow, not the client.
+            self._pace.wait(now_s)
+        elif not self._pace.is_kept(now_s, self._missing):
+            self.refuse(ServiceError("REQUEST_TIMEOUT", _SLOW))
+
+    def refuse(self, error: ServiceError) -> None:
+        """Ends it with this answer, although not all of it came."""
+        if not self._is_over:
+            self._refusal = error
+            self._end(finish=False)
+
+    def cut(self) -> None:
+        """Ends it and its connection."""
+        transport = self._transport
+        self._end(finish=False)
+        if transport is not None:
+            transport.abort()
+
+    def _end(self, *, finish: bool) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self.trace.note("receiving", self.trace.started)
+            if self._transport is not None and not self._transport.is_closing():
+                # Whoever speaks to the connection after us hears the rest.
+                self._transport.pause_reading()
+            self._uploads.end(self, finish=finish)
+
+    async def give_up(self) -> None:
+        """Nothing is left of it."""
+        error, code = self._refusal, CANCELLED
+        if error is not None:
+            code = error.code
+            self._uploads.counts.failed(code)
+            self._tell(error_response(error, self.trace.ray_id))
+        self._uploads.over(self.trace, code)
+        await self._incoming.abort()
+
+    def _tell(self, answer: Response) -> None:
+        answer.headers |= CORS
+        if self._transport is not None:
+            self._answer(answer)
+
+    async def finish(self) -> None:
+        """Makes it durable and answers."""
+        counts, trace = self._uploads.counts, self.trace
+        began = perf_counter()
+        try:
+            await self._incoming.commit()
+        except ServiceError as error:
+            counts.failed(error.code)
+            answer = error_response(error, trace.ray_id)
+        except Exception:
+            log.exception("an upload could not be stored", ray_id=trace.ray_id)
+            counts.failed("INTERNAL")
+            answer = error_response(ServiceError("INTERNAL"), trace.ray_id)
+        else:
+            counts.puts += 1
+            counts.put_bytes += self._incoming.length
+            answer = Response(200, {RAY_ID: trace.ray_id})
+        trace.note("disk", began)
+        self._tell(answer)
+        self._uploads.over(trace, answer.code)

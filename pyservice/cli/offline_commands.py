@@ -1,0 +1,87 @@
+"""Commands `check-config` and `migrate`, which need no running service."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+from pyservice.dataplane import static_feed
+from pyservice.dataplane.feed_validation import OperatorLimits, configuration_problems
+from pyservice.dataplane.namespace_index import NamespaceIndex
+from pyservice.errors import ServiceError
+from pyservice.process.directory_lock import DirectoryLock, DirectoryUnusable
+from pyservice.settings import Settings, SettingsError, load
+from pyservice.storage.database import DatabaseUnusable, open_database
+from pyservice.storage.migrations import HEAD, migrate
+
+_UNLIMITED: Final = (1 << 32) - 1
+_ALL_PORTS: Final = range(1, 1 << 16)
+
+
+def configuration_problems_of(flags: Mapping[str, object], config: Path | None) -> list[str]:
+    """A line for each problem of the settings, and for those of the feed file that they name."""
+    try:
+        return _feed_problems(load(flags, config))
+    except SettingsError as error:
+        wrong = {problem.name.partition(".")[0] for problem in error.problems}
+        told = [str(problem) for problem in error.problems]
+        return told + (_feed_problems(error.usable, wrong) if error.usable else [])
+
+
+def _feed_problems(settings: Settings, wrong: Collection[str] = ()) -> list[str]:
+    """A line for each thing in the feed file that the service would refuse. `wrong` are settings
+    that are not known: what they would forbid is not looked for.
+    """
+    path = settings.feed_file
+    if path is None:
+        return []
+    try:
+        content = static_feed.read_feed_file(path)
+    except static_feed.FeedDocumentError as error:
+        return [f"{path}: {problem}" for problem in error.problems]
+    limits = OperatorLimits(
+        _UNLIMITED if "player_limit_max" in wrong else settings.player_limit_max,
+        None if "regions" in wrong else {region.name_id for region in settings.regions},
+        settings.verification_allowed_networks,
+        settings.captcha.endpoints,
+        _ALL_PORTS if "runtime" in wrong else settings.runtime.host_ports.numbers,
+    )
+    found = []
+    namespaces = NamespaceIndex()
+    for configuration in content.configurations:
+        problems = configuration_problems(configuration, limits, namespaces)
+        name = f"{configuration.game.name_id}/{configuration.name_id}"
+        found += [
+            f"{path}: {name}: {'.'.join(problem.path)}: {problem.reason}" for problem in problems
+        ]
+        if not problems:
+            namespaces.put(configuration)
+    return found
+
+
+def migrate_database(settings: Settings) -> int:
+    """Prints the revision that the database has now. Exit status."""
+    folder = settings.data_dir / "control"
+    try:
+        lock = DirectoryLock.take(folder)
+        try:
+            asyncio.run(_migrate(settings))
+        finally:
+            lock.release()
+    except (DirectoryUnusable, DatabaseUnusable, ServiceError, OSError) as error:
+        print(f"pyservice migrate: {error}", file=sys.stderr)
+        return 1
+    print(HEAD)
+    return 0
+
+
+async def _migrate(settings: Settings) -> None:
+    url = settings.database_url
+    database = open_database(url.get_secret_value() if url else None, settings.data_dir / "control")
+    try:
+        await migrate(database, is_allowed=True)
+    finally:
+        await database.close()
