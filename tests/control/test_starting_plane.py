@@ -45,7 +45,7 @@ LATE = '''"""A control plane that takes longer to start than the data plane wait
 import asyncio, sys
 
 if "--role=control" in sys.orig_argv:
-    from pyservice.app.control import ControlPlane
+    from pyservice.app.control_plane import ControlPlane
     from pyservice.control.lobby_runs import LobbyRuns
 
     recover, run = ControlPlane.recover, LobbyRuns.run
