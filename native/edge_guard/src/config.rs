@@ -1,33 +1,48 @@
 //! Settings: a JSON file whose problems are all reported at once. SIGHUP reloads certificates, limits and timeouts.
 
-mod json_fields;
-
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
-use json_fields::Fields;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use serde_path_to_error::Segment;
 
 use crate::address::{BackendAddress, IpNetwork};
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "an object")]
 pub struct Config {
+    #[serde(deserialize_with = "absolute_path")]
     pub folder: PathBuf,
+    /// Unix socket of the data plane that serves `Routes`.
+    #[serde(deserialize_with = "absolute_path")]
     pub source: PathBuf,
+    #[serde(deserialize_with = "text::<_, 64>")]
     pub edge_id: String,
     /// Address for the ports of routes.
+    #[serde(deserialize_with = "ip_address")]
     pub bind: IpAddr,
     /// Address given to players. Also selects the certificate for clients without server name.
+    #[serde(deserialize_with = "text::<_, 253>")]
     pub advertised: String,
+    #[serde(deserialize_with = "listen")]
     pub http: Option<Listen>,
+    #[serde(deserialize_with = "listen")]
     pub https: Option<Listen>,
+    #[serde(deserialize_with = "list")]
     pub certificates: Vec<Certificate>,
+    #[serde(deserialize_with = "list")]
     pub backends: Vec<Backend>,
     /// Trusted proxies in front of edge-guard.
+    #[serde(deserialize_with = "list")]
     pub proxies: Vec<IpNetwork>,
     /// Threads for TCP, and as many for UDP.
+    #[serde(deserialize_with = "number::<_, usize, 1, 256>")]
     pub workers: usize,
+    #[serde(deserialize_with = "number::<_, i8, -20, 19>")]
     pub nice: i8,
     pub limits: LimitSettings,
     pub timeouts: Timeouts,
@@ -40,53 +55,136 @@ pub enum Listen {
     Inherited(i32),
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "an object")]
 pub struct Certificate {
+    #[serde(deserialize_with = "host_names")]
     pub server_names: Vec<String>,
+    #[serde(deserialize_with = "absolute_path")]
     pub cert: PathBuf,
+    #[serde(deserialize_with = "absolute_path")]
     pub key: PathBuf,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "an object")]
 pub struct Backend {
     /// `*.` stands for one label.
+    #[serde(deserialize_with = "host_names")]
     pub hosts: Vec<String>,
+    #[serde(deserialize_with = "backend_address")]
     pub address: BackendAddress,
     pub proxy_protocol: bool,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "an object")]
 pub struct LimitSettings {
+    #[serde(deserialize_with = "limit")]
     pub connections: usize,
+    #[serde(deserialize_with = "limit")]
     pub connections_per_route: usize,
     /// IPv6: per /64.
+    #[serde(deserialize_with = "limit")]
     pub connections_per_address: usize,
+    #[serde(deserialize_with = "limit")]
     pub datagram_sessions: usize,
+    #[serde(deserialize_with = "limit")]
     pub datagram_sessions_per_route: usize,
     /// IPv6: per /64.
+    #[serde(deserialize_with = "limit")]
     pub datagram_sessions_per_address: usize,
+    #[serde(deserialize_with = "limit")]
     pub datagram_sessions_per_second: usize,
+    #[serde(deserialize_with = "number::<_, usize, 8_192, 1_048_576>")]
     pub head_bytes: usize,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "an object")]
 pub struct Timeouts {
+    #[serde(rename = "connect_ms", deserialize_with = "milliseconds")]
     pub connect: Duration,
+    #[serde(rename = "handshake_ms", deserialize_with = "milliseconds")]
     pub handshake: Duration,
     /// From the first byte of a request's head.
+    #[serde(rename = "head_ms", deserialize_with = "milliseconds")]
     pub head: Duration,
+    #[serde(rename = "keep_alive_ms", deserialize_with = "milliseconds")]
     pub keep_alive: Duration,
+    #[serde(rename = "response_ms", deserialize_with = "milliseconds")]
     pub response: Duration,
+    #[serde(rename = "stream_idle_ms", deserialize_with = "milliseconds")]
     pub stream_idle: Duration,
+    #[serde(rename = "datagram_idle_ms", deserialize_with = "milliseconds")]
     pub datagram_idle: Duration,
     /// After SIGTERM.
+    #[serde(rename = "drain_ms", deserialize_with = "milliseconds")]
     pub drain: Duration,
     /// In a process that was replaced.
+    #[serde(rename = "replaced_ms", deserialize_with = "milliseconds")]
     pub replaced: Duration,
 }
 
-/// Forwarding takes microseconds, so it goes before the computation of game servers.
-const NICE: i8 = -4;
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            folder: PathBuf::new(),
+            source: PathBuf::new(),
+            edge_id: "local".to_owned(),
+            bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            advertised: "127.0.0.1".to_owned(),
+            http: None,
+            https: None,
+            certificates: Vec::new(),
+            backends: Vec::new(),
+            proxies: Vec::new(),
+            workers: std::thread::available_parallelism().map_or(1, usize::from),
+            // Forwarding takes microseconds, so it goes before the computation of game servers.
+            nice: -4,
+            limits: LimitSettings::default(),
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
+impl Default for Backend {
+    fn default() -> Self {
+        Self { hosts: Vec::new(), address: SocketAddr::from(([127, 0, 0, 1], 0)).into(), proxy_protocol: true }
+    }
+}
+
+impl Default for LimitSettings {
+    fn default() -> Self {
+        Self {
+            connections: 65_536,
+            connections_per_route: 16_384,
+            connections_per_address: 1_024,
+            datagram_sessions: 16_384,
+            datagram_sessions_per_route: 4_096,
+            datagram_sessions_per_address: 1_024,
+            datagram_sessions_per_second: 10_000,
+            head_bytes: 32_768,
+        }
+    }
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        const HOUR_S: u64 = 3_600;
+        Self {
+            connect: Duration::from_secs(5),
+            handshake: Duration::from_secs(10),
+            head: Duration::from_secs(15),
+            keep_alive: Duration::from_secs(75),
+            response: Duration::from_secs(120),
+            stream_idle: Duration::from_secs(2 * HOUR_S),
+            datagram_idle: Duration::from_secs(60),
+            drain: Duration::from_secs(10),
+            replaced: Duration::from_secs(24 * HOUR_S),
+        }
+    }
+}
 
 impl Config {
     pub fn read(path: &Path) -> Result<Self, Vec<String>> {
@@ -95,38 +193,189 @@ impl Config {
     }
 
     pub fn parse(text: &str) -> Result<Self, Vec<String>> {
-        let value: Value = serde_json::from_str(text).map_err(|error| vec![format!("not JSON: {error}")])?;
-        let mut problems = Vec::new();
-        let config = Self::from_value(value, &mut problems);
-        if problems.is_empty() { Ok(config) } else { Err(problems) }
+        let value = serde_json::from_str(text).map_err(|error| vec![format!("not JSON: {error}")])?;
+        let mut problems = Problems::default();
+        let Some(config): Option<Self> = problems.deserialize(value) else { return Err(problems.0) };
+        config.check(&mut problems);
+        if problems.0.is_empty() { Ok(config) } else { Err(problems.0) }
     }
 
-    fn from_value(value: Value, problems: &mut Vec<String>) -> Self {
-        let mut fields = Fields::new("", value, problems);
-        let config = Self {
-            folder: fields.path("folder"),
-            source: fields.path("source"),
-            edge_id: fields.text_or("edge_id", "local", 1..=64),
-            bind: fields.parsed_or("bind", "an IP address", IpAddr::V4(Ipv4Addr::LOCALHOST)),
-            advertised: fields.text_or("advertised", "127.0.0.1", 1..=253),
-            http: fields.parsed("http", "an address and port, or fd:<number>"),
-            https: fields.parsed("https", "an address and port, or fd:<number>"),
-            certificates: fields.each("certificates", Certificate::from_fields),
-            backends: fields.each("backends", Backend::from_fields),
-            proxies: fields.all_parsed("proxies", "a network such as 10.0.0.0/8"),
-            workers: fields.number_or("workers", cores(), 1..=256),
-            nice: fields.nice_or("nice", NICE),
-            limits: fields.inner("limits", LimitSettings::from_fields),
-            timeouts: fields.inner("timeouts", Timeouts::from_fields),
+    fn check(&self, problems: &mut Problems) {
+        let mut require = |path: String, is_there: bool, problem: &str| {
+            if !is_there && !problems.has(&path) {
+                problems.add(&path, problem);
+            }
         };
-        if config.edge_id.is_empty() {
-            fields.problem("edge_id", "must not be empty");
+        let has_path = |path: &Path| !path.as_os_str().is_empty();
+        require("folder".to_owned(), has_path(&self.folder), "is required");
+        require("source".to_owned(), has_path(&self.source), "is required");
+        for (index, Certificate { server_names, cert, key }) in self.certificates.iter().enumerate() {
+            let place = format!("certificates.{index}");
+            require(format!("{place}.server_names"), !server_names.is_empty(), "must name at least one");
+            require(format!("{place}.cert"), has_path(cert), "is required");
+            require(format!("{place}.key"), has_path(key), "is required");
         }
-        if config.https.is_some() && config.certificates.is_empty() {
-            fields.problem("https", "needs at least one of certificates");
+        for (index, backend) in self.backends.iter().enumerate() {
+            require(format!("backends.{index}.hosts"), !backend.hosts.is_empty(), "must name at least one");
         }
-        fields.end();
-        config
+        let has_certificates = self.https.is_none() || !self.certificates.is_empty();
+        require("https".to_owned(), has_certificates, "needs at least one of certificates");
+    }
+}
+
+/// Problems, each behind its path in the file.
+#[derive(Default)]
+struct Problems(Vec<String>);
+
+impl Problems {
+    fn add(&mut self, path: &str, problem: &str) {
+        self.0.push(format!("{}: {problem}", if path.is_empty() { "settings" } else { path }));
+    }
+
+    /// Whether there is a problem at the path or below.
+    fn has(&self, path: &str) -> bool {
+        let rest = |problem: &String| problem.strip_prefix(path).map(|rest| rest.starts_with([':', '.']));
+        self.0.iter().any(|problem| rest(problem).unwrap_or(false))
+    }
+
+    /// Deserializes a value without its faulty parts. serde stops at the first error, so each error is reported, its
+    /// part removed, and the rest tried again. Returns `None` if an error has no removable part.
+    fn deserialize<T: DeserializeOwned>(&mut self, mut value: Value) -> Option<T> {
+        self.remove_nulls(&mut value, "");
+        loop {
+            let error = match serde_path_to_error::deserialize(value.clone()) {
+                Ok(config) => return Some(config),
+                Err(error) => error,
+            };
+            let path: Vec<String> = error.path().iter().map(key_of).collect();
+            let problem = error.inner().to_string();
+            let is_unknown = problem.starts_with("unknown field");
+            self.add(&path.join("."), if is_unknown { "is not a setting" } else { &problem });
+            if !remove(&mut value, &path) {
+                return None;
+            }
+        }
+    }
+
+    /// Removed elements of lists become null, so that the others keep their index. No setting may be null itself.
+    fn remove_nulls(&mut self, value: &mut Value, path: &str) {
+        let inner = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+        match value {
+            Value::Null => self.add(path, "must not be null"),
+            Value::Array(all) => {
+                for (index, each) in all.iter_mut().enumerate() {
+                    self.remove_nulls(each, &inner(&index.to_string()));
+                }
+            }
+            Value::Object(fields) => {
+                for (name, each) in &mut *fields {
+                    self.remove_nulls(each, &inner(name));
+                }
+                fields.retain(|_, each| !each.is_null());
+            }
+            _ => {}
+        }
+    }
+}
+
+fn key_of(segment: &Segment) -> String {
+    match segment {
+        Segment::Seq { index } => index.to_string(),
+        Segment::Map { key } | Segment::Enum { variant: key } => key.clone(),
+        Segment::Unknown => "?".to_owned(),
+    }
+}
+
+fn remove(value: &mut Value, path: &[String]) -> bool {
+    match (value, path) {
+        (value, []) if !value.is_object() => {
+            *value = Value::Object(serde_json::Map::new());
+            true
+        }
+        (Value::Object(fields), [key]) => fields.remove(key).is_some(),
+        (Value::Object(fields), [key, rest @ ..]) => fields.get_mut(key).is_some_and(|inner| remove(inner, rest)),
+        (Value::Array(all), [key, rest @ ..]) => {
+            let Some(inner) = key.parse::<usize>().ok().and_then(|index| all.get_mut(index)) else { return false };
+            if rest.is_empty() {
+                return !std::mem::replace(inner, Value::Null).is_null();
+            }
+            remove(inner, rest)
+        }
+        _ => false,
+    }
+}
+
+fn checked<'de, D: Deserializer<'de>, T>(
+    from: D,
+    expected: &str,
+    check: impl FnOnce(Value) -> Option<T>,
+) -> Result<T, D::Error> {
+    let value = Value::deserialize(from)?;
+    check(value).ok_or_else(|| D::Error::custom(format!("must be {expected}")))
+}
+
+fn parsed<'de, D: Deserializer<'de>, T: FromStr>(from: D, expected: &str) -> Result<T, D::Error> {
+    checked(from, expected, |value| value.as_str()?.parse().ok())
+}
+
+fn absolute_path<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+    checked(from, "an absolute path", |value| value.as_str().filter(|text| text.starts_with('/')).map(PathBuf::from))
+}
+
+fn text<'de, D: Deserializer<'de>, const BYTES_MAX: usize>(from: D) -> Result<String, D::Error> {
+    let fits = |text: &&str| (1..=BYTES_MAX).contains(&text.len());
+    checked(from, &format!("a text of 1 to {BYTES_MAX} bytes"), |value| value.as_str().filter(fits).map(str::to_owned))
+}
+
+fn ip_address<'de, D: Deserializer<'de>>(from: D) -> Result<IpAddr, D::Error> {
+    parsed(from, "an IP address")
+}
+
+fn listen<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Listen>, D::Error> {
+    parsed(from, "an address and port, or fd:<number>").map(Some)
+}
+
+fn backend_address<'de, D: Deserializer<'de>>(from: D) -> Result<BackendAddress, D::Error> {
+    parsed(from, "an address and port, or unix: and an absolute path of at most 107 bytes")
+}
+
+fn number<'de, D: Deserializer<'de>, T: TryFrom<i64>, const LEAST: i64, const MOST: i64>(
+    from: D,
+) -> Result<T, D::Error> {
+    let fits = |number: &i64| (LEAST..=MOST).contains(number);
+    let expected = format!("a number from {LEAST} to {MOST}");
+    checked(from, &expected, |value| value.as_i64().filter(fits)?.try_into().ok())
+}
+
+fn limit<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
+    number::<D, usize, 1, 10_000_000>(from)
+}
+
+fn milliseconds<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    const DAYS_30: i64 = 30 * 24 * 3_600_000;
+    number::<D, u64, 1, DAYS_30>(from).map(Duration::from_millis)
+}
+
+fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    Ok(Vec::<Option<T>>::deserialize(from)?.into_iter().flatten().collect())
+}
+
+fn host_names<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    Ok(list::<D, HostName>(from)?.into_iter().map(|HostName(name)| name).collect())
+}
+
+struct HostName(String);
+
+impl<'de> Deserialize<'de> for HostName {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let fits = |text: &&str| (1..=253).contains(&text.len());
+        checked(from, "a host name", |value| value.as_str().filter(fits).map(|text| Self(text.to_ascii_lowercase())))
+    }
+}
+
+impl<'de> Deserialize<'de> for IpNetwork {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        parsed(from, "a network such as 10.0.0.0/8")
     }
 }
 
@@ -139,7 +388,7 @@ impl std::fmt::Display for Listen {
     }
 }
 
-impl std::str::FromStr for Listen {
+impl FromStr for Listen {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
@@ -148,61 +397,6 @@ impl std::str::FromStr for Listen {
             None => text.parse().map(Self::Address).map_err(|_| ()),
         }
     }
-}
-
-impl Certificate {
-    fn from_fields(fields: &mut Fields<'_>) -> Self {
-        Self { server_names: fields.names("server_names"), cert: fields.path("cert"), key: fields.path("key") }
-    }
-}
-
-const BACKEND: &str = "an address and port, or unix: and an absolute path of at most 107 bytes";
-
-impl Backend {
-    fn from_fields(fields: &mut Fields<'_>) -> Self {
-        Self {
-            hosts: fields.names("hosts"),
-            address: fields.parsed_or("address", BACKEND, SocketAddr::from(([127, 0, 0, 1], 0)).into()),
-            proxy_protocol: fields.truth_or("proxy_protocol", true),
-        }
-    }
-}
-
-impl LimitSettings {
-    fn from_fields(fields: &mut Fields<'_>) -> Self {
-        const MOST: usize = 10_000_000;
-        Self {
-            connections: fields.number_or("connections", 65_536, 1..=MOST),
-            connections_per_route: fields.number_or("connections_per_route", 16_384, 1..=MOST),
-            connections_per_address: fields.number_or("connections_per_address", 1_024, 1..=MOST),
-            datagram_sessions: fields.number_or("datagram_sessions", 16_384, 1..=MOST),
-            datagram_sessions_per_route: fields.number_or("datagram_sessions_per_route", 4_096, 1..=MOST),
-            datagram_sessions_per_address: fields.number_or("datagram_sessions_per_address", 1_024, 1..=MOST),
-            datagram_sessions_per_second: fields.number_or("datagram_sessions_per_second", 10_000, 1..=MOST),
-            head_bytes: fields.number_or("head_bytes", 32_768, 8_192..=1_048_576),
-        }
-    }
-}
-
-impl Timeouts {
-    fn from_fields(fields: &mut Fields<'_>) -> Self {
-        const HOUR_MS: u64 = 3_600_000;
-        Self {
-            connect: fields.ms_or("connect_ms", 5_000),
-            handshake: fields.ms_or("handshake_ms", 10_000),
-            head: fields.ms_or("head_ms", 15_000),
-            keep_alive: fields.ms_or("keep_alive_ms", 75_000),
-            response: fields.ms_or("response_ms", 120_000),
-            stream_idle: fields.ms_or("stream_idle_ms", 2 * HOUR_MS),
-            datagram_idle: fields.ms_or("datagram_idle_ms", 60_000),
-            drain: fields.ms_or("drain_ms", 10_000),
-            replaced: fields.ms_or("replaced_ms", 24 * HOUR_MS),
-        }
-    }
-}
-
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 #[cfg(test)]
@@ -225,21 +419,26 @@ mod tests {
         let text = r#"{"source": 7, "bind": "here", "nice": -21, "https": "127.0.0.1:443", "limits": {"connections": 0, "speed": 1},
             "certificates": [{"server_names": [], "cert": "/c"}],
             "backends": [{"hosts": ["a"], "address": "unix:a.sock"}],
-            "timeouts": {"head_ms": "x"}, "proxies": ["10.0.0.0/99"]}"#;
+            "timeouts": {"head_ms": "x"}, "proxies": ["10.0.0.0/99", "10.0.0.0/8", 7], "workers": null}"#;
         let problems = Config::parse(text).unwrap_err().join("\n");
-        for place in [
+        let count = problems.lines().count();
+        let places = [
             "folder: is required",
             "source: ",
             "bind: ",
             "nice: must be a number from -20 to 19",
             "limits.connections: ",
             "limits.speed: is not a setting",
+            "workers: must not be null",
             "certificates.0.server_names: ",
             "certificates.0.key: is required",
             "backends.0.address: ",
             "timeouts.head_ms: ",
             "proxies.0: ",
-        ] {
+            "proxies.2: ",
+        ];
+        assert_eq!(count, places.len(), "{problems}");
+        for place in places {
             assert!(problems.contains(place), "no `{place}` in\n{problems}");
         }
     }

@@ -259,6 +259,38 @@ mod tests {
     }
 
     #[test]
+    fn metric_names_and_labels_are_stable() {
+        let mut page = MetricsPage::default();
+        page.counters(&[&ThreadCounters::default()]);
+        let text = page.into_text();
+        let names = text.lines().filter_map(|line| line.strip_prefix("# TYPE hosting_edge_"));
+        let label_of = |name: &str| {
+            let start = format!("hosting_edge_{name}{{");
+            let rest = text.lines().find_map(|line| line.strip_prefix(&start));
+            rest.and_then(|rest| rest.split_once('=')).map_or("", |(label, _)| label)
+        };
+        let found: Vec<(&str, &str)> =
+            names.filter_map(|name| name.split_once(' ')).map(|(name, _)| (name, label_of(name))).collect();
+        let expected = [
+            ("connections", "kind"),
+            ("connections_total", "kind"),
+            ("connections_refused_total", "reason"),
+            ("stream_bytes_total", "way"),
+            ("http_requests_total", "status"),
+            ("http_problems_total", "reason"),
+            ("accept_pauses_total", ""),
+            ("datagrams_total", "way"),
+            ("datagram_bytes_total", "way"),
+            ("datagrams_dropped_total", "reason"),
+            ("datagram_sessions", ""),
+            ("datagram_sessions_total", ""),
+            ("datagram_sessions_ended_total", "reason"),
+            ("failures_total", "of"),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
     fn label_sets_fit_the_counter_array() {
         for texts in [
             ConnectionKind::TEXTS,
