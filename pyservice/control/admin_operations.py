@@ -70,7 +70,6 @@ class AdminOperations:
         self._now_ms = context.now_ms
 
     def handlers(self) -> dict[str, Any]:
-        """Returns the handlers by full method name."""
         return {
             f"{_SERVICE}.CreateIdentity": self.create_identity,
             f"{_SERVICE}.ListIdentities": self.list_identities,
@@ -130,7 +129,6 @@ class AdminOperations:
         return pb.AdminCreateGroupResponse(group_id=group_id)
 
     async def update_group(self, request: pb.UpdateGroupRequest) -> pb.UpdateGroupResponse:
-        """Changes only the given fields."""
         _check(request)
         async with self._database.write() as tx:
             group = await _group(tx, request.group_id)
@@ -226,7 +224,6 @@ class AdminOperations:
     async def check_token(
         self, request: control_pb2.CheckTokenRequest
     ) -> control_pb2.CheckTokenResponse:
-        """Returns the scope of a `cloud_` token."""
         _check(request)
         scope = (await self._gate.check(request.token)).scope
         reaches_game = False
@@ -254,7 +251,6 @@ class AdminOperations:
     async def rotate_keys(
         self, request: pb.RotateControlKeysRequest
     ) -> pb.RotateControlKeysResponse:
-        """Creates a new signing key."""
         rotated = await self._keys.rotate(drop_unused=request.drop_unused)
         return pb.RotateControlKeysResponse(
             current_key=rotated.current, kept_keys=rotated.kept, dropped_keys=rotated.dropped
@@ -367,9 +363,9 @@ class OrphanClient(Protocol):
 
 
 class OrphanedNamespaces:
-    """Namespaces that the data plane holds without a record, after a database was lost or replaced.
+    """Namespaces that the data plane holds without a record.
 
-    They are not removed automatically: players may still use them, and a backup may restore their records.
+    Players may still use them, and a backup may restore their records, so an operator decides.
     """
 
     def __init__(
@@ -379,14 +375,13 @@ class OrphanedNamespaces:
         client: OrphanClient,
         removed: Callable[[], None],
     ) -> None:
-        """`removed` is called when names and hosts become free."""
         self._database = database
         self._epoch = source_epoch
         self._client = client
         self._removed = removed
 
     async def all(self) -> list[feed_pb2.HeldConfiguration]:
-        """Returns them ordered by name. Raises CONTROL_PLANE_UNAVAILABLE."""
+        """Raises CONTROL_PLANE_UNAVAILABLE."""
         try:
             answer = await self._client.held(feed_pb2.HeldRequest())
         except DataPlaneUnavailable:
@@ -400,10 +395,7 @@ class OrphanedNamespaces:
     async def remove(
         self, namespace_ids: Sequence[str] | None = None
     ) -> list[feed_pb2.HeldConfiguration]:
-        """Removes these, or all, and returns the removed ones.
-
-        Raises NAMESPACE_NOT_FOUND before any removal, and CONTROL_PLANE_UNAVAILABLE after some.
-        """
+        """Raises NAMESPACE_NOT_FOUND before any removal, and CONTROL_PLANE_UNAVAILABLE after some."""
         orphans = {one.namespace_id: one for one in await self.all()}
         wanted = list(orphans) if namespace_ids is None else list(namespace_ids)
         unknown = [one for one in wanted if one not in orphans]
@@ -431,7 +423,7 @@ class OrphanedNamespaces:
             namespace_id=orphan.namespace_id, source_epoch=self._epoch, revision=0
         )
         if orphan.source_epoch >= self._epoch:
-            # An earlier state of these records, or records created while the clock was ahead.
+            # Earlier records, or records from a clock that was ahead.
             request.source_epoch = orphan.source_epoch
             request.revision = orphan.revision + 1
         answer = await self._client.remove(request)

@@ -21,7 +21,7 @@ from pyservice.storage import games, groups, namespaces, tokens
 from pyservice.storage.database import Database, Record, Transaction
 
 _BELIEVED_S: Final = 0.9
-"""Cache time of a token. Revocations by other processes take effect within a second."""
+"""Revocations by other processes take effect within a second."""
 _BELIEVED_MAX: Final = 20_000
 
 
@@ -43,8 +43,6 @@ class CloudToken:
 
 
 class CallAuthenticator:
-    """Turns the token of a call into a `Caller`."""
-
     def __init__(
         self,
         database: Database,
@@ -62,7 +60,6 @@ class CallAuthenticator:
         return Caller(TokenKind.TOKENLESS, b"", b"", call.address, call)
 
     async def require_cloud_token(self, call: Call) -> Caller:
-        """Accepts any `cloud_` token. Raises TOKEN_*, FORBIDDEN."""
         token, kind = bearer_token(call.authorization)
         if kind != "cloud":
             raise forbidden(kind, "cloud_")
@@ -102,7 +99,7 @@ class CallAuthenticator:
         return Caller(TokenKind.ENVIRONMENT, namespace_id, b"", namespace_id + token_id, call)
 
     async def check(self, token: str) -> CloudToken:
-        """Returns a valid `cloud_` token. Raises TOKEN_INVALID, TOKEN_REVOKED, TOKEN_EXPIRED."""
+        """Raises TOKEN_INVALID, TOKEN_REVOKED, TOKEN_EXPIRED."""
         token_hash = _hash(token)
         found = self._cache.get(token_hash)
         if found is None or self._now_s() - found.found_at > _BELIEVED_S:
@@ -117,7 +114,7 @@ class CallAuthenticator:
         return found
 
     def clear_cache(self) -> None:
-        """Forgets all cached tokens. Call it after tokens or members changed."""
+        """Call it after tokens or members changed."""
         self._cache.clear()
         self._generation += 1
 
@@ -130,7 +127,7 @@ class CallAuthenticator:
         found = {one: _token(row, groups_of[row.identity_id], now_s) for one, row in rows.items()}
         for gone in set(hashes) - found.keys():
             self._cache.pop(gone, None)
-        # Tokens or members changed during the read: do not cache its result.
+        # Changed during the read: do not cache.
         if doubts == self._generation:
             if len(self._cache) + len(found) > _BELIEVED_MAX:
                 self._cache.clear()
@@ -156,7 +153,7 @@ def _token(row: Record, of_identity: list[str], now_s: float) -> CloudToken:
 
 
 def _hash(token: str) -> bytes:
-    # The lookup uses a hash, so its timing reveals nothing about a token.
+    # Hashed, so that timing reveals nothing.
     return sha256(token.encode()).digest()
 
 
@@ -167,7 +164,6 @@ def scope_of(caller: Caller) -> GrantedScope:
 
 
 async def find_group(tx: Transaction, caller: Caller, group_id: str) -> Record:
-    """Raises GROUP_NOT_FOUND."""
     found = await groups.find(tx, group_id)
     if found is None or group_id not in scope_of(caller).groups:
         raise ServiceError("GROUP_NOT_FOUND")
@@ -175,7 +171,7 @@ async def find_group(tx: Transaction, caller: Caller, group_id: str) -> Record:
 
 
 async def find_game(tx: Transaction, caller: Caller, text: str) -> Record:
-    """Finds a game by id or name_id. Raises GAME_NOT_FOUND."""
+    """Raises GAME_NOT_FOUND."""
     found = await games.find(tx, text)
     if found is None or not await _covers_game(tx, caller, found):
         raise ServiceError("GAME_NOT_FOUND")
@@ -185,7 +181,7 @@ async def find_game(tx: Transaction, caller: Caller, text: str) -> Record:
 async def find_namespace(
     tx: Transaction, caller: Caller, game_text: str, text: str, version_id: str | None = None
 ) -> Record:
-    """Finds a namespace, with the `group_id` of its game. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
+    """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
     found = await namespaces.by_path(tx, game_text, text, version_id)
     if found is None:
         await find_game(tx, caller, game_text)

@@ -43,7 +43,6 @@ class Batcher(Generic[Item, Result]):
         self._working: asyncio.Task[None] | None = None
 
     async def add(self, item: Item) -> Result:
-        """Returns the result for an item. Raises the error of its work."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(item, self._size_of(item), future))
         if self._working is None:
@@ -65,7 +64,6 @@ class Batcher(Generic[Item, Result]):
         self._working = None
 
     def _next(self) -> list[_Waiting[Item, Result]]:
-        # Skip cancelled callers.
         self._waiting = [one for one in self._waiting if not one.future.done()]
         count, size = 0, 0
         for one in self._waiting[:_AT_ONCE]:

@@ -288,7 +288,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def parse_tag_filter(text: str) -> dict[str, str]:
-    """Parses the query parameter `tags_json`. Raises QUERY_INVALID."""
+    """Raises QUERY_INVALID."""
     if not text:
         return {}
     problems: list[FieldProblem] = []
@@ -306,7 +306,7 @@ def parse_tag_filter(text: str) -> dict[str, str]:
 
 
 def parse_tag_change(content: bytes) -> tuple[dict[str, str], list[str]]:
-    """Returns the tags to set and the names to remove. Raises VALIDATION_FAILED."""
+    """Returns tags to set and names to remove. Raises VALIDATION_FAILED."""
     tags = _object(content)
     if tags is None:
         require_valid([field_problem(["tags"], "wrong-type", "must be a JSON object")])
@@ -324,7 +324,6 @@ def parse_tag_change(content: bytes) -> tuple[dict[str, str], list[str]]:
 
 
 def require_tag_limit(tags: dict[str, str]) -> None:
-    """Raises VALIDATION_FAILED for too many tags."""
     if len(tags) > TAGS_MAX:
         require_valid([_too_many("tags")])
 
@@ -342,7 +341,6 @@ def _too_many(where: str) -> FieldProblem:
 
 
 def tag_problems(where: str, name: str, value: Any) -> Iterator[FieldProblem]:
-    """Yields problems of one tag of a build or dynamic server."""
     path = (where, name)
     if not 1 <= len(name.encode()) <= NAME_MAX_BYTES:
         word = "too-long" if name else "too-short"

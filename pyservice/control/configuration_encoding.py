@@ -18,27 +18,22 @@ _write: Final = compile_writer(descriptor_of(pb.CloudConfig))
 
 
 def encode(config: pb.CloudConfig) -> bytes:
-    """Returns deterministic bytes for storage."""
     return config.SerializeToString(deterministic=True)
 
 
 def decode(kept: bytes) -> pb.CloudConfig:
-    """Reverses `encode`. Raises google.protobuf.message.DecodeError."""
+    """Raises google.protobuf.message.DecodeError."""
     return pb.CloudConfig.FromString(kept)
 
 
 def json_of(config: pb.CloudConfig) -> bytes:
-    """Returns the JSON text as responses contain it."""
     return orjson.dumps(_write(config))
 
 
 def version_answer(
     kept: bytes, config_json: bytes, create_ts: str, display_name: str, version_id: str
 ) -> Prepared:
-    """Builds a `GetVersionResponse` from stored bytes and stored JSON.
-
-    Reusing the JSON is 100 times faster than encoding 4 KB again.
-    """
+    """Reuses stored JSON, which is 100 times faster than encoding 4 KB again."""
 
     def make() -> pb.GetVersionResponse:
         version = pb.GameVersion(
@@ -76,7 +71,7 @@ _ENDS: Final = ("min", "max")
 
 
 def to_feed(config: pb.CloudConfig) -> fed.MatchmakerConfig:
-    """Returns the matchmaker configuration without fields for the command-line tool."""
+    """Omits fields for the command-line tool."""
     source = config.matchmaker
     target = fed.MatchmakerConfig()
     _copy(source, target, (*_LEVEL, "dev_hostname"))

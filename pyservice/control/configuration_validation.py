@@ -49,7 +49,6 @@ _TIMES_MS: Final = (
     ("heartbeat_timeout", 1_000, 3_600_000),
     ("heartbeat_grace_ms", 0, 3_600_000),
 )
-"""Millisecond fields of a game mode, with minimum and maximum."""
 
 Path = tuple[str, ...]
 _Level = pb.VersionMatchmaker | pb.VersionGameMode
@@ -58,7 +57,7 @@ _Level = pb.VersionMatchmaker | pb.VersionGameMode
 def configuration_problems(
     config: pb.CloudConfig, context: ValidationContext
 ) -> list[FieldProblem]:
-    """Returns all problems of a configuration. Paths begin with `config`."""
+    """Paths begin with `config`."""
     found: list[Finding] = []
     if config.HasField("cdn"):
         found += findings_in_site(config.cdn, ("config", "cdn"), context)
@@ -69,14 +68,12 @@ def configuration_problems(
 
 
 def image_ids(config: pb.CloudConfig) -> set[str]:
-    """Returns the build ids in a configuration, for `ValidationContext.builds`."""
     matchmaker = config.matchmaker
     levels: list[_Level] = [matchmaker, *matchmaker.game_modes.entries.values()]
     return {level.docker.image_id for level in levels if is_uuid(level.docker.image_id)}
 
 
 def site_ids(config: pb.CloudConfig) -> set[str]:
-    """Returns the site ids in a configuration, for `ValidationContext.sites`."""
     site_id = config.cdn.site_id
     return {site_id} if is_uuid(site_id) else set()
 
@@ -187,8 +184,6 @@ Completeness = Literal["complete", "incomplete"]
 
 @dataclass(frozen=True, slots=True)
 class ValidationContext:
-    """Operator settings and the state of uploads that a configuration names."""
-
     player_limit_max: int
     regions: Collection[str]
     tiers: Collection[str]
@@ -196,14 +191,12 @@ class ValidationContext:
     sites: Mapping[str, Completeness] | None = None
     """None: sites are not validated."""
     captcha_providers: Collection[str] = ()
-    """Providers with a configured URL."""
     host_ports: range = HOST_PORTS
     verification_allowed_networks: Sequence[IPv4Network | IPv6Network] = ()
-    """Non-public networks that verification URLs may use."""
 
 
 MATCHMAKER_BYTES_MAX: Final = 640 * 1024
-"""Same limit as in `dataplane.feed_validation`."""
+"""Limit of the data plane."""
 
 
 def findings_in_size(config: pb.CloudConfig, path: tuple[str, ...]) -> Iterator[Finding]:
@@ -237,7 +230,7 @@ _DEFAULT_PROXY: Final = "edge-guard"
 def findings_in_docker(
     docker: pb.VersionDocker, path: Path, context: ValidationContext
 ) -> Iterator[Finding]:
-    """Yields problems of a `docker` block. Ignores fields for the command-line tool."""
+    """Ignores fields for the command-line tool."""
     if docker.HasField("image_id"):
         state = context.builds.get(docker.image_id)
         if state is None:
@@ -384,7 +377,7 @@ def _url(url: str, path: Path, context: ValidationContext) -> Iterator[Finding]:
 
 
 def _host_of(url: str) -> str | None:
-    """Returns the host in lower case, or None if the URL is not acceptable."""
+    """Returns None if the URL is not acceptable."""
     if not url.startswith(("http://", "https://")) or not _VISIBLE.fullmatch(url):
         return None
     try:

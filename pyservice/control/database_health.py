@@ -18,13 +18,13 @@ _POLL_INTERVAL_S: Final = 1.0
 _WRITE_INTERVAL_S: Final = 10.0
 """Every write costs a sync."""
 _TURN_TIMEOUT_S: Final = 2.0
-"""A database that completes no operation for this time is unavailable. A busy one completes others."""
+"""A busy database still completes some operations."""
 
 _log = get_logger("control")
 
 
 class DatabaseHealthCheck:
-    """Checks one database, also while nothing else uses it."""
+    """Checks a database that may be otherwise unused."""
 
     def __init__(
         self,
@@ -32,7 +32,6 @@ class DatabaseHealthCheck:
         look_s: float = _POLL_INTERVAL_S,
         write_s: float = _WRITE_INTERVAL_S,
     ) -> None:
-        """Writes with every read while there is a problem."""
         self._database = database
         self._look_s = look_s
         self._write_s = write_s
@@ -45,7 +44,6 @@ class DatabaseHealthCheck:
             pauses_s=(look_s, look_s),
         )
         self.problem = ""
-        """Empty if the database is healthy."""
 
     async def run(self) -> None:
         while True:
@@ -85,7 +83,7 @@ class DatabaseHealthCheck:
         if isinstance(error, DatabaseUnusable):
             return str(error)
         match error:
-            # The call waited its full time while others completed: the database is busy, not down.
+            # Others completed meanwhile: busy, not down.
             case ServiceError(code="OVERLOADED"):
                 return ""
             case ServiceError(code="STORAGE_FULL"):
@@ -97,7 +95,6 @@ class DatabaseHealthCheck:
             await service_state.get_int(tx, service_state.SOURCE_EPOCH)
 
     async def _write(self) -> None:
-        # A conflict proves that another service can write.
         with contextlib.suppress(Conflict):
             async with self._database.write() as tx:
                 await service_state.put_int(tx, service_state.WRITTEN_MS, now_ms())
@@ -119,5 +116,5 @@ async def _in_turn(step: Callable[[], Awaitable[None]], turns: Callable[[], int]
     finally:
         working.cancel()
         await asyncio.wait({working})
-        # Retrieve the error of an abandoned step, so that asyncio does not log it.
+        # Mark the error as retrieved.
         _ = working.cancelled() or working.exception()

@@ -1,7 +1,6 @@
 """Operations on device links: a device creates a link, a person completes it, the device gets a token.
 
-A key of the control folder signs the link token. The device's `cloud_` token derives from that key and a
-random secret of the link. The secret is deleted when the link expires, and only the token's hash remains.
+The `cloud_` token derives from a signing key and a secret of the link. The secret is deleted at expiry.
 """
 
 from __future__ import annotations
@@ -31,26 +30,22 @@ from pyservice.storage import stored_responses, tokens
 from pyservice.storage.database import Record, Transaction
 
 LINK_LIFETIME_MS: Final = 10 * 60_000
-"""How long a link can be completed and read."""
 _REMEMBERED_MS: Final = 24 * 3_600_000
 CreateLink = Callable[[Transaction], Awaitable[pb.PrepareDeviceLinkResponse]]
 _PRUNE_EVERY_MS: Final = 60_000
 KEPT_MAX: Final = 100_000
 """Limit for uncompleted links and for stored responses of anonymous calls."""
 _PORTIONS_AT_ONCE: Final = 10
-"""Deletes faster than links are created, without delaying one caller for long."""
+"""Must delete faster than links are created."""
 _CLEANUP_INTERVAL_S: Final = 30.0
 _RETRIES_S: Final = (1.0, _CLEANUP_INTERVAL_S)
 _SECRET_BYTES: Final = 32
 _SIGNING_MS: Final = 60_000
-"""A link may still be signed this long after its key ended."""
 _KIND: Final = "link_"
 _BODY: Final = struct.Struct(">16sQI")
 
 
 class DeviceLinkKeys:
-    """Signs link tokens and derives device tokens."""
-
     def __init__(self, keys: SigningKeyFile) -> None:
         self._keys = keys
 
@@ -66,7 +61,7 @@ class DeviceLinkKeys:
         return _KIND + _text(body + _mac(key, b"link", body))
 
     def read(self, link_token: str) -> tuple[str, int]:
-        """Returns id and expiry of a link. Raises TOKEN_INVALID."""
+        """Raises TOKEN_INVALID."""
         raw = _bytes(link_token.removeprefix(_KIND)) if link_token.startswith(_KIND) else b""
         body, mac = raw[: _BODY.size], raw[_BODY.size :]
         if len(body) == _BODY.size:
@@ -86,7 +81,7 @@ class DeviceLinkKeys:
 
 
 def _last_end_ms(key: SigningKey) -> float:
-    """A leaked old key cannot sign links that outlive its own."""
+    """Limits what a leaked old key can sign."""
     return math.inf if key.ended_ms is None else key.ended_ms + LINK_LIFETIME_MS + _SIGNING_MS
 
 
@@ -152,7 +147,6 @@ class DeviceLinkOperations:
         await self._prune()
         row = await self._made(request, caller, change)
         if row is None:
-            # The stored response outlived its link.
             await self._changes.forget_response(caller)
             row = await self._made(request, caller, change)
         if row is None:
@@ -238,7 +232,7 @@ class DeviceLinkOperations:
         return device_link_id
 
     async def run_cleanup(self) -> None:
-        """Deletes secrets of expired links until cancelled."""
+        """Runs until cancelled."""
         await self.job.repeat_forever(self.delete_expired, every_s=_CLEANUP_INTERVAL_S)
 
     async def delete_expired(self) -> None:

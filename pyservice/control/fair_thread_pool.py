@@ -26,7 +26,6 @@ class TenantQueues:
         self._waiting: dict[str, int] = {}
 
     async def acquire(self, tenant: str) -> None:
-        """Waits for the tenant's turn. The holder must call `release`."""
         turn = self._turns.setdefault(tenant, asyncio.Lock())
         self._waiting[tenant] = self._waiting.get(tenant, 0) + 1
         try:
@@ -49,8 +48,6 @@ class TenantQueues:
 
 
 class FairThreadPool:
-    """Runs one step of each tenant at a time, in order of arrival."""
-
     def __init__(self, threads: int = THREADS, name: str = "contents") -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self.queues = TenantQueues()
@@ -70,18 +67,15 @@ class FairThreadPool:
 
     def _over(self, tenant: str, done: asyncio.Future[_Result]) -> None:
         if not done.cancelled():
-            # Retrieve the error: the caller may be cancelled.
+            # Mark the error as retrieved.
             done.exception()
         self.queues.release(tenant)
 
     def close(self) -> None:
-        """Waits for started steps and cancels the others."""
         self._threads.shutdown(cancel_futures=True)
 
 
 class FairPermits:
-    """Limits concurrent work that needs memory, with one permit for each tenant."""
-
     def __init__(self, places: int = PERMITS) -> None:
         self._permits = asyncio.Semaphore(places)
         self.queues = TenantQueues()

@@ -27,15 +27,12 @@ HeldByNamespace = Mapping[str, feed_pb2.HeldConfiguration]
 
 
 class HeldConfigurations:
-    """Configurations that the data plane holds, by namespace."""
-
     def __init__(self, source_epoch: int) -> None:
         self._epoch = source_epoch
         self._held: dict[str, feed_pb2.HeldConfiguration] = {}
         self._news: dict[str, feed_pb2.HeldConfiguration] = {}
         """Acknowledged since the last read began, so the response may be older."""
         self.orphans: dict[str, feed_pb2.HeldConfiguration] = {}
-        """Held without a record, as of the last read."""
 
     def begin_read(self) -> None:
         """Call it before reading from the data plane."""
@@ -55,12 +52,10 @@ class HeldConfigurations:
         self._news[message.namespace_id] = held
 
     def version_id(self, namespace_id: str) -> str:
-        """Returns the running version, or an empty string."""
         held = self._held.get(namespace_id)
         return held.current_version_id if held else ""
 
     def has_lost_state(self, answer: feed_pb2.HeldResponse) -> bool:
-        """Returns whether the data plane lost acknowledged configurations."""
         held = {one.namespace_id: order_key(one) for one in answer.configurations}
         return any(
             order_key(said) > held.get(name, (0, 0))
@@ -69,7 +64,6 @@ class HeldConfigurations:
         )
 
     def differing_ids(self, rows: Sequence[Record]) -> Iterator[str]:
-        """Yields ids that the data plane holds at another revision or not at all."""
         for row in rows:
             held = self._held.get(row.namespace_id)
             if held is None or order_key(held) != (self._epoch, row.revision):
@@ -78,7 +72,6 @@ class HeldConfigurations:
     def reported_for(
         self, rows: Sequence[Record], different: Collection[str]
     ) -> list[feed_pb2.HeldConfiguration]:
-        """Returns what the data plane reported for the other rows."""
         return [
             self._held[row.namespace_id]
             for row in rows
@@ -106,13 +99,11 @@ def order_key(held: feed_pb2.HeldConfiguration) -> tuple[int, int]:
 
 
 _AT_ONCE: Final = 16
-"""Takes the event loop a few milliseconds."""
 _ON_LOOP_BYTES_MAX: Final = 16 * 1024
 """Larger messages are hashed in a thread."""
 _REST: Final = 4
 """Pause after each step, as a multiple of its duration."""
 _AGAIN_S: Final = 30.0
-"""Retry delay for namespaces that could not be composed."""
 
 Message = configuration_pb2.NamespaceConfiguration
 HeldConfiguration = feed_pb2.HeldConfiguration
@@ -135,13 +126,11 @@ class ContentComparison:
         self._going = going
         self._left: dict[str, HeldConfiguration] = {}
         self._aside: dict[str, HeldConfiguration] = {}
-        """Could not be composed."""
         self._told: set[str] = set()
         """Namespaces whose error was logged."""
         self._is_any = asyncio.Event()
 
     def compare(self, held: Iterable[HeldConfiguration]) -> None:
-        """Replaces the pending namespaces."""
         self._left = {one.namespace_id: one for one in held}
         self._aside = {}
         self._is_any.set()
@@ -184,13 +173,13 @@ class ContentComparison:
             self._is_any.clear()
 
     def _of_one(self, error: BaseException) -> Exception:
-        """Returns an error of a single namespace. Raises all others."""
+        """Raises errors that concern several namespaces."""
         if not isinstance(error, Exception) or self._going.is_expected(error):
             raise error
         return error
 
     def _report(self, broken: Mapping[str, Exception], looked_at: Set[str]) -> None:
-        """Logs several errors once, with one traceback, because a traceback blocks the event loop."""
+        """Logs one traceback for several errors, because logging it blocks the event loop."""
         news = [name for name in broken if name not in self._told]
         self._told -= looked_at
         self._told |= broken.keys()

@@ -21,13 +21,9 @@ from pyservice.storage.database import Record, Transaction
 
 _VERSIONS_KEPT: Final = 1_024
 _VERSION_BYTES_MAX: Final = 65_536
-"""Larger versions are not cached and are decoded in a thread."""
 _VERSIONS_AT_ONCE: Final = 8
-"""A version has up to 4 MiB."""
 _ENVIRONMENT_TOKENS_MAX: Final = 2_000
-"""Limit for each namespace: 1,000 valid tokens and 1,000 ended ones that still explain their error. Every
-message carries all of them.
-"""
+"""1,000 valid tokens, and 1,000 ended ones whose error is still explained."""
 
 
 class ComposeRequest(NamedTuple):
@@ -38,7 +34,7 @@ class ComposeRequest(NamedTuple):
 
 
 class FeedComposer:
-    """Composes messages from records. Caches versions, which are immutable."""
+    """Caches versions, which are immutable."""
 
     def __init__(
         self, source_epoch: int, links: PublicUrls, clock_ms: Callable[[], int] = now_ms
@@ -51,13 +47,12 @@ class FeedComposer:
     async def compose(
         self, tx: Transaction, namespace_id: str, *, version_id: str | None = None
     ) -> pb.NamespaceConfiguration | None:
-        """Returns None for an unknown namespace."""
         return (await self.compose_all(tx, [ComposeRequest(namespace_id, version_id)]))[0]
 
     async def compose_all(
         self, tx: Transaction, wishes: Sequence[ComposeRequest]
     ) -> list[pb.NamespaceConfiguration | None]:
-        """Returns a message or None for each request, with as many queries as for one."""
+        """Uses as many queries as for one namespace."""
         ids = sorted({wish.namespace_id for wish in wishes})
         fed = await namespaces.feed_records(tx, ids)
         needed = await tokens.tokens_to_feed(tx, ids, self._now_ms(), _ENVIRONMENT_TOKENS_MAX)
@@ -167,7 +162,6 @@ _LEFT_OVER: Final = (
 
 _WORD: Final = "not-allowed"
 _TAKEN: Final = "not-unique"
-"""Another namespace has the value."""
 
 Orphans = Mapping[str, feed_pb2.HeldConfiguration]
 
@@ -178,7 +172,7 @@ def refusal_error(
     detail: str,
     orphans: Orphans,
 ) -> ServiceError:
-    """Returns VALIDATION_FAILED with paths as the caller sent them."""
+    """Uses paths as the caller sent them."""
     problems: list[FieldProblem] = []
     for problem in refused.problems:
         where, subject = _as_sent(message, problem.path)
@@ -209,7 +203,6 @@ def _as_sent(
         case ["access", "domains"]:
             names = ["domain"]
         case ["access", "cdn_domains", index]:
-            # The host derives from the names of game and namespace.
             host = message.access.cdn_domains[int(index)]
             return ["name_id"], f"name_id makes the host {host}, which"
         case ["development_tokens", _, ("hostname" | "ports"), *_]:
@@ -242,7 +235,6 @@ def namespace_name(message: configuration_pb2.NamespaceConfiguration) -> str:
 
 
 def concerns_version(refused: feed_pb2.Refused) -> bool:
-    """Returns whether the version or the total size was refused."""
     return any(
         not problem.path or problem.path[0] in ("versions", "current_version_id")
         for problem in refused.problems

@@ -1,7 +1,6 @@
 """Sends configuration changes to the data plane until each is acknowledged.
 
-A crash on either side loses nothing: the feeder compares the held configurations with the records at start
-and periodically.
+A crash loses nothing: held configurations and records are compared at start and periodically.
 """
 
 from __future__ import annotations
@@ -63,7 +62,6 @@ class PendingNamespace:
     """Seconds of the event loop's clock."""
     number: int = 0
     parked: asyncio.TimerHandle | None = None
-    """Retry timer after a refusal."""
     waiting: list[ConfirmationWaiter] = field(default_factory=list)
 
     def fail(self, is_meant: Callable[[ConfirmationWaiter], bool], error: ServiceError) -> None:
@@ -94,11 +92,10 @@ class RefusedConfigurations:
         self._holdings = holdings
         self._taken_back = taken_back
         self._versions: dict[str, tuple[str, ServiceError]] = {}
-        """Last refused version of each namespace, until it is accepted."""
+        """Last refused version, until it is accepted."""
         self._claiming: set[str] = set()
         """Namespaces that claim a value of another one."""
         self.reasons: dict[str, str] = {}
-        """First reason of each refused namespace."""
         self.count = 0
 
     def error_for(self, namespace_id: str, version_id: str | None) -> ServiceError | None:
@@ -119,7 +116,6 @@ class RefusedConfigurations:
         return claiming
 
     def note(self, message: Message, reason: str) -> None:
-        """Logs a refusal for the operator."""
         name = namespace_name(message)
         self.reasons[message.namespace_id] = f"{name}: {reason}"
         _log.error("configuration refused by the data plane", namespace=name, reason=reason)
@@ -138,7 +134,7 @@ class RefusedConfigurations:
         running = self._holdings.version_id(namespace_id)
         if any(problem.held_by for problem in refused.problems):
             self._claiming.add(namespace_id)
-        # Another namespace's domain is not the fault of the version.
+        # Not the fault of the version.
         if running in ("", version_id) or not concerns_version(refused):
             error = refusal_error(message, refused, STORED, orphans)
             wanted.fail(lambda waiter: waiter.number <= number, error)
@@ -147,12 +143,11 @@ class RefusedConfigurations:
             self._taken_back(message.game.game_id)
         error = refusal_error(message, refused, SWITCHED_BACK, orphans)
         self._versions[namespace_id] = version_id, error
-        # The other waiters wait for the next message.
         wanted.fail(lambda waiter: waiter.version_id == version_id, error)
         return True
 
     async def _take_back(self, namespace_id: str, version_id: str, running: str) -> bool:
-        """Restores the previous version. Returns False if the records have another one by now."""
+        """Returns False if the records have another version by now."""
         async with self._database.write() as tx:
             newest = await namespaces.history(tx, namespace_id, None, 2)
             entry = newest[0].entry_id if newest else ""
@@ -163,9 +158,8 @@ class RefusedConfigurations:
 
 
 _SENDERS: Final = 64
-"""They send in batches."""
 _CHECK_TIMEOUT_S: Final = 0.3
-"""A slower data plane reports problems when it receives the version."""
+"""Problems that arrive later are reported on delivery."""
 _POLL_INTERVAL_S: Final = 0.4
 _POLL_INTERVAL_MAX_S: Final = 5.0
 _POLL_PAUSE_FACTOR: Final = 50
@@ -174,7 +168,6 @@ _RETRIES_S: Final = (0.05, 0.5)
 _REFUSED_RETRY_S: Final = 10.0
 
 _RECORDS_INTERVAL_S: Final = 30.0
-"""Finds changes that were not announced to this process."""
 
 
 class DataPlaneUnavailable(Exception):
@@ -190,8 +183,6 @@ class FeedClient(Protocol):
 
 
 class Feeder:
-    """Sends pending namespaces while `run` runs."""
-
     def __init__(
         self,
         database: Database,
@@ -218,7 +209,6 @@ class Feeder:
 
     @property
     def waiting(self) -> int:
-        """Number of pending namespaces."""
         return len(self._wanted)
 
     @property
@@ -258,10 +248,10 @@ class Feeder:
     async def enqueue_and_confirm(
         self, namespace_id: str, *, version_id: str | None = None, wait_s: float = CONFIRM_TIMEOUT_S
     ) -> None:
-        """Sends the namespace and waits until the data plane holds it.
+        """Waits until the data plane holds the namespace.
 
-        Raises CONTROL_PLANE_UNAVAILABLE after `wait_s`; the change is stored. Raises VALIDATION_FAILED if the
-        data plane refuses `version_id`, which is switched back, or the stored state.
+        Raises CONTROL_PLANE_UNAVAILABLE after `wait_s`; the change is stored. Raises VALIDATION_FAILED for a
+        refusal. A refused `version_id` is switched back.
         """
         self.enqueue(namespace_id)
         wanted = self._wanted[namespace_id]
@@ -280,7 +270,6 @@ class Feeder:
                 wanted.waiting.remove(waiter)
         error = self._refused.error_for(namespace_id, version_id)
         if error is not None:
-            # The version was refused earlier.
             raise error
 
     async def check_version(self, namespace_id: str, version_id: str) -> None:
@@ -323,7 +312,6 @@ class Feeder:
         self._is_resync_needed.set()
 
     def compare_again(self) -> None:
-        """Retries refused namespaces."""
         self._is_resync_needed.set()
 
     async def _poll_until_disconnected(self) -> None:
@@ -434,7 +422,7 @@ class Feeder:
             self._queue.put_nowait(namespace_id)
 
     async def _send(self, namespace_id: str, number: int) -> bool:
-        """Returns whether the data plane holds it now. Raises DataPlaneUnavailable, ServiceError."""
+        """Raises DataPlaneUnavailable, ServiceError."""
         while True:
             message = await self._messages.add(ComposeRequest(namespace_id))
             if message is None:

@@ -62,7 +62,6 @@ class GamePictureOperations:
 async def prepare_picture(
     uploading: UploadLifecycle, kind: str, request: Any, caller: Caller, answer_type: type[Answer]
 ) -> Answer:
-    """Prepares an upload. Requests and responses of all kinds have the same fields."""
 
     async def find(tx: Transaction) -> Record:
         return await authorization.find_game(tx, caller, request.game_id)
@@ -147,7 +146,7 @@ class AvatarOperations:
         for row in rows:
             # Contents of complete uploads match their name.
             kind = kind_of_name(row.path) if row.complete_ms is not None else None
-            # Added in place, because a list of messages would be copied.
+            # Avoids a copy.
             answer.custom_avatars.add(
                 upload_id=row.upload_id,
                 display_name=row.display_name,

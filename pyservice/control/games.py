@@ -40,7 +40,6 @@ from pyservice.storage.database import Conflict, Record, Transaction
 FIRST_NAMESPACES: Final = (("prod", "Production"), ("staging", "Staging"))
 FIRST_VERSION: Final = "0.0.1"
 NEW_LIMITS: Final = (512, 256)
-"""`lobby_count_max` and `max_players` of a new namespace."""
 _EMPTY: Final = encode(versions_pb2.CloudConfig())
 _NAMES_IN_ORDER: Final = 8
 _SUFFIXES_BELOW: Final = (10**3, 10**5, 10**7, 10**9)
@@ -56,17 +55,17 @@ class ChangeFeeder(Protocol):
 
 
 def identity_topic(identity_id: str) -> str:
-    """Changes when the identity joins or leaves a group."""
+    """Changes with the identity's groups."""
     return f"identity:{identity_id}"
 
 
 def group_topic(group_id: str) -> str:
-    """Changes when the `getGames` response for the group does."""
+    """Changes with the `getGames` response."""
     return f"group:{group_id}"
 
 
 def game_topic(game_id: str) -> str:
-    """Changes when the `getGame` response does."""
+    """Changes with the `getGame` response."""
     return f"game:{game_id}"
 
 
@@ -94,7 +93,6 @@ class GameOperations:
         self._links = links
         self._regions = regions
         self._now_ms = context.now_ms
-        # One change wakes many long polls for the same data.
         self._found: SingleFlight[str, Record | None] = SingleFlight()
         self._lists: SingleFlight[_ListKey, pb.GetGamesResponse] = SingleFlight()
         self._games: SingleFlight[tuple[str, str], pb.GetGameResponse] = SingleFlight()
@@ -125,7 +123,7 @@ class GameOperations:
     async def _add(
         self, tx: Transaction, request: pb.CreateGameRequest, name_id: str
     ) -> tuple[str, list[str]]:
-        """Adds a game with its first namespaces and version. Returns its id and theirs."""
+        """Returns ids of the game and its namespaces."""
         now = self._now_ms()
         game_id, version_id = self._ids.new(), self._ids.new()
         await games.add(tx, game_id, name_id, request.display_name, request.developer_group_id, now)
@@ -143,7 +141,6 @@ class GameOperations:
         """Lists games of the caller's groups. A token of one game lists that game."""
         scope = scope_of(caller)
         group_ids = scope.groups
-        # Joining a group changes the identity's topic.
         topics = [identity_topic(scope.identity_id), *map(group_topic, group_ids)]
         index = self._topics.index_of(*topics)
         parked = self._topics.wait_unless_changed(request.watch_index, caller.call, *topics)
@@ -154,7 +151,7 @@ class GameOperations:
 
     async def _list(self, key: _ListKey) -> pb.GetGamesResponse:
         answer = pb.GetGamesResponse(watch=envelope_pb2.Watch(index=key.watch_index))
-        # A new transaction, so that the data is at least as new as the index.
+        # At least as new as the index.
         async with self._database.read() as tx:
             for group_id in key.group_ids:
                 await self._add_group(tx, answer, group_id, key.only_game_id)
@@ -170,7 +167,6 @@ class GameOperations:
         row = await groups.find(tx, group_id)
         if row is None:
             return
-        # A token covers only groups of its identity.
         answer.groups.append(group_summary(row, self._links, is_member=True))
         players: dict[str, int] = {}
         for one in await namespaces.ids_of_group(tx, group_id):
@@ -204,7 +200,7 @@ class GameOperations:
             return await games.find(tx, text)
 
     async def _told(self, game_id: str, index: str) -> pb.GetGameResponse:
-        # A new transaction, so that the data is at least as new as the index.
+        # At least as new as the index.
         async with self._database.read() as tx:
             row = await games.find(tx, game_id)
             if row is None:
@@ -242,9 +238,9 @@ async def _problems(
 
 
 async def _free_name_id(tx: Transaction, display_name: str, attempt: int) -> str:
-    """Derives a free name_id from the display name, with one query for any number of equal names.
+    """Derives a free name_id with one query.
 
-    After a conflict (`attempt` > 0) the suffix is random. Raises Conflict if all tried names are taken.
+    After a conflict the suffix is random. Raises Conflict.
     """
     name = derived_name_id(display_name, GAME_NAME_MAX)
     names = [] if attempt else [name]

@@ -27,7 +27,6 @@ from pyservice.storage.database import Conflict, Database, Transaction
 
 
 def billing_topic(group_id: str) -> str:
-    """Changes when a time of the group's billing does."""
     return f"billing:{group_id}"
 
 
@@ -38,7 +37,6 @@ class GroupOperations:
         links: PublicUrls,
         clear_token_cache: Callable[[], None],
     ) -> None:
-        """Call of `clear_token_cache` follows each change of members."""
         self._database = context.database
         self._changes = context.changes
         self._ids = context.ids
@@ -56,7 +54,6 @@ class GroupOperations:
             require_valid(list(display_name_problems(request.display_name, "display_name")))
             group_id = self._ids.new()
             await groups.add(tx, group_id, request.display_name, identity_id, self._now_ms())
-            # The caller's token reaches the new group at once.
             tx.after_commit(self._clear_token_cache)
             tx.after_commit(lambda: self._topics.bump(identity_topic(identity_id)))
             return pb.CreateGroupResponse(group_id=group_id)
@@ -127,21 +124,20 @@ async def ensure_owner(database: Database, ids: RecordIds, folder: Path) -> Serv
     identity_id, group_id = ids.new(), ids.new()
     try:
         async with database.write() as tx:
-            # First: of two services that start on one database, one continues.
+            # Fails if another service starts on this database.
             await service_state.add_int(tx, service_state.SOURCE_EPOCH, now)
             await groups.add_identity(tx, identity_id, _OWNER, now)
             await groups.add(tx, group_id, _GROUP, identity_id, now)
             sha256 = hashlib.sha256(token.encode()).digest()
             await tokens.add_cloud(tx, ids.new(), sha256, identity_id, None, None, now)
     except Conflict:
-        # Another service created the owner.
         path.unlink()
         return await ensure_owner(database, ids, folder)
     return ServiceOwner(group_id, path, now)
 
 
 def _kept(path: Path) -> str | None:
-    """Reads the token of an interrupted first start. Raises OSError."""
+    """Raises OSError."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

@@ -44,8 +44,6 @@ class _Key(NamedTuple):
 
 
 class IdempotentChanges:
-    """Runs changes. One instance for each process."""
-
     def __init__(
         self,
         database: Database,
@@ -104,7 +102,7 @@ class IdempotentChanges:
         return await self._once(caller, request, work)
 
     async def forget_response(self, caller: Caller) -> None:
-        """Deletes a stored response, so that a repeated request runs again."""
+        """A repeated request then runs again."""
         key = _caller_key(caller)
         if key is None:
             return
@@ -116,11 +114,9 @@ class IdempotentChanges:
         await retry_on_conflict(attempt)
 
     async def run_cleanup(self) -> None:
-        """Deletes expired responses until cancelled."""
         await self.job.repeat_forever(self.delete_expired_responses, every_s=_CLEANUP_INTERVAL_S)
 
     async def delete_expired_responses(self) -> int:
-        """Returns the number of deleted responses."""
         return await stored_responses.remove_before(
             self._database, self._now_ms() - RESPONSE_RETENTION_MS
         )
@@ -175,8 +171,6 @@ class IdempotentChanges:
 
 @dataclass(frozen=True, slots=True)
 class RecordContext:
-    """Dependencies of handlers that change records."""
-
     database: Database
     changes: IdempotentChanges
     ids: RecordIds
@@ -200,12 +194,11 @@ async def _stored_response(
 
 
 async def _await_shielded(task: asyncio.Future[Answer]) -> Answer:
-    """Awaits a task without cancelling it."""
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         if not task.done():
-            # Retrieve the error, so that asyncio does not log it.
+            # Mark the error as retrieved.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         raise
 
@@ -223,7 +216,7 @@ def _caller_key(caller: Caller) -> bytes | None:
 
 
 def _message_hash(mac_key: bytes, request: Message) -> bytes:
-    """Keyed, because a request may contain a password that readers of the records could guess."""
+    """Keyed, because a request may contain a guessable password."""
     name = str(type(request).DESCRIPTOR.full_name)
     told = name.encode() + b"\0" + request.SerializeToString(deterministic=True)
     return hmac.digest(mac_key, told, "sha256")

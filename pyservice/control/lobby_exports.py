@@ -38,7 +38,7 @@ EXPORT_URL_EXPIRES_S: Final = 3_600
 _CLEANUP_INTERVAL_S: Final = 600.0
 _RETRIES_S: Final = (5.0, _CLEANUP_INTERVAL_S)
 _LATE_MS: Final = 3_600_000
-"""Grace period for downloads in progress when the URL expires."""
+"""Grace period for running downloads."""
 _INERT: Final = ("=", "+", "-", "@", "\t", "\r")
 _PORTION: Final = 1_000
 HISTORY_COLUMNS: Final = (
@@ -49,8 +49,6 @@ HISTORY_COLUMNS: Final = (
 
 
 class LocalRuns(Protocol):
-    """Lobby runs on this node."""
-
     def folder_of(self, run_id: str) -> Path: ...
     def processes(self, run_ids: Sequence[str]) -> dict[str, LobbyProcess]:
         """Blocks. Returns processes that have not ended."""
@@ -78,13 +76,11 @@ class LobbyExportOperations:
         self.job = RetryingJob("exports", "exports not removed", pauses_s=_RETRIES_S)
 
     async def stop(self) -> None:
-        """Cancels exports and waits for the current step."""
         await asyncio.to_thread(self._threads.close)
 
     async def lobby_logs(
         self, request: pb.ExportLobbyLogsRequest, caller: Caller
     ) -> pb.ExportLobbyLogsResponse:
-        """Exports the log up to its current end."""
         row = await self._recorded.find_in_game(caller, request.game_id, request.lobby_id)
         async with self._database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
@@ -136,11 +132,9 @@ class LobbyExportOperations:
             return {**processes, **await lobbies.find_ended_runs(tx, lobby_ids)}
 
     async def run(self) -> None:
-        """Deletes expired files until cancelled."""
         await self.job.repeat_forever(self.delete_expired, every_s=_CLEANUP_INTERVAL_S)
 
     async def delete_expired(self) -> int:
-        """Returns the number of deleted files."""
         count = 0
         while True:
             async with self._database.read() as tx:
@@ -149,7 +143,7 @@ class LobbyExportOperations:
                 return count
             for export_id in ids:
                 await self._objects.delete_prefix(_folder(export_id))
-                # Place of files of earlier releases.
+                # Earlier releases stored files there.
                 await self._objects.delete(_folder(export_id))
             async with self._database.write() as tx:
                 await uploads.remove_exports(tx, ids)
@@ -173,7 +167,6 @@ class LobbyExportOperations:
                 await write(writer, partial(self._threads.run, group_id))
                 await writer.commit()
             except BaseException:
-                # Otherwise it is deleted when it expires.
                 with contextlib.suppress(ServiceError):
                     await await_despite_cancel(self._objects.delete_prefix(_folder(export_id)))
                 raise
@@ -190,7 +183,6 @@ _LOG_COLUMNS: Final = ("timestamp", "stream", "line")
 
 
 def _log_turn(lines: Iterator[LogLine], end: int, stream: LogStream) -> tuple[bytes, bool]:
-    """Returns the next lines up to `end`, and whether more follow."""
     until = time.perf_counter() + STEP_S
     is_more = False
 

@@ -47,15 +47,11 @@ Row = dict[str, Any]
 
 
 class FactsClient(Protocol):
-    """Raises DataPlaneUnavailable, ServiceError."""
-
     async def read_facts(self, request: facts_pb2.ReadRequest) -> facts_pb2.ReadResponse: ...
     async def lobby_places(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]: ...
 
 
 class LobbyFactReader:
-    """Applies facts to the records while `run` runs."""
-
     def __init__(
         self,
         database: Database,
@@ -70,9 +66,8 @@ class LobbyFactReader:
         self._now_ms = clock_ms
         self._prune_ms = 0
         self._is_gap = True
-        """Facts may be lost: compare live lobbies with the data plane after the last fact."""
+        """Facts may be lost: compare live lobbies after the last fact."""
         self.applied = asyncio.Event()
-        """Set after the next facts are applied."""
         self.job = RetryingJob("facts", "facts not read", DataPlaneUnavailable, pauses_s=_RETRIES_S)
 
     async def run(self) -> None:
@@ -95,7 +90,6 @@ class LobbyFactReader:
         return count
 
     async def _read(self, wait_ms: int) -> tuple[int, bool]:
-        """Returns the number of applied facts, and whether there were no more."""
         async with self._database.read() as tx:
             stream = await service_state.get_text(tx, service_state.FACTS_STREAM) or ""
             lsn = await service_state.get_int(tx, service_state.FACTS_LSN) or 0
@@ -222,7 +216,6 @@ def _end(row: Row, fact: facts_pb2.Fact) -> None:
 
 
 _FACT_TIMEOUT_S: Final = 1.0
-"""Facts arrive every 50 ms unless the reader is behind."""
 
 _Found = TypeVar("_Found")
 
@@ -238,7 +231,7 @@ class LobbyRecordLookup:
     async def find(
         self, lobby_id: str, look: Callable[[], Awaitable[_Found | None]]
     ) -> _Found | None:
-        """Returns what `look` finds, now or after the next facts. Raises ServiceError."""
+        """Raises ServiceError."""
         record = await look()
         if record is not None or not await self._is_alive(lobby_id):
             return record
@@ -253,7 +246,7 @@ class LobbyRecordLookup:
         return record
 
     async def find_in_game(self, caller: Caller, game_id: str, lobby_id: str) -> Record:
-        """Returns a row of `lobbies`. Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND."""
+        """Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND."""
 
         async def look() -> Record | None:
             async with self._database.read() as tx:
@@ -283,14 +276,11 @@ RUN_FAILURE_CODES: Final = {
     "tier_unknown": "TIER_UNKNOWN",
     "lost": "LOST",
 }
-"""Reason of the runtime to code of the record."""
 
 _FAILURES: Final = {"start_timeout": "START_TIMEOUT", "silent": "SILENT", "unknown": "UNKNOWN"}
 
 
 class PlacesClient(Protocol):
-    """Raises DataPlaneUnavailable, ServiceError."""
-
     async def lobby_places(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]: ...
 
 

@@ -37,8 +37,6 @@ _RETRIES_S: Final = (0.05, 0.5)
 
 
 class RuntimeClient(Protocol):
-    """Raises DataPlaneUnavailable, ServiceError."""
-
     async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse: ...
     async def report(self, report: pb.LobbyReport) -> None: ...
 
@@ -76,7 +74,7 @@ def size_variables(size: TierSize) -> dict[str, str]:
 
 
 class LobbyRuns:
-    """Starts and ends lobby processes while `run` runs. The supervisor reports their state to it."""
+    """Starts and ends lobby processes while `run` runs."""
 
     def __init__(
         self,
@@ -95,16 +93,14 @@ class LobbyRuns:
         self._api_url = api_url
         self._capacity = capacity
         self.addresses = "", ""
-        """HTTP and gRPC address, empty until the data plane sends them."""
+        """Empty until the data plane sends them."""
         self.known = asyncio.Event()
         """Set after the first response, when the data plane knows the capacity."""
         self._run = ""
         self._sequence = 0
         self._room_changed = asyncio.Event()
         self._left: dict[str, pb.WantedLobby] = {}
-        """Lobbies to retry."""
         self._telling: dict[str, asyncio.Task[None]] = {}
-        """Reports of lobbies that never started here."""
         self.job = RetryingJob(
             "lobbies",
             "lobbies not followed",
@@ -187,7 +183,6 @@ class LobbyRuns:
             # The size of a started lobby is known even if its tier was removed.
             is_known = runs.refuse(lobby_id, _refusal_end(lobby))
         if not is_known:
-            # The lobby runs nowhere: report its end.
             self._tell(lobby_id, lambda: self.over(lobby_id, _refusal_end(lobby), tier))
 
     def _tell(self, lobby_id: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -232,7 +227,6 @@ class LobbyRuns:
         )
 
     async def placed(self, run_id: str, backends: Mapping[str, Backend]) -> None:
-        """Reports where the process listens."""
         placed = pb.Placed(
             backends={
                 name: pb.Backend(address=address, port=port)

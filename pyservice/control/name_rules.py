@@ -28,7 +28,6 @@ def bio_problems(text: str, *location: str) -> Iterator[FieldProblem]:
     if lines > BIO_LINES_MAX or len(text) > BIO_MAX:
         reason = f"must have at most {BIO_LINES_MAX} lines and {BIO_MAX:,} characters"
         yield field_problem(location, "too-long", reason)
-    # Bounded, because the text may be too long.
     if any(unicodedata.category(one) == "Cc" and one not in "\n\t" for one in text[:BIO_MAX]):
         yield field_problem(location, "invalid", "must not have control characters in its lines")
 
@@ -58,7 +57,6 @@ def derived_name_id(display_name: str, longest: int) -> str:
 
 
 def with_suffix(name: str, number: int, longest: int) -> str:
-    """Returns `name-2` and so on, within the length."""
     suffix = f"-{number}"
     return name[: longest - len(suffix)].rstrip("-") + suffix
 

@@ -23,9 +23,7 @@ from pyservice.storage import namespaces
 from pyservice.storage.database import Database, Record, Transaction
 
 _DOMAINS_MAX: Final = 1_024
-"""The data plane's limit."""
 _USERS_MAX: Final = 1_024
-"""All are read together."""
 _USER_MAX: Final = 128
 _USER = re.compile(r"[!-9;-~]+")
 
@@ -74,7 +72,7 @@ class NamespaceAccessOperations:
             if owner not in (None, row.namespace_id):
                 raise _refused_domain("not-unique", "belongs to another namespace")
             if owner is None:
-                # Locks the namespace, so that the count stays exact.
+                # Locks the namespace, which keeps the count exact.
                 await namespaces.change(tx, row.namespace_id, {})
                 if await namespaces.count_domains(tx, row.namespace_id) >= _DOMAINS_MAX:
                     sentence = f"the namespace has {_DOMAINS_MAX:,} domains; remove one first"
@@ -110,7 +108,6 @@ class NamespaceAccessOperations:
     async def set_user(
         self, request: pb.SetAuthUserRequest, caller: Caller
     ) -> pb.SetAuthUserResponse:
-        """Stores a bcrypt hash."""
         async with self._database.read() as tx:
             found = await authorization.find_namespace(
                 tx, caller, request.game_id, request.namespace_id
@@ -120,7 +117,6 @@ class NamespaceAccessOperations:
 
         async def change(tx: Transaction, row: Record) -> pb.SetAuthUserResponse:
             place = (row.namespace_id, request.user, hashed)
-            # Lock first, so that the count stays exact.
             await namespaces.lock(tx, row.namespace_id)
             if not await namespaces.change_password(tx, *place):
                 if await namespaces.count_users(tx, row.namespace_id) >= _USERS_MAX:
@@ -167,7 +163,7 @@ def _refused_domain(word: str, sentence: str) -> ServiceError:
 
 
 def _host(text: str) -> str | None:
-    """Normalizes a host name or IP literal as browsers write it in Origin. Returns None for anything else."""
+    """Normalizes a host name or IP literal as in Origin headers."""
     host = text.lower().removesuffix(".")
     try:
         address = ipaddress.ip_address(host)
@@ -184,7 +180,6 @@ BCRYPT_ROUNDS: Final = 10
 WAITING_PER_GROUP_MAX: Final = 64
 WAITING_PER_ADDRESS_MAX: Final = 64
 WAITING_PER_ADDRESS_AND_GROUP_MAX: Final = 32
-"""Includes running work."""
 
 _Result = TypeVar("_Result")
 
@@ -194,14 +189,13 @@ class TooManyWaiting(Exception):
 
 
 class PasswordThreadPool:
-    """Threads for bcrypt, shared fairly between groups and limited by group and client address."""
+    """Fair threads, limited by group and client address."""
 
     def __init__(self, threads: int) -> None:
         self._threads = FairThreadPool(threads, "passwords")
         self._present: Counter[object] = Counter()
 
     def __len__(self) -> int:
-        """Number of groups and addresses with work."""
         return len(self._present)
 
     async def run(self, group: str, address: bytes | None, work: Callable[[], _Result]) -> _Result:
@@ -227,7 +221,6 @@ class PasswordThreadPool:
                     del self._present[key]
 
     def close(self) -> None:
-        """Waits for running work."""
         self._threads.close()
 
 
@@ -242,7 +235,7 @@ class PasswordHasher:
             return bcrypt.hashpw(password.encode(), bcrypt.gensalt(BCRYPT_ROUNDS))
 
         try:
-            # No address: callers have tokens and may share a proxy.
+            # Callers have tokens and may share an address.
             return (await self._threads.run(group, None, work)).decode()
         except TooManyWaiting:
             raise ServiceError("OVERLOADED") from None

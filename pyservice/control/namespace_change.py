@@ -28,13 +28,11 @@ class ConfirmingFeeder(Protocol):
 
 
 def site_topic(namespace_id: str) -> str:
-    """Changes when the CDN content of the namespace may have."""
+    """Changes with the namespace's CDN content."""
     return f"site:{namespace_id}"
 
 
 class NamespaceChange:
-    """Changes the namespace in a request's path."""
-
     def __init__(
         self,
         database: Database,
@@ -57,7 +55,7 @@ class NamespaceChange:
         version_id: str | None = None,
         wait_s: float = CONFIRM_TIMEOUT_S,
     ) -> Answer:
-        """Applies the change and waits until the data plane holds it. `version_id`: the new version."""
+        """`version_id`: the new version."""
         found: list[str] = []
 
         async def noted(tx: Transaction, row: Record) -> Answer:
@@ -66,7 +64,7 @@ class NamespaceChange:
 
         answer = await self.change(caller, request, answer_type, noted)
         if not found:
-            # A stored response: the data plane may not hold the change yet.
+            # The data plane may not hold the change yet.
             async with self._database.query() as tx:
                 row = await authorization.find_namespace(
                     tx, caller, request.game_id, request.namespace_id

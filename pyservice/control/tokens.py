@@ -39,8 +39,8 @@ _SECRET_BYTES: Final = 32
 _GOOD_MAX: Final = 1_000
 """Valid tokens of one kind in a namespace."""
 _REMEMBERED_MAX: Final = 10_000
-"""`pub_` tokens ever created and unexpired `dev_` tokens in a namespace. Revoking them all must fit the data
-plane's limit of 100,000.
+"""`pub_` tokens ever created and unexpired `dev_` tokens. The data plane takes 100,000 revocations of a
+namespace.
 """
 
 
@@ -50,15 +50,12 @@ class Secret(NamedTuple):
 
 
 def new_secret(kind: str) -> Secret:
-    """`kind` is `cloud` or `env`."""
     text = urlsafe_b64encode(secrets.token_bytes(_SECRET_BYTES)).rstrip(b"=").decode()
     token = f"{kind}_{text}"
     return Secret(token, sha256(token.encode()).digest())
 
 
 class NamespaceTokenSigner(Protocol):
-    """Raises CONTROL_PLANE_UNAVAILABLE."""
-
     async def public_token(self, namespace_id: str, token_id: str) -> str: ...
     async def development_token(self, namespace_id: str, token_id: str, expires_ms: int) -> str: ...
 
@@ -72,7 +69,6 @@ class TokenOperations:
         clear_token_cache: Callable[[], None],
         finish: RunToCompletion,
     ) -> None:
-        """Call of `clear_token_cache` follows each revocation."""
         self._untold = UndeliveredSecrets(context.database, feeder, finish)
         self.job = self._untold.job
         self._database = context.database
@@ -86,7 +82,6 @@ class TokenOperations:
     async def create_service(
         self, request: pb.CreateServiceTokenRequest, caller: Caller
     ) -> pb.CreateServiceTokenResponse:
-        """Creates an `env_` token."""
         async with self._database.query() as tx:
             row = await authorization.find_namespace(
                 tx, caller, request.game_id, request.environment_id
@@ -97,7 +92,6 @@ class TokenOperations:
     async def make_environment_token(
         self, namespace_id: str, expires_in_ms: int | None = None
     ) -> NewToken:
-        """Raises VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
         # These operations ignore idempotency keys, so the token is never sent again.
         return await self._untold.deliver(
             lambda note: self._make_environment_token(namespace_id, expires_in_ms, note)
@@ -135,7 +129,6 @@ class TokenOperations:
     async def create_public(
         self, request: pb.CreatePublicTokenRequest, caller: Caller
     ) -> pb.CreatePublicTokenResponse:
-        """Creates a `pub_` token."""
         made = await self._untold.deliver(
             lambda note: self._create_public(request, caller, note), is_kept=_has_key(caller)
         )
@@ -160,7 +153,6 @@ class TokenOperations:
         return await self._sign_public(row.namespace_id, answer.token_id, is_kept=_has_key(caller))
 
     async def make_public_token(self, namespace_id: str) -> NewToken:
-        """Raises VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
 
         async def make(note: NoteStored) -> NewToken:
             async def add() -> str:
@@ -173,7 +165,6 @@ class TokenOperations:
         return await self._untold.deliver(make)
 
     async def _add_public(self, tx: Transaction, namespace_id: str, note: NoteStored) -> str:
-        """Returns the id of the new record. Raises VALIDATION_FAILED for too many tokens."""
         await self._make_room(tx, namespace_id, "pub")
         token_id = self._ids.new()
         await tokens.add_of_namespace(tx, token_id, namespace_id, "pub", self._now_ms())
@@ -191,7 +182,6 @@ class TokenOperations:
     async def create_development(
         self, request: pb.CreateDevelopmentTokenRequest, caller: Caller
     ) -> pb.CreateDevelopmentTokenResponse:
-        """Creates a `dev_` token."""
         made = await self._untold.deliver(
             lambda note: self._create_development(request, caller, note), is_kept=_has_key(caller)
         )
@@ -246,10 +236,7 @@ class TokenOperations:
         return NewToken(token, answer.token_id, expires_ms, row.namespace_id)
 
     async def _make_room(self, tx: Transaction, namespace_id: str, kind: str) -> None:
-        """Raises VALIDATION_FAILED at the limit, because the data plane refuses a whole namespace.
-
-        Exact if the namespace is locked.
-        """
+        """Raises VALIDATION_FAILED at the limit, which is exact if the namespace is locked."""
         counts = await tokens.counts(tx, namespace_id, kind, self._now_ms())
         if counts.good >= _GOOD_MAX:
             sentence = f"the namespace has {_GOOD_MAX:,} good {kind}_ tokens; revoke one first"
@@ -308,7 +295,6 @@ class TokenOperations:
     async def create_of_game(
         self, request: pb.CreateGameTokenRequest, caller: Caller
     ) -> pb.CreateGameTokenResponse:
-        """Creates a `cloud_` token of one game."""
 
         async def add(tx: Transaction) -> NewToken:
             game = await authorization.find_game(tx, caller, request.game_id)
@@ -319,7 +305,6 @@ class TokenOperations:
         return pb.CreateGameTokenResponse(token=made.token, token_id=made.token_id)
 
     async def make_cloud_token(self, add: Callable[[Transaction], Awaitable[NewToken]]) -> NewToken:
-        """Creates the token that `add` stores. Raises errors of `add`."""
 
         async def make(note: NoteStored) -> NewToken:
             async with self._database.write() as tx:
@@ -385,7 +370,6 @@ class TokenOperations:
 
 
 def _has_key(caller: Caller) -> bool:
-    """Returns whether a repeated request gets the same token."""
     return caller.call.idempotency_key is not None
 
 
@@ -434,7 +418,6 @@ def development_problems(request: pb.CreateDevelopmentTokenRequest) -> list[Fiel
 def mock_answers(
     request: pb.CreateDevelopmentTokenRequest, token_id: str, expires_ms: int
 ) -> configuration_pb2.DevelopmentToken:
-    """Returns the data plane's responses to the token."""
     answers = configuration_pb2.DevelopmentToken(
         token_id=token_id,
         expires_ms=expires_ms,

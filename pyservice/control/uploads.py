@@ -62,20 +62,18 @@ def object_key(kind: str, upload_id: str, path: str) -> str:
 
 
 def part_bytes(content_length: int, is_multipart: bool) -> int | None:
-    """Returns the size of parts, or None for a single PUT."""
+    """None: a single PUT."""
     return PART_BYTES if is_multipart and content_length >= MULTIPART_FROM_BYTES else None
 
 
 @dataclass(frozen=True, slots=True)
 class UploadPlan(Generic[Answer]):
-    """What a kind of upload adds to the common lifecycle."""
-
     kind: str
     display_name: str
     find_game: Find
     files: Sequence[NewFile]
     check_request: Callable[[], None]
-    """Raises the request's problems. Not called for a repeated request."""
+    """Not called for a repeated request."""
     make: Callable[[Transaction, str, str, int], Awaitable[Answer]]
     """Adds the records. Receives game id, upload id and time."""
     answer_type: type[Answer]
@@ -174,16 +172,12 @@ class UploadLifecycle:
     async def complete(
         self, caller: Caller, request: Any, answer_type: type[Answer], find: Find
     ) -> Answer:
-        """Validates the uploaded files and completes the upload.
-
-        Raises errors of `find`, UPLOAD_INCOMPLETE, UPLOAD_ALREADY_COMPLETE, VALIDATION_FAILED.
-        """
+        """Raises errors of `find`, UPLOAD_INCOMPLETE, UPLOAD_ALREADY_COMPLETE, VALIDATION_FAILED."""
         async with self._database.read() as tx:
             row = await find(tx)
         found = await self._checked(row) if row.complete_ms is None else None
 
         async def change(tx: Transaction) -> Answer:
-            # Not reached by a repeated request with a key.
             now = self._now_ms()
             if found is None or not await uploads.complete(tx, row.upload_id, row.kind, now):
                 await find(tx)
@@ -250,7 +244,6 @@ class UploadLifecycle:
             ) from None
 
     def start_removal(self, upload_id: str) -> asyncio.Task[None]:
-        """Removes the upload in the background. The next cleanup retries failures."""
 
         async def remove() -> None:
             await self.job.attempt(lambda: self.remove(upload_id), upload_id=upload_id)
@@ -261,7 +254,6 @@ class UploadLifecycle:
         return task
 
     async def remove(self, upload_id: str) -> None:
-        """Deletes objects, then records, of an incomplete upload."""
         async with self._database.write() as tx:
             if not await uploads.abandon_incomplete(tx, upload_id):
                 return
@@ -270,7 +262,7 @@ class UploadLifecycle:
             await uploads.remove(tx, upload_id)
 
     async def remove_abandoned(self) -> int:
-        """Deletes uploads that were abandoned for a day and returns their number. Failures do not stop it."""
+        """Returns the number of deleted uploads. Failures do not stop it."""
         before_ms, count, passed = self._now_ms() - ABANDONED_AFTER_MS, 0, ""
         while True:
             async with self._database.read() as tx:
@@ -288,7 +280,6 @@ class UploadLifecycle:
             passed = left[-1]
 
     async def run_cleanup(self) -> None:
-        """Deletes abandoned uploads and unrecorded objects until cancelled."""
 
         async def remove() -> None:
             _log_removed(await self.remove_abandoned())
@@ -301,7 +292,6 @@ class UploadLifecycle:
                 group.create_task(self.job.repeat_forever(step, every_s=CLEANUP_INTERVAL_S))
 
     async def stop(self) -> None:
-        """Cancels checks and removals. Both can be started again."""
         tasks = [*self._checks.values(), *self._removals]
         for task in tasks:
             task.cancel()
