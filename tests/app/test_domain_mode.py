@@ -1,6 +1,4 @@
-"""The whole service under a domain: API, sites and game servers behind one address, told apart by name, over TLS
-(decisions 5.9, 8.9, 9).
-"""
+"""The whole service with domains: API, sites and game servers behind one address, over TLS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Edge-guard as a role of its own, and sockets that somebody else opened for it (design section 1, decisions 5.9)."""
+"""Edge-guard as a separate role, and with inherited sockets."""
 
 from __future__ import annotations
 

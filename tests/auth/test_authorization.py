@@ -1,4 +1,4 @@
-"""Which token opens which operation, and what everybody else is told (decisions 3)."""
+"""Token kinds that each operation accepts, and the errors for all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live events through either door: the members of a party get their tokens (decisions 5.12)."""
+"""Live events over both transports: the members of a party get their tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a row of the authorization table says, and what it means for everybody who may call (decisions 3).
+"""Meaning of a row of the authorization table for every kind of caller.
 
 The rows are in `authorization_rows`.
 """

@@ -1,7 +1,7 @@
-"""The rows of the authorization table (decisions 3).
+"""Rows of the authorization table.
 
-For a new operation add a row: its slug, its scope, the fields of a good call, and the effect by which it is seen that
-somebody was let in: tables that change, a text that is shown, or the lobbies of the data plane.
+A new operation needs a row: its slug, its scope, the fields of a valid call, and the effect that proves admission:
+changed tables, a visible text, or lobbies of the data plane.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""`pyservice group`, `identity` and `token` beside a running service (decisions 3, 8.4, 9): what they make is there at
-once, what they end has ended, and what they cannot do has a reason.
-"""
+"""`pyservice group`, `identity` and `token` beside a running service: immediate effects, and errors with a reason."""
 
 from __future__ import annotations
 

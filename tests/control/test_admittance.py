@@ -1,4 +1,4 @@
-"""Who comes to a namespace without a token: its domains, and users of its site (decisions 3, 8.1)."""
+"""Access to a namespace without a token: its domains, and users of its site."""
 
 from __future__ import annotations
 

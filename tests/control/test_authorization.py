@@ -1,5 +1,5 @@
-"""Who may call what (decisions 3): every operation with every kind of token in every standing, as actual requests. That
-somebody was let in, or not, is seen by what changed or was shown, not by the answer alone.
+"""Authorization of every operation with every kind of token in every state, as real requests. The effect proves
+admission, not the response alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pictures over both doors: avatars, banner and logo of a game (contract games.avatars; decisions 8.1, 8.8)."""
+"""Pictures over both transports: avatars, banner and logo of a game."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Input without form, for every operation of the control plane's nouns (decisions 1.2, 1.4): its code, each problem
-with its path, and nothing changed. The good call that is spoilt is the authorization table's.
+"""Malformed input for every operation of the control plane: code, path of each problem, and no change. The requests are
+variants of the valid calls in the authorization table.
 """
 
 from __future__ import annotations

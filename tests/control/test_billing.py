@@ -1,6 +1,4 @@
-"""`pyservice billing record` (decisions 8.6): what an administrator writes down, the group's developers read and wait
-for.
-"""
+"""`pyservice billing record`: members of the group can read and watch the recorded times."""
 
 from __future__ import annotations
 

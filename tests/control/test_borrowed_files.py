@@ -1,6 +1,4 @@
-"""What a version names is its own game's: a complete build and a complete site of another game are not there for it,
-whether the other game is one's own or a stranger's (decisions 2, 8.1).
-"""
+"""A version can name only complete builds and sites of its own game, not those of another game."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Builds of the kinds that an operator takes beside archives (setting `runtime.kinds`; decisions 6.5): they are gone
-through when they are completed, as archives are, and so is what they say of themselves.
-"""
+"""Builds of the kinds beside archives: completion checks their content and their description."""
 
 from __future__ import annotations
 

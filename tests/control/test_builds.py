@@ -1,4 +1,4 @@
-"""Builds over both doors: prepare, PUT, complete, list, tags, delete (decisions 6.3, 6.5)."""
+"""Builds over both transports: prepare, PUT, complete, list, tags, delete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the CDN answers of a namespace's site, asked over HTTP while its records change (decisions 8.9)."""
+"""Responses of the CDN for a namespace's site over HTTP, while its records change."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A service with a domain for sites, as a whole: each namespace has hosts of its own, where browsers find its page, and
-whose pages come in without a token (decisions 3, 8.4, 8.9).
-"""
+"""A service with a domain for sites: each namespace has its own hosts, and their pages need no token."""
 
 from __future__ import annotations
 

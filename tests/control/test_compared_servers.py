@@ -1,5 +1,5 @@
-"""Records of servers are compared with what runs, each for itself: one that nothing can be done for now holds up no
-other, and is tried again (decisions 6.1).
+"""Comparison of server records with running processes: one server that cannot be repaired now delays no other, and is
+tried again.
 """
 
 from __future__ import annotations

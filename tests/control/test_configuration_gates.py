@@ -1,6 +1,4 @@
-"""Every rule of captcha and verification (decisions 4, 7) has a refusal with its path, and what is accepted
-here is accepted by the data plane.
-"""
+"""Rules of captcha and verification: each has a refusal with its path; the data plane accepts what passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every rule of a version's configuration (decisions 4) has a refusal with its path, all told at once."""
+"""Rules of a version's configuration: each has a refusal with its path, and all are reported together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images and bundles as servers, through the whole service with a real OCI runtime (decisions 6.5, 6.6)."""
+"""Images and bundles as servers, through the whole service with a real OCI runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Device links (contract devices.links.get; decisions 8.7): a device gets a token that nobody typed."""
+"""Device links: a device gets a token without manual input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node that has room for one more game server: who gets it, and what others are told (decisions 1.8, 5.3, 6.1)."""
+"""A node with capacity for one more game server: one request gets it, and the others get an error."""
 
 from __future__ import annotations
 

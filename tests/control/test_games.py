@@ -1,4 +1,4 @@
-"""Games: validate, create, list and get, with their watches (contract games.*; decisions 4, 8.1)."""
+"""Games: validate, create, list and get, with their watches."""
 
 from __future__ import annotations
 

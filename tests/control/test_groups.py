@@ -1,4 +1,4 @@
-"""Groups and their billing (contract group records, groups.billing.get; decisions 8.4, 8.6)."""
+"""Groups and their billing."""
 
 from __future__ import annotations
 

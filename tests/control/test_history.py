@@ -1,6 +1,4 @@
-"""How facts become history (decisions 8.2 and 8.3): each once, whatever dies in between, whatever comes twice or
-never, for 7 days.
-"""
+"""Lobby history from facts: each fact counts once, despite crashes, repeats and losses, and is kept for 7 days."""
 
 from __future__ import annotations
 

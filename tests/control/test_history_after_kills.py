@@ -1,4 +1,4 @@
-"""Records and counts over the real planes: true again after either of them was killed (decisions 8.2 and 8.3)."""
+"""Lobby records and counts of the real planes are correct again after one of them was killed."""
 
 from __future__ import annotations
 

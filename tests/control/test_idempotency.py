@@ -1,4 +1,4 @@
-"""Idempotency-Key on changes of records (decisions 1.8): one change and one answer per key, whatever comes between."""
+"""Idempotency keys on changes of records: one change and one response for each key."""
 
 from __future__ import annotations
 

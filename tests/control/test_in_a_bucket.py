@@ -1,6 +1,4 @@
-"""The whole service with its objects in a real S3 server (decisions 8.8, 8.9): uploads go straight to it by presigned
-URLs, under the address that clients reach; what is completed is read from it; it may go away and come back.
-"""
+"""The whole service with a real S3 server: clients upload to it by presigned URLs, also after it was down."""
 
 from __future__ import annotations
 

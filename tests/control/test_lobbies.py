@@ -1,4 +1,4 @@
-"""Records of lobbies and true counts (decisions 8.3), as the data plane's facts tell them."""
+"""Lobby records and counts, from the facts of the data plane."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lobbies as processes: found, reached, told of, their logs and exports (decisions 5.3, 5.8, 5.10, 8.3, 8.10)."""
+"""Lobbies as processes: find, connect, records, logs and exports."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A region that the operator takes away between two starts: nobody is led there any more, and what is there goes on for
-those who are in it (decisions 4, 5.7).
-"""
+"""A region that the operator removes between two starts: it gets no new players, and its lobbies continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiers of lobbies while the operator changes them: at SIGHUP, and between two starts (decisions 9)."""
+"""Tiers of lobbies while the operator changes them: at SIGHUP, and between two starts."""
 
 from __future__ import annotations
 

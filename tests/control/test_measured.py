@@ -1,6 +1,4 @@
-"""What the metrics page tells of the feed, of objects and of watches: figures of things that happened, in one scrape of
-both planes (decisions 9).
-"""
+"""Metrics of the feed, of objects and of watches, in one scrape of both planes."""
 
 from __future__ import annotations
 

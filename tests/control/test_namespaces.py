@@ -1,4 +1,4 @@
-"""Namespaces: validate, create, list, get, version and its history, limits (contract games.namespaces; decisions 8)."""
+"""Namespaces: validate, create, list, get, version and its history, limits."""
 
 from __future__ import annotations
 

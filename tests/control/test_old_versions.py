@@ -1,6 +1,4 @@
-"""A lobby of a version that its namespace no longer runs keeps that version's rules for join (decisions 5.8): the way
-through a whole service, whose control plane sends the version that runs and no other.
-"""
+"""Lobbies of an older version keep its rules for join, although the control plane feeds only the current version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A game whose servers end at once does not take the ports of all others (decisions 5.9, 6.6)."""
+"""A game with servers that end at once does not take the ports of all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ports are whose is the operator's to say, and how long one rests (decisions 4, 5.9, 6.6)."""
+"""Port ranges and the quarantine time are settings of the operator."""
 
 from __future__ import annotations
 

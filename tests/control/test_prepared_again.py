@@ -1,6 +1,4 @@
-"""A preparation that is repeated under its key (decisions 1.8, 8.8): little is kept of it, and what it answers is good
-again, of the same upload, whatever became of the first addresses. The clock is moved under the running service.
-"""
+"""A repeated preparation of an upload under its key returns valid URLs of the same upload. The test moves the clock."""
 
 from __future__ import annotations
 

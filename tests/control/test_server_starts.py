@@ -1,6 +1,4 @@
-"""When a server started is told, also of one that was over before anybody wrote that it runs; an end is written
-whatever its message is (decisions 6.1).
-"""
+"""Start and end of a server are recorded, even if it ends before its start was recorded, and for every message."""
 
 from __future__ import annotations
 

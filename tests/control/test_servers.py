@@ -1,4 +1,4 @@
-"""Dynamic servers over both doors, as a back end has them: real processes behind a real edge-guard (decisions 6)."""
+"""Dynamic servers over both transports: real processes behind a real edge-guard."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Many callers who change one thing at the same moment: limits hold, what only one may have one has, and nobody is
-refused because others were there too (decisions 6.5, 8.1).
-"""
+"""Concurrent changes of one thing: limits hold, exclusive results go to one caller, and no valid request fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sites over both doors: prepare, PUT, complete, list (contract games.cdn.createGameCdnSite; decisions 8.8)."""
+"""Sites over both transports: prepare, PUT, complete, list."""
 
 from __future__ import annotations
 

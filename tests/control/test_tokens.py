@@ -1,4 +1,4 @@
-"""Tokens: made, listed, revoked, inspected, and what becomes of them in the data plane (decisions 3)."""
+"""Tokens: create, list, revoke and inspect, and their effect in the data plane."""
 
 from __future__ import annotations
 

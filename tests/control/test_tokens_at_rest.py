@@ -1,4 +1,4 @@
-"""No token is in the records: they have hashes of the random ones, nothing of those that are signed (decisions 3)."""
+"""The database contains no token: only hashes of random ones, and nothing of signed ones."""
 
 from __future__ import annotations
 

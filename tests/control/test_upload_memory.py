@@ -1,4 +1,4 @@
-"""A body that is PUT to a signed address goes to the disk as it comes: it is never held whole (decisions 8.8)."""
+"""A PUT to a signed URL is written to disk as it arrives, and never held in memory as a whole."""
 
 from __future__ import annotations
 

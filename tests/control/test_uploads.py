@@ -1,5 +1,5 @@
-"""The way of uploads over a database and a folder of objects: completion at the same time, in bad moments, and the end
-of what was never completed (decisions 8.8), with a clock that is moved by hand.
+"""Uploads over a database and a folder of objects: concurrent completion, crashes, and removal of incomplete ones. The
+test moves the clock.
 """
 
 from __future__ import annotations

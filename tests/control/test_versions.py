@@ -1,5 +1,5 @@
-"""Versions over the doors: create, validate, reserve a name, get, list (contract games.versions.*; decisions 8.1). The
-rules of a configuration are in test_configuration.
+"""Versions over both transports: create, validate, reserve a name, get, list. The rules of a configuration are in
+test_configuration_problems.
 """
 
 from __future__ import annotations

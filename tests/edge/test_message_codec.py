@@ -1,4 +1,4 @@
-"""Bodies of requests over HTTP (decisions 1.1, 1.2): what is taken and what is refused."""
+"""Bodies of requests over HTTP: accepted and rejected ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths, queries and answers over HTTP (decisions 1.1, 1.2, 1.4), and requests of any kind."""
+"""Paths, queries and responses over HTTP, and arbitrary requests."""
 
 from __future__ import annotations
 

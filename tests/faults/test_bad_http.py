@@ -1,5 +1,5 @@
-"""What only HTTP can get wrong: bytes that are no JSON, types, sizes, queries, methods, heads, and
-clients that are slow or cheat about lengths. Codes of decisions 1 and 2, and nothing changes.
+"""Errors that only HTTP can have: bad JSON, types, sizes, queries, methods, headers, slow clients and wrong lengths. No
+request changes anything.
 """
 
 from __future__ import annotations

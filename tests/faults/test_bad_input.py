@@ -1,6 +1,4 @@
-"""Malformed requests of decisions 1 to 3: each gets its code with every problem at once, through
-either door, and changes nothing.
-"""
+"""Malformed requests over every transport: each gets its code with all problems, and changes nothing."""
 
 from __future__ import annotations
 

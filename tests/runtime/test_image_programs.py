@@ -1,4 +1,4 @@
-"""What is run of an image or a bundle: what it says of itself, and what is wrong with that (decisions 6.5)."""
+"""Program of an image or a bundle: its description, and errors in it."""
 
 from __future__ import annotations
 

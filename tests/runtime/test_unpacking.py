@@ -1,6 +1,4 @@
-"""Builds on a node: unpacked whole, once and read-only by a process of their own, or refused with a sentence and
-nothing left (decisions 6.5, 6.6).
-"""
+"""Unpacking of builds on a node: whole, once, read-only and in a separate process, or refused without leftovers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Small builds of very many folders, links and empty files: each takes a block and an inode of the disk, so each counts
-in what a build may unpack to and in what stays for others (decisions 6.5).
-"""
+"""Small builds of many folders, links and empty files: each entry counts as a block and an inode."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Builds wait for their turn to be unpacked: few at one time, one of each game, and nothing else of the service waits
-with them (decisions 6.5). Whoever waits can be stopped.
-"""
+"""Queue of builds to be unpacked: few at one time, one of each game. A waiting build can be stopped."""
 
 from __future__ import annotations
 

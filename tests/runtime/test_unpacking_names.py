@@ -1,6 +1,4 @@
-"""Names that no file system takes: refused where a build is judged. What the machine says of the rest does not tell
-where it is (decisions 6.5).
-"""
+"""File names that no file system accepts: refused at the check of the build. Other errors do not reveal the path."""
 
 from __future__ import annotations
 

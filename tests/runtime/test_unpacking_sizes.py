@@ -1,6 +1,4 @@
-"""Small builds that stand for gigabytes and announce nothing: refused while they are unpacked, long before all of it is
-there (decisions 6.5). The disk never holds more than a few megabytes of them.
-"""
+"""Small builds of large unpacked size: refused while they are unpacked, before they fill the disk."""
 
 from __future__ import annotations
 

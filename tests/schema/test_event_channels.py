@@ -1,4 +1,4 @@
-"""Channels of a party: as many as it has guests, each with a secret of the right form (decisions 5.12)."""
+"""Event channels of a party: at most one for each other member, each with a well-formed secret."""
 
 from __future__ import annotations
 

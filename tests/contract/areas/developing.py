@@ -1,4 +1,4 @@
-"""A developer's own machine: its token, and what it gets for every operation that takes it (decisions 3)."""
+"""Mock responses for `dev_` tokens, for every operation that accepts one."""
 
 from __future__ import annotations
 

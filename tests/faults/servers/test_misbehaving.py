@@ -1,5 +1,5 @@
-"""Game servers that do what they should not: each lobby has its documented end, or none, and its reason, in what find
-answers and in its record; and whoever plays in another lobby of the node notices nothing.
+"""Misbehaving game servers: each lobby ends as documented, with its reason in the response and in its record.
+Players in other lobbies of the node notice nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ START_LIMIT_MS: Final = 10_000
 KILLED: Final = 128 + 9
 TERMINATED: Final = 128 + 15
 STOP_MS: Final = 30_000
-"""Between SIGTERM and SIGKILL (decisions 5.8)."""
+"""Between SIGTERM and SIGKILL."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Ports that other programs have, and ports that players reach without edge-guard (decisions 4, 5.9)."""
+"""Ports in use by other programs, and ports that players reach without edge-guard."""
 
 from __future__ import annotations
 
