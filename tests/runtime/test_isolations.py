@@ -25,7 +25,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 CHOOSES: Final = """
 import asyncio, concurrent.futures.thread, json, os, sys
 from pathlib import Path
-from pyservice.app.runtime import SYSTEM_PATHS
+from pyservice.app.game_runtime import SYSTEM_PATHS
 from pyservice.runtime.isolation_trials import choose, unkept
 if os.geteuid() == 0:
     os.setgroups([])
