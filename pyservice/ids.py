@@ -94,7 +94,6 @@ class RecordIds:
 
 
 def _with_version(number: int, version: int) -> bytes:
-    """Writes version and variant over their bits of a 128-bit number."""
     number = number & ~(0xF << 76) | version << 76
     number = number & ~(0x3 << 62) | 0x2 << 62
     return number.to_bytes(16)

@@ -118,7 +118,6 @@ class Topics:
                 listener(changes)
 
     def _forget(self) -> None:
-        """Many at once, as each time every watch on a forgotten topic is answered without need."""
         forgotten = list(islice(self._changed, len(self._changed) - self._capacity // 2))
         for topic in forgotten:
             self._floor = self._changed.pop(topic)

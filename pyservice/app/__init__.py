@@ -26,10 +26,8 @@ class Launch:
 
     settings: Settings
     reread: Callable[[], Settings]
-    """Reads the settings again. Raises SettingsError."""
     ready_file: Path | None = None
     parent: SupervisorLink | None = None
-    """None: somebody runs this role alone."""
 
 
 def run_all(launch: Launch, flags: Sequence[str]) -> int:

@@ -79,7 +79,6 @@ class CloudTokenCheck:
         return found
 
     async def _ask(self, request: control_pb2.CheckTokenRequest) -> control_pb2.CheckTokenResponse:
-        """A control plane that was started again is connected to within this time."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + _RECONNECT_S
         while True:

@@ -383,7 +383,6 @@ def _transport_settings(settings: Settings) -> TransportSettings:
 
 
 def _rates(settings: Settings) -> tuple[Rate, Rate, Rate]:
-    """As `Limits` takes them; this plane has no operations of game clients."""
     limits = settings.rate_limits
     operator = Rate(limits.operator.per_second, limits.operator.burst)
     return operator, operator, Rate(limits.anonymous.per_second, limits.anonymous.burst)
@@ -433,7 +432,6 @@ def bootstrap(settings: Settings, links: PublicUrls) -> pb.GetBootstrapResponse:
 
 
 def _captcha(captcha: CaptchaSettings) -> pb.BootstrapCaptcha:
-    """Of the service's own pages: the second provider, where the operator has a key of it."""
     site_key = captcha.captcha_b_site_key
     return pb.BootstrapCaptcha(
         captcha_b=None if site_key is None else pb.BootstrapCaptchaB(site_key=site_key)

@@ -200,7 +200,6 @@ class DataPlane:
         )
 
     def _public_sockets(self) -> list[socket.socket]:
-        """Of the HTTP door; with a domain edge-guard leads clients to it."""
         settings = self._settings
         if settings.domains.main is None:
             return [self._http_socket]
@@ -212,7 +211,6 @@ class DataPlane:
         return answer
 
     def _operations(self, regions: RegionCatalog, topics: Topics) -> dict[str, Operation]:
-        """What this plane answers itself."""
         settings, engine_, namespaces = self._settings, self._engine, self._namespaces
         entrance = Admission(
             engine_,
@@ -282,7 +280,6 @@ class DataPlane:
             self._tasks.own(type(watch).__name__, watch.run())
 
     async def _scrape(self) -> bytes:
-        """What others of the service say to a scrape."""
         control, edge = await asyncio.gather(self._control.scrape(), self._edge.scrape())
         return edge + control
 
@@ -295,7 +292,6 @@ class DataPlane:
         return conditions
 
     def _render(self) -> bytes:
-        """Prometheus text that is not the doors'; runs in a thread."""
         if self._readiness is None:
             return b""
         native = self._engine.render_metrics(self._namespaces.labels())
@@ -372,8 +368,6 @@ class DataPlane:
 
 
 class _FeedOverSocket:
-    """The data plane's feed, spoken to as a control plane does."""
-
     def __init__(self, client: InternalClient) -> None:
         self._client = client
 
@@ -394,8 +388,6 @@ class _FeedOverSocket:
 
 
 def _rates(settings: Settings) -> tuple[Rate, Rate]:
-    """Rates of client operations, and of operators."""
-
     def rate(setting: RateLimit) -> Rate:
         return Rate(setting.per_second, setting.burst)
 

@@ -53,7 +53,6 @@ class DataPlaneClient:
         return await self._feed(item)
 
     async def _feed(self, item: feed_pb2.ManyItem) -> feed_pb2.ApplyResponse:
-        """One that is too large is refused here: it must not take others with it."""
         size = item.ByteSize()
         if size <= _ITEM_BYTES_MAX:
             return await self._fed.add(item)

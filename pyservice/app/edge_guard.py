@@ -74,7 +74,6 @@ class EdgeGuard:
 
     @property
     def _has_routes(self) -> bool:
-        """Whether somebody may be led by it, now or as soon as it runs."""
         try:
             return bool(json.loads((self._folder / "routes").read_bytes())["routes"])
         except (FileNotFoundError, ValueError, KeyError):
@@ -138,7 +137,6 @@ class EdgeGuard:
         return False
 
     async def _has_ended(self, pid: int, hurry: asyncio.Event) -> bool:
-        """Whether it does in time."""
         left_s = _END_S
         while self._lock.holder() == pid and left_s > 0:
             left_s = min(left_s, _HURRIED_END_S if hurry.is_set() else _END_S) - _LOOK_S
@@ -147,7 +145,6 @@ class EdgeGuard:
         return self._lock.holder() != pid
 
     async def _ensure(self, stop: asyncio.Event) -> None:
-        """Raises OSError, EdgeGuardFailed."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._binary = _version()
         wanted = self._wanted()
@@ -173,7 +170,6 @@ class EdgeGuard:
         return json.dumps(of_ours, sort_keys=True)
 
     def _given(self) -> dict[int, tuple[int, int]]:
-        """Which sockets were handed over, by the numbers of their descriptors. Raises EdgeGuardFailed."""
         return {
             one.number: _listening(name, one.number)
             for name, one in self._listeners.items()
@@ -181,7 +177,6 @@ class EdgeGuard:
         }
 
     async def _read_again(self) -> None:
-        """When somebody asked for it. A mistake is logged, and nothing changes."""
         if not self._reload_due.is_set():
             return
         self._reload_due.clear()
@@ -202,7 +197,6 @@ class EdgeGuard:
             _log.info("settings of edge-guard reloaded")
 
     async def _checked(self, settings: Settings) -> dict[str, Any]:
-        """The settings of now with what may change of these. Raises OSError, TimeoutError, EdgeGuardFailed."""
         fresh = edge_guard_config(settings, self._folder)
         config = {**self._config, **{name: fresh[name] for name in RELOADED_KEYS}}
         if bool(config["certificates"]) != bool(self._config["certificates"]):
@@ -252,7 +246,6 @@ class EdgeGuard:
         return self._has_routes
 
     async def _told(self) -> dict[str, Any]:
-        """What it says of itself; empty: nothing."""
         try:
             _, about = await query_edge_guard(self._folder, "/readyz?verbose", _ASK_S)
             return dict(json.loads(about))
@@ -309,9 +302,6 @@ def _text_of(config: dict[str, Any]) -> bytes:
 
 
 async def _check(path: Path) -> None:
-    """Whether edge-guard takes these settings, with the files that they name. Raises OSError, TimeoutError,
-    EdgeGuardFailed.
-    """
     with tempfile.TemporaryFile() as said:
         process = _begin(path, "--check", said)
         try:
@@ -329,7 +319,6 @@ async def _check(path: Path) -> None:
 def _begin(
     path: Path, how: str, said: IO[bytes], *, is_apart: bool = False, given: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
-    """With these settings. `is_apart`: it outlives us. `given`: descriptors that it has under the same numbers."""
     # On the loop: a thread would outlive the main one when we are killed, and our children would take us for alive.
     return subprocess.Popen(
         [str(EDGE_GUARD_BINARY), str(path), how],
@@ -345,7 +334,6 @@ def _begin(
 
 @contextlib.contextmanager
 def _end_of(pid: int) -> Iterator[asyncio.Event]:
-    """Becomes set when the process ends. Raises ProcessLookupError: there is none, and nobody waits for it."""
     descriptor = os.pidfd_open(pid)
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
@@ -358,7 +346,6 @@ def _end_of(pid: int) -> Iterator[asyncio.Event]:
 
 
 def _listening(name: str, number: int) -> tuple[int, int]:
-    """Which socket a descriptor is: its device and number. Raises EdgeGuardFailed."""
     with contextlib.suppress(OSError):
         about = os.fstat(number)
         if stat.S_ISSOCK(about.st_mode):
@@ -444,8 +431,6 @@ def run_edge_guard_role(launch: Launch) -> int:
 
 
 class _EdgeGuardRole:
-    """Who keeps it. `live` once."""
-
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._signals = StopSignals()
@@ -472,7 +457,6 @@ class _EdgeGuardRole:
         return self._status
 
     async def _tell(self) -> None:
-        """Says that it is ready. Raises OSError."""
         await self._signals.unless_stopped(self._guard.serves.wait())
         if self._signals.stop.is_set():
             return

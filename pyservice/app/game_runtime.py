@@ -146,7 +146,6 @@ class GameRuntime:
         _log.info("runtime ready", isolation=isolation, found=len(self._supervisor.runs))
 
     async def _choose_containers(self, folder: Path) -> containers.ContainerRuntime | None:
-        """What runs images and bundles, where the operator takes them."""
         kinds = [kind for kind in self._settings.runtime.kinds if kind in containers.KINDS]
         if not kinds:
             return None
@@ -160,7 +159,6 @@ class GameRuntime:
         return found
 
     def _not_run(self) -> list[str]:
-        """Kinds that the operator takes and this machine cannot run, in words for operators."""
         reasons = {kind: self.why_not(kind) for kind in self._settings.runtime.kinds}
         return [f"{kind} is not run: {why}" for kind, why in reasons.items() if why is not None]
 

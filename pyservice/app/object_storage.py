@@ -97,7 +97,6 @@ class ObjectStorage:
 
 
 def _url_key(keys: SigningKeys) -> tuple[bytes, list[RetiredKey]]:
-    """What signs addresses, and what did."""
     ended = [
         RetiredKey(key.derived(_PURPOSE), (key.ended_ms + KEY_RETENTION_MS) / 1000)
         for key in keys.signing
@@ -107,7 +106,6 @@ def _url_key(keys: SigningKeys) -> tuple[bytes, list[RetiredKey]]:
 
 
 def _is_picture(key: str) -> bool:
-    """Addresses of pictures do not end, and are told to whoever asks."""
     return key.endswith(object_key("avatar", "", ""))
 
 

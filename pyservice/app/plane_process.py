@@ -95,7 +95,6 @@ def _failed(error: Exception) -> int:
 
 
 async def _left() -> list[str]:
-    """Names of tasks that go on, whatever they are told."""
     return await cancel_tasks(asyncio.all_tasks() - {asyncio.current_task()}, _CANCEL_S)
 
 

@@ -24,7 +24,6 @@ _STALL_MS: Final = 5_000
 _LAG_MS: Final = 1_000
 
 _Family = tuple[str, str, str, float]
-"""Name, kind, help and value."""
 
 
 @dataclass
@@ -53,9 +52,7 @@ class Readiness:
     compactor: JournalCompactor
     control: ControlPlaneMonitor
     held: Callable[[], int]
-    """Requests that wait for a change."""
     runtime: Callable[[], str]
-    """What runs game servers, in words."""
     edge_guard: Callable[[], str]
     """What leads players to them, in words."""
 
@@ -82,7 +79,6 @@ class Readiness:
         }
 
     def _control(self) -> str | None:
-        """It is needed once: as long as nobody could be served without it."""
         if self.control.is_up:
             return None
         if self.control.is_starting and not self.namespaces():
@@ -90,7 +86,6 @@ class Readiness:
         return Note("down: its operations are refused, players are served")
 
     def _database(self) -> str | None:
-        """The control plane's; nobody who plays needs it."""
         if not self.control.is_up:
             return Note("not known, the control plane is down")
         problem = self.control.database_problem

@@ -43,13 +43,10 @@ def run(launch: Launch, flags: Sequence[str]) -> int:
 
 
 def _holds_nothing(data_dir: Path) -> bool:
-    """Whether a data plane alone could serve nobody: it knows no namespace."""
     return not any((data_dir / "feed").glob("*.cfg"))
 
 
 class _Supervisor:
-    """Both children and what is known of them. `live` once."""
-
     def __init__(self, launch: Launch, flags: Sequence[str]) -> None:
         self._launch = launch
         self._signals = StopSignals()
@@ -91,7 +88,6 @@ class _Supervisor:
         return self._status
 
     def _give_up(self) -> None:
-        """Edge-guard does not serve, and with a domain nothing is reached without it."""
         self._status = 1
         self._signals.stop.set()
 
@@ -103,7 +99,6 @@ class _Supervisor:
     # Keeping them alive
 
     async def _keep(self, child: ChildProcess) -> None:
-        """Starts the child again whenever it ends, until everything has to stop."""
         loop = asyncio.get_running_loop()
         wait_ms = _FIRST_WAIT_MS
         while True:
@@ -129,7 +124,6 @@ class _Supervisor:
             wait_ms = min(wait_ms * 2, _LONGEST_WAIT_MS)
 
     async def _start_again(self, child: ChildProcess, wait_ms: int) -> bool:
-        """After so long. False when the system has no room for another process now."""
         await self._signals.wait_stop(wait_ms)
         if self._signals.stop.is_set():
             return True
@@ -147,7 +141,6 @@ class _Supervisor:
         return child.said is None and status > 0 and is_needed
 
     def _pinned(self, child: ChildProcess) -> list[str]:
-        """Flags that keep a child where it was found."""
         said = {**(self._data.said or {}), **(child.said or {})}
         return [f"--{name}={said[name]}" for name in _PINNED[child.role] if said.get(name)]
 
@@ -187,7 +180,6 @@ class _Supervisor:
     # Being ready
 
     async def _tell(self) -> None:
-        """Says that the service is ready, and says it anew when what it said has changed."""
         await self._wait_ready()
         told: dict[str, Any] = {}
         while not self._signals.stop.is_set():
@@ -197,7 +189,6 @@ class _Supervisor:
             await self._next_change()
 
     def _ready(self) -> dict[str, Any]:
-        """What the ready file says. null: the control plane has not said it since this start."""
         return {**dict.fromkeys(_SAID), **(self._control.said or {}), **(self._data.said or {})}
 
     async def _write(self, told: dict[str, Any]) -> None:
@@ -228,7 +219,6 @@ class _Supervisor:
             await self._next_change(give_up_s - loop.time())
 
     async def _next_change(self, timeout_s: float = math.inf) -> None:
-        """Until a child became ready or failed, everything has to stop, or so long."""
         await self._signals.unless_stopped(self._change(timeout_s))
 
     async def _change(self, timeout_s: float) -> None:
@@ -287,7 +277,6 @@ class ChildProcess:
             self._hear()
 
     def _hear(self) -> None:
-        """It has said all that it will; nothing when it died before."""
         # Half of it: it died while it wrote.
         with contextlib.suppress(ValueError):
             self.said = dict(json.loads(self._told))

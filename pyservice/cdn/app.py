@@ -99,8 +99,6 @@ class CdnCounts:
 
 
 class _Asked(NamedTuple):
-    """A request as far as the listener reads it."""
-
     method: str
     path: str
     query: bytes
@@ -217,15 +215,12 @@ class Cdn:
         return await self._show(site, where.prefix, where.path, asked)
 
     def _is_of_object(self, asked: _Asked) -> bool:
-        """Whether it may be a signed URL: at a host of sites there are none."""
         return asked.path.startswith(PREFIX) and not is_of_sites(asked.host, self._domain)
 
     def _client(self, scope: MutableMapping[str, Any]) -> bytes:
-        """What clients are told apart by."""
         return client_of(self._proxies, scope.get("client"), scope["headers"])
 
     async def _show(self, site: Site, prefix: str, path: str, asked: _Asked) -> Response:
-        """The file at a path, or where it is."""
         name = path.removeprefix("/")
         if path.endswith("/"):
             name += INDEX
@@ -247,7 +242,6 @@ class Cdn:
 
 
 def _as_file(site: Site, name: str, file: SiteFile) -> File:
-    """A file of a site with the headers that go with it."""
     routed = site.routes.headers(name)
     content_type = routed.get("content-type") or file.content_type or content_type_of(name)
     is_private = site.users is not None

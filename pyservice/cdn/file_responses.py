@@ -246,7 +246,6 @@ class FileResponses:
     async def _sent(
         self, status: int, headers: dict[str, str], file: File, start: int, end: int
     ) -> Response:
-        """The beginning is read before the answer begins: what fails can still be told."""
         pieces = self._pieces(file, start, end)
         if end - start <= _SMALL_BYTES:
             return Response(status, headers, b"".join([piece async for piece in pieces]))
@@ -259,7 +258,6 @@ class FileResponses:
         return self._objects.read_whole(file.key, start, end)
 
     async def _packed(self, file: File, headers: Mapping[str, str]) -> Response | None:
-        """The compressed form, None when there is no thread for it now."""
         packed = {**headers, "etag": f'"{file.tag}{GZIPPED}"', "content-encoding": "gzip"}
         packed["accept-ranges"] = "none"
         content = self._compressor.remembered(file.tag)

@@ -314,7 +314,6 @@ class CdnConnection(HttpToolsProtocol):
         reception.take_over(transport, self._answered, lambda: self._clients.leave(transport))
 
     def _answered(self, answer: Response) -> None:
-        """The upload is over: what its client asks next goes to a protocol that knows nothing."""
         if self.transport.is_closing():
             return
         is_kept = self._is_kept_alive and not self._clients.are_leaving
@@ -334,7 +333,6 @@ class CdnConnection(HttpToolsProtocol):
         self._end_with(answer)
 
     def _fail(self, error: BaseException | None) -> None:
-        """We could not go on with what came."""
         reception = self._reception
         trace = self._trace() if reception is None else reception.trace
         log.error("reading a request failed", ray_id=trace.ray_id, exc_info=error)
@@ -355,11 +353,9 @@ class CdnConnection(HttpToolsProtocol):
             )
 
     def _trace(self) -> Trace:
-        """Of the request whose head is being read, as far as it was."""
         return trace_of(dict(reversed(self.headers or [])))
 
     def _end_with(self, answer: Response) -> None:
-        """Answers, and closes when the client has had time to read it."""
         self._is_deaf = True
         if self.cycle is not None and not self.cycle.response_complete:
             # Its client did not wait. What it asked before is answered, and nothing after that:
@@ -379,8 +375,6 @@ class CdnConnection(HttpToolsProtocol):
 
 
 class _Refused(asyncio.Protocol):
-    """Hears what a client still sends whose last answer is written: see `LingeringClose`."""
-
     def __init__(
         self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, clients: CdnClients
     ) -> None:

@@ -52,11 +52,9 @@ class Response:
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes | AsyncIterator[bytes] = b""
     when_over: Callable[[], None] | None = None
-    """Called once, sent or not."""
     begun: bytes = b""
     """What comes before the pieces: read already."""
     code: str = OK
-    """For its ray."""
 
     def to_bytes(self, *, is_last: bool) -> bytes:
         """The whole answer as it goes over the wire, for who speaks HTTP himself."""

@@ -28,7 +28,6 @@ WRONG_RATE: Final = Rate(per_second=10 / 60, burst=10)
 """Wrong passwords from one client address at one site."""
 
 _WAITING_MAX: Final = 64
-"""Of one source for its turn."""
 _REMEMBERED_MAX: Final = 1024
 
 
@@ -63,7 +62,6 @@ class _Line:
     present: int = 0
     under_way: int = 0
     first: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Of whoever is next."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -124,7 +122,6 @@ class SitePasswords:
     async def _decide(
         self, password: bytes, expected: bytes | None, users: Mapping[str, bytes], source: Source
     ) -> bool:
-        """Checks a password in its source's turn. Raises PasswordChecksBusy, TooManyWrongPasswords."""
         is_wrong = False
         async with self._turn(source.key):
             try:
@@ -174,7 +171,6 @@ class SitePasswords:
         return [expected, *map(self._dummy, range(_cost(expected), dearest))]
 
     def _dummy(self, cost: int) -> bytes:
-        """A hash that no password has, of this cost."""
         return b"$2b$%02d$%b" % (cost, self._nobody[7:])
 
     async def _check(self, password: bytes, hashes: list[bytes], source: Source) -> bool:
@@ -207,13 +203,11 @@ def _has(password: bytes, expected: bytes) -> bool:
 
 
 def _cost(expected: bytes) -> int:
-    """That of a bcrypt hash, 0 of anything else."""
     digits = expected[4:6]
     return int(digits) if expected.startswith(b"$2") and digits.isdigit() else 0
 
 
 def _basic(authorization: bytes | None) -> tuple[str, bytes] | None:
-    """User and password of an Authorization header (RFC 7617)."""
     scheme, _, encoded = (authorization or b"").partition(b" ")
     if scheme.lower() != b"basic":
         return None

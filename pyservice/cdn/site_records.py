@@ -144,7 +144,6 @@ class SiteRecords:
 
 
 def _routes(config: bytes) -> Routes:
-    """Of a version's configuration, as it is kept."""
     entries = versions_pb2.CloudConfig.FromString(config).cdn.routes.entries
     return Routes(
         [

@@ -46,7 +46,6 @@ class Glob:
         return bool(places & self._accept)
 
     def _step(self, places: int, character: str) -> int:
-        """Where a character leads. Remembered: paths of one site are alike."""
         takes, stays = self._masks.get(character) or self._mask(character)
         following = self._spread((places & takes) << 1 | places & stays)
         if len(self._steps) >= _STEPS_MAX:
@@ -55,7 +54,6 @@ class Glob:
         return following
 
     def _mask(self, character: str) -> tuple[int, int]:
-        """At which places this character leads on, and at which it is one of many."""
         takes = sum(1 << place for place, test in enumerate(self._tests) if test(character))
         stays = sum(1 << place for place, is_deep in self._loops if is_deep or character != "/")
         if len(self._masks) >= _MASKS_MAX:
@@ -64,7 +62,6 @@ class Glob:
         return takes, stays
 
     def _spread(self, places: int) -> int:
-        """Adds the places that need no character. Every jump leads forward: one pass is all."""
         for source, targets in self._jumps:
             if places & source:
                 places |= targets
@@ -80,8 +77,6 @@ def _within_folder(character: str) -> bool:
 
 
 class _Builder:
-    """Places of a glob in their order: what each takes (`tests`), which repeat, and the jumps."""
-
     def __init__(self, text: str) -> None:
         self.tests: list[_Test] = []
         self.loops: list[tuple[int, bool]] = []
@@ -130,7 +125,6 @@ class _Builder:
         self._jump(star, star + 1)
 
     def _members(self) -> _Test:
-        """A class: up to the `]`, which may itself be the first member."""
         is_negated = self._text.startswith("!", self._at)
         first = self._at + is_negated
         end = self._text.find("]", first + 1)
@@ -218,7 +212,6 @@ class Routes:
 
 
 def _allowed(headers: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """By name in lower case; of one name twice in a route the later counts."""
     return {
         name.lower(): value
         for name, value in headers

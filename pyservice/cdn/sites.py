@@ -104,7 +104,6 @@ def address(host: str, raw_path: str, domain: str | None) -> Address | None:
 
 
 def _name_of(host: str) -> str:
-    """Of a `Host` header: lower case, without port and the root's dot."""
     name = host.rpartition(":")[0] if _PORT.search(host) else host
     return name.lower().removesuffix(".")
 

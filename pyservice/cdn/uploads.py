@@ -132,8 +132,6 @@ log = get_logger("pyservice.cdn")
 
 
 class _Target(NamedTuple):
-    """What a PUT brings: an object, or the part of it from an offset on."""
-
     key: str
     offset: int
 
@@ -361,7 +359,6 @@ class Reception(asyncio.BufferedProtocol):
             self._end(finish=True)
 
     def _written(self, block: memoryview) -> None:
-        """A block may be used again."""
         if self._is_over:
             return
         if self._incoming.failure is not None:

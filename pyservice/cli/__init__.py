@@ -50,7 +50,6 @@ def main() -> None:
 
 
 def _load(awaited: PendingFlags) -> None:
-    """Loads all that the role needs."""
     from pyservice.process.ready_report import SupervisorLink
 
     # It does not stay either when its parent goes before it has begun.

@@ -55,7 +55,6 @@ def has_control_plane(data_dir: Path) -> bool:
 
 
 def _is_alive(pid: int) -> bool:
-    """A lock's file keeps the pid of who held it last."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -227,7 +226,6 @@ def record_billing(data_dir: Path, group: str, event: str, time: str, is_json: b
 
 
 def _unix_ms(event: str, time: str) -> int:
-    """Of an RFC 3339 time with its offset. Raises RequestFailed."""
     try:
         if _RFC3339.fullmatch(time) is None:
             raise ValueError
@@ -299,7 +297,6 @@ def create_namespace_token(
 
 
 def _of_namespace(data_dir: Path, kind: str, namespace: str, expires_in_ms: int | None) -> Any:
-    """Raises RequestFailed."""
     if has_control_plane(data_dir):
         wanted = pb.CreateNamespaceTokenRequest(
             kind=_KINDS[kind], namespace=namespace, expires_in_ms=expires_in_ms
@@ -341,7 +338,6 @@ def create_cloud_token(
 
 
 def _duration_ms(duration: str | None) -> int | None:
-    """Of a duration such as 30d or 12h. Raises RequestFailed."""
     if duration is None:
         return None
     match = _DURATION.fullmatch(duration)
@@ -381,7 +377,6 @@ def rotate_keys(data_dir: Path, drop_unused: bool, is_json: bool) -> int:
 
 
 def _rotate_control(data_dir: Path, drop_unused: bool) -> dict[str, Any]:
-    """What is told of its keys. Raises RequestFailed."""
     if not has_control_plane(data_dir):
         return {}
     request = pb.RotateControlKeysRequest(drop_unused=drop_unused)

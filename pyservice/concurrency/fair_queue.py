@@ -26,7 +26,6 @@ class FairQueueLimits:
     per_tenant_at_host: int
     """Where it is less than `per_host`, the last ones are for somebody else."""
     per_tenant: int
-    """With a turn, over all hosts."""
     waiting_per_tenant: int
     """With a turn and without. One more is refused at once."""
 
@@ -90,7 +89,6 @@ class FairQueue:
         self._gone(tenant, host)
 
     def _gone(self, tenant: bytes, host: str) -> None:
-        """One of the tenant less; what nobody asks for is forgotten."""
         known = self._tenants[tenant]
         known.present -= 1
         if not known.present:
@@ -114,7 +112,6 @@ class FairQueue:
         self._tenants[tenant].running += 1
 
     def _leave(self, tenant: bytes, host: str) -> None:
-        """The turn is over; who may have the next one gets it."""
         place, known = self._hosts[host], self._tenants[tenant]
         place.running -= 1
         known.running -= 1
@@ -141,7 +138,6 @@ class FairQueue:
             raise
 
     def _forget(self, tenant: bytes, host: str, turn: asyncio.Future[None]) -> None:
-        """Waits no longer."""
         place, known = self._hosts[host], self._tenants[tenant]
         queue = place.waiting[tenant]
         queue.remove(turn)

@@ -78,7 +78,6 @@ def _last_label(host: str) -> str:
 
 
 def _meant(address: Address) -> Address:
-    """Where packets to this address end: some IPv6 addresses stand for an IPv4 address."""
     if isinstance(address, IPv6Address):
         if address in _NAT64:
             return IPv4Address(address.packed[-4:])

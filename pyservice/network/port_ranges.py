@@ -10,7 +10,6 @@ PUBLIC_PORTS: Final = range(26_000, 32_000)
 """Where edge-guard leads to lobbies and servers."""
 
 PROCESS_PORTS: Final = range(12_000, 20_000)
-"""What game servers behind edge-guard bind."""
 
 HOST_PORTS: Final = range(20_000, 26_000)
 """What game servers with host networking may bind: with a `port_range`, or `routing.host`."""

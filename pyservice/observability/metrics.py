@@ -132,8 +132,6 @@ class RequestMetrics:
 
 
 class _Families(Collector):
-    """Turns the counted numbers into families when a scrape asks."""
-
     def __init__(self, metrics: RequestMetrics, build: dict[str, str]) -> None:
         self._metrics = metrics
         self._build = build
@@ -146,8 +144,6 @@ class _Families(Collector):
 
 
 class _RayFamilies(Collector):
-    """Rays of one process."""
-
     def __init__(self, metrics: RayMetrics, prefix: str) -> None:
         self._metrics = metrics
         self._prefix = prefix
@@ -257,7 +253,6 @@ def _word(page: bytes, at: int) -> bytes:
 
 
 def _blocks(texts: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Family name and its lines, `# HELP` or `# TYPE` first."""
     for text in texts:
         family, lines = b"", list[bytes]()
         for line in text.splitlines(True):

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 log = get_logger("rays")
 
 SLOW_S: Final = 0.1
-"""What takes longer is kept."""
 ONE_IN: Final = 100
 """Of the rest, one in so many is kept."""
 
@@ -75,9 +74,7 @@ class Trace:
     is_held = False
     """It waited for a change, which is not slowness."""
     is_passed = False
-    """The other plane answers it."""
     is_drawn = False
-    """It is kept in any case."""
     _span_id: str | None = None
 
     def __init__(self, ray_id: str, started: float, given: str | None = None) -> None:
@@ -133,8 +130,6 @@ class Kept(NamedTuple):
 
 
 class _Allowance:
-    """So many a second."""
-
     def __init__(self, per_second: int) -> None:
         self._per_second = per_second
         self._left = per_second
@@ -217,7 +212,6 @@ class Rays:
         self._are_there.set()
 
     def _namespace_of(self, trace: Trace) -> bytes:
-        """Now, because a lobby may be gone soon."""
         caller = trace.caller
         if caller is None:
             return trace.namespace_id
@@ -255,7 +249,6 @@ class Rays:
 
 
 def _game_of(trace: Trace) -> str:
-    """The game that a request names, also one that was refused before it was a message."""
     named = getattr(trace.message, "game_id", None)
     if named is None and trace.caller is not None and trace.caller.call.path is not None:
         named = trace.caller.call.path.get("game_id")

@@ -77,7 +77,6 @@ class DirectoryLock:
 
 
 def _wait_for_lock(descriptor: int, timeout_ms: int) -> None:
-    """Raises BlockingIOError when the holder stays, or takes too long to end."""
     began_s = time.monotonic()
     while True:
         try:

@@ -39,7 +39,6 @@ class TransportSettings:
     rpc_connections_max: int | None = None
     """gRPC connections at one time; more are closed at once. None: no limit."""
     message_limit_bytes: int = MIB
-    """Largest message of the gRPC door."""
     streams_per_connection: int = 1024
     """Calls at once on one gRPC connection."""
     is_internal: bool = False

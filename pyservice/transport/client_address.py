@@ -81,7 +81,6 @@ class TrustedProxies:
 
 
 def _forwarded(text: str) -> Address | None:
-    """One entry of `X-Forwarded-For`; some proxies add the port, or brackets around IPv6."""
     address = parse_address(text)
     if address is None and text.startswith("["):
         address = parse_address(text[1:].partition("]")[0])

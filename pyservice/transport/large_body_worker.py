@@ -49,4 +49,3 @@ class LargeBodyWorker:
 
 
 WORKER: Final = LargeBodyWorker()
-"""Of both doors of a process."""

@@ -19,7 +19,6 @@ CLIENT_OPERATIONS: Final = frozenset(
 )
 """Slugs that count per client address; for a back end's `env_` token per token."""
 CONTROL_OPERATIONS: Final = frozenset({"attach", "detach"})
-"""Slugs that count per token."""
 ANONYMOUS_CHANGES: Final = frozenset({"prepare_device_link"})
 """Slugs of the control plane that make records for whoever asks: they count per client address."""
 MAX_KEYS: Final = 100_000

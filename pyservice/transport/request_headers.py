@@ -15,7 +15,6 @@ NO_HOST_DETAIL: Final = "Send a Host header: HTTP/1.1 requires one."
 
 # From the public server to the internal one. Public servers drop these headers from clients.
 INTERNAL_CLIENT: Final = "x-hosting-client"
-"""The client's address."""
 INTERNAL_HELD: Final = "x-hosting-held"
 """A long poll is sent again: `HELD_WOKEN` or `HELD_EXPIRED`."""
 HELD_WOKEN: Final = "woken"

@@ -41,7 +41,6 @@ class ConnectionBudget:
     """
 
     def __init__(self, most: int | None) -> None:
-        """None: there are places for all."""
         self._most = sys.maxsize if most is None else most
         self._of_address = max(1, self._most // _ADDRESS_PART)
         self._clients: dict[Hashable, bytes | None] = {}
@@ -74,7 +73,6 @@ class ConnectionBudget:
                 del self._counts[client]
 
     def _count(self, client: bytes | None) -> bool:
-        """Whether it has one more of its share."""
         if client is None:
             return True
         if self._counts[client] >= self._of_address:
@@ -143,7 +141,6 @@ class RequestPermits:
             _count(self._taken, keys, 1)
 
     def _full(self, counts: dict[_Key, int], keys: Keys, times: int = 1) -> str | None:
-        """What there is no room for; None when there is."""
         _, whose, address = keys
         of = "of this token" if whose[:1] != _NO_TOKEN else "without a token from your address"
         for key, most, what in (
@@ -156,7 +153,6 @@ class RequestPermits:
         return None
 
     async def _wait(self, keys: Keys) -> None:
-        """Until there is a place, which is the caller's then."""
         if self._full(self._waiting, keys, _WAITING_FACTOR) is not None:
             raise self._refusal(keys)
         loop = asyncio.get_running_loop()
@@ -181,7 +177,6 @@ class RequestPermits:
             turn.set_exception(self._refusal(keys))
 
     def _forget(self, keys: Keys, turn: asyncio.Future[None]) -> None:
-        """Waits no longer."""
         line = self._lines.get(keys)
         if line is None or turn not in line:
             return
@@ -234,7 +229,6 @@ def _count(counts: dict[_Key, int], keys: Keys, more: int) -> None:
 
 
 def _token(authorization: str | None) -> str | None:
-    """None for what is no token: it is refused, and counts for where it comes from."""
     try:
         return bearer_token(authorization)[0]
     except ServiceError:
