@@ -1,6 +1,4 @@
-"""Writes a file so that after a crash there is the old one or the new one, and the new one once
-the call has returned. What is in it is the caller's matter.
-"""
+"""Durable file replacement: after a crash there is the old file or the new one."""
 
 from __future__ import annotations
 
@@ -15,18 +13,18 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Whether the disk, or what its user may have of it, had no room."""
+    """Whether the disk or its quota is full."""
     return error.errno in _NO_ROOM
 
 
 def write_file(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Replaces `path` atomically, syncs file and folder. Raises OSError; then the old one stays."""
+    """Replaces `path` atomically and syncs it. On OSError the old file stays."""
     write_files(path.parent, {path.name: content}, mode)
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes], mode: int = 0o600) -> None:
-    """Replaces files of one folder, each atomically; synced once for all. Raises OSError; then some may be replaced
-    and others not, and none is promised.
+    """Replaces files of one folder, each atomically, with one sync. On OSError some may be
+    replaced.
     """
     pending = {f"{folder}/.{name}.{os.getpid()}.tmp": f"{folder}/{name}" for name in contents}
     try:
@@ -57,7 +55,7 @@ def _write_synced(path: str, content: bytes, mode: int) -> None:
 
 
 def remove_unfinished(path: Path) -> None:
-    """What a process that was killed while it replaced `path` left beside it. Only when nobody writes it now."""
+    """Removes temporary files of a killed writer. Call it only when no process writes `path`."""
     for left in path.parent.glob(f".{path.name}.*.tmp"):
         left.unlink(missing_ok=True)
 

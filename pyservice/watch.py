@@ -1,8 +1,7 @@
-"""Watches (decisions 8.12): what changed last, for handlers, and who waits for what, for the doors.
+"""Change notification and long polls.
 
-`Topics` is the side of the plane whose data it is: it numbers changes and says whether a request has
-to wait. `LongPolls` is the doors' side: it holds parked requests and wakes them. How news of changes
-travel from one to the other is `rpc.changes`' matter. Both live on one event loop.
+`Topics` numbers changes and decides whether a request waits. `LongPolls` holds waiting requests and
+wakes them. Both live on one event loop.
 """
 
 from __future__ import annotations
@@ -34,33 +33,30 @@ HOLD_MS: Final = 40_000
 _TOPICS_MAX: Final = 100_000
 _RECENT_MAX: Final = 65_536
 WOKEN_A_TURN: Final = 100
-"""Requests that are woken before others have their turn."""
-# Requests whose time ends within the same 400th of it are woken together, by one timer.
+"""Requests woken in one turn of the event loop."""
+# Requests that expire within the same 400th of the hold time share one timer.
 _GRAINS: Final = 400
-# A topic stands in a header beside others.
+# Topics are listed in a header, separated by commas.
 _FORBIDDEN: Final = frozenset(' ,\r\n\t"')
 
 
 class Change(NamedTuple):
-    """A topic and the number of its last change."""
-
     topic: str
     sequence: int
 
 
 class Changes(NamedTuple):
-    """What changed after a number, up to `sequence`."""
+    """Topics changed after a number, up to `sequence`."""
 
     run: str
     sequence: int
     topics: tuple[Change, ...]
     is_complete: bool
-    """False: more than `topics` may have changed, nobody remembers what."""
+    """False: other topics may have changed too."""
 
 
 def wait_for_change(*topics: str, sequence: int, run: str) -> WaitForChange:
-    """What a handler returns to wait; `Topics.wait_unless_changed` fills it in. Raises ValueError for a
-    topic that could not be told in a header."""
+    """Returns what a handler returns to wait. Raises ValueError for an invalid topic."""
     if not topics or any(
         not topic or not topic.isascii() or _FORBIDDEN & set(topic) for topic in topics
     ):
@@ -87,20 +83,20 @@ class Topics:
     def __init__(self, capacity: int = _TOPICS_MAX) -> None:
         self.run = secrets.token_hex(8)
         self.sequence = 0
-        """Number of the last change of all."""
+        """Number of the last change."""
         self._capacity = max(2, capacity)
         self._floor = 0
-        # By number of the last change, oldest first.
+        # Ordered by the number of the last change, oldest first.
         self._changed: dict[str, int] = {}
         self._news: list[asyncio.Future[None]] = []
         self._listeners: list[Callable[[Changes], None]] = []
 
     def listen(self, listener: Callable[[Changes], None]) -> None:
-        """Tell changes at once to somebody in this process, in place of `changes_after`."""
+        """Calls `listener` with each change, in place of `changes_after`."""
         self._listeners.append(listener)
 
     def bump(self, *topics: str) -> None:
-        """These have changed: call it when the change can be read."""
+        """Marks topics as changed. Call it once the change can be read."""
         before = self.sequence
         for topic in topics:
             self.sequence += 1
@@ -123,14 +119,13 @@ class Topics:
             self._floor = self._changed.pop(topic)
 
     def index_of(self, *topics: str) -> str:
-        """The `watch.index` of an answer about these topics; ask before reading what it tells.
-
-        It stays the same until one of them changes.
+        """Returns the `watch.index` of a response about these topics. Call it before reading the
+        data.
         """
         return f"{self.run}.{self._last_change(topics)}"
 
     def parse(self, watch_index: str) -> int | None:
-        """The number in an index that this run has given out, None for any other text."""
+        """Returns the number in an index of this run, None for any other text."""
         run, _, digits = watch_index.partition(".")
         if run != self.run or not (digits.isascii() and digits.isdigit()) or len(digits) > 19:
             return None
@@ -140,10 +135,10 @@ class Topics:
     def wait_unless_changed(
         self, watch_index: str | None, call: Call, *topics: str
     ) -> WaitForChange | None:
-        """What to return instead of an answer while nothing is newer than the index; None: answer.
+        """Returns a wait while nothing is newer than the index, None when the request must be
+        answered.
 
-        Without an index, with one that is not of this run (decisions 8.12), and when the door held
-        the request long enough, it is answered.
+        It is answered without an index, with an index of another run, and after the hold time.
         """
         if not watch_index or call.long_poll_expired:
             return None
@@ -157,8 +152,9 @@ class Topics:
         return max(changed.get(topic, floor) for topic in topics)
 
     async def changes_after(self, run: str, sequence: int, wait_s: float) -> Changes:
-        """What changed after a number of a run; waits for something so long. Of another run, or of
-        a time that is forgotten, it answers at once."""
+        """Waits up to `wait_s` for changes after a number. Returns at once for an unknown run or
+        number.
+        """
         if run != self.run or not self._floor <= sequence <= self.sequence:
             return Changes(self.run, self.sequence, (), is_complete=False)
         if sequence == self.sequence and wait_s > 0:
@@ -183,27 +179,27 @@ class Topics:
 
 
 class WaitingRequest:
-    """A request that a door holds. `LongPolls` fills the slots; a door's own kind of it is woken."""
+    """A held request. Servers subclass it to be woken."""
 
     __slots__ = ("doubted_in", "sequence", "topics", "until")
 
     def __init__(self) -> None:
         self.doubted_in = ""
-        """The run that was believed when another parked it and it was woken for that; empty: it was not."""
+        """The run that was current when another run's wait woke this request. Empty: it was not."""
         self.topics: tuple[str, ...] = ()
         self.sequence = 0
         self.until = 0.0
-        """When it is held no longer, in seconds of the loop's clock; 0: it was not held before."""
+        """End of the hold time, in seconds of the loop's clock. 0: not held yet."""
 
     def woken(self, *, is_over: bool) -> None:
-        """A topic changed, or (`is_over`) the time is over. It is not held any more; it may be held
-        again afterwards, for what is left of its time. Must neither raise nor do so itself.
+        """Ends the hold: a topic changed, or `is_over` and the time expired. Must not raise or hold
+        again.
         """
         raise NotImplementedError
 
 
 class WaitingTask(WaitingRequest):
-    """A task that waits, where the door has one for each request anyway: one of them for all of its waits."""
+    """A waiting task, reused for all waits of one request."""
 
     __slots__ = ("future",)
 
@@ -217,35 +213,30 @@ class WaitingTask(WaitingRequest):
 
 
 class LongPolls:
-    """The parked requests of the doors, by topic. Costs no task and no timer for each.
+    """Held requests by topic, without a task or timer for each.
 
-    A change may arrive before the request that it concerns is parked. So what changed lately is
-    remembered, from `_floor` on, and a request is held only when nothing that it waits for changed
-    after the number that it was parked with; where nobody knows, it is woken, which costs one
-    question. Nobody asks for changes while nothing is parked: who is parked first says from which
-    number on they matter.
+    A change may arrive before the request that waits for it. So recent changes are remembered from
+    `_floor` on. A request is held only if none of its topics changed since; if that is unknown, it
+    is woken.
 
-    One run is believed at a time, and none again after another, so numbers of two runs are never compared.
-    Names of runs have no order, and what an earlier run parked may arrive late. But a plane has one run
-    at a time: who is asked while a run is believed answers in that one or in a later one. So another run
-    is believed when it answers the question for changes, or parks a request that was sent again since;
-    whom it parks before is not held but woken, to be sent again.
+    Only one run is current, and an old run never becomes current again. Another run becomes current
+    when it answers the query for changes, or when a request that was sent again waits in it.
     """
 
     def __init__(self, hold_ms: int = HOLD_MS) -> None:
         self._hold_s = hold_ms / 1000
         self._grain_s = self._hold_s / _GRAINS
         self._held: dict[WaitingRequest, int] = {}
-        """With the grain of time in which they are woken."""
+        """Maps a request to the time grain of its expiry."""
         self._by_grain: dict[int, dict[WaitingRequest, None]] = {}
         self._by_topic: dict[str, dict[WaitingRequest, None]] = {}
         self._run = ""
         self._after = 0
-        """Changes up to this number have arrived, or concern nobody."""
+        """All changes up to this number have arrived."""
         self._floor = 0
         self._recent: dict[str, int] = {}
         self._waking: dict[WaitingRequest, bool] = {}
-        """Held requests that have to be woken, in this order, and whether their time is over."""
+        """Requests to wake, in this order, and whether their time expired."""
         self._timer: asyncio.TimerHandle | None = None
         self._wanted = asyncio.Event()
 
@@ -253,13 +244,13 @@ class LongPolls:
         return len(self._held)
 
     def hold(self, parked: WaitingRequest, park: WaitForChange) -> None:
-        """Hold a request until it is woken, which may be before this returns, or dropped."""
+        """Holds a request until it is woken or dropped. It may be woken before this returns."""
         if park.run != self._run:
             if parked.doubted_in != self._run:
                 parked.doubted_in = self._run
                 parked.woken(is_over=False)
                 return
-            # The first run of all, or the service was restarted and the door is the first to see it.
+            # The first run, or the service restarted and this server notices it first.
             self._restart(park.run, park.sequence)
             self._wake(tuple(self._held))
         elif not self._held and park.sequence > self._after:
@@ -280,7 +271,7 @@ class LongPolls:
             self._set_timer()
 
     def drop(self, parked: WaitingRequest) -> None:
-        """Nobody waits for it any more. Repeats do nothing."""
+        """Removes a request. Repeats do nothing."""
         grain = self._held.pop(parked, None)
         if grain is None:
             return
@@ -292,7 +283,7 @@ class LongPolls:
             self._wanted.clear()
 
     async def wait(self, task: WaitingTask, park: WaitForChange) -> bool:
-        """Hold the calling task, for what is left of its time: whether that is over."""
+        """Holds the calling task. Returns whether the hold time expired."""
         task.future = asyncio.get_running_loop().create_future()
         try:
             self.hold(task, park)
@@ -301,12 +292,12 @@ class LongPolls:
             self.drop(task)
 
     async def question(self) -> tuple[str, int]:
-        """The run and the number after which changes matter, once somebody waits for any."""
+        """Returns the run and the number to query changes after, once a request waits."""
         await self._wanted.wait()
         return self._run, self._after
 
     def take(self, asked_run: str, changes: Changes) -> None:
-        """News of changes, as the answer to a question about a run; wakes whom they concern."""
+        """Applies the response to a query about a run, and wakes the requests that it concerns."""
         if asked_run != self._run:
             return  # the run changed while it was asked for
         if changes.run != self._run or not changes.is_complete:
@@ -336,7 +327,7 @@ class LongPolls:
         return any(recent.get(topic, 0) > park.sequence for topic in park.topics)
 
     def _wake(self, woken: Iterable[WaitingRequest], *, is_over: bool = False) -> None:
-        """A few at once; of many the others in later turns of the loop, held until then."""
+        """Wakes some at once and the rest in later turns of the loop."""
         is_idle = not self._waking
         for parked in woken:
             self._waking.setdefault(parked, is_over)
@@ -360,7 +351,7 @@ class LongPolls:
             self._timer = loop.call_at(min(self._by_grain) * self._grain_s, self._on_timer)
 
     def _on_timer(self) -> None:
-        # A timer may fire early by the grain of the loop's clock.
+        # A timer may fire early by the resolution of the loop's clock.
         now = asyncio.get_running_loop().time() + 0.001
         due = [grain for grain in sorted(self._by_grain) if grain * self._grain_s <= now]
         self._wake([parked for grain in due for parked in self._by_grain.pop(grain)], is_over=True)
@@ -371,8 +362,7 @@ class LongPolls:
 async def run_until_changed(
     run: Run, message: Message, caller: Caller, parked: WaitForChange, waiters: LongPolls | None
 ) -> Message:
-    """Waits and runs an operation again, until it answers: for operations of the door's own process,
-    and doors that have a task for each request anyway."""
+    """Runs an operation again after each wait, until it returns a response."""
     if waiters is None:
         raise RuntimeError("the operation waits, and nobody was given to wake it")
     task = WaitingTask()

@@ -31,10 +31,9 @@ class Launch:
 
 
 def run_all(launch: Launch, flags: Sequence[str]) -> int:
-    """Keeps both planes running as children that get these flags of `pyservice serve`, until a signal.
+    """Supervises both planes, with these flags of `pyservice serve`, until a signal.
 
-    Like each of these functions it returns the exit status, and what prevents a start is told on
-    standard error.
+    Like each function here, returns the exit status and prints what prevents a start.
     """
     from pyservice.app.supervisor import run
 
@@ -48,7 +47,7 @@ def load(role: str) -> None:
 
 
 def run_data(launch: Launch) -> int:
-    """Serves as data plane until a signal."""
+    """Serves as the data plane until a signal."""
     from pyservice.app.data_plane import START_FAILURES, DataPlane
     from pyservice.app.plane_process import run_plane
 
@@ -59,15 +58,16 @@ def run_data(launch: Launch) -> int:
 
 
 def run_edge_guard(launch: Launch) -> int:
-    """Keeps edge-guard alone running until a signal."""
+    """Supervises edge-guard alone until a signal."""
     from pyservice.app.edge_guard import run_edge_guard_role
 
     return run_edge_guard_role(launch)
 
 
 def run_control(launch: Launch) -> int:
-    """Serves as control plane until a signal. It outlives a data plane that ends with the same parent:
-    requests in flight there need it.
+    """Serves as the control plane until a signal.
+
+    If the supervisor dies, it outlives the data plane, which needs it for its last requests.
     """
     from pyservice.app.control_plane import FAILURES, ControlPlane
     from pyservice.app.plane_process import run_plane
@@ -86,9 +86,7 @@ def run_locked(
     locks: Sequence[tuple[Path, str]],
     live: Callable[[], Coroutine[Any, Any, int]],
 ) -> int:
-    """Lives as long as it has these locks, by folder and name; the exit status. What prevents a start is told on
-    standard error.
-    """
+    """Runs while it holds these locks (folder and name). Returns the exit status."""
     try:
         make_folder(launch.settings.data_dir)
         with contextlib.ExitStack() as held:

@@ -21,20 +21,20 @@ _SIGN_TIMEOUT_S: Final = 1.0
 _AWAY_S: Final = 0.02
 _TOLD_AFTER: Final = 250
 _ITEM_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of one namespace. What the socket takes at once is four times as much."""
+"""Limit of one namespace. The socket accepts four times as much."""
 _OF_ONE: Final = frozenset({"INTERNAL", "BODY_INVALID"})
-"""Codes of failures that one item of many may be the cause of."""
+"""Error codes that one item of a batch may cause."""
 _PATIENCE_S: Final = 10.0
-"""What a long poll may take beyond the time for which it was asked to wait."""
+"""Time beyond the wait of a long poll."""
 
 
 class DataPlaneClient:
-    """The data plane, for the control plane: it is fed, signs tokens, and tells what happens in games."""
+    """Data plane services as the control plane uses them: feed, facts, runtime, signing."""
 
     def __init__(
         self, client: InternalClient, listens: Callable[[str], None] = lambda address: None
     ) -> None:
-        """`listens` hears where the public HTTP door is, as host:port."""
+        """`listens` is called with the address of the public HTTP server, as host:port."""
         self._client = client
         self._listens = listens
         self._fed = Batcher(
@@ -48,7 +48,7 @@ class DataPlaneClient:
         return await self._feed(feed_pb2.ManyItem(configuration=request.configuration))
 
     async def check(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse:
-        """What `apply` would answer; nothing is changed."""
+        """Returns what `apply` would return. Changes nothing."""
         item = feed_pb2.ManyItem(configuration=request.configuration, is_check=True)
         return await self._feed(item)
 
@@ -65,7 +65,6 @@ class DataPlaneClient:
         )
 
     async def remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse:
-        """Removes a namespace."""
         answer: feed_pb2.RemoveResponse = await self._call("Feed.Remove", request)
         return answer
 
@@ -75,16 +74,14 @@ class DataPlaneClient:
         return answers
 
     async def held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
-        """What it holds; also says where its HTTP door listens."""
+        """Returns what the data plane holds, and reports its HTTP address."""
         answer: feed_pb2.HeldResponse = await self._call("Feed.Held", request)
         if answer.http_address:
             self._listens(answer.http_address)
         return answer
 
     async def find_door(self) -> None:
-        """Returns when `listens` has heard: while the port of the door is one that is drawn, no link to it is right
-        before.
-        """
+        """Waits until the address of the public HTTP server is known. Links need its port."""
         for tries in itertools.count():
             try:
                 await self.held(feed_pb2.HeldRequest())
@@ -108,7 +105,7 @@ class DataPlaneClient:
         return answer
 
     async def lobby_places(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]:
-        """By id, of those of these lobbies that have not ended; at most 1,000."""
+        """Slots of running lobbies by lobby id, at most 1,000."""
         request = facts_pb2.LobbiesRequest(lobby_ids=lobby_ids)
         answer = await self._call("Facts.Lobbies", request)
         return {one.lobby_id: one for one in answer.lobbies}
@@ -184,6 +181,6 @@ def _is_of_one(error: Exception) -> bool:
 
 
 def reachable_address(address: str) -> str:
-    """Where a listener is reached from this machine: an address that stands for all of them is no address."""
+    """Returns an address to reach a listener from this machine: loopback for a wildcard."""
     host, _, port = address.rpartition(":")
     return f"127.0.0.1:{port}" if host in ("0.0.0.0", "[::]") else address

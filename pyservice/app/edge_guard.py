@@ -35,9 +35,7 @@ _ASK_S: Final = 0.5
 _START_S: Final = 10.0
 _END_S: Final = 5.0
 _HURRIED_END_S: Final = 0.5
-"""Who has not answered, or ended, so long after a question or a signal is deaf; so long where somebody is in a
-hurry.
-"""
+"""Timeout for a response or exit, and the shorter one for a forced shutdown."""
 _AGAIN_S: Final = (0.1, 0.5, 2.0, 5.0)
 _LOG_MAX_BYTES: Final = 1 << 20
 _CHECK_S: Final = 10.0
@@ -46,12 +44,12 @@ _log = get_logger("serve")
 
 
 class EdgeGuard:
-    """The one of this data directory."""
+    """Supervisor of the edge-guard of one data directory."""
 
     def __init__(
         self, settings: Settings, reread: Callable[[], Settings], *, is_alone: bool = False
     ) -> None:
-        """`reread` is `Launch`'s. `is_alone`: there is nothing else that this process is there for."""
+        """`is_alone`: this process has no other role."""
         self._folder = settings.data_dir.resolve() / "edge"
         self._lock = EdgeGuardLock(self._folder)
         self._listeners = {"edge.http": settings.edge.http, "edge.https": settings.edge.https}
@@ -61,15 +59,15 @@ class EdgeGuard:
         self._is_vital = is_alone or settings.domains.job is not None
         self._goes_on = not settings.runtime.end_with_service
         self.serves = asyncio.Event()
-        """Set when it served for the first time."""
+        """Set once it served."""
         self._pid = 0
         self._binary: list[int] = []
-        """Which one runs: by now another one may be in its place."""
+        """Identity of the running binary, which may have been replaced on disk."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int:
-        """Of the one that serves; 0: none."""
+        """PID of the serving process, or 0."""
         return self._lock.holder()
 
     @property
@@ -84,9 +82,10 @@ class EdgeGuard:
     async def keep(
         self, stop: asyncio.Event, needed: asyncio.Event, failed: Callable[[], None]
     ) -> None:
-        """Until `stop`: one of these settings serves. Where it would lead nobody it waits until it is `needed`. With a
-        domain nothing is reached without it, nor when it is alone: `failed` is called when it does not begin to serve.
-        Does not raise.
+        """Keeps an edge-guard with the current settings running until `stop`. Does not raise.
+
+        Waits for `needed` while it has no players to forward. Calls `failed` if it does not start and a
+        domain, or this role, depends on it.
         """
         if not self._has_routes and not self._is_vital:
             await _either(stop, needed)
@@ -111,23 +110,26 @@ class EdgeGuard:
             tried += 1
 
     def reload(self) -> None:
-        """Certificates, limits and times are taken from the settings of now, as soon as `keep` comes to it."""
+        """Applies certificates, limits and timeouts of the current settings soon."""
         self._reload_due.set()
 
     async def leave(self, hurry: asyncio.Event) -> bool:
-        """The service ends: so does it, unless game servers go on and somebody is led to them. False: it was deaf, and
-        is killed.
+        """Stops edge-guard, unless game servers continue and players are connected.
+
+        Returns False if it had to be killed.
         """
         if self._goes_on and await self._leads_somebody(hurry):
             return True
         if self._process is not None and self._lock.holder() != self._process.pid:
-            # It has not come so far as to lead anybody.
+            # It started too recently to forward players.
             self._process.kill()
         return await self.end(hurry)
 
     async def end(self, hurry: asyncio.Event) -> bool:
-        """Ends it, and whoever it took over from. At once: connections are cut. False: it was deaf, and is killed."""
-        # The first drains, the second hurries.
+        """Ends edge-guard and its predecessor, and cuts connections. Returns False if one was
+        killed.
+        """
+        # The first signal drains, the second ends.
         pid = self._lock.signal(signal.SIGTERM, signal.SIGTERM)
         if not pid or await self._has_ended(pid, hurry):
             return True
@@ -165,7 +167,7 @@ class EdgeGuard:
         _log.info("edge-guard started", pid=self._pid, replaced=before or None)
 
     def _wanted(self) -> str:
-        """By what a later service knows that one of these settings runs, on the very sockets that were handed over."""
+        """Returns the text by which a later service recognizes these settings and sockets."""
         of_ours = {"config": self._config, "binary": self._binary, "given": self._given()}
         return json.dumps(of_ours, sort_keys=True)
 
@@ -184,7 +186,7 @@ class EdgeGuard:
             config = await self._checked(self._reread())
             write_file(self._folder / "config.json", _text_of(config))
             self._config = config
-            # It was not found yet, or is about to be replaced: what it was started with is not for us to say.
+            # Not found yet, or about to be replaced: keep its start settings.
             if self._pid and self._pid == self._lock.holder():
                 write_file(self._folder / "started.json", self._wanted().encode())
         except SettingsError as error:
@@ -200,7 +202,7 @@ class EdgeGuard:
         fresh = edge_guard_config(settings, self._folder)
         config = {**self._config, **{name: fresh[name] for name in RELOADED_KEYS}}
         if bool(config["certificates"]) != bool(self._config["certificates"]):
-            # Lobbies are told whether there is TLS at a port by what the data plane was started with.
+            # The data plane tells lobbies about TLS by its own start settings.
             raise EdgeGuardFailed("edge.certificates: the first ones, and none, need a restart")
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         trial = self._folder / "config.new"
@@ -216,7 +218,9 @@ class EdgeGuard:
             return _begin(path, "--replace", log, is_apart=True, given=list(self._given()))
 
     async def _started(self, stop: asyncio.Event) -> bool:
-        """Until it serves: the lock alone may be that of one that is about to fail. False: no need of it is left."""
+        """Waits until it serves. The lock alone may belong to one about to fail. Returns False if
+        not needed.
+        """
         assert self._process is not None
         async with asyncio.timeout(_START_S):
             while not await self._is_serving(self._process.pid):
@@ -233,7 +237,7 @@ class EdgeGuard:
         return self._lock.holder() == pid and bool((await self._told()).get("is_ready"))
 
     async def _leads_somebody(self, hurry: asyncio.Event) -> bool:
-        """By what it says itself: on a full disk its routes are not those of its file."""
+        """Asks edge-guard itself: on a full disk its route file is out of date."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         while self._lock.holder():
@@ -279,7 +283,7 @@ class EdgeGuard:
 
 
 class EdgeGuardFailed(Exception):
-    """It did not start; says why."""
+    """Edge-guard did not start. The message has the reason."""
 
 
 async def _either(*events: asyncio.Event) -> None:
@@ -319,7 +323,7 @@ async def _check(path: Path) -> None:
 def _begin(
     path: Path, how: str, said: IO[bytes], *, is_apart: bool = False, given: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
-    # On the loop: a thread would outlive the main one when we are killed, and our children would take us for alive.
+    # On the loop: a thread would outlive a killed main thread, and children would think we live.
     return subprocess.Popen(
         [str(EDGE_GUARD_BINARY), str(path), how],
         stdin=subprocess.DEVNULL,
@@ -363,11 +367,11 @@ def _version() -> list[int]:
 
 
 RELOADED_KEYS: Final = ("certificates", "limits", "timeouts")
-"""What a running one takes anew. The rest of its settings is that of our start."""
+"""Keys that a running edge-guard reloads. The others are those of its start."""
 
 
 def edge_guard_config(settings: Settings, folder: Path) -> dict[str, Any]:
-    """Those of an edge-guard with this folder."""
+    """Returns the settings file of an edge-guard."""
     edge, limits, domains = settings.edge, settings.edge.limits, settings.domains
     config: dict[str, Any] = {
         "folder": str(folder),
@@ -423,7 +427,9 @@ def edge_guard_config(settings: Settings, folder: Path) -> dict[str, Any]:
 
 
 def run_edge_guard_role(launch: Launch) -> int:
-    """Keeps it until a signal; the exit status. What prevents a start is told on standard error."""
+    """Supervises edge-guard until a signal. Returns the exit status and prints what prevents a
+    start.
+    """
     settings = launch.settings
     configure_logging(level=settings.log_level, format=settings.log_format)
     locks = [(settings.data_dir / "edge", GUARD_LOCK)]
@@ -438,14 +444,13 @@ class _EdgeGuardRole:
         self._status = 0
 
     async def live(self) -> int:
-        """Until a signal, or until it cannot be started; the exit status. Raises OSError."""
+        """Runs until a signal, or a failed start. Returns the exit status. Raises OSError."""
         signals = self._signals
         signals.install(asyncio.get_running_loop(), self._guard.reload)
         keeping = asyncio.create_task(
             self._guard.keep(signals.stop, asyncio.Event(), self._give_up)
         )
         telling = asyncio.create_task(self._tell())
-        # It is told once, or cannot be.
         await asyncio.wait({telling})
         if telling.exception() is None:
             await signals.stop.wait()

@@ -11,40 +11,43 @@ from typing import Final
 
 EDGE_GUARD_BINARY: Final = Path(__file__).parent.parent / "bin" / "hosting-edge-guard"
 GUARD_LOCK: Final = "GUARD.LOCK"
-"""Beside edge-guard's own in its folder: of the one process that keeps it."""
+"""Lock of the supervising process, beside edge-guard's own."""
 
 _PROCESSES: Final = Path("/proc")
 _NAME_MAX: Final = 15
-"""Of a process, as the kernel keeps it."""
+"""The kernel truncates process names to this length."""
 _ENDED: Final = ("Z", "X")
 
 
 class EdgeGuardLock:
-    """That of one folder."""
+    """Lock of an edge-guard, read without taking it.
+
+    Taking it would disturb a starting edge-guard, and a PID in a file may be reused.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "LOCK"
 
     def holder(self) -> int:
-        """Its process id; 0: nobody."""
+        """PID of the holder, or 0."""
         try:
             found = self._path.stat()
-            # Whoever takes it over writes before it cuts off what was there: only the first line is a number.
+            # The holder writes before it truncates: only the first line is valid.
             signed = self._path.read_text().partition("\n")[0]
         except FileNotFoundError:
             return 0
-        # Who has just taken it may not have signed yet.
+        # A new holder may not have written its PID yet.
         return int(signed) if signed.isdecimal() and _has_locked(int(signed), found) else 0
 
     def signal(self, *numbers: signal.Signals) -> int:
-        """To its holder. Whom it went to; 0: nobody has it."""
+        """Sends signals to the holder. Returns its PID, or 0."""
         pid = self.holder()
         if not pid:
             return 0
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(pid)
             try:
-                # From here on the number cannot become another process's unseen.
+                # From here on the PID cannot be reused unnoticed.
                 if self.holder() != pid:
                     return 0
                 for number in numbers:
@@ -55,14 +58,14 @@ class EdgeGuardLock:
 
 
 def _has_locked(pid: int, lock: os.stat_result) -> bool:
-    """Whether a process has this file open with the lock that was taken by it, or by whoever gave it the file."""
+    """Whether a process has this file open with the lock that was taken by it, or inherited."""
     process = _PROCESSES / str(pid)
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         try:
             descriptors = sorted(int(path.name) for path in (process / "fd").iterdir())
             return any(_is_lock(process, str(number), lock) for number in descriptors)
         except PermissionError:
-            # One with rights of its own, such as to low ports, is looked into by nobody. Its name is for all.
+            # A process with capabilities, such as for low ports, cannot be inspected. Its name can.
             name, _, about = (process / "stat").read_text().partition("(")[2].rpartition(")")
             return name == EDGE_GUARD_BINARY.name[:_NAME_MAX] and about.split()[0] not in _ENDED
     return False
@@ -79,8 +82,9 @@ _MOST_BYTES: Final = 1 << 20
 
 
 async def query_edge_guard(folder: Path, path: str, within_s: float) -> tuple[int, bytes]:
-    """Status and body of what the edge-guard of this folder answers. Raises OSError, also when it does not answer in
-    time, and ValueError when that is no HTTP.
+    """Sends GET to the admin socket. Returns status and body.
+
+    Raises OSError, also on a timeout, and ValueError for an invalid response.
     """
     async with asyncio.timeout(within_s):
         reader, writer = await asyncio.open_unix_connection(str(folder / "admin.sock"))
@@ -105,13 +109,15 @@ _UP: Final = (
 
 
 class EdgeGuardMetrics:
-    """Asks the edge-guard of a data directory."""
+    """Metrics of the edge-guard of a data directory."""
 
     def __init__(self, data_dir: Path) -> None:
         self._folder = data_dir / "edge"
 
     async def scrape(self) -> bytes:
-        """Its metrics behind `hosting_edge_up`; the 0 alone when it does not answer within 200 ms. Does not raise."""
+        """Returns `hosting_edge_up` and edge-guard's metrics. Only `hosting_edge_up 0` after 200
+        ms. Does not raise.
+        """
         try:
             status, told = await query_edge_guard(self._folder, "/metrics", _TIMEOUT_S)
         except (OSError, ValueError):

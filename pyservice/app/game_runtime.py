@@ -48,7 +48,7 @@ SYSTEM_PATHS: Final = tuple(
         *("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/resolv.conf"),
     )
 )
-"""What every program may need, and what has no secret in it: keys of certificates are beside these."""
+"""Paths visible to every game server. They contain no secrets."""
 
 _KNOWN_S: Final = 2.0
 _END_S: Final = 40.0
@@ -60,7 +60,7 @@ _log = get_logger("runtime")
 
 
 class GameRuntime:
-    """Parts around one supervisor."""
+    """Supervisor of game servers, with builds, isolation and containers."""
 
     def __init__(
         self,
@@ -90,14 +90,14 @@ class GameRuntime:
         self._unenforced: list[str] = []
         self._has_containers = False
         self._no_containers = ""
-        """Why; empty: there are, or nobody asked for any, or nobody knows yet."""
+        """Why containers are not available. Empty: they are, or were not requested."""
 
     def take_tiers(self, tiers: Iterable[Tier]) -> None:
-        """What lobbies that are begun from now on have. Those that run keep what they have."""
+        """Applies to lobbies started from now on."""
         self._tiers = {tier.tier_name_id: tier for tier in tiers}
 
     async def start(self) -> None:
-        """Finds what runs. Raises OSError, KeeperFailed."""
+        """Finds running game servers. Raises OSError, KeeperFailed."""
         settings = self._settings
         data_dir = settings.data_dir.resolve()
         folder, builds = data_dir / "servers", data_dir / "builds"
@@ -163,29 +163,28 @@ class GameRuntime:
         return [f"{kind} is not run: {why}" for kind, why in reasons.items() if why is not None]
 
     def work(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
-        """What goes on as long as the plane does."""
+        """Yields the permanent tasks."""
         assert self._supervisor is not None
         yield "runtime", self._supervisor.run()
         yield "lobbies", self.lobbies.run(self._supervisor)
         yield "servers", self.servers.run(self._supervisor)
 
     async def known(self) -> None:
-        """Returns when the data plane knows that lobbies are run here. One that is away or slow delays nobody for
-        longer than two seconds.
-        """
+        """Waits up to 2 s until the data plane knows that lobbies run here."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.lobbies.known.wait(), _KNOWN_S)
 
     async def stop(self, *, is_ordered: bool, hurry: asyncio.Event) -> None:
-        """What runs goes on, unless the operator wants it to end with the service, and the service ends by order: then
-        it is killed when somebody is in a hurry.
+        """Stops. Game servers continue, unless the operator wants them to end with the service.
+
+        A forced shutdown kills them.
         """
         self.logs.close()
         if self._supervisor is None:
             return
         if is_ordered and self._settings.runtime.end_with_service:
             self._is_usable = False
-            # Who cannot be told now of an end is told by the next start.
+            # The next start reports ends that cannot be reported now.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_END_S):
                     await self._supervisor.end_all(hurry)
@@ -194,11 +193,11 @@ class GameRuntime:
         await self._supervisor.close()
 
     def kinds(self) -> list[str]:
-        """Of builds that are run here."""
+        """Build kinds that run here."""
         return [kind for kind in self._settings.runtime.kinds if self._is_run(kind)]
 
     def why_not(self, kind: str) -> str | None:
-        """Why builds of a kind are not taken, as the end of a sentence; None: they are."""
+        """Reason why builds of a kind are refused, as the end of a sentence. None: accepted."""
         if kind not in self._settings.runtime.kinds:
             return "the operator takes no others"
         if kind not in containers.KINDS and not self._isolation:
@@ -211,25 +210,24 @@ class GameRuntime:
         return self._has_containers if kind in containers.KINDS else self._is_usable
 
     def reserve(self, run_id: str, wanted: Resources) -> bool:
-        """Room of this node, for a run that may begin. False: there is not so much."""
+        """Reserves resources of this node for a run. Returns False if there are too few."""
         return self._supervisor is not None and self._supervisor.room.reserve(run_id, wanted)
 
     def give_back(self, run_id: str) -> None:
-        """The run does not begin. Of one that has begun it does nothing."""
+        """Returns a reservation. Does nothing for a started run."""
         if self._supervisor is not None:
             self._supervisor.room.give_back(run_id)
 
     def folder_of(self, run_id: str) -> Path:
-        """Where a run is, whether it is there or not."""
         return self._settings.data_dir / "servers" / run_id
 
     def started_ms(self, run_id: str) -> int | None:
-        """When its process was started, if it was, in ms since the Unix epoch."""
+        """Start of the process in Unix ms, if it started."""
         state = RunFolder(self.folder_of(run_id)).state()
         return None if state is None else state.started_ms
 
     def processes(self, run_ids: Iterable[str]) -> dict[str, LobbyProcess]:
-        """Of those that are not told to be over; reads a file for each of these."""
+        """Runs not known to be over. Reads a file for each."""
         runs = {} if self._supervisor is None else self._supervisor.runs
         found = [run for run in map(runs.get, run_ids) if run is not None]
         return {run.id: LobbyProcess(run.tier, self.started_ms(run.id)) for run in found}

@@ -25,29 +25,28 @@ from pyservice.process.stop_signals import StopSignals, wait_for_exit
 from pyservice.settings import Settings
 
 _CANCEL_S: Final = 0.5
-"""For what is left when all is stopped."""
 _LATE_MS: Final = 5_000
-"""How much longer than its settings allow a process may take to end in order."""
+"""Extra time for an orderly stop, beyond what the settings allow."""
 
 _log = get_logger("service")
 
 
 class Plane(Protocol):
-    """What a role wires. Each step is taken once, in this order."""
+    """A plane. `run_plane` calls each method once, in this order."""
 
     async def recover(self, signals: StopSignals) -> bool:
-        """Reads back what was kept, and takes what it has to know before it serves. False when a signal
-        came before there was anything to stop.
-        """
+        """Restores the state needed to serve. Returns False if a signal came first."""
 
     async def start(self) -> dict[str, str]:
-        """Serves; returns what the ready file says, when every operation can be answered."""
+        """Serves. Returns the addresses for the ready file."""
 
     def reload(self, reread: Callable[[], Settings]) -> None:
-        """SIGHUP: reads again what can change without a restart. Does not raise."""
+        """Rereads the settings that can change without a restart (SIGHUP). Does not raise."""
 
     async def stop(self, signals: StopSignals) -> None:
-        """Takes everything down in order; a second signal hurries. Raises what ended it, if no signal did."""
+        """Stops all parts in order. A second signal forces the shutdown. Raises the error that
+        ended the plane.
+        """
 
 
 def run_plane(
@@ -58,10 +57,10 @@ def run_plane(
     *,
     outlived_dir: Path | None = None,
 ) -> int:
-    """Serves until a signal, or until the plane ends by itself; the exit status. What prevents a start or ended it
-    (OSError, a directory in use, and `failures`) is told on standard error.
+    """Serves until a signal or the end of the plane. Returns the exit status.
 
-    `outlived_dir` is locked by a process that has to end first when both lose their parent.
+    Prints expected errors (OSError, DirectoryUnusable, `failures`) to standard error. If the
+    supervisor dies, waits until the process that locks `outlived_dir` has ended.
     """
     settings = launch.settings
     configure_logging(level=settings.log_level, format=settings.log_format)
@@ -70,7 +69,7 @@ def run_plane(
     try:
         if launch.parent is not None and not launch.parent.stop_on_supervisor_exit():
             return 1
-        # A killed parent's children may still be ending.
+        # Children of a killed supervisor may still be stopping.
         timeout_ms = 0 if launch.parent is None else longest_end_ms(settings)
         make_folder(settings.data_dir)
         lock = DirectoryLock.take(lock_dir, timeout_ms=timeout_ms)
@@ -99,7 +98,7 @@ async def _left() -> list[str]:
 
 
 def _leave(left: Sequence[str], status: int) -> None:
-    """Everything was taken down in order: what goes on all the same must not keep the process."""
+    """Exits at once if tasks remain: the orderly stop is over."""
     if left:
         said = f"pyservice: ended at once: {', '.join(left)} would not end"
         print(said, file=sys.stderr, flush=True)
@@ -107,7 +106,7 @@ def _leave(left: Sequence[str], status: int) -> None:
 
 
 def longest_end_ms(settings: Settings) -> int:
-    """How long an end in order may take, when no disk hangs."""
+    """Returns the longest orderly stop if no disk hangs."""
     return settings.lame_duck_ms + settings.stop_grace_ms + _LATE_MS
 
 
@@ -156,45 +155,46 @@ _GRACE_S: Final = 2.0
 
 
 class PartDied(Exception):
-    """A plane ended because a part of it did; the message says which."""
+    """A background task of the plane died. The message has its name."""
 
 
 class BackgroundTasks:
-    """Those of one plane: work that goes on until the plane ends, and ends of what a caller has left."""
+    """Background tasks of one plane: permanent work, and work that outlives its request."""
 
     def __init__(self, died: Callable[[], None] = lambda: None) -> None:
-        """`died` is called when one of `own` has ended by itself: without it the plane is not what it ought to be."""
+        """`died` is called when a permanent task ends by itself."""
         self._died = died
         self._going_on: list[asyncio.Task[None]] = []
         self._finishing: set[asyncio.Task[None]] = set()
         self._is_stopping = False
         self.dead: list[str] = []
-        """Names of those that ended by themselves."""
+        """Names of permanent tasks that ended by themselves."""
 
     @property
     def problem(self) -> str | None:
-        """What is wrong, in words for whoever runs the service; None: nothing."""
+        """Description for the operator. None: all tasks run."""
         return f"{', '.join(self.dead)} died: see the log" if self.dead else None
 
     def own(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Begins work that goes on until `stop`, and is cancelled then."""
+        """Starts permanent work, which `stop` cancels."""
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(self._ended)
         self._going_on.append(task)
 
     def finish(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Begins work that comes to an end of its own, for which `stop` waits."""
+        """Starts finite work, which `stop` waits for."""
         task = asyncio.create_task(work, name=name)
         self._finishing.add(task)
         task.add_done_callback(self._finished)
 
     async def stop(self, grace_s: float = _GRACE_S) -> None:
-        """Waits for what comes to an end of its own, and so long at most; then cancels that and what goes on, and waits
-        as long again. What does not end is told by its name and left. Once; when nobody begins anything any more.
+        """Waits up to `grace_s` for finite work, then cancels all tasks and waits as long again.
+
+        Logs tasks that do not end. Call it once, after the last task was started.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + grace_s
-        # What is finished may begin something.
+        # Finite work may start more.
         while self._finishing and loop.time() < until_s:
             await asyncio.wait(set(self._finishing), timeout=until_s - loop.time())
         self._is_stopping = True
@@ -202,8 +202,8 @@ class BackgroundTasks:
             _log.error("background task does not end", task=name)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        # Told to end: by `stop`, or by a process that could not start and leaves. Through what it waits for it may be
-        # cancelled without being told.
+        # Cancelled by `stop` or a failed start. A task may also be cancelled through what it
+        # awaits.
         if task.cancelled() and task.cancelling():
             return
         error = None if task.cancelled() else task.exception()
@@ -221,7 +221,7 @@ class BackgroundTasks:
 
 
 async def cancel_tasks(tasks: Collection[asyncio.Task[Any]], grace_s: float) -> list[str]:
-    """Cancels them; the names of those that have not ended so long after."""
+    """Cancels tasks. Returns the names of those that still run after `grace_s`."""
     if not tasks:
         return []
     for task in tasks:

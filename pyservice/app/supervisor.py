@@ -22,21 +22,23 @@ from pyservice.process.stop_signals import StopSignals
 SUPERVISOR_LOCK_NAME: Final = "SERVE.LOCK"
 
 _PINNED: Final = {"data": ("http", "grpc", "metrics"), "control": ("cdn", "http")}
-"""Addresses of each role: a child that is started again keeps them, and knows where the public door is."""
+"""Addresses that a restarted child keeps."""
 _SAID: Final = ("http", "grpc", "cdn", "metrics", "owner_group_id", "cloud_token_file", "admin")
 _FIRST_WAIT_MS: Final = 100
 _LONGEST_WAIT_MS: Final = 5_000
 _HEALTHY_MS: Final = 60_000
-"""A child that lived so long is started again as soon as the first time."""
+"""After this uptime the restart delay is reset."""
 _CONTROL_MS: Final = 10_000
-"""How long the ready file waits for the control plane where players can be served without it."""
+"""How long the ready file waits for the control plane when the data plane can already serve."""
 _FORCE_INTERVAL_MS: Final = 200
 _FORCE_SIGNALS_MAX: Final = 25
-"""A child that did not end after so many signals is killed."""
+"""A child that ignores this many signals is killed."""
 
 
 def run(launch: Launch, flags: Sequence[str]) -> int:
-    """Serves until a signal; the exit status. What prevents a start is told on standard error."""
+    """Supervises both planes until a signal. Returns the exit status and prints what prevents a
+    start.
+    """
     data_dir = launch.settings.data_dir
     locks = [(data_dir, SUPERVISOR_LOCK_NAME), (data_dir / "edge", GUARD_LOCK)]
     return run_locked(launch, locks, lambda: _Supervisor(launch, flags).live())
@@ -58,11 +60,11 @@ class _Supervisor:
         self._status = 0
 
     async def live(self) -> int:
-        """Until a signal, or until a child cannot be started; the exit status."""
+        """Runs until a signal, or until a child cannot start. Returns the exit status."""
         self._signals.install(asyncio.get_running_loop(), self._reload)
         for child in self._children:
             child.start()
-        # Not before: it takes long, and the children have begun meanwhile.
+        # Imported late, because it takes long: the children load meanwhile.
         from pyservice.observability.logging import configure_logging, get_logger
 
         settings = self._launch.settings
@@ -96,7 +98,7 @@ class _Supervisor:
             child.reload()
         self._edge_guard.reload()
 
-    # Keeping them alive
+    # Restarts
 
     async def _keep(self, child: ChildProcess) -> None:
         loop = asyncio.get_running_loop()
@@ -136,7 +138,7 @@ class _Supervisor:
         return True
 
     def _is_hopeless(self, child: ChildProcess, status: int) -> bool:
-        """A child that told why it cannot start, before it ever could, will tell the same again."""
+        """A child that failed before it was ever ready fails again in the same way."""
         is_needed = child is self._data or self._needs_control
         return child.said is None and status > 0 and is_needed
 
@@ -145,16 +147,18 @@ class _Supervisor:
         return [f"--{name}={said[name]}" for name in _PINNED[child.role] if said.get(name)]
 
     def _note_end(self, child: ChildProcess, status: int) -> None:
-        # One that had not come so far as to handle the signal ended by it.
+        # The child died from the signal before it installed a handler.
         if status not in (0, -signal.SIGTERM):
             self._log.error("ended badly", role=child.role, status=status)
             self._status = 1
 
-    # Ending
+    # Shutdown
 
     async def _end(self, keeping: Sequence[asyncio.Task[None]]) -> None:
-        """The data plane first: what it still answers needs the control plane. But where game servers end as well,
-        the one that ends them: nobody is sent to a server that is gone.
+        """Stops the data plane first, because its last responses need the control plane.
+
+        If game servers end too, the control plane stops first: no player is sent to a server that
+        is gone.
         """
         ends = list(zip(self._children, keeping, strict=True))
         if self._launch.settings.runtime.end_with_service:
@@ -162,22 +166,22 @@ class _Supervisor:
         for child, kept in ends:
             child.signal(signal.SIGTERM)
             hurrying = asyncio.create_task(self._hurry(child))
-            # Whom not even SIGKILL ends, since its disk hangs, does not keep the other one.
+            # A child that hangs in a disk operation must not keep the other one.
             await asyncio.wait((kept, hurrying), return_when=asyncio.FIRST_COMPLETED)
             hurrying.cancel()
         await asyncio.gather(*keeping)
 
     async def _hurry(self, child: ChildProcess) -> None:
-        """Once somebody is in a hurry, whose turn it is is, too, and is killed if it is deaf. Only in its turn: what it
-        has to tell the other one is told all the same.
+        """Forces the shutdown of the child whose turn it is, and kills it if it ignores the
+        signals.
         """
         await self._signals.forced.wait()
-        # More than once: signals that come together are one, and the second one hurries.
+        # Repeated, because signals that arrive together count as one.
         for number in [signal.SIGTERM] * _FORCE_SIGNALS_MAX + [signal.SIGKILL]:
             child.signal(number)
             await asyncio.sleep(_FORCE_INTERVAL_MS / 1000)
 
-    # Being ready
+    # Readiness
 
     async def _tell(self) -> None:
         await self._wait_ready()
@@ -201,8 +205,9 @@ class _Supervisor:
         self._log.error("no room for the ready file", error=str(error), retry_ms=retry_ms)
 
     async def _wait_ready(self) -> None:
-        """Until the service is ready or has to stop. Where the data plane has somebody to serve, the
-        control plane is waited for only while it may yet come.
+        """Waits until the service is ready or stops.
+
+        If the data plane can serve alone, the control plane has 10 s.
         """
         loop = asyncio.get_running_loop()
         give_up_s = math.inf
@@ -232,15 +237,15 @@ _PIPE_BYTES: Final = 65_536
 
 
 class ChildProcess:
-    """One role. At most one process of it at a time."""
+    """Child process of one role, at most one at a time."""
 
     def __init__(self, role: str, flags: Sequence[str], changed: Callable[[], None]) -> None:
-        """`flags` are of `pyservice serve`; `changed` is called when it has become ready."""
+        """`changed` is called when the child becomes ready."""
         self.role = role
         self.said: dict[str, Any] | None = None
-        """What it said when it was last ready; None: it never was."""
+        """Its last ready report."""
         self.has_failed = False
-        """Whether it ever ended without having been asked to."""
+        """Whether it ever exited unasked."""
         self._flags = list(flags)
         self._changed = changed
         self._process: subprocess.Popen[bytes] | None = None
@@ -252,11 +257,11 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Of the running process, or 0."""
+        """0: not running."""
         return self._process.pid if self._process else 0
 
     def start(self, *pinned: str) -> None:
-        """Starts a process with these flags behind the usual ones. Raises OSError."""
+        """Starts a process with extra flags. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._ended.clear()
         self._told = b""
@@ -277,7 +282,7 @@ class ChildProcess:
             self._hear()
 
     def _hear(self) -> None:
-        # Half of it: it died while it wrote.
+        # The child died while it wrote.
         with contextlib.suppress(ValueError):
             self.said = dict(json.loads(self._told))
             self._is_ready = True
@@ -304,19 +309,19 @@ class ChildProcess:
         self._pipe = -1
 
     def signal(self, number: signal.Signals) -> None:
-        """To the running process, if there is one."""
+        """Sends a signal to the running process, if there is one."""
         if self._process is not None:
             self._process.send_signal(number)
 
     def reload(self) -> None:
-        """SIGHUP. One that is starting gets it when it is ready: before, it would end by it."""
+        """Sends SIGHUP once the child is ready. Earlier, the signal would kill it."""
         if self._is_ready:
             self.signal(signal.SIGHUP)
         else:
             self._is_reload_due = True
 
     async def ended(self) -> int:
-        """Waits for the end of the process; an exit status, or minus a signal."""
+        """Waits for the end. Returns the exit status, or minus the signal."""
         await self._ended.wait()
         assert self._process is not None
         status, self._process = self._process.returncode, None

@@ -1,4 +1,4 @@
-"""Waits for what must not be left in the middle, whoever gives up waiting for it; and ends what nobody waits for."""
+"""Cancellation of asyncio tasks: work that must finish, and tasks that must end."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ Result = TypeVar("Result")
 
 
 async def await_despite_cancel(work: Awaitable[Result]) -> Result:
-    """Waits for work to its end, also when the caller is cancelled, however often: then it is over, done or not, and
-    nobody touches what it was at meanwhile.
-    """
+    """Awaits work to its end, even if the caller is cancelled. Then raises the cancellation."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -29,9 +27,7 @@ async def await_despite_cancel(work: Awaitable[Result]) -> Result:
 
 
 async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
-    """Cancels them; they are over then, whatever they answered. That the caller is cancelled meanwhile is not mistaken
-    for that of what it waits for: to await a task that was cancelled, and suppress what comes, would lose it.
-    """
+    """Cancels tasks and waits for their end. A cancellation of the caller is not swallowed."""
     for task in tasks:
         task.cancel()
     if tasks:

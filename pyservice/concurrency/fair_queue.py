@@ -1,8 +1,8 @@
-"""Whose turn it is: so many at once at one host, and of these and of all together a share for each
-tenant, so that one whose requests are slow or many delays nobody else.
+"""Fair queue: permits for hosts, shared among tenants.
 
-Owns the order and the bounds. A host is whatever cannot do everything at once: a server that is not
-ours (`outbound`), a thread (`doors.apart`). A tenant is any bytes. Belongs to one event loop.
+Each host has a number of permits, and each tenant a share of them and of all. Slow requests of one
+tenant delay no other. A host is anything with limited concurrency, such as a remote server or a
+thread. A tenant is any bytes. Belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from dataclasses import dataclass, field
 
 
 class QueueFull(Exception):
-    """Nothing more of this tenant is let in: too much of it waits already."""
+    """Too many requests of this tenant wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class FairQueueLimits:
-    """How many requests at once."""
+    """Numbers of concurrent requests."""
 
     per_host: int
     per_tenant_at_host: int
-    """Where it is less than `per_host`, the last ones are for somebody else."""
+    """If less than `per_host`, one tenant cannot take the last permits."""
     per_tenant: int
     waiting_per_tenant: int
-    """With a turn and without. One more is refused at once."""
+    """Running and waiting requests. One more is refused."""
 
 
 @dataclass(slots=True)
@@ -42,12 +42,11 @@ class _Host:
     running: int = 0
     by_tenant: dict[bytes, int] = field(default_factory=dict)
     waiting: dict[bytes, deque[asyncio.Future[None]]] = field(default_factory=dict)
-    """In the order in which tenants get the next turn: who got one goes to the end."""
+    """In the order of the next permits. A tenant that got one moves to the end."""
 
 
 class FairQueue:
-    """Hands out turns. Of a host the tenants that wait get them one after the other, each its own in
-    the order of coming."""
+    """Grants permits. Waiting tenants of a host take turns, each in order of arrival."""
 
     def __init__(self, bounds: FairQueueLimits) -> None:
         self._bounds = bounds
@@ -55,12 +54,12 @@ class FairQueue:
         self._tenants: dict[bytes, _Tenant] = {}
 
     def __len__(self) -> int:
-        """Hosts and tenants that are remembered: none when nobody asks."""
+        """Number of tracked hosts and tenants. Zero when idle."""
         return len(self._hosts) + len(self._tenants)
 
     @asynccontextmanager
     async def permit(self, tenant: bytes, host: str) -> AsyncIterator[None]:
-        """Within it is the tenant's turn at the host. Raises QueueFull, at once."""
+        """Holds a permit of the host for the tenant. Raises QueueFull at once."""
         await self.acquire(tenant, host)
         try:
             yield
@@ -68,7 +67,7 @@ class FairQueue:
             self.release(tenant, host)
 
     async def acquire(self, tenant: bytes, host: str) -> None:
-        """Waits for the tenant's turn at the host; whoever has it calls `leave`. Raises QueueFull, at once."""
+        """Waits for a permit. The caller must `release` it. Raises QueueFull at once."""
         known = self._tenants.setdefault(tenant, _Tenant())
         if known.present >= self._bounds.waiting_per_tenant:
             raise QueueFull
@@ -84,7 +83,6 @@ class FairQueue:
             raise
 
     def release(self, tenant: bytes, host: str) -> None:
-        """The turn is over."""
         self._leave(tenant, host)
         self._gone(tenant, host)
 
@@ -93,7 +91,7 @@ class FairQueue:
         known.present -= 1
         if not known.present:
             del self._tenants[tenant]
-        # Whoever is cancelled may come here after the last one of the host has gone.
+        # A cancelled request may end after the last one of its host.
         place = self._hosts.get(host)
         if place is not None and not (place.running or place.waiting):
             del self._hosts[host]
@@ -119,7 +117,7 @@ class FairQueue:
         if not place.by_tenant[tenant]:
             del place.by_tenant[tenant]
         self._hand_out(host)
-        # What it has one of less now it may have waited for elsewhere.
+        # The tenant may wait elsewhere for the permit that it returned here.
         for other in tuple(known.waits_at):
             self._hand_out(other)
 

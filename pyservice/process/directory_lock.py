@@ -17,11 +17,11 @@ _STOPPING: Final = "stopping"
 
 
 class DirectoryUnusable(Exception):
-    """The data directory cannot be had; the message says why, with the pid of its holder."""
+    """The data directory cannot be used. The message has the reason and the PID of its holder."""
 
 
 def make_folder(folder: Path) -> None:
-    """Makes it (0700) when it is missing. Raises DirectoryUnusable."""
+    """Creates the folder (0700) if it is missing. Raises DirectoryUnusable."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -29,16 +29,16 @@ def make_folder(folder: Path) -> None:
 
 
 class DirectoryLock:
-    """Exclusive use of a data directory for as long as this process lives or until `release`."""
+    """Exclusive use of a data directory, until `release` or the end of the process."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     @classmethod
     def take(cls, folder: Path, name: str = LOCK_FILE, *, timeout_ms: int = 0) -> DirectoryLock:
-        """Makes the folder (0700) when it is missing. Raises DirectoryUnusable.
+        """Locks the folder, and creates it (0700) if it is missing. Raises DirectoryUnusable.
 
-        A holder that is ending is waited for, `timeout_ms` at most.
+        Waits up to `timeout_ms` for a holder that is stopping.
         """
         make_folder(folder)
         try:
@@ -60,17 +60,17 @@ class DirectoryLock:
         return lock
 
     def announce_stopping(self) -> None:
-        """Whoever waits for the directory may go on waiting."""
+        """Writes that this process is stopping, so that others keep waiting for the lock."""
         self._write(f"{os.getpid()} {_STOPPING}")
 
     def _write(self, text: str) -> None:
-        # It is for people and for patience: on a full disk the lock holds without it.
+        # The text is a hint. On a full disk the lock holds without it.
         with contextlib.suppress(OSError):
             length = os.pwrite(self._descriptor, f"{text}\n".encode(), 0)
             os.ftruncate(self._descriptor, length)
 
     def release(self) -> None:
-        """Gives the directory up. Repeats do nothing."""
+        """Releases the lock. Repeats do nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -92,13 +92,13 @@ def _wait_for_lock(descriptor: int, timeout_ms: int) -> None:
 
 
 def _holder(descriptor: int) -> tuple[str, bool]:
-    """Pid of the holder of a lock as far as it told it, and whether it is ending."""
+    """Returns the PID of the holder, if known, and whether it is stopping."""
     words = os.pread(descriptor, 64, 0).decode("ascii", "replace").split()
     return (words[0] if words else ""), words[1:] == [_STOPPING]
 
 
 def lock_holder_pid(folder: Path, name: str = LOCK_FILE) -> int | None:
-    """Pid of the process that holds the lock of the folder, if one does and told it."""
+    """Returns the PID of the lock's holder, if there is one and it is known."""
     try:
         descriptor = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

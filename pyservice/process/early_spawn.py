@@ -1,8 +1,7 @@
-"""Child processes of `serve`, begun before anybody knows what they are to do: most of a start is loading modules, which
-they do while their parent reads its settings. A child does nothing else until it is given its flags, and ends without
-them.
+"""Child processes of `serve`, spawned before the settings are read.
 
-Of the first modules of a start: it loads next to nothing. What becomes of a child later is `app.children`'s.
+Most of a start is loading modules. Children load theirs while the supervisor reads its settings,
+then wait for their flags. This module is loaded first and imports next to nothing.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ _early: dict[str, SpawnedChild] = {}
 
 
 class SpawnedChild:
-    """A child that waits for its flags. `ready` is where it tells that it is ready."""
+    """A child that waits for its flags. It writes its ready report to `ready`."""
 
     def __init__(self, role: str, shown: Sequence[str]) -> None:
-        """`shown` is what a list of processes tells of it. Raises OSError."""
+        """`shown` are the arguments that process lists show. Raises OSError."""
         self.ready, ready_end = os.pipe()
         flags_end, self._flags = os.pipe()
         command = [sys.executable, "-m", "pyservice", "serve", *shown, f"--role={role}"]
@@ -37,7 +36,7 @@ class SpawnedChild:
                 [*command, f"--child-of={os.getpid()}:{ready_end}", f"{_FLAGS_FROM}{flags_end}"],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[ready_end, flags_end],
-                # Ctrl-C at a terminal is for the parent, which ends its children in order.
+                # The supervisor handles Ctrl-C at a terminal and stops its children in order.
                 process_group=0,
             )
         except OSError:
@@ -49,12 +48,12 @@ class SpawnedChild:
             os.close(flags_end)
 
     def send_flags(self, flags: Sequence[str]) -> None:
-        """Lets it begin. One that is dead already is found so by whoever waits for it."""
+        """Sends the flags. A child that is already dead is noticed when it is waited for."""
         with contextlib.suppress(BrokenPipeError), open(self._flags, "wb") as pipe:
             pipe.write(json.dumps(list(flags)).encode())
 
     def kill(self) -> None:
-        """It is not wanted; it holds nothing."""
+        """Kills an unused child."""
         os.close(self.ready)
         os.close(self._flags)
         self.process.kill()
@@ -62,30 +61,30 @@ class SpawnedChild:
 
 
 def spawn_early(words: Sequence[str]) -> None:
-    """Begins both children when these words of the command line are a `serve` that will want them."""
+    """Spawns both children if the command line is a `serve` of all roles."""
     is_of_one_role = any(word == "--role" or word.startswith("--role=") for word in words)
     if not is_serve(words) or is_of_one_role:
         return
-    # Where there is no room for processes the start itself tells it.
+    # The regular start reports that no process can be started.
     with contextlib.suppress(OSError):
         for role in ROLES:
             _early[role] = SpawnedChild(role, words[1:])
 
 
 def take_or_spawn(role: str, flags: Sequence[str]) -> SpawnedChild:
-    """The child that was begun early, once, or a new one; it still has to be given the flags. Raises OSError."""
+    """Returns the child that was spawned early, or a new one. It still needs flags. Raises OSError."""
     early = _early.pop(role, None)
     return SpawnedChild(role, flags) if early is None else early
 
 
 def kill_early() -> None:
-    """Nobody will take what was begun early."""
+    """Kills the children that were not taken."""
     while _early:
         _early.popitem()[1].kill()
 
 
 class PendingFlags:
-    """The flags of this process, if it is a child that was begun without them."""
+    """The flags that a child process still has to receive."""
 
     def __init__(self, own: Sequence[str], descriptor: int) -> None:
         self._own = list(own)
@@ -93,7 +92,7 @@ class PendingFlags:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> PendingFlags | None:
-        """From the words of the command line; None for a process that has all its flags."""
+        """Reads the command line. None: the process has all its flags."""
         if not words or not words[-1].startswith(_FLAGS_FROM):
             return None
         return cls(words[-3:-1], int(words[-1].removeprefix(_FLAGS_FROM)))
@@ -104,11 +103,11 @@ class PendingFlags:
 
     @property
     def parent(self) -> str:
-        """As `process.Parent` reads it."""
+        """In the form of `SupervisorLink.parse`."""
         return self._own[1].partition("=")[2]
 
     def words(self) -> list[str] | None:
-        """Waits for the words that the command line would have had; None: the parent does not want this child."""
+        """Waits for the full command line. None: the supervisor does not need this child."""
         with open(self._descriptor, "rb") as pipe:
             told = pipe.read()
         return ["serve", *json.loads(told), *self._own] if told else None

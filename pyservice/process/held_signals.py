@@ -1,7 +1,7 @@
-"""Signals of a start of `serve`, kept back until there is somebody who handles them: before, they would end the process
-in the middle, without an exit status of its own.
+"""Stop signals during a start, blocked until a handler is installed.
 
-The first module of a start; it loads nothing.
+Without this, a signal would end the process without an exit status of its own. This module is
+loaded first and imports nothing.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ _EXPLAINS: Final = ("-h", "--help")
 
 
 def is_serve(words: Sequence[str]) -> bool:
-    """Whether these words of the command line start a service."""
+    """Whether the command line starts a service."""
     return list(words[:1]) == ["serve"] and not any(word in _EXPLAINS for word in words)
 
 
 def hold(words: Sequence[str]) -> None:
-    """From now on they wait, if these words of the command line start a service. Whoever is begun meanwhile inherits
-    it, and has to `release` them.
+    """Blocks the signals if the command line starts a service. Children inherit the block and must
+    call `release`.
     """
     if is_serve(words):
         signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
 
 
 def release() -> None:
-    """Those that came are delivered now."""
+    """Delivers the blocked signals."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)

@@ -1,4 +1,4 @@
-"""How a process ends with the one that started it. Loads next to nothing: some are begun before anything else is."""
+"""Signal to a process when its parent dies. Imports next to nothing, for children spawned early."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def signal_on_parent_death(number: int) -> None:
-    """From now on the end of the parent's thread that began this process is this signal for us. Who asks for it looks
-    afterwards whether the parent is there still: it may have ended before. Raises OSError.
+    """Requests this signal for the death of the thread that started this process.
+
+    The parent may have died before: check afterwards. Raises OSError.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:

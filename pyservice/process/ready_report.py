@@ -20,15 +20,15 @@ _RETRY_MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class SupervisorLink:
-    """The process that started this one and watches it."""
+    """The supervisor that started this process."""
 
     pid: int
     ready_descriptor: int
-    """Where it reads that this one is ready."""
+    """Pipe for the ready report."""
 
     @classmethod
     def parse(cls, text: str) -> SupervisorLink:
-        """From what `str` makes. Raises ValueError."""
+        """Parses the text of `str`. Raises ValueError."""
         pid, descriptor = text.split(":")
         return cls(int(pid), int(descriptor))
 
@@ -41,7 +41,7 @@ class SupervisorLink:
 
     @property
     def _is_dying(self) -> bool:
-        """Its main thread has ended; while others of its threads go on, for a moment, it is still our parent."""
+        """Whether its main thread ended. Other threads may keep the process for a moment."""
         try:
             stat = Path(f"/proc/{self.pid}/stat").read_text()
         except OSError:
@@ -49,25 +49,25 @@ class SupervisorLink:
         return stat.rpartition(")")[2].split()[0] in "ZX"
 
     def stop_on_supervisor_exit(self) -> bool:
-        """From now on its death is a SIGTERM for us. False when it is dead already."""
-        # Whatever we start must not keep it open: the parent reads to its end.
+        """Requests SIGTERM at the supervisor's death. Returns False if it is already dead."""
+        # Children must not keep the pipe open: the supervisor reads to its end.
         os.set_inheritable(self.ready_descriptor, False)
         signal_on_parent_death(signal.SIGTERM)
         return self.is_alive
 
     def report_ready(self, content: Mapping[str, object]) -> None:
-        """Once. A parent that is dead has no need to know."""
+        """Sends the ready report, once. Ignores a dead supervisor."""
         with contextlib.suppress(BrokenPipeError), open(self.ready_descriptor, "wb") as pipe:
             pipe.write(json.dumps(content).encode())
 
 
 def write_ready_file(path: Path, content: Mapping[str, object]) -> None:
-    """Whoever waits for the file finds all of it or nothing. Raises OSError."""
+    """Writes the file atomically. Raises OSError."""
     write_file(path, json.dumps(content, indent=1).encode() + b"\n", mode=0o644)
 
 
 def remove_ready_file(path: Path) -> None:
-    """What an earlier run wrote would tell lies until this one is ready."""
+    """Removes the file of an earlier run."""
     path.unlink(missing_ok=True)
 
 
@@ -77,8 +77,9 @@ async def report_ready(
     signals: StopSignals,
     no_room: Callable[[OSError, int], None],
 ) -> None:
-    """Writes the ready file. Without room for it `no_room` is told the error and in how many ms it is
-    tried again: the service serves. Raises OSError.
+    """Writes the ready file. Raises OSError.
+
+    On a full disk it retries, and calls `no_room` with the error and the delay in ms.
     """
     while not signals.stop.is_set():
         try:

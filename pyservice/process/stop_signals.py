@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 class StopSignals:
-    """SIGTERM and SIGINT as two events: the first signal stops, a second one hurries."""
+    """SIGTERM and SIGINT as two events: `stop` for the first, `forced` for the second."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
@@ -30,8 +30,8 @@ class StopSignals:
         reload: Callable[[], None],
         stopping: Callable[[], None] = lambda: None,
     ) -> None:
-        """From now on the signals are ours, with those that came since the start; SIGHUP calls `reload`, the first
-        other one `stopping`.
+        """Installs the handlers and delivers blocked signals. SIGHUP calls `reload`, the first stop
+        calls `stopping`.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._received, stopping)
@@ -46,19 +46,19 @@ class StopSignals:
             stopping()
 
     async def pause(self, duration_ms: int) -> None:
-        """Waits so long, or until somebody is in a forced."""
+        """Sleeps for a time, or until a forced shutdown."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.forced.wait(), duration_ms / 1000)
 
     async def wait_stop(self, duration_ms: int) -> None:
-        """Waits so long, or until the process has to stop."""
+        """Sleeps for a time, or until a stop."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.stop.wait(), duration_ms / 1000)
 
     async def end_all(
         self, stops: Sequence[Callable[[float], Awaitable[None]]], grace_s: float
     ) -> None:
-        """Calls each with so many seconds for what goes on, and once more with none when somebody is in a forced."""
+        """Calls each with the grace period, and again with 0 on a forced shutdown."""
         ending = asyncio.gather(*(stop(grace_s) for stop in stops))
         forced = asyncio.create_task(self.forced.wait())
         either: set[asyncio.Future[Any]] = {ending, forced}
@@ -69,7 +69,7 @@ class StopSignals:
         await ending
 
     async def unless_stopped(self, work: Coroutine[Any, Any, object]) -> None:
-        """Returns when the work is done, or was given up because the process has to stop."""
+        """Awaits the work, or cancels it at a stop."""
         working = asyncio.create_task(work)
         stopping = asyncio.create_task(self.stop.wait())
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -79,8 +79,9 @@ class StopSignals:
             await working
 
     async def unless_hung(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The result of work that waits for a disk. When somebody is in a forced it gets 2 s more;
-        then the process ends with status 1, as by a SIGKILL: threads that hang cannot be stopped.
+        """Awaits work that depends on a disk. After a forced shutdown it gets 2 s more.
+
+        Then the process exits with status 1, because threads that hang cannot be stopped.
         """
         working = asyncio.create_task(work)
         forcing = asyncio.create_task(self.forced.wait())
@@ -94,7 +95,7 @@ class StopSignals:
 
 
 async def wait_for_exit(pid: int, signals: StopSignals, duration_ms: int) -> None:
-    """Returns when the process has ended, after so long, or when somebody is in a forced."""
+    """Waits for the end of a process, up to a time or until a forced shutdown."""
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:
