@@ -1,8 +1,7 @@
-"""What passes between a door and an operation: the facts of a call, who makes it, and the operation itself.
+"""Call, caller and operation: the interface between transports and operations.
 
-Owns these shapes and nothing else. Doors build a `Call`, `Operation.authorize` turns it into a `Caller`,
-`Operation.run` takes a validated message and the caller; it answers, or returns a `WaitForChange`.
-No transport is named here.
+A transport builds a `Call`, `Operation.authorize` returns its `Caller`, and `Operation.run` returns
+a response or a `WaitForChange`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from google.protobuf.message import Message
 
 
 class TokenKind(Enum):
-    """Kinds of decisions 3; TOKENLESS is access by `Origin`."""
+    """Kinds of tokens. TOKENLESS is access by `Origin`."""
 
     CLOUD = "cloud"
     ENVIRONMENT = "env"
@@ -26,15 +25,15 @@ class TokenKind(Enum):
     LOBBY = "lobby"
     TOKENLESS = "tokenless"
     CHANNEL = "channel"
-    """Not a token of ours: the secret of an event channel, which its holder chose."""
+    """The secret of an event channel, chosen by its holder."""
 
 
 @dataclass(slots=True)
 class Call:
-    """The facts of one request, as a door saw it.
+    """One request as a transport received it.
 
-    `address` is the client address after trusted proxies (decisions 1.10), packed: 4 bytes, or the leading 8 bytes
-    of an IPv6 address. `deadline` is in seconds of the event loop's clock.
+    `address` is the client address after trusted proxies: 4 bytes, or the first 8 bytes of IPv6.
+    `deadline` is in seconds of the event loop's clock.
     """
 
     ray_id: str
@@ -46,16 +45,16 @@ class Call:
     deadline: float | None = None
     user_agent: str | None = None
     path: dict[str, str] | None = None
-    """Path parameters of the request: authorization of `/cloud/...` needs them before the body is read."""
+    """Path parameters. Authorization of `/cloud/...` needs them before the body is read."""
     client: IPv4Address | IPv6Address | None = None
-    """The whole client address, for those who are told of it; None: `address` is all that is known."""
+    """Full client address. None: only `address` is known."""
     long_poll_expired: bool = False
-    """The door held this request for as long as it holds any: it is to be answered with what there is, not parked."""
+    """The hold time is over: respond with the current state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a `cloud_` token reaches: a group, one game, or (neither is set) every group of the identity."""
+    """What a `cloud_` token grants: a group, a game, or all groups of the identity."""
 
     identity_id: str
     token_id: str
@@ -65,11 +64,10 @@ class Scope:
 
 @dataclass(slots=True)
 class Caller:
-    """Who calls, as far as the operation may rely on it.
+    """Authorized caller.
 
-    `namespace_id` and `lobby_id` are 16 bytes, empty where the kind has none. `identity` is what idempotency keys
-    belong to (decisions 1.8): namespace and token id, or namespace and client address. `scope` is that of a `cloud_`
-    token.
+    `namespace_id` and `lobby_id` are 16 bytes, or empty. `identity` is the owner of idempotency
+    keys: namespace and token id, or namespace and client address.
     """
 
     kind: TokenKind
@@ -81,28 +79,29 @@ class Caller:
 
 
 class WaitForChange(NamedTuple):
-    """Instead of an answer: nothing changed yet. The door holds the request until one of `topics` changes after
-    `sequence` of `run`, or its time is over, and sends it again. `watch.Topics` makes it.
+    """Returned instead of a response while nothing changed.
+
+    The server holds the request until a topic changes after `sequence` of `run`, or the hold time
+    ends. Then it runs the request again. `watch.Topics` creates it.
     """
 
     topics: tuple[str, ...]
     sequence: int
-    """The number of the last change that the handler knew of."""
+    """Number of the last change that the handler saw."""
     run: str
-    """Whose numbers these are: a restarted service counts anew."""
+    """A restarted service counts anew."""
 
 
 Authorize = Callable[[Call], Caller | Awaitable[Caller]]
-"""Doors await only what is not a `Caller` at once: on the hot path nobody waits."""
+"""Transports await only a result that is not a `Caller`. The hot path never waits."""
 Run = Callable[[Any, Caller], Awaitable[Message | WaitForChange]]
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of the proto: how callers are checked and what it does.
+    """One method of the proto, by its full name such as `hosting.v1.Matchmaker.JoinLobby`.
 
-    `method` is the full proto name, `hosting.v1.Matchmaker.JoinLobby`. `authorize` raises `ServiceError` with the
-    codes of decisions 3, at once or when awaited; `run` raises `ServiceError`.
+    `authorize` and `run` raise `ServiceError`. `authorize` may be awaitable.
     """
 
     method: str

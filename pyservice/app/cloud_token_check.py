@@ -20,12 +20,12 @@ _TIMEOUT_S: Final = 2.0
 _RECONNECT_S: Final = 0.5
 _RETRY_S: Final = 0.1
 _BELIEVED_S: Final = 0.9
-"""How long a token is taken as it was found: a revocation holds within a second."""
+"""Cache time of a token. Revocation takes effect within a second."""
 _BELIEVED_MAX: Final = 20_000
 
 
 class _Checked(NamedTuple):
-    """What the control plane said of a token, and of a game when one was asked for."""
+    """Cached result."""
 
     scope: Scope
     reaches_game: bool
@@ -33,7 +33,7 @@ class _Checked(NamedTuple):
 
 
 class CloudTokenCheck:
-    """The control plane, for the data plane: it knows what cloud_ tokens stand for."""
+    """Checks cloud_ tokens at the control plane."""
 
     def __init__(
         self, client: InternalClient, clock_s: Callable[[], float] = time.monotonic
@@ -47,7 +47,7 @@ class CloudTokenCheck:
         return (await self._check(token, b"")).scope
 
     async def reaches(self, token: str, game_id: bytes) -> bool:
-        """Whether the game is there for the bearer. Raises as `scope` does."""
+        """Whether the token grants the game. Raises like `scope`."""
         return (await self._check(token, game_id)).reaches_game
 
     async def _check(self, token: str, game_id: bytes) -> _Checked:
@@ -55,7 +55,7 @@ class CloudTokenCheck:
         believed = self._believed.get(key)
         if believed is not None and self._now_s() - believed.found_at <= _BELIEVED_S:
             return believed
-        # As old as the question: the answer may be late.
+        # Age counts from the request, because the response may be late.
         asked_at = self._now_s()
         self._believed.pop(key, None)
         request = control_pb2.CheckTokenRequest(

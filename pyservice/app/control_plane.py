@@ -67,27 +67,24 @@ from pyservice.transport.rate_limits import Limits, Rate
 from pyservice.watch import Topics
 
 FAILURES: Final[tuple[type[Exception], ...]] = (DatabaseUnusable, PartDied)
-"""What prevents a start, or ended the plane, and is told by its message alone."""
+"""Expected errors, reported by their message alone."""
 
 _INTERNAL: Final = "hosting.internal.v1"
 _RETRY_MS: Final = 500
 _SWITCH_S: Final = 0.000_5
-"""How long a thread that goes through an archive may keep the loop waiting, each time it gives way to a statement or a
-read: Python's own 5 ms add up to a request that waits for 40."""
+"""Thread switch interval. With Python's 5 ms, an archive scan delays a request by 40 ms."""
 _ADDED_HEADERS_BYTES: Final = 4096
 
 _log = get_logger("service")
 
 
 class ControlPlane:
-    """All parts of a control plane process. `recover`, `start` and `stop`, once each."""
+    """All parts of a control plane process. Call `recover`, `start` and `stop` once each."""
 
     def __init__(
         self, settings: Settings, *, is_orphan: Callable[[], bool] = lambda: False
     ) -> None:
-        """The folder of the control plane is there: its lock is in it. `is_orphan`: whether it ends because its parent
-        was killed.
-        """
+        """The folder exists and is locked. `is_orphan`: whether the supervisor was killed."""
         self._settings = settings
         self._is_orphan = is_orphan
         self._tiers = settings.tiers
@@ -104,10 +101,10 @@ class ControlPlane:
         self._reload_due: Callable[[], Settings] | None = None
 
     async def recover(self, signals: StopSignals) -> bool:
-        """Brings the database to this version and makes the owner at the first start. A database that is away is
-        waited for; meanwhile the public door says so.
+        """Migrates the database, waiting for it if needed, and creates the owner at the first
+        start.
         """
-        # Players need no control plane: one that lacks a part ends, and its parent starts it again.
+        # Players need no control plane: if a part dies, it exits and the supervisor restarts it.
         self._tasks = BackgroundTasks(signals.stop.set)
         is_told = False
         while not signals.stop.is_set():
@@ -141,7 +138,7 @@ class ControlPlane:
         links = _links(settings, cdn_url, self._files.picture)
 
         def listens(address: str) -> None:
-            # Port 0 is told by who listens.
+            # The listener knows the actual port.
             if settings.public_url is None:
                 links.public_url = f"http://{reachable_address(address)}"
 
@@ -303,10 +300,10 @@ class ControlPlane:
         )
 
     async def start(self) -> dict[str, str]:
-        """Serves; returns what the ready file says of this plane."""
+        """Serves. Returns its entries of the ready file."""
         sys.setswitchinterval(_SWITCH_S)
         await self._counts_reader.read_current()
-        # Before anybody asks for a server: what can be run here, and how much of it, is not known until then.
+        # Operations need to know what this node can run.
         await self._runtime.start()
         await self._http.start()
         await self._rpc.start()
@@ -335,7 +332,7 @@ class ControlPlane:
         }
 
     def reload(self, reread: Callable[[], Settings]) -> None:
-        """SIGHUP: rate limits and tiers are read again, as soon as somebody takes them; the rest needs a restart."""
+        """Rereads rate limits and tiers (SIGHUP). Other settings need a restart."""
         if not self._is_wired:
             self._reload_due = reread
             return
@@ -352,7 +349,7 @@ class ControlPlane:
         _log.info("reloaded")
 
     async def stop(self, signals: StopSignals) -> None:
-        """A second signal hurries. Raises PartDied after everything was taken down, when that is why."""
+        """Stops in order. Raises PartDied at the end if a part died."""
         _log.info("stopping")
         doors = (self._http.stop, self._rpc.stop, self._files.stop)
         await signals.end_all(doors, self._settings.stop_grace_ms / 1000)
@@ -371,7 +368,7 @@ class ControlPlane:
 
 
 def _transport_settings(settings: Settings) -> TransportSettings:
-    """What the public door let through is not refused behind it: it adds some headers of its own."""
+    """Allows more header bytes than the public server, which adds headers of its own."""
     http, messages = settings.http_limits, settings.grpc_limits
     return TransportSettings(
         is_internal=True,
@@ -410,11 +407,11 @@ def _platform(settings: Settings, database: Database, links: PublicUrls) -> Serv
 
 
 _LOCAL_ADDRESS: Final = "127.0.0.1"
-"""Where lobbies are in local mode (decisions 5.9)."""
+"""Host of lobbies in local mode."""
 
 
 def bootstrap(settings: Settings, links: PublicUrls) -> pb.GetBootstrapResponse:
-    """Domains, or where the doors listen when there are none."""
+    """Returns the domains, or the listening addresses without domains."""
     domains = settings.domains
     return pb.GetBootstrapResponse(
         access=settings.access,
@@ -439,12 +436,11 @@ def _captcha(captcha: CaptchaSettings) -> pb.BootstrapCaptcha:
 
 
 def region_tiers(tiers: Iterable[Tier]) -> list[pb.RegionTier]:
-    """In the operator's order."""
     return [pb.RegionTier(**tier.model_dump()) for tier in tiers]
 
 
 def datacenters(settings: Settings) -> list[pb.Datacenter]:
-    """A datacenter is a region (decisions 1.5)."""
+    """Returns a datacenter for each region."""
     return [
         pb.Datacenter(id=region.name_id, slug=region.name_id, name=region.region_display_name)
         for region in settings.regions
@@ -452,13 +448,12 @@ def datacenters(settings: Settings) -> list[pb.Datacenter]:
 
 
 def service_domains(settings: Settings) -> list[str]:
-    """What is at or below these is served by the service itself."""
+    """Domains that the service itself serves, with all below them."""
     domains = settings.domains
     return [one for one in (domains.main, domains.cdn, domains.job) if one is not None]
 
 
 def region_summaries(settings: Settings) -> list[games_pb2.RegionSummary]:
-    """As games have them."""
     return [
         games_pb2.RegionSummary(
             region_id=region.name_id,

@@ -62,7 +62,7 @@ from pyservice.transport.rate_limits import Limits, Rate
 from pyservice.watch import Topics
 
 START_FAILURES: Final = (keyring.KeyringError, FeedFileError, engine.OpenFailed)
-"""What prevents a start and is told by its message alone."""
+"""Expected errors, reported by their message alone."""
 
 _INTERNAL: Final = "hosting.internal.v1"
 _RETRY_MS: Final = 1_000
@@ -71,10 +71,10 @@ _log = get_logger("service")
 
 
 class DataPlane:
-    """All parts of a data plane process. `recover`, `start` and `stop`, once each."""
+    """All parts of a data plane process. Call `recover`, `start` and `stop` once each."""
 
     def __init__(self, settings: Settings, *, is_control_awaited: bool = False) -> None:
-        """Takes the ports first, so that clients wait for the recovery and are not refused.
+        """Binds the ports first, so that clients wait during the recovery.
 
         `is_control_awaited`: a control plane starts at the same time.
         """
@@ -82,7 +82,7 @@ class DataPlane:
         self._tiers = settings.tiers
         self._phase = Phase()
         self._readiness: Readiness | None = None
-        # Players who are in need it: one that lacks a part serves on and says that it is not ready.
+        # Players need it: if a part dies, it continues to serve and reports that it is not ready.
         self._tasks = BackgroundTasks()
         self._http_socket = listen(settings.http, settings.http_limits.backlog)
         self._probes_socket = listen(settings.metrics, settings.http_limits.backlog)
@@ -102,7 +102,7 @@ class DataPlane:
             ),
             self._metrics.feed,
         )
-        # Configuration first: what the journal brings back is answered for at once.
+        # The recovered journal needs the configuration.
         self._feed.load()
         self._client = InternalClient(settings.admin_socket)
         path = settings.feed_file
@@ -116,10 +116,9 @@ class DataPlane:
         self._probes = AsgiServer(probes, self._probes_socket)
 
     async def recover(self, signals: StopSignals) -> bool:
-        """Opens the engine while the probes answer, then the administrative socket, and feeds the feed
-        file, if there is one; False when a signal came before the engine was open.
+        """Opens the engine while the probes respond, then the admin socket. Loads the feed file.
 
-        A disk without room for what recovery has to write is waited for: what is there is not lost.
+        Waits while the disk is full. Returns False if a signal came first.
         """
         await self._probes.start()
         journal_dir = self._settings.data_dir / "journal"
@@ -303,16 +302,14 @@ class DataPlane:
         return answer
 
     async def _feed_file(self) -> None:
-        """What cannot be taken now is not waited for: what is held is good, and the rest is tried
-        again meanwhile.
-        """
+        """Loads the feed file. Retries failures in the background, since the stored feed is valid."""
         if self._static_feed is not None:
             self._tasks.own(type(self._static_feed).__name__, self._static_feed.run())
             await self._static_feed.wait_fed()
 
     async def start(self) -> dict[str, str]:
-        """Serves; returns where, when every operation can be answered."""
-        # Clients have waited for the doors: what they find is not to be told from who has not asked yet.
+        """Serves. Returns the addresses."""
+        # Queued clients may hold state from before the restart.
         self._processes.runtime.expect_runtime()
         grpc_port = await self._doors.start()
         http = bound_address(self._http_socket)
@@ -327,7 +324,7 @@ class DataPlane:
         }
 
     def reload(self, reread: Callable[[], Settings]) -> None:
-        """SIGHUP: rate limits, tiers and the feed file are read again; the rest needs a restart."""
+        """Rereads rate limits, tiers and the feed file (SIGHUP). Other settings need a restart."""
         try:
             settings = reread()
         except SettingsError as error:
@@ -343,8 +340,9 @@ class DataPlane:
         _log.info("reloaded")
 
     async def stop(self, signals: StopSignals) -> None:
-        """Not ready, lame duck, no more accepting, finish, sync. A second signal hurries, and where
-        nobody was served yet nothing is waited for.
+        """Stops in order: not ready, lame duck, stop accepting, finish requests, sync.
+
+        A second signal forces the shutdown.
         """
         was_serving = self._phase.is_serving
         self._phase.name = "stopping"
@@ -383,7 +381,7 @@ class _FeedOverSocket:
         try:
             return await self._client.call(f"{_INTERNAL}.Feed.{name}", request)
         except Unreachable:
-            # The feeder comes again; it knows no transport.
+            # The feeder retries.
             raise ServiceError("OVERLOADED") from None
 
 
@@ -418,7 +416,7 @@ def _engine_limits(settings: Settings) -> engine.EngineLimits:
 
 
 class LobbyProcesses:
-    """Parts around one engine."""
+    """Lobby templates, runtime connection, routes and idle lobbies around one engine."""
 
     def __init__(self, settings: Settings, engine: Engine, namespaces: NamespaceIndex) -> None:
         job = settings.domains.job
@@ -444,17 +442,16 @@ class LobbyProcesses:
         self.runtime.wait_server_served = self.routes.wait_server_served
 
     def take_tiers(self, tiers: Iterable[Tier]) -> None:
-        """What lobbies that are made from now on need of a node."""
+        """Sets the resources of lobbies started from now on."""
         self.runtime.set_tiers(
             {tier.tier_name_id: (tier.millicores, tier.memory) for tier in tiers}
         )
 
     def opened(self, http: str, grpc: str) -> None:
-        """The public doors are open: game servers are told where."""
+        """Sets the addresses of the public servers, for game servers."""
         self.runtime.http_address, self.runtime.grpc_address = http, grpc
 
     def handlers(self) -> dict[str, Handler]:
-        """Of the internal services, by full name."""
         runtime = self.runtime
         return {
             f"{_INTERNAL}.Runtime.Wanted": runtime.wanted,
@@ -467,5 +464,4 @@ class LobbyProcesses:
         }
 
     def work(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
-        """What goes on as long as the plane does."""
         yield "Supply", self.idle_lobby_scaler.run()

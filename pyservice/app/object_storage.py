@@ -27,12 +27,12 @@ _PURPOSE: Final = b"url"
 
 
 class ObjectStorage:
-    """Objects and the listener that serves them and the sites. `start` and `stop`, once each."""
+    """Stored objects, and the CDN server for objects and sites. Call `start` and `stop` once each."""
 
     def __init__(
         self, settings: Settings, folder: Path, base_url: str, keys: SigningKeyFile
     ) -> None:
-        """`base_url` is where clients reach the listener. Raises OSError."""
+        """`base_url` is the public address of the CDN server. Raises OSError."""
         self._settings = settings
         self._signer = UrlSigner(_url_key(keys.now)[0], is_lasting=_is_picture)
         keys.listen(lambda now: self._signer.take(*_url_key(now)))
@@ -50,11 +50,10 @@ class ObjectStorage:
 
     @property
     def cdn_counts(self) -> CdnCounts:
-        """What the listener answered."""
         return self._cdn.counts if self._cdn is not None else CdnCounts()
 
     def picture(self, name: str) -> str:
-        """The address of an uploaded picture, of `<upload id>.<png or jpeg>`; always the same one."""
+        """Returns the permanent URL of a picture, for `<upload id>.<png or jpeg>`."""
         upload_id, _, kind = name.partition(".")
         key = object_key("avatar", upload_id, name)
         return self.objects.presign_get(key, None, content_type=f"image/{kind}")
@@ -84,14 +83,13 @@ class ObjectStorage:
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
-        """Lets what is under way finish for so long. Before the database is closed."""
+        """Finishes requests for up to the grace period. Call it before the database is closed."""
         if self._server is not None:
             await self._server.stop(grace_s)
         if self._cdn is not None:
             await asyncio.to_thread(self._cdn.close)
 
     async def close(self) -> None:
-        """Nothing uses the objects any more."""
         if self._folder is not None:
             await asyncio.to_thread(self._folder.close)
 

@@ -29,11 +29,11 @@ from pyservice.transport.rate_limits import Limits
 from pyservice.watch import LongPolls, Topics
 
 _RPC_PART: Final = 4
-"""Of the connections that clients may have, this part is for gRPC: each has many calls at once."""
+"""Divisor: part of the connections for gRPC, where each has many calls."""
 
 
 class PublicServers:
-    """Both doors. `work` runs as long as they do; `start`, `stop` and `close` once each, in this order."""
+    """Both public servers. Call `start`, `stop` and `close` once each, in this order."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class PublicServers:
         limits: Limits,
         rays: Rays,
     ) -> None:
-        """`topics` are what the operations of the table park requests for."""
+        """`topics` are those of the table's operations."""
         self._grace_s = settings.stop_grace_ms / 1000
         door = _transport_settings(settings)
         passed = METHODS.keys() - table.keys()
-        # Two of them: each plane numbers its own changes.
+        # Each plane numbers its own changes.
         self._own_waiters = own = LongPolls()
         topics.listen(lambda changes: own.take(topics.run, changes))
         self._passed_waiters = LongPolls()
@@ -85,29 +85,29 @@ class PublicServers:
         )
 
     def work(self, control: InternalClient) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
-        """What has to run beside them, each with a name: news for those who are held."""
+        """Yields the task that receives the control plane's changes."""
         yield "ChangesPoll", ChangesPoll(control, self._passed_waiters).run()
 
     @property
     def held(self) -> int:
-        """Requests that wait for a change."""
+        """Number of held long polls."""
         return len(self._own_waiters) + len(self._passed_waiters)
 
     async def start(self) -> int:
-        """Serves; the port of the gRPC door. Raises OSError when it is taken."""
+        """Serves. Returns the gRPC port. Raises OSError if it is taken."""
         await self._http.start()
         return await self._rpc.start()
 
     def say_stopping(self) -> None:
-        """Tells clients of the gRPC health service."""
+        """Reports to clients of the gRPC health service that it stops."""
         self._rpc.health.set_serving(False)
 
     async def stop(self, signals: StopSignals) -> None:
-        """Takes no more requests and lets the others finish; a second signal hurries."""
+        """Stops accepting and finishes requests. A second signal forces the shutdown."""
         await signals.end_all([self._http.stop, self._rpc.stop], self._grace_s)
 
     async def close(self) -> None:
-        """Sends nothing to the control plane any more."""
+        """Closes the connections to the control plane."""
         await self._passing.close()
         await self._rpc_passing.close()
 
@@ -136,7 +136,7 @@ def _transport_settings(settings: Settings) -> TransportSettings:
 
 
 def listen(address: ListenAddress, backlog: int) -> socket.socket:
-    """A listening socket: clients wait in its queue. Raises OSError that says where."""
+    """Opens a listening socket. Raises OSError with the address."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -152,13 +152,13 @@ def listen(address: ListenAddress, backlog: int) -> socket.socket:
 
 
 def bound_address(listener: socket.socket) -> str:
-    """Where it listens, as host:port."""
+    """Returns the address as host:port."""
     host, port = listener.getsockname()[:2]
     return str(ListenAddress(host, port))
 
 
 class AsgiServer:
-    """Serves an application on a listening socket. `start` once, `stop` once."""
+    """Plain uvicorn server on a listening socket. Call `start` and `stop` once each."""
 
     def __init__(self, application: Any, listener: socket.socket) -> None:
         self._config = Config(
@@ -177,7 +177,6 @@ class AsgiServer:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Accepts from now on."""
         self._config.load()
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
@@ -185,7 +184,7 @@ class AsgiServer:
         )
 
     async def stop(self) -> None:
-        """Closes listener and connections; what is being answered is answered."""
+        """Closes the listener and finishes current requests."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._state.connections):

@@ -18,7 +18,7 @@ StoreSpans = Callable[[Sequence[rays_pb2.SpanSet]], Awaitable[None]]
 
 
 class RayExport:
-    """The rays of one plane, or of the CDN's listener."""
+    """Rays of one plane, or of the CDN server."""
 
     def __init__(
         self,
@@ -28,11 +28,11 @@ class RayExport:
         store: StoreSpans,
         namespace_of_lobby: Callable[[bytes], bytes | None] | None = None,
     ) -> None:
-        """`service` is what the plane, or the listener, is called in its rays."""
+        """`service` is the name in the rays."""
         limits = settings.rays
         self.rays = Rays(
             service,
-            # Slow downloads of a busy site would leave minutes of a day to what the doors answered.
+            # Otherwise slow downloads of a busy site would displace the rays of requests.
             per_second=-(-limits.per_second // _CDN_SHARE)
             if service == CDN_SERVICE
             else limits.per_second,
@@ -45,7 +45,7 @@ class RayExport:
         self.close = self._delivery.close
 
     def work(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
-        """What has to run beside the doors, each with a name."""
+        """Yields the permanent tasks."""
         yield "RayDelivery", self._delivery.run()
         yield "RayStoring", self._delivery.store()
 
@@ -53,13 +53,13 @@ class RayExport:
 DATA_SERVICE: Final = "data-plane"
 CONTROL_SERVICE: Final = "control-plane"
 CDN_SERVICE: Final = "cdn"
-"""The listener of sites and signed addresses, in the process of the control plane."""
+"""CDN server, in the control plane process."""
 _CDN_SHARE: Final = 10
-"""It keeps this part of what a plane may."""
+"""Divisor of a plane's limit."""
 
 
 def store_over_socket(client: InternalClient) -> StoreSpans:
-    """The control plane's store, from the data plane."""
+    """Returns a store that sends rays to the control plane."""
 
     async def store(span_sets: Sequence[rays_pb2.SpanSet]) -> None:
         try:

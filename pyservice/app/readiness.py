@@ -1,7 +1,6 @@
-"""Whether the process is ready and how it fares, for `/readyz` and `/metrics`.
+"""Readiness and health metrics of the data plane, for `/readyz` and `/metrics`.
 
-Measuring is `dataplane.health_monitors`'s, telling it over HTTP is the probes'. Only what makes the service
-useless for everybody makes it not ready: with a full disk, for instance, most calls still work.
+Only a condition that stops all service makes it not ready. With a full disk most calls work.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _Family = tuple[str, str, str, float]
 
 @dataclass
 class Phase:
-    """Where the process is in its life."""
+    """Phase of the process."""
 
     name: str = "starting"
 
@@ -39,7 +38,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Asks every part that can say something."""
+    """Collects the conditions of all parts."""
 
     phase: Phase
     status: Callable[[], Status]
@@ -54,10 +53,9 @@ class Readiness:
     held: Callable[[], int]
     runtime: Callable[[], str]
     edge_guard: Callable[[], str]
-    """What leads players to them, in words."""
 
     def conditions(self) -> Conditions:
-        """Every condition, and behind them the notes."""
+        """Returns the conditions, then the notes."""
         stalled_ms = self.journal.stalled_ms
         lag_ms = self.loop.worst_ms
         is_stalled = stalled_ms > _STALL_MS
@@ -114,7 +112,7 @@ class Readiness:
         return f"{self.namespaces()} namespaces, {len(problems)} problems, first: {first}"
 
     def render(self) -> bytes:
-        """Prometheus text of what is measured here."""
+        """Returns metrics in Prometheus text format."""
         lines = [
             f"# HELP {name} {text}\n# TYPE {name} {kind}\n{name} {value}\n"
             for name, kind, text, value in (*self._of_machine(), *self._of_work())

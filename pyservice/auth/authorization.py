@@ -1,8 +1,7 @@
-"""Who calls: tokens of decisions 3 and access by `Origin`, turned into a `Caller`.
+"""Authorization of data plane calls: tokens or `Origin` become a `Caller`.
 
-Owns which kinds an operation takes and which code a token that is not taken gets. Whether a token
-is authentic is the engine's word, which namespaces and tokens there are is the fed configuration's;
-both are interfaces here. What a caller may see in a path is the operation's matter.
+The engine checks signatures. The configuration feed knows namespaces and tokens. See
+docs/reference/tokens.md#authorization.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _LOBBY_HEADER: Final = "Bearer lobby_"
 
 
 class Authenticity(Protocol):
-    """What was signed with our keys, and whose the lobbies are."""
+    """Verifies signed tokens."""
 
     def lobby_of_token(self, lobby_token: str) -> bytes | None: ...
     def namespace_of_lobby(self, lobby_id: bytes) -> bytes | None: ...
@@ -31,16 +30,14 @@ class Authenticity(Protocol):
 
 
 class DevelopmentTokens(Protocol):
-    """Which dev_ tokens were signed with our keys."""
-
     def namespace_of_development_token(
         self, development_token: str
     ) -> tuple[bytes, bytes, int] | None:
-        """(namespace, token id, end in Unix ms) of an authentic one."""
+        """Returns namespace, token id and end (Unix ms) of an authentic token."""
 
 
 class CloudTokens(Protocol):
-    """What cloud_ tokens stand for: the control plane's to say."""
+    """Resolves cloud_ tokens at the control plane."""
 
     async def scope(self, token: str) -> Scope:
         """Raises TOKEN_INVALID, TOKEN_EXPIRED, TOKEN_REVOKED, CONTROL_PLANE_UNAVAILABLE."""
@@ -48,7 +45,7 @@ class CloudTokens(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentGrant:
-    """What an env_ token stands for. `expires_ms` is Unix time; None: it does not end."""
+    """Namespace of an env_ token. `expires_ms` is Unix time. None: it does not expire."""
 
     namespace_id: bytes
     token_id: bytes
@@ -56,7 +53,7 @@ class EnvironmentGrant:
 
 
 class Access(Protocol):
-    """What the fed configuration says about tokens and origins."""
+    """Tokens and origins of the fed configuration."""
 
     def environment_grant(self, token_sha256: bytes) -> EnvironmentGrant | None: ...
     def is_known(self, namespace_id: bytes) -> bool: ...
@@ -65,7 +62,7 @@ class Access(Protocol):
 
 
 class Authorizer:
-    """One method per group of operations; each raises ServiceError or returns the Caller."""
+    """Authorizes groups of operations. Each method returns the Caller or raises ServiceError."""
 
     def __init__(
         self,
@@ -75,7 +72,7 @@ class Authorizer:
         development: DevelopmentTokens | None = None,
         cloud: CloudTokens | None = None,
     ) -> None:
-        """`development` None: there are no dev_ tokens. `cloud` None: there is no control plane to ask."""
+        """`development` None: no dev_ tokens. `cloud` None: no control plane."""
         self._development_tokens = development
         self._cloud_tokens = cloud
         self._lobby_of_token = authenticity.lobby_of_token
@@ -86,12 +83,12 @@ class Authorizer:
 
     @property
     def takes_development_tokens(self) -> bool:
-        """Whether a Caller may be one of dev_: its operations are not to be run for it."""
+        """Whether a Caller may have a dev_ token, for which operations are mocked."""
         return self._development_tokens is not None
 
     def client(self, call: Call) -> Caller:
-        """Matchmaker client operations: pub_, env_, or no token and an Origin of the namespace; dev_
-        gets mock answers.
+        """Authorizes matchmaker clients: pub_, env_, dev_ (mock responses), or an Origin of the
+        namespace.
         """
         if not call.authorization:
             return self._tokenless(call)
@@ -106,10 +103,10 @@ class Authorizer:
         raise forbidden(kind, "pub_, env_ or dev_")
 
     def lobby(self, call: Call) -> Caller:
-        """What a lobby server says of itself: its lobby_ token; dev_ gets a mock success."""
+        """Authorizes a lobby server: its lobby_ token, or dev_ (mock responses)."""
         header = call.authorization
         if header is not None and header.startswith(_LOBBY_HEADER):
-            # The hot path: most calls that the service ever gets end here.
+            # The hot path: most calls end here.
             lobby_id = self._lobby_of_token(header[7:])
             if lobby_id is not None:
                 return Caller(TokenKind.LOBBY, b"", lobby_id, lobby_id, call)
@@ -122,7 +119,7 @@ class Authorizer:
         raise forbidden(kind, "the lobby's lobby_ or dev_")
 
     def operator(self, call: Call) -> Caller | Awaitable[Caller]:
-        """Attach and detach: env_, or cloud_, of which the control plane is asked."""
+        """Authorizes attach and detach: env_ or cloud_."""
         token, kind = bearer_token(call.authorization)
         match kind:
             case "env":
@@ -132,12 +129,12 @@ class Authorizer:
         raise forbidden(kind, "env_ or cloud_")
 
     def lobby_state(self, call: Call) -> Caller | Awaitable[Caller]:
-        """Reading a lobby's state: lobby_ of the namespace, env_, cloud_."""
+        """Authorizes reads of a lobby's state: lobby_ of the namespace, env_, cloud_."""
         token, kind = bearer_token(call.authorization)
         match kind:
             case "lobby":
                 caller = self._lobby(token, call)
-                # Empty when the caller's own lobby is gone, which is the operation's to tell.
+                # Empty if the caller's own lobby is gone. The operation reports that.
                 caller.namespace_id = self._namespace_of_lobby(caller.lobby_id) or b""
                 return caller
             case "env":
@@ -163,7 +160,7 @@ class Authorizer:
 
     def _public(self, token: str, call: Call) -> Caller:
         signed = self._namespace_of_public_token(token)
-        # A namespace that is not (or no longer) fed has no tokens.
+        # A namespace that is not fed has no tokens.
         if signed is None or not self._access.is_known(signed[0]):
             raise ServiceError("TOKEN_INVALID")
         namespace_id, token_id = signed
@@ -172,7 +169,7 @@ class Authorizer:
         return Caller(TokenKind.PUBLIC, namespace_id, b"", namespace_id + call.address, call)
 
     def _environment(self, token: str, call: Call) -> Caller:
-        # What is compared is a hash of the secret: its timing tells nothing about a token.
+        # Comparing hashes leaks no timing of the secret.
         grant = self._access.environment_grant(sha256(token.encode()).digest())
         if grant is None:
             raise ServiceError("TOKEN_INVALID")
@@ -180,7 +177,7 @@ class Authorizer:
             raise ServiceError("TOKEN_REVOKED")
         if grant.expires_ms is not None and grant.expires_ms <= self._now_ms():
             raise ServiceError("TOKEN_EXPIRED")
-        # A copied entry may bring a token id into two namespaces; they share no idempotency keys.
+        # A copied entry may put one token id into two namespaces. Their idempotency keys differ.
         identity = grant.namespace_id + grant.token_id
         return Caller(TokenKind.ENVIRONMENT, grant.namespace_id, b"", identity, call)
 
@@ -188,7 +185,7 @@ class Authorizer:
         if self._development_tokens is None:
             raise ServiceError("TOKEN_INVALID", "This service has made no development tokens.")
         signed = self._development_tokens.namespace_of_development_token(token)
-        # A namespace that is not (or no longer) fed has no tokens.
+        # A namespace that is not fed has no tokens.
         if signed is None or not self._access.is_known(signed[0]):
             raise ServiceError("TOKEN_INVALID")
         namespace_id, token_id, expires_ms = signed
@@ -208,7 +205,7 @@ class Authorizer:
 
 
 def host_of_origin(origin: str) -> str | None:
-    """The host of an http or https origin in lower case, None for anything else, such as `null`."""
+    """Returns the lower-case host of an http or https origin, None for others such as `null`."""
     try:
         parts = urlsplit(origin)
         host = parts.hostname

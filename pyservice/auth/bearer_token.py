@@ -1,4 +1,4 @@
-"""The form of `Authorization: Bearer <token>` (decisions 3), for both planes. Whose a token is, is theirs."""
+"""Syntax of `Authorization: Bearer <token>`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TOKEN_FORM = re.compile(r"(cloud|env|pub|dev|lobby|player|link)_[A-Za-z0-9_-]+"
 
 
 def bearer_token(header: str | None) -> tuple[str, str]:
-    """The token of a header and its kind, such as `cloud`. Raises TOKEN_MISSING, TOKEN_INVALID."""
+    """Returns the token and its kind, such as `cloud`. Raises TOKEN_MISSING, TOKEN_INVALID."""
     if not header:
         raise ServiceError("TOKEN_MISSING")
     if header[: len(_SCHEME)].lower() != _SCHEME:
@@ -26,7 +26,7 @@ def bearer_token(header: str | None) -> tuple[str, str]:
 
 
 def forbidden(kind: str, accepted: str) -> ServiceError:
-    """A kind of token that an operation never takes; `accepted` as in `env_ or cloud_`."""
+    """Returns the error for a token kind that the operation does not accept."""
     return ServiceError(
         "FORBIDDEN", f"This operation takes {accepted} tokens, not a {kind}_ token."
     )

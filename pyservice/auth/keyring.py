@@ -1,8 +1,6 @@
-"""The keys of a data directory: the ring of MAC keys and the hash key, in one 0600 file.
+"""Signing keys of a data directory: the MAC keys and the hash key, in one 0600 file.
 
-Makes them at the first start and reads them afterwards; adds and drops MAC keys. What is signed or
-hashed with them, and so which are needed, is the native part's matter. Key bytes are never shown: not
-in messages, not in `repr`.
+Key bytes never appear in messages or `repr`.
 """
 
 from __future__ import annotations
@@ -25,12 +23,12 @@ _LAST_NUMBER: Final = 65_535
 
 
 class KeyringError(Exception):
-    """The key file cannot be used; the message says why and never what is in it."""
+    """The key file cannot be used. The message has the reason and no key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
-    """MAC keys by number, which of them signs, and the hash key, which is never rotated."""
+    """MAC keys by number, the number that signs, and the hash key, which is never rotated."""
 
     mac_keys: tuple[tuple[int, bytes], ...] = field(repr=False)
     current_key: int
@@ -38,20 +36,20 @@ class Keyring:
 
 
 def load_or_create(data_dir: Path) -> Keyring:
-    """The ring of the directory; the first start makes one. Raises KeyringError."""
+    """Loads the keys, or creates them at the first start. Raises KeyringError."""
     path = data_dir / FILE
-    # It has keys in it that may have been dropped since.
+    # It may contain keys that were dropped since.
     remove_unfinished(path)
     if not path.exists():
         if any(data_dir.glob("journal/*")):
-            # New keys would make every token of the journal a forgery, and nobody would know why.
+            # New keys would invalidate every token of the journal.
             raise KeyringError(f"{path} is missing beside a journal: restore it from a backup")
         _create(data_dir)
     return load(data_dir)
 
 
 def load(data_dir: Path) -> Keyring:
-    """The ring of the directory. Raises KeyringError, also when others could read the file."""
+    """Loads the keys. Raises KeyringError, also if other users can read the file."""
     path = data_dir / FILE
     try:
         with path.open("rb") as file:
@@ -64,17 +62,17 @@ def load(data_dir: Path) -> Keyring:
     try:
         return _parse(json.loads(content))
     except (ValueError, KeyError, TypeError, AttributeError):
-        # The cause quotes what it stumbled over, which may be a key.
+        # The cause may quote a key.
         raise KeyringError(f"{path} is damaged: restore it from a backup") from None
 
 
 def rotate(data_dir: Path) -> Keyring:
-    """Adds a key that signs; it is on disk when this returns, and may be signed with from then on.
+    """Adds a signing key durably. Older keys still verify.
 
-    Older keys stay: they verify what they signed. Raises KeyringError, OSError without room for it.
+    Raises KeyringError, OSError on a full disk.
     """
     ring = load(data_dir)
-    # Numbers are not used again while the ring lives: an old token must not pass for a new one's.
+    # Numbers are not reused: an old token must not verify with a new key.
     number = max(number for number, _ in ring.mac_keys) + 1
     if number > _LAST_NUMBER:
         raise KeyringError(f"{data_dir / FILE} has used up the numbers of its keys")
@@ -85,9 +83,9 @@ def rotate(data_dir: Path) -> Keyring:
 
 
 def drop(data_dir: Path, numbers: Collection[int]) -> Keyring:
-    """Forgets keys, for good: what they signed is a forgery from now on. Never the one that signs.
+    """Deletes keys for good, except the signing key. Their tokens become invalid.
 
-    Raises KeyringError, OSError without room to write the file anew; then nothing is dropped.
+    Raises KeyringError, OSError on a full disk; then nothing is dropped.
     """
     ring = load(data_dir)
     kept = tuple(

@@ -1,8 +1,4 @@
-"""Host names and IP addresses: their form, and which may be asked over HTTP by those who do not run this service
-(decisions 7).
-
-Pure, and the same for both planes. That nothing else is connected to is `outbound`'s.
-"""
+"""Host names and IP addresses: syntax, and which may be requested by HTTP for tenants."""
 
 from __future__ import annotations
 
@@ -15,16 +11,16 @@ Network = IPv4Network | IPv6Network
 
 _NAME_MAX: Final = 253
 _NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
-# Resolvers take such names for IPv4 addresses in other spellings, such as 0x7f.1.
+# Resolvers read such names as IPv4 addresses, such as 0x7f.1.
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _LOOPBACK: Final = IPv4Address("127.0.0.1")
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _NOT_PUBLIC: Final = (IPv4Network("192.88.99.0/24"), IPv6Network("3fff::/20"))
-"""Relays and documentation that `ipaddress` takes for public."""
+"""Relay and documentation networks that `ipaddress` counts as public."""
 
 
 class AllowedAddresses:
-    """Public addresses, and the networks that the operator allows besides."""
+    """Public addresses, and networks that the operator allows."""
 
     def __init__(self, networks: tuple[Network, ...] = ()) -> None:
         self._networks = networks
@@ -36,12 +32,12 @@ class AllowedAddresses:
 
 
 def anywhere(_: Address) -> bool:
-    """For addresses that the operator's own settings name."""
+    """Allows addresses from the operator's own settings."""
     return True
 
 
 def literal(host: str) -> Address | None:
-    """The address that a host is written as, None for a name."""
+    """Returns the address of an IP literal, None for a name."""
     try:
         return ip_address(host)
     except ValueError:
@@ -49,27 +45,27 @@ def literal(host: str) -> Address | None:
 
 
 def is_host_name(text: str) -> bool:
-    """Lower case, without a last dot; an IPv4 address has the form of one too."""
+    """Whether it is a lower-case name without a trailing dot. IPv4 addresses match too."""
     return len(text) <= _NAME_MAX and _NAME.fullmatch(text) is not None
 
 
 def is_host(text: str) -> bool:
-    """A host name in any case, or an IP address without brackets."""
+    """Whether it is a host name in any case, or an IP address without brackets."""
     return literal(text) is not None or (text.isascii() and is_host_name(text.lower()))
 
 
 def is_absolute_name(host: str) -> bool:
-    """A host name in lower case, maybe with a last dot."""
+    """Whether it is a lower-case host name, with or without a trailing dot."""
     return len(host) <= _NAME_MAX and is_host_name(host.removesuffix("."))
 
 
 def is_number(host: str) -> bool:
-    """Whether resolvers take a host name for an IPv4 address in another spelling."""
+    """Whether resolvers read a name as an IPv4 address."""
     return _NUMBER.fullmatch(_last_label(host)) is not None
 
 
 def known_address(host: str) -> Address | None:
-    """The address that a host is known to be without asking: a literal's, or that of localhost."""
+    """Returns the address of a literal or of localhost, None for names to resolve."""
     return _LOOPBACK if _last_label(host) == "localhost" else literal(host)
 
 

@@ -13,34 +13,34 @@ MIB: Final = 1024 * KIB
 
 @dataclass(frozen=True, slots=True)
 class TransportSettings:
-    """Sizes, times and trust of the doors; defaults are those of decisions 1."""
+    """Limits, timeouts and trusted networks of a server."""
 
     trusted_proxies: tuple[str | Network, ...] = ()
-    """Networks whose `X-Forwarded-For` and `x-coords` are believed."""
+    """Networks that may set `X-Forwarded-For` and `x-coords`."""
     front_proxies: tuple[str | Network, ...] = ()
-    """Networks whose `X-Forwarded-For` edge-guard believes: a connection of theirs stands for many clients."""
+    """Networks whose `X-Forwarded-For` edge-guard trusts. Their connections stand for many clients."""
     proxy_protocol: bool = False
     """HTTP connections from trusted proxies begin with a PROXY protocol v2 header."""
     cors_origins: tuple[str, ...] = ()
-    """Origins that may use what is not open to all, `https://console.example.com`; `*` is any."""
+    """Origins such as `https://console.example.com`, or `*`, for routes that are not open to all."""
     body_limit_bytes: int = MIB
     headers_limit_bytes: int = 32 * KIB
-    """Names and values, 4 bytes added for each; of a gRPC call its metadata."""
+    """Names and values, plus 4 bytes for each header. For gRPC the metadata."""
     url_limit_bytes: int = 8 * KIB
     bodies_limit_bytes: int = 128 * MIB
-    """All bodies together that an HTTP door holds; see `bodies`."""
+    """All request bodies of an HTTP server together."""
     receive_timeout_ms: int = 15_000
     """For the head of a request, and again for its body."""
     keep_alive_timeout_ms: int = 75_000
-    """An HTTP connection without a request is closed after so long; 0: after every answer."""
+    """An idle HTTP connection is closed after this time. 0: after every response."""
     backlog: int = 2048
     connections_max: int | None = None
-    """HTTP connections at one time, of one client address half of them; more are closed at once. None: no limit."""
+    """HTTP connections, half of them for one client address. None: no limit."""
     rpc_connections_max: int | None = None
-    """gRPC connections at one time; more are closed at once. None: no limit."""
+    """None: no limit."""
     message_limit_bytes: int = MIB
     streams_per_connection: int = 1024
-    """Calls at once on one gRPC connection."""
     is_internal: bool = False
-    """Requests come from a door of ours, which says who the client is and holds what is parked; every
-    operation counts as the control plane's."""
+    """An internal server: its requests come from a public server, which names the client and holds
+    long polls.
+    """

@@ -1,6 +1,6 @@
-"""Who a client is by its address (decisions 1.10): trusted proxies, `X-Forwarded-For`, PROXY v2.
+"""Client addresses: trusted proxies, `X-Forwarded-For`, PROXY protocol v2.
 
-Pure: knows bytes and texts, no socket and no door.
+Pure functions of bytes and text. See docs/reference/wire.md#client-address.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TCP6: Final = 0x21
 
 
 def parse_address(text: str) -> Address | None:
-    """An IP literal, None when it is none. An IPv4 address inside IPv6 is that IPv4 address."""
+    """Parses an IP literal, None for other text. Maps IPv4-mapped IPv6 to IPv4."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -34,7 +34,7 @@ def parse_address(text: str) -> Address | None:
 
 
 def without_mapping(address: Address) -> Address:
-    """The IPv4 address behind an IPv4-mapped one; others as they are, without a zone."""
+    """Returns the IPv4 address of an IPv4-mapped one, and any other address without its zone."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped
@@ -44,15 +44,15 @@ def without_mapping(address: Address) -> Address:
 
 
 def packed_client(address: Address) -> bytes:
-    """What clients are told apart by: 4 bytes of IPv4, the /64 (8 bytes) of IPv6."""
+    """Returns the key that tells clients apart: 4 bytes of IPv4, or the /64 (8 bytes) of IPv6."""
     return address.packed[:8]
 
 
 class TrustedProxies:
-    """The networks whose word about a client's address and place counts."""
+    """Networks that may state a client's address and coordinates."""
 
     def __init__(self, networks: Iterable[str | Network]) -> None:
-        """Takes CIDRs, raises ValueError for what is none."""
+        """Raises ValueError for an invalid CIDR."""
         self._networks = tuple(ip_network(network) for network in networks)
 
     def __bool__(self) -> bool:
@@ -62,10 +62,10 @@ class TrustedProxies:
         return any(address in network for network in self._networks)
 
     def client(self, peer: Address, forwarded_for: str | None) -> Address:
-        """The client behind a peer: the rightmost forwarded address that is not a trusted proxy.
+        """Returns the client behind a peer: the rightmost forwarded address that is not a trusted
+        proxy.
 
-        What stands left of a forwarded text that is no address was written by nobody we trust; the
-        last proxy that could be read is then the client.
+        Anything left of an invalid entry is untrusted. The last valid proxy is then the client.
         """
         if forwarded_for is None or not self.trusts(peer):
             return peer
@@ -90,7 +90,7 @@ def _forwarded(text: str) -> Address | None:
 
 
 def coordinates(text: str) -> tuple[float, float] | None:
-    """`lat,long` of `x-coords` in degrees, None when it is not that."""
+    """Parses `lat,long` of `x-coords` in degrees, None for other text."""
     latitude_text, separator, longitude_text = text.partition(",")
     try:
         latitude, longitude = float(latitude_text), float(longitude_text)
@@ -103,17 +103,17 @@ def coordinates(text: str) -> tuple[float, float] | None:
 
 @dataclass(frozen=True, slots=True)
 class ProxyHeader:
-    """What a PROXY protocol v2 header says, and how many bytes it took."""
+    """Parsed PROXY protocol v2 header."""
 
     source: Address | None
-    """None when the proxy speaks for itself (LOCAL), or for a client that has no IP address."""
+    """None for a connection of the proxy itself (LOCAL), or a client without an IP address."""
     length_bytes: int
 
 
 def read_proxy_header(data: bytes) -> ProxyHeader | None:
-    """The PROXY protocol v2 header at the start of a connection; None while more bytes are needed.
+    """Reads the header at the start of a connection, None while bytes are missing.
 
-    Raises ValueError when it does not begin with one or the header is broken.
+    Raises ValueError for an invalid header.
     """
     if not data.startswith(PROXY_SIGNATURE[: len(data)]):
         raise ValueError("no PROXY protocol v2 header")
@@ -128,7 +128,7 @@ def read_proxy_header(data: bytes) -> ProxyHeader | None:
     source: Address | None = None
     if command == _PROXY_PROXY and family in (_TCP4, _TCP6):
         size = 4 if family == _TCP4 else 16
-        # Two addresses and two ports; what follows are extensions that nobody here reads.
+        # Two addresses and two ports. Extensions after them are ignored.
         if length < 2 * size + 4:
             raise ValueError("a PROXY protocol header that is too short for its addresses")
         packed = data[_PROXY_HEAD.size : _PROXY_HEAD.size + size]

@@ -1,7 +1,5 @@
-"""Large requests are read apart from the event loop: one after the other in one thread, those who sent
-them in turn, so that a hostile one costs others a share of the processor and not a pause.
-
-What is read, and what is wrong with it, is the doors' and `schema`'s.
+"""Worker thread for large requests. Tenants take turns, so a hostile request never blocks the event
+loop.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from pyservice.errors import ServiceError
 T = TypeVar("T")
 
 LARGE_BYTES: Final = 256 * 1024
-"""Of a body or message. What has less is read at once: handing it over and back would cost more."""
+"""Smaller bodies are read at once, because a thread costs more."""
 
 _BOUNDS: Final = FairQueueLimits(
     per_host=1, per_tenant_at_host=1, per_tenant=1, waiting_per_tenant=32
@@ -26,20 +24,20 @@ _BOUNDS: Final = FairQueueLimits(
 
 
 class LargeBodyWorker:
-    """A thread and who is next."""
+    """One thread behind a fair queue."""
 
     def __init__(self, bounds: FairQueueLimits = _BOUNDS) -> None:
         self._turns = FairQueue(bounds)
         self._thread = ThreadPoolExecutor(1, "large request")
 
     async def run(self, whose: bytes, work: Callable[[], T]) -> T:
-        """What the work returns or raises. `whose`: who waits in one line; those of different lines
-        come in turn. Raises OVERLOADED when too much of it waits already.
+        """Runs work in the thread, with a fair queue between tenants. Raises OVERLOADED if too much
+        waits.
         """
         loop = asyncio.get_running_loop()
         try:
             async with self._turns.permit(whose, ""):
-                # The turn is taken, and what is read is held, as long as the thread is at it.
+                # The permit is held as long as the thread works.
                 return await await_despite_cancel(loop.run_in_executor(self._thread, work))
         except QueueFull:
             raise ServiceError(

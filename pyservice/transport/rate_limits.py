@@ -1,6 +1,5 @@
-"""Rate limits of the doors (decisions 9): which operations count, against whom, and the buckets.
-
-Pure: the clock is an argument. Answering the refusal is the doors' part.
+"""Rate limits: which operations count, for which tenant, and the token buckets. The clock is an
+argument.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from pyservice.observability.metrics import Meter
 CLIENT_OPERATIONS: Final = frozenset(
     {"find", "join", "create", "list", "regions", "statistics", "live_events"}
 )
-"""Slugs that count per client address; for a back end's `env_` token per token."""
+"""Operations counted for each client address, or for each `env_` token of a back end."""
 CONTROL_OPERATIONS: Final = frozenset({"attach", "detach"})
 ANONYMOUS_CHANGES: Final = frozenset({"prepare_device_link"})
-"""Slugs of the control plane that make records for whoever asks: they count per client address."""
+"""Control plane operations that create records for anyone: counted for each client address."""
 MAX_KEYS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many a second in the long run, and so many at once after a rest; 0 a second: no limit."""
+    """Sustained rate and burst. A rate of 0 means no limit."""
 
     per_second: float
     burst: int
@@ -42,13 +41,11 @@ ANONYMOUS_RATE: Final = Rate(per_second=0.2, burst=20)
 
 
 class Buckets:
-    """One token bucket per key, in memory bounded by the number of keys that were seen lately.
+    """One token bucket per key, in memory bounded by the recently used keys.
 
-    A bucket is one number: the time at which it will be full again. A bucket that is full is the
-    same as none, and after `burst / per_second` seconds without a request it is full; so two
-    generations of that age hold all that matters, and dropping the older one forgets nothing.
-    Beyond `max_keys` the generations change early: what is forgotten then are the keys that were
-    seen longest ago.
+    A bucket is one number: the time at which it is full again. A full bucket equals none, and each
+    bucket is full after `burst / per_second` seconds without a request. So two generations of that
+    age hold everything. Beyond `max_keys` the generations change early.
     """
 
     def __init__(self, rate: Rate, max_keys: int = MAX_KEYS) -> None:
@@ -59,14 +56,16 @@ class Buckets:
         self.change(rate)
 
     def change(self, rate: Rate) -> None:
-        """Another rate from now on; what was used stays used."""
+        """Changes the rate. Used tokens stay used."""
         self._interval = 1.0 / rate.per_second if rate.per_second else 0.0
         self._refill = rate.burst * self._interval
-        # A bucket that will be full later than this from now has not one whole token in it.
+        # A bucket that is full later than this has no whole token left.
         self._patience = self._refill - self._interval
 
     def take(self, key: bytes, now: float) -> float:
-        """Take a token at `now` (seconds, monotonic): 0.0, or the seconds until there is one."""
+        """Takes a token at `now` (monotonic seconds). Returns 0.0, or the seconds until the next
+        one.
+        """
         if not self._interval:
             return 0.0
         if now - self._born >= self._refill or len(self._young) >= self._max_keys:
@@ -79,14 +78,14 @@ class Buckets:
         if full_at < now:
             full_at = now
         wait = full_at - now - self._patience
-        # Sums of intervals are not exact; a nanosecond early is in time.
+        # Tolerates rounding errors of up to a nanosecond.
         if wait > 1e-9:
             return wait
         self._young[key] = full_at + self._interval
         return 0.0
 
     def put_back(self, key: bytes) -> None:
-        """A token that was taken is not used after all."""
+        """Returns an unused token."""
         for buckets in (self._young, self._old):
             if key in buckets:
                 buckets[key] -= self._interval
@@ -97,16 +96,15 @@ class Buckets:
 
 
 class Gate:
-    """The limit of one operation: picks the buckets that a call counts in."""
+    """Rate limit of one operation."""
 
     def __init__(self, addresses: Buckets | None, tokens: Buckets) -> None:
         self._addresses = addresses
         self._tokens = tokens
 
     def wait_s(self, address: bytes, token: bytes, now: float, *, is_back_end: bool) -> float:
-        """0.0 when the call may go on, else the seconds after which it may.
-
-        `token` identifies it; a back end calls for many players and counts by its token alone.
+        """Returns 0.0, or the seconds to wait. A back end counts by its token, because it calls for
+        many players.
         """
         if self._addresses is None or is_back_end:
             return self._tokens.take(token, now)
@@ -114,7 +112,7 @@ class Gate:
 
 
 class Limits:
-    """All limits of a process; both doors take the same, so that changing doors gains nothing."""
+    """All rate limits of a process, shared by both transports."""
 
     def __init__(
         self,
@@ -131,7 +129,7 @@ class Limits:
         self._anonymous_addresses = Buckets(anonymous, max_keys)
 
     def change(self, client: Rate, control: Rate, anonymous: Rate = ANONYMOUS_RATE) -> None:
-        """Other rates from now on (SIGHUP)."""
+        """Changes the rates (SIGHUP)."""
         self._anonymous_addresses.change(anonymous)
         self._client_addresses.change(client)
         self._client_tokens.change(client)
@@ -139,14 +137,13 @@ class Limits:
         self._control_addresses.change(control)
 
     def control_gate(self, slug: str) -> Gate:
-        """The limit of an operation of the control plane: per token, and per client address for who
-        needs none."""
+        """Returns the limit of a control plane operation: per token, or per address without one."""
         if slug in ANONYMOUS_CHANGES:
             return Gate(self._anonymous_addresses, self._control_tokens)
         return Gate(self._control_addresses, self._control_tokens)
 
     def gate(self, slug: str) -> Gate | None:
-        """The limit of an operation, None when it has none. Asked once, when a door is made."""
+        """Returns the limit of an operation, or None."""
         if slug in CLIENT_OPERATIONS:
             return Gate(self._client_addresses, self._client_tokens)
         if slug in CONTROL_OPERATIONS:

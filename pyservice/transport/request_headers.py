@@ -36,7 +36,7 @@ _TRACEPARENT = re.compile(
 
 
 def check_idempotency_key(key: str | None) -> None:
-    """Raises HEADER_INVALID for one that has not the form of decisions 1.8; none is fine."""
+    """Raises HEADER_INVALID for an invalid key. None is valid."""
     if key is not None and _IDEMPOTENCY_KEY.fullmatch(key) is None:
         problem = field_problem(
             ("idempotency-key",), "invalid", "must be 1 to 255 visible ASCII characters"
@@ -45,19 +45,21 @@ def check_idempotency_key(key: str | None) -> None:
 
 
 def _random_ids() -> Iterator[str]:
-    """128 random bits each, drawn from the kernel in batches: one system call per id would show."""
+    """Yields 128 random bits as hex. Reads the kernel in batches, because a system call per id is
+    slow.
+    """
     while True:
         digits = os.urandom(RAY_ID_DIGITS // 2 * _BATCH).hex()
         for start in range(0, len(digits), RAY_ID_DIGITS):
             yield digits[start : start + RAY_ID_DIGITS]
 
 
-# Only the thread of the event loop may call it: a generator cannot be entered twice.
+# Only for the event loop's thread: a generator cannot be entered twice.
 new_ray_id = _random_ids().__next__
 
 
 def continued_trace_id(traceparent: str) -> str | None:
-    """The trace id of a valid `traceparent`, None when it has to be ignored."""
+    """Returns the trace id of a valid `traceparent`, else None."""
     match = _TRACEPARENT.fullmatch(traceparent)
     if match is None or match["trace"] == _NO_TRACE:
         return None
@@ -67,18 +69,17 @@ def continued_trace_id(traceparent: str) -> str | None:
 
 
 def read_traceparent(traceparent: str | None) -> tuple[str, str | None]:
-    """The ray id of a request that came with this `traceparent`, and that again where it is continued."""
+    """Returns the ray id of a request, and its `traceparent` if that is continued."""
     trace_id = continued_trace_id(traceparent) if traceparent else None
     return (new_ray_id(), None) if trace_id is None else (trace_id, traceparent)
 
 
 def wait_text(wait: WaitForChange) -> str:
-    """The value of `INTERNAL_WAIT`."""
     return f"{wait.run}.{wait.sequence} {','.join(wait.topics)}"
 
 
 def read_wait(text: str) -> WaitForChange:
-    """Reads a value of `INTERNAL_WAIT`. Raises ValueError."""
+    """Parses `INTERNAL_WAIT`. Raises ValueError."""
     index, _, topics = text.partition(" ")
     run, _, sequence = index.partition(".")
     return WaitForChange(tuple(topics.split(",")), int(sequence), run)

@@ -36,8 +36,8 @@ Keys = tuple[None, str, bytes]
 
 
 class ConnectionBudget:
-    """Those that have a place, each with the packed address of its client; None for one that stands for many, such as a
-    proxy that is trusted: it has no share.
+    """Open connections with the packed client address. None stands for many clients and has no
+    share.
     """
 
     def __init__(self, most: int | None) -> None:
@@ -47,25 +47,25 @@ class ConnectionBudget:
         self._counts: Counter[bytes] = Counter()
 
     def __len__(self) -> int:
-        """Places that are taken."""
+        """Number of open connections."""
         return len(self._clients)
 
     def enter(self, connection: Hashable, client: bytes | None) -> bool:
-        """Whether it has a place now: it counts until it leaves."""
+        """Counts a connection until it leaves. Returns False if there is no room."""
         if len(self._clients) >= self._most or not self._count(client):
             return False
         self._clients[connection] = client
         return True
 
     def introduce(self, connection: Hashable, client: bytes) -> bool:
-        """Whether one that stood for many may be this client's from now on."""
+        """Assigns a shared connection to one client. Returns False if the client has no room."""
         if not self._count(client):
             return False
         self._clients[connection] = client
         return True
 
     def leave(self, connection: Hashable) -> None:
-        """Its place is free; without one nothing happens."""
+        """Stops counting a connection. Does nothing for an unknown one."""
         client = self._clients.pop(connection, None)
         if client is not None:
             self._counts[client] -= 1
@@ -82,8 +82,6 @@ class ConnectionBudget:
 
 
 class RequestPermit:
-    """One request's, for `async with`."""
-
     __slots__ = ("_keys", "_permits")
 
     def __init__(self, permits: RequestPermits, keys: Keys) -> None:
@@ -98,11 +96,13 @@ class RequestPermit:
 
 
 class RequestPermits:
-    """Places of one door. Belongs to one event loop."""
+    """Concurrency limit of one server. Belongs to one event loop."""
 
     def __init__(self, at_once: int, wait_ms: int = WAIT_MS) -> None:
-        """A token has at most a quarter of the places, and so have those without one that come from
-        one address; all that come from one address have at most half. Twice as many may wait, `wait_ms` each.
+        """One token, or one address without a token, gets a quarter of the permits. One address
+        gets half.
+
+        Twice as many requests may wait, for `wait_ms` each.
         """
         self._at_once = at_once
         self._of_token = max(1, at_once // 4)
@@ -111,30 +111,30 @@ class RequestPermits:
         self._taken: dict[_Key, int] = {}
         self._waiting: dict[_Key, int] = {}
         self._lines: dict[Keys, deque[asyncio.Future[None]]] = {}
-        """Who waits for the same, in the order in which lines get the next place: who got one goes to the end."""
+        """In the order of the next permits. A queue that got one moves to the end."""
 
     def __len__(self) -> int:
-        """Places that are taken."""
+        """Number of permits in use."""
         return self._taken.get(None, 0)
 
     @property
     def waiting(self) -> int:
-        """Requests without a place."""
+        """Number of waiting requests."""
         return self._waiting.get(None, 0)
 
     def permit(self, authorization: str | None, client: Address) -> RequestPermit:
-        """A place while in it, for the bearer of this header. Entering raises OVERLOADED, when too many wait
-        at once, else when none became free in time.
+        """Returns a permit for the bearer of this header.
+
+        Entering it raises OVERLOADED if too many requests wait, or after the wait time.
         """
         address = packed_client(client)
-        # By the token itself: a header can be written in many ways.
+        # By token: one token can be written in many ways in a header.
         token = _token(authorization)
         return RequestPermit(
             self, (None, f"{_NO_TOKEN}{address.hex()}" if token is None else token, address)
         )
 
     async def enter(self, keys: Keys) -> None:
-        """Takes a place."""
         if keys in self._lines or self._full(self._taken, keys) is not None:
             await self._wait(keys)
         else:
@@ -186,7 +186,7 @@ class RequestPermits:
         _count(self._waiting, keys, -1)
 
     def leave(self, keys: Keys) -> None:
-        """A place is free; who may have it gets it."""
+        """Returns a permit and grants it to the next request."""
         waiting = self._waiting
         was_full = len(self) >= self._at_once
         _count(self._taken, keys, -1)
@@ -194,7 +194,7 @@ class RequestPermits:
             self._hand_out(is_one=was_full)
 
     def _hand_out(self, *, is_one: bool) -> None:
-        """`is_one`: there is one place, and no more; else what became free may serve a token and an address."""
+        """`is_one`: exactly one permit is free. Otherwise several queues may be served."""
         for keys in tuple(self._lines):
             if self._full(self._taken, keys) is not None:
                 continue
@@ -213,7 +213,7 @@ class RequestPermits:
                 return
 
     def _refusal(self, keys: Keys) -> ServiceError:
-        # Nobody waits where there is room.
+        # Requests only wait at a limit.
         what = self._full(self._taken, keys) or f"{self._at_once} requests of all clients"
         return ServiceError(
             "OVERLOADED",
@@ -236,10 +236,10 @@ def _token(authorization: str | None) -> str | None:
 
 
 class BodyBudget:
-    """The bytes that the bodies of one door hold."""
+    """Bytes of request bodies held by one server."""
 
     def __init__(self, total_bytes: int, largest_bytes: int, metrics: DoorMetrics) -> None:
-        """`largest_bytes` is the largest body that any operation takes: there is room for one from each address."""
+        """One address always has room for `largest_bytes`."""
         self._share_bytes = max(total_bytes // _BODY_SHARES, largest_bytes)
         self._total_bytes = max(total_bytes, self._share_bytes)
         self._metrics = metrics
@@ -247,15 +247,14 @@ class BodyBudget:
 
     @property
     def held_bytes(self) -> int:
-        """What is counted now."""
         return self._metrics.body_bytes
 
     def reserve(self, source: bytes) -> BodyReservation:
-        """For one body of the client with this packed address; empty."""
+        """Returns an empty reservation for one body of this client."""
         return BodyReservation(self, source)
 
     def take(self, source: bytes, more_bytes: int, *, is_small: bool) -> None:
-        """Counts more bytes of a body. Raises OVERLOADED, and counts nothing, when there is no room."""
+        """Counts more bytes. Raises OVERLOADED and counts nothing if there is no room."""
         held = self._held.get(source, 0) + more_bytes
         total, share = self._metrics.body_bytes + more_bytes, self._share_bytes
         reserve = share // 2 if is_small else 0
@@ -267,7 +266,6 @@ class BodyBudget:
         self._metrics.body_bytes = total
 
     def give_back(self, source: bytes, size_bytes: int) -> None:
-        """These bytes are not held any more."""
         self._metrics.body_bytes -= size_bytes
         left = self._held[source] - size_bytes
         if left:
@@ -282,7 +280,7 @@ _ADDRESS_DETAIL: Final = (
 
 
 class BodyReservation:
-    """What one body holds of a budget. `give_back` at its end; once too often does no harm."""
+    """Bytes reserved for one body. Repeated `give_back` does nothing."""
 
     __slots__ = ("_budget", "_size_bytes", "_source")
 
@@ -292,14 +290,13 @@ class BodyReservation:
         self._size_bytes = 0
 
     def grow_to(self, size_bytes: int) -> None:
-        """The body is, or is about to be, so large. Raises OVERLOADED."""
+        """Grows the reservation. Raises OVERLOADED."""
         more_bytes = size_bytes - self._size_bytes
         if more_bytes > 0:
             self._budget.take(self._source, more_bytes, is_small=size_bytes <= SMALL_BYTES)
             self._size_bytes = size_bytes
 
     def give_back(self) -> None:
-        """The body is not held any more."""
         size_bytes, self._size_bytes = self._size_bytes, 0
         if size_bytes:
             self._budget.give_back(self._source, size_bytes)

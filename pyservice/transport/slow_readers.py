@@ -20,7 +20,10 @@ _SILENT_POLLS: Final = 2
 
 
 class ReadProgress:
-    """What a client has read when it was last looked at."""
+    """Progress of a client that reads a response, measured by TCP acknowledgements.
+
+    Our own buffers empty in leaps that may be far apart.
+    """
 
     __slots__ = ("_looked_s", "_seen", "_transport")
 
@@ -30,20 +33,20 @@ class ReadProgress:
         self._seen = _read_bytes(transport)
 
     def goes_on(self, now_s: float) -> bool:
-        """Whether it has read enough since the last look; looks."""
+        """Whether the client read enough since the last call."""
         seen, looked_s = self._seen, self._looked_s
         self._seen, self._looked_s = _read_bytes(self._transport), now_s
         return self._seen - seen >= max(MIN_BYTES_PER_SECOND * (now_s - looked_s), 1)
 
 
 def unread_bytes(transport: asyncio.Transport) -> int:
-    """What is written to it and has not even come to the kernel."""
+    """Returns the bytes that have not reached the kernel."""
     return transport.get_write_buffer_size()
 
 
 def _read_bytes(transport: asyncio.Transport) -> int:
-    """How many bytes the other side has taken since it connected. Of what is no TCP, a number that goes up when our
-    buffer goes down.
+    """Returns the bytes acknowledged by the client. Without TCP, a number that grows as our buffer
+    empties.
     """
     connection = transport.get_extra_info("socket")
     try:
@@ -55,10 +58,14 @@ def _read_bytes(transport: asyncio.Transport) -> int:
 
 
 class LingeringClose:
-    """Of one connection, on which nothing is written any more."""
+    """Lingering close of a connection after its last response.
+
+    Closing at once would reset the connection, and many clients would lose the response. So
+    incoming bytes are read and dropped for a limited time.
+    """
 
     def __init__(self, transport: asyncio.Transport, now_s: float, read_timeout_s: float) -> None:
-        """What is written and not read yet is looked at every `read_timeout_s`, as before the end."""
+        """Unread output is checked every `read_timeout_s`."""
         self._transport = transport
         self._reading = ReadProgress(transport, now_s)
         self._read_timeout_s = read_timeout_s
@@ -67,11 +74,10 @@ class LingeringClose:
         self._silent_polls = 0
 
     def on_data(self) -> None:
-        """Something came."""
         self._silent_polls = 0
 
     def should_linger(self, now_s: float) -> bool:
-        """Looks."""
+        """Whether to keep the connection open. Call it every LINGER_POLL_INTERVAL_S."""
         if unread_bytes(self._transport):
             self._silent_polls, self._ends_s = 0, now_s + LINGER_MAX_S
             return self._goes_on_reading(now_s)
