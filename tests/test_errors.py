@@ -12,8 +12,8 @@ import pytest
 from pyservice.errors import FieldProblem, ServiceError, codes, field_problem
 from pyservice.pb.errors import TABLE, WORDS
 from pyservice.pb.hosting.v1 import envelope_pb2
+from pyservice.schema.json_decoding import compile_decoder
 from pyservice.schema.methods import descriptor_of
-from pyservice.schema.reading import compile_reader
 from pyservice.schema.validation import validate
 
 SOURCE = Path(__file__).parents[1] / "proto" / "errors.toml"
@@ -134,7 +134,7 @@ def test_the_body_of_a_problem_is_the_message_of_the_contract() -> None:
     )
     body = error.problem("0" * 32)
     message = envelope_pb2.Problem()
-    assert not compile_reader(descriptor_of(message))(message, body)
+    assert not compile_decoder(descriptor_of(message))(message, body)
     assert not validate(message)
     assert set(body) == {field.name for field in envelope_pb2.Problem.DESCRIPTOR.fields}
     assert body["errors"] == [{"path": ["name", "required"], "message": "name is required"}]

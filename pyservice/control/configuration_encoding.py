@@ -10,11 +10,10 @@ import orjson
 
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as fed
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
+from pyservice.schema.json_encoding import PrerenderedJson, compile_encoder
 from pyservice.schema.methods import descriptor_of
-from pyservice.schema.prepared import Prepared
-from pyservice.schema.writing import compile_writer
 
-_write: Final = compile_writer(descriptor_of(pb.CloudConfig))
+_write: Final = compile_encoder(descriptor_of(pb.CloudConfig))
 
 
 def encode(config: pb.CloudConfig) -> bytes:
@@ -32,7 +31,7 @@ def json_of(config: pb.CloudConfig) -> bytes:
 
 def version_answer(
     kept: bytes, config_json: bytes, create_ts: str, display_name: str, version_id: str
-) -> Prepared:
+) -> PrerenderedJson:
     """Reuses stored JSON, which is 100 times faster than encoding 4 KB again."""
 
     def make() -> pb.GetVersionResponse:
@@ -47,7 +46,7 @@ def version_answer(
     rest = orjson.dumps(
         {"create_ts": create_ts, "display_name": display_name, "version_id": version_id}
     )
-    return Prepared(b'{"version":{"config":' + config_json + b"," + rest[1:] + b"}", make)
+    return PrerenderedJson(b'{"version":{"config":' + config_json + b"," + rest[1:] + b"}", make)
 
 
 # Fields with the same name and type on both sides.

@@ -32,7 +32,7 @@ from pyservice.network.reserved_names import (
     is_header_of_requests,
 )
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
-from pyservice.schema.problems import Finding, tell
+from pyservice.schema.findings import Finding, report_findings
 
 GAME_MODES_MAX: Final = 32
 GAME_MODE_NAME_MAX: Final = 64
@@ -64,7 +64,7 @@ def configuration_problems(
     if config.HasField("matchmaker"):
         found += findings_in_size(config, ("config", "matchmaker"))
         found += _matchmaker(config.matchmaker, ("config", "matchmaker"), context)
-    return tell(found) if found else []
+    return report_findings(found) if found else []
 
 
 def image_ids(config: pb.CloudConfig) -> set[str]:

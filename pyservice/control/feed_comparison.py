@@ -20,7 +20,7 @@ from pyservice.control.batching import Batcher
 from pyservice.control.feed_messages import ComposeRequest, namespace_name
 from pyservice.control.retrying_job import RetryingJob
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
-from pyservice.schema.digests import digest_of
+from pyservice.schema.message_digest import message_digest
 from pyservice.storage.database import Record
 
 HeldByNamespace = Mapping[str, feed_pb2.HeldConfiguration]
@@ -191,5 +191,5 @@ async def _is_other(message: Message, held: HeldConfiguration) -> bool:
     if (message.source_epoch, message.revision) != (held.source_epoch, held.revision):
         return False
     if message.ByteSize() <= _ON_LOOP_BYTES_MAX:
-        return digest_of(message) != held.content
-    return await asyncio.to_thread(digest_of, message) != held.content
+        return message_digest(message) != held.content
+    return await asyncio.to_thread(message_digest, message) != held.content

@@ -27,7 +27,7 @@ from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
 from pyservice.runtime.run_requests import KILL_TIMEOUT_MS, Resources
-from pyservice.schema.problems import tell
+from pyservice.schema.findings import report_findings
 from pyservice.storage import builds, games, servers
 from pyservice.storage.database import Record, Transaction
 
@@ -366,7 +366,7 @@ def _host_ports(request: pb.CreateServerRequest) -> dict[tuple[bool, int], str]:
 
 def _runtime_problems(request: pb.CreateServerRequest) -> list[FieldProblem]:
     path, runtime = ("runtime",), request.runtime
-    return tell(
+    return report_findings(
         [
             *findings_in_arguments(runtime.arguments, (*path, "arguments")),
             *findings_in_environment(runtime.environment, (*path, "environment")),

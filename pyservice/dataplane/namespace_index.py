@@ -14,7 +14,7 @@ from pyservice.dataplane.resolved_namespace import ResolvedNamespace, raw_id, re
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid, parse_uuid
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
-from pyservice.schema.digests import digest_of
+from pyservice.schema.message_digest import message_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def content_digest(configuration: pb.NamespaceConfiguration) -> bytes:
         fed.CopyFrom(configuration)
         del fed.retained_versions[:]
         configuration = fed
-    return digest_of(configuration)
+    return message_digest(configuration)
 
 
 class NamespaceIndex:

@@ -16,16 +16,15 @@ import orjson
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from pyservice.schema import jsontext
-from pyservice.schema.collector import LARGE_BYTES, uncollected
+from pyservice.schema import json_text
+from pyservice.schema.findings import MAX_PROBLEMS, Finding, Findings
+from pyservice.schema.json_decoding import compile_decoder, compile_field_decoder
+from pyservice.schema.json_encoding import PrerenderedJson, compile_encoder
+from pyservice.schema.json_text import LARGE_BYTES, garbage_collection_paused
 from pyservice.schema.methods import Method, descriptor_of, form_of, is_map, map_value
-from pyservice.schema.prepared import Prepared
-from pyservice.schema.problems import MAX_PROBLEMS, Finding, Findings
-from pyservice.schema.reading import compile_field, compile_reader
-from pyservice.schema.validation import NOTHING_UNREAD, Unread
-from pyservice.schema.writing import compile_writer
+from pyservice.schema.validation import NO_UNDECODED_FIELDS, UndecodedFields
 
-Decode = Callable[[bytes, bytes, Mapping[str, str]], tuple[Message, Unread]]
+Decode = Callable[[bytes, bytes, Mapping[str, str]], tuple[Message, UndecodedFields]]
 """Body, raw query and path parameters to the request message, with the fields that could not be read. Never raises."""
 
 Encode = Callable[[Message], bytes]
@@ -39,15 +38,17 @@ def decoder(method: Method) -> Decode:
     read_body = _compile_body(method)
     read_query = _compile_query(method)
 
-    def decode(body: bytes, query: bytes, path: Mapping[str, str]) -> tuple[Message, Unread]:
+    def decode(
+        body: bytes, query: bytes, path: Mapping[str, str]
+    ) -> tuple[Message, UndecodedFields]:
         message = make()
         for name in path_fields:
             setattr(message, name, path[name])
         in_body = read_body(message, body) if read_body else ()
         in_query = read_query(message, query) if query else ()
         if in_body or in_query:
-            return message, Unread(in_query, in_body)
-        return message, NOTHING_UNREAD
+            return message, UndecodedFields(in_query, in_body)
+        return message, NO_UNDECODED_FIELDS
 
     return decode
 
@@ -62,7 +63,7 @@ def _compile_body(method: Method) -> _Read | None:
 
 
 def _object_body(descriptor: Descriptor, method: Method) -> _Read:
-    read_object = compile_reader(
+    read_object = compile_decoder(
         descriptor, ignores_unknown=method.ignores_unknown, without=method.path_fields
     )
     raw = _raw_members(descriptor, ignores_unknown=method.ignores_unknown)
@@ -71,11 +72,11 @@ def _object_body(descriptor: Descriptor, method: Method) -> _Read:
         if not body:
             return ()
         if len(body) > LARGE_BYTES and gc.isenabled():
-            with uncollected():
+            with garbage_collection_paused():
                 return read(message, body)
         try:
-            value = jsontext.parse(body)
-        except jsontext.JsonRefused as refused:
+            value = json_text.parse(body)
+        except json_text.JsonTextError as refused:
             return [Finding((), refused.word, refused.reason)]
         if raw and _has_raw(value, raw):
             _put_texts(value, raw, body)
@@ -123,7 +124,7 @@ def _put_texts(value: dict[str, Any], raw: _RawMembers, text: bytes) -> None:
         for name in raw:
             value.pop(name, None)
         return
-    texts = jsontext.member_texts(text)
+    texts = json_text.member_texts(text)
     for name, below in raw.items():
         if below is None:
             if value.get(name) is not None:
@@ -153,7 +154,7 @@ def _compile_query(method: Method) -> _Read:
         for field in descriptor_of(method.request).fields
         if not method.body_field and field.name not in method.path_fields
     ]
-    readers = {field.name: compile_field(field) for field in fields}
+    readers = {field.name: compile_field_decoder(field) for field in fields}
     converters = {field.name: _from_text(field) for field in fields}
 
     def read(message: Message, query: bytes) -> Findings:
@@ -233,10 +234,10 @@ def encoder(method: Method) -> Encode:
         return _bare_answer(descriptor.fields_by_name[method.response_field])
     if not descriptor.fields:
         return lambda _message: b"{}"
-    write = compile_writer(descriptor)
+    write = compile_encoder(descriptor)
 
     def encode(message: Message) -> bytes:
-        return message.body if type(message) is Prepared else orjson.dumps(write(message))
+        return message.body if type(message) is PrerenderedJson else orjson.dumps(write(message))
 
     return encode
 

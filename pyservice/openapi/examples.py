@@ -16,11 +16,11 @@ from pyservice.schema.methods import Method
 
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
-Fill = Callable[[str], str]
+FillPlaceholder = Callable[[str], str]
 """What stands in the place of a placeholder, by its name. Raises KeyError for one nobody knows."""
 
 
-class Filled(NamedTuple):
+class FilledExample(NamedTuple):
     """A request without placeholders. ``body`` is JSON text."""
 
     token: str | None
@@ -30,10 +30,10 @@ class Filled(NamedTuple):
     body: str | None
 
 
-NO_EXAMPLE: Final = Filled(None, {}, {}, None)
+NO_EXAMPLE: Final = FilledExample(None, {}, {}, None)
 
 
-def fill_example(method: Method, fill: Fill = SAMPLES.__getitem__) -> Filled:
+def fill_example(method: Method, fill: FillPlaceholder = SAMPLES.__getitem__) -> FilledExample:
     """The example of an operation. Raises LookupError, with what to write where, when there is none."""
     example = EXAMPLES.get(method.slug)
     if example is None:
@@ -46,12 +46,12 @@ def fill_example(method: Method, fill: Fill = SAMPLES.__getitem__) -> Filled:
 
     path = {name: put(example.path.get(name, f"{{{name}}}")) for name in method.path_fields}
     query = {name: put(text) for name, text in example.query.items()}
-    return Filled(
+    return FilledExample(
         example.token, path, query, None if example.body is None else _in_json(example.body, put)
     )
 
 
-def curl(method: Method, example: Filled) -> str:
+def curl(method: Method, example: FilledExample) -> str:
     """The example as a command for a shell that has HOSTING_URL, and TOKEN where one is needed."""
     path = method.template.format(
         **{name: quote(text, safe="") for name, text in example.path.items()}
@@ -88,7 +88,7 @@ def _in_json(body: str, put: Callable[[str], str]) -> str:
     return json.dumps(put_into(json.loads(body)), ensure_ascii=False)
 
 
-def _value(method: Method, name: str, fill: Fill) -> str:
+def _value(method: Method, name: str, fill: FillPlaceholder) -> str:
     try:
         return fill(name)
     except KeyError:

@@ -13,7 +13,7 @@ from grpc_status import rpc_status
 
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.pb.errors import TABLE
-from pyservice.schema.problems import shorten
+from pyservice.schema.findings import shorten_problems
 
 DOMAIN: Final = "hosting"
 RAY_ID: Final = "x-ray-id"
@@ -48,7 +48,9 @@ def trailers(error: ServiceError, ray_id: str) -> Metadata:
 
 
 def _bad_request(problems: tuple[FieldProblem, ...]) -> error_details_pb2.BadRequest:
-    told = shorten(problems, _MAX_FIELDS_BYTES, lambda problem: _violation(problem).ByteSize() + 3)
+    told = shorten_problems(
+        problems, _MAX_FIELDS_BYTES, lambda problem: _violation(problem).ByteSize() + 3
+    )
     return error_details_pb2.BadRequest(field_violations=map(_violation, told))
 
 

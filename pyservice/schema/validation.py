@@ -1,20 +1,12 @@
-"""The rules of the protos, applied to messages: ``validate`` is what both doors ask.
-
-The messages of the hot operations are checked by closures (``rules``); all others go to the
-protovalidate library, which is also the oracle of the closures in the tests. Rules that need more
-than the message (names that exist, settings) are the handlers'.
-
-A rule in CEL has an id from which the problem is told: on a field the id is a problem word, on a
-message it is field names and a word, such as ``max.too-low``.
-
-Entries beyond what a repeated field or a map may have are not judged, and an answer tells a bounded
-number of problems (``problems``): a request costs time linear in its size, whatever is in it.
-"""
+"""Validation of request messages by the rules in the protos."""
 
 from __future__ import annotations
 
+import ipaddress
+import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import protovalidate
@@ -22,14 +14,332 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from pyservice.errors import FieldProblem, ServiceError
+from pyservice.pb.buf.validate import validate_pb2
 from pyservice.pb.errors import WORDS
-from pyservice.pb.hosting.v1 import matchmaker_pb2, versions_pb2
-from pyservice.schema.methods import Method, descriptor_of, form_of, is_map, map_value
-from pyservice.schema.problems import Finding, Findings, is_unlisted, tell
-from pyservice.schema.rules import Check, compile_rules, judge_raw_json
-from pyservice.schema.sizes import compile_sizes, is_of_size
+from pyservice.pb.hosting.v1 import matchmaker_pb2, options_pb2, versions_pb2
+from pyservice.schema import json_text
+from pyservice.schema.findings import Finding, Findings, is_omitted, nested_under, report_findings
+from pyservice.schema.methods import (
+    Method,
+    descriptor_of,
+    form_of,
+    is_map,
+    map_key,
+    map_value,
+    option,
+)
+from pyservice.schema.size_limits import (
+    compile_size_limits,
+    entry_limit,
+    is_size_finding,
+    too_many_entries,
+)
 
-HOT: Final[tuple[type[Message], ...]] = (
+MessageCheck = Callable[[Message], Findings]
+ValueCheck = Callable[[Any], Findings]
+
+
+MATCHED_LENGTH: Final = 4096
+"""Characters beyond which a text that is too long is not matched with its pattern as well: that can
+take a hundred times the memory of the text. Length comes before pattern in a message of rules."""
+
+
+class UnsupportedRule(Exception):
+    """A rule that cannot be compiled; its message has to stay with the library."""
+
+
+def _is_single_rejoin(message: matchmaker_pb2.JoinLobbyRequest) -> bool:
+    return not message.HasField("rejoin_token") or message.party_size <= 1
+
+
+_CHANNELS_MAX: Final = 63
+
+
+def _is_channel_per_guest(
+    message: matchmaker_pb2.FindLobbyRequest | matchmaker_pb2.JoinLobbyRequest,
+) -> bool:
+    # The first token is the caller's own; more than any party has is another rule's.
+    count = len(message.event_channels)
+    return not count or count > _CHANNELS_MAX or count < (message.party_size or 1)
+
+
+# What CEL rules of messages say, in Python. The oracle test holds both to the same verdict.
+CEL_EQUIVALENTS: Final[Mapping[tuple[str, str], Callable[[Any], bool]]] = {
+    ("hosting.v1.JoinLobbyRequest", "party_size.not-allowed"): _is_single_rejoin,
+    ("hosting.v1.JoinLobbyRequest", "event_channels.too-many"): _is_channel_per_guest,
+    ("hosting.v1.FindLobbyRequest", "event_channels.too-many"): _is_channel_per_guest,
+}
+
+
+class _FieldRules(NamedTuple):
+    name: str
+    judge: ValueCheck | None
+    is_required: bool
+
+
+def compile_rules(descriptor: Descriptor) -> MessageCheck:
+    """Closures for all rules of a message and the messages in it. Raises UnsupportedRule."""
+    # Keyed by descriptor: that is how a message lists what is set in it.
+    fields = {field: _compile_field(field) for field in descriptor.fields}
+    required = [rules.name for rules in fields.values() if rules.is_required]
+    twins = _compile_cel(descriptor)
+
+    def check(message: Message) -> Findings:
+        found: list[Finding] = []
+        seen = 0
+        present = message.ListFields()
+        for field, value in present:
+            name, judge, is_required = fields[field]
+            seen += is_required
+            below = judge(value) if judge else ()
+            if below:
+                found += nested_under(name, below)
+        if seen != len(required):
+            missing = set(required).difference(field.name for field, _ in present)
+            found[:0] = [Finding((name,), "required", "is required") for name in sorted(missing)]
+        for twin in twins:
+            found += twin(message)
+        return found
+
+    return check
+
+
+def _compile_cel(descriptor: Descriptor) -> list[MessageCheck]:
+    rules = option(descriptor, validate_pb2.message)
+    _only(descriptor.full_name, rules, {"cel"})
+    return [_compile_twin(descriptor, rule) for rule in rules.cel]
+
+
+def _compile_twin(descriptor: Descriptor, rule: Any) -> MessageCheck:
+    holds = CEL_EQUIVALENTS.get((descriptor.full_name, rule.id))
+    if holds is None:
+        raise UnsupportedRule(f"{descriptor.full_name}: {rule.id} has no twin in Python")
+    *location, word = rule.id.split(".")
+    finding = (Finding(tuple(location), word, rule.message),)
+    return lambda message: () if holds(message) else finding
+
+
+def _compile_field(field: FieldDescriptor) -> _FieldRules:
+    rules = option(field, validate_pb2.field)
+    kind = rules.WhichOneof("type")
+    _only(field.full_name, rules, {"required", kind})
+    own = getattr(rules, kind) if kind else None
+    if is_map(field):
+        judge = _judge_map(field, own)
+    elif field.is_repeated:
+        judge = _judge_repeated(field, own)
+    else:
+        judge = _judge_value(field, kind, own)
+        if own is not None and not field.has_presence and not rules.required:
+            # A zero that is not set would have to keep the rules too, and nothing lists it.
+            raise UnsupportedRule(f"{field.full_name}: rules on a field without presence")
+    return _FieldRules(field.name, judge, rules.required)
+
+
+def _judge_repeated(field: FieldDescriptor, rules: Any) -> ValueCheck | None:
+    _only(field.full_name, rules, {"max_items", "unique", "items"})
+    items = rules.items if rules and rules.HasField("items") else None
+    each = _judge_element(field, items)
+    limit = entry_limit(field)
+    is_unique = bool(rules and rules.unique)
+    repeats = _finding("not-unique", "must not repeat an entry")
+    if not (each or limit is not None or is_unique):
+        return None
+
+    def judge(values: Any) -> Findings:
+        found: list[Finding] = []
+        if limit is not None and len(values) > limit:
+            found.append(too_many_entries(limit))
+            values = values[:limit]
+        if is_unique and len(values) > 1 and len(set(values)) != len(values):
+            found.append(repeats)
+        if each:
+            for index, value in enumerate(values):
+                below = each(value)
+                if below:
+                    found += nested_under(str(index), below)
+        return found
+
+    return judge
+
+
+def _judge_map(field: FieldDescriptor, rules: Any) -> ValueCheck | None:
+    _only(field.full_name, rules, {"max_pairs", "keys", "values"})
+    keys = rules.keys if rules and rules.HasField("keys") else None
+    values = rules.values if rules and rules.HasField("values") else None
+    judge_key = _judge_element(map_key(field), keys)
+    judge_value = _judge_element(map_value(field), values)
+    limit = entry_limit(field)
+    if not (judge_key or judge_value or limit is not None):
+        return None
+
+    def judge(pairs: Any) -> Findings:
+        found: list[Finding] = []
+        if limit is not None and len(pairs) > limit:
+            found.append(too_many_entries(limit))
+        for key in islice(pairs, limit):
+            of_key = judge_key(key) if judge_key else ()
+            of_value = judge_value(pairs[key]) if judge_value else ()
+            if of_key or of_value:
+                found += nested_under(str(key), [*of_key, *of_value])
+        return found
+
+    return judge
+
+
+def _judge_element(field: FieldDescriptor, rules: Any) -> ValueCheck | None:
+    """The judge of an entry of a repeated field, or of a map's keys or values."""
+    kind = rules.WhichOneof("type") if rules is not None else None
+    _only(field.full_name, rules, {kind})
+    return _judge_value(field, kind, getattr(rules, kind) if kind else None)
+
+
+def _judge_value(field: FieldDescriptor, kind: str | None, rules: Any) -> ValueCheck | None:
+    if field.message_type is not None:
+        if rules is not None:
+            raise UnsupportedRule(f"{field.full_name}: {kind}")
+        judge = compile_rules(field.message_type)
+        return _unwrapped(judge) if form_of(field).unwrap else judge
+    raw = form_of(field).raw_json
+    if raw:
+        return raw_json_check(raw)
+    return _judge_all(_value_rules(field, rules)) if rules is not None else None
+
+
+def _unwrapped(judge_inner: ValueCheck) -> ValueCheck:
+    """For a message that in JSON is its only field: that field's name is not in the location."""
+
+    def judge(message: Any) -> Findings:
+        found = judge_inner(message)
+        return [finding._replace(location=finding.location[1:]) for finding in found]
+
+    return judge
+
+
+def raw_json_check(kind: int) -> ValueCheck:
+    """Judges a field that holds JSON text; no text is no value."""
+    not_object = [_finding("wrong-type", "must be a JSON object")]
+
+    def judge(text: bytes) -> Findings:
+        if not text:
+            return ()
+        try:
+            value = json_text.parse(text)
+        except json_text.JsonTextError as refused:
+            return [_finding(refused.word, refused.reason)]
+        is_wrong = kind == options_pb2.RAW_JSON_OBJECT and not isinstance(value, dict)
+        return not_object if is_wrong else ()
+
+    return judge
+
+
+class CompiledRule(NamedTuple):
+    """A predicate that a value has to meet, and what is said of one that does not."""
+
+    holds: Callable[[Any], Any]
+    finding: Finding
+
+
+def _judge_all(rules: list[CompiledRule]) -> ValueCheck | None:
+    predicates = [rule.holds for rule in rules]
+
+    def judge(value: Any) -> Findings:
+        for holds in predicates:
+            if not holds(value):
+                return _broken(rules, value)
+        return ()
+
+    return judge if rules else None
+
+
+def _broken(rules: list[CompiledRule], value: Any) -> list[Finding]:
+    found: list[Finding] = []
+    for rule in rules:
+        if not rule.holds(value):
+            found.append(rule.finding)
+            if rule.finding.word == "too-long" and len(value) > MATCHED_LENGTH:
+                break
+    return found
+
+
+def _finding(word: str, reason: str) -> Finding:
+    return Finding((), word, reason)
+
+
+def _value_rules(field: FieldDescriptor, rules: Any) -> list[CompiledRule]:
+    found: list[CompiledRule] = []
+    for rule, limit in rules.ListFields():
+        make = _VALUE_RULES.get((field.cpp_type == FieldDescriptor.CPPTYPE_STRING, rule.name))
+        if make is None:
+            raise UnsupportedRule(f"{field.full_name}: {rule.full_name}")
+        found.append(make(limit))
+    return found
+
+
+def _shortest(limit: int) -> CompiledRule:
+    finding = _finding("too-short", f"must have at least {limit} characters")
+    return CompiledRule(lambda value: len(value) >= limit, finding)
+
+
+def _longest(limit: int) -> CompiledRule:
+    finding = _finding("too-long", f"must have at most {limit} characters")
+    return CompiledRule(lambda value: len(value) <= limit, finding)
+
+
+def _largest(limit: int) -> CompiledRule:
+    finding = _finding("too-long", f"must have at most {limit} bytes")
+    return CompiledRule(
+        lambda value: (len(value) if value.isascii() else len(value.encode())) <= limit, finding
+    )
+
+
+def _pattern(pattern: str) -> CompiledRule:
+    # Anchored at both ends or not compiled: ``$`` means the end here and before a line break there.
+    if not (pattern.startswith("^") and pattern.endswith("$")):
+        raise UnsupportedRule(f"pattern {pattern} has to be anchored at both ends")
+    finding = _finding("invalid", f"must match {pattern}")
+    return CompiledRule(re.compile(pattern[1:-1], re.ASCII).fullmatch, finding)
+
+
+def _address(_: bool) -> CompiledRule:
+    def holds(value: str) -> bool:
+        try:
+            ipaddress.ip_address(value)
+        except ValueError:
+            return False
+        return True
+
+    return CompiledRule(holds, _finding("invalid", "must be an IP address"))
+
+
+def _at_least(limit: int) -> CompiledRule:
+    return CompiledRule(limit.__le__, _finding("too-low", f"must be at least {limit}"))
+
+
+def _at_most(limit: int) -> CompiledRule:
+    return CompiledRule(limit.__ge__, _finding("too-high", f"must be at most {limit}"))
+
+
+# By (is a string, name of the rule).
+_VALUE_RULES: Final[Mapping[tuple[bool, str], Callable[[Any], CompiledRule]]] = {
+    (True, "min_len"): _shortest,
+    (True, "max_len"): _longest,
+    (True, "max_bytes"): _largest,
+    (True, "pattern"): _pattern,
+    (True, "ip"): _address,
+    (False, "gte"): _at_least,
+    (False, "lte"): _at_most,
+}
+
+
+def _only(where: str, rules: Any, known: set[str | None]) -> None:
+    """Refuses rules that no closure stands for, so that none is ever left out in silence."""
+    for rule, _ in rules.ListFields() if rules is not None else ():
+        if rule.name not in known:
+            raise UnsupportedRule(f"{where}: {rule.full_name}")
+
+
+COMPILED_MESSAGES: Final[tuple[type[Message], ...]] = (
     matchmaker_pb2.PlayerConnectedRequest,
     matchmaker_pb2.PlayerDisconnectedRequest,
     matchmaker_pb2.JoinLobbyRequest,
@@ -43,7 +353,7 @@ HOT: Final[tuple[type[Message], ...]] = (
 def validate(message: Message) -> list[FieldProblem]:
     """The problems of a message by the rules of its proto; empty when it is fine."""
     found = _judge(message)
-    return tell(found) if found else []
+    return report_findings(found) if found else []
 
 
 def _judge(message: Message) -> Findings:
@@ -51,19 +361,21 @@ def _judge(message: Message) -> Findings:
     return check(message)
 
 
-class Unread(NamedTuple):
+class UndecodedFields(NamedTuple):
     """What of a request could not be put into its message, by the place where it was sent."""
 
     in_query: Findings = ()
     in_body: Findings = ()
 
 
-NOTHING_UNREAD: Final = Unread()
+NO_UNDECODED_FIELDS: Final = UndecodedFields()
 
 _JUDGES_ENTRIES: Final = ("required", "not-unique", "too-few")
 
 
-def refuse_invalid(method: Method, message: Message, unread: Unread = NOTHING_UNREAD) -> None:
+def refuse_invalid(
+    method: Method, message: Message, unread: UndecodedFields = NO_UNDECODED_FIELDS
+) -> None:
     """Raises ServiceError when a request breaks the rules of its proto, whichever door it took.
 
     What the rules say of a field that could not be read is of no interest. The code tells the first
@@ -85,13 +397,15 @@ def refuse_invalid(method: Method, message: Message, unread: Unread = NOTHING_UN
     others = _without_unread(elsewhere, (*in_query, *in_body))
     is_in_query = bool(in_query) or bool(others and not method.body_field)
     code = "ID_INVALID" if in_path else "QUERY_INVALID" if is_in_query else "BODY_INVALID"
-    raise ServiceError(code, errors=tell([*in_path, *in_query, *in_body, *others]))
+    raise ServiceError(code, errors=report_findings([*in_path, *in_query, *in_body, *others]))
 
 
 def _without_unread(found: list[Finding], unread: Findings) -> list[Finding]:
     """Without what is about an unread place, or judges a field without its unread entries."""
     places = {
-        finding.location for finding in unread if not (is_of_size(finding) or is_unlisted(finding))
+        finding.location
+        for finding in unread
+        if not (is_size_finding(finding) or is_omitted(finding))
     }
     fields = {finding.location for finding in found if finding.word in _JUDGES_ENTRIES}
     lengths = {len(location) for location in fields}
@@ -137,7 +451,7 @@ _WORDS_OF_RULES: Final[Mapping[str, str]] = {
 }
 
 
-def ask_library(message: Message) -> list[Finding]:
+def library_findings(message: Message) -> list[Finding]:
     """What the library says of a message, in our words."""
     found = _library.validator.collect_violations(message)
     return [_finding_of(descriptor_of(message), violation) for violation in found]
@@ -181,15 +495,15 @@ def _message_of(field: FieldDescriptor) -> Descriptor | None:
     return map_value(field).message_type if is_map(field) else field.message_type
 
 
-def _with_library(message_class: type[Message]) -> Check:
+def _with_library(message_class: type[Message]) -> MessageCheck:
     """The library, the sizes before it, and the raw JSON fields, of which it knows nothing."""
     raw = [
-        (field.name, judge_raw_json(form_of(field).raw_json))
+        (field.name, raw_json_check(form_of(field).raw_json))
         for field in descriptor_of(message_class).fields
         if form_of(field).raw_json
     ]
 
-    sizes = compile_sizes(descriptor_of(message_class))
+    sizes = compile_size_limits(descriptor_of(message_class))
 
     def check(message: Message) -> Findings:
         found = sizes.measure(message) if sizes else []
@@ -198,7 +512,7 @@ def _with_library(message_class: type[Message]) -> Check:
             # The library would look at every entry, each more costly than all else of the request.
             judged = message_class()
             sizes.excerpt(message, judged)
-        found += ask_library(judged)
+        found += library_findings(judged)
         for name, judge in raw:
             for below in judge(getattr(message, name)):
                 found.append(below._replace(location=(name, *below.location)))
@@ -207,10 +521,11 @@ def _with_library(message_class: type[Message]) -> Check:
     return check
 
 
-def _add_check(message_class: type[Message]) -> Check:
+def _add_check(message_class: type[Message]) -> MessageCheck:
     return _checks.setdefault(message_class, _with_library(message_class))
 
 
-_checks: Final[dict[type[Message], Check]] = {
-    message_class: compile_rules(descriptor_of(message_class)) for message_class in HOT
+_checks: Final[dict[type[Message], MessageCheck]] = {
+    message_class: compile_rules(descriptor_of(message_class))
+    for message_class in COMPILED_MESSAGES
 }

@@ -17,10 +17,14 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource
 
-from pyservice.settings.edges import edge_conflicts
+from pyservice.settings.conflicts import (
+    ANY_HOST,
+    SEPARATE_HOST_HINT,
+    edge_conflicts,
+    origin_conflicts,
+    port_conflicts,
+)
 from pyservice.settings.model import PREFIX, Settings
-from pyservice.settings.origins import ANY_HOST, OUTSIDE, shared_origins
-from pyservice.settings.ports import port_conflicts
 from pyservice.settings.sections import (
     BuildKind,
     CaptchaSettings,
@@ -143,7 +147,7 @@ def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str],
         boot_id_path.read_bytes()
     except OSError as error:
         yield ["journal", "boot_id_path"], f"{boot_id_path} cannot be read: {error.strerror}"
-    yield from shared_origins(settings, wrong)
+    yield from origin_conflicts(settings, wrong)
     yield from _addresses_of_nobody(settings, wrong)
     if wrong.isdisjoint(("edge", "domains")):
         yield from edge_conflicts(settings)
@@ -168,7 +172,7 @@ def _addresses_of_nobody(settings: Settings, wrong: Set[str]) -> Iterator[tuple[
             ["cdn_url"],
             f"must be set beside domains.cdn ({domain}): addresses to upload to, and of pictures, would be those of "
             f"{settings.cdn}, which only this machine reaches; set it to where your proxy passes on to that listener: "
-            f"{OUTSIDE}",
+            f"{SEPARATE_HOST_HINT}",
         )
 
 

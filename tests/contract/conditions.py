@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import Final, NamedTuple
 
-from pyservice.openapi.failures import declared, implied
+from pyservice.openapi.error_codes import declared_codes, implied_codes
 from pyservice.schema.methods import METHODS, Method
 
 SWEEPS: Final = "tests/contract/test_sweeps.py"
@@ -132,7 +132,7 @@ def left_to_others(method: Method, reached: Collection[str]) -> Iterator[tuple[s
     """The other conditions that an operation declares: each with the sweep that brings it there, or with the one test
     that shows it for all such operations.
     """
-    for code in sorted({*declared(method), *implied(method)} - set(reached)):
+    for code in sorted({*declared_codes(method), *implied_codes(method)} - set(reached)):
         one = shown(method, code)
         if one is not None:
             yield code, one
@@ -144,7 +144,7 @@ def swept(code: str, test: Callable[..., None]) -> list[str]:
     for method in METHODS.values():
         one = shown(method, code)
         is_here = one is not None and not one.reason and one.test.endswith(f"::{test.__name__}")
-        if is_here and code in {*declared(method), *implied(method)}:
+        if is_here and code in {*declared_codes(method), *implied_codes(method)}:
             found.append(method.slug)
     if not found:
         raise ValueError(f"{test.__name__} is not for {code}")

@@ -12,7 +12,7 @@ from typing import Any, Final
 import httpx
 import jsonschema_rs
 
-from pyservice.openapi.failures import declared
+from pyservice.openapi.error_codes import declared_codes
 from pyservice.pb.errors import TABLE
 from pyservice.schema.methods import METHODS
 
@@ -89,5 +89,5 @@ def is_failure(slug: str, status: int) -> bool:
     """
     if status < 500 or status in _UNFINISHED:
         return False
-    own = {TABLE[code].http for code in declared(_BY_SLUG[slug]) if code != "INTERNAL"}
+    own = {TABLE[code].http for code in declared_codes(_BY_SLUG[slug]) if code != "INTERNAL"}
     return status not in own

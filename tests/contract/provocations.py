@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import httpx
 
-from pyservice.openapi.credentials import kinds_of
-from pyservice.openapi.failures import OF_KINDS, declared, implied
+from pyservice.openapi.error_codes import CODES_BY_CREDENTIAL, declared_codes, implied_codes
+from pyservice.openapi.security_schemes import credential_kinds
 from pyservice.pb.buf.validate import validate_pb2
 from pyservice.schema.methods import Method, descriptor_of, option
 from tests.contract.conditions import CONDITIONS, shown
@@ -55,25 +55,25 @@ def rows_of(method: Method) -> Iterator[tuple[str, Row]]:
     """How each code of an operation is provoked; raises AssertionError for one that nobody provokes."""
     missing = [
         code
-        for code in declared(method)
+        for code in declared_codes(method)
         if (method.slug, code) not in ROWS.keys() | ELSEWHERE.keys()
-        and code not in (*CONDITIONS, *implied(method))
+        and code not in (*CONDITIONS, *implied_codes(method))
         and not _absent(method, code)
     ]
     assert not missing, (
         f"{method.slug} declares {', '.join(missing)} and nobody provokes it: "
         f"add @provokes({method.slug!r}, ...) to a module of tests/contract/areas"
     )
-    for code in declared(method):
+    for code in declared_codes(method):
         row = ROWS.get((method.slug, code)) or _absent(method, code)
         if row is not None:
             assert (method.slug, code) not in ELSEWHERE, f"{method.slug}: {code} has a row"
             yield code, row
-    for code in implied(method):
+    for code in implied_codes(method):
         row = ROWS.get((method.slug, code))
         if row is None and (shown(method, code) or (method.slug, code) in ELSEWHERE):
             continue
-        is_instead = row is not None and code not in declared(method)
+        is_instead = row is not None and code not in declared_codes(method)
         for general in [row] if row and is_instead else _GENERAL[code](method):
             yield code, general
 
@@ -138,7 +138,7 @@ def _absent(method: Method, code: str) -> Row | None:
 
 
 def _kinds(method: Method) -> list[str]:
-    return sorted({kind.value for kind in kinds_of(method)} - {"none", "origin"})
+    return sorted({kind.value for kind in credential_kinds(method)} - {"none", "origin"})
 
 
 def _other_kinds(method: Method) -> list[Row]:
@@ -178,7 +178,11 @@ def _ended(how: str, code: str) -> Callable[[Method], list[Row]]:
         def row(kind: str) -> Row:
             return lambda scene: scene.call(method.slug, bearer=scene.value(f"{how} {kind}"))
 
-        ending = sorted(kind.value for kind in kinds_of(method) if code in OF_KINDS.get(kind, ()))
+        ending = sorted(
+            kind.value
+            for kind in credential_kinds(method)
+            if code in CODES_BY_CREDENTIAL.get(kind, ())
+        )
         missing = [kind for kind in ending if not Scene.can_fill(f"{how} {kind}")]
         assert not missing, f"{code}: give scenes a place({how!r} and each of {missing})"
         return [row(kind) for kind in ending]

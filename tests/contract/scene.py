@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import httpx
 
-from pyservice.openapi.examples import Filled, fill_example
+from pyservice.openapi.examples import FilledExample, fill_example
 from pyservice.schema.methods import METHODS, Method
 from tests import programs
 from tests.app.household import Household
@@ -258,7 +258,7 @@ class Scene:
         make = _PLACES[key]
         return str(self.once(str(key), lambda: make(self)))
 
-    def example(self, slug: str) -> Filled:
+    def example(self, slug: str) -> FilledExample:
         """The example of an operation with what is there in it."""
         self.prepare(slug)
         method = BY_SLUG[slug]

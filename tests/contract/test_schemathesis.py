@@ -29,9 +29,9 @@ from schemathesis import Case, GenerationMode
 from schemathesis.specs.openapi import checks
 
 from pyservice.errors import ServiceError
-from pyservice.openapi.credentials import Kind, kinds_of
-from pyservice.openapi.examples import Filled, curl, fill_example
-from pyservice.openapi.failures import declared, implied
+from pyservice.openapi.error_codes import declared_codes, implied_codes
+from pyservice.openapi.examples import FilledExample, curl, fill_example
+from pyservice.openapi.security_schemes import CredentialKind, credential_kinds
 from pyservice.pb.errors import TABLE
 from tests.contract import provocations
 from tests.contract.areas.developing import ask_mock, check_mock
@@ -47,7 +47,9 @@ LONG: Final = (100, 50)
 """Generated requests per operation: such that the schema allows, and such that it does not."""
 
 DEVELOPED: Final = sorted(
-    slug for slug, method in BY_SLUG.items() if Kind.DEVELOPMENT in kinds_of(method)
+    slug
+    for slug, method in BY_SLUG.items()
+    if CredentialKind.DEVELOPMENT in credential_kinds(method)
 )
 """Operations that answer a developer's own machine with a mock."""
 EACH: Final = pytest.mark.parametrize("slug", sorted(BY_SLUG))
@@ -57,7 +59,7 @@ ON_BOTH: Final = pytest.mark.parametrize("world", KINDS, indirect=True)
 # of the proofs meet both.
 ON_ONE: Final = pytest.mark.parametrize("world", ["sqlite"], indirect=True)
 LIMIT: Final = "RATE_LIMITED"
-LIMITED: Final = sorted(slug for slug, method in BY_SLUG.items() if LIMIT in implied(method))
+LIMITED: Final = sorted(slug for slug, method in BY_SLUG.items() if LIMIT in implied_codes(method))
 GENERAL_LIMIT: Final = {"per_second": 0.001, "burst": 1}
 _RAY_ID: Final = "0123456789abcdef" * 2
 _PROBLEM: Final = {"content-type": "application/problem+json", "x-ray-id": _RAY_ID}
@@ -149,7 +151,7 @@ def test_the_shell_command_of_an_example_succeeds(slug: str, world: World) -> No
 def test_an_operation_takes_every_kind_of_token_that_it_says(
     slug: str, world: World, judge: Judge
 ) -> None:
-    kinds = {kind.value for kind in kinds_of(BY_SLUG[slug])} & {*Scene.kinds(), "origin"}
+    kinds = {kind.value for kind in credential_kinds(BY_SLUG[slug])} & {*Scene.kinds(), "origin"}
     for kind in kinds:
         code = judge.code(slug, world.scene().call(slug, token=kind))
         assert code not in ("FORBIDDEN", "TOKEN_INVALID", "TOKEN_MISSING"), (kind, code)
@@ -218,7 +220,7 @@ def test_a_hundred_generated_requests_are_answered_as_described(
 @EACH
 def test_no_operation_may_fail_though_its_description_has_a_500(slug: str, judge: Judge) -> None:
     method = BY_SLUG[slug]
-    codes = {*declared(method), *implied(method)}
+    codes = {*declared_codes(method), *implied_codes(method)}
     failures = {code for code in codes if is_failure(slug, TABLE[code].http)}
     assert failures == {"INTERNAL"}
     answer = httpx.Response(500, headers=_PROBLEM, json=ServiceError("INTERNAL").problem(_RAY_ID))
@@ -237,7 +239,7 @@ def test_every_row_is_of_a_code_that_its_operation_declares() -> None:
     known = {
         (slug, code)
         for slug, method in BY_SLUG.items()
-        for code in (*declared(method), *implied(method))
+        for code in (*declared_codes(method), *implied_codes(method))
     }
     stale = sorted((provocations.ELSEWHERE.keys() | provocations.ROWS.keys()) - known)
     assert not stale, f"declare these in the (operation) of their protos, or drop them: {stale}"
@@ -265,7 +267,7 @@ def _example(slug: str, world: World, judge: Judge) -> list[str]:
     return [code]
 
 
-def _bare(scene: Scene, slug: str, example: Filled) -> Any:
+def _bare(scene: Scene, slug: str, example: FilledExample) -> Any:
     method = BY_SLUG[slug]
     url = f"http://{scene.service.addresses['http']}{method.template.format(**example.path)}"
     return scene.service.client.request(
@@ -275,7 +277,7 @@ def _bare(scene: Scene, slug: str, example: Filled) -> Any:
 
 def _require_all(slug: str, reached: Counter[str]) -> None:
     method = BY_SLUG[slug]
-    wanted = {*declared(method), *implied(method)}
+    wanted = {*declared_codes(method), *implied_codes(method)}
     wanted -= {*CONDITIONS, LIMIT, *(code for of, code in provocations.ELSEWHERE if of == slug)}
     missing = sorted(wanted - set(reached))
     others = (f"  {code} {how}" for code, how in left_to_others(method, reached))
@@ -381,7 +383,9 @@ def _security(case: Case[Any]) -> list[str]:
     return [name for item in case.operation.definition.raw.get("security", []) for name in item]
 
 
-def with_real_ids(case: Case[Any], example: Filled, data: st.DataObject, *, is_valid: bool) -> None:
+def with_real_ids(
+    case: Case[Any], example: FilledExample, data: st.DataObject, *, is_valid: bool
+) -> None:
     """Puts what exists in the place of what was made up: always in a path, mostly in the rest.
 
     A request that shall be wrong keeps what was generated for its query and body.

@@ -16,8 +16,8 @@ from pyservice.control.configuration_validation import configuration_problems, i
 from pyservice.edge import message_codec
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
+from pyservice.schema.findings import MAX_PROBLEMS
 from pyservice.schema.methods import METHODS
-from pyservice.schema.problems import MAX_PROBLEMS
 from pyservice.schema.validation import refuse_invalid
 from tests.control.configurations import CONTEXT
 from tests.schema.test_hostile import (

@@ -19,7 +19,7 @@ from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
-from pyservice.schema.digests import digest_of
+from pyservice.schema.message_digest import message_digest
 from tests.dataplane.configurations import (
     NAMESPACE_ID,
     OTHER_NAMESPACE_ID,
@@ -158,7 +158,7 @@ async def test_held_returns_digests_that_survive_a_restart(plane: Plane) -> None
     assert held.retained_versions
     assert (
         second
-        == digest_of(configuration(source_epoch=1, revision=2, **NEXT_VERSION))
+        == message_digest(configuration(source_epoch=1, revision=2, **NEXT_VERSION))
         == await content(plane.again())
     )
 

@@ -13,10 +13,15 @@ from schemathesis.specs.openapi import definitions
 
 from pyservice import openapi
 from pyservice.errors import ServiceError
-from pyservice.openapi.constraints import Unsayable, keywords, rules_of
+from pyservice.openapi.error_codes import codes_by_status, declared_codes
 from pyservice.openapi.examples import fill_example
-from pyservice.openapi.failures import by_status, declared
-from pyservice.openapi.messages import Components, Form
+from pyservice.openapi.message_schemas import (
+    SchemaComponents,
+    SchemaForm,
+    UnsupportedConstraint,
+    keywords,
+    rules_of,
+)
 from pyservice.pb.errors import TABLE
 from pyservice.pb.examples import EXAMPLES
 from pyservice.schema.methods import METHODS, Method, descriptor_of
@@ -94,15 +99,17 @@ def test_a_status_lists_exactly_its_codes(document: dict[str, Any]) -> None:
     assert "MATCHMAKER_LOBBY_FULL" in own["properties"]["code"]["enum"]
     assert own["properties"]["status"] == {"const": 409}
     for method in METHODS.values():
-        for status, codes in by_status(method).items():
+        for status, codes in codes_by_status(method).items():
             assert all(TABLE[code].http == status for code in codes)
-        assert set(declared(method)) <= {
-            code for codes in by_status(method).values() for code in codes
+        assert set(declared_codes(method)) <= {
+            code for codes in codes_by_status(method).values() for code in codes
         }
 
 
 def test_what_changes_nothing_never_waits_for_room_on_the_disk() -> None:
-    told = {slug for slug, method in BY_SLUG.items() if "STORAGE_FULL" in by_status(method)[503]}
+    told = {
+        slug for slug, method in BY_SLUG.items() if "STORAGE_FULL" in codes_by_status(method)[503]
+    }
     validations = {slug for slug in BY_SLUG if slug.startswith("validate_")}
     assert len(validations) == 4
     reads = {slug for slug, method in BY_SLUG.items() if method.http_method == "GET"}
@@ -223,8 +230,8 @@ def is_unsayable(refusal: ServiceError) -> bool:
 # Forms of a message -------------------------------------------------------------------------------
 
 
-def schema_of(shape: type[Any], form: Form) -> dict[str, Any]:
-    components = Components()
+def schema_of(shape: type[Any], form: SchemaForm) -> dict[str, Any]:
+    components = SchemaComponents()
     reference = components.reference(descriptor_of(shape), form)
     _, schemas = components.finish(reference)
     return schemas
@@ -233,7 +240,7 @@ def schema_of(shape: type[Any], form: Form) -> dict[str, Any]:
 def test_an_answer_has_all_that_is_always_there_and_null_only_where_its_form_says(
     shape: type[Any],
 ) -> None:
-    schemas = schema_of(shape, Form.ANSWER)
+    schemas = schema_of(shape, SchemaForm.ANSWER)
     schema = schemas["tests.shapes.Shape"]
     assert {"text", "numbers", "by_name", "kind", "nullable"} <= set(schema["required"])
     assert not {"optional_text", "quiet", "inner"} & set(schema["required"])
@@ -248,19 +255,20 @@ def test_an_answer_has_all_that_is_always_there_and_null_only_where_its_form_say
 
 
 def test_a_request_may_leave_out_what_is_not_required_or_send_null_for_it(shape: type[Any]) -> None:
-    schema = schema_of(shape, Form.REQUEST)["tests.shapes.Shape"]
+    schema = schema_of(shape, SchemaForm.REQUEST)["tests.shapes.Shape"]
     assert "required" not in schema
     assert schema["properties"]["optional_text"]["type"] == ["string", "null"]
     assert None in schema["properties"]["kind"]["enum"]
     assert schema["additionalProperties"] is False
-    lenient = schema_of(shape, Form.LENIENT)["tests.shapes.Shape"]
+    lenient = schema_of(shape, SchemaForm.LENIENT)["tests.shapes.Shape"]
     assert "additionalProperties" not in lenient
 
 
 def test_forms_that_differ_have_names_of_their_own(shape: type[Any]) -> None:
-    components = Components()
+    components = SchemaComponents()
     both = [
-        components.reference(descriptor_of(shape), form) for form in (Form.ANSWER, Form.REQUEST)
+        components.reference(descriptor_of(shape), form)
+        for form in (SchemaForm.ANSWER, SchemaForm.REQUEST)
     ]
     references, schemas = components.finish(both)
     names = [reference["$ref"].rpartition("/")[2] for reference in references]
@@ -272,12 +280,12 @@ def test_a_rule_without_a_form_is_refused_by_name() -> None:
     (field, *_) = descriptor_of(BY_SLUG["find"].request).fields
     rules = type(rules_of(field))()
     rules.string.ulid = True
-    with pytest.raises(Unsayable, match="ulid"):
+    with pytest.raises(UnsupportedConstraint, match="ulid"):
         keywords(rules, "here")
 
 
 def test_a_limit_of_bytes_is_one_of_characters_and_is_told_in_words() -> None:
-    tags = schema_of(BY_SLUG["find"].request, Form.LENIENT)["FindLobbyRequest"]["properties"][
+    tags = schema_of(BY_SLUG["find"].request, SchemaForm.LENIENT)["FindLobbyRequest"]["properties"][
         "tags"
     ]
     value = tags["additionalProperties"]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyservice.schema import jsontext
-from pyservice.schema.collector import LARGE_BYTES, uncollected
+from pyservice.schema import json_text
+from pyservice.schema.json_text import LARGE_BYTES, garbage_collection_paused
 
 
 @pytest.fixture(autouse=True)
@@ -19,20 +19,20 @@ def collector() -> Iterator[None]:
 
 
 def test_nothing_is_collected_within_and_it_goes_on_afterwards() -> None:
-    with uncollected():
+    with garbage_collection_paused():
         assert not gc.isenabled()
-        with uncollected():
+        with garbage_collection_paused():
             assert not gc.isenabled()
         assert not gc.isenabled()
     assert gc.isenabled()
-    with pytest.raises(KeyError), uncollected():
+    with pytest.raises(KeyError), garbage_collection_paused():
         raise KeyError
     assert gc.isenabled()
 
 
 def test_a_process_without_collector_gets_none() -> None:
     gc.disable()
-    with uncollected():
+    with garbage_collection_paused():
         pass
     assert not gc.isenabled()
 
@@ -49,13 +49,13 @@ def test_a_text_of_many_lists_causes_no_collection_for_each_few_hundred_of_them(
     gc.collect()
     gc.callbacks.append(note)
     try:
-        value = jsontext.parse(text)
-        assert jsontext.member_texts(text)["a"] == text[5:-1]
+        value = json_text.parse(text)
+        assert json_text.member_texts(text)["a"] == text[5:-1]
     finally:
         gc.callbacks.remove(note)
     assert len(value["a"]) == 100_000
     # One may be due each time when it is let go on; there were hundreds.
     assert len(collections) <= 6
-    with pytest.raises(jsontext.JsonRefused):
-        jsontext.parse(text[:-1])
+    with pytest.raises(json_text.JsonTextError):
+        json_text.parse(text[:-1])
     assert gc.isenabled()

@@ -17,9 +17,9 @@ from pyservice.edge import message_codec
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.rpc import error_status
-from pyservice.schema import jsontext
+from pyservice.schema import json_text
+from pyservice.schema.findings import MAX_PROBLEMS
 from pyservice.schema.methods import METHODS
-from pyservice.schema.problems import MAX_PROBLEMS
 from pyservice.schema.validation import refuse_invalid
 
 MIB = 1 << 20
@@ -285,8 +285,8 @@ def test_four_times_the_message_takes_four_times_as_long_and_not_sixteen(name: s
 def test_texts_of_members_are_found_in_one_pass(make: Make) -> None:
     def cpu_s(body: bytes) -> float:
         started = time.process_time()
-        jsontext.parse(body)
-        jsontext.member_texts(body)
+        json_text.parse(body)
+        json_text.member_texts(body)
         return time.process_time() - started
 
     small, large = make(MIB // 4), make(MIB)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyservice.schema.jsontext import MAX_DEPTH, JsonRefused, member_texts, parse
+from pyservice.schema.json_text import MAX_DEPTH, JsonTextError, member_texts, parse
 
 _values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -36,7 +36,7 @@ _values = st.recursive(
     ],
 )
 def test_what_is_not_one_json_value_in_utf_8_is_refused(text: bytes) -> None:
-    with pytest.raises(JsonRefused) as refused:
+    with pytest.raises(JsonTextError) as refused:
         parse(text)
     assert refused.value.word == "not-json"
     assert "line" in refused.value.reason
@@ -58,14 +58,14 @@ def test_levels_up_to_the_limit_are_taken(levels: int) -> None:
 
 @pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 1000, 100_000])
 def test_more_levels_are_refused_however_many(levels: int) -> None:
-    with pytest.raises(JsonRefused) as refused:
+    with pytest.raises(JsonTextError) as refused:
         parse(nested(levels))
     assert refused.value.word == "too-deep"
 
 
 def test_the_limit_is_the_same_beside_other_brackets() -> None:
     assert parse(b"[[]," + nested(MAX_DEPTH - 1) + b"]")
-    with pytest.raises(JsonRefused):
+    with pytest.raises(JsonTextError):
         parse(b"[[]," + nested(MAX_DEPTH) + b"]")
 
 

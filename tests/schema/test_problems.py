@@ -7,16 +7,16 @@ import pytest
 
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.pb.errors import WORDS
-from pyservice.schema.problems import (
+from pyservice.schema.findings import (
     MAX_NAME_LENGTH,
     MAX_PROBLEMS,
     MAX_PROBLEMS_BYTES,
     Finding,
-    at,
-    bounded,
-    count_of,
-    shorten,
-    tell,
+    bounded_findings,
+    count_findings,
+    nested_under,
+    report_findings,
+    shorten_problems,
 )
 
 
@@ -32,7 +32,7 @@ def size(problem: FieldProblem) -> int:
 
 @pytest.mark.parametrize("count", [0, 1, MAX_PROBLEMS])
 def test_all_problems_are_told_up_to_the_limit(count: int) -> None:
-    told = tell(unknown(count))
+    told = report_findings(unknown(count))
     assert told == [
         FieldProblem((f"n{number}", "unknown-field"), f"n{number} is not known")
         for number in range(count)
@@ -41,7 +41,7 @@ def test_all_problems_are_told_up_to_the_limit(count: int) -> None:
 
 @pytest.mark.parametrize("more", [1, 2, 1000])
 def test_beyond_the_limit_the_last_one_says_how_many_more(more: int) -> None:
-    *told, last = tell(unknown(MAX_PROBLEMS + more))
+    *told, last = report_findings(unknown(MAX_PROBLEMS + more))
     assert [problem.path[0] for problem in told] == [f"n{n}" for n in range(MAX_PROBLEMS)]
     assert last == FieldProblem(("too-many",), f"and {more} more problems")
     assert last.path[-1] in WORDS
@@ -51,26 +51,26 @@ def test_beyond_the_limit_the_last_one_says_how_many_more(more: int) -> None:
 def test_what_no_answer_would_tell_is_counted_and_not_kept(more: int) -> None:
     made = unknown(MAX_PROBLEMS + 5)
     # As seen from further and further up, beside others, and with some that were never made.
-    once = bounded(made, more)
-    twice = bounded([*at("a", once), *at("b", bounded(made))])
+    once = bounded_findings(made, more)
+    twice = bounded_findings([*nested_under("a", once), *nested_under("b", bounded_findings(made))])
     count = 2 * (MAX_PROBLEMS + 5) + more
     assert len(twice) == MAX_PROBLEMS + 1
-    assert count_of(twice) == count
-    *told, last = tell(twice)
+    assert count_findings(twice) == count
+    *told, last = report_findings(twice)
     assert [problem.path[:2] for problem in told] == [("a", f"n{n}") for n in range(MAX_PROBLEMS)]
     assert last.message == f"and {count - MAX_PROBLEMS} more problems"
 
 
 def test_few_findings_stay_as_they_are() -> None:
     found = unknown(MAX_PROBLEMS)
-    assert bounded(found) is found
-    assert bounded([]) == []
+    assert bounded_findings(found) is found
+    assert bounded_findings([]) == []
 
 
 @pytest.mark.parametrize("character", ["x", "é", "𝄞", "\0", '"'])
 def test_long_names_are_cut_and_take_no_more_than_the_room_there_is(character: str) -> None:
     found = unknown(300, "{}" + character * 10_000)
-    *told, last = tell(found)
+    *told, last = report_findings(found)
     assert told
     assert all(len(problem.path[0]) == MAX_NAME_LENGTH + 1 for problem in told)
     assert last.message == f"and {300 - len(told)} more problems"
@@ -80,23 +80,23 @@ def test_long_names_are_cut_and_take_no_more_than_the_room_there_is(character: s
 
 def test_a_name_of_the_largest_length_is_told_whole() -> None:
     name = "é" * MAX_NAME_LENGTH
-    assert tell([Finding((name,), "too-long", "")])[0].path == (name, "too-long")
+    assert report_findings([Finding((name,), "too-long", "")])[0].path == (name, "too-long")
 
 
 def test_a_door_with_less_room_counts_what_was_not_told_before_too() -> None:
-    problems = tell(unknown(1000))
-    *told, last = shorten(problems, 100, size)
+    problems = report_findings(unknown(1000))
+    *told, last = shorten_problems(problems, 100, size)
     assert sum(map(size, told)) <= 100
     assert told == problems[: len(told)]
     assert last.message == f"and {1000 - len(told)} more problems"
 
 
 def test_a_door_with_room_changes_nothing() -> None:
-    for problems in (tell(unknown(3)), tell(unknown(1000)), []):
-        assert shorten(problems, 1 << 20, size) == problems
+    for problems in (report_findings(unknown(3)), report_findings(unknown(1000)), []):
+        assert shorten_problems(problems, 1 << 20, size) == problems
 
 
 def test_findings_are_seen_from_above() -> None:
-    assert at("a", at("b", [Finding((), "invalid", "is odd")])) == [
+    assert nested_under("a", nested_under("b", [Finding((), "invalid", "is odd")])) == [
         Finding(("a", "b"), "invalid", "is odd")
     ]

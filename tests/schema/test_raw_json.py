@@ -9,7 +9,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from pyservice.pb.hosting.v1 import versions_pb2
 from pyservice.schema.methods import METHODS, descriptor_of, form_of, is_map, map_value
-from pyservice.schema.validation import HOT, validate
+from pyservice.schema.validation import COMPILED_MESSAGES, validate
 
 
 def _fields(descriptor: Descriptor) -> Iterator[FieldDescriptor]:
@@ -31,7 +31,7 @@ def test_every_request_with_raw_json_below_the_top_has_compiled_rules() -> None:
         )
     }
     assert versions_pb2.CreateVersionRequest in deep
-    assert deep <= set(HOT)
+    assert deep <= set(COMPILED_MESSAGES)
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ from google.protobuf.wrappers_pb2 import FloatValue
 
 from pyservice.pb.hosting.internal.v1 import admin_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2
+from pyservice.schema.json_decoding import compile_decoder
 from pyservice.schema.methods import descriptor_of
-from pyservice.schema.reading import compile_reader
 
 Read = Callable[[Any], tuple[Any, list[tuple[tuple[str, ...], str]]]]
 
 
 @pytest.fixture
 def read(shape: type[Any]) -> Read:
-    reader = compile_reader(shape.DESCRIPTOR)
+    reader = compile_decoder(shape.DESCRIPTOR)
 
     def run(value: Any) -> tuple[Any, list[tuple[tuple[str, ...], str]]]:
         message = shape()
@@ -130,12 +130,12 @@ def test_an_entry_that_cannot_be_read_keeps_the_places_of_the_others(read: Read)
 
 
 def test_unknown_members_are_ignored_where_the_reader_is_lenient(shape: type[Any]) -> None:
-    reader = compile_reader(shape.DESCRIPTOR, ignores_unknown=True)
+    reader = compile_decoder(shape.DESCRIPTOR, ignores_unknown=True)
     assert not reader(shape(), {"unheard": 1, "inner": {"colour": [1]}})
 
 
 def test_a_field_that_comes_from_elsewhere_is_unknown(shape: type[Any]) -> None:
-    reader = compile_reader(shape.DESCRIPTOR, without=("text",))
+    reader = compile_decoder(shape.DESCRIPTOR, without=("text",))
     message = shape()
     assert [found.word for found in reader(message, {"text": "a"})] == ["unknown-field"]
     assert message.text == ""
@@ -170,7 +170,7 @@ def test_an_enum_is_spelled_without_the_prefix_of_its_type(
 
 def test_enums_of_our_own_protos_are_spelled_so() -> None:
     request = admin_pb2.CreateTokenRequest()
-    reader = compile_reader(descriptor_of(request))
+    reader = compile_decoder(descriptor_of(request))
     assert not reader(request, {"kind": "environment", "namespace": "a/b"})
     assert request.kind == admin_pb2.TOKEN_KIND_ENVIRONMENT
 
@@ -193,7 +193,7 @@ def test_a_timestamp_is_rfc_3339(read: Read, text: str, seconds: int, nanos: int
 
 def test_two_members_of_which_one_may_be_there_are_refused_at_the_second() -> None:
     request = matchmaker_pb2.FindLobbyRequest()
-    reader = compile_reader(descriptor_of(request))
+    reader = compile_decoder(descriptor_of(request))
     answer = {"client_response": "x"}
     found = reader(request, {"captcha": {"captcha_b": answer, "captcha_a": answer}})
     assert [(item.location, item.word) for item in found] == [
@@ -204,4 +204,4 @@ def test_two_members_of_which_one_may_be_there_are_refused_at_the_second() -> No
 
 def test_a_field_without_a_json_form_is_refused_before_any_request() -> None:
     with pytest.raises(TypeError, match=r"FloatValue\.value has no JSON form"):
-        compile_reader(FloatValue.DESCRIPTOR)
+        compile_decoder(FloatValue.DESCRIPTOR)

@@ -11,9 +11,9 @@ from google.protobuf.message import Message
 
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from pyservice.schema.json_decoding import compile_decoder
 from pyservice.schema.methods import METHODS, descriptor_of, is_map, map_value
-from pyservice.schema.reading import compile_reader
-from pyservice.schema.sizes import compile_sizes, limit_of
+from pyservice.schema.size_limits import compile_size_limits, entry_limit
 from pyservice.schema.validation import validate
 
 
@@ -29,7 +29,7 @@ def repeated_fields(descriptor: Descriptor) -> Iterator[FieldDescriptor]:
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_repeated_field_and_map_of_a_request_has_a_limit(name: str) -> None:
     for field in repeated_fields(descriptor_of(METHODS[name].request)):
-        assert limit_of(field) is not None, f"{field.full_name} needs max_items or max_pairs"
+        assert entry_limit(field) is not None, f"{field.full_name} needs max_items or max_pairs"
 
 
 def paths(message: Message) -> list[tuple[str, ...]]:
@@ -89,7 +89,7 @@ def test_the_library_is_asked_about_what_is_within_the_limits_and_the_message_st
 
 def excerpt_of(message: Message) -> Any:
     """The copy within the limits, of which is seen that it is within them."""
-    sizes = compile_sizes(descriptor_of(message))
+    sizes = compile_size_limits(descriptor_of(message))
     assert sizes is not None
     copy = type(message)()
     sizes.excerpt(message, copy)
@@ -125,7 +125,7 @@ def configuration(args: int, regions: int) -> configuration_pb2.NamespaceConfigu
 
 def test_sizes_are_found_however_deep_and_beside_each_other() -> None:
     message = configuration(args=65, regions=66)
-    sizes = compile_sizes(descriptor_of(message))
+    sizes = compile_size_limits(descriptor_of(message))
     assert sizes is not None
     within = ("versions", "1", "matchmaker")
     expected = {(*within, "game_modes", "duel", "docker", "args"), (*within, "regions")}
@@ -148,14 +148,14 @@ def test_an_excerpt_has_all_that_is_within_the_limits() -> None:
 
 
 def test_a_message_without_any_limit_has_no_sizes() -> None:
-    assert compile_sizes(descriptor_of(pb.PlayerConnectedRequest)) is None
+    assert compile_size_limits(descriptor_of(pb.PlayerConnectedRequest)) is None
 
 
 # JSON
 
 
 def read(message: Message, value: Any) -> list[tuple[str, ...]]:
-    found = compile_reader(descriptor_of(message))(message, value)
+    found = compile_decoder(descriptor_of(message))(message, value)
     return [finding.path for finding in found]
 
 

@@ -16,11 +16,18 @@ from pyservice.errors import ServiceError, field_problem
 from pyservice.pb.buf.validate import validate_pb2
 from pyservice.pb.hosting.internal.v1 import admin_pb2, configuration_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from pyservice.schema.findings import Finding
 from pyservice.schema.methods import METHODS, descriptor_of, form_of, is_map, map_value, option
-from pyservice.schema.problems import Finding
-from pyservice.schema.rules import UnsupportedRule, compile_rules
-from pyservice.schema.sizes import limit_of
-from pyservice.schema.validation import HOT, Unread, ask_library, refuse_invalid, validate
+from pyservice.schema.size_limits import entry_limit
+from pyservice.schema.validation import (
+    COMPILED_MESSAGES,
+    UndecodedFields,
+    UnsupportedRule,
+    compile_rules,
+    library_findings,
+    refuse_invalid,
+    validate,
+)
 
 LOBBY = "01a1f816-c6c0-45cf-aea6-491dc6e0571b"
 
@@ -86,7 +93,7 @@ def _messages(message_class: type[Message]) -> st.SearchStrategy[Message]:
 
 
 @settings(max_examples=1500, deadline=None)
-@given(st.sampled_from(HOT).flatmap(_messages))
+@given(st.sampled_from(COMPILED_MESSAGES).flatmap(_messages))
 @example(pb.FindLobbyRequest(game_modes=["a"], client_address="fe80::1%eth0"))
 @example(pb.FindLobbyRequest(game_modes=["a"], client_address="::%/7"))
 @example(pb.FindLobbyRequest(game_modes=["a"], client_address="::1f\0"))
@@ -100,7 +107,7 @@ def _messages(message_class: type[Message]) -> st.SearchStrategy[Message]:
 @example(pb.JoinLobbyRequest(lobby_id=LOBBY, rejoin_token="x", party_size=0))
 def test_compiled_rules_say_what_the_library_says(message: Message) -> None:
     compiled = {found.path for found in compile_for(message)(message)}
-    library = {found.path for found in ask_library(message)}
+    library = {found.path for found in library_findings(message)}
     assert compiled <= library
     assert {path for path in library - compiled if not _is_beyond(message, path)} == set()
     assert bool(validate(message)) == bool(library)
@@ -109,7 +116,7 @@ def test_compiled_rules_say_what_the_library_says(message: Message) -> None:
 def _is_beyond(message: Message, path: tuple[str, ...]) -> bool:
     """Whether it is about entries that are not judged because the field has too many of them."""
     field = descriptor_of(message).fields_by_name[path[0]]
-    limit = limit_of(field) if field.is_repeated else None
+    limit = entry_limit(field) if field.is_repeated else None
     if limit is None or len(getattr(message, field.name)) <= limit:
         return False
     if is_map(field):
@@ -117,7 +124,10 @@ def _is_beyond(message: Message, path: tuple[str, ...]) -> bool:
     return path[1:] == ("not-unique",) or (len(path) > 2 and int(path[1]) >= limit)
 
 
-_compiled = {message_class: compile_rules(descriptor_of(message_class)) for message_class in HOT}
+_compiled = {
+    message_class: compile_rules(descriptor_of(message_class))
+    for message_class in COMPILED_MESSAGES
+}
 
 
 def compile_for(message: Message) -> Any:
@@ -130,10 +140,10 @@ def test_the_oracle_meets_messages_that_keep_the_rules_and_ones_that_break_each(
     fine = 0
 
     @settings(max_examples=600, deadline=None, database=None, derandomize=True)
-    @given(st.sampled_from(HOT).flatmap(_messages))
+    @given(st.sampled_from(COMPILED_MESSAGES).flatmap(_messages))
     def collect(message: Message) -> None:
         nonlocal fine
-        found = ask_library(message)
+        found = library_findings(message)
         fine += not found
         words.update(finding.word for finding in found)
 
@@ -293,9 +303,11 @@ def test_a_message_of_a_problem_is_a_sentence() -> None:
 # Refusals
 
 
-def _refusal(name: str, message: Message, unread: Unread | None = None) -> ServiceError:
+def _refusal(name: str, message: Message, unread: UndecodedFields | None = None) -> ServiceError:
     with pytest.raises(ServiceError) as raised:
-        refuse_invalid(METHODS[f"hosting.v1.Matchmaker.{name}"], message, unread or Unread())
+        refuse_invalid(
+            METHODS[f"hosting.v1.Matchmaker.{name}"], message, unread or UndecodedFields()
+        )
     return raised.value
 
 
@@ -304,13 +316,15 @@ def test_the_code_tells_the_first_place_that_has_a_problem() -> None:
     assert _refusal("AttachLobby", bad_path).code == "ID_INVALID"
     bad_body = pb.AttachLobbyRequest(game_id="g", namespace_id="n")
     assert _refusal("AttachLobby", bad_body).code == "BODY_INVALID"
-    in_query = Unread(in_query=[Finding(("a",), "unknown-parameter", "is not known")])
+    in_query = UndecodedFields(in_query=[Finding(("a",), "unknown-parameter", "is not known")])
     assert _refusal("AttachLobby", bad_body, in_query).code == "QUERY_INVALID"
     assert _refusal("ListLobbies", pb.ListLobbiesRequest(), in_query).code == "QUERY_INVALID"
 
 
 def test_a_field_that_could_not_be_read_is_not_judged_as_well() -> None:
-    unread = Unread(in_body=[Finding(("game_modes", "0"), "wrong-type", "must be a string")])
+    unread = UndecodedFields(
+        in_body=[Finding(("game_modes", "0"), "wrong-type", "must be a string")]
+    )
     message = pb.FindLobbyRequest(game_modes=["", "", "a b"])
     error = _refusal("FindLobby", message, unread)
     assert [problem.path for problem in error.errors] == [
@@ -321,7 +335,7 @@ def test_a_field_that_could_not_be_read_is_not_judged_as_well() -> None:
 
 
 def test_unread_entries_hide_what_is_judged_of_all_and_a_wrong_size_hides_nothing() -> None:
-    unread = Unread(
+    unread = UndecodedFields(
         in_body=[
             Finding(("game_modes",), "too-many", "must have at most 32 entries"),
             Finding(("game_modes", "2"), "wrong-type", "must be a string"),
@@ -338,7 +352,7 @@ def test_unread_entries_hide_what_is_judged_of_all_and_a_wrong_size_hides_nothin
 
 
 def test_a_body_that_could_not_be_read_at_all_is_not_judged() -> None:
-    unread = Unread(in_body=[Finding((), "not-json", "is not valid JSON")])
+    unread = UndecodedFields(in_body=[Finding((), "not-json", "is not valid JSON")])
     error = _refusal("FindLobby", pb.FindLobbyRequest(party_size=65), unread)
     assert [problem.path for problem in error.errors] == [("not-json",)]
 
@@ -352,7 +366,7 @@ def test_a_raw_body_over_its_limit_is_too_large_through_either_door() -> None:
 
 
 def test_hot_messages_are_requests_of_the_contract() -> None:
-    assert set(HOT) <= {method.request for method in METHODS.values()}
+    assert set(COMPILED_MESSAGES) <= {method.request for method in METHODS.values()}
 
 
 def _request_fields(message_class: type[Message]) -> list[FieldDescriptor]:

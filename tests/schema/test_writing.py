@@ -6,14 +6,14 @@ import orjson
 import pytest
 
 from pyservice.pb.hosting.v1 import lobby_pb2, matchmaker_pb2
+from pyservice.schema.json_decoding import compile_decoder
+from pyservice.schema.json_encoding import compile_encoder
 from pyservice.schema.methods import descriptor_of
-from pyservice.schema.reading import compile_reader
-from pyservice.schema.writing import compile_writer
 
 
 @pytest.fixture
 def empty(shape: type[Any]) -> dict[str, Any]:
-    written: dict[str, Any] = compile_writer(shape.DESCRIPTOR)(shape())
+    written: dict[str, Any] = compile_encoder(shape.DESCRIPTOR)(shape())
     return written
 
 
@@ -33,16 +33,16 @@ def test_a_field_marked_so_is_null_when_unset(empty: dict[str, Any]) -> None:
 
 def test_an_empty_list_marked_so_is_left_out(empty: dict[str, Any], shape: type[Any]) -> None:
     assert "quiet" not in empty
-    assert compile_writer(shape.DESCRIPTOR)(shape(quiet=["a"]))["quiet"] == ["a"]
+    assert compile_encoder(shape.DESCRIPTOR)(shape(quiet=["a"]))["quiet"] == ["a"]
 
 
 def test_a_set_zero_is_there(shape: type[Any]) -> None:
-    written = compile_writer(shape.DESCRIPTOR)(shape(flag=False, large=0, optional_text=""))
+    written = compile_encoder(shape.DESCRIPTOR)(shape(flag=False, large=0, optional_text=""))
     assert (written["flag"], written["large"], written["optional_text"]) == (False, 0, "")
 
 
 def test_integers_of_64_bits_are_exact_numbers(shape: type[Any]) -> None:
-    written = compile_writer(shape.DESCRIPTOR)(shape(large=2**64 - 1, signed=-(2**63)))
+    written = compile_encoder(shape.DESCRIPTOR)(shape(large=2**64 - 1, signed=-(2**63)))
     text = orjson.dumps(written)
     assert b'"large":18446744073709551615' in text
     assert b'"signed":-9223372036854775808' in text
@@ -51,9 +51,9 @@ def test_integers_of_64_bits_are_exact_numbers(shape: type[Any]) -> None:
 def test_a_timestamp_has_milliseconds_and_z(shape: type[Any]) -> None:
     message = shape()
     message.made_ts.seconds = 1709209800
-    assert compile_writer(shape.DESCRIPTOR)(message)["made_ts"] == "2024-02-29T12:30:00.000Z"
+    assert compile_encoder(shape.DESCRIPTOR)(message)["made_ts"] == "2024-02-29T12:30:00.000Z"
     message.made_ts.nanos = 250_999_999
-    assert compile_writer(shape.DESCRIPTOR)(message)["made_ts"] == "2024-02-29T12:30:00.250Z"
+    assert compile_encoder(shape.DESCRIPTOR)(message)["made_ts"] == "2024-02-29T12:30:00.250Z"
 
 
 def test_what_was_written_is_read_again(shape: type[Any]) -> None:
@@ -73,19 +73,19 @@ def test_what_was_written_is_read_again(shape: type[Any]) -> None:
     )
     message.made_ts.FromMilliseconds(1)
     again = shape()
-    text = orjson.dumps(compile_writer(shape.DESCRIPTOR)(message))
-    assert not compile_reader(shape.DESCRIPTOR)(again, orjson.loads(text))
+    text = orjson.dumps(compile_encoder(shape.DESCRIPTOR)(message))
+    assert not compile_decoder(shape.DESCRIPTOR)(again, orjson.loads(text))
     assert again == message
 
 
 def test_maps_come_in_the_order_of_their_keys(shape: type[Any]) -> None:
     names = [f"name-{number}" for number in range(20)]
     message = shape(by_name=dict.fromkeys(reversed(names), 1))
-    assert list(compile_writer(shape.DESCRIPTOR)(message)["by_name"]) == sorted(names)
+    assert list(compile_encoder(shape.DESCRIPTOR)(message)["by_name"]) == sorted(names)
 
 
 def test_a_port_has_null_for_what_does_not_apply() -> None:
-    write = compile_writer(descriptor_of(lobby_pb2.Port))
+    write = compile_encoder(descriptor_of(lobby_pb2.Port))
     assert write(lobby_pb2.Port(host="h:80", hostname="h", port=80)) == {
         "host": "h:80",
         "hostname": "h",
@@ -104,7 +104,7 @@ def test_a_port_has_null_for_what_does_not_apply() -> None:
 
 
 def test_the_tokens_of_a_party_are_there_for_a_party_only() -> None:
-    write = compile_writer(descriptor_of(matchmaker_pb2.JoinLobbyResponse))
+    write = compile_encoder(descriptor_of(matchmaker_pb2.JoinLobbyResponse))
     alone = matchmaker_pb2.JoinLobbyResponse(player=lobby_pb2.Player(token="t"))
     assert "players" not in write(alone)
     alone.players.add(token="t")
@@ -112,7 +112,7 @@ def test_the_tokens_of_a_party_are_there_for_a_party_only() -> None:
 
 
 def test_the_state_in_a_list_is_the_text_that_was_set() -> None:
-    write = compile_writer(descriptor_of(lobby_pb2.LobbyInfo))
+    write = compile_encoder(descriptor_of(lobby_pb2.LobbyInfo))
     text = b'{ "n" : 123456789012345678901234567890 }'
     assert b'"state":' + text in orjson.dumps(write(lobby_pb2.LobbyInfo(state=text)))
     assert "state" not in write(lobby_pb2.LobbyInfo())

@@ -1,39 +1,193 @@
-"""Messages as schemas of JSON Schema 2020-12: what `reading` takes and what `writing` gives.
-
-Owns the schemas under ``components``. A message looks different in a request (what may be left out,
-null for what is unset, unknown names) and in an answer (what is always there): it has two schemas
-where that makes a difference, and then the one for requests is called ``…Input``.
-"""
+"""JSON Schema 2020-12 of protobuf messages and their validation rules."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable, Mapping
 from enum import Enum
 from itertools import combinations
 from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from pyservice.openapi.constraints import (
-    Schema,
-    entry_rules,
-    keywords,
-    needs_value,
-    rules_of,
-    sentences,
-)
 from pyservice.pb.buf.validate import validate_pb2
 from pyservice.pb.comments import COMMENTS
 from pyservice.pb.hosting.v1 import options_pb2
+from pyservice.schema.json_decoding import enum_spellings
 from pyservice.schema.methods import form_of, is_map, map_key, map_value, option
-from pyservice.schema.reading import enum_spellings
+
+Schema = dict[str, Any]
+
+_PARTS: Final = frozenset({"items", "keys", "values"})
+"""Rules of entries: whoever makes the schema of the entries asks for them."""
+
+
+class UnsupportedConstraint(TypeError):
+    """A rule that has no form in JSON Schema yet."""
+
+
+def rules_of(field: FieldDescriptor) -> Any:
+    """The rules on a field; of a type of value none are set where none were written."""
+    return option(field, validate_pb2.field)
+
+
+def entry_rules(field: FieldDescriptor, part: str) -> Any:
+    """The rules of the entries of a repeated field (``items``) or a map (``keys``, ``values``)."""
+    rules = rules_of(field)
+    return getattr(rules.map if is_map(field) else rules.repeated, part)
+
+
+def keywords(rules: Any, where: str) -> Schema:
+    """Keywords that say the same as the rules of a value. Raises Unsayable with the rule's name."""
+    found: Schema = {}
+    kind = rules.WhichOneof("type")
+    own = getattr(rules, kind) if kind else None
+    for rule, limit in own.ListFields() if own is not None else ():
+        if rule.name in _PARTS:
+            continue
+        say = _KEYWORDS.get(rule.name)
+        if say is None:
+            raise UnsupportedConstraint(
+                f"{where}: {rule.full_name} has no form in the document yet"
+            )
+        _add(found, say(limit))
+    return found
+
+
+def rule_sentences(rules: Any) -> list[str]:
+    """What the rules say that keywords cannot."""
+    kind = rules.WhichOneof("type")
+    own = getattr(rules, kind) if kind else None
+    # A pattern of ours takes ASCII alone, whose bytes are its characters.
+    is_ascii = kind == "string" and bool(own and own.pattern)
+    told = [
+        _BYTES[kind, rule.name].format(limit)
+        for rule, limit in (own.ListFields() if own is not None else ())
+        if (kind, rule.name) in _BYTES and not is_ascii
+    ]
+    return told + [f"It {rule.message}." for rule in rules.cel if rule.message]
+
+
+def required_keywords(rules: Any, field: FieldDescriptor) -> Schema:
+    """Keywords for a required field without presence: there, and not its zero."""
+    if not rules.required or field.has_presence:
+        return {}
+    if is_map(field):
+        return {"minProperties": 1}
+    if field.is_repeated:
+        return {"minItems": 1}
+    if field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
+        return {"minLength": 1}
+    if field.type == FieldDescriptor.TYPE_BOOL:
+        return {"const": True}
+    return {} if field.enum_type is not None else {"not": {"const": 0}}
+
+
+_BYTES: Final[Mapping[tuple[str, str], str]] = {
+    ("string", "min_bytes"): "At least {} bytes of UTF-8.",
+    ("string", "max_bytes"): "At most {} bytes of UTF-8.",
+    ("string", "len_bytes"): "{} bytes of UTF-8.",
+    ("bytes", "min_len"): "At least {} bytes.",
+    ("bytes", "max_len"): "At most {} bytes.",
+    ("bytes", "len"): "{} bytes.",
+}
+
+
+def _add(found: Schema, more: Schema) -> None:
+    """Both have to hold: limits of one kind are narrowed, what cannot be merged stands in allOf."""
+    for name, value in more.items():
+        if name not in found:
+            found[name] = value
+        elif name.startswith("min"):
+            found[name] = max(found[name], value)
+        elif name.startswith("max"):
+            found[name] = min(found[name], value)
+        else:
+            found.setdefault("allOf", []).append({name: value})
+
+
+def _pattern(pattern: str) -> Schema:
+    """RE2 and ECMA 262 agree on what our patterns use; what only RE2 knows is refused."""
+    if any(mark in pattern for mark in ("(?i", "(?s", "(?m", "(?P", r"\A", r"\z", r"\Q", "[[:")):
+        raise UnsupportedConstraint(f"pattern {pattern} is not one of ECMA 262")
+    return {"pattern": pattern}
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"\\{mark}" if mark in r"\^$.|?*+()[]{}/" else mark for mark in text)
+
+
+def _any_format(*names: str) -> Callable[[bool], Schema]:
+    if len(names) == 1:
+        return lambda _: {"format": names[0]}
+    return lambda _: {"anyOf": [{"format": name} for name in names]}
+
+
+def _values(values: Any) -> Schema:
+    return {"enum": list(values)}
+
+
+def _not_values(values: Any) -> Schema:
+    return {"not": {"enum": list(values)}}
+
+
+def _nothing(_: Any) -> Schema:
+    return {}
+
+
+_KEYWORDS: Final[Mapping[str, Callable[[Any], Schema]]] = {
+    # Text
+    "len": lambda limit: {"minLength": limit, "maxLength": limit},
+    "min_len": lambda limit: {"minLength": limit},
+    "max_len": lambda limit: {"maxLength": limit},
+    # A character has at most four bytes.
+    "min_bytes": lambda limit: {"minLength": math.ceil(limit / 4)},
+    "max_bytes": lambda limit: {"maxLength": limit},
+    "len_bytes": lambda limit: {"minLength": math.ceil(limit / 4), "maxLength": limit},
+    "pattern": _pattern,
+    "prefix": lambda text: {"pattern": f"^{_escaped(text)}"},
+    "suffix": lambda text: {"pattern": f"{_escaped(text)}$"},
+    "contains": lambda text: {"pattern": _escaped(text)},
+    "not_contains": lambda text: {"not": {"pattern": _escaped(text)}},
+    "email": _any_format("email"),
+    "hostname": _any_format("hostname"),
+    "ip": _any_format("ipv4", "ipv6"),
+    "ipv4": _any_format("ipv4"),
+    "ipv6": _any_format("ipv6"),
+    "address": _any_format("hostname", "ipv4", "ipv6"),
+    "uri": _any_format("uri"),
+    "uri_ref": _any_format("uri-reference"),
+    "uuid": _any_format("uuid"),
+    # Numbers
+    "gt": lambda limit: {"exclusiveMinimum": limit},
+    "gte": lambda limit: {"minimum": limit},
+    "lt": lambda limit: {"exclusiveMaximum": limit},
+    "lte": lambda limit: {"maximum": limit},
+    # JSON has no others.
+    "finite": _nothing,
+    # Entries
+    "min_items": lambda limit: {"minItems": limit},
+    "max_items": lambda limit: {"maxItems": limit},
+    "unique": lambda is_unique: {"uniqueItems": True} if is_unique else {},
+    "min_pairs": lambda limit: {"minProperties": limit},
+    "max_pairs": lambda limit: {"maxProperties": limit},
+    # Any value
+    "const": lambda value: {"const": value},
+    "in": _values,
+    "not_in": _not_values,
+    "example": lambda values: {"examples": list(values)},
+    # Only known values of an enum have a spelling in JSON.
+    "defined_only": _nothing,
+}
+
 
 _PACKAGE: Final = "hosting.v1."
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 _REFERENCE: Final = "#/components/schemas/"
 
 
-class Form(Enum):
+class SchemaForm(Enum):
     """Where a message stands; the value is what is added to its name."""
 
     ANSWER = ""
@@ -42,7 +196,7 @@ class Form(Enum):
     """A request whose unknown members are ignored."""
 
 
-_Key = tuple[str, Form]
+_Key = tuple[str, SchemaForm]
 
 _IGNORE: Final[dict[str, int]] = {
     value.name: value.number
@@ -79,14 +233,14 @@ _SCALARS: Final[dict[int, Schema]] = {
 }
 
 
-class Components:
+class SchemaComponents:
     """Collects the schemas of all messages that are asked for, and gives them their names."""
 
     def __init__(self) -> None:
         self._schemas: dict[_Key, Schema] = {}
 
     def reference(
-        self, descriptor: Descriptor, form: Form, without: tuple[str, ...] = ()
+        self, descriptor: Descriptor, form: SchemaForm, without: tuple[str, ...] = ()
     ) -> Schema:
         """A reference to the schema of a message, without the fields that come from elsewhere."""
         if descriptor.full_name == _TIMESTAMP:
@@ -97,16 +251,16 @@ class Components:
             self._schemas[key] = self._object(descriptor, form, without)
         return {"$ref": key}
 
-    def value(self, field: FieldDescriptor, form: Form) -> Schema:
+    def value(self, field: FieldDescriptor, form: SchemaForm) -> Schema:
         """The schema of a field's value, with its description."""
         rules = rules_of(field)
         schema = self._bare(field, form)
         _narrow(schema, _keywords(field, rules))
-        if form is not Form.ANSWER:
-            _narrow(schema, needs_value(rules, field))
+        if form is not SchemaForm.ANSWER:
+            _narrow(schema, required_keywords(rules, field))
         if rules.ignore == _IGNORE["IGNORE_IF_ZERO_VALUE"] and not field.has_presence:
             schema = _or_zero(field, schema)
-        told = [COMMENTS.get(field.full_name, ""), *sentences(rules)]
+        told = [COMMENTS.get(field.full_name, ""), *rule_sentences(rules)]
         description = " ".join(text for text in told if text)
         return {**schema, "description": description} if description else schema
 
@@ -122,7 +276,7 @@ class Components:
 
     # Messages
 
-    def _object(self, descriptor: Descriptor, form: Form, without: tuple[str, ...]) -> Schema:
+    def _object(self, descriptor: Descriptor, form: SchemaForm, without: tuple[str, ...]) -> Schema:
         fields = [field for field in descriptor.fields if field.name not in without]
         groups = _groups(descriptor)
         alternatives = {name for group, _ in groups for name in group}
@@ -142,7 +296,7 @@ class Components:
         choices = [_choice(group, is_required=must) for group, must in groups]
         if choices:
             schema["allOf"] = choices
-        if form is not Form.LENIENT:
+        if form is not SchemaForm.LENIENT:
             schema["additionalProperties"] = False
         cel = option(descriptor, validate_pb2.message).cel
         told = [COMMENTS.get(descriptor.full_name, "")]
@@ -151,7 +305,7 @@ class Components:
 
     # Fields
 
-    def _bare(self, field: FieldDescriptor, form: Form) -> Schema:
+    def _bare(self, field: FieldDescriptor, form: SchemaForm) -> Schema:
         if is_map(field):
             return self._map(field, form)
         if field.is_repeated:
@@ -164,22 +318,22 @@ class Components:
             return schema
         return self._single(field, form)
 
-    def _map(self, field: FieldDescriptor, form: Form) -> Schema:
+    def _map(self, field: FieldDescriptor, form: SchemaForm) -> Schema:
         values = self._element(map_value(field), entry_rules(field, "values"), form)
         keys = keywords(entry_rules(field, "keys"), f"{field.full_name} (keys)")
-        told = sentences(entry_rules(field, "keys"))
+        told = rule_sentences(entry_rules(field, "keys"))
         schema: Schema = {"type": "object", "additionalProperties": values}
         if keys and map_key(field).type == FieldDescriptor.TYPE_STRING:
             schema["propertyNames"] = {**keys, "description": " ".join(told)} if told else keys
         return schema
 
-    def _element(self, field: FieldDescriptor, rules: Any, form: Form) -> Schema:
+    def _element(self, field: FieldDescriptor, rules: Any, form: SchemaForm) -> Schema:
         schema = self._single(field, form)
         _narrow(schema, _keywords(field, rules))
-        told = sentences(rules)
+        told = rule_sentences(rules)
         return {**schema, "description": " ".join(told)} if told else schema
 
-    def _single(self, field: FieldDescriptor, form: Form) -> Schema:
+    def _single(self, field: FieldDescriptor, form: SchemaForm) -> Schema:
         if field.message_type is not None:
             return self.reference(field.message_type, form)
         if field.enum_type is not None:
@@ -285,13 +439,13 @@ def _or_zero(field: FieldDescriptor, schema: Schema) -> Schema:
 
 def is_required(field: FieldDescriptor) -> bool:
     """Whether a request has to have a field."""
-    return _presence(field, Form.REQUEST)[0]
+    return _presence(field, SchemaForm.REQUEST)[0]
 
 
-def _presence(field: FieldDescriptor, form: Form) -> tuple[bool, bool]:
+def _presence(field: FieldDescriptor, form: SchemaForm) -> tuple[bool, bool]:
     """Whether a member has to be there, and whether null may stand for an unset one."""
     rules = rules_of(field)
-    if form is not Form.ANSWER:
+    if form is not SchemaForm.ANSWER:
         is_required = rules.required or _refuses_zero(field, rules)
         return is_required, not is_required
     if field.is_repeated:

@@ -26,14 +26,21 @@ from typing import Any, Final
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from pyservice.schema.findings import (
+    MAX_PROBLEMS,
+    Finding,
+    Findings,
+    bounded_findings,
+    count_findings,
+    nested_under,
+)
 from pyservice.schema.methods import form_of, is_map, map_key, map_value
-from pyservice.schema.problems import MAX_PROBLEMS, Finding, Findings, at, bounded, count_of
-from pyservice.schema.sizes import limit_of, too_many
+from pyservice.schema.size_limits import entry_limit, too_many_entries
 
-Reader = Callable[[Any, Any], Findings]
+FieldDecoder = Callable[[Any, Any], Findings]
 """Puts a value into a message (first argument) and tells what could not be put there."""
 
-Convert = Callable[[Any], Any]
+ScalarConverter = Callable[[Any], Any]
 """The value as a field takes it, or a Finding."""
 
 _TIMESTAMP = re.compile(
@@ -55,9 +62,9 @@ _INTEGERS: Final[Mapping[int, tuple[int, int]]] = {
 }
 
 
-def compile_reader(
+def compile_decoder(
     descriptor: Descriptor, *, ignores_unknown: bool = False, without: tuple[str, ...] = ()
-) -> Reader:
+) -> FieldDecoder:
     """A reader of JSON objects for a message.
 
     Raises TypeError for a field that has no JSON form. ``without`` are fields that come from
@@ -66,7 +73,7 @@ def compile_reader(
     if descriptor.full_name == "google.protobuf.Timestamp":
         return _read_timestamp
     fields = {
-        field.name: compile_field(field, ignores_unknown=ignores_unknown)
+        field.name: compile_field_decoder(field, ignores_unknown=ignores_unknown)
         for field in descriptor.fields
         if field.name not in without
     }
@@ -96,7 +103,7 @@ def compile_reader(
                     found += below
         for group in groups:
             found += _too_many_of(group, value)
-        return bounded(found, unlisted) if found else found
+        return bounded_findings(found, unlisted) if found else found
 
     return read
 
@@ -110,7 +117,7 @@ def _too_many_of(group: list[str], value: dict[str, Any]) -> list[Finding]:
     ]
 
 
-def compile_field(field: FieldDescriptor, *, ignores_unknown: bool = False) -> Reader:
+def compile_field_decoder(field: FieldDescriptor, *, ignores_unknown: bool = False) -> FieldDecoder:
     """A reader that puts a value, which is not null, into a field of a message."""
     if is_map(field):
         return _map_field(field, ignores_unknown)
@@ -123,42 +130,44 @@ def compile_field(field: FieldDescriptor, *, ignores_unknown: bool = False) -> R
     return _message_field(field, ignores_unknown)
 
 
-def _scalar_field(field: FieldDescriptor) -> Reader:
-    name, convert = field.name, converter(field)
+def _scalar_field(field: FieldDescriptor) -> FieldDecoder:
+    name, convert = field.name, scalar_converter(field)
 
     def read(message: Message, value: Any) -> Findings:
         converted = convert(value)
         if type(converted) is Finding:
-            return at(name, [converted])
+            return nested_under(name, [converted])
         setattr(message, name, converted)
         return ()
 
     return read
 
 
-def _message_field(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
+def _message_field(field: FieldDescriptor, ignores_unknown: bool) -> FieldDecoder:
     name, read_below = field.name, _message_reader(field, ignores_unknown)
 
     def read(message: Message, value: Any) -> Findings:
         below = getattr(message, name)
         below.SetInParent()
         found = read_below(below, value)
-        return at(name, found) if found else found
+        return nested_under(name, found) if found else found
 
     return read
 
 
-def _message_reader(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
+def _message_reader(field: FieldDescriptor, ignores_unknown: bool) -> FieldDecoder:
     if field.message_type is None:
         raise TypeError(f"{field.full_name} is no message")
-    return compile_reader(field.message_type, ignores_unknown=ignores_unknown)
+    return compile_decoder(field.message_type, ignores_unknown=ignores_unknown)
 
 
-def _unwrapped_field(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
+def _unwrapped_field(field: FieldDescriptor, ignores_unknown: bool) -> FieldDecoder:
     if field.message_type is None or len(field.message_type.fields) != 1:
         raise TypeError(f"{field.full_name}: only a message of one field is unwrapped")
     name = field.name
-    read_inner = compile_field(field.message_type.fields[0], ignores_unknown=ignores_unknown)
+    read_inner = compile_field_decoder(
+        field.message_type.fields[0], ignores_unknown=ignores_unknown
+    )
 
     def read(message: Message, value: Any) -> Findings:
         below = getattr(message, name)
@@ -170,25 +179,25 @@ def _unwrapped_field(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
     return read
 
 
-def _repeated_field(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
-    name, limit = field.name, limit_of(field)
-    wrong = at(name, [Finding((), "wrong-type", "must be an array")])
+def _repeated_field(field: FieldDescriptor, ignores_unknown: bool) -> FieldDecoder:
+    name, limit = field.name, entry_limit(field)
+    wrong = nested_under(name, [Finding((), "wrong-type", "must be an array")])
     fill = _fill_messages(field, ignores_unknown) if field.message_type else _fill_scalars(field)
 
     def read(message: Message, value: Any) -> Findings:
         if type(value) is not list:
             return wrong
         if limit is not None and len(value) > limit:
-            found = [too_many(limit), *fill(getattr(message, name), value[:limit])]
-            return at(name, found)
+            found = [too_many_entries(limit), *fill(getattr(message, name), value[:limit])]
+            return nested_under(name, found)
         below = fill(getattr(message, name), value)
-        return at(name, below) if below else below
+        return nested_under(name, below) if below else below
 
     return read
 
 
-def _fill_scalars(field: FieldDescriptor) -> Reader:
-    convert = converter(field)
+def _fill_scalars(field: FieldDescriptor) -> FieldDecoder:
+    convert = scalar_converter(field)
     is_text = field.type == FieldDescriptor.TYPE_STRING
     nothing = _ZEROS.get(field.type, 0)
 
@@ -207,12 +216,12 @@ def _fill_scalars(field: FieldDescriptor) -> Reader:
                     unlisted += 1
                 converted = nothing  # keeps the indexes of the entries behind it
             target.append(converted)
-        return bounded(found, unlisted)
+        return bounded_findings(found, unlisted)
 
     return fill
 
 
-def _fill_messages(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
+def _fill_messages(field: FieldDescriptor, ignores_unknown: bool) -> FieldDecoder:
     read_below = _message_reader(field, ignores_unknown)
 
     def fill(target: Any, values: list[Any]) -> Findings:
@@ -221,19 +230,19 @@ def _fill_messages(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
         for index, value in enumerate(values):
             below = read_below(target.add(), value)
             if len(found) < MAX_PROBLEMS:
-                found += at(str(index), below)
+                found += nested_under(str(index), below)
             else:
-                unlisted += count_of(below)
-        return bounded(found, unlisted)
+                unlisted += count_findings(below)
+        return bounded_findings(found, unlisted)
 
     return fill
 
 
-def _map_field(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
+def _map_field(field: FieldDescriptor, ignores_unknown: bool) -> FieldDecoder:
     if map_key(field).type != FieldDescriptor.TYPE_STRING:
         raise TypeError(f"{field.full_name}: keys of a map are strings")
-    name, of_value, limit = field.name, map_value(field), limit_of(field)
-    wrong = at(name, [Finding((), "wrong-type", "must be an object")])
+    name, of_value, limit = field.name, map_value(field), entry_limit(field)
+    wrong = nested_under(name, [Finding((), "wrong-type", "must be an object")])
     put = (
         _put_message(of_value, ignores_unknown) if of_value.message_type else _put_scalar(of_value)
     )
@@ -244,23 +253,23 @@ def _map_field(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
         target = getattr(message, name)
         found: list[Finding] = []
         if limit is not None and len(value) > limit:
-            found.append(too_many(limit))
+            found.append(too_many_entries(limit))
         unlisted = 0
         for key, item in islice(value.items(), limit):
             below = put(target, key, item)
             if not below:
                 continue
             if len(found) < MAX_PROBLEMS:
-                found += at(key, below)
+                found += nested_under(key, below)
             else:
-                unlisted += count_of(below)
-        return at(name, bounded(found, unlisted)) if found else found
+                unlisted += count_findings(below)
+        return nested_under(name, bounded_findings(found, unlisted)) if found else found
 
     return read
 
 
 def _put_scalar(field: FieldDescriptor) -> Callable[[Any, str, Any], Findings]:
-    convert = converter(field)
+    convert = scalar_converter(field)
 
     def put(target: Any, key: str, value: Any) -> Findings:
         converted = convert(value)
@@ -282,7 +291,7 @@ def _put_message(
 # Scalars ------------------------------------------------------------------------------------------
 
 
-def converter(field: FieldDescriptor) -> Convert:
+def scalar_converter(field: FieldDescriptor) -> ScalarConverter:
     """How a value of the field's type is taken from JSON. Raises TypeError where it has no form."""
     if field.type in _INTEGERS:
         return _integer(*_INTEGERS[field.type])
@@ -309,7 +318,7 @@ def _float(value: Any) -> Any:
     return float(value) if is_number else Finding((), "wrong-type", "must be a number")
 
 
-def _integer(low: int, high: int) -> Convert:
+def _integer(low: int, high: int) -> ScalarConverter:
     wrong = Finding((), "wrong-type", "must be an integer")
     too_low = Finding((), "too-low", f"must be at least {low}")
     too_high = Finding((), "too-high", f"must be at most {high}")
@@ -327,7 +336,7 @@ def _integer(low: int, high: int) -> Convert:
     return convert
 
 
-def _enum(descriptor: EnumDescriptor) -> Convert:
+def _enum(descriptor: EnumDescriptor) -> ScalarConverter:
     numbers = {spelling: number for number, spelling in enum_spellings(descriptor).items()}
     expected = ", ".join(sorted(numbers))
     refused = Finding((), "not-allowed", f"must be one of {expected}")
@@ -365,7 +374,7 @@ def _bytes(value: Any) -> Any:
         return wrong
 
 
-_SIMPLE: Final[Mapping[int, Convert]] = {
+_SIMPLE: Final[Mapping[int, ScalarConverter]] = {
     FieldDescriptor.TYPE_STRING: _text,
     FieldDescriptor.TYPE_BOOL: _bool,
     FieldDescriptor.TYPE_DOUBLE: _float,

@@ -1,19 +1,32 @@
-"""JSON as text: what we take for JSON at all, and the text of a member byte for byte.
-
-Owns the rules of decisions 1.2 that do not depend on a message: one value, UTF-8, no NaN, at most
-64 levels. Of members with the same name the last one counts. What a value means is for ``reading``.
-"""
+"""JSON text: the accepted syntax, and the text of each member of an object."""
 
 from __future__ import annotations
 
 import gc
 import json
 import re
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 import orjson
 
-from pyservice.schema.collector import LARGE_BYTES, uncollected
+LARGE_BYTES: Final = 64 * 1024
+"""Of text. What has less makes too few objects to matter."""
+
+
+@contextmanager
+def garbage_collection_paused() -> Iterator[None]:
+    """Nothing is collected within. May be within itself."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
 
 MAX_DEPTH = 64
 """Levels of objects and arrays in each other; a value that is neither has none."""
@@ -25,7 +38,7 @@ _NAME = re.compile(r'[ \t\n\r]*("(?:[^"\\]|\\.)*+")[ \t\n\r]*:[ \t\n\r]*', re.DO
 """The name of a member, with what is around it up to the value."""
 
 
-class JsonRefused(Exception):
+class JsonTextError(Exception):
     """The text is not JSON that we take; ``word`` is a problem word, ``reason`` says where."""
 
     def __init__(self, word: str, reason: str) -> None:
@@ -40,7 +53,7 @@ def parse(text: bytes) -> Any:
     Integers outside of 64 bits come as floats; a number that no float can hold is refused.
     """
     if len(text) > LARGE_BYTES and gc.isenabled():
-        with uncollected():
+        with garbage_collection_paused():
             return parse(text)
     try:
         value = orjson.loads(text)
@@ -48,10 +61,10 @@ def parse(text: bytes) -> Any:
         reason = f"is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})"
         # The parser has a limit of levels too, far beyond ours.
         word = "too-deep" if "depth limit" in error.msg else "not-json"
-        raise JsonRefused(word, reason) from None
+        raise JsonTextError(word, reason) from None
     # A text with few brackets cannot be deep; that is nearly every text.
     if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _is_too_deep(value):
-        raise JsonRefused("too-deep", f"is nested deeper than {MAX_DEPTH} levels")
+        raise JsonTextError("too-deep", f"is nested deeper than {MAX_DEPTH} levels")
     return value
 
 
@@ -70,7 +83,7 @@ def _is_too_deep(value: Any) -> bool:
 def member_texts(text: bytes) -> dict[str, bytes]:
     """The text of each member of an object that `parse` took, without the space around it."""
     if len(text) > LARGE_BYTES:
-        with uncollected():
+        with garbage_collection_paused():
             return _member_texts(text.decode())
     return _member_texts(text.decode())
 

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from pyservice.pb.buf.validate import validate_pb2
+from pyservice.schema.findings import Finding, nested_under
 from pyservice.schema.methods import form_of, is_map, map_value, option
-from pyservice.schema.problems import Finding, at
 
 Measure = Callable[[Any], list[Finding]]
 Excerpt = Callable[[Any, Any], None]
 
 
-class Sizes(NamedTuple):
+class SizeLimits(NamedTuple):
     """The limits in a message, or in the value of a field."""
 
     measure: Measure
@@ -32,24 +32,24 @@ class Sizes(NamedTuple):
 _SIZE_WORD = "too-many"
 
 
-def limit_of(field: FieldDescriptor) -> int | None:
+def entry_limit(field: FieldDescriptor) -> int | None:
     """The largest number of entries by the rules of its proto; None: any number."""
     rules = option(field, validate_pb2.field)
     own, rule = (rules.map, "max_pairs") if is_map(field) else (rules.repeated, "max_items")
     return getattr(own, rule) if own.HasField(rule) else None
 
 
-def too_many(limit: int) -> Finding:
+def too_many_entries(limit: int) -> Finding:
     """What is said of a field with more entries than this."""
     return Finding((), _SIZE_WORD, f"must have at most {limit} entries")
 
 
-def is_of_size(finding: Finding) -> bool:
+def is_size_finding(finding: Finding) -> bool:
     """Whether it judges a number of entries, and so leaves the entries themselves to others."""
     return finding.word == _SIZE_WORD
 
 
-def compile_sizes(descriptor: Descriptor) -> Sizes | None:
+def compile_size_limits(descriptor: Descriptor) -> SizeLimits | None:
     """The limits in a message and in the messages in it; None when there are none."""
     parts = {field: part for field in descriptor.fields if (part := _sizes_of_field(field))}
     if not parts:
@@ -61,7 +61,7 @@ def compile_sizes(descriptor: Descriptor) -> Sizes | None:
             part = parts.get(field)
             below = part.measure(value) if part else None
             if below:
-                found += at(field.name, below)
+                found += nested_under(field.name, below)
         return found
 
     def excerpt(message: Any, into: Any) -> None:
@@ -78,38 +78,38 @@ def compile_sizes(descriptor: Descriptor) -> Sizes | None:
             else:
                 target.MergeFrom(value)
 
-    return Sizes(measure, excerpt)
+    return SizeLimits(measure, excerpt)
 
 
-def _sizes_of_field(field: FieldDescriptor) -> Sizes | None:
+def _sizes_of_field(field: FieldDescriptor) -> SizeLimits | None:
     kind = map_value(field) if is_map(field) else field
-    below = compile_sizes(kind.message_type) if kind.message_type else None
+    below = compile_size_limits(kind.message_type) if kind.message_type else None
     if below is not None and form_of(field).unwrap:
         below = below._replace(measure=_unwrapped(below.measure))
     if not field.is_repeated:
         return below
-    limit = limit_of(field)
+    limit = entry_limit(field)
     if limit is None and below is None:
         return None
     if is_map(field):
         merge = below.excerpt if below else _merge if kind.message_type else None
-        return Sizes(
+        return SizeLimits(
             _measure_entries(limit, below, lambda pairs: pairs.items()),
             _excerpt_map(limit, merge),
         )
-    return Sizes(_measure_entries(limit, below, enumerate), _excerpt_list(limit, below))
+    return SizeLimits(_measure_entries(limit, below, enumerate), _excerpt_list(limit, below))
 
 
 def _measure_entries(
-    limit: int | None, below: Sizes | None, named: Callable[[Any], Iterable[tuple[Any, Any]]]
+    limit: int | None, below: SizeLimits | None, named: Callable[[Any], Iterable[tuple[Any, Any]]]
 ) -> Measure:
     def measure(entries: Any) -> list[Finding]:
         found: list[Finding] = []
         if limit is not None and len(entries) > limit:
-            found.append(too_many(limit))
+            found.append(too_many_entries(limit))
         if below is not None:
             for name, entry in islice(named(entries), limit):
-                found += at(str(name), below.measure(entry))
+                found += nested_under(str(name), below.measure(entry))
         return found
 
     return measure
@@ -122,7 +122,7 @@ def _unwrapped(measure_inner: Measure) -> Measure:
     ]
 
 
-def _excerpt_list(limit: int | None, below: Sizes | None) -> Excerpt:
+def _excerpt_list(limit: int | None, below: SizeLimits | None) -> Excerpt:
     def excerpt(entries: Any, into: Any) -> None:
         if below is None:
             into.extend(entries[:limit])

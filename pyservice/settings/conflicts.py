@@ -1,18 +1,50 @@
-"""What developers upload is foreign code for a browser: where it would be of one origin with the API, with people's
-pages or with another developer's site (decisions 8.9). Pure: it reads settings and tells problems.
-"""
+"""Conflicts between settings that are each valid alone."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Set
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
+from pyservice.network.port_ranges import PUBLIC_PORTS
 from pyservice.settings.model import Settings
-from pyservice.settings.sections import ListenAddress
+from pyservice.settings.sections import InheritedSocket, ListenAddress
+
+
+def edge_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
+    """Location and message. No answer ever names an address on which nobody listens."""
+    edge = settings.edge
+    has_both = _may_be_at(edge.http, 80) and _may_be_at(edge.https, 443)
+    if settings.domains.job is not None and not edge.is_fronted and not has_both:
+        yield (
+            ["domains", "job"],
+            "needs edge-guard at ports 80 and 443: set edge.http and edge.https to them or to sockets that are handed "
+            "over (fd:3), or edge.is_fronted when another proxy has them and leads to edge-guard",
+        )
+    if isinstance(edge.https, InheritedSocket) and edge.https == edge.http:
+        yield ["edge", "https"], f"{edge.https} is edge.http: hand over another socket"
+    if edge.https is not None and not edge.certificates:
+        yield ["edge", "https"], "needs edge.certificates"
+    for number, certificate in enumerate(edge.certificates):
+        for name in ("cert", "key"):
+            path = getattr(certificate, name)
+            try:
+                path.read_bytes()
+            except OSError as error:
+                yield (
+                    ["edge", "certificates", str(number), name],
+                    f"{path} cannot be read: {error.strerror}",
+                )
+
+
+def _may_be_at(where: ListenAddress | InheritedSocket | None, port: int) -> bool:
+    """A socket that is handed over is there with its address; whoever made it knows."""
+    return isinstance(where, InheritedSocket) or (where is not None and where.port == port)
+
 
 ANY_HOST: Final = frozenset({"0.0.0.0", "::"})
-OUTSIDE: Final = (
+SEPARATE_HOST_HINT: Final = (
     "a host of its own outside of that domain, as files.example.com is beside cdn.example.com"
 )
 
@@ -40,7 +72,7 @@ class _Place(NamedTuple):
         return domain is not None and f".{self.host}".endswith(f".{domain}")
 
 
-def shared_origins(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:
+def origin_conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:
     """Location and message of each. `wrong` are sections of which the defaults stand in `settings`."""
     domain = settings.domains.cdn
     services, stores = list(_services(settings, wrong)), list(_stores(settings, wrong))
@@ -56,7 +88,7 @@ def shared_origins(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[s
             yield (
                 list(store.location),
                 f"{store.url.hostname} is at or below domains.cdn ({domain}), and a game of that name would share its "
-                f"origin with uploads and pictures: give it {OUTSIDE}",
+                f"origin with uploads and pictures: give it {SEPARATE_HOST_HINT}",
             )
         what = "the CDN" if store.location == ("cdn_url",) else "the bucket"
         for service in services:
@@ -109,3 +141,17 @@ def _listening(location: tuple[str, ...], address: ListenAddress) -> Iterator[_P
     host = "127.0.0.1" if address.host in ANY_HOST else address.host
     for place in _place(location, f"http://{ListenAddress(host, address.port)}"):
         yield place._replace(is_given=False)
+
+
+def port_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
+    """Location and message. A number is of one kind."""
+    runtime = settings.runtime
+    kinds = (
+        ("the public ports of lobbies and servers", PUBLIC_PORTS),
+        ("runtime.process_ports", runtime.process_ports.numbers),
+        ("runtime.host_ports", runtime.host_ports.numbers),
+    )
+    for (other, taken), (name, wanted) in itertools.combinations(kinds, 2):
+        first, last = max(taken.start, wanted.start), min(taken.stop, wanted.stop) - 1
+        if first <= last:
+            yield name.split("."), f"has {first}-{last} in common with {other}"

@@ -14,7 +14,7 @@ from pyservice.pb.hosting.v1 import options_pb2
 from pyservice.schema.methods import Method, option
 
 
-class Kind(Enum):
+class CredentialKind(Enum):
     """Kinds of credentials; the value is the prefix of a token, or the name of what is no token."""
 
     NONE = "none"
@@ -28,13 +28,13 @@ class Kind(Enum):
 
 
 _OF_PROTO: Final = {
-    number: Kind[name.removeprefix("CREDENTIAL_")]
+    number: CredentialKind[name.removeprefix("CREDENTIAL_")]
     for name, number in options_pb2.Credential.items()
     if number != options_pb2.CREDENTIAL_UNSPECIFIED
 }
 
 
-def kinds_of(method: Method) -> frozenset[Kind]:
+def credential_kinds(method: Method) -> frozenset[CredentialKind]:
     """What a caller of the operation may show; empty when its proto does not say."""
     descriptor = Default().FindMethodByName(method.name)
     said = option(descriptor, options_pb2.operation).credentials
@@ -42,15 +42,15 @@ def kinds_of(method: Method) -> frozenset[Kind]:
 
 
 _TOKENS: Final = {
-    Kind.PUBLIC: "A token of the game clients of one namespace.",
-    Kind.ENVIRONMENT: "A token of a back end of one namespace.",
-    Kind.DEVELOPMENT: "A token of a developer's machine: answers are mock answers.",
-    Kind.LOBBY: "The token of one lobby server.",
-    Kind.CLOUD: "A token of a developer or of CI, whose scope covers what the path names.",
+    CredentialKind.PUBLIC: "A token of the game clients of one namespace.",
+    CredentialKind.ENVIRONMENT: "A token of a back end of one namespace.",
+    CredentialKind.DEVELOPMENT: "A token of a developer's machine: answers are mock answers.",
+    CredentialKind.LOBBY: "The token of one lobby server.",
+    CredentialKind.CLOUD: "A token of a developer or of CI, whose scope covers what the path names.",
 }
 
 
-def schemes() -> dict[str, Any]:
+def security_schemes() -> dict[str, Any]:
     """The security schemes of the document by name."""
     found: dict[str, Any] = {
         kind.value: {
@@ -61,12 +61,12 @@ def schemes() -> dict[str, Any]:
         }
         for kind, text in _TOKENS.items()
     }
-    found[Kind.CHANNEL.value] = {
+    found[CredentialKind.CHANNEL.value] = {
         "type": "http",
         "scheme": "bearer",
         "description": "The secret of an event channel, 22 to 64 characters that its holder chose.",
     }
-    found[Kind.ORIGIN.value] = {
+    found[CredentialKind.ORIGIN.value] = {
         "type": "apiKey",
         "in": "header",
         "name": "Origin",
@@ -75,9 +75,9 @@ def schemes() -> dict[str, Any]:
     return found
 
 
-def security(method: Method) -> list[dict[str, list[str]]]:
+def security_requirements(method: Method) -> list[dict[str, list[str]]]:
     """Any one of these; an operation for anybody has an empty list."""
-    kinds = kinds_of(method)
-    if Kind.NONE in kinds:
+    kinds = credential_kinds(method)
+    if CredentialKind.NONE in kinds:
         return []
-    return [{kind.value: []} for kind in Kind if kind in kinds]
+    return [{kind.value: []} for kind in CredentialKind if kind in kinds]

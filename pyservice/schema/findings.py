@@ -47,60 +47,60 @@ _UNLISTED: Final = "unlisted"
 """Not a word of a problem: the finding stands for as many as its reason says."""
 
 
-def unlisted(count: int) -> Finding:
+def omitted_findings(count: int) -> Finding:
     """Stands for findings that are only counted: no answer would tell them."""
     return Finding((), _UNLISTED, str(count))
 
 
-def is_unlisted(finding: Finding) -> bool:
+def is_omitted(finding: Finding) -> bool:
     """Whether it stands for findings that are only counted."""
     return finding.word == _UNLISTED
 
 
-def count_of(found: Findings) -> int:
+def count_findings(found: Findings) -> int:
     """How many there are, with those that are only counted."""
     return sum(int(one.reason) if one.word == _UNLISTED else 1 for one in found)
 
 
-def bounded(found: list[Finding], count: int = 0) -> list[Finding]:
+def bounded_findings(found: list[Finding], count: int = 0) -> list[Finding]:
     """As many of them as an answer tells, and how many there are besides; `count` are those that
     nobody made a finding of.
     """
     if not count and len(found) <= MAX_PROBLEMS:
         return found
     listed = [one for one in found if one.word != _UNLISTED][:MAX_PROBLEMS]
-    rest = count + count_of(found) - len(listed)
-    return [*listed, unlisted(rest)] if rest else listed
+    rest = count + count_findings(found) - len(listed)
+    return [*listed, omitted_findings(rest)] if rest else listed
 
 
-class Untold(FieldProblem):
+class OmittedProblems(FieldProblem):
     """Stands at the end for problems that are not told one by one. Its location is empty."""
 
     number: int
 
-    def __new__(cls, number: int) -> Untold:
+    def __new__(cls, number: int) -> OmittedProblems:
         made = super().__new__(cls, ("too-many",), f"and {number} more problems")
         made.number = number
         return made
 
 
-def at(name: str, found: Findings) -> list[Finding]:
+def nested_under(name: str, found: Findings) -> list[Finding]:
     """The findings as seen from one level further up."""
     return [Finding((name, *location), word, reason) for location, word, reason in found]
 
 
-def tell(found: Findings) -> list[FieldProblem]:
+def report_findings(found: Findings) -> list[FieldProblem]:
     """The findings as one answer tells them: the first ones, and how many more there are."""
     listed = (_problem_of(one) for one in found if one.word != _UNLISTED)
-    return _within(listed, count_of(found), MAX_PROBLEMS_BYTES, _size_in_json)
+    return _within(listed, count_findings(found), MAX_PROBLEMS_BYTES, _size_in_json)
 
 
-def shorten(
+def shorten_problems(
     problems: Sequence[FieldProblem], limit_bytes: int, size: Callable[[FieldProblem], int]
 ) -> list[FieldProblem]:
     """The same for a door with less room: ``size`` tells what a problem takes there in bytes."""
     last = problems[-1] if problems else None
-    if not isinstance(last, Untold):
+    if not isinstance(last, OmittedProblems):
         return _within(problems, len(problems), limit_bytes, size)
     return _within(problems[:-1], len(problems) - 1 + last.number, limit_bytes, size)
 
@@ -119,7 +119,7 @@ def _within(
             break
         told.append(problem)
     if len(told) < count:
-        told.append(Untold(count - len(told)))
+        told.append(OmittedProblems(count - len(told)))
     return told
 
 

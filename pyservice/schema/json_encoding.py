@@ -1,9 +1,4 @@
-"""Messages into JSON values, by closures compiled from a message's descriptor.
-
-Owns what an answer looks like (decisions 1.1): a field without presence is always there, an unset
-optional one is left out, or null where its form says so; numbers are numbers, 64 bits too; the
-entries of a map come in the order of their keys, so that the same answer is the same text.
-"""
+"""Encoding of protobuf messages as JSON values, compiled from descriptors."""
 
 from __future__ import annotations
 
@@ -16,17 +11,17 @@ import orjson
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from pyservice.schema.json_decoding import enum_spellings
 from pyservice.schema.methods import form_of, is_map, map_value
-from pyservice.schema.reading import enum_spellings
 
-Writer = Callable[[Any], Any]
+JsonEncoder = Callable[[Any], Any]
 """The JSON value of a message, or of the value of a field."""
 
 _Put = Callable[[Any, dict[str, Any]], None]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def compile_writer(descriptor: Descriptor) -> Writer:
+def compile_encoder(descriptor: Descriptor) -> JsonEncoder:
     """A writer of JSON objects for a message."""
     if descriptor.full_name == "google.protobuf.Timestamp":
         return _write_timestamp
@@ -75,7 +70,7 @@ def _put_entries(field: FieldDescriptor) -> _Put:
     return put
 
 
-def _writer_of_entries(field: FieldDescriptor) -> Writer:
+def _writer_of_entries(field: FieldDescriptor) -> JsonEncoder:
     if is_map(field):
         write_value = _writer_of(map_value(field))
         return lambda entries: {str(key): write_value(entries[key]) for key in sorted(entries)}
@@ -83,14 +78,14 @@ def _writer_of_entries(field: FieldDescriptor) -> Writer:
     return lambda entries: [write(entry) for entry in entries]
 
 
-def _writer_of(field: FieldDescriptor) -> Writer:
+def _writer_of(field: FieldDescriptor) -> JsonEncoder:
     """The writer of one value of a field: a scalar or a message."""
     if field.message_type is not None:
         if form_of(field).unwrap:
             (inner,) = field.message_type.fields
             write_inner = _writer_of_entries(inner)
             return lambda message: write_inner(getattr(message, inner.name))
-        return compile_writer(field.message_type)
+        return compile_encoder(field.message_type)
     if field.enum_type is not None:
         return enum_spellings(field.enum_type).get
     if field.type == FieldDescriptor.TYPE_BYTES:
@@ -114,3 +109,17 @@ def _write_bytes(value: bytes) -> str:
 def _write_timestamp(message: Any) -> str:
     moment = _EPOCH + timedelta(seconds=message.seconds, milliseconds=message.nanos // 1_000_000)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class PrerenderedJson(Message):
+    """Stands for the message that `make` makes. `body` is that message as HTTP would write it."""
+
+    __slots__ = ("_make", "body")
+
+    def __init__(self, body: bytes, make: Callable[[], Message]) -> None:
+        self.body = body
+        self._make = make
+
+    def SerializeToString(self, **options: Any) -> bytes:
+        """The message as gRPC sends it."""
+        return self._make().SerializeToString(**options)

@@ -13,6 +13,6 @@ from google.protobuf.message import Message
 _DIGEST_BYTES: Final = 16
 
 
-def digest_of(message: Message) -> bytes:
+def message_digest(message: Message) -> bytes:
     """16 bytes of SHA-256 over its deterministic encoding."""
     return sha256(message.SerializeToString(deterministic=True)).digest()[:_DIGEST_BYTES]
