@@ -102,7 +102,7 @@ class RuntimeScene(MatchmakerScene):
         report = runtime_pb2.LobbyReport(lobby_id=lobby_id, **what)
         await self.runtime.report(runtime_pb2.ReportRequest(reports=[report]))
 
-    async def place(self, lobby_id: str) -> None:
+    async def place_process(self, lobby_id: str) -> None:
         names = {"game": 12_000, "web": 12_001}
         backends = {
             name: runtime_pb2.Backend(address="127.0.0.1", port=port)
@@ -151,9 +151,9 @@ def outcome(route: routes_pb2.Route, kind: str) -> routes_pb2.Outcome:
 
 
 async def connected_scene(engine: Engine, **modes: Any) -> RuntimeScene:
-    place = RuntimeScene(engine, **modes)
-    assert (await place.wanted()).is_complete
-    return place
+    scene = RuntimeScene(engine, **modes)
+    assert (await scene.wanted()).is_complete
+    return scene
 
 
 @contextlib.asynccontextmanager

@@ -10,20 +10,15 @@ from pathlib import Path
 import pytest
 
 from pyservice.auth import keyring
-from pyservice.auth.authorization import Authorizer
-from pyservice.calls import Call, Caller
 from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
-from pyservice.dataplane.development_mocks import MockOperations
 from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
-from pyservice.dataplane.operation_table import operation_table
 from pyservice.dataplane.outbound_http import OutboundHttpClient
 from pyservice.dataplane.resolved_namespace import raw_id
-from pyservice.errors import ServiceError
 from pyservice.network.hosts import AllowedAddresses
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.admission_scene import AdmissionScene, admission_scene
 from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, version
-from tests.dataplane.matchmaker_scene import MODES, MatchmakerScene, expect_error
+from tests.dataplane.matchmaker_scene import MODES, expect_error
 from tests.dataplane.third_party_server import (
     ThirdPartyServer,
     hold_responses,
@@ -265,8 +260,6 @@ RULE = {
     "requests_before_reverify": 3,
     "verification_ttl": 60_000,
 }
-NAMESPACE = raw_id(NAMESPACE_ID)
-TOKEN_ID = raw_id("0192f000-0000-7000-8000-0000000000d1")
 
 
 @asynccontextmanager
@@ -308,36 +301,3 @@ async def test_captcha_pass_survives_a_restart(
             assert (await expect_error(scene.join(lobby_id))).code == "CAPTCHA_REQUIRED"
             await scene.join(lobby_id, captcha=proof)
         assert len(provider.seen) == 2
-
-
-async def test_used_mock_player_survives_a_restart(tmp_path: Path) -> None:
-    async def call(engine: Engine, name: str, request: object) -> object:
-        scene = MatchmakerScene(engine)
-        table = operation_table(
-            Authorizer(engine, scene.namespaces, lambda: 0, engine),
-            scene.matchmaker,
-            scene.fleet,
-            MockOperations(scene.namespaces, engine.player_records, engine.idempotency),
-        )
-        operation = table[f"hosting.v1.Matchmaker.{name}"]
-        token = engine.development_token(NAMESPACE, TOKEN_ID, 1)
-        caller = operation.authorize(
-            Call("0" * 32, bytes(4), f"Bearer {token}", idempotency_key="key")
-        )
-        assert isinstance(caller, Caller)
-        return await operation.run(request, caller)
-
-    find = pb.FindLobbyRequest(game_modes=["duel"], party_size=2)
-    async with opened(tmp_path) as engine:
-        found = await call(engine, "FindLobby", find)
-        assert isinstance(found, pb.FindLobbyResponse)
-        assert await call(engine, "FindLobby", find) == found
-        first, second = (
-            pb.PlayerConnectedRequest(player_token=player.token) for player in found.players
-        )
-        await call(engine, "PlayerConnected", first)
-    async with opened(tmp_path) as engine:
-        with pytest.raises(ServiceError) as caught:
-            await call(engine, "PlayerConnected", first)
-        assert caught.value.code == "PLAYER_TOKEN_CONSUMED"
-        await call(engine, "PlayerConnected", second)

@@ -106,7 +106,7 @@ async def test_refused_configuration_changes_nothing(plane: Plane) -> None:
     assert plane.display_name() == "Good"
     assert plane.again().display_name() == "Good"
     assert await plane.held() == {NAMESPACE_ID: (0, 1)}
-    assert await plane.apply(0, 2, display_name="Mended") == "applied"
+    assert await plane.apply(0, 2, display_name="Fixed") == "applied"
 
 
 async def test_stale_is_reported_before_problems(plane: Plane) -> None:

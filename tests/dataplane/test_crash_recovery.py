@@ -25,11 +25,11 @@ def test_channel_token_survives_a_kill(make_service: MakeService) -> None:
     [join] = _live(service)
     assert join["player"] == found.json()["players"][1]
     assert join["ports"] == found.json()["ports"]
-    told = service.good("GET", "/events/live", None, SECRET)
+    received = service.good("GET", "/events/live", None, SECRET)
     service.kill()
     service.start()
     again = service.good("GET", "/events/live", None, SECRET)
-    assert again["events"] == told["events"]
+    assert again["events"] == received["events"]
     connected = service.connected(lobby_token, join["player"]["token"])
     assert connected.status_code == 200, connected.text
 

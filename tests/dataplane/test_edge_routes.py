@@ -40,14 +40,14 @@ async def connected(engine: Engine) -> RuntimeScene:
 
 
 async def test_http_ports_have_host_names_behind_a_domain(engine: Engine) -> None:
-    place = RuntimeScene(engine, PlayerAddresses(job_domain="job.test"))
-    await place.wanted()
-    async with asking(place.find()) as finding:
-        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
-        routes = {route.port_name: route for route in await place.serve()}
+    scene = RuntimeScene(engine, PlayerAddresses(job_domain="job.test"))
+    await scene.wanted()
+    async with asking(scene.find()) as finding:
+        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
+        routes = {route.port_name: route for route in await scene.serve()}
         host = f"{wanted.lobby_id}-web.lobby.north.job.test"
         assert (routes["web"].port, routes["web"].host, routes["web"].is_tls) == (0, host, True)
-        await place.ready(wanted.lobby_id)
+        await scene.ready(wanted.lobby_id)
         found = await asyncio.wait_for(finding, PATIENCE_S)
     assert found.ports["web"].host == f"{host}:443"
     assert found.ports["game"].hostname == "north.job.test"
@@ -56,48 +56,48 @@ async def test_http_ports_have_host_names_behind_a_domain(engine: Engine) -> Non
 async def test_refused_port_is_replaced_before_it_is_returned(
     connected: RuntimeScene,
 ) -> None:
-    place = connected
-    async with asking(place.find()) as finding:
-        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
-        game, web = sorted((await place.follow()).routes, key=lambda route: route.port_name)
-        answer = await place.follow(outcome(game, "REFUSED"), outcome(web, "LISTENING"))
+    scene = connected
+    async with asking(scene.find()) as finding:
+        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
+        game, web = sorted((await scene.follow()).routes, key=lambda route: route.port_name)
+        answer = await scene.follow(outcome(game, "REFUSED"), outcome(web, "LISTENING"))
         instead = {route.port_name: route for route in answer.routes}
         assert instead["game"].port != game.port
         assert instead["web"].port == web.port
-        await place.follow(outcome(instead["game"], "LISTENING"))
-        await place.ready(wanted.lobby_id)
+        await scene.follow(outcome(instead["game"], "LISTENING"))
+        await scene.ready(wanted.lobby_id)
         found = await asyncio.wait_for(finding, PATIENCE_S)
     assert found.ports["game"].port == instead["game"].port
 
 
 async def test_unserved_port_keeps_its_number(connected: RuntimeScene) -> None:
-    place = connected
-    async with asking(place.find()) as finding:
-        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
-        routes = list((await place.follow()).routes)
-        answer = await place.follow(*(outcome(route, "UNSERVED") for route in routes))
+    scene = connected
+    async with asking(scene.find()) as finding:
+        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
+        routes = list((await scene.follow()).routes)
+        answer = await scene.follow(*(outcome(route, "UNSERVED") for route in routes))
         assert not answer.routes
-        await place.follow(*(outcome(route, "LISTENING") for route in routes))
-        await place.ready(wanted.lobby_id)
+        await scene.follow(*(outcome(route, "LISTENING") for route in routes))
+        await scene.ready(wanted.lobby_id)
         found = await asyncio.wait_for(finding, PATIENCE_S)
-    told = {name: port.port for name, port in found.ports.items()}
-    assert told == {route.port_name: route.port for route in routes}
+    current_routes = {name: port.port for name, port in found.ports.items()}
+    assert current_routes == {route.port_name: route.port for route in routes}
 
 
 async def test_outcomes_share_journal_syncs(engine: Engine) -> None:
     docker = {"image_id": BUILD_ID, "ports": {f"voice-{n}": {"protocol": "udp"} for n in range(16)}}
-    place = await connected_scene(engine, crowd={"docker": docker})
+    scene = await connected_scene(engine, crowd={"docker": docker})
 
     def syncs() -> int:
         text = engine.render_metrics({}).decode()
         return int(text.partition("\nhosting_journal_syncs_total ")[2].split("\n", 1)[0])
 
-    async with asking(place.find("crowd")):
-        await place.wanted(wait_ms=5_000)
-        refused_ones = list((await place.follow()).routes)
+    async with asking(scene.find("crowd")):
+        await scene.wanted(wait_ms=5_000)
+        refused_ones = list((await scene.follow()).routes)
         assert len(refused_ones) == 16
         before = syncs()
-        answer = await place.follow(*(outcome(route, "REFUSED") for route in refused_ones))
+        answer = await scene.follow(*(outcome(route, "REFUSED") for route in refused_ones))
         others = {route.port for route in answer.routes}
         assert len(others) == 16
         assert others.isdisjoint(route.port for route in refused_ones)
@@ -105,41 +105,41 @@ async def test_outcomes_share_journal_syncs(engine: Engine) -> None:
 
 
 async def test_new_edge_guard_instance_has_bound_nothing(connected: RuntimeScene) -> None:
-    place = connected
-    async with asking(place.find()):
-        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
-        await place.serve()
-        answer = await place.follow(instance="two")
+    scene = connected
+    async with asking(scene.find()):
+        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
+        await scene.serve()
+        answer = await scene.follow(instance="two")
         assert answer.is_complete
-        async with asking(place.ready(wanted.lobby_id)) as getting_ready:
-            await place.follow(instance="two")
+        async with asking(scene.ready(wanted.lobby_id)) as getting_ready:
+            await scene.follow(instance="two")
             assert not getting_ready.done()
             listening = [outcome(route, "LISTENING") for route in answer.routes]
-            await place.follow(*listening, instance="two")
+            await scene.follow(*listening, instance="two")
             await asyncio.wait_for(getting_ready, PATIENCE_S)
 
 
 async def test_ready_waits_until_ports_forward_to_the_process(connected: RuntimeScene) -> None:
-    place = connected
-    async with asking(place.find()) as finding:
-        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
-        before = await place.serve()
+    scene = connected
+    async with asking(scene.find()) as finding:
+        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
+        before = await scene.serve()
         assert [route.backend_port for route in before] == [0, 0]
         # Edge-guard does not know the process yet.
-        await place.place(wanted.lobby_id)
-        served = place.routes.wait_lobby_served(raw_id(wanted.lobby_id))
-        async with asking(served) as serving, asking(place.ready(wanted.lobby_id)) as ready:
-            await place.follow(*(outcome(route, "LISTENING") for route in before))
-            assert await is_pending(serving), "players would meet nobody"
-            place.version = 0
-            game, web = sorted((await place.follow()).routes, key=lambda route: route.port_name)
+        await scene.place_process(wanted.lobby_id)
+        served = scene.routes.wait_lobby_served(raw_id(wanted.lobby_id))
+        async with asking(served) as serving, asking(scene.ready(wanted.lobby_id)) as ready:
+            await scene.follow(*(outcome(route, "LISTENING") for route in before))
+            assert await is_pending(serving)
+            scene.version = 0
+            game, web = sorted((await scene.follow()).routes, key=lambda route: route.port_name)
             assert (game.backend_port, web.backend_port) == (12_000, 12_001)
             elsewhere = outcome(web, "LISTENING")
             elsewhere.backend_port = game.backend_port
-            await place.follow(outcome(game, "LISTENING"), elsewhere)
+            await scene.follow(outcome(game, "LISTENING"), elsewhere)
             assert await is_pending(serving), "one of two leads there"
             assert not ready.done()
-            await place.follow(outcome(web, "LISTENING"))
+            await scene.follow(outcome(web, "LISTENING"))
             await asyncio.wait_for(ready, PATIENCE_S)
         await asyncio.wait_for(finding, PATIENCE_S)
 
@@ -147,19 +147,19 @@ async def test_ready_waits_until_ports_forward_to_the_process(connected: Runtime
 async def test_outdated_outcomes_are_ignored(
     connected: RuntimeScene,
 ) -> None:
-    place = connected
-    async with asking(place.find()):
-        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
-        before = list((await place.follow(question=1)).routes)
-        await place.place(wanted.lobby_id)
-        after = list((await place.follow(question=2)).routes)
+    scene = connected
+    async with asking(scene.find()):
+        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
+        before = list((await scene.follow(question=1)).routes)
+        await scene.place_process(wanted.lobby_id)
+        after = list((await scene.follow(question=2)).routes)
         early = [outcome(route, "LISTENING") for route in before]
         late = [outcome(route, "LISTENING") for route in after]
-        await place.follow(*early, *late, question=4)
-        await place.follow(*early, question=3)
-        await asyncio.wait_for(place.ready(wanted.lobby_id), PATIENCE_S)
-        await place.follow(*late, instance="two", question=1)
-        served = place.routes.wait_lobby_served(raw_id(wanted.lobby_id))
+        await scene.follow(*early, *late, question=4)
+        await scene.follow(*early, question=3)
+        await asyncio.wait_for(scene.ready(wanted.lobby_id), PATIENCE_S)
+        await scene.follow(*late, instance="two", question=1)
+        served = scene.routes.wait_lobby_served(raw_id(wanted.lobby_id))
         await asyncio.wait_for(served, PATIENCE_S)
 
 
@@ -170,60 +170,60 @@ async def is_pending(asked: asyncio.Future[Any]) -> bool:
 
 
 async def test_server_ports_are_leased_before_its_process_starts(engine: Engine) -> None:
-    place = RuntimeScene(engine)
-    place.runtime.wait_server_served = place.routes.wait_server_served
-    wish = datagrams(1)
-    async with asking(place.runtime.lease(wish)) as leasing:
+    scene = RuntimeScene(engine)
+    scene.runtime.wait_server_served = scene.routes.wait_server_served
+    request = datagrams(1)
+    async with asking(scene.runtime.lease(request)) as leasing:
 
-        async def told() -> Any:
-            return list((await place.follow()).routes)
+        async def current_routes() -> Any:
+            return list((await scene.follow()).routes)
 
-        routes = await eventually(told)
+        routes = await eventually(current_routes)
         assert {route.backend_port for route in routes} == {0}
-        await place.follow(*(outcome(route, "LISTENING") for route in routes))
+        await scene.follow(*(outcome(route, "LISTENING") for route in routes))
         leased = await asyncio.wait_for(leasing, PATIENCE_S)
     backends = {
         name: runtime_pb2.Backend(address="127.0.0.1", port=12_000 + number)
         for number, name in enumerate(leased.ports)
     }
-    placed = runtime_pb2.PlaceServerRequest(server_id=wish.server_id, backends=backends)
-    await place.runtime.place_server(placed)
-    again = await asyncio.wait_for(place.runtime.lease(wish), PATIENCE_S)
-    assert again == leased, "who asks again waits for nothing more"
+    placed = runtime_pb2.PlaceServerRequest(server_id=request.server_id, backends=backends)
+    await scene.runtime.place_server(placed)
+    again = await asyncio.wait_for(scene.runtime.lease(request), PATIENCE_S)
+    assert again == leased
 
 
 async def test_removals_are_repeated_until_confirmed(connected: RuntimeScene) -> None:
-    place = connected
-    async with asking(place.find()):
-        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
-        await place.serve()
-        await place.report(wanted.lobby_id, over=runtime_pb2.Over(reason="exited"))
-    assert list((await place.follow()).removed) == [wanted.lobby_id]
-    place.epoch = 0
-    again = await place.follow()
+    scene = connected
+    async with asking(scene.find()):
+        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
+        await scene.serve()
+        await scene.report(wanted.lobby_id, over=runtime_pb2.Over(reason="exited"))
+    assert list((await scene.follow()).removed) == [wanted.lobby_id]
+    scene.epoch = 0
+    again = await scene.follow()
     assert (again.is_complete, list(again.removed)) == (True, [wanted.lobby_id])
     gone = routes_pb2.Outcome(
         owner_id=wanted.lobby_id, kind=routes_pb2.OutcomeKind.OUTCOME_KIND_REMOVED
     )
-    await place.follow(gone)
-    await place.follow(gone)
-    place.epoch = 0
-    assert list((await place.follow()).removed) == []
+    await scene.follow(gone)
+    await scene.follow(gone)
+    scene.epoch = 0
+    assert list((await scene.follow()).removed) == []
 
 
 async def test_exhausted_ports_create_no_lobby(engine: Engine) -> None:
     streams = {"docker": {**MODES["duel"]["docker"], "ports": {"game": {"protocol": "tcp"}}}}
-    place = await connected_scene(engine, streams=streams)
+    scene = await connected_scene(engine, streams=streams)
     await asyncio.gather(
-        *(place.runtime.lease(datagrams(number)) for number in range(FAMILY // 16))
+        *(scene.runtime.lease(datagrams(number)) for number in range(FAMILY // 16))
     )
-    for asked in (place.find(), place.create()):
+    for asked in (scene.find(), scene.create()):
         assert (await expect_error(asked)).code == "PORTS_EXHAUSTED"
-    one_more = await expect_error(place.runtime.lease(datagrams(FAMILY)))
+    one_more = await expect_error(scene.runtime.lease(datagrams(FAMILY)))
     assert one_more.code == "PORTS_EXHAUSTED"
-    assert (await place.wanted()).lobbies == []
-    async with asking(place.find("streams")):
-        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
+    assert (await scene.wanted()).lobbies == []
+    async with asking(scene.find("streams")):
+        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
         assert wanted.spec.game_mode == "streams", "there are ports of the other family"
 
 
@@ -237,7 +237,7 @@ def datagrams(number: int) -> runtime_pb2.LeaseRequest:
 
 
 async def test_server_lease_lifecycle(engine: Engine) -> None:
-    place = RuntimeScene(engine)
+    scene = RuntimeScene(engine)
     server_id = "0192f000-0000-7000-8000-0000000000f1"
     request = runtime_pb2.LeaseRequest(
         server_id=server_id,
@@ -245,21 +245,21 @@ async def test_server_lease_lifecycle(engine: Engine) -> None:
         region="north",
         protocols={"game": "udp", "web": "http"},
     )
-    leased = await place.runtime.lease(request)
-    assert leased == await place.runtime.lease(request)
+    leased = await scene.runtime.lease(request)
+    assert leased == await scene.runtime.lease(request)
     assert leased.ports["game"].hostname == "192.0.2.7"
-    assert list((await place.runtime.leases(runtime_pb2.LeasesRequest())).server_ids) == [server_id]
+    assert list((await scene.runtime.leases(runtime_pb2.LeasesRequest())).server_ids) == [server_id]
     backend = runtime_pb2.Backend(address="127.0.0.1", port=12_000)
     placed = runtime_pb2.PlaceServerRequest(server_id=server_id, backends={"game": backend})
-    await place.runtime.place_server(placed)
-    routes = {route.port_name: route for route in (await place.follow()).routes}
+    await scene.runtime.place_server(placed)
+    routes = {route.port_name: route for route in (await scene.follow()).routes}
     assert routes["game"].port == leased.ports["game"].port
     assert (routes["game"].backend_port, routes["web"].backend_port) == (12_000, 0)
     over = runtime_pb2.EndLeaseRequest(server_id=server_id)
-    await place.runtime.end_lease(over)
-    await place.runtime.end_lease(over)
-    assert (await expect_error(place.runtime.lease(request))).code == "IN_USE"
-    assert (await expect_error(place.runtime.place_server(placed))).code == "SERVER_NOT_FOUND"
+    await scene.runtime.end_lease(over)
+    await scene.runtime.end_lease(over)
+    assert (await expect_error(scene.runtime.lease(request))).code == "IN_USE"
+    assert (await expect_error(scene.runtime.place_server(placed))).code == "SERVER_NOT_FOUND"
 
 
 UDP_LEASE = runtime_pb2.LeaseRequest(
@@ -269,8 +269,8 @@ UDP_LEASE = runtime_pb2.LeaseRequest(
     protocols={"game": "udp"},
 )
 
-Free = Callable[[], Awaitable[None]]
-Hinder = Callable[[Engine], Awaitable[Free]]
+Unblock = Callable[[], Awaitable[None]]
+Block = Callable[[Engine], Awaitable[Unblock]]
 
 
 @pytest.fixture
@@ -291,7 +291,7 @@ async def patient_scene(
     await engine.close()
 
 
-async def pool_is_empty(engine: Engine) -> Free:
+async def pool_is_empty(engine: Engine) -> Unblock:
     owners = [number.to_bytes(16) for number in range(1, FAMILY)]
 
     async def lease(owners: list[bytes]) -> None:
@@ -300,44 +300,44 @@ async def pool_is_empty(engine: Engine) -> Free:
 
     await asyncio.gather(*(lease(owners[at : at + 16]) for at in range(0, FAMILY - 1, 16)))
 
-    async def free() -> None:
+    async def unblock() -> None:
         await engine.processes.end_lease(owners[0])
         await engine.processes.ports_returned(owners[0])
 
-    return free
+    return unblock
 
 
-async def disk_is_full(engine: Engine) -> Free:
+async def disk_is_full(engine: Engine) -> Unblock:
     engine.image_failed("no room", True)
 
-    async def free() -> None:
+    async def unblock() -> None:
         engine.image_failed("something else", False)
 
-    return free
+    return unblock
 
 
-both = pytest.mark.parametrize("hinder", [pool_is_empty, disk_is_full])
+both = pytest.mark.parametrize("block", [pool_is_empty, disk_is_full])
 
 
 async def game(patient_scene: RuntimeScene, other_than: int = 0) -> routes_pb2.Route:
 
     async def found() -> Any:
-        told = [
+        current_routes = [
             route for route in (await patient_scene.follow()).routes if route.port_name == "game"
         ]
-        return [route for route in told if route.port != other_than]
+        return [route for route in current_routes if route.port != other_than]
 
     [route] = await eventually(found)
     assert isinstance(route, routes_pb2.Route)
     return route
 
 
-async def goes_on(
-    patient_scene: RuntimeScene, asked: asyncio.Future[Any], hindered: routes_pb2.Route
+async def finish_with_another_number(
+    patient_scene: RuntimeScene, asked: asyncio.Future[Any], refused_route: routes_pb2.Route
 ) -> int:
-    other = await game(patient_scene, other_than=hindered.port)
-    again = await patient_scene.follow(outcome(hindered, "REFUSED"))
-    assert not again.routes, "who says it twice is told nothing else"
+    other = await game(patient_scene, other_than=refused_route.port)
+    again = await patient_scene.follow(outcome(refused_route, "REFUSED"))
+    assert not again.routes, "a repeated refusal changes nothing"
     await patient_scene.follow(outcome(other, "LISTENING"))
     await asyncio.wait_for(asked, PATIENCE_S)
     assert not (await patient_scene.follow()).routes
@@ -345,35 +345,33 @@ async def goes_on(
 
 
 @both
-async def test_waiting_lobby_gets_another_number(
-    patient_scene: RuntimeScene, hinder: Hinder
-) -> None:
+async def test_waiting_lobby_gets_another_number(patient_scene: RuntimeScene, block: Block) -> None:
     async with asking(patient_scene.find()) as finding:
         [wanted] = (await patient_scene.wanted(wait_ms=5_000)).lobbies
         first, web = sorted(
             (await patient_scene.follow()).routes, key=lambda route: route.port_name
         )
-        free = await hinder(patient_scene.engine)
+        unblock = await block(patient_scene.engine)
         await patient_scene.follow(outcome(first, "REFUSED"), outcome(web, "LISTENING"))
         async with asking(patient_scene.ready(wanted.lobby_id)) as ready:
             await assert_pending(ready)
-            await free()
-            number = await goes_on(patient_scene, ready, first)
+            await unblock()
+            number = await finish_with_another_number(patient_scene, ready, first)
         found = await asyncio.wait_for(finding, PATIENCE_S)
     assert found.ports["game"].port == number
 
 
 @both
 async def test_waiting_server_gets_another_number(
-    patient_scene: RuntimeScene, hinder: Hinder
+    patient_scene: RuntimeScene, block: Block
 ) -> None:
     async with asking(patient_scene.runtime.lease(UDP_LEASE)) as leasing:
         first = await game(patient_scene)
-        free = await hinder(patient_scene.engine)
+        unblock = await block(patient_scene.engine)
         await patient_scene.follow(outcome(first, "REFUSED"))
         await assert_pending(leasing)
-        await free()
-        number = await goes_on(patient_scene, leasing, first)
+        await unblock()
+        number = await finish_with_another_number(patient_scene, leasing, first)
         assert (await leasing).ports["game"].port == number
 
 
@@ -391,14 +389,14 @@ async def test_repeated_ready_gets_another_number(
         first, web = sorted(
             (await patient_scene.follow()).routes, key=lambda route: route.port_name
         )
-        free = await disk_is_full(patient_scene.engine)
+        unblock = await disk_is_full(patient_scene.engine)
         await patient_scene.follow(outcome(first, "REFUSED"), outcome(web, "LISTENING"))
         with monkeypatch.context() as patched:
             patched.setattr(edge_routes, "LOBBY_SERVED_TIMEOUT_S", 0.05)
             assert (await expect_error(patient_scene.ready(wanted.lobby_id))).code == "OVERLOADED"
-        await free()
+        await unblock()
         async with asking(patient_scene.ready(wanted.lobby_id)) as ready:
-            await goes_on(patient_scene, ready, first)
+            await finish_with_another_number(patient_scene, ready, first)
 
 
 async def test_refused_port_does_not_block_other_routes(patient_scene: RuntimeScene) -> None:
@@ -406,7 +404,7 @@ async def test_refused_port_does_not_block_other_routes(patient_scene: RuntimeSc
         [wanted] = (await patient_scene.wanted(wait_ms=5_000)).lobbies
         first = await game(patient_scene)
         await disk_is_full(patient_scene.engine)
-        await patient_scene.place(wanted.lobby_id)
+        await patient_scene.place_process(wanted.lobby_id)
         answer = await patient_scene.follow(outcome(first, "REFUSED"))
         assert sorted(route.backend_port for route in answer.routes) == [12_000, 12_001]
         await patient_scene.report(wanted.lobby_id, over=runtime_pb2.Over(reason="exited"))
@@ -432,10 +430,10 @@ async def test_unserved_port_after_refusal_keeps_its_number(patient_scene: Runti
         first, web = sorted(
             (await patient_scene.follow()).routes, key=lambda route: route.port_name
         )
-        free = await disk_is_full(patient_scene.engine)
+        unblock = await disk_is_full(patient_scene.engine)
         await patient_scene.follow(outcome(first, "REFUSED"), outcome(web, "LISTENING"))
         await patient_scene.follow(outcome(first, "UNSERVED"))
-        await free()
+        await unblock()
         async with asking(patient_scene.ready(wanted.lobby_id)) as ready:
             await assert_pending(ready)
             assert not (await patient_scene.follow()).routes
@@ -521,8 +519,8 @@ async def all_routes(restartable: RuntimeScene, instance: str) -> Sequence[route
     async def found() -> Any:
         return list((await restartable.follow(instance=instance)).routes)
 
-    told: Sequence[routes_pb2.Route] = await eventually(found)
-    return told
+    current_routes: Sequence[routes_pb2.Route] = await eventually(found)
+    return current_routes
 
 
 async def leased(restartable: RuntimeScene) -> runtime_pb2.PublicPort:
@@ -537,19 +535,19 @@ async def leased(restartable: RuntimeScene) -> runtime_pb2.PublicPort:
 async def test_returned_port_is_not_replaced(
     restartable: RestartableScene, *, is_restarted: bool
 ) -> None:
-    told = await leased(restartable)
+    current_routes = await leased(restartable)
     if is_restarted:
         restartable.start()
     [route] = await all_routes(restartable, "two")
     await restartable.follow(outcome(route, "REFUSED"), instance="two")
     [after] = await all_routes(restartable, "two")
-    assert after.port == told.port
+    assert after.port == current_routes.port
 
 
 async def test_repeated_lease_returns_the_same_port(
     restartable: RestartableScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = await leased(restartable)
+    current_routes = await leased(restartable)
     [route] = await all_routes(restartable, "two")
     monkeypatch.setattr(edge_routes, "SERVER_SERVED_TIMEOUT_S", 0.05)
     async with asking(expect_error(restartable.runtime.lease(TCP_LEASE))) as asking_again:
@@ -559,7 +557,7 @@ async def test_repeated_lease_returns_the_same_port(
     monkeypatch.setattr(edge_routes, "SERVER_SERVED_TIMEOUT_S", PATIENCE_S)
     async with asking(restartable.runtime.lease(TCP_LEASE)) as asking_again:
         await restartable.follow(outcome(route, "LISTENING"), instance="two")
-        assert (await asking_again).ports["game"] == told
+        assert (await asking_again).ports["game"] == current_routes
 
 
 async def test_unreturned_port_may_change_after_a_restart(restartable: RestartableScene) -> None:

@@ -146,8 +146,8 @@ async def test_ended_hold_resolves_all_waiters(
     tasks = [scene.hold(7), scene.hold(7), scene.hold(8)]
     await _turns()
     scene.journal.advance(1, Ended(7, "placed"), Ended(9, "nobody waits"))
-    told = await asyncio.wait_for(asyncio.gather(*tasks[:2]), PATIENCE_S)
-    assert [one.outcome for one in told] == ["placed", "placed"]
+    received = await asyncio.wait_for(asyncio.gather(*tasks[:2]), PATIENCE_S)
+    assert [one.outcome for one in received] == ["placed", "placed"]
     assert not tasks[2].done()
     assert scene.journal.released == []
     tasks[2].cancel()

@@ -213,8 +213,8 @@ async def test_missing_lobby_is_reported_after_its_end_is_durable(scene: Matchma
     assert last > before.last
     assert len((await facts.lobbies(request)).lobbies) == 0
     assert engine.status().durable >= last
-    told = await facts.read(pb.ReadRequest(acknowledged_lsn=before.durable))
-    assert kinds(told.facts) == ["ended"]
+    received = await facts.read(pb.ReadRequest(acknowledged_lsn=before.durable))
+    assert kinds(received.facts) == ["ended"]
 
 
 async def test_cancelled_read_leaves_no_waiter(engine: Engine) -> None:
@@ -285,7 +285,9 @@ async def test_counts_return_changed_namespaces(scene: MatchmakerScene, reader: 
     assert list(first.namespaces) == [one_lobby]
     token = (await scene.find()).player.token
     quiet = await reader.counts(first.generation, wait_ms=50)
-    assert quiet == pb.CountsResponse(generation=first.generation), "a place is not a player"
+    assert quiet == pb.CountsResponse(generation=first.generation), (
+        "a reserved slot is not a player"
+    )
     waiting = asyncio.create_task(reader.counts(first.generation, wait_ms=20_000))
     await asyncio.sleep(0.05)
     assert not waiting.done()
@@ -324,15 +326,15 @@ async def test_slot_counts_of_live_lobbies(scene: MatchmakerScene, reader: Reade
 
 def test_facts_survive_a_kill(service: Service) -> None:
     first, _ = service.attach()
-    told = asyncio.run(_read(service))
-    assert kinds(told.facts) == ["made", "ready"]
-    asyncio.run(_read(service, told))
+    received = asyncio.run(_read(service))
+    assert kinds(received.facts) == ["made", "ready"]
+    asyncio.run(_read(service, received))
     second, token = service.attach(is_ready=False)
     service.kill()
     service.start()
     again = asyncio.run(_read(service))
     assert [(fact.lobby_id, kinds([fact])) for fact in again.facts] == [(second, ["made"])]
-    assert (again.stream, again.lost) == (told.stream, 0)
+    assert (again.stream, again.lost) == (received.stream, 0)
     # A later acknowledgement may be lost in the kill.
     service.good("POST", "/matchmaker/lobbies/ready", {}, token)
     service.kill()
@@ -342,9 +344,9 @@ def test_facts_survive_a_kill(service: Service) -> None:
     assert first not in {fact.lobby_id for fact in (*again.facts, *after.facts)}
 
 
-async def _read(service: Service, told: pb.ReadResponse | None = None) -> pb.ReadResponse:
+async def _read(service: Service, received: pb.ReadResponse | None = None) -> pb.ReadResponse:
     async with InternalClient(service.data_dir / "admin.sock") as client:
         reader = Reader(client)
-        if told is not None:
-            reader.stream, reader.lsn = told.stream, told.facts[-1].lsn
+        if received is not None:
+            reader.stream, reader.lsn = received.stream, received.facts[-1].lsn
         return await reader.read()

@@ -23,13 +23,13 @@ LIMITS = OperatorLimits(player_limit_max=256, regions={"eu", "us"})
 MODE = "versions.0.matchmaker.game_modes.duel"
 
 
-def _told(held: NamespaceIndex | None = None, **changes: Any) -> dict[str, str]:
-    problems = configuration_problems(configuration(**changes), LIMITS, held or NamespaceIndex())
+def _problems(index: NamespaceIndex | None = None, **changes: Any) -> dict[str, str]:
+    problems = configuration_problems(configuration(**changes), LIMITS, index or NamespaceIndex())
     return {".".join(problem.path): problem.reason for problem in problems}
 
 
 def _of_mode(mode: dict[str, Any]) -> dict[str, str]:
-    return _told(versions=[version(duel=mode)])
+    return _problems(versions=[version(duel=mode)])
 
 
 def _token(text: str) -> dict[str, str]:
@@ -38,12 +38,12 @@ def _token(text: str) -> dict[str, str]:
 
 
 def test_valid_configuration_has_no_problems() -> None:
-    assert _told() == {}
-    assert _told(access={"domains": ["play.example.com", "127.0.0.1", "::1"]}) == {}
+    assert _problems() == {}
+    assert _problems(access={"domains": ["play.example.com", "127.0.0.1", "::1"]}) == {}
 
 
 def test_proto_and_own_problems_are_reported_together() -> None:
-    told = _told(
+    problems = _problems(
         name_id="-prod",
         matchmaker={"lobby_count_max": 0, "max_players": 1},
         versions=[version(duel={"max_players": 257, "player_token_ttl": 4999})],
@@ -53,14 +53,16 @@ def test_proto_and_own_problems_are_reported_together() -> None:
         "matchmaker.lobby_count_max",
         f"{MODE}.max_players",
         f"{MODE}.player_token_ttl",
-    } <= told.keys()
+    } <= problems.keys()
 
 
 @pytest.mark.parametrize("field", ["max_players", "max_players_direct", "max_players_party"])
 def test_player_limits_of_the_operator(field: str) -> None:
     assert list(_of_mode({field: 257})) == [f"{MODE}.{field}"]
     assert _of_mode({field: 256}) == {}
-    assert list(_told(versions=[version(level={field: 257})])) == [f"versions.0.matchmaker.{field}"]
+    assert list(_problems(versions=[version(level={field: 257})])) == [
+        f"versions.0.matchmaker.{field}"
+    ]
 
 
 def test_unknown_regions_are_refused() -> None:
@@ -70,22 +72,22 @@ def test_unknown_regions_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["", "-a", "a-", "a--b", "A", "a_b", "a" * 21, VERSION_ID])
 def test_invalid_names_are_refused(name: str) -> None:
-    assert "name_id" in _told(name_id=name)
+    assert "name_id" in _problems(name_id=name)
 
 
 @pytest.mark.parametrize("text", ["", " a", "a ", "a  b", "a\nb", "a\x00b", "a" * 129])
 def test_invalid_display_names_are_refused(text: str) -> None:
-    assert "display_name" in _told(display_name=text)
+    assert "display_name" in _problems(display_name=text)
 
 
 def test_display_names_accept_any_script() -> None:
-    assert _told(display_name="Производство №1 日本") == {}
+    assert _problems(display_name="Производство №1 日本") == {}
 
 
 def test_current_version_must_be_listed_once() -> None:
-    assert list(_told(current_version_id=OTHER_NAMESPACE_ID)) == ["current_version_id"]
-    told = _told(versions=[version(duel={}), version(duel={})])
-    assert list(told) == ["versions.1.version_id"]
+    assert list(_problems(current_version_id=OTHER_NAMESPACE_ID)) == ["current_version_id"]
+    problems = _problems(versions=[version(duel={}), version(duel={})])
+    assert list(problems) == ["versions.1.version_id"]
 
 
 @pytest.mark.parametrize(
@@ -120,8 +122,8 @@ def test_current_version_must_be_listed_once() -> None:
     ],
 )
 def test_invalid_ports_are_refused(port: dict[str, Any], mode: str, is_fine: bool) -> None:
-    told = _of_mode({"docker": {"network_mode": mode, "ports": {"game": port}}})
-    assert list(told) == ([] if is_fine else [f"{MODE}.docker.ports.game"])
+    problems = _of_mode({"docker": {"network_mode": mode, "ports": {"game": port}}})
+    assert list(problems) == ([] if is_fine else [f"{MODE}.docker.ports.game"])
 
 
 @pytest.mark.parametrize("name", ["PORT", "PORT_GAME", "HOSTING_LOBBY_ID"])
@@ -133,81 +135,81 @@ def test_reserved_environment_names_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("domain", ["https://example.com", "example.com:80", "a b", "-a.com", "."])
 def test_domains_must_be_hosts(domain: str) -> None:
-    assert "access.domains.0" in _told(access={"domains": [domain]})
+    assert "access.domains.0" in _problems(access={"domains": [domain]})
 
 
 def test_domain_belongs_to_one_namespace() -> None:
-    held = NamespaceIndex()
-    held.put(
+    index = NamespaceIndex()
+    index.put(
         configuration(
             namespace_id=OTHER_NAMESPACE_ID,
             name_id="staging",
             access={"cdn_domains": ["Play.example.com"]},
         )
     )
-    told = _told(held, access={"domains": ["mine.example.com", "play.example.com"]})
-    assert told == {"access.domains.1": "belongs to another namespace"}
-    told = _told(held, access={"cdn_domains": ["play.example.com"]})
-    assert told == {"access.cdn_domains.0": "belongs to another namespace"}
-    assert _told(held, access={"domains": ["other.example.com"]}) == {}
+    problems = _problems(index, access={"domains": ["mine.example.com", "play.example.com"]})
+    assert problems == {"access.domains.1": "belongs to another namespace"}
+    problems = _problems(index, access={"cdn_domains": ["play.example.com"]})
+    assert problems == {"access.cdn_domains.0": "belongs to another namespace"}
+    assert _problems(index, access={"domains": ["other.example.com"]}) == {}
     off = {"enable_domain_public_auth": False, "domains": ["play.example.com"]}
-    assert _told(held, access=off) == {}
+    assert _problems(index, access=off) == {}
 
 
 def test_duplicate_domain_is_refused() -> None:
-    told = _told(access={"domains": ["a.example"], "cdn_domains": ["A.example"]})
-    assert list(told) == ["access.cdn_domains.0"]
+    problems = _problems(access={"domains": ["a.example"], "cdn_domains": ["A.example"]})
+    assert list(problems) == ["access.cdn_domains.0"]
 
 
 def test_name_belongs_to_one_namespace() -> None:
-    held = NamespaceIndex()
-    held.put(configuration(namespace_id=OTHER_NAMESPACE_ID))
-    assert _told(held) == {"name_id": "is the name of another namespace of the game"}
+    index = NamespaceIndex()
+    index.put(configuration(namespace_id=OTHER_NAMESPACE_ID))
+    assert _problems(index) == {"name_id": "is the name of another namespace of the game"}
 
 
 def test_conflicting_namespace_is_only_logged(capsys: pytest.CaptureFixture[str]) -> None:
-    held = NamespaceIndex()
+    index = NamespaceIndex()
     secret = {
         "namespace_id": OTHER_NAMESPACE_ID,
         "name_id": "hidden",
         "access": {"domains": ["play.example.com"]},
         "environment_tokens": [_token("env_one")],
     }
-    held.put(configuration(**secret))
-    told = _told(
-        held,
+    index.put(configuration(**secret))
+    problems = _problems(
+        index,
         access={"domains": ["play.example.com"]},
         environment_tokens=[_token("env_one")],
     )
-    assert set(told) == {"access.domains.0", "environment_tokens.0.sha256"}
-    assert "hidden" not in str(told)
-    assert OTHER_NAMESPACE_ID not in str(told)
+    assert set(problems) == {"access.domains.0", "environment_tokens.0.sha256"}
+    assert "hidden" not in str(problems)
+    assert OTHER_NAMESPACE_ID not in str(problems)
     assert "arena/hidden" in "".join(capsys.readouterr())
 
 
 def test_namespace_does_not_conflict_with_itself() -> None:
-    held = NamespaceIndex()
+    index = NamespaceIndex()
     same = {
         "access": {"domains": ["a.example"]},
         "environment_tokens": [_token("env_one")],
     }
-    held.put(configuration(**same))
-    assert _told(held, revision=2, **same) == {}
+    index.put(configuration(**same))
+    assert _problems(index, revision=2, **same) == {}
 
 
 def test_environment_token_is_unique() -> None:
     tokens = [_token("env_one"), _token("env_one")]
-    assert list(_told(environment_tokens=tokens)) == ["environment_tokens.1.sha256"]
-    held = NamespaceIndex()
-    held.put(
+    assert list(_problems(environment_tokens=tokens)) == ["environment_tokens.1.sha256"]
+    index = NamespaceIndex()
+    index.put(
         configuration(
             namespace_id=OTHER_NAMESPACE_ID,
             name_id="staging",
             environment_tokens=[_token("env_one")],
         )
     )
-    told = _told(held, environment_tokens=[_token("env_one")])
-    assert told == {"environment_tokens.0.sha256": "belongs to another namespace"}
+    problems = _problems(index, environment_tokens=[_token("env_one")])
+    assert problems == {"environment_tokens.0.sha256": "belongs to another namespace"}
 
 
 LATER_ID = "0192f000-0000-7000-8000-0000000000b2"
@@ -217,7 +219,7 @@ RULE: dict[str, Any] = {
     "requests_before_reverify": 600,
     "verification_ttl": 43_200_000,
 }
-ASKED = "versions.0.matchmaker.game_modes.duel.actions.join.verification"
+VERIFICATION = "versions.0.matchmaker.game_modes.duel.actions.join.verification"
 CAPTCHA = "versions.0.matchmaker.captcha"
 
 
@@ -271,9 +273,9 @@ def test_public_verification_urls_are_accepted(url: str) -> None:
     ],
 )
 def test_private_verification_hosts_are_refused(url: str) -> None:
-    told = _of_url(url)
-    assert list(told) == [f"{ASKED}.url"]
-    assert "verification_allowed_networks" in told[f"{ASKED}.url"]
+    problems = _of_url(url)
+    assert list(problems) == [f"{VERIFICATION}.url"]
+    assert "verification_allowed_networks" in problems[f"{VERIFICATION}.url"]
 
 
 def test_verification_allowed_networks() -> None:
@@ -281,7 +283,7 @@ def test_verification_allowed_networks() -> None:
     limits = OperatorLimits(256, None, verification_allowed_networks=networks)
     for url in ("http://127.0.0.1:9/", "http://localhost/", "http://10.1.2.3/"):
         assert _of_url(url, limits) == {}
-    assert list(_of_url("http://10.2.0.1/", limits)) == [f"{ASKED}.url"]
+    assert list(_of_url("http://10.2.0.1/", limits)) == [f"{VERIFICATION}.url"]
 
 
 @pytest.mark.parametrize(
@@ -311,7 +313,7 @@ def test_verification_allowed_networks() -> None:
     ],
 )
 def test_invalid_verification_urls_are_refused(url: str) -> None:
-    assert f"{ASKED}.url" in _of_url(url)
+    assert f"{VERIFICATION}.url" in _of_url(url)
 
 
 @pytest.mark.parametrize(
@@ -334,16 +336,18 @@ def test_invalid_verification_urls_are_refused(url: str) -> None:
     ],
 )
 def test_reserved_verification_headers_are_refused(name: str) -> None:
-    told = _rule_problems(versions=[version(duel={"actions": {"join": _verified(**{name: "x"})}})])
-    assert list(told) == [f"{ASKED}.headers.{name}"]
+    problems = _rule_problems(
+        versions=[version(duel={"actions": {"join": _verified(**{name: "x"})}})]
+    )
+    assert list(problems) == [f"{VERIFICATION}.headers.{name}"]
 
 
 @pytest.mark.parametrize("value", ["a\r\nB: c", "a\n", "\0", " a", "a ", "x" * 1025, "\u20ac"])
 def test_invalid_header_values_are_refused(value: str) -> None:
-    told = _rule_problems(
+    problems = _rule_problems(
         versions=[version(duel={"actions": {"join": _verified(**{"X-A": value})}})]
     )
-    assert list(told) == [f"{ASKED}.headers.X-A"]
+    assert list(problems) == [f"{VERIFICATION}.headers.X-A"]
 
 
 def test_duplicate_headers_are_refused() -> None:
@@ -351,18 +355,18 @@ def test_duplicate_headers_are_refused() -> None:
     assert (
         _rule_problems(versions=[version(duel={"actions": {"find": _verified(**headers)}})]) == {}
     )
-    told = _rule_problems(
+    problems = _rule_problems(
         versions=[version(duel={"actions": {"find": _verified(**{"X-A": "1", "x-a": "2"})}})]
     )
-    assert list(told.values()) == ["is there more than once, in other letters"]
+    assert list(problems.values()) == ["is there more than once, in other letters"]
 
 
 @pytest.mark.parametrize("action", ["find", "join", "create"])
 def test_every_action_of_every_version_is_validated(action: str) -> None:
     older = version(LATER_ID, duel={"actions": {action: _verified("http://127.0.0.1/")}})
-    told = _rule_problems(versions=[version(duel={}), older])
+    problems = _rule_problems(versions=[version(duel={}), older])
     path = f"versions.1.matchmaker.game_modes.duel.actions.{action}.verification.url"
-    assert list(told) == [path]
+    assert list(problems) == [path]
 
 
 def test_configured_captcha_is_accepted() -> None:
@@ -371,8 +375,8 @@ def test_configured_captcha_is_accepted() -> None:
 
 
 def test_captcha_provider_without_endpoint_is_refused() -> None:
-    told = _of_captcha({**RULE, "captcha_b": A})
-    assert told == {
+    problems = _of_captcha({**RULE, "captcha_b": A})
+    assert problems == {
         f"{CAPTCHA}.captcha_b": (
             "cannot be asked: the operator of this service has not set captcha.captcha_b_url"
         )
@@ -396,18 +400,20 @@ def test_captcha_requires_reverify_settings() -> None:
 
 
 def test_development_tokens_are_validated() -> None:
-    def told(*tokens: dict[str, Any]) -> list[str]:
+    def problems(*tokens: dict[str, Any]) -> list[str]:
         return list(_rule_problems(development_tokens=tokens))
 
     good: dict[str, Any] = {"token_id": VERSION_ID, "expires_ms": "1", "hostname": "dev.example"}
-    assert told({**good, "ports": {"game": {"port": 1, "protocol": "udp"}}}) == []
-    assert told(good, good) == ["development_tokens.1.token_id"]
+    assert problems({**good, "ports": {"game": {"port": 1, "protocol": "udp"}}}) == []
+    assert problems(good, good) == ["development_tokens.1.token_id"]
     for hostname in ("a:80", "http://a", "", "a b"):
-        assert told({**good, "hostname": hostname}) == ["development_tokens.0.hostname"]
+        assert problems({**good, "hostname": hostname}) == ["development_tokens.0.hostname"]
     both = {"port": 1, "port_range": {"min": 1, "max": 2}, "protocol": "udp"}
-    assert told({**good, "ports": {"game": both}}) == ["development_tokens.0.ports.game.port_range"]
+    assert problems({**good, "ports": {"game": both}}) == [
+        "development_tokens.0.ports.game.port_range"
+    ]
     path = "development_tokens.0.ports.game.protocol"
-    assert told({**good, "ports": {"game": {"protocol": "quic"}}}) == [path]
+    assert problems({**good, "ports": {"game": {"protocol": "quic"}}}) == [path]
 
 
 def test_admission_rules_are_none_without_checks() -> None:

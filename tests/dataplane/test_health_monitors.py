@@ -92,11 +92,11 @@ async def test_database_problem_is_reported_while_up(
 
 
 async def test_outage_is_logged_after_two_missed_polls() -> None:
-    said = iter(["up", "miss", "up", "miss", "miss", "miss", "up"])
+    response = iter(["up", "miss", "up", "miss", "miss", "miss", "up"])
     gone = asyncio.Event()
 
     async def metrics() -> pb.MetricsResponse:
-        if (what := next(said, None)) is None:
+        if (what := next(response, None)) is None:
             gone.set()
             await asyncio.Event().wait()
         if what == "miss":
@@ -110,8 +110,8 @@ async def test_outage_is_logged_after_two_missed_polls() -> None:
             await gone.wait()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    told = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
-    assert [event.partition(":")[0] for event in told] == [
+    received = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
+    assert [event.partition(":")[0] for event in received] == [
         "control plane is up",
         "control plane is down",
         "control plane is up",

@@ -184,14 +184,16 @@ MODES_WITH_DRAIN: dict[str, Any] = {
 
 
 def switched(
-    held: pb.NamespaceConfiguration, now_ms: int, live: Iterable[bytes] = (), **fields: Any
+    index: pb.NamespaceConfiguration, now_ms: int, live: Iterable[bytes] = (), **fields: Any
 ) -> pb.NamespaceConfiguration:
     wanted = configuration(
         versions=[version(OTHER_VERSION_ID, **MODES_WITH_DRAIN)],
         current_version_id=OTHER_VERSION_ID,
         **fields,
     )
-    kept = retain_versions(wanted, held, lambda _: [raw_id(held.current_version_id), *live], now_ms)
+    kept = retain_versions(
+        wanted, index, lambda _: [raw_id(index.current_version_id), *live], now_ms
+    )
     wanted.retained_versions.extend(kept.versions)
     return wanted
 
@@ -199,25 +201,25 @@ def switched(
 async def test_drained_lobby_stops_after_max_drain_even_with_players(
     engine: Engine,
 ) -> None:
-    place = await connected_scene(engine, **MODES_WITH_DRAIN)
+    scene = await connected_scene(engine, **MODES_WITH_DRAIN)
     wall_ms = SWITCHED_MS
     idle_lobby_scaler = IdleLobbyScaler(
-        engine, place.namespaces, place.lobby_templates, ["north"], 30_000, lambda: wall_ms
+        engine, scene.namespaces, scene.lobby_templates, ["north"], 30_000, lambda: wall_ms
     )
-    async with asking(place.find()) as finding:
-        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
-        await place.serve()
-        await place.ready(wanted.lobby_id)
+    async with asking(scene.find()) as finding:
+        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
+        await scene.serve()
+        await scene.ready(wanted.lobby_id)
         await asyncio.wait_for(finding, PATIENCE_S)
-    namespace = place.client().namespace_id
-    held = place.namespaces.configuration(namespace)
-    assert held is not None
-    place.namespaces.put(switched(held, SWITCHED_MS))
+    namespace = scene.client().namespace_id
+    index = scene.namespaces.configuration(namespace)
+    assert index is not None
+    scene.namespaces.put(switched(index, SWITCHED_MS))
 
     async def is_stopping() -> bool:
         idle_lobby_scaler.namespace_changed(namespace)
         await idle_lobby_scaler.step()
-        return any(lobby.is_stopping for lobby in (await place.wanted()).lobbies)
+        return any(lobby.is_stopping for lobby in (await scene.wanted()).lobbies)
 
     assert not await is_stopping()
     wall_ms = SWITCHED_MS + DRAIN_MS - 1
@@ -229,22 +231,22 @@ async def test_drained_lobby_stops_after_max_drain_even_with_players(
 async def test_attached_lobby_is_detached_after_max_drain(
     engine: Engine,
 ) -> None:
-    place = await connected_scene(engine, **MODES_WITH_DRAIN)
+    scene = await connected_scene(engine, **MODES_WITH_DRAIN)
     wall_ms = SWITCHED_MS
     idle_lobby_scaler = IdleLobbyScaler(
-        engine, place.namespaces, place.lobby_templates, ["north"], 30_000, lambda: wall_ms
+        engine, scene.namespaces, scene.lobby_templates, ["north"], 30_000, lambda: wall_ms
     )
-    played, empty = await place.attach("attached"), await place.attach("attached")
-    starting = await place.attach("attached", is_ready=False)
-    player = (await place.join(played.lobby_id)).player.token
-    await place.connected(played.lobby_id, player)
+    played, empty = await scene.attach("attached"), await scene.attach("attached")
+    starting = await scene.attach("attached", is_ready=False)
+    player = (await scene.join(played.lobby_id)).player.token
+    await scene.connected(played.lobby_id, player)
     closed = calls.SetLobbyClosedRequest(is_closed=True)
-    await place.fleet.set_closed(closed, place.server(played.lobby_id))
-    namespace = place.client().namespace_id
-    held = place.namespaces.configuration(namespace)
-    assert held is not None
-    place.namespaces.put(switched(held, SWITCHED_MS))
-    new = await place.attach("attached")
+    await scene.fleet.set_closed(closed, scene.server(played.lobby_id))
+    namespace = scene.client().namespace_id
+    index = scene.namespaces.configuration(namespace)
+    assert index is not None
+    scene.namespaces.put(switched(index, SWITCHED_MS))
+    new = await scene.attach("attached")
     attached = (played, empty, starting, new)
 
     async def live() -> list[bool]:
@@ -253,36 +255,36 @@ async def test_attached_lobby_is_detached_after_max_drain(
         return [engine.lobby(raw_id(one.lobby_id)) is not None for one in attached]
 
     wall_ms = SWITCHED_MS + DRAIN_MS - 1
-    assert await live() == [True] * 4, "whoever attached them knows when they are needed no more"
+    assert await live() == [True] * 4
     wall_ms += 1
     assert await live() == [False, False, False, True]
-    beat = place.fleet.heartbeat(calls.HeartbeatRequest(), place.server(played.lobby_id))
+    beat = scene.fleet.heartbeat(calls.HeartbeatRequest(), scene.server(played.lobby_id))
     assert (await expect_error(beat)).code == "MATCHMAKER_LOBBY_STOPPED"
-    again = await expect_error(place.connected(played.lobby_id, player))
-    assert again.code == "PLAYER_REMOVED", "his place is over with it"
-    assert (await expect_error(place.ready(starting.lobby_id))).code == "MATCHMAKER_LOBBY_STOPPED"
-    assert (await expect_error(place.join(empty.lobby_id))).code == "MATCHMAKER_LOBBY_STOPPED"
+    again = await expect_error(scene.connected(played.lobby_id, player))
+    assert again.code == "PLAYER_REMOVED"
+    assert (await expect_error(scene.ready(starting.lobby_id))).code == "MATCHMAKER_LOBBY_STOPPED"
+    assert (await expect_error(scene.join(empty.lobby_id))).code == "MATCHMAKER_LOBBY_STOPPED"
     assert await live() == [False, False, False, True]
 
 
 async def test_attached_lobby_survives_a_rollback(engine: Engine) -> None:
-    place = await connected_scene(engine, **MODES_WITH_DRAIN)
+    scene = await connected_scene(engine, **MODES_WITH_DRAIN)
     wall_ms = SWITCHED_MS
     idle_lobby_scaler = IdleLobbyScaler(
-        engine, place.namespaces, place.lobby_templates, ["north"], 30_000, lambda: wall_ms
+        engine, scene.namespaces, scene.lobby_templates, ["north"], 30_000, lambda: wall_ms
     )
-    made = await place.attach("attached")
-    namespace = place.client().namespace_id
-    first = place.namespaces.configuration(namespace)
+    made = await scene.attach("attached")
+    namespace = scene.client().namespace_id
+    first = scene.namespaces.configuration(namespace)
     assert first is not None
-    place.namespaces.put(switched(first, SWITCHED_MS))
+    scene.namespaces.put(switched(first, SWITCHED_MS))
     idle_lobby_scaler.namespace_changed(namespace)
     await idle_lobby_scaler.step()
-    place.namespaces.put(first)
+    scene.namespaces.put(first)
     wall_ms += 2 * DRAIN_MS
     idle_lobby_scaler.namespace_changed(namespace)
     await idle_lobby_scaler.step()
-    assert (await place.find("attached")).lobby.lobby_id == made.lobby_id
+    assert (await scene.find("attached")).lobby.lobby_id == made.lobby_id
 
 
 def test_drain_time_counts_from_stored_retirement() -> None:
@@ -326,8 +328,8 @@ async def all_over(engine: Engine, lobbies: list[str]) -> None:
     await eventually(are_over)
 
 
-async def wanted(place: RuntimeScene) -> list[str]:
-    return [lobby.lobby_id for lobby in (await place.wanted()).lobbies]
+async def wanted(scene: RuntimeScene) -> list[str]:
+    return [lobby.lobby_id for lobby in (await scene.wanted()).lobbies]
 
 
 @pytest.mark.parametrize("is_ready", [False, True])
@@ -337,36 +339,36 @@ async def test_failed_lobbies_are_replaced_with_backoff(
     now = [1_000.0]
     monkeypatch.setattr(idle_lobbies, "_now_s", lambda: now[0])
     async with engine_that_waits(300_000 if is_ready else 100, tmp_path) as engine:
-        place = await connected_scene(engine, beats=TWO_IDLE)
-        place.idle_lobby_scaler.namespace_changed(place.client().namespace_id)
+        scene = await connected_scene(engine, beats=TWO_IDLE)
+        scene.idle_lobby_scaler.namespace_changed(scene.client().namespace_id)
         for pause_s in BACKOFF_S[1::2]:
-            await wanted(place)
-            await place.idle_lobby_scaler.step()
-            lobbies = await wanted(place)
+            await wanted(scene)
+            await scene.idle_lobby_scaler.step()
+            lobbies = await wanted(scene)
             assert len(lobbies) == 2
             for lobby_id in lobbies if is_ready else ():
                 await engine.ready(parse_uuid(lobby_id) or b"", None)
             await all_over(engine, lobbies)
-            await place.idle_lobby_scaler.step()
-            assert await wanted(place) == [], "both of them failed, so the next ones wait"
+            await scene.idle_lobby_scaler.step()
+            assert await wanted(scene) == [], "both of them failed, so the next ones wait"
             now[0] += pause_s - 0.1
-            await place.idle_lobby_scaler.step()
-            assert await wanted(place) == [], "and not for less"
+            await scene.idle_lobby_scaler.step()
+            assert await wanted(scene) == [], "and not for less"
             now[0] += 0.2
 
 
 async def test_silent_starting_lobby_is_found(
     engine: Engine,
 ) -> None:
-    place = await connected_scene(engine, beats=BEATS)
-    async with asking(place.find("beats")) as first, asking(place.find("beats")) as second:
-        [lobby] = (await place.wanted(wait_ms=5_000)).lobbies
-        attached = await place.attach("beats", is_ready=False)
+    scene = await connected_scene(engine, beats=BEATS)
+    async with asking(scene.find("beats")) as first, asking(scene.find("beats")) as second:
+        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
+        attached = await scene.attach("beats", is_ready=False)
         await all_over(engine, [attached.lobby_id])
-        async with asking(place.find("beats")) as third:
+        async with asking(scene.find("beats")) as third:
 
             async def hold() -> bool:
-                return place.held(lobby.lobby_id) == 3
+                return scene.held(lobby.lobby_id) == 3
 
             await eventually(hold)
             assert len(engine.processes.wanted_since(0)[2]) == 1
@@ -380,17 +382,17 @@ async def test_silent_starting_lobby_is_found(
 async def test_find_with_max_players_below_party_size_is_refused(
     engine: Engine,
 ) -> None:
-    place = await connected_scene(engine, squad={**MODES["duel"], "max_players": 8})
-    for asked in (place.find, place.create):
+    scene = await connected_scene(engine, squad={**MODES["duel"], "max_players": 8})
+    for asked in (scene.find, scene.create):
         error = await expect_error(asked("squad", max_players=2, party_size=4))
         assert error.code == "BODY_INVALID"
         assert [problem.path for problem in error.errors] == [("party_size", "too-high")]
     assert engine.processes.wanted_since(0)[2] == []
-    async with asking(place.find("squad")) as finding:
-        [lobby] = (await place.wanted(wait_ms=5_000)).lobbies
+    async with asking(scene.find("squad")) as finding:
+        [lobby] = (await scene.wanted(wait_ms=5_000)).lobbies
         await engine.ready(parse_uuid(lobby.lobby_id) or b"", None)
         await asyncio.wait_for(finding, PATIENCE_S)
-    fits = await asyncio.wait_for(place.find("squad", max_players=2, party_size=4), PATIENCE_S)
+    fits = await asyncio.wait_for(scene.find("squad", max_players=2, party_size=4), PATIENCE_S)
     assert fits.lobby.lobby_id == lobby.lobby_id, "what it chose is of lobbies that are made for it"
 
 
@@ -401,14 +403,14 @@ async def test_grace_period_ends_during_crash_backoff(
     engine: Engine,
 ) -> None:
     both = {"idle_lobbies": {"min": 1, "max": 1}, "actions": {"create": {"enabled": True}}}
-    place = await connected_scene(engine, kept={**both, "docker": DOCKER})
+    scene = await connected_scene(engine, kept={**both, "docker": DOCKER})
     idle_lobby_scaler = IdleLobbyScaler(
-        engine, place.namespaces, place.lobby_templates, ["north"], EMPTY_GRACE_MS
+        engine, scene.namespaces, scene.lobby_templates, ["north"], EMPTY_GRACE_MS
     )
-    async with asking(place.create("kept")) as creating:
-        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
-        await place.serve()
-        await place.ready(wanted.lobby_id)
+    async with asking(scene.create("kept")) as creating:
+        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
+        await scene.serve()
+        await scene.ready(wanted.lobby_id)
         made = await asyncio.wait_for(creating, PATIENCE_S)
     lobby_id = wanted.lobby_id
     lobby = engine.lobby(raw_id(lobby_id))
@@ -416,14 +418,14 @@ async def test_grace_period_ends_during_crash_backoff(
     for _ in BACKOFF_S:
         idle_lobby_scaler.lobby_crashed(lobby)
     assert BACKOFF_S[-1] > PATIENCE_S
-    await place.connected(lobby_id, made.player.token)
-    await place.disconnected(lobby_id, made.player.token)
+    await scene.connected(lobby_id, made.player.token)
+    await scene.disconnected(lobby_id, made.player.token)
 
     running = asyncio.create_task(idle_lobby_scaler.run())
 
     async def is_stopping() -> bool:
         return any(
-            one.lobby_id == lobby_id and one.is_stopping for one in (await place.wanted()).lobbies
+            one.lobby_id == lobby_id and one.is_stopping for one in (await scene.wanted()).lobbies
         )
 
     await eventually(is_stopping)

@@ -88,14 +88,14 @@ async def test_live_events_long_poll(scene: MatchmakerScene, readers: Readers) -
     await scene.attach("tagged")
     await scene.find("tagged", party_size=2, event_channels=[OLE])
     assert isinstance(await readers.ask(MINA, empty.watch.index), WaitForChange), (
-        "it was somebody else's"
+        "it belongs to another secret"
     )
     await scene.find("tagged", party_size=2, event_channels=[MINA])
     changes = await readers.topics.changes_after(parked.run, parked.sequence, 0)
     assert set(parked.topics) <= {change.topic for change in changes.topics}
-    told = await readers.read(MINA, empty.watch.index)
-    assert len(told.events) == 1
-    assert isinstance(await readers.ask(MINA, told.watch.index), WaitForChange)
+    received = await readers.read(MINA, empty.watch.index)
+    assert len(received.events) == 1
+    assert isinstance(await readers.ask(MINA, received.watch.index), WaitForChange)
 
 
 async def test_party_waits_for_a_starting_lobby(scene: MatchmakerScene, readers: Readers) -> None:
@@ -107,8 +107,8 @@ async def test_party_waits_for_a_starting_lobby(scene: MatchmakerScene, readers:
     assert not before.events
     await scene.fleet.ready(matchmaker_pb2.LobbyReadyRequest(), scene.server(lobby_id))
     found = await finding
-    told = await readers.read(MINA, before.watch.index)
-    assert told.events[0].kind.matchmaker_lobby_join.player == found.players[1]
+    received = await readers.read(MINA, before.watch.index)
+    assert received.events[0].kind.matchmaker_lobby_join.player == found.players[1]
 
 
 async def test_expired_long_poll_returns_current_events(readers: Readers) -> None:

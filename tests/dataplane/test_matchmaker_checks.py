@@ -47,7 +47,7 @@ NAMESPACE = resolve_namespace(
 )
 
 
-def _wish(modes: Sequence[str], regions: Sequence[str] = (), **changes: Any) -> FindCriteria:
+def _criteria(modes: Sequence[str], regions: Sequence[str] = (), **changes: Any) -> FindCriteria:
     fields: dict[str, Any] = {
         "has_tags": False,
         "max_players": None,
@@ -58,98 +58,98 @@ def _wish(modes: Sequence[str], regions: Sequence[str] = (), **changes: Any) -> 
     return FindCriteria(modes=modes, regions=regions, **fields)
 
 
-def _refusal(wish: FindCriteria, namespace: ResolvedNamespace = NAMESPACE) -> ServiceError:
+def _refusal(criteria: FindCriteria, namespace: ResolvedNamespace = NAMESPACE) -> ServiceError:
     with pytest.raises(ServiceError) as caught:
-        check_find(namespace, REGIONS, wish)
+        check_find(namespace, REGIONS, criteria)
     return caught.value
 
 
 def test_find_candidates_are_distinct_and_ordered() -> None:
     admitted = check_find(
-        NAMESPACE, REGIONS, _wish(["squad", "duel", "squad"], ["south", "north", "south"])
+        NAMESPACE, REGIONS, _criteria(["squad", "duel", "squad"], ["south", "north", "south"])
     )
     assert admitted.modes == ["squad", "duel"]
     assert admitted.regions == ["south", "north"]
 
 
 def test_find_defaults_to_the_nearest_region() -> None:
-    assert check_find(NAMESPACE, REGIONS, _wish(["duel"])).regions == ["north"]
-    near_south = _wish(["duel"], coords=(-40.0, 10.0))
+    assert check_find(NAMESPACE, REGIONS, _criteria(["duel"])).regions == ["north"]
+    near_south = _criteria(["duel"], coords=(-40.0, 10.0))
     assert check_find(NAMESPACE, REGIONS, near_south).regions == ["south"]
 
 
 @pytest.mark.parametrize(
-    ("wish", "code"),
+    ("criteria", "code"),
     [
-        (_wish(["nothing"]), "MATCHMAKER_GAME_MODE_NOT_FOUND"),
-        (_wish(["duel", "nothing"]), "MATCHMAKER_GAME_MODE_NOT_FOUND"),
-        (_wish(["duel"], ["west"]), "MATCHMAKER_REGION_NOT_FOUND"),
-        (_wish(["duel"], ["north", "west"]), "MATCHMAKER_REGION_NOT_FOUND"),
-        (_wish(["closed"]), "MATCHMAKER_FIND_DISABLED"),
-        (_wish(["southern"]), "MATCHMAKER_REGION_NOT_ENABLED"),
-        (_wish(["duel"], has_tags=True), "MATCHMAKER_TAGS_DISABLED"),
-        (_wish(["duel"], max_players=2), "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED"),
+        (_criteria(["nothing"]), "MATCHMAKER_GAME_MODE_NOT_FOUND"),
+        (_criteria(["duel", "nothing"]), "MATCHMAKER_GAME_MODE_NOT_FOUND"),
+        (_criteria(["duel"], ["west"]), "MATCHMAKER_REGION_NOT_FOUND"),
+        (_criteria(["duel"], ["north", "west"]), "MATCHMAKER_REGION_NOT_FOUND"),
+        (_criteria(["closed"]), "MATCHMAKER_FIND_DISABLED"),
+        (_criteria(["southern"]), "MATCHMAKER_REGION_NOT_ENABLED"),
+        (_criteria(["duel"], has_tags=True), "MATCHMAKER_TAGS_DISABLED"),
+        (_criteria(["duel"], max_players=2), "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED"),
     ],
 )
-def test_find_error_codes(wish: FindCriteria, code: str) -> None:
-    assert _refusal(wish).code == code
+def test_find_error_codes(criteria: FindCriteria, code: str) -> None:
+    assert _refusal(criteria).code == code
 
 
 @pytest.mark.parametrize(
-    ("wish", "code"),
+    ("criteria", "code"),
     [
         # Each request also has the faults of all later lines.
         (
-            _wish(["nothing", "closed"], ["west"], has_tags=True, max_players=2, party_size=64),
+            _criteria(["nothing", "closed"], ["west"], has_tags=True, max_players=2, party_size=64),
             "MATCHMAKER_GAME_MODE_NOT_FOUND",
         ),
         (
-            _wish(["closed"], ["west"], has_tags=True, max_players=2, party_size=64),
+            _criteria(["closed"], ["west"], has_tags=True, max_players=2, party_size=64),
             "MATCHMAKER_REGION_NOT_FOUND",
         ),
         (
-            _wish(["closed"], ["north"], has_tags=True, max_players=2, party_size=64),
+            _criteria(["closed"], ["north"], has_tags=True, max_players=2, party_size=64),
             "MATCHMAKER_FIND_DISABLED",
         ),
         (
-            _wish(["southern"], ["north"], has_tags=True, max_players=2, party_size=64),
+            _criteria(["southern"], ["north"], has_tags=True, max_players=2, party_size=64),
             "MATCHMAKER_REGION_NOT_ENABLED",
         ),
         (
-            _wish(["duel"], ["north"], has_tags=True, max_players=2, party_size=64),
+            _criteria(["duel"], ["north"], has_tags=True, max_players=2, party_size=64),
             "MATCHMAKER_TAGS_DISABLED",
         ),
         (
-            _wish(["duel"], ["north"], max_players=2, party_size=64),
+            _criteria(["duel"], ["north"], max_players=2, party_size=64),
             "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED",
         ),
-        (_wish(["duel"], ["north"], party_size=64), "BODY_INVALID"),
+        (_criteria(["duel"], ["north"], party_size=64), "BODY_INVALID"),
     ],
 )
-def test_find_error_order(wish: FindCriteria, code: str) -> None:
-    assert _refusal(wish).code == code
+def test_find_error_order(criteria: FindCriteria, code: str) -> None:
+    assert _refusal(criteria).code == code
 
 
 def test_find_skips_modes_that_fail_a_check() -> None:
-    wish = _wish(["closed", "southern", "duel", "squad"], ["north"], party_size=8)
-    assert check_find(NAMESPACE, REGIONS, wish).modes == ["squad"]
+    criteria = _criteria(["closed", "southern", "duel", "squad"], ["north"], party_size=8)
+    assert check_find(NAMESPACE, REGIONS, criteria).modes == ["squad"]
 
 
 def test_find_reports_the_first_error_if_no_mode_is_left() -> None:
-    assert _refusal(_wish(["southern", "closed"])).code == "MATCHMAKER_REGION_NOT_ENABLED"
-    assert _refusal(_wish(["closed", "southern"])).code == "MATCHMAKER_FIND_DISABLED"
+    assert _refusal(_criteria(["southern", "closed"])).code == "MATCHMAKER_REGION_NOT_ENABLED"
+    assert _refusal(_criteria(["closed", "southern"])).code == "MATCHMAKER_FIND_DISABLED"
 
 
 def test_find_reports_party_size_above_limit() -> None:
-    error = _refusal(_wish(["duel"], party_size=5))
+    error = _refusal(_criteria(["duel"], party_size=5))
     assert [problem.path for problem in error.errors] == [("party_size", "too-high")]
     assert "4" in error.errors[0].message
-    assert check_find(NAMESPACE, REGIONS, _wish(["duel"], party_size=4)).modes == ["duel"]
+    assert check_find(NAMESPACE, REGIONS, _criteria(["duel"], party_size=4)).modes == ["duel"]
 
 
 def test_find_limits_dynamic_max_players() -> None:
-    assert check_find(NAMESPACE, REGIONS, _wish(["squad"], max_players=8)).modes == ["squad"]
-    error = _refusal(_wish(["squad"], max_players=9))
+    assert check_find(NAMESPACE, REGIONS, _criteria(["squad"], max_players=8)).modes == ["squad"]
+    error = _refusal(_criteria(["squad"], max_players=9))
     assert [problem.path for problem in error.errors] == [("max_players", "too-high")]
 
 

@@ -26,49 +26,49 @@ FULL = {
 
 
 def test_find_by_id_or_names() -> None:
-    held = NamespaceIndex()
-    held.put(configuration())
+    index = NamespaceIndex()
+    index.put(configuration())
     for name in (NAMESPACE_ID, "arena/prod"):
-        found = held.find(name)
+        found = index.find(name)
         assert found is not None
         assert found.namespace_id == RAW_ID
     for name in ("prod", "arena", "arena/", "/prod", "other/prod", OTHER_NAMESPACE_ID, ""):
-        assert held.find(name) is None
+        assert index.find(name) is None
 
 
 def test_replacement_updates_all_indexes() -> None:
-    held = NamespaceIndex()
-    held.put(configuration(**FULL))
-    assert held.namespace_of_host("a.example") == RAW_ID
-    assert held.environment_grant(DIGEST) is not None
-    assert held.is_revoked(RAW_ID, bytes.fromhex(VERSION_ID.replace("-", "")))
-    held.put(configuration(name_id="renamed"))
-    assert held.namespace_of_host("a.example") is None
-    assert held.environment_grant(DIGEST) is None
-    assert not held.is_revoked(RAW_ID, bytes.fromhex(VERSION_ID.replace("-", "")))
-    assert held.find("arena/prod") is None
-    assert held.labels() == {RAW_ID: "arena/renamed"}
-    assert len(held) == 1
+    index = NamespaceIndex()
+    index.put(configuration(**FULL))
+    assert index.namespace_of_host("a.example") == RAW_ID
+    assert index.environment_grant(DIGEST) is not None
+    assert index.is_revoked(RAW_ID, bytes.fromhex(VERSION_ID.replace("-", "")))
+    index.put(configuration(name_id="renamed"))
+    assert index.namespace_of_host("a.example") is None
+    assert index.environment_grant(DIGEST) is None
+    assert not index.is_revoked(RAW_ID, bytes.fromhex(VERSION_ID.replace("-", "")))
+    assert index.find("arena/prod") is None
+    assert index.labels() == {RAW_ID: "arena/renamed"}
+    assert len(index) == 1
 
 
 def test_removal_clears_all_indexes() -> None:
-    held = NamespaceIndex()
-    held.put(configuration(**FULL))
-    held.remove(RAW_ID)
-    held.remove(RAW_ID)
-    assert len(held) == 0
-    assert held.labels() == {}
-    assert held.namespace_of_host("a.example") is None
-    assert held.environment_grant(DIGEST) is None
-    assert not held.is_known(RAW_ID)
+    index = NamespaceIndex()
+    index.put(configuration(**FULL))
+    index.remove(RAW_ID)
+    index.remove(RAW_ID)
+    assert len(index) == 0
+    assert index.labels() == {}
+    assert index.namespace_of_host("a.example") is None
+    assert index.environment_grant(DIGEST) is None
+    assert not index.is_known(RAW_ID)
     with pytest.raises(ServiceError) as caught:
-        held.resolved(RAW_ID)
+        index.resolved(RAW_ID)
     assert caught.value.code == "TOKEN_REVOKED"
 
 
 def test_labels_are_a_copy() -> None:
-    held = NamespaceIndex()
-    held.put(configuration())
-    labels = held.labels()
-    held.remove(RAW_ID)
+    index = NamespaceIndex()
+    index.put(configuration())
+    labels = index.labels()
+    index.remove(RAW_ID)
     assert labels == {RAW_ID: "arena/prod"}

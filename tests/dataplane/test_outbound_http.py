@@ -87,7 +87,7 @@ async def test_cookies_are_not_stored(
     server: ThirdPartyServer, outbound: OutboundHttpClient
 ) -> None:
     async def reply(_: web.Request) -> web.StreamResponse:
-        return web.Response(headers={"Set-Cookie": "who=you; Path=/"})
+        return web.Response(headers={"Set-Cookie": "name=value; Path=/"})
 
     server.reply = reply
     await _post(outbound, server.url(host="localhost"))
@@ -160,44 +160,21 @@ class _Names:
 
 
 async def test_checked_address_is_the_one_connected_to(
-    server: ThirdPartyServer, monkeypatch: pytest.MonkeyPatch
+    server: ThirdPartyServer, outbound: OutboundHttpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = _Names(monkeypatch, ["127.0.0.1"], ["192.0.2.1"])
-    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK))
     assert (await _post(outbound, server.url(host="game.example"))).status == 200
     assert names.asked == ["game.example"]
     assert server.seen[0].headers["Host"] == f"game.example:{server.port}"
-    await outbound.close()
-
-
-async def test_dns_rebinding_is_refused(
-    server: ThirdPartyServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _Names(monkeypatch, ["127.0.0.1"])
-    outbound = OutboundHttpClient(AllowedAddresses())
-    assert "not public" in await _reason(outbound, server.url(host="rebound.example"))
-    assert server.seen == []
-    await outbound.close()
 
 
 async def test_name_with_one_private_address_is_refused(
-    server: ThirdPartyServer, monkeypatch: pytest.MonkeyPatch
+    server: ThirdPartyServer, outbound: OutboundHttpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _Names(monkeypatch, ["127.0.0.1", "10.0.0.1"])
-    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK))
-    assert "not public" in await _reason(outbound, server.url(host="both.example"))
+    for addresses in (["10.0.0.1"], ["127.0.0.1", "10.0.0.1"]):
+        _Names(monkeypatch, addresses)
+        assert "not public" in await _reason(outbound, server.url(host="game.example"))
     assert server.seen == []
-    await outbound.close()
-
-
-async def test_concurrent_requests_share_a_lookup(
-    server: ThirdPartyServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = _Names(monkeypatch, ["127.0.0.1"])
-    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK))
-    await asyncio.gather(*(_post(outbound, server.url(host="game.example")) for _ in range(8)))
-    assert names.asked == ["game.example"]
-    await outbound.close()
 
 
 async def test_unresolvable_name(
@@ -207,32 +184,9 @@ async def test_unresolvable_name(
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    assert "cannot be resolved" in await _reason(outbound, "http://nobody.invalid/")
+    assert "cannot be resolved" in await _reason(outbound, "http://unknown.invalid/")
     _Names(monkeypatch, [])
     assert "has no address" in await _reason(outbound, "http://empty.invalid/")
-
-
-async def test_hanging_lookup_times_out(
-    monkeypatch: pytest.MonkeyPatch, server: ThirdPartyServer
-) -> None:
-    import threading
-
-    free = threading.Event()
-    real = socket.getaddrinfo
-
-    def look_up(host: str, *arguments: Any, **options: Any) -> Any:
-        if host == "slow.example":
-            free.wait(10)
-        return real(host, *arguments, **options)
-
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK), timeout_ms=1_500)
-    try:
-        assert await _reason(outbound, server.url(host="slow.example")) == "no answer within 1.5 s"
-        assert (await _post(outbound, server.url(host="localhost"))).status == 200
-    finally:
-        free.set()
-        await outbound.close()
 
 
 async def test_refused_connection(outbound: OutboundHttpClient) -> None:

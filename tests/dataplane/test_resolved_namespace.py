@@ -17,13 +17,13 @@ from pyservice.dataplane.resolved_namespace import (
 from tests.dataplane.configurations import VERSION_ID, configuration, version
 
 
-def _mode(level: dict[str, Any], mode: dict[str, Any]) -> ResolvedMode:
+def resolved(level: dict[str, Any], mode: dict[str, Any]) -> ResolvedMode:
     namespace = resolve_namespace(configuration(versions=[version(level=level, duel=mode)]))
     return namespace.modes["duel"]
 
 
 def test_empty_mode_has_documented_defaults() -> None:
-    assert _mode({}, {}) == ResolvedMode(
+    assert resolved({}, {}) == ResolvedMode(
         name="duel",
         max_players=32,
         max_players_direct=32,
@@ -48,25 +48,16 @@ def test_empty_mode_has_documented_defaults() -> None:
 
 
 def test_matchmaker_level_is_the_default_of_modes() -> None:
-    mode = _mode({"max_players": 8, "max_players_party": 4, "regions": {"eu": {}}}, {})
+    mode = resolved({"max_players": 8, "max_players_party": 4, "regions": {"eu": {}}}, {})
     assert (mode.max_players, mode.max_players_direct, mode.max_players_party) == (8, 8, 4)
     assert mode.allows_region("eu")
     assert not mode.allows_region("us")
 
 
-def test_mode_overrides_matchmaker_level() -> None:
-    mode = _mode(
-        {"max_players": 8, "max_players_direct": 9, "regions": {"eu": {}}},
-        {"max_players": 16, "regions": {"us": {}}},
-    )
-    assert (mode.max_players, mode.max_players_direct, mode.max_players_party) == (16, 9, 16)
-    assert mode.regions == frozenset({"us"})
-
-
 def test_absent_actions_are_enabled() -> None:
-    mode = _mode({}, {"actions": {"find": {"enabled": False}}})
+    mode = resolved({}, {"actions": {"find": {"enabled": False}}})
     assert (mode.is_find_enabled, mode.is_join_enabled) == (False, True)
-    mode = _mode({}, {"actions": {"join": {"enabled": False}, "find": {"enabled": True}}})
+    mode = resolved({}, {"actions": {"join": {"enabled": False}, "find": {"enabled": True}}})
     assert (mode.is_find_enabled, mode.is_join_enabled) == (True, False)
 
 
@@ -81,36 +72,13 @@ def test_absent_actions_are_enabled() -> None:
     ],
 )
 def test_create_publicities(create: dict[str, bool], publicities: set[str]) -> None:
-    assert _mode({}, {"actions": {"create": create}}).create_publicities == publicities
-
-
-def test_mode_flags_and_times() -> None:
-    mode = _mode(
-        {},
-        {
-            "listable": False,
-            "taggable": True,
-            "allow_dynamic_max_players": True,
-            "player_token_ttl": 5000,
-            "heartbeat_timeout": 1000,
-            "heartbeat_grace_ms": 0,
-        },
-    )
-    assert (mode.is_listable, mode.is_taggable, mode.is_max_players_dynamic) == (False, True, True)
-    assert mode.player_token_ttl_ms == 5000
-    assert (mode.heartbeat_timeout_ms, mode.heartbeat_grace_ms) == (1000, 0)
-
-
-def test_mode_docker_replaces_matchmaker_docker() -> None:
-    level = {"docker": {"ports": {"game": {"protocol": "udp"}, "web": {}}}}
-    assert _mode(level, {}).ports == {"game": ModePort(protocol="udp"), "web": ModePort()}
-    assert _mode(level, {"docker": {"args": ["x"]}}).ports == {}
+    assert resolved({}, {"actions": {"create": create}}).create_publicities == publicities
 
 
 def test_tls_follows_protocol() -> None:
     protocols = ("http", "https", "tcp", "tcp_tls", "udp")
     ports = {name.replace("_", "-"): {"protocol": name} for name in protocols}
-    mode = _mode({}, {"docker": {"ports": {**ports, "unsaid": {}}}})
+    mode = resolved({}, {"docker": {"ports": {**ports, "unsaid": {}}}})
     assert {name for name, port in mode.ports.items() if port.is_tls} == {
         "https",
         "tcp-tls",
@@ -132,11 +100,6 @@ BUILD = "0192f000-0000-7000-8000-0000000000d1"
 OTHER_BUILD = "0192f000-0000-7000-8000-0000000000d2"
 
 
-def resolved(level: dict[str, Any], mode: dict[str, Any]) -> ResolvedMode:
-    namespace = resolve_namespace(configuration(versions=[version(level=level, duel=mode)]))
-    return namespace.modes["duel"]
-
-
 def idle(low: int, high: int) -> dict[str, int]:
     return {"min": low, "max": high}
 
@@ -150,6 +113,7 @@ PLAYERS: list[tuple[dict[str, Any], dict[str, Any], tuple[int, int, int]]] = [
     ({"max_players_direct": 5}, {}, (32, 5, 32)),
     ({"max_players_party": 5}, {"max_players": 9}, (9, 9, 5)),
     ({"max_players_direct": 5}, {"max_players": 9, "max_players_direct": 6}, (9, 6, 9)),
+    ({"max_players": 8, "max_players_direct": 9}, {"max_players": 16}, (16, 9, 16)),
     (
         {"max_players": 1, "max_players_direct": 2, "max_players_party": 3},
         {"max_players_direct": 7},

@@ -57,9 +57,9 @@ async def connected(engine: Engine) -> RuntimeScene:
 async def test_find_starts_a_lobby_and_returns_after_ready(
     connected: RuntimeScene,
 ) -> None:
-    place = connected
-    async with asking(place.find(tags={"map": "sea"})) as finding:
-        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
+    scene = connected
+    async with asking(scene.find(tags={"map": "sea"})) as finding:
+        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
         spec = wanted.spec
         assert (spec.build_id, spec.game_mode, spec.region) == (BUILD_ID, "duel", "north")
         assert (list(spec.args), dict(spec.env), dict(spec.tags)) == (
@@ -72,62 +72,62 @@ async def test_find_starts_a_lobby_and_returns_after_ready(
             "game": "udp",
             "web": "https",
         }
-        assert place.engine.lobby_of_token(spec.lobby_token) == parse_uuid(wanted.lobby_id)
+        assert scene.engine.lobby_of_token(spec.lobby_token) == parse_uuid(wanted.lobby_id)
 
-        await place.place(wanted.lobby_id)
-        routes = {route.port_name: route for route in (await place.follow()).routes}
+        await scene.place_process(wanted.lobby_id)
+        routes = {route.port_name: route for route in (await scene.follow()).routes}
         assert (routes["game"].backend_address, routes["game"].backend_port) == (
             "127.0.0.1",
             12_000,
         )
-        async with asking(place.ready(wanted.lobby_id)) as getting_ready:
-            await place.follow(outcome(routes["game"], "LISTENING"))
+        async with asking(scene.ready(wanted.lobby_id)) as getting_ready:
+            await scene.follow(outcome(routes["game"], "LISTENING"))
             assert not getting_ready.done()
-            await place.follow(outcome(routes["web"], "LISTENING"))
+            await scene.follow(outcome(routes["web"], "LISTENING"))
             await asyncio.wait_for(getting_ready, PATIENCE_S)
         found = await asyncio.wait_for(finding, PATIENCE_S)
     port = found.ports["game"]
     assert (port.hostname, port.port) == ("192.0.2.7", routes["game"].port)
     assert port.host == f"192.0.2.7:{port.port}"
-    assert not found.ports["web"].is_tls, "nobody has a certificate: it is served plain"
+    assert not found.ports["web"].is_tls, "no certificate is configured"
     assert 26_000 <= found.ports["web"].port <= 31_999
-    await place.connected(found.lobby.lobby_id, found.player.token)
+    await scene.connected(found.lobby.lobby_id, found.player.token)
 
 
 async def test_no_lobby_without_a_runtime(engine: Engine) -> None:
-    place = RuntimeScene(engine)
-    assert (await expect_error(place.find())).code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
-    assert (await expect_error(place.create())).code == "CAPACITY_EXHAUSTED"
-    await place.wanted(kinds=())
-    assert (await expect_error(place.create())).code == "CAPACITY_EXHAUSTED", (
-        "who runs nothing is nobody"
+    scene = RuntimeScene(engine)
+    assert (await expect_error(scene.find())).code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+    assert (await expect_error(scene.create())).code == "CAPACITY_EXHAUSTED"
+    await scene.wanted(kinds=())
+    assert (await expect_error(scene.create())).code == "CAPACITY_EXHAUSTED", (
+        "a runtime without kinds does not count"
     )
-    await place.wanted()
-    assert (await expect_error(place.find("attached"))).code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
-    prevented = place.find(prevent_auto_create_lobby=True)
+    await scene.wanted()
+    assert (await expect_error(scene.find("attached"))).code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+    prevented = scene.find(prevent_auto_create_lobby=True)
     assert (await expect_error(prevented)).code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
-    assert (await place.wanted()).lobbies == []
+    assert (await scene.wanted()).lobbies == []
 
 
 async def test_create_applies_overrides(connected: RuntimeScene) -> None:
-    place = connected
-    asked = place.create(
+    scene = connected
+    asked = scene.create(
         max_players=1, tags={"a": "b"}, lobby_config=b'{"seed": 18446744073709551615}'
     )
     async with asking(asked) as creating:
-        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
+        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
         spec = wanted.spec
         assert spec.lobby_config == b'{"seed": 18446744073709551615}'
         limits = (spec.max_players, spec.max_players_direct, spec.max_players_party)
         assert limits == (1, 1, 1)
-        await place.serve()
-        await place.ready(wanted.lobby_id)
+        await scene.serve()
+        await scene.ready(wanted.lobby_id)
         made = await asyncio.wait_for(creating, PATIENCE_S)
     assert made.lobby.lobby_id == wanted.lobby_id
-    listed = await place.matchmaker.list_lobbies(pb.ListLobbiesRequest(), place.client())
+    listed = await scene.matchmaker.list_lobbies(pb.ListLobbiesRequest(), scene.client())
     assert [lobby.lobby_id for lobby in listed.lobbies] == [wanted.lobby_id]
-    async with asking(place.create()):
-        [other] = (await place.wanted(wait_ms=5_000)).lobbies
+    async with asking(scene.create()):
+        [other] = (await scene.wanted(wait_ms=5_000)).lobbies
         assert other.lobby_id != wanted.lobby_id, "never one that is there"
 
 
@@ -144,7 +144,7 @@ async def test_create_applies_overrides(connected: RuntimeScene) -> None:
         ({"party_size": 3}, "BODY_INVALID"),
     ],
 )
-async def test_create_of_a_mode_without_create_is_refused(
+async def test_create_error_codes(
     connected: RuntimeScene, fields: dict[str, Any], code: str
 ) -> None:
     assert (await expect_error(connected.create(**fields))).code == code
@@ -152,11 +152,11 @@ async def test_create_of_a_mode_without_create_is_refused(
 
 
 async def test_start_failure_reaches_all_waiting_finds(connected: RuntimeScene) -> None:
-    place = connected
-    async with asking(place.find()) as first, asking(place.find()) as second:
-        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
+    scene = connected
+    async with asking(scene.find()) as first, asking(scene.find()) as second:
+        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
         over = runtime_pb2.Over(exit_code=3, reason="exited")
-        await place.report(wanted.lobby_id, over=over)
+        await scene.report(wanted.lobby_id, over=over)
         for waiting in (first, second):
             error = await expect_error(waiting)
             assert error.code == "MATCHMAKER_LOBBY_START_FAILED"
@@ -165,35 +165,35 @@ async def test_start_failure_reaches_all_waiting_finds(connected: RuntimeScene) 
                 "reason": "exited",
                 "exit_code": "3",
             }
-    await place.report(wanted.lobby_id, over=over)
-    assert list((await place.wanted()).gone) == [wanted.lobby_id]
+    await scene.report(wanted.lobby_id, over=over)
+    assert list((await scene.wanted()).gone) == [wanted.lobby_id]
 
 
 async def test_idle_lobbies_stay_within_their_bounds(engine: Engine) -> None:
     kept = {**MODES["duel"], "idle_lobbies": {"min": 2, "max": 3}, "regions": {"north": {}}}
-    place = RuntimeScene(engine, duel=kept)
-    namespace = place.client().namespace_id
-    place.idle_lobby_scaler.namespace_changed(namespace)
-    await place.idle_lobby_scaler.step()
-    assert (await place.wanted()).lobbies == [], "nobody would start them"
-    place.idle_lobby_scaler.namespace_changed(namespace)
-    await place.idle_lobby_scaler.step()
-    first = [lobby.lobby_id for lobby in (await place.wanted()).lobbies]
+    scene = RuntimeScene(engine, duel=kept)
+    namespace = scene.client().namespace_id
+    scene.idle_lobby_scaler.namespace_changed(namespace)
+    await scene.idle_lobby_scaler.step()
+    assert (await scene.wanted()).lobbies == []
+    scene.idle_lobby_scaler.namespace_changed(namespace)
+    await scene.idle_lobby_scaler.step()
+    first = [lobby.lobby_id for lobby in (await scene.wanted()).lobbies]
     assert len(first) == 2
-    await place.idle_lobby_scaler.step()
-    assert (await place.wanted()).lobbies == [], "two start already"
-    await place.serve()
+    await scene.idle_lobby_scaler.step()
+    assert (await scene.wanted()).lobbies == [], "two start already"
+    await scene.serve()
     for lobby_id in first:
-        await place.ready(lobby_id)
-    found = await place.find()
-    await place.idle_lobby_scaler.step()
-    [third] = (await place.wanted()).lobbies
+        await scene.ready(lobby_id)
+    found = await scene.find()
+    await scene.idle_lobby_scaler.step()
+    [third] = (await scene.wanted()).lobbies
     assert found.lobby.lobby_id in first
-    await place.serve()
-    await place.ready(third.lobby_id)
-    await place.disconnected(found.lobby.lobby_id, found.player.token)
-    await place.idle_lobby_scaler.step()
-    assert (await place.wanted()).lobbies == [], "three are not too many"
+    await scene.serve()
+    await scene.ready(third.lobby_id)
+    await scene.disconnected(found.lobby.lobby_id, found.player.token)
+    await scene.idle_lobby_scaler.step()
+    assert (await scene.wanted()).lobbies == [], "three are not too many"
 
 
 @pytest.mark.parametrize(
@@ -214,118 +214,118 @@ async def test_regular_exits_are_replaced_at_once(
     code: int,
     is_paused: bool,
 ) -> None:
-    place = RuntimeScene(engine, duel={**MODES["duel"], **ONE_IDLE})
-    parts = LobbyProcesses(load(NORTH, environ={}), engine, place.namespaces)
-    place.runtime, place.idle_lobby_scaler = parts.runtime, parts.idle_lobby_scaler
-    await place.wanted()
-    place.idle_lobby_scaler.namespace_changed(place.client().namespace_id)
-    await place.idle_lobby_scaler.step()
-    [first] = (await place.wanted()).lobbies
+    scene = RuntimeScene(engine, duel={**MODES["duel"], **ONE_IDLE})
+    parts = LobbyProcesses(load(NORTH, environ={}), engine, scene.namespaces)
+    scene.runtime, scene.idle_lobby_scaler = parts.runtime, parts.idle_lobby_scaler
+    await scene.wanted()
+    scene.idle_lobby_scaler.namespace_changed(scene.client().namespace_id)
+    await scene.idle_lobby_scaler.step()
+    [first] = (await scene.wanted()).lobbies
     if is_ready:
         await engine.ready(parse_uuid(first.lobby_id) or b"", None)
-        await place.idle_lobby_scaler.step()
+        await scene.idle_lobby_scaler.step()
     if was_used:
-        found = await place.find()
-        await place.disconnected(first.lobby_id, found.player.token)
+        found = await scene.find()
+        await scene.disconnected(first.lobby_id, found.player.token)
     exited = engine.processes.exited
 
     async def exited_and_looked(lobby: bytes, exit_code: int | None) -> bool:
         has_ended = await exited(lobby, exit_code)
-        await place.idle_lobby_scaler.step()
+        await scene.idle_lobby_scaler.step()
         return has_ended
 
     monkeypatch.setattr(engine.processes, "exited", exited_and_looked)
-    await place.report(first.lobby_id, over=runtime_pb2.Over(exit_code=code, reason="exited"))
-    answer = await place.wanted()
+    await scene.report(first.lobby_id, over=runtime_pb2.Over(exit_code=code, reason="exited"))
+    answer = await scene.wanted()
     assert list(answer.gone) == [first.lobby_id]
     assert len(answer.lobbies) == (0 if is_paused else 1)
 
 
 async def test_closed_loading_lobby_gets_its_grace_period(engine: Engine) -> None:
-    place = await connected_scene(engine, duel={**MODES["duel"], **ONE_IDLE})
-    place.idle_lobby_scaler.namespace_changed(place.client().namespace_id)
-    await place.idle_lobby_scaler.step()
-    [first] = (await place.wanted()).lobbies
-    await place.serve()
-    await place.ready(first.lobby_id)
+    scene = await connected_scene(engine, duel={**MODES["duel"], **ONE_IDLE})
+    scene.idle_lobby_scaler.namespace_changed(scene.client().namespace_id)
+    await scene.idle_lobby_scaler.step()
+    [first] = (await scene.wanted()).lobbies
+    await scene.serve()
+    await scene.ready(first.lobby_id)
     for is_closed in (True, False):
         closing = pb.SetLobbyClosedRequest(is_closed=is_closed)
-        await place.fleet.set_closed(closing, place.server(first.lobby_id))
-        await place.idle_lobby_scaler.step()
-        assert (await place.wanted()).lobbies == [], "it is not stopped, and no other is started"
-    assert (await place.find()).lobby.lobby_id == first.lobby_id
+        await scene.fleet.set_closed(closing, scene.server(first.lobby_id))
+        await scene.idle_lobby_scaler.step()
+        assert (await scene.wanted()).lobbies == [], "it is not stopped, and no other is started"
+    assert (await scene.find()).lobby.lobby_id == first.lobby_id
 
 
 async def test_old_lobbies_stop_when_empty_after_a_switch(
     connected: RuntimeScene,
 ) -> None:
-    place = connected
-    async with asking(place.find()) as finding:
-        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
-        await place.serve()
-        await place.ready(wanted.lobby_id)
+    scene = connected
+    async with asking(scene.find()) as finding:
+        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
+        await scene.serve()
+        await scene.ready(wanted.lobby_id)
         found = await asyncio.wait_for(finding, PATIENCE_S)
-    place.feed(
+    scene.feed(
         versions=[version(version_id=OTHER_VERSION_ID, **MODES)],
         current_version_id=OTHER_VERSION_ID,
     )
-    namespace = place.client().namespace_id
-    place.idle_lobby_scaler.namespace_changed(namespace)
-    await place.idle_lobby_scaler.step()
-    assert (await place.wanted()).lobbies == [], "somebody is in it"
-    await place.disconnected(wanted.lobby_id, found.player.token)
-    await place.idle_lobby_scaler.step()
-    [stopping] = (await place.wanted()).lobbies
+    namespace = scene.client().namespace_id
+    scene.idle_lobby_scaler.namespace_changed(namespace)
+    await scene.idle_lobby_scaler.step()
+    assert (await scene.wanted()).lobbies == [], "it has a player"
+    await scene.disconnected(wanted.lobby_id, found.player.token)
+    await scene.idle_lobby_scaler.step()
+    [stopping] = (await scene.wanted()).lobbies
     assert (stopping.lobby_id, stopping.is_stopping) == (wanted.lobby_id, True)
-    joining = await expect_error(place.join(wanted.lobby_id))
+    joining = await expect_error(scene.join(wanted.lobby_id))
     assert joining.code == "MATCHMAKER_LOBBY_DRAINING"
-    await place.report(wanted.lobby_id, over=runtime_pb2.Over(exit_code=0, reason="stopped"))
-    assert (await expect_error(place.join(wanted.lobby_id))).code == "MATCHMAKER_LOBBY_STOPPED"
+    await scene.report(wanted.lobby_id, over=runtime_pb2.Over(exit_code=0, reason="stopped"))
+    assert (await expect_error(scene.join(wanted.lobby_id))).code == "MATCHMAKER_LOBBY_STOPPED"
 
 
 async def test_waiting_find_gets_its_lobby_after_a_switch(
     connected: RuntimeScene,
 ) -> None:
-    place = connected
-    async with asking(place.find(tags={"map": "sea"})) as finding:
-        await eventually(lambda: _starts(place))
+    scene = connected
+    async with asking(scene.find(tags={"map": "sea"})) as finding:
+        await eventually(lambda: _starts(scene))
         for name in (OTHER_VERSION_ID, THIRD_VERSION_ID):
-            place.feed(versions=[version(version_id=name)], current_version_id=name)
-        place.run, place.sequence = "", 0
-        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
+            scene.feed(versions=[version(version_id=name)], current_version_id=name)
+        scene.run, scene.sequence = "", 0
+        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
         assert dict(wanted.spec.env) == {"MAP": "sea"}, "with what it was made for"
-        assert place.runtime._resources_of(raw_id(wanted.lobby_id)) == (1000, 2048)
-        await place.serve()
-        await place.ready(wanted.lobby_id)
+        assert scene.runtime._resources_of(raw_id(wanted.lobby_id)) == (1000, 2048)
+        await scene.serve()
+        await scene.ready(wanted.lobby_id)
         found = await asyncio.wait_for(finding, PATIENCE_S)
-    await place.connected(found.lobby.lobby_id, found.player.token)
-    assert len(place.runtime.previous_versions) == 1
-    await place.wanted()
-    assert not len(place.runtime.previous_versions), "nobody of it starts any more"
+    await scene.connected(found.lobby.lobby_id, found.player.token)
+    assert len(scene.runtime.previous_versions) == 1
+    await scene.wanted()
+    assert not len(scene.runtime.previous_versions)
 
 
-async def _starts(place: RuntimeScene) -> bool:
-    return bool(place.engine.processes.wanted_since(0)[2])
+async def _starts(scene: RuntimeScene) -> bool:
+    return bool(scene.engine.processes.wanted_since(0)[2])
 
 
 async def test_repeated_exit_report_is_one_crash(
     connected: RuntimeScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = connected
+    scene = connected
     crashed: list[str] = []
-    place.runtime.on_lobby_crashed = lambda lobby: crashed.append(format_uuid(lobby.id))
-    servers = place.engine.processes
+    scene.runtime.on_lobby_crashed = lambda lobby: crashed.append(format_uuid(lobby.id))
+    servers = scene.engine.processes
     full = ServiceError("STORAGE_FULL")
-    async with asking(place.find()) as finding:
-        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
+    async with asking(scene.find()) as finding:
+        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
         over = runtime_pb2.Over(exit_code=1, reason="exited")
         monkeypatch.setattr(type(servers), "exited", AsyncMock(side_effect=full))
         for _ in range(3):
-            assert (await expect_error(place.report(wanted.lobby_id, over=over))).code == full.code
+            assert (await expect_error(scene.report(wanted.lobby_id, over=over))).code == full.code
         monkeypatch.undo()
-        await place.report(wanted.lobby_id, over=over)
+        await scene.report(wanted.lobby_id, over=over)
         assert (await expect_error(finding)).code == "MATCHMAKER_LOBBY_START_FAILED"
-    await place.report(wanted.lobby_id, over=over)
+    await scene.report(wanted.lobby_id, over=over)
     assert crashed == [wanted.lobby_id]
 
 
@@ -333,21 +333,21 @@ async def test_repeated_exit_report_is_one_crash(
 async def test_find_that_waited_for_a_runtime_uses_its_version(
     engine: Engine, ask: Callable[[RuntimeScene], Awaitable[Any]]
 ) -> None:
-    place = RuntimeScene(engine)
-    place.runtime.expect_runtime()
-    async with asking(ask(place)) as finding:
+    scene = RuntimeScene(engine)
+    scene.runtime.expect_runtime()
+    async with asking(ask(scene)) as finding:
         for _ in range(20):
             await asyncio.sleep(0)
-        place.feed(
+        scene.feed(
             versions=[version(version_id=OTHER_VERSION_ID, **MODES)],
             current_version_id=OTHER_VERSION_ID,
         )
-        assert (await place.wanted()).lobbies == []
-        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
+        assert (await scene.wanted()).lobbies == []
+        [wanted] = (await scene.wanted(wait_ms=5_000)).lobbies
         assert wanted.version_id == OTHER_VERSION_ID
         assert wanted.spec.build_id == BUILD_ID
-        await place.serve()
-        await place.ready(wanted.lobby_id)
+        await scene.serve()
+        await scene.ready(wanted.lobby_id)
         found = await asyncio.wait_for(finding, PATIENCE_S)
     assert found.lobby.lobby_id == wanted.lobby_id
 
@@ -357,74 +357,74 @@ MANY: Final = 200
 
 
 async def test_new_lobbies_reduce_free_capacity(engine: Engine) -> None:
-    place = RuntimeScene(engine)
-    place.free = (2_500, 1_000_000)
-    await place.wanted()
-    async with asking(place.create()), asking(place.create()):
+    scene = RuntimeScene(engine)
+    scene.free = (2_500, 1_000_000)
+    await scene.wanted()
+    async with asking(scene.create()), asking(scene.create()):
         while len(engine.processes.wanted_since(0)[2]) < 2:
             await asyncio.sleep(0)
-        assert (await expect_error(place.create())).code == "CAPACITY_EXHAUSTED"
-        waiting = await expect_error(place.find(tags={"nobody": "has"}))
+        assert (await expect_error(scene.create())).code == "CAPACITY_EXHAUSTED"
+        waiting = await expect_error(scene.find(tags={"nobody": "has"}))
         assert waiting.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
-        assert len((await place.wanted()).lobbies) == 2
-        place.free = (500, 1_000_000)
-        await place.wanted()
-        assert (await expect_error(place.create())).code == "CAPACITY_EXHAUSTED"
-        place.free = (1_500, 1_000_000)
-        await place.wanted()
-        async with asking(place.create()):
-            [third] = (await place.wanted(wait_ms=5_000)).lobbies
+        assert len((await scene.wanted()).lobbies) == 2
+        scene.free = (500, 1_000_000)
+        await scene.wanted()
+        assert (await expect_error(scene.create())).code == "CAPACITY_EXHAUSTED"
+        scene.free = (1_500, 1_000_000)
+        await scene.wanted()
+        async with asking(scene.create()):
+            [third] = (await scene.wanted(wait_ms=5_000)).lobbies
             assert not third.is_stopping
 
 
 async def test_memory_limits_starts(engine: Engine) -> None:
-    place = RuntimeScene(engine)
-    place.free = (1_000_000, 2_047)
-    await place.wanted()
-    assert (await expect_error(place.create())).code == "CAPACITY_EXHAUSTED"
-    place.free = (1_000_000, 2_048)
-    await place.wanted()
-    async with asking(place.create()):
-        answer = await asyncio.wait_for(place.wanted(wait_ms=5_000), PATIENCE_S)
+    scene = RuntimeScene(engine)
+    scene.free = (1_000_000, 2_047)
+    await scene.wanted()
+    assert (await expect_error(scene.create())).code == "CAPACITY_EXHAUSTED"
+    scene.free = (1_000_000, 2_048)
+    await scene.wanted()
+    async with asking(scene.create()):
+        answer = await asyncio.wait_for(scene.wanted(wait_ms=5_000), PATIENCE_S)
         assert len(answer.lobbies) == 1
 
 
 async def test_find_waits_for_the_runtime_after_a_start(
     engine: Engine,
 ) -> None:
-    place = RuntimeScene(engine)
-    place.runtime.expect_runtime()
-    async with asking(place.find()) as finding, asking(place.create()):
+    scene = RuntimeScene(engine)
+    scene.runtime.expect_runtime()
+    async with asking(scene.find()) as finding, asking(scene.create()):
         await asyncio.sleep(0)
         assert not finding.done()
-        answer = await asyncio.wait_for(place.wanted(wait_ms=5_000), PATIENCE_S)
+        answer = await asyncio.wait_for(scene.wanted(wait_ms=5_000), PATIENCE_S)
         while len(answer.lobbies) < 2:
-            more = await asyncio.wait_for(place.wanted(wait_ms=5_000), PATIENCE_S)
+            more = await asyncio.wait_for(scene.wanted(wait_ms=5_000), PATIENCE_S)
             answer.lobbies.extend(more.lobbies)
 
 
 async def test_mode_without_image_does_not_wait(engine: Engine) -> None:
-    place = RuntimeScene(engine)
-    place.runtime.expect_runtime()
-    finding = await expect_error(place.find("attached"))
+    scene = RuntimeScene(engine)
+    scene.runtime.expect_runtime()
+    finding = await expect_error(scene.find("attached"))
     assert finding.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
-    assert not place.runtime.is_known
+    assert not scene.runtime.is_known
 
 
 async def test_stopping_lobby_is_not_counted_twice(
     engine: Engine,
 ) -> None:
-    place = RuntimeScene(engine)
-    place.free = (2_000, 1_000_000)
-    await place.wanted()
-    async with asking(place.create()):
-        [first] = (await place.wanted(wait_ms=5_000)).lobbies
-        place.free = (1_000, 1_000_000)
-        await place.wanted()
+    scene = RuntimeScene(engine)
+    scene.free = (2_000, 1_000_000)
+    await scene.wanted()
+    async with asking(scene.create()):
+        [first] = (await scene.wanted(wait_ms=5_000)).lobbies
+        scene.free = (1_000, 1_000_000)
+        await scene.wanted()
         await engine.processes.stop(raw_id(first.lobby_id), only_if_idle=False)
-        async with asking(place.create()):
+        async with asking(scene.create()):
             await wanted_lobbies(engine, 2)
-            stopping, second = (await place.wanted(wait_ms=5_000)).lobbies
+            stopping, second = (await scene.wanted(wait_ms=5_000)).lobbies
             assert (stopping.lobby_id, stopping.is_stopping) == (first.lobby_id, True)
             assert second.HasField("spec")
 
@@ -432,29 +432,29 @@ async def test_stopping_lobby_is_not_counted_twice(
 async def test_ended_lobby_frees_its_capacity(
     engine: Engine,
 ) -> None:
-    place = RuntimeScene(engine)
-    place.free = (1_000, 1_000_000)
-    await place.wanted()
-    async with asking(place.create()):
+    scene = RuntimeScene(engine)
+    scene.free = (1_000, 1_000_000)
+    await scene.wanted()
+    async with asking(scene.create()):
         [lobby] = await wanted_lobbies(engine, 1)
-        assert (await expect_error(place.create())).code == "CAPACITY_EXHAUSTED"
+        assert (await expect_error(scene.create())).code == "CAPACITY_EXHAUSTED"
         await engine.processes.exited(lobby, None)
-    async with asking(place.create()):
+    async with asking(scene.create()):
         assert lobby not in await wanted_lobbies(engine, 1)
 
 
 async def test_capacity_reads_each_lobby_once(engine: Engine) -> None:
-    place, source = RuntimeScene(engine), Counting(engine)
-    runtime = RuntimeConnection(source, place.namespaces, place.player_addresses, {TIER: (10, 10)})
+    scene, source = RuntimeScene(engine), Counting(engine)
+    runtime = RuntimeConnection(source, scene.namespaces, scene.player_addresses, {TIER: (10, 10)})
     capacity = runtime_pb2.Capacity(
         kinds=["archive"], free_cpu_millicores=10 * MANY, free_memory_mb=10 * MANY
     )
     await runtime.wanted(runtime_pb2.WantedRequest(capacity=capacity))
-    await place.wanted()
-    namespace = place.namespaces.resolved(raw_id(NAMESPACE_ID))
+    await scene.wanted()
+    namespace = scene.namespaces.resolved(raw_id(NAMESPACE_ID))
     for _ in range(MANY):
         assert runtime.can_start(TIER)
-        make = place.lobby_templates.for_idle(namespace, namespace.modes["duel"], "north")
+        make = scene.lobby_templates.for_idle(namespace, namespace.modes["duel"], "north")
         assert make is not None
         await engine.processes.start_idle(namespace.namespace_id, namespace.version_id, make)
     assert not runtime.can_start(TIER)

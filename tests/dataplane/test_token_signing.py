@@ -89,7 +89,7 @@ async def test_unused_keys_are_dropped_on_request(engine: Engine, tmp_path: Path
     assert await rotation.rotate(drop_unused=True) == RotatedKeys(3, [1], [2])
     assert [number for number, _ in keyring.load(tmp_path).mac_keys] == [1, 3]
     assert engine.namespace_of_public_token(public) is not None
-    assert engine.namespace_of_public_token(later) is None, "nobody keeps who made it"
+    assert engine.namespace_of_public_token(later) is None, "no record names its key"
     await _join(engine, lobby)
     assert await rotation.rotate(drop_unused=False) == RotatedKeys(4, [1, 3], [])
 

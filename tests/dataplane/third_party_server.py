@@ -45,6 +45,12 @@ class ThirdPartyServer:
 
         self.reply = reply
 
+    def redirects(self, status: int) -> None:
+        async def reply(_: web.Request) -> web.StreamResponse:
+            return web.Response(status=status, headers={"Location": self.url("/elsewhere")})
+
+        self.reply = reply
+
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.now += 1
         self.most = max(self.most, self.now)
