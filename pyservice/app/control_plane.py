@@ -292,7 +292,7 @@ class ControlPlane:
             self._files.objects.counts,
             cdn.answers,
             cdn.bytes,
-            unforeseen={one.job.work: one.job.unexpected_errors for one in works},
+            unexpected_errors={one.job.work: one.job.unexpected_errors for one in works},
             is_database_up=not problem,
         )
         return control_pb2.MetricsResponse(

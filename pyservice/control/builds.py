@@ -92,7 +92,7 @@ class BuildOperations:
             display_name=request.name,
             find_game=find,
             files=[_image(request)],
-            check_request=lambda: self._judge(request, request.name, "name"),
+            check_request=lambda: self._check_request(request, request.name, "name"),
             make=make,
             answer_type=pb.PrepareBuildResponse,
             set_urls=_address,
@@ -163,7 +163,7 @@ class BuildOperations:
             display_name=name,
             find_game=find,
             files=[_image(request)],
-            check_request=lambda: self._judge(request, name, "display_name"),
+            check_request=lambda: self._check_request(request, name, "display_name"),
             make=make,
             answer_type=pb.CreateGameBuildResponse,
             set_urls=_address,
@@ -194,7 +194,7 @@ class BuildOperations:
             await asyncio.wait(removals)
         return answer
 
-    def _judge(self, request: BuildRequest, name: str, label: str) -> None:
+    def _check_request(self, request: BuildRequest, name: str, label: str) -> None:
         require_valid(list(self._problems(request, name, label)))
         if request.image_file.content_length > BUILD_MAX_BYTES:
             raise ServiceError("UPLOAD_TOO_LARGE", "A build has at most 8 GiB.")
@@ -211,8 +211,8 @@ class BuildOperations:
         reason = self._kinds.why_not(kind)
         if reason is not None:
             kinds = ", ".join(self._kinds.kinds()) or "none"
-            told = f"must be one that is run here ({kinds}): {reason}"
-            yield field_problem(["kind"], "not-allowed", told)
+            reason_text = f"must be one that is run here ({kinds}): {reason}"
+            yield field_problem(["kind"], "not-allowed", reason_text)
         if compression not in COMPRESSIONS:
             known = ", ".join(COMPRESSIONS)
             yield field_problem(["compression"], "not-allowed", f"must be one of {known}")

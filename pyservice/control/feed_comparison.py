@@ -111,9 +111,9 @@ Compose = Callable[[Sequence[ComposeRequest]], Awaitable[Sequence[Message | None
 
 
 class ContentComparison:
-    """Compares contents whose revision is equal.
+    """Compares contents at equal revisions.
 
-    After a restore from a backup, equal revisions can have different contents.
+    A restore from a backup can reuse a revision for another content.
     """
 
     def __init__(
@@ -125,14 +125,14 @@ class ContentComparison:
         self._differs = differs
         self._going = going
         self._left: dict[str, HeldConfiguration] = {}
-        self._aside: dict[str, HeldConfiguration] = {}
-        self._told: set[str] = set()
-        """Namespaces whose error was logged."""
+        self._retry_later: dict[str, HeldConfiguration] = {}
+        self._logged: set[str] = set()
+        """Namespaces with a logged error."""
         self._is_any = asyncio.Event()
 
     def compare(self, held: Iterable[HeldConfiguration]) -> None:
         self._left = {one.namespace_id: one for one in held}
-        self._aside = {}
+        self._retry_later = {}
         self._is_any.set()
 
     async def run(self) -> None:
@@ -149,10 +149,10 @@ class ContentComparison:
 
     async def _until_any(self) -> None:
         try:
-            async with asyncio.timeout(_AGAIN_S if self._aside else None):
+            async with asyncio.timeout(_AGAIN_S if self._retry_later else None):
                 await self._is_any.wait()
         except TimeoutError:
-            self.compare(self._aside.values())
+            self.compare(self._retry_later.values())
 
     async def _some(self) -> None:
         left = self._left
@@ -163,7 +163,7 @@ class ContentComparison:
         for held, found in zip(some, composed, strict=True):
             if isinstance(found, BaseException):
                 broken[held.namespace_id] = self._of_one(found)
-                self._aside[held.namespace_id] = held
+                self._retry_later[held.namespace_id] = held
             # A changed revision is already being sent.
             elif found is not None and await _is_other(found, held):
                 self._differs(held.namespace_id)
@@ -180,11 +180,11 @@ class ContentComparison:
 
     def _report(self, broken: Mapping[str, Exception], looked_at: Set[str]) -> None:
         """Logs one traceback for several errors, because logging it blocks the event loop."""
-        news = [name for name in broken if name not in self._told]
-        self._told -= looked_at
-        self._told |= broken.keys()
-        if news:
-            self._going.record_failure(broken[news[0]], namespace_ids=news)
+        unlogged = [name for name in broken if name not in self._logged]
+        self._logged -= looked_at
+        self._logged |= broken.keys()
+        if unlogged:
+            self._going.record_failure(broken[unlogged[0]], namespace_ids=unlogged)
 
 
 async def _is_other(message: Message, held: HeldConfiguration) -> bool:

@@ -23,7 +23,7 @@ _VERSIONS_KEPT: Final = 1_024
 _VERSION_BYTES_MAX: Final = 65_536
 _VERSIONS_AT_ONCE: Final = 8
 _ENVIRONMENT_TOKENS_MAX: Final = 2_000
-"""1,000 valid tokens, and 1,000 ended ones whose error is still explained."""
+"""1,000 valid tokens, and 1,000 ended ones with an explained error."""
 
 
 class ComposeRequest(NamedTuple):
@@ -50,42 +50,42 @@ class FeedComposer:
         return (await self.compose_all(tx, [ComposeRequest(namespace_id, version_id)]))[0]
 
     async def compose_all(
-        self, tx: Transaction, wishes: Sequence[ComposeRequest]
+        self, tx: Transaction, requests: Sequence[ComposeRequest]
     ) -> list[pb.NamespaceConfiguration | None]:
         """Uses as many queries as for one namespace."""
-        ids = sorted({wish.namespace_id for wish in wishes})
+        ids = sorted({request.namespace_id for request in requests})
         fed = await namespaces.feed_records(tx, ids)
         needed = await tokens.tokens_to_feed(tx, ids, self._now_ms(), _ENVIRONMENT_TOKENS_MAX)
         of_tokens = _by_namespace(needed)
         of_domains = _by_namespace(fed.domains)
         rows = {row.namespace_id: row for row in fed.namespaces}
         running = {
-            wish: wish.version_id or str(rows[wish.namespace_id].version_id)
-            for wish in wishes
-            if wish.namespace_id in rows
+            request: request.version_id or str(rows[request.namespace_id].version_id)
+            for request in requests
+            if request.namespace_id in rows
         }
         versions = await self._versions_of(tx, set(running.values()))
         composed: list[pb.NamespaceConfiguration | None] = []
-        for wish in wishes:
-            row = rows.get(wish.namespace_id)
+        for request in requests:
+            row = rows.get(request.namespace_id)
             if row is None:
                 composed.append(None)
                 continue
-            message = self._message(row, wish, of_domains.get(wish.namespace_id, ()))
-            if running[wish] in versions:
-                message.versions.append(versions[running[wish]])
-            for token in of_tokens.get(wish.namespace_id, ()):
+            message = self._message(row, request, of_domains.get(request.namespace_id, ()))
+            if running[request] in versions:
+                message.versions.append(versions[running[request]])
+            for token in of_tokens.get(request.namespace_id, ()):
                 _add_token(message, token)
             composed.append(message)
         return composed
 
     def _message(
-        self, row: Record, wish: ComposeRequest, domains: Sequence[Record]
+        self, row: Record, request: ComposeRequest, domains: Sequence[Record]
     ) -> pb.NamespaceConfiguration:
         return pb.NamespaceConfiguration(
             namespace_id=row.namespace_id,
             source_epoch=self.source_epoch,
-            revision=row.revision + (wish.version_id is not None),
+            revision=row.revision + (request.version_id is not None),
             game=pb.GameIdentity(
                 game_id=row.game_id,
                 name_id=row.game_name_id,
@@ -94,7 +94,7 @@ class FeedComposer:
             ),
             name_id=row.name_id,
             display_name=row.display_name,
-            current_version_id=wish.version_id or row.version_id,
+            current_version_id=request.version_id or row.version_id,
             matchmaker=pb.MatchmakerLimits(
                 lobby_count_max=row.lobby_count_max, max_players=row.max_players
             ),

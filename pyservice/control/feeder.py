@@ -85,12 +85,15 @@ class RefusedConfigurations:
     """
 
     def __init__(
-        self, database: Database, holdings: HeldConfigurations, taken_back: Callable[[str], None]
+        self,
+        database: Database,
+        holdings: HeldConfigurations,
+        on_switched_back: Callable[[str], None],
     ) -> None:
-        """`taken_back` receives the game of each namespace that was switched back."""
+        """`on_switched_back` receives the game of each namespace that was switched back."""
         self._database = database
         self._holdings = holdings
-        self._taken_back = taken_back
+        self._on_switched_back = on_switched_back
         self._versions: dict[str, tuple[str, ServiceError]] = {}
         """Last refused version, until it is accepted."""
         self._claiming: set[str] = set()
@@ -139,14 +142,14 @@ class RefusedConfigurations:
             error = refusal_error(message, refused, STORED, orphans)
             wanted.fail(lambda waiter: waiter.number <= number, error)
             return False
-        if await self._take_back(namespace_id, version_id, running):
-            self._taken_back(message.game.game_id)
+        if await self._switch_back(namespace_id, version_id, running):
+            self._on_switched_back(message.game.game_id)
         error = refusal_error(message, refused, SWITCHED_BACK, orphans)
         self._versions[namespace_id] = version_id, error
         wanted.fail(lambda waiter: waiter.version_id == version_id, error)
         return True
 
-    async def _take_back(self, namespace_id: str, version_id: str, running: str) -> bool:
+    async def _switch_back(self, namespace_id: str, version_id: str, running: str) -> bool:
         """Returns False if the records have another version by now."""
         async with self._database.write() as tx:
             newest = await namespaces.history(tx, namespace_id, None, 2)
@@ -188,9 +191,9 @@ class Feeder:
         database: Database,
         composer: FeedComposer,
         client: FeedClient,
-        taken_back: Callable[[str], None] = lambda game_id: None,
+        on_switched_back: Callable[[str], None] = lambda game_id: None,
     ) -> None:
-        """`taken_back` receives the game of each namespace that was switched back."""
+        """`on_switched_back` receives the game of each namespace that was switched back."""
         self._database = database
         self._composer = composer
         self._messages = Batcher(
@@ -202,7 +205,7 @@ class Feeder:
         self._holdings = HeldConfigurations(composer.source_epoch)
         self.job = RetryingJob("feeder", "not fed", DataPlaneUnavailable, pauses_s=_RETRIES_S)
         self._contents = ContentComparison(self._compose, self.enqueue, self.job)
-        self._refused = RefusedConfigurations(database, self._holdings, taken_back)
+        self._refused = RefusedConfigurations(database, self._holdings, on_switched_back)
         self._is_connected = asyncio.Event()
         self._is_resync_needed = asyncio.Event()
         self.acknowledged = 0
@@ -292,10 +295,10 @@ class Feeder:
         self._refused.clear_version_error(namespace_id, version_id)
 
     async def _compose(
-        self, wishes: Sequence[ComposeRequest]
+        self, requests: Sequence[ComposeRequest]
     ) -> list[configuration_pb2.NamespaceConfiguration | None]:
         async with self._database.read() as tx:
-            return await self._composer.compose_all(tx, wishes)
+            return await self._composer.compose_all(tx, requests)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:

@@ -79,7 +79,7 @@ async def prepare_picture(
         display_name=request.path,
         find_game=find,
         files=[NewFile(request.path, request.content_length)],
-        check_request=lambda: _judge(request),
+        check_request=lambda: _check_request(request),
         make=make,
         answer_type=answer_type,
         set_urls=address,
@@ -101,7 +101,7 @@ async def complete_picture(
     return await uploading.complete(caller, request, answer_type, find)
 
 
-def _judge(request: Any) -> None:
+def _check_request(request: Any) -> None:
     problems: list[FieldProblem] = list(path_problems(request.path, "path"))
     claimed = kind_of_name(request.path)
     if not problems and claimed is None:

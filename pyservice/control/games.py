@@ -193,13 +193,13 @@ class GameOperations:
         if parked is not None:
             return parked
         key = row.game_id, index
-        return await self._games.get(key, lambda: self._told(*key))
+        return await self._games.get(key, lambda: self._read_game(*key))
 
     async def _find(self, text: str) -> Record | None:
         async with self._database.read() as tx:
             return await games.find(tx, text)
 
-    async def _told(self, game_id: str, index: str) -> pb.GetGameResponse:
+    async def _read_game(self, game_id: str, index: str) -> pb.GetGameResponse:
         # At least as new as the index.
         async with self._database.read() as tx:
             row = await games.find(tx, game_id)

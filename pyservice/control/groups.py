@@ -78,15 +78,15 @@ class GroupOperations:
         if parked is not None:
             return parked
 
-        def told(milliseconds: int | None) -> str | None:
+        def time_text(milliseconds: int | None) -> str | None:
             return None if milliseconds is None else rfc3339(milliseconds)
 
         return pb.GetGroupBillingResponse(
             group=pb.GroupBilling(
-                payment_failed_ts=told(row.payment_failed_ms),
-                payment_method_attached_ts=told(row.payment_method_attached_ms),
-                payment_method_valid_ts=told(row.payment_method_valid_ms),
-                payment_succeeded_ts=told(row.payment_succeeded_ms),
+                payment_failed_ts=time_text(row.payment_failed_ms),
+                payment_method_attached_ts=time_text(row.payment_method_attached_ms),
+                payment_method_valid_ts=time_text(row.payment_method_valid_ms),
+                payment_succeeded_ts=time_text(row.payment_succeeded_ms),
             ),
             watch=envelope_pb2.Watch(index=index),
         )

@@ -208,8 +208,8 @@ def _caller_key(caller: Caller) -> bytes | None:
     if key is None:
         return None
     kind = caller.kind.value.encode()
-    told = b"\0".join((kind, caller.identity.hex().encode(), key.encode()))
-    digest = hashlib.sha256(told).digest()
+    content = b"\0".join((kind, caller.identity.hex().encode(), key.encode()))
+    digest = hashlib.sha256(content).digest()
     return (
         stored_responses.ANONYMOUS_PREFIX + digest if caller.kind is TokenKind.TOKENLESS else digest
     )
@@ -218,5 +218,5 @@ def _caller_key(caller: Caller) -> bytes | None:
 def _message_hash(mac_key: bytes, request: Message) -> bytes:
     """Keyed, because a request may contain a guessable password."""
     name = str(type(request).DESCRIPTOR.full_name)
-    told = name.encode() + b"\0" + request.SerializeToString(deterministic=True)
-    return hmac.digest(mac_key, told, "sha256")
+    content = name.encode() + b"\0" + request.SerializeToString(deterministic=True)
+    return hmac.digest(mac_key, content, "sha256")

@@ -211,7 +211,7 @@ def _history_turn(
 def _history_row(
     row: Record, run: LobbyProcess | Record | None, span: tuple[int, int], now: int
 ) -> Sequence[object]:
-    # Attached lobbies ran from their creation. Lobbies whose process has not started are not up.
+    # Attached lobbies run from their creation, others from the start of their process.
     start_ms = row.create_ms if run is None else run.start_ms
     end_ms = now if row.stop_ms is None else row.stop_ms
     since_ms = end_ms if start_ms is None else start_ms

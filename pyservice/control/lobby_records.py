@@ -56,13 +56,13 @@ class LobbyFactReader:
         self,
         database: Database,
         client: FactsClient,
-        doubt: Callable[[], None],
+        on_disconnect: Callable[[], None],
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        """`doubt` is called when the data plane is unavailable: it may lose state."""
+        """`on_disconnect` is called when the data plane is unavailable: it may lose state."""
         self._database = database
         self._client = client
-        self._on_disconnect = doubt
+        self._on_disconnect = on_disconnect
         self._now_ms = clock_ms
         self._prune_ms = 0
         self._is_gap = True
@@ -313,7 +313,7 @@ class LobbyRecordOperations:
             )
             rows = await lobbies.page(tx, namespace.namespace_id, before_ms, kept_since_ms, PAGE)
             runs = await lobbies.find_ended_runs(tx, [row.lobby_id for row in rows])
-        records = await self._told(rows, runs, namespace.version_id)
+        records = await self._records(rows, runs, namespace.version_id)
         return pb.ListLobbyRecordsResponse(lobbies=records)
 
     async def get(
@@ -334,10 +334,10 @@ class LobbyRecordOperations:
         if there is None:
             raise ServiceError("MATCHMAKER_LOBBY_NOT_FOUND")
         row, runs, version_id = there
-        [record] = await self._told([row], runs, version_id)
+        [record] = await self._records([row], runs, version_id)
         return pb.GetLobbyRecordResponse(lobby=record)
 
-    async def _told(
+    async def _records(
         self, rows: Sequence[Record], runs: Mapping[str, Record], version_id: str
     ) -> list[pb.LobbyRecord]:
         live = [row.lobby_id for row in rows if row.stop_ms is None]

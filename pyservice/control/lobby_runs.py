@@ -195,7 +195,9 @@ class LobbyRuns:
         spec = lobby.spec
         http_address, grpc_address = self.addresses
         if not http_address:
-            raise DataPlaneUnavailable("the data plane has not told yet where its doors are")
+            raise DataPlaneUnavailable(
+                "the data plane has not sent the addresses of its servers yet"
+            )
         own_env = {
             **api_variables(self._api_url(http_address), grpc_address),
             **size_variables(size),

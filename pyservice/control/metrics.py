@@ -40,10 +40,10 @@ def render_metrics(
     cdn_answers: Mapping[str, int],
     cdn_bytes: int,
     *,
-    unforeseen: Mapping[str, int],
+    unexpected_errors: Mapping[str, int],
     is_database_up: bool,
 ) -> bytes:
-    """`cdn_answers` is keyed by status class, `unforeseen` by background job."""
+    """`cdn_answers` is keyed by status class, `unexpected_errors` by background job."""
     lines = [
         *_gauge("feed_waiting", "Namespaces that the data plane does not hold yet.", feed.waiting),
         *_gauge("feed_lag_seconds", "How long the oldest of them has waited.", feed.lag_s),
@@ -54,8 +54,8 @@ def render_metrics(
         *_gauge("feed_connected", "Whether the data plane answers.", int(feed.is_connected)),
         *_counter("feed_acknowledged", "Configurations that it took.", feed.acknowledged),
         *_counter("feed_refusals", "Configurations that it refused.", feed.refusals),
-        *_counter("watch_changes", "Changes that watches were told of.", changes),
-        *_counter("object_puts", "Uploads that were kept.", objects.puts),
+        *_counter("watch_changes", "Changes reported to long polls.", changes),
+        *_counter("object_puts", "Stored uploads.", objects.puts),
         *_counter("object_put_bytes", "Bytes of these.", objects.put_bytes),
         *_counter("object_gets", "Objects that were read.", objects.gets),
         *_counter("object_get_bytes", "Bytes of these.", objects.get_bytes),
@@ -65,7 +65,9 @@ def render_metrics(
         *_gauge(
             "database_up", "Whether the database reads and takes changes.", int(is_database_up)
         ),
-        *_counter("unforeseen_errors", "Errors that background work met.", unforeseen, "work"),
+        *_counter(
+            "unforeseen_errors", "Unexpected errors of background jobs.", unexpected_errors, "work"
+        ),
     ]
     return "".join(lines).encode()
 

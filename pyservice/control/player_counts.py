@@ -30,11 +30,11 @@ class PlayerCounts:
 
     def update(self, players: Mapping[str, int], *, is_all: bool = False) -> list[str]:
         """Stores counts of some or all namespaces. Returns the changed ones."""
-        told = dict(players)
+        counts = dict(players)
         if is_all:
-            told = {**dict.fromkeys(self._players, 0), **told}
-        changed = [one for one, count in told.items() if self._players.get(one, 0) != count]
-        for one, count in told.items():
+            counts = {**dict.fromkeys(self._players, 0), **counts}
+        changed = [one for one, count in counts.items() if self._players.get(one, 0) != count]
+        for one, count in counts.items():
             if count:
                 self._players[one] = count
             else:
@@ -64,7 +64,7 @@ class PlayerCountReader:
         # Namespaces never change their game, nor games their group.
         self._topics_of: dict[str, tuple[str, str]] = {}
         self._unannounced: set[str] = set()
-        """Changed namespaces whose game is not known yet."""
+        """Changed namespaces of unknown game."""
         self.job = RetryingJob(
             "counts", "counts not read", DataPlaneUnavailable, TimeoutError, pauses_s=_RETRIES_S
         )

@@ -75,24 +75,24 @@ class ProcessLogOperations:
         path, stream = self._folder_of(run_id), cast(LogStream, request.stream)
         own = f"{run_id[-_OWN:]}-{stream}"
         position = _position(request.watch_index, own)
-        told = None if position is None else await self._logs.after(path, stream, position)
-        if told is not None and _is_to_wait(told, call):
+        lines = None if position is None else await self._logs.after(path, stream, position)
+        if lines is not None and _is_to_wait(lines, call):
             # Taken before the read, so that no line is missed.
             sequence = self._topics.sequence
             self._follow(run_id, _FOLLOW_MS)
-            told = await self._logs.after(path, stream, told.position)
-            if told is not None and _is_to_wait(told, call):
+            lines = await self._logs.after(path, stream, lines.position)
+            if lines is not None and _is_to_wait(lines, call):
                 return wait_for_change(_topic(run_id), sequence=sequence, run=self._topics.run)
-        if told is None:
-            told = await self._logs.newest(path, stream)
-        answer.lines.extend(line.text for line in told.lines)
-        answer.timestamps.extend(rfc3339(line.time_us // 1000) for line in told.lines)
-        answer.watch.index = f"{own}.{told.position}"
+        if lines is None:
+            lines = await self._logs.newest(path, stream)
+        answer.lines.extend(line.text for line in lines.lines)
+        answer.timestamps.extend(rfc3339(line.time_us // 1000) for line in lines.lines)
+        answer.watch.index = f"{own}.{lines.position}"
         return None
 
 
-def _is_to_wait(told: LogLines, call: Call) -> bool:
-    return not told.lines and told.is_all and not call.long_poll_expired
+def _is_to_wait(lines: LogLines, call: Call) -> bool:
+    return not lines.lines and lines.is_all and not call.long_poll_expired
 
 
 def _topic(run_id: str) -> str:

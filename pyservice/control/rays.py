@@ -1,6 +1,6 @@
 """Rays: span sets of both planes, stored for a day.
 
-A ray is visible to callers whose token covers the subject of its request.
+The token of the caller must cover the subject of the ray's request.
 """
 
 from __future__ import annotations

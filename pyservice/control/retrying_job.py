@@ -43,19 +43,23 @@ class RetryingJob:
         self,
         work: str,
         failed: str,
-        *foreseen: type[Exception],
+        *expected_errors: type[Exception],
         pauses_s: tuple[float, float],
         is_worth_a_warning: bool = False,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         """`work` names the job in metrics, `failed` is its log event.
 
-        `foreseen` adds to ServiceError and Conflict. `pauses_s` is the first and the longest delay.
+        `expected_errors` adds to ServiceError and Conflict. `pauses_s` is the first and the longest delay.
         """
         self.work = work
         self.unexpected_errors = 0
         self._failed = failed
-        self._foreseen: tuple[type[Exception], ...] = (ServiceError, Conflict, *foreseen)
+        self._expected_errors: tuple[type[Exception], ...] = (
+            ServiceError,
+            Conflict,
+            *expected_errors,
+        )
         self._pauses_s = pauses_s
         self._tell = _log.warning if is_worth_a_warning else _log.debug
         self._sleep = sleep
@@ -82,7 +86,7 @@ class RetryingJob:
         _log.error(self._failed, work=self.work, exc_info=error, **about)
 
     def is_expected(self, error: Exception) -> bool:
-        return isinstance(error, self._foreseen)
+        return isinstance(error, self._expected_errors)
 
     async def retry_until_done(self, step: Callable[[], Awaitable[object]], **about: Any) -> None:
         pauses = self.new_backoff()

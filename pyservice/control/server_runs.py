@@ -87,14 +87,14 @@ class ServerRuns:
             self._making.discard(server_id)
 
     def want(self, record: pb.Server, game_id: str) -> None:
-        """Starts a server whose record is stored."""
+        """Starts a server after its record is stored."""
         if self._runs is None or self._api() is None:
             self.compare_again()
         else:
             self._runs.want(self._order(record, game_id))
 
     def stop(self, server_id: str, timeout_ms: int) -> None:
-        """Stops a server whose end is stored."""
+        """Stops a server after its end is stored."""
         if self._runs is None or not self._runs.end(server_id, timeout_ms):
             self.compare_again()
 
@@ -154,7 +154,9 @@ class ServerRuns:
     def _order(self, record: pb.Server, game_id: str) -> RunRequest:
         api = self._api()
         if api is None:
-            raise DataPlaneUnavailable("the data plane has not told yet where its doors are")
+            raise DataPlaneUnavailable(
+                "the data plane has not sent the addresses of its servers yet"
+            )
         url, grpc_address = api
         resources = record.resources
         return RunRequest(

@@ -100,7 +100,7 @@ class ServerOperations:
         """Reserves capacity and ports, and releases both if no record is stored."""
         server_id = self._ids.new()
         async with self._database.read() as tx:
-            environment = await self._judge(tx, request, caller)
+            environment = await self._check_request(tx, request, caller)
         wanted = Resources(request.resources.cpu, request.resources.memory)
         if not self._room.reserve(server_id, wanted):
             raise ServiceError("CAPACITY_EXHAUSTED")
@@ -130,7 +130,7 @@ class ServerOperations:
             )
             # Excludes concurrent deletion of the build.
             await games.lock(tx, found_namespace.game_id)
-            environment = await self._judge(tx, request, caller)
+            environment = await self._check_request(tx, request, caller)
             taken = await servers.taken_host_ports(tx, set(host_ports))
             require_valid(
                 [
@@ -206,7 +206,7 @@ class ServerOperations:
 
         return await self._changes.apply(caller, request, pb.DestroyServerResponse, change)
 
-    async def _judge(
+    async def _check_request(
         self, tx: Transaction, request: pb.CreateServerRequest, caller: Caller
     ) -> Record:
         """Returns the namespace id. Raises the problems of the request."""

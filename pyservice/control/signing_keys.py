@@ -103,7 +103,7 @@ class SigningKeyFile:
     async def rotate(self, *, drop_unused: bool) -> KeyRotation:
         """Adds a key that signs. Older keys still verify. Raises STORAGE_FULL without a change.
 
-        `drop_unused` removes keys whose signatures have all expired.
+        `drop_unused` removes keys after all their signatures expired.
         """
         # Shielded: a cancelled caller must not leave a file with an unused key.
         self._rotating = asyncio.create_task(self._rotate(drop_unused))
@@ -126,9 +126,14 @@ class SigningKeyFile:
             for changed in self._listeners:
                 changed(after)
         dropped = [key.number for key in older if key not in kept]
-        told = KeyRotation(after.current.number, [key.number for key in kept], dropped)
-        _log.info("keys rotated", current_key=told.current, kept=told.kept, dropped=told.dropped)
-        return told
+        rotation = KeyRotation(after.current.number, [key.number for key in kept], dropped)
+        _log.info(
+            "keys rotated",
+            current_key=rotation.current,
+            kept=rotation.kept,
+            dropped=rotation.dropped,
+        )
+        return rotation
 
 
 def _is_needed(key: SigningKey, now_ms: int) -> bool:

@@ -53,7 +53,7 @@ class SiteOperations:
             display_name=name,
             find_game=find,
             files=files,
-            check_request=lambda: _judge(files, problems),
+            check_request=lambda: _check_request(files, problems),
             make=make,
             answer_type=pb.CreateGameCdnSiteResponse,
             set_urls=_address,
@@ -70,7 +70,7 @@ class SiteOperations:
         return pb.ListSitesResponse(sites=[_site(row) for row in rows])
 
 
-def _judge(files: Sequence[NewFile], problems: list[FieldProblem]) -> None:
+def _check_request(files: Sequence[NewFile], problems: list[FieldProblem]) -> None:
     require_valid(problems)
     if sum(file.content_length for file in files) > SITE_MAX_BYTES:
         raise ServiceError("UPLOAD_TOO_LARGE", "The files of a site have at most 1 GiB together.")

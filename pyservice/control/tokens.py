@@ -69,8 +69,8 @@ class TokenOperations:
         clear_token_cache: Callable[[], None],
         finish: RunToCompletion,
     ) -> None:
-        self._untold = UndeliveredSecrets(context.database, feeder, finish)
-        self.job = self._untold.job
+        self._undelivered = UndeliveredSecrets(context.database, feeder, finish)
+        self.job = self._undelivered.job
         self._database = context.database
         self._changes = context.changes
         self._ids = context.ids
@@ -93,7 +93,7 @@ class TokenOperations:
         self, namespace_id: str, expires_in_ms: int | None = None
     ) -> NewToken:
         # These operations ignore idempotency keys, so the token is never sent again.
-        return await self._untold.deliver(
+        return await self._undelivered.deliver(
             lambda note: self._make_environment_token(namespace_id, expires_in_ms, note)
         )
 
@@ -120,16 +120,16 @@ class TokenOperations:
 
         await retry_on_conflict(add)
 
-        async def told() -> str:
+        async def deliver_token() -> str:
             return secret.token
 
-        token = await self._untold.deliver_confirmed(namespace_id, told)
+        token = await self._undelivered.deliver_confirmed(namespace_id, deliver_token)
         return NewToken(token, token_id, expires_ms, namespace_id)
 
     async def create_public(
         self, request: pb.CreatePublicTokenRequest, caller: Caller
     ) -> pb.CreatePublicTokenResponse:
-        made = await self._untold.deliver(
+        made = await self._undelivered.deliver(
             lambda note: self._create_public(request, caller, note), is_kept=_has_key(caller)
         )
         return pb.CreatePublicTokenResponse(token=made.token, token_id=made.token_id)
@@ -162,7 +162,7 @@ class TokenOperations:
             token_id = await retry_on_conflict(add)
             return await self._sign_public(namespace_id, token_id, is_kept=False)
 
-        return await self._untold.deliver(make)
+        return await self._undelivered.deliver(make)
 
     async def _add_public(self, tx: Transaction, namespace_id: str, note: NoteStored) -> str:
         await self._make_room(tx, namespace_id, "pub")
@@ -172,7 +172,7 @@ class TokenOperations:
         return token_id
 
     async def _sign_public(self, namespace_id: str, token_id: str, *, is_kept: bool) -> NewToken:
-        token = await self._untold.deliver_confirmed(
+        token = await self._undelivered.deliver_confirmed(
             namespace_id,
             lambda: self._signer.public_token(namespace_id, token_id),
             is_kept=is_kept,
@@ -182,7 +182,7 @@ class TokenOperations:
     async def create_development(
         self, request: pb.CreateDevelopmentTokenRequest, caller: Caller
     ) -> pb.CreateDevelopmentTokenResponse:
-        made = await self._untold.deliver(
+        made = await self._undelivered.deliver(
             lambda note: self._create_development(request, caller, note), is_kept=_has_key(caller)
         )
         return pb.CreateDevelopmentTokenResponse(
@@ -228,7 +228,7 @@ class TokenOperations:
         if kept is None:
             raise ServiceError("TOKEN_NOT_FOUND")
         expires_ms: int = kept.expires_ms
-        token = await self._untold.deliver_confirmed(
+        token = await self._undelivered.deliver_confirmed(
             row.namespace_id,
             lambda: self._signer.development_token(row.namespace_id, answer.token_id, expires_ms),
             is_kept=_has_key(caller),
@@ -312,7 +312,7 @@ class TokenOperations:
                 note(StoredToken(made.token_id))
             return made
 
-        return await self._untold.deliver(lambda note: retry_on_conflict(lambda: make(note)))
+        return await self._undelivered.deliver(lambda note: retry_on_conflict(lambda: make(note)))
 
     async def add_cloud(
         self,
@@ -374,7 +374,7 @@ def _has_key(caller: Caller) -> bool:
 
 
 def _all_groups_of(caller: Caller) -> str:
-    """Returns the identity whose all-group tokens the caller may manage, or an empty string."""
+    """Returns the identity if the caller may manage its all-group tokens, else an empty string."""
     scope = scope_of(caller)
     return scope.identity_id if scope.group_id is None else ""
 

@@ -63,7 +63,7 @@ class UndeliveredSecrets:
         self._feeder = feeder
         self._finish = finish
         self.job = RetryingJob(
-            "tokens", "a token that nobody was told of is not taken back yet", pauses_s=_RETRIES_S
+            "tokens", "an undelivered token is not revoked yet", pauses_s=_RETRIES_S
         )
 
     async def deliver(
@@ -79,13 +79,13 @@ class UndeliveredSecrets:
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
-            self._finish("taking back what nobody was told of", self._undo(making, added))
+            self._finish("revocation of undelivered tokens", self._undo(making, added))
             raise
         except Exception:
             if added:
                 tried = asyncio.Event()
                 work = self._take_back(added, tried)
-                self._finish("taking back what nobody can be told of", work)
+                self._finish("revocation of undelivered tokens", work)
                 await tried.wait()
             raise
 
@@ -133,7 +133,7 @@ class UndeliveredSecrets:
             async with asyncio.timeout(_REVOKE_TIMEOUT_S):
                 await self.job.retry_until_done(remove, token_ids=token_ids)
         except (TimeoutError, asyncio.CancelledError) as error:
-            _log.warning("a token that nobody was told of stays", token_ids=token_ids)
+            _log.warning("an undelivered token was not revoked", token_ids=token_ids)
             if isinstance(error, asyncio.CancelledError):
                 raise
 

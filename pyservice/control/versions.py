@@ -43,7 +43,7 @@ class _AllTaken(Exception):
         self.up_to = up_to
 
 
-class Judge(Protocol):
+class ContextOf(Protocol):
     def __call__(
         self, builds: Mapping[str, Completeness], sites: Mapping[str, Completeness]
     ) -> ValidationContext: ...
@@ -63,14 +63,14 @@ class VersionOperations:
         self,
         context: RecordContext,
         uploaded: UploadStatus,
-        judge: Judge,
+        context_of: ContextOf,
     ) -> None:
         self._database = context.database
         self._changes = context.changes
         self._ids = context.ids
         self._topics = context.topics
         self._uploaded = uploaded
-        self._judge = judge
+        self._context_of = context_of
         self._now_ms = context.now_ms
 
     async def create(
@@ -162,7 +162,7 @@ class VersionOperations:
         sites = await self._uploaded.sites(tx, game_id, site_ids(request.config))
         return [
             *display_name_problems(request.display_name, "display_name"),
-            *configuration_problems(request.config, self._judge(builds, sites)),
+            *configuration_problems(request.config, self._context_of(builds, sites)),
         ]
 
 

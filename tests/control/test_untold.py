@@ -39,7 +39,7 @@ pytestmark = pytest.mark.anyio
 
 IDS: Final = RecordIds()
 KINDS_OF_TOKENS: Final = ("env", "pub", "dev", "cloud")
-NOT_YET: Final = "a token that nobody was told of is not taken back yet"
+NOT_YET: Final = "an undelivered token is not revoked yet"
 LOCK: Final = {
     "sqlite": (
         "CREATE TRIGGER busy_{table} BEFORE DELETE ON {table} "
@@ -331,6 +331,6 @@ async def test_of_one_that_stays_away_the_token_that_stays_is_told(
     await desk.come_back()
     [token_id] = await desk.made()
     said = capsys.readouterr()
-    assert f"a token that nobody was told of stays token_ids=['{token_id}']" in " ".join(
+    assert f"an undelivered token was not revoked token_ids=['{token_id}']" in " ".join(
         (said.out + said.err).split()
     )
