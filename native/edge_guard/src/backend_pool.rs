@@ -97,7 +97,7 @@ impl<B> BackendPool<B> {
     }
 }
 
-/// Idle connection of one player, whose address its backend received in a PROXY header.
+/// Idle connection for one player. Its backend has received the player's address in a PROXY header.
 ///
 /// A player's connection counts as two descriptors: itself and one backend connection. So at most one is kept.
 /// Concurrent HTTP/2 requests have permits of their own.

@@ -1,4 +1,4 @@
-//! Settings: a JSON file whose problems are all reported at once. SIGHUP reloads certificates, limits and timeouts.
+//! Settings: a JSON file. All its problems are reported at once. SIGHUP reloads certificates, limits and timeouts.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -452,6 +452,6 @@ mod tests {
     #[test]
     fn listener_can_be_an_inherited_descriptor() {
         assert_eq!("fd:3".parse(), Ok(Listen::Inherited(3)));
-        assert_eq!("fd:1".parse::<Listen>(), Err(()), "the standard streams are nobody's listener");
+        assert_eq!("fd:1".parse::<Listen>(), Err(()), "standard streams are refused");
     }
 }

@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(pid, format!("{}\n", std::process::id()));
         let given = FolderLock::inherit(lock.descriptor().try_clone().unwrap().into());
         drop(lock);
-        assert!(FolderLock::take(&inner).unwrap().is_none(), "who was given the lock holds it");
+        assert!(FolderLock::take(&inner).unwrap().is_none(), "the inherited lock holds");
         drop(given);
         assert!(FolderLock::take(&inner).unwrap().is_some());
     }

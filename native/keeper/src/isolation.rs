@@ -205,18 +205,18 @@ impl Sandbox {
     fn restrict(&self) -> Result<(), ExecError> {
         // A missing right is an error. Later rights and the scopes are optional.
         let abi = ABI::V5;
-        let told = |error: &dyn std::fmt::Display| ExecError(format!("landlock: {error}"));
+        let failed = |error: &dyn std::fmt::Display| ExecError(format!("landlock: {error}"));
         let mut rules = Ruleset::default()
             .set_compatibility(CompatLevel::HardRequirement)
             .handle_access(AccessFs::from_all(ABI::V3))
-            .map_err(|error| told(&error))?
+            .map_err(|error| failed(&error))?
             .set_compatibility(CompatLevel::BestEffort)
             .handle_access(AccessFs::from_all(abi))
-            .map_err(|error| told(&error))?
+            .map_err(|error| failed(&error))?
             .scope(Scope::Signal | Scope::AbstractUnixSocket)
-            .map_err(|error| told(&error))?
+            .map_err(|error| failed(&error))?
             .create()
-            .map_err(|error| told(&error))?;
+            .map_err(|error| failed(&error))?;
         let devices = DEVICES.iter().map(|name| Path::new("/dev").join(name));
         let reads = self.read.iter().cloned().chain(PROC_READ_PATHS.map(PathBuf::from));
         let listed = reads
@@ -226,9 +226,9 @@ impl Sandbox {
         for (path, access) in listed {
             let Ok(opened) = PathFd::new(&path) else { continue };
             let access = if path.is_dir() { access } else { access & AccessFs::from_file(abi) };
-            rules = rules.add_rule(PathBeneath::new(opened, access)).map_err(|error| told(&error))?;
+            rules = rules.add_rule(PathBeneath::new(opened, access)).map_err(|error| failed(&error))?;
         }
-        rules.restrict_self().map(drop).map_err(|error| told(&error))
+        rules.restrict_self().map(drop).map_err(|error| failed(&error))
     }
 }
 

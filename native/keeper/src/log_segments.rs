@@ -240,8 +240,8 @@ mod tests {
         fs::remove_file(&logs).expect("out of the way");
         log.write(b"2 o three\n", 2);
         assert!(!log.has_unreported_loss());
-        let told = "2 e [5 lines lost: the disk took no more]\n2 o three\n";
-        assert_eq!(segments(&logs), [(0, told.to_owned())]);
-        assert_eq!(log.end(), told.len() as u64);
+        let expected = "2 e [5 lines lost: the disk took no more]\n2 o three\n";
+        assert_eq!(segments(&logs), [(0, expected.to_owned())]);
+        assert_eq!(log.end(), expected.len() as u64);
     }
 }

@@ -87,7 +87,7 @@ pub fn is_namespace_init() -> bool {
     getpid().is_init()
 }
 
-/// Returns the PID of this process outside of the namespace whose first process is the keeper.
+/// Returns the PID of this process outside of the keeper's own namespace.
 pub fn outer_pid(is_inside: bool) -> io::Result<i32> {
     if !is_inside {
         return Ok(getpid().as_raw_nonzero().get());

@@ -89,15 +89,15 @@ struct ExecPlan {
 /// The child calls `on_exec` with its outer PID just before the exec, unless there is a separate first process.
 pub fn start(spec: &RunSpec, sandbox: Sandbox, on_exec: &mut dyn FnMut(i32)) -> Result<Program, String> {
     let plan = ExecPlan::new(spec, sandbox)?;
-    let (out, out_end) = pipe().map_err(told)?;
-    let (err, err_end) = pipe().map_err(told)?;
+    let (out, out_end) = pipe().map_err(start_failure)?;
+    let (err, err_end) = pipe().map_err(start_failure)?;
     for end in [&out, &err] {
-        rustix::io::ioctl_fionbio(end, true).map_err(|error| told(error.into()))?;
+        rustix::io::ioctl_fionbio(end, true).map_err(|error| start_failure(error.into()))?;
     }
     if let Some((uid, gid)) = plan.sandbox.owner() {
         // A program that opens /dev/stdout has to own the pipe.
         for end in [&out_end, &err_end] {
-            std::os::unix::fs::fchown(end, Some(uid), Some(gid)).map_err(told)?;
+            std::os::unix::fs::fchown(end, Some(uid), Some(gid)).map_err(start_failure)?;
         }
     }
     let ends = [out_end.as_fd(), err_end.as_fd()];
@@ -109,7 +109,7 @@ pub fn start(spec: &RunSpec, sandbox: Sandbox, on_exec: &mut dyn FnMut(i32)) -> 
     Ok(Program { pid, outer_pid, is_init: false, streams, exit_report: None })
 }
 
-fn told(error: io::Error) -> String {
+fn start_failure(error: io::Error) -> String {
     format!("starting: {error}")
 }
 
@@ -168,7 +168,7 @@ impl ExecPlan {
         let pid = lend_memory(self.namespaces, &mut || {
             why = self.become_program(keeper, ends, &mut outer_pid, on_exec).err();
         });
-        let pid = pid.map_err(told)?;
+        let pid = pid.map_err(start_failure)?;
         if let Some(ExecError(why)) = why {
             let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
             return Err(why);

@@ -27,7 +27,7 @@ const READ_BYTES: usize = 64 << 10;
 /// Bounds reading if a process outside of the run still writes.
 const FINAL_READS_MAX: usize = 64;
 const COMMAND_READS_MAX: usize = 16;
-/// Exit code of a shell whose program was ended by SIGKILL.
+/// Exit code of a shell after SIGKILL of its program.
 const EXIT_CODE_SIGKILL: i32 = 128 + 9;
 
 pub struct Run {

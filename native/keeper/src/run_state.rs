@@ -151,7 +151,7 @@ mod tests {
     fn states_are_appended_with_known_fields() {
         let folder = tempfile::tempdir().expect("folder");
         let mut states = states_of(&folder);
-        assert!(!states.has_started(), "nothing was said");
+        assert!(!states.has_started(), "nothing is recorded");
         let mut state = RunState::starting(7);
         states.write(&state).expect("written");
         let first = fs::read_to_string(folder.path().join("state")).expect("there");
@@ -167,7 +167,7 @@ mod tests {
         state.message = "a\nb\r\u{85}c\u{2029}d".to_owned();
         states.write(&state).expect("written");
         let both = fs::read_to_string(folder.path().join("state")).expect("there");
-        let last = both.strip_prefix(&first).expect("what was said stays");
+        let last = both.strip_prefix(&first).expect("earlier states stay");
         assert!(last.starts_with("status=ended\n"));
         assert!(last.ends_with("exit_code=137\nreason=killed\nmessage=a b  c d\n\n"), "{last}");
         assert!(!states.is_folder_removed());

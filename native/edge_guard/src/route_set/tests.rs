@@ -95,7 +95,7 @@ fn new_epoch_removes_nothing_before_its_complete_set() {
     assert_eq!(set.take(&gone(6, 2, &["a"])).removed, [""; 0], "a second change is no complete set either");
     set.take(&complete(6, &[]));
     assert_eq!(held(&set), ["a", "b"]);
-    assert_eq!(set.take(&gone(6, 11, &["a"])).removed, ["a"], "whoever has no routes left may say who ended");
+    assert_eq!(set.take(&gone(6, 11, &["a"])).removed, ["a"], "an unknown owner may be removed");
     assert_eq!(held(&set), ["b"]);
 }
 

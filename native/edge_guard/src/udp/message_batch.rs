@@ -79,7 +79,7 @@ impl MessageBatch {
             }
         }
         let messages = &raw mut self.messages[first];
-        // SAFETY: there are `count` messages, whose buffers live as long as self.
+        // SAFETY: the buffers of `count` messages live as long as self.
         let came = unsafe { libc::recvmmsg(fd, messages, count as u32, libc::MSG_DONTWAIT, std::ptr::null_mut()) };
         let came = usize::try_from(came).map_err(|_| io::Error::last_os_error())?;
         for place in first..first + came {
@@ -291,7 +291,7 @@ mod tests {
         let (gone, backend) = socket();
         from.connect(backend).unwrap();
         drop(gone);
-        from.send(b"nobody hears this").unwrap();
+        from.send(b"no listener").unwrap();
         let back = UdpSocket::bind(backend).unwrap();
         let mut batch = MessageBatch::new();
         batch.lengths[0] = 5;

@@ -81,8 +81,8 @@ impl EdgeProcess {
     pub fn wait_until_ready(&self) {
         let pid = self.child.id();
         wait_for("edge-guard is ready", || {
-            let told = self.try_ask("GET", "/readyz?verbose")?;
-            (serde_json::from_str::<Value>(&told).ok()?["pid"] == pid).then_some(())
+            let body = self.try_ask("GET", "/readyz?verbose")?;
+            (serde_json::from_str::<Value>(&body).ok()?["pid"] == pid).then_some(())
         });
     }
 

@@ -47,10 +47,10 @@ pub fn replace(guard: &mut EdgeProcess) -> Older {
 fn sessions_continue_during_a_takeover() {
     let mut guard = EdgeProcess::start_with(json!({"http": "127.0.0.1:0"}));
     let (stream, datagram, web) = (free_port(), free_port(), free_port());
-    let who = udp(|_, from| Some(from.port().to_string().into()));
+    let session_server = udp(|_, from| Some(from.port().to_string().into()));
     guard.source.put(&[
         route("a", "tcp", stream, Some(tcp_echo())),
-        route("b", "udp", datagram, Some(who)),
+        route("b", "udp", datagram, Some(session_server)),
         route("c", "http", web, Some(websocket())),
     ]);
     for owner in ["a", "b", "c"] {
@@ -190,8 +190,8 @@ fn fail_to_replace(guard: &EdgeProcess) -> String {
 fn failed_takeover_leaves_everything_to_the_older_process() {
     let mut guard = EdgeProcess::start_with(json!({"http": "127.0.0.1:0"}));
     let (stream, datagram) = (free_port(), free_port());
-    let who = udp(|_, from| Some(from.port().to_string().into()));
-    guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(who))]);
+    let session_server = udp(|_, from| Some(from.port().to_string().into()));
+    guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(session_server))]);
     guard.source.wait_for("a", OutcomeKind::Listening);
     guard.source.wait_for("b", OutcomeKind::Listening);
     let mut player = connect(stream);
@@ -243,8 +243,8 @@ fn failed_takeover_leaves_everything_to_the_older_process() {
 fn newer_process_that_dies_during_the_handover_changes_nothing() {
     let guard = EdgeProcess::start();
     let (stream, datagram) = (free_port(), free_port());
-    let who = udp(|_, from| Some(from.port().to_string().into()));
-    guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(who))]);
+    let session_server = udp(|_, from| Some(from.port().to_string().into()));
+    guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(session_server))]);
     guard.source.wait_for("a", OutcomeKind::Listening);
     guard.source.wait_for("b", OutcomeKind::Listening);
     let player = speak(datagram);
@@ -281,8 +281,8 @@ fn newer_process_serves_the_last_routes_without_the_source() {
 fn takeover_of_more_sessions_than_free_descriptors_succeeds() {
     let mut guard = EdgeProcess::start_with(json!({"workers": 1}));
     let port = free_port();
-    let who = udp(|_, from| Some(from.port().to_string().into()));
-    guard.source.serve_route(&route("a", "udp", port, Some(who)));
+    let session_server = udp(|_, from| Some(from.port().to_string().into()));
+    guard.source.serve_route(&route("a", "udp", port, Some(session_server)));
     let players: Vec<UdpSocket> = (0..300).map(|_| speak(port)).collect();
     let sessions: Vec<String> = players.iter().map(|player| ask_datagram(player, "who")).collect();
     crate::limits::limit_descriptors(guard.child.id(), Some(guard.descriptors() as u64 + 30));

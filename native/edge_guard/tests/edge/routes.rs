@@ -16,8 +16,8 @@ fn route_is_reported_as_listening_once_it_serves() {
     let guard = EdgeProcess::start();
     let (stream, datagram) = (free_port(), free_port());
     guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(udp_echo()))]);
-    let told = guard.source.wait_for("a", OutcomeKind::Listening);
-    assert_eq!((told.port_name.as_str(), told.port), ("game", stream.into()));
+    let reported = guard.source.wait_for("a", OutcomeKind::Listening);
+    assert_eq!((reported.port_name.as_str(), reported.port), ("game", stream.into()));
     guard.source.wait_for("b", OutcomeKind::Listening);
     echo(&mut connect(stream), "hello");
     echo_datagram(&speak(datagram), "hello");
@@ -201,9 +201,9 @@ fn occupied_port_is_refused_and_retried() {
     sharing.set_reuse_port(true).unwrap();
     sharing.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], datagram)).into()).unwrap();
     guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(udp_echo()))]);
-    let told = guard.source.wait_for("a", OutcomeKind::Refused);
-    assert_eq!(told.port, u32::from(stream));
-    assert!(told.reason.contains("in use"), "{}", told.reason);
+    let reported = guard.source.wait_for("a", OutcomeKind::Refused);
+    assert_eq!(reported.port, u32::from(stream));
+    assert!(reported.reason.contains("in use"), "{}", reported.reason);
     guard.source.wait_for("b", OutcomeKind::Refused);
     assert_eq!(guard.figure("routes{state=\"refused\"}"), 2);
     drop((stranger, sharing));
@@ -301,8 +301,8 @@ fn invalid_route_is_unserved_with_its_reason() {
     let guard = EdgeProcess::start();
     let port = free_port();
     guard.source.put(&[route("bad", "quic", 26_000, None), route("good", "tcp", port, Some(tcp_echo()))]);
-    let told = guard.source.wait_for("bad", OutcomeKind::Unserved);
-    assert!(told.reason.contains("quic"), "{}", told.reason);
+    let reported = guard.source.wait_for("bad", OutcomeKind::Unserved);
+    assert!(reported.reason.contains("quic"), "{}", reported.reason);
     guard.source.wait_for("good", OutcomeKind::Listening);
     echo(&mut connect(port), "fine");
 }
@@ -323,10 +323,10 @@ fn invalid_settings_are_all_reported_and_nothing_starts() {
     let config = home.path().join("config.json");
     std::fs::write(&config, json!({"folder": "relative", "speed": 1}).to_string()).unwrap();
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_hosting-edge-guard")).arg(&config).output().unwrap();
-    let told = String::from_utf8(output.stderr).unwrap();
+    let reported = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(78));
     for problem in ["folder: must be an absolute path", "source: is required", "speed: is not a setting"] {
-        assert!(told.contains(problem), "{told}");
+        assert!(reported.contains(problem), "{reported}");
     }
 }
 
@@ -346,9 +346,9 @@ fn unreadable_certificate_is_an_invalid_setting() {
     let mut bad = good;
     bad["certificates"] = json!([{"server_names": ["a"], "cert": "/nowhere/a.pem", "key": "/nowhere/a.key"}]);
     for more in [&["--check"][..], &[]] {
-        let (code, told) = run(bad.clone(), more);
+        let (code, reported) = run(bad.clone(), more);
         assert_eq!(code, Some(78));
-        assert!(told.contains("certificates.0: /nowhere/a.pem"), "{told}");
+        assert!(reported.contains("certificates.0: /nowhere/a.pem"), "{reported}");
     }
     assert!(!folder.join("routes").exists() && !folder.join("admin.sock").exists());
 }
@@ -364,9 +364,9 @@ fn unbindable_listener_is_named_in_the_last_log_line() {
     std::fs::write(&config, settings.to_string()).unwrap();
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_hosting-edge-guard")).arg(&config).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let told = String::from_utf8(output.stderr).unwrap();
-    let last = told.lines().last().unwrap();
-    assert!(last.contains(&format!("cannot listen on {address}: Address already in use")), "{told}");
+    let reported = String::from_utf8(output.stderr).unwrap();
+    let last = reported.lines().last().unwrap();
+    assert!(last.contains(&format!("cannot listen on {address}: Address already in use")), "{reported}");
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn slow_reader_applies_back_pressure() {
     // Only socket buffers and one pipe hold data.
     guard.wait_for_figure("stream_bytes_total{way=\"out\"}", |moved| moved > 0);
     let last = wait_until_stable("nothing moves any more", || guard.figure("stream_bytes_total{way=\"out\"}"));
-    assert!(last < 8 * ALL as u64 / 2, "{last} bytes went to nobody");
+    assert!(last < 8 * ALL as u64 / 2, "{last} bytes were accepted without a reader");
     assert!(guard.memory() < before + 8 * 1024 * 1024, "{} grew to {}", before, guard.memory());
     let mut count = 0;
     let mut buffer = vec![0; 1024 * 1024];
@@ -102,7 +102,9 @@ fn stop_ends_at_once_and_sigterm_drains() {
     let mut player = connect(port);
     echo(&mut player, "before");
     guard.signal(libc::SIGTERM);
-    wait_for("nobody is let in any more", || std::net::TcpStream::connect(("127.0.0.1", port)).is_err().then_some(()));
+    wait_for("new connections are refused", || {
+        std::net::TcpStream::connect(("127.0.0.1", port)).is_err().then_some(())
+    });
     assert_eq!(guard.status()["is_leaving"], true);
     echo(&mut player, "still here");
     drop(player);

@@ -91,7 +91,7 @@ fn sessions_survive_a_short_backend_outage() {
         player.send(b"two").unwrap();
         Some(server.recv_from(&mut [0; 8]).ok()?.1)
     });
-    assert_eq!(again, session, "the player came back as somebody else");
+    assert_eq!(again, session, "the player has another session");
     server.send_to(b"welcome back", again).unwrap();
     assert_eq!(player.recv(&mut [0; 32]).unwrap(), 12);
 }
@@ -133,17 +133,17 @@ fn spoofed_flood_is_bounded_and_evicts_no_player() {
     guard.source.wait_for("a", crate::wire::OutcomeKind::Listening);
     guard.source.wait_for("b", crate::wire::OutcomeKind::Listening);
     let players: Vec<_> = (0..50).map(|n| speak(if n % 2 == 0 { port } else { quiet })).collect();
-    let who = || -> Vec<String> { players.iter().map(|player| ask_datagram(player, "play")).collect() };
-    let first = who();
-    assert_eq!(who(), first);
+    let session_of = || -> Vec<String> { players.iter().map(|player| ask_datagram(player, "play")).collect() };
+    let first = session_of();
+    assert_eq!(session_of(), first);
     let (memory, descriptors) = (guard.memory(), guard.descriptors());
     for chunk in 0..1_000 {
         spoof(&[port], chunk * 100..(chunk + 1) * 100, || ());
         if chunk % 50 == 0 {
-            assert_eq!(who(), first, "a player was moved to another session");
+            assert_eq!(session_of(), first, "a player was moved to another session");
         }
     }
-    assert_eq!(who(), first, "a player was moved to another session");
+    assert_eq!(session_of(), first, "a player was moved to another session");
     assert!(guard.figure("datagram_sessions") <= 600);
     guard.has_at_most(descriptors + 600);
     assert!(guard.memory() < memory + 8 * 1024 * 1024, "{} from {memory}", guard.memory());
@@ -168,21 +168,25 @@ fn answered_flood_fills_only_its_own_port() {
         "datagram_sessions": 400, "datagram_sessions_per_route": 100, "datagram_sessions_per_second": 100_000,
     });
     let (guard, flooded, quiet) = with_ports(1, limits);
-    let who = |player: &UdpSocket| ask_datagram(player, "who am I");
+    let session_of = |player: &UdpSocket| ask_datagram(player, "who am I");
     let mut players: Vec<_> = (0..20).map(|n| speak(if n % 2 == 0 { flooded[0] } else { quiet })).collect();
     let descriptors = guard.descriptors();
-    let mut first: Vec<String> = players.iter().map(who).collect();
+    let mut first: Vec<String> = players.iter().map(session_of).collect();
     // In chunks that fit, so that sessions do not evict each other before they speak again.
     for chunk in 0..200 {
         spoof(&flooded, chunk * 10..(chunk + 1) * 10, || {
-            assert_eq!(players.iter().map(who).collect::<Vec<_>>(), first, "somebody was moved to another session");
+            assert_eq!(
+                players.iter().map(session_of).collect::<Vec<_>>(),
+                first,
+                "a player was moved to another session"
+            );
         });
         if chunk % 5 == 4 {
             players.push(speak(quiet));
-            first.push(who(players.last().unwrap()));
+            first.push(session_of(players.last().unwrap()));
         }
     }
-    assert_eq!(players.iter().map(who).collect::<Vec<_>>(), first, "{}", guard.ask("GET", "/metrics"));
+    assert_eq!(players.iter().map(session_of).collect::<Vec<_>>(), first, "{}", guard.ask("GET", "/metrics"));
     // The sessions of the flooded port, and 10 earlier and 40 concurrent players.
     let most = 100 + 50;
     assert!(guard.figure("datagram_sessions") <= most, "{}", guard.figure("datagram_sessions"));
@@ -196,22 +200,26 @@ fn flooded_ports_make_room_for_players_of_other_ports() {
     // The thread is full before any port is.
     let limits = json!({"datagram_sessions": 300, "datagram_sessions_per_second": 100_000});
     let (guard, flooded, quiet) = with_ports(3, limits);
-    let who = |player: &UdpSocket| ask_datagram(player, "who am I");
+    let session_of = |player: &UdpSocket| ask_datagram(player, "who am I");
     let descriptors = guard.descriptors();
     let mut players: Vec<_> = flooded.iter().map(|port| speak(*port)).collect();
-    let mut first: Vec<String> = players.iter().map(who).collect();
+    let mut first: Vec<String> = players.iter().map(session_of).collect();
     for chunk in 0..100 {
         spoof(&flooded, chunk * 10..(chunk + 1) * 10, || {
-            assert_eq!(players.iter().map(who).collect::<Vec<_>>(), first, "somebody was moved to another session");
+            assert_eq!(
+                players.iter().map(session_of).collect::<Vec<_>>(),
+                first,
+                "a player was moved to another session"
+            );
         });
         if chunk >= 40 {
             let begun = Instant::now();
             players.push(speak(quiet));
-            first.push(who(players.last().unwrap()));
+            first.push(session_of(players.last().unwrap()));
             assert!(begun.elapsed() < Duration::from_secs(5), "it waited until the flood was no longer in use");
         }
     }
-    assert_eq!(players.iter().map(who).collect::<Vec<_>>(), first, "{}", guard.ask("GET", "/metrics"));
+    assert_eq!(players.iter().map(session_of).collect::<Vec<_>>(), first, "{}", guard.ask("GET", "/metrics"));
     assert_eq!(guard.figure("datagram_sessions"), 300);
     guard.has_at_most(descriptors + 300);
     assert_eq!(guard.figure("datagrams_dropped_total{reason=\"sessions_per_route\"}"), 0);
@@ -276,17 +284,17 @@ fn sessions_per_port_are_limited_also_after_sighup() {
     let limits = |per_route| json!({"datagram_sessions_per_route": per_route});
     let (mut guard, full, other) = with_ports(1, limits(2));
     let inside = [speak(full[0]), speak(full[0])];
-    let who = |player: &UdpSocket| ask_datagram(player, "who am I");
-    let first = inside.each_ref().map(who);
-    assert_eq!(inside.each_ref().map(who), first);
+    let session_of = |player: &UdpSocket| ask_datagram(player, "who am I");
+    let first = inside.each_ref().map(session_of);
+    assert_eq!(inside.each_ref().map(session_of), first);
     let late = speak(full[0]);
     late.send(b"one too many").unwrap();
     guard.wait_for_figure("datagrams_dropped_total{reason=\"sessions_per_route\"}", |dropped| dropped == 1);
-    who(&speak(other));
+    session_of(&speak(other));
     guard.set("limits", limits(3));
     guard.signal(libc::SIGHUP);
-    who(&late);
-    assert_eq!(inside.each_ref().map(who), first, "nobody is put out");
+    session_of(&late);
+    assert_eq!(inside.each_ref().map(session_of), first, "no session is evicted");
 }
 
 #[test]

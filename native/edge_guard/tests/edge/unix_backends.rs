@@ -53,7 +53,7 @@ impl Met {
 }
 
 /// Reads PROXY headers, and answers after this many connections have arrived.
-fn told(path: &Path, at_once: usize) -> Arc<Met> {
+fn proxied_backend(path: &Path, at_once: usize) -> Arc<Met> {
     let met = Arc::new(Met::default());
     let of_all = met.clone();
     at_socket(path, move |mut stream| {
@@ -80,8 +80,8 @@ fn proxy_header_has_player_and_listener_addresses() {
         let mut player = connect(port);
         let own = player.local_addr().unwrap();
         for _ in 0..2 {
-            let told = get(&mut player, "api.example", "/").text();
-            assert_eq!(told, format!("{own} 127.0.0.1 at 127.0.0.1:{port}"));
+            let text = get(&mut player, "api.example", "/").text();
+            assert_eq!(text, format!("{own} 127.0.0.1 at 127.0.0.1:{port}"));
         }
     }
 }
@@ -181,7 +181,7 @@ fn one_backend_connection_is_kept_after_concurrent_requests() {
     const AT_ONCE: usize = 100;
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("api.sock");
-    let met = told(&path, AT_ONCE);
+    let met = proxied_backend(&path, AT_ONCE);
     let guard = guard(json!([backend("api.example", &path, true)]));
     let port = guard.listener("http").port();
     runtime().block_on(async {
@@ -205,7 +205,7 @@ fn one_backend_connection_is_kept_after_concurrent_requests() {
 fn kept_connection_is_reused_or_closed_by_the_next_request() {
     let home = tempfile::tempdir().unwrap();
     let [api, other, cdn] = ["api.sock", "other.sock", "cdn.sock"].map(|name| home.path().join(name));
-    let (of_api, of_other) = (told(&api, 1), told(&other, 1));
+    let (of_api, of_other) = (proxied_backend(&api, 1), proxied_backend(&other, 1));
     count_connections(&cdn);
     let guard = guard(json!([
         backend("api.example", &api, true),
@@ -218,7 +218,7 @@ fn kept_connection_is_reused_or_closed_by_the_next_request() {
     }
     assert_eq!(of_api.ever.load(SeqCst), 1, "used again");
     assert_eq!(get(&mut player, "other.example", "/").text(), "in");
-    of_api.wait_until_open("it made room for another one that is told", |open| open == 0);
+    of_api.wait_until_open("it is closed for another backend", |open| open == 0);
     assert_eq!(get(&mut player, "cdn.example", "/").text(), "1");
     of_other.wait_until_open("it made room for one that is shared", |open| open == 0);
 }
@@ -227,7 +227,7 @@ fn kept_connection_is_reused_or_closed_by_the_next_request() {
 fn idle_kept_connection_is_closed() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("api.sock");
-    let met = told(&path, 1);
+    let met = proxied_backend(&path, 1);
     let guard = EdgeProcess::start_with(json!({
         "http": "127.0.0.1:0",
         "backends": [backend("api.example", &path, true)],

@@ -26,7 +26,7 @@ const DENIED_CALLS: [libc::c_long; 4] =
     [libc::SYS_io_uring_setup, libc::SYS_add_key, libc::SYS_request_key, libc::SYS_keyctl];
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
-/// Ends with SIGSYS. A program whose every call fails, `exit` included, would run forever.
+/// Ends with SIGSYS. If every call failed, `exit` included, the program would run forever.
 const END: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 const SOCKET_TYPES: u32 = 0xf;
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{DumpableBehavior, WaitOptions, set_dumpable_behavior, setsid, wait};
 
-use super::{ExecPlan, Program, named, request_parent_death_signal, told};
+use super::{ExecPlan, Program, named, request_parent_death_signal, start_failure};
 use crate::isolation::{ExecError, drop_capabilities};
 use crate::processes::{NOT_RUN, fork, lend_memory, pipe};
 
@@ -21,10 +21,10 @@ impl ExecPlan {
         ends: [BorrowedFd<'_>; 2],
         streams: [Option<File>; 2],
     ) -> Result<Program, String> {
-        let (failure, failure_end) = pipe().map_err(told)?;
-        let (exit_report, exit_report_end) = pipe().map_err(told)?;
-        let (mapped, mapped_end) = pipe().map_err(told)?;
-        let Some(pid) = fork(self.namespaces).map_err(told)? else {
+        let (failure, failure_end) = pipe().map_err(start_failure)?;
+        let (exit_report, exit_report_end) = pipe().map_err(start_failure)?;
+        let (mapped, mapped_end) = pipe().map_err(start_failure)?;
+        let Some(pid) = fork(self.namespaces).map_err(start_failure)? else {
             drop((streams, failure, exit_report, mapped_end));
             let mut failure_end = File::from(failure_end);
             let why = match self.become_namespace_init(ends, mapped, &mut failure_end, &exit_report_end) {
@@ -48,7 +48,7 @@ impl ExecPlan {
         }
         let mut why = String::new();
         // A successful exec closes the pipe.
-        File::from(failure).read_to_string(&mut why).map_err(told)?;
+        File::from(failure).read_to_string(&mut why).map_err(start_failure)?;
         if why.is_empty() {
             let (outer_pid, exit_report) = (pid.as_raw_nonzero().get(), Some(File::from(exit_report)));
             return Ok(Program { pid, outer_pid, is_init: true, streams, exit_report });

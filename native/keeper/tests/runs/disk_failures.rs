@@ -1,4 +1,4 @@
-//! Runs whose disk is full, small, or hangs.
+//! Runs on a disk that is full, small, or hangs.
 
 use std::fs;
 use std::io::Read;
@@ -59,7 +59,7 @@ impl Drop for Disk {
 }
 
 /// Numbers in the keeper's lines that end with `what`.
-fn told(log: &[String], what: &str) -> Vec<u64> {
+fn reported_counts(log: &[String], what: &str) -> Vec<u64> {
     let number = |line: &String| line.strip_prefix("e [")?.strip_suffix(what)?.parse().ok();
     log.iter().filter_map(number).collect()
 }
@@ -88,7 +88,7 @@ fn full_disk_never_blocks_the_program_and_lost_lines_are_counted() {
     let run = disk.run(&script).started();
     run.wait_for_line("o first");
     let ballast = disk.fill();
-    fs::write(&full, "").expect("told");
+    fs::write(&full, "").expect("written");
     // The program wrote many times the size of a pipe.
     wait_until(|| wrote.exists(), "it writes as if there was no disk");
     let keeper = run.number("keeper_pid");
@@ -129,16 +129,19 @@ fn log_stops_at_the_disk_reserve_and_reports_left_out_lines_once() {
     assert!(disk.free_bytes() >= reserve - RESERVE_OVERSHOOT_BYTES, "{} of {reserve} are free", disk.free_bytes());
     assert!(run.log_bytes() > 4 << 20, "up to the reserve it is written");
     free_ballast(&ballast);
-    wait_until(|| !told(&run.log(), LEFT_OUT_SUFFIX).is_empty(), "it is told while the program is silent");
-    fs::write(&go, "").expect("told");
+    wait_until(
+        || !reported_counts(&run.log(), LEFT_OUT_SUFFIX).is_empty(),
+        "the loss is reported while the program is silent",
+    );
+    fs::write(&go, "").expect("written");
     assert_eq!(run.wait_ended()["exit_code"], "0");
     let log = run.log();
     assert_eq!(log.last().map(String::as_str), Some("o after"));
-    let left_out = told(&log, LEFT_OUT_SUFFIX);
+    let left_out = reported_counts(&log, LEFT_OUT_SUFFIX);
     assert_eq!(left_out.len(), 1, "{left_out:?}");
     let kept = log.iter().filter(|line| ["o y", "e xxxxxxxxx"].contains(&line.as_str())).count() as u64;
     // On a disk that is slower than the pipe, some lines are lost as well.
-    let lost: u64 = told(&log, " lines lost: the disk took no more]").iter().sum();
+    let lost: u64 = reported_counts(&log, " lines lost: the disk took no more]").iter().sum();
     assert_eq!(kept + lost + left_out[0], 3_000_001);
 }
 
@@ -150,7 +153,7 @@ fn run_below_the_disk_reserve_reports_left_out_lines_at_its_end() {
     let disk = Disk::of_bytes(4 << 20);
     let run = disk.run_with("echo one; echo two >&2; exit 3", &["reserve_bytes=8388608"]).started();
     assert_eq!(run.wait_ended()["exit_code"], "3");
-    assert_eq!(told(&run.log(), LEFT_OUT_SUFFIX), [2]);
+    assert_eq!(reported_counts(&run.log(), LEFT_OUT_SUFFIX), [2]);
     assert_eq!(run.log().len(), 1, "{:?}", run.log());
 }
 
@@ -165,7 +168,7 @@ fn start_on_a_full_disk_fails_and_can_be_retried() {
     let refused = run.keep();
     assert_eq!(refused.status.code(), Some(74), "{}", String::from_utf8_lossy(&refused.stderr));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("No space left"));
-    assert!(run.state().is_empty(), "nothing was said");
+    assert!(run.state().is_empty(), "nothing is recorded");
     free_ballast(&ballast);
     assert_eq!(run.started().wait_ended()["exit_code"], "0");
 }
@@ -191,7 +194,7 @@ fn hanging_disk_never_blocks_the_program_or_its_stop() {
     let lost =
         text.lines().find_map(|line| line.split_once(" e [")?.1.strip_suffix(" lines lost: the disk took no more]"));
     let kept = text.lines().filter(|line| line.ends_with(" o y") || line.ends_with(" e xxxxxxxxx")).count();
-    assert_eq!(kept + lost.expect("told").parse::<usize>().expect("a number"), 3_000_001);
+    assert_eq!(kept + lost.expect("written").parse::<usize>().expect("a number"), 3_000_001);
 }
 
 #[test]
@@ -201,7 +204,7 @@ fn removed_log_continues_and_the_end_is_recorded() {
     let run = run.started();
     run.wait_for_line("o first");
     fs::remove_dir_all(run.path("log")).expect("removed");
-    fs::write(run.path("scratch/go"), "x\n").expect("told");
+    fs::write(run.path("scratch/go"), "x\n").expect("written");
     assert_eq!(run.wait_ended()["reason"], "exited");
     assert_eq!(run.log().last().map(String::as_str), Some("o last"));
 }

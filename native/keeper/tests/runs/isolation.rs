@@ -134,7 +134,7 @@ fn secret_folder(mode: u32) -> TempDir {
     folder
 }
 
-/// Sockets whose mode allows any user to connect.
+/// Sockets that any user may connect to, by their mode.
 fn unix_listener(folder: &TempDir, name: &str) -> UnixListener {
     let listener = UnixListener::bind(folder.path().join(name)).expect("bound");
     fs::set_permissions(folder.path().join(name), fs::Permissions::from_mode(0o777)).expect("mode");
@@ -206,7 +206,7 @@ fn assert_isolated(mode: Mode, mut begin: impl FnMut(Run) -> Run) {
             system_paths().collect::<Vec<_>>().join(" ")
         ),
     )
-    .expect("told");
+    .expect("written");
     let state = run.wait_ended();
     assert_eq!(run.log(), ["o over"], "{mode:?}: {state:?}");
     assert_eq!(fs::read(key.path().join("secret")).expect("still there"), b"secret");
@@ -443,7 +443,7 @@ fn programs_of_a_root_keeper_have_another_user() {
                   esac; done < /proc/self/status; exec sleep 1000";
     for mode in root_modes() {
         let run = Run::new(mode, script, &[]).started();
-        wait_until(|| run.stdout_lines().len() == 3, "it says who it is");
+        wait_until(|| run.stdout_lines().len() == 3, "it prints its user");
         let inside = if mode.isolation == "namespace" { 65_534 } else { USER };
         let [uid, gid] = ["Uid:", "Gid:"].map(|name| format!("{name} {inside} {inside} {inside} {inside}"));
         assert_eq!(run.stdout_lines(), [uid.as_str(), gid.as_str(), "Groups:"], "{mode:?}");

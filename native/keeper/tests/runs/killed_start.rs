@@ -54,7 +54,7 @@ impl TracedStart {
                         | libc::PTRACE_O_TRACECLONE
                         | libc::PTRACE_O_TRACEEXEC;
                     ptrace(libc::PTRACE_SEIZE, pid, options as usize);
-                    caller.stdin.take().expect("a pipe").write_all(b"go\n").expect("told");
+                    caller.stdin.take().expect("a pipe").write_all(b"go\n").expect("written");
                     traced.follow(step).then_some(caller)
                 })
                 .join()
@@ -81,7 +81,7 @@ impl TracedStart {
                     if self.has_begun && is_step(pid) {
                         self.steps += 1;
                         if self.steps == step {
-                            // SAFETY: the process is ours and traced, so its number is nobody else's.
+                            // SAFETY: the process is ours and traced, so its PID is not reused.
                             unsafe { libc::kill(self.keeper.unwrap_or(self.caller), libc::SIGKILL) };
                             return true;
                         }
@@ -155,7 +155,7 @@ fn try_step(mode: Mode, step: usize) -> Option<Option<String>> {
     let before = start_count(&run);
     match state.as_deref() {
         None => {
-            assert_eq!(before, 0, "{what}: it ran and nobody knows");
+            assert_eq!(before, 0, "{what}: the program ran without a record");
             assert!([None, Some(70)].contains(&code), "{what}");
             assert_eq!(run.keep().status.code(), Some(0), "{what}: nothing ran, so it may");
             wait_until(|| start_count(&run) == 1 || run.has_ended(), "it runs");

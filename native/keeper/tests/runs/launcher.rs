@@ -161,7 +161,7 @@ struct LeasedFile(File);
 impl LeasedFile {
     fn new(path: &Path) -> Self {
         let file = File::create(path).expect("a file");
-        // SAFETY: plain calls. That somebody waits is told by a signal, which would end the tests.
+        // SAFETY: plain calls. The kernel announces a waiting process by SIGIO, which would end the tests.
         let is_ours = unsafe {
             libc::signal(libc::SIGIO, libc::SIG_IGN);
             libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0
@@ -188,7 +188,7 @@ fn next_launcher_waits_for_pending_starts_of_the_last() {
     last.asked = None;
     assert!(last.process.wait().expect("ends").success());
     let mut next = Launcher::begin(runs.path());
-    assert!(flock(lock_of(&runs), FlockOperation::NonBlockingLockExclusive).is_err(), "somebody is on the mode");
+    assert!(flock(lock_of(&runs), FlockOperation::NonBlockingLockExclusive).is_err(), "a keeper is about to start");
     drop(leased);
     assert_eq!(next.answer(), reply("0", runs.path(), ""));
     assert_eq!(next.start(run.folder.path()).0, "75", "it has its lock by then");

@@ -60,7 +60,7 @@ fn daemonized_descendants_end_with_the_program() {
         let run = Run::new(mode, "(setsid sleep 1000 &) ; (setsid sleep 1000 &) ; exit 0", &[]).started();
         let keeper = run.number("keeper_pid");
         assert_eq!(run.wait_ended()["reason"], "exited", "{mode:?}");
-        wait_until(|| descendants(keeper).is_empty(), "nobody is left");
+        wait_until(|| descendants(keeper).is_empty(), "all processes have ended");
     }
 }
 
@@ -112,7 +112,7 @@ fn notifications_report_states_and_log_growth() {
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(reader)).map(|line| line.expect("a line"));
     assert_eq!(lines.next().as_deref(), Some("one state"));
     assert_eq!(lines.next().as_deref(), Some("one log"));
-    fs::write(run.path("scratch/go"), "x\n").expect("told");
+    fs::write(run.path("scratch/go"), "x\n").expect("written");
     assert_eq!(lines.find(|line| line == "one state").as_deref(), Some("one state"));
     assert_eq!(run.state()["status"], "ended");
 }
@@ -126,7 +126,7 @@ fn process_that_forks_and_exits_repeatedly_is_killed() {
         let run = Run::new(mode, script, &[]).started();
         let keeper = run.number("keeper_pid");
         assert_eq!(run.wait_ended()["reason"], "exited", "{mode:?}");
-        wait_until(|| !is_alive(keeper), "nobody is left, so the keeper goes");
+        wait_until(|| !is_alive(keeper), "the keeper exits");
     }
 }
 

@@ -157,8 +157,8 @@ fn program_joins_control_groups_before_exec_without_the_keeper() {
             assert!(members.contains(&program) && members.len() >= 2, "{mode:?}: {members:?}");
             assert!(!members.contains(&keeper), "{mode:?}");
         }
-        let told = run.stdout_lines().iter().filter(|line| line.contains("keeper-test-")).count();
-        assert!(mode.isolation == "landlock" || told >= groups.len(), "{mode:?}: {:?}", run.stdout_lines());
+        let listed = run.stdout_lines().iter().filter(|line| line.contains("keeper-test-")).count();
+        assert!(mode.isolation == "landlock" || listed >= groups.len(), "{mode:?}: {:?}", run.stdout_lines());
         run.send_command("stop 0");
         run.wait_ended();
     }
@@ -229,7 +229,7 @@ fn silent_program_costs_one_thread_and_no_log_folder() {
         let is_first_other = ["namespace", "processes"].contains(&mode.isolation);
         assert_eq!(threads(), if is_first_other { 2 } else { 1 }, "{mode:?}");
         assert!(!run.path("log").exists(), "{mode:?}");
-        fs::write(run.path("scratch/go"), "").expect("told");
+        fs::write(run.path("scratch/go"), "").expect("written");
         run.wait_for_line("o up");
         assert_eq!(threads(), 2, "{mode:?}");
         run.send_command("stop 0");

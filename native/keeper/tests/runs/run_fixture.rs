@@ -197,7 +197,7 @@ impl Run {
 
     pub fn send_command(&self, command: &str) {
         let mut control = fs::OpenOptions::new().write(true).open(self.path("control")).expect("control");
-        writeln!(control, "{command}").expect("told");
+        writeln!(control, "{command}").expect("written");
     }
 
     /// Size of the log from one directory listing: segments change meanwhile.

@@ -28,7 +28,7 @@ fn invalid_spec_starts_nothing_and_can_be_replaced() {
     let refused = run.keep();
     assert_eq!(refused.status.code(), Some(78));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("unknown key"));
-    assert!(run.state().is_empty(), "nothing was said");
+    assert!(run.state().is_empty(), "nothing is recorded");
     fs::write(run.path("spec"), good).expect("spec");
     assert_eq!(run.started().wait_ended()["exit_code"], "0");
 }
@@ -65,7 +65,7 @@ fn program_ends_when_its_keeper_is_killed() {
         )
         .expect("killed");
         wait_until(|| !is_alive(program) && !below.iter().any(|&pid| is_alive(pid)), "the program goes with it");
-        assert_eq!(run.state()["status"], "running", "{mode:?}: nobody says that it ended");
+        assert_eq!(run.state()["status"], "running", "{mode:?}: the end is not recorded");
         assert_eq!(run.keep().status.code(), Some(75), "{mode:?}");
     }
 }

@@ -78,7 +78,7 @@ fn full_thread_evicts_from_a_flood_before_new_players() {
     let player = flood[0];
     let newcomer = begin_at(&mut sessions, 1, 201, 500);
     sessions.record_player_packet(player, 500);
-    assert_eq!(sessions.evictable_for_port(2, 999), None, "all others speak, and who comes is let in");
+    assert_eq!(sessions.evictable_for_port(2, 999), None, "all sessions are active");
     assert_eq!(sessions.evictable_for_port(1, 999), Some(newcomer), "it is of the same port");
     assert_eq!(sessions.evictable_for_port(2, 1_000), Some(flood[1]), "it is silent for longest");
     assert_eq!(sessions.evictable_for_port(0, 1_000), None, "the flood takes nothing of others");
@@ -113,7 +113,7 @@ fn sessions_are_counted_by_address() {
     assert_eq!(sessions.count_of_address(address), 1);
     sessions.remove(place);
     assert_eq!(sessions.count_of_address(address), 0);
-    assert_eq!(sessions.by_address.len(), 1, "who has none is not remembered");
+    assert_eq!(sessions.by_address.len(), 1, "addresses without sessions are removed");
 }
 
 #[test]
