@@ -245,7 +245,7 @@ def test_it_serves_where_the_system_grants_no_nice_value(tmp_path: Path) -> None
         said = [process.stdout.readline().decode() for _ in range(2)]
         try:
             assert "nice -4: " in said[0]
-            assert "serves" in said[1]
+            assert "serving" in said[1]
             assert nice_values(process.pid) == {0}
         finally:
             process.kill()
