@@ -80,9 +80,9 @@ pub const KEEPER: &str = env!("CARGO_BIN_EXE_hosting-keeper");
 
 /// Paths that the service lists for every program.
 pub fn system_paths() -> impl Iterator<Item = &'static str> {
-    let driver = include_str!("../../../../pyservice/app/runtime.py");
-    let (_, rest) = driver.split_once("SYSTEM_PATHS: Final").expect("it has some");
-    rest.split_once("\"\"\"").expect("it says what they are").0.split('"').skip(1).step_by(2)
+    let service = include_str!("../../../../pyservice/app/game_runtime.py");
+    let (_, rest) = service.split_once("SYSTEM_PATHS: Final").expect("the constant");
+    rest.split_once("\"\"\"").expect("its docstring").0.split('"').skip(1).step_by(2)
 }
 
 /// A run folder. Stops the run on drop.
