@@ -1,1 +1,1 @@
-"""Where records are kept: tables, transactions, queries by noun. Only here a database is named."""
+"""Storage of the control plane: records in a database, and objects in a folder or bucket."""

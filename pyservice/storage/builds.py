@@ -1,4 +1,4 @@
-"""Builds of games and their tags."""
+"""Queries on builds of games and their tags."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ async def add(
 
 
 async def find(tx: Transaction, game_id: str, build_id: str) -> Record | None:
-    """Columns of `builds`, `content_length`, `complete_ms`."""
+    """Returns columns of `builds`, `content_length` and `complete_ms`."""
     return await tx.first(_ONE, {"game_id": game_id, "build_id": build_id})
 
 
 async def of_game(
     tx: Transaction, game_id: str, tags: Mapping[str, str] | None = None
 ) -> Sequence[Record]:
-    """As `find`, newest first; with `tags` only those that have all of them."""
+    """Returns rows as `find`, newest first. `tags` filters for builds that have all of them."""
     statement = _OF_GAME
     for name, value in (tags or {}).items():
         condition = and_(
@@ -86,7 +86,7 @@ async def tags_of(tx: Transaction, build_id: str) -> dict[str, str]:
 
 
 async def tags_of_game(tx: Transaction, game_id: str) -> dict[str, dict[str, str]]:
-    """By build, of those that have any."""
+    """Returns tags by build ID, without untagged builds."""
     found: dict[str, dict[str, str]] = {}
     for row in await tx.all(_TAGS_OF_GAME, {"game_id": game_id}):
         found.setdefault(row.build_id, {})[row.name] = row.value
@@ -107,7 +107,6 @@ async def change_tags(
 async def remove_tags_from_other_builds(
     tx: Transaction, game_id: str, build_id: str, names: Sequence[str]
 ) -> None:
-    """Off every other build of the game."""
     others = select(builds.c.build_id).where(
         builds.c.game_id == game_id, builds.c.build_id != build_id
     )
@@ -116,7 +115,6 @@ async def remove_tags_from_other_builds(
 
 
 async def is_used_by_version(tx: Transaction, build_id: str) -> bool:
-    """Whether a version names it."""
     statement = (
         select(version_builds.c.version_id).where(version_builds.c.build_id == build_id).limit(1)
     )
@@ -124,13 +122,13 @@ async def is_used_by_version(tx: Transaction, build_id: str) -> bool:
 
 
 async def remove(tx: Transaction, build_id: str) -> None:
-    """Raises Conflict when a version came to name it at this moment."""
+    """Raises Conflict when a version started to use the build concurrently."""
     await tx.run(delete(build_tags).where(build_tags.c.build_id == build_id))
     await tx.run(delete(builds).where(builds.c.build_id == build_id))
 
 
 async def completeness(tx: Transaction, game_id: str, ids: Iterable[str]) -> dict[str, bool]:
-    """Of these ids those that are builds of the game, and whether each is completely uploaded."""
+    """Returns whether the upload is complete, for each ID that is a build of the game."""
     wanted = list(ids)
     if not wanted:
         return {}

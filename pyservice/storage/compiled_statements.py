@@ -1,8 +1,7 @@
-"""StatementCache as drivers take them: a text and its arguments in order.
+"""Cache of SQL statements that SQLAlchemy compiled for a driver.
 
-SQLAlchemy compiles each statement once; running one through its engine would cost six times what a driver needs.
-Values go to the driver as they are, so columns have types that it knows by itself: texts, integers, booleans, bytes.
-How the databases differ is their compilers' matter (`postgres_statements`, `sqlite_statements`).
+Running a statement through SQLAlchemy's engine costs six times what the driver needs. Values go to the driver
+unchanged, so columns use only types that drivers know: texts, integers, booleans, bytes.
 """
 
 from __future__ import annotations
@@ -18,16 +17,13 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from pyservice.storage.database import Values
 
 _KEPT: Final = 500
-"""Shapes of statements."""
 _NONE: Final[Mapping[str, Any]] = {}
 
 ArgumentValues = Sequence[Any]
 
 
 class ListParameterCompiler:
-    """Part of a compiler: lists are one argument however long they are, so that their statement is always the same and
-    stays prepared.
-    """
+    """Compiler mixin that passes a list as one argument, so that a statement stays prepared for any list length."""
 
     def visit_in_op_binary(self, binary: BinaryExpression[Any], operator: Any, **kw: Any) -> str:
         several = self._list_of(binary)
@@ -57,20 +53,16 @@ class ListParameterCompiler:
         return one
 
     def in_list(self, binary: BinaryExpression[Any], several: BindParameter[Any], **kw: Any) -> str:
-        """The text of `left IN list`; `several` becomes one parameter."""
         raise NotImplementedError
 
     def not_in_list(
         self, binary: BinaryExpression[Any], several: BindParameter[Any], **kw: Any
     ) -> str:
-        """The text of `left NOT IN list`."""
         raise NotImplementedError
 
 
 class StatementArgument:
-    """One argument: its name among the values, or None and what it is always. `send` makes what the driver takes of it,
-    where that is not the value itself.
-    """
+    """One argument: a name among the values, or a constant. `send` converts a value for the driver."""
 
     __slots__ = ("constant", "name", "send")
 
@@ -87,7 +79,7 @@ class StatementArgument:
 
 
 class CompiledStatement:
-    """A statement of ours. `compiled` is what SQLAlchemy made of one of its shape; `make_row` is the transaction's."""
+    """A compiled statement with its arguments. The transaction sets `make_row`."""
 
     __slots__ = ("arguments", "compiled", "make_row", "text")
 
@@ -98,7 +90,7 @@ class CompiledStatement:
         self.make_row: Any = None
 
     def argument_values(self, values: Values) -> ArgumentValues:
-        """Its arguments. Raises TypeError for several values: there are no rows to give of those."""
+        """Raises TypeError for a list of values."""
         if values is None:
             values = _NONE
         elif not isinstance(values, Mapping):
@@ -106,15 +98,14 @@ class CompiledStatement:
         return [argument.of(values) for argument in self.arguments]
 
     def argument_value_lists(self, several: Sequence[Mapping[str, Any]]) -> list[ArgumentValues]:
-        """The same for several values, all of the same names."""
         return [[argument.of(values) for argument in self.arguments] for values in several]
 
 
 class StatementCache:
-    """What was compiled. StatementCache of modules are known by themselves, those made for one use by their shape."""
+    """Compiled statements, found by identity first and then by SQLAlchemy's cache key."""
 
     def __init__(self, dialect: Any) -> None:
-        """`dialect` compiles. A type of it that has `send` makes what the driver takes of a value."""
+        """`dialect` compiles. If a type of the dialect has `send`, it converts values for the driver."""
         self._dialect = dialect
         self._own: WeakKeyDictionary[Any, dict[tuple[str, ...], CompiledStatement]] = (
             WeakKeyDictionary()
@@ -122,7 +113,6 @@ class StatementCache:
         self._by_shape: OrderedDict[Any, SQLCompiler] = OrderedDict()
 
     def compiled(self, statement: Executable, values: Values) -> CompiledStatement:
-        """The statement for values of these names."""
         if values is None:
             given: tuple[str, ...] = ()
         else:
@@ -138,7 +128,7 @@ class StatementCache:
     def _prepare(self, statement: Any, given: tuple[str, ...]) -> CompiledStatement:
         key = statement._generate_cache_key()
         compiled = self._compile(statement, key, given)
-        # What the statement has of its own; the one that was compiled may have had something else.
+        # The cached statement of the same shape can have other constants.
         bound = compiled.construct_params(
             dict.fromkeys(given), None if key is None else key.bindparams
         )

@@ -42,11 +42,10 @@ __all__ = [
     "open_database",
 ]
 DELETION_BATCH_ROWS: Final = 200
-"""Rows."""
 
 
 Record = Row[Any]
-"""A row; its columns are attributes. What PostgreSQL gives looks the same (`postgres_connections`)."""
+"""A row with columns as attributes. PostgreSQL rows behave alike (`postgres.Row`)."""
 
 Values = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 Result = TypeVar("Result")
@@ -55,28 +54,22 @@ _log = get_logger("storage")
 
 
 class Transaction(Protocol):
-    """Statements that take effect together. Raises Conflict, and ServiceError when the database is away."""
+    """Statements that take effect together. They raise Conflict, or ServiceError when the database is unavailable."""
 
-    async def all(self, statement: Executable, values: Values = None) -> Sequence[Record]:
-        """All rows."""
-        ...
+    async def all(self, statement: Executable, values: Values = None) -> Sequence[Record]: ...
 
-    async def first(self, statement: Executable, values: Values = None) -> Record | None:
-        """The first row, None when there is none."""
-        ...
+    async def first(self, statement: Executable, values: Values = None) -> Record | None: ...
 
     async def run(self, statement: Executable, values: Values = None) -> int:
-        """How many rows it concerned; of several values, how many those were."""
+        """Returns the number of affected rows, or of value sets."""
         ...
 
     def after_commit(self, call: Callable[[], None]) -> None:
-        """Calls it when the change was committed, or may have been: also when nobody waits for it any more."""
+        """Calls `call` once the change was committed or may have been, even if the caller was cancelled."""
         ...
 
 
 class CommitCallbacks:
-    """Calls that wait for the commit."""
-
     def __init__(self) -> None:
         self._calls: list[Callable[[], None]] = []
 
@@ -92,41 +85,41 @@ class CommitCallbacks:
 
 
 class Database(Protocol):
-    """What handlers hold. `read` sees one state; `look` is for who asks one thing, or does not mind that each statement
-    sees the state of its own moment; `write` commits at its end, durably, unless something was raised.
+    """A database of records.
+
+    `read` is one snapshot. `query` runs each statement by itself, which is cheaper. `write` commits durably at its
+    end unless an exception was raised.
     """
 
     name: str
 
     @property
     def finished_reads(self) -> int:
-        """How many turns are over of those who may be before a reader: while it grows, who waits for his own waits for
-        others, and not for a database that is away.
+        """Number of finished transactions that can precede a reader. While it grows, a waiting reader waits for
+        others and the database is available.
         """
         ...
 
     @property
-    def finished_writes(self) -> int:
-        """The same of a writer."""
-        ...
+    def finished_writes(self) -> int: ...
 
     def read(self) -> contextlib.AbstractAsyncContextManager[Transaction]: ...
     def query(self) -> contextlib.AbstractAsyncContextManager[Transaction]: ...
     def write(self) -> contextlib.AbstractAsyncContextManager[Transaction]: ...
     async def run_sync(self, work: Callable[[Connection], Result]) -> Result:
-        """Work that wants a plain connection, in one transaction and however long it takes: migrations, checks."""
+        """Runs `work` on an SQLAlchemy connection in one transaction without a time limit."""
         ...
 
     def check(self, connection: Connection) -> None:
-        """Raises DatabaseUnusable when what was committed would not outlive a crash of the machine."""
+        """Raises DatabaseUnusable when committed data would not survive a crash of the machine."""
         ...
 
     async def close(self) -> None: ...
 
 
 def open_database(url: str | None, folder: Path) -> Database:
-    """SQLite in `folder` without a URL, else `postgresql://…`. Connects when it is used. Raises DatabaseUnusable."""
-    # Whoever uses one has no time for the other's driver at each start.
+    """Opens SQLite in `folder`, or PostgreSQL by `url`, without connecting. Raises DatabaseUnusable."""
+    # Importing only the needed driver keeps the start fast.
     if url is None:
         from pyservice.storage.sqlite import SqliteDatabase
 
@@ -145,12 +138,12 @@ def open_database(url: str | None, folder: Path) -> Database:
 
 
 def next_number(column: Column[Any]) -> ColumnElement[int]:
-    """One more than the greatest that there is. Two that are made at the same time may have the same."""
+    """Returns one more than the largest value. Concurrent inserts can get the same number."""
     return select(func.coalesce(func.max(column), 0) + 1).scalar_subquery()
 
 
 def batch_deletion(order: Column[Any]) -> Delete:
-    """Drops of the rows of its table up to `last`, in the order of this column, the first ones."""
+    """Returns a statement that deletes the first rows up to `last`, ordered by the column."""
     key = tuple(order.table.primary_key)
     first_ones = (
         select(*key).where(order <= bindparam("last")).order_by(order).limit(DELETION_BATCH_ROWS)
@@ -162,8 +155,10 @@ def batch_deletion(order: Column[Any]) -> Delete:
 async def delete_in_batches(
     database: Database, statement: Delete, last: int, most: int | None = None
 ) -> int:
-    """Runs what `batch_deletion` made until nothing is left, or so many times at most; how many rows went. Raises
-    OVERLOADED.
+    """Repeats a `batch_deletion` until nothing is left, or `most` times, and returns the deleted rows.
+
+    Each batch is found by an index and has its own transaction, so that neither the event loop nor other changes
+    wait long. Raises OVERLOADED.
     """
 
     async def once() -> int:
@@ -172,7 +167,6 @@ async def delete_in_batches(
 
     gone, times = 0, 0
     while most is None or times < most:
-        # Somebody else may drop the same rows in another order, or change one of them.
         now = await retry_on_conflict(once)
         gone, times = gone + now, times + 1
         if now < DELETION_BATCH_ROWS:

@@ -14,19 +14,19 @@ from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 
 _FULL: Final = "53100"
-"""PostgreSQL's disk_full."""
+"""disk_full"""
 _COLLISIONS: Final = ("40001", "40P01")
-"""PostgreSQL gave one of two writers up: serialization_failure, deadlock_detected."""
+"""serialization_failure, deadlock_detected"""
 Made = TypeVar("Made")
 
 _PAUSES_S: Final = (0.0, *(min(0.005 * 2**number, 0.2) for number in range(11)))
-"""Before each further attempt, at the most: who lost to others draws from it, so that they do not meet again."""
+"""Upper bounds of the random pauses before each retry."""
 
 _log = get_logger("storage")
 
 
 class Conflict(Exception):
-    """Something is there already, or is needed and not there, or two writers were in each other's way: try anew."""
+    """A unique or foreign key was violated, or the transaction lost to another writer."""
 
 
 class TransactionRolledBack(Exception):
@@ -34,11 +34,11 @@ class TransactionRolledBack(Exception):
 
 
 class DatabaseUnusable(Exception):
-    """The database cannot be used as it is; the message says what to do."""
+    """The database cannot be used as it is. The message names the remedy."""
 
 
 class _DatabaseErrorTranslation:
-    """What a database says, in words that callers know."""
+    """Context manager that raises Conflict, DatabaseUnusable or ServiceError for errors of drivers."""
 
     def __enter__(self) -> None:
         return None
@@ -75,7 +75,6 @@ class _DatabaseErrorTranslation:
 
 
 translate_database_errors: Final = _DatabaseErrorTranslation()
-"""The same for every `with`: it has no state."""
 
 
 def database_unavailable() -> ServiceError:
@@ -91,7 +90,7 @@ def _sqlite_code(error: BaseException) -> int | None:
 
 
 def sqlstate(error: BaseException) -> str:
-    """What PostgreSQL calls it; empty when it is not the server's."""
+    """Returns the SQLSTATE, or an empty text when the server did not report the error."""
     said = error.orig if isinstance(error, DBAPIError) else error
     return getattr(said, "sqlstate", None) or ""
 
@@ -101,20 +100,17 @@ def _is_of_asyncpg(error: BaseException) -> bool:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """A statement that no database could run, or a value that is none of its column's: a defect, not a database that is
-    database_unavailable.
-    """
+    """Returns whether the error is a defect of a statement or value of ours."""
     if _sqlite_code(error) == sqlite3.SQLITE_ERROR or sqlstate(error).startswith(("22", "42")):
         return True
-    # The drivers' own words for a value that they cannot send.
     if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError):
         return True
     return _is_of_asyncpg(error) and isinstance(error, ValueError)
 
 
 async def retry_on_conflict(attempt: Callable[[], Awaitable[Made]]) -> Made:
-    """What `attempt` gives, a transaction of its own each time. Raises what it raises, and OVERLOADED when others are
-    faster again and again.
+    """Runs `attempt`, a whole transaction each time, until no conflict occurs. Raises OVERLOADED after the last
+    retry.
     """
     for longest_s in _PAUSES_S:
         try:

@@ -1,4 +1,4 @@
-"""Games and their versions."""
+"""Queries on games and their versions."""
 
 from __future__ import annotations
 
@@ -48,14 +48,12 @@ _NAMED = select(versions.c.display_name).where(
 
 
 async def find(tx: Transaction, text: str) -> Record | None:
-    """Columns of `games`, by id or name_id."""
+    """Returns columns of `games`. `text` is an ID or name_id."""
     return await tx.first(_BY_TEXT, {"text": text})
 
 
 async def lock(tx: Transaction, game_id: str) -> Record:
-    """Columns of `games` as they are now. Whoever locks it too, or changes it, waits for the end of the transaction;
-    what belongs to it may come meanwhile. Raises LookupError.
-    """
+    """Returns columns of `games`, with the row locked until the transaction ends. Raises LookupError."""
     row = await tx.first(_LOCK, {"game_id": game_id})
     if row is None:
         raise LookupError(game_id)
@@ -63,12 +61,10 @@ async def lock(tx: Transaction, game_id: str) -> Record:
 
 
 async def of_group(tx: Transaction, group_id: str) -> Sequence[Record]:
-    """Oldest first."""
     return await tx.all(_OF_GROUP, {"group_id": group_id})
 
 
 async def taken_names(tx: Transaction, names: Iterable[str]) -> set[str]:
-    """Which of these name_ids a game has."""
     return {row.name_id for row in await tx.all(_TAKEN, {"names": list(names)})}
 
 
@@ -127,7 +123,7 @@ async def add_version(
 
 
 async def find_version_with_game(tx: Transaction, game: str, version_id: str) -> Record | None:
-    """Columns of `versions` and the game's `group_id`; the game by id or name_id."""
+    """Returns columns of `versions` and the game's `group_id`. `game` is an ID or name_id."""
     return await tx.first(_VERSION_WITH_GAME, {"game": game, "version_id": version_id})
 
 
@@ -137,16 +133,15 @@ async def is_version_of(tx: Transaction, game_id: str, version_id: str) -> bool:
 
 
 async def versions_of(tx: Transaction, game_id: str) -> Sequence[Record]:
-    """`version_id`, `create_ms`, `display_name`, newest first."""
+    """Returns `version_id`, `create_ms` and `display_name`, newest first."""
     return await tx.all(_SUMMARIES, {"game_id": game_id})
 
 
 async def reserve_version_names(tx: Transaction, game_id: str, up_to: int) -> None:
-    """So many are not to be given again. What more were reserved stay so."""
+    """Reserves version names up to a number. The number never falls."""
     await tx.run(_RESERVE, {"game": game_id, "up_to": up_to})
 
 
 async def taken_version_names(tx: Transaction, game_id: str, names: Iterable[str]) -> set[str]:
-    """Which of these display names a version of the game has."""
     rows = await tx.all(_NAMED, {"game_id": game_id, "names": list(names)})
     return {row.display_name for row in rows}

@@ -1,4 +1,4 @@
-"""Identities, groups and their members, and the times of their billing."""
+"""Queries on identities, groups, members and billing times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ BILLING_TIMES: Final = (
     "payment_method_valid_ms",
     "payment_succeeded_ms",
 )
-"""Columns of a group's billing."""
 
 _MEMBER_COUNT = (
     select(func.count())
@@ -58,7 +57,7 @@ async def add_identity(tx: Transaction, identity_id: str, display_name: str, now
 async def add(
     tx: Transaction, group_id: str, display_name: str, owner_identity_id: str, now_ms: int
 ) -> None:
-    """A closed group whose owner is its first member."""
+    """Adds a closed group with its owner as first member."""
     await tx.run(
         insert(groups),
         {
@@ -74,14 +73,13 @@ async def add(
 
 
 async def add_member(tx: Transaction, group_id: str, identity_id: str, now_ms: int) -> None:
-    """Raises Conflict when it is one already, or when one of the two is not there."""
+    """Raises Conflict for an existing member, an unknown group or an unknown identity."""
     await tx.run(
         insert(members), {"group_id": group_id, "identity_id": identity_id, "create_ms": now_ms}
     )
 
 
 async def remove_member(tx: Transaction, group_id: str, identity_id: str) -> bool:
-    """Whether it was one."""
     statement = members.delete().where(
         members.c.group_id == group_id, members.c.identity_id == identity_id
     )
@@ -89,12 +87,11 @@ async def remove_member(tx: Transaction, group_id: str, identity_id: str) -> boo
 
 
 async def find(tx: Transaction, group_id: str) -> Record | None:
-    """Columns of `groups` and `member_count`."""
+    """Returns columns of `groups` and `member_count`."""
     return await tx.first(_BY_ID, {"group_id": group_id})
 
 
 async def of_identity(tx: Transaction, identity_id: str) -> Sequence[Record]:
-    """The groups of which it is a member, as `find` gives them."""
     return await tx.all(_OF_IDENTITY, {"identity_id": identity_id})
 
 
@@ -103,7 +100,7 @@ async def ids_of_identity(tx: Transaction, identity_id: str) -> list[str]:
 
 
 async def ids_of_identities(tx: Transaction, identity_ids: Collection[str]) -> dict[str, list[str]]:
-    """Those of which each is a member, oldest first."""
+    """Returns group IDs by identity, oldest first."""
     found: dict[str, list[str]] = {identity_id: [] for identity_id in identity_ids}
     for row in await tx.all(_IDS_OF_IDENTITIES, {"identity_ids": list(found)}):
         found[row.identity_id].append(row.group_id)
@@ -116,38 +113,33 @@ async def is_member(tx: Transaction, group_id: str, identity_id: str) -> bool:
 
 
 async def change(tx: Transaction, group_id: str, values: Mapping[str, str]) -> None:
-    """Sets columns of `groups`: display_name, bio, publicity."""
     await tx.run(update(groups).where(groups.c.group_id == group_id).values(**values))
 
 
 async def record_billing(tx: Transaction, group_id: str, times: Mapping[str, int]) -> bool:
-    """Sets columns of BILLING_TIMES; whether the group is there."""
+    """Sets columns of BILLING_TIMES and returns whether the group exists."""
     statement = update(groups).where(groups.c.group_id == group_id).values(**times)
     return await tx.run(statement) > 0
 
 
 async def first(tx: Transaction) -> Record | None:
-    """The oldest group: the owner's."""
+    """Returns the oldest group, which is the owner's."""
     return await tx.first(select(groups).order_by(groups.c.group_id).limit(1))
 
 
 async def find_identity(tx: Transaction, identity_id: str) -> Record | None:
-    """Columns of `identities`."""
     return await tx.first(select(identities).where(identities.c.identity_id == identity_id))
 
 
 async def all_identities(tx: Transaction) -> Sequence[Record]:
-    """Columns of `identities`, oldest first."""
     return await tx.all(select(identities).order_by(identities.c.identity_id))
 
 
 async def all_groups(tx: Transaction) -> Sequence[Record]:
-    """Columns of `groups`, oldest first."""
     return await tx.all(select(groups).order_by(groups.c.group_id))
 
 
 async def all_members(tx: Transaction) -> Sequence[Record]:
-    """`group_id` and `identity_id`, in this order."""
     return await tx.all(
         select(members.c.group_id, members.c.identity_id).order_by(
             members.c.group_id, members.c.identity_id

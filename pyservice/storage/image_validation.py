@@ -1,6 +1,4 @@
-"""Which picture a file is, told by its content: every chunk of a PNG and every segment of a JPEG is gone through, no
-pixel is. Pure; what may be uploaded is the caller's matter.
-"""
+"""Validation of PNG and JPEG files by their chunks and segments, without decoding pixels."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 MAX_SIDE: Final = 16_384
-"""Pixels. A larger picture is refused: small files can stand for gigabytes of pixels."""
+"""Pixels. Small files can stand for gigabytes of pixels."""
 
 MAX_PIXELS: Final = 64 << 20
 
@@ -22,23 +20,23 @@ _PNG_CRITICAL: Final = frozenset({b"IHDR", b"PLTE", b"IDAT", b"IEND"})
 _PNG_NAME: Final = re.compile(rb"[A-Za-z]{4}")
 
 _JPEG: Final = b"\xff\xd8"
-# Start of frame, without the markers between them that are tables (DHT, JPG, DAC).
+# Start of frame. The gaps are tables: DHT, JPG, DAC.
 _JPEG_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-# Tables (DHT, DAC, DQT), number of lines, restart interval, applications' own, comments.
+# DHT, DAC, DQT, DNL, DRI, application data, comments.
 _JPEG_TABLES: Final = frozenset({0xC4, 0xCC, 0xDB, 0xDC, 0xDD, 0xFE, *range(0xE0, 0xF0)})
 _JPEG_SCAN: Final = 0xDA
 _JPEG_END: Final = 0xD9
-# In what a scan is coded in, FF is stuffed with 00; markers RST0 to RST7 are part of it, and fill bytes may be.
+# In entropy-coded data FF is stuffed with 00. RST0 to RST7 and fill bytes belong to it.
 _JPEG_MARKER: Final = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _WINDOW_BYTES: Final = 16 << 10
-"""As much as is searched at once: who searches keeps Python's lock."""
+"""A search holds the GIL."""
 
 _EXTENSIONS: Final = {"png": "png", "jpg": "jpeg", "jpeg": "jpeg"}
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What a picture says about itself; sides in pixels."""
+    """Kind and size in pixels that an image declares."""
 
     kind: Literal["png", "jpeg"]
     width: int
@@ -46,14 +44,11 @@ class Picture:
 
     @property
     def content_type(self) -> str:
-        """Its MIME type."""
         return f"image/{self.kind}"
 
 
 def check_image(content: bytes) -> Picture | None:
-    """The picture that a file is from its first byte on; None when it is none, is cut off or is too large. Takes time
-    in proportion to the file.
-    """
+    """Returns the image, or None when the file is not a whole PNG or JPEG or is too large. Takes linear time."""
     try:
         picture = _png(content) if content.startswith(_PNG) else _jpeg(content)
     except _NoPicture:
@@ -64,14 +59,14 @@ def check_image(content: bytes) -> Picture | None:
 
 
 def kind_of_name(path: str) -> Literal["png", "jpeg"] | None:
-    """The kind that a file name claims by its extension."""
+    """Returns the kind that the file extension claims."""
     _, dot, extension = path.lower().rpartition(".")
     kind = _EXTENSIONS.get(extension) if dot else None
     return "png" if kind == "png" else "jpeg" if kind == "jpeg" else None
 
 
 class _NoPicture(Exception):
-    """The content is not a whole picture of its kind."""
+    """The content is not a complete image of its kind."""
 
 
 def _require(condition: bool) -> None:
@@ -83,7 +78,7 @@ def _require(condition: bool) -> None:
 
 
 def _png(content: bytes) -> Picture:
-    """IHDR first, the IDATs in a row, IEND last; where pixels are indexes a palette before them. Raises _NoPicture."""
+    """Requires IHDR first, contiguous IDATs, IEND last, and a palette before indexed pixels."""
     chunks = _chunks(content)
     before, header = next(chunks, (b"", b""))
     _require(before == b"IHDR" and len(header) == 13)
@@ -92,7 +87,7 @@ def _png(content: bytes) -> Picture:
     _require(not compression and not filtering)
     seen = {before}
     for name, body in chunks:
-        # Who does not know a critical chunk, told by its capital letter, cannot show the picture.
+        # A capital first letter marks a chunk without which no viewer can show the image.
         _require(name in _PNG_CRITICAL or name[:1].islower())
         _require(name not in seen or name not in _PNG_CRITICAL or name == before == b"IDAT")
         _require(before != b"IEND")
@@ -110,7 +105,7 @@ def _png(content: bytes) -> Picture:
 
 
 def _chunks(content: bytes) -> Iterator[tuple[bytes, memoryview]]:
-    """Names and contents of the chunks, which fill the file. Raises _NoPicture."""
+    """Yields names and contents of chunks, which must fill the file."""
     view, at = memoryview(content), len(_PNG)
     while at < len(content):
         end = at + 12 + int.from_bytes(view[at : at + 4])
@@ -132,7 +127,7 @@ class _Frame(NamedTuple):
 
 
 def _jpeg(content: bytes) -> Picture:
-    """One frame before its scans, and after them the end of the picture. Raises _NoPicture."""
+    """Requires one frame, then scans, then the end marker."""
     _require(content.startswith(_JPEG))
     frame: _Frame | None = None
     scans = 0
@@ -140,7 +135,7 @@ def _jpeg(content: bytes) -> Picture:
     while True:
         marker, at = _marker(content, at)
         if marker == _JPEG_END:
-            # Phones put more pictures behind it: previews, maps of brightness.
+            # Phones append previews and brightness maps.
             _require(scans > 0)
             assert frame is not None  # scans come after it
             return Picture("jpeg", frame.width, frame.height)
@@ -160,7 +155,7 @@ def _jpeg(content: bytes) -> Picture:
 
 
 def _marker(content: bytes, at: int) -> tuple[int, int]:
-    """The marker that begins here, after fill bytes, and where what follows it begins. Raises _NoPicture."""
+    """Returns the marker at a position, after fill bytes, and the position behind it."""
     begin = at
     while content[at : at + 1] == b"\xff":
         at += 1
@@ -169,14 +164,13 @@ def _marker(content: bytes, at: int) -> tuple[int, int]:
 
 
 def _segment(content: bytes, at: int) -> bytes:
-    """What a segment has behind its length, which counts its own two bytes. Raises _NoPicture."""
+    """Returns the content of a segment. Its length field counts its own two bytes."""
     end = at + int.from_bytes(content[at : at + 2])
     _require(at + 2 <= end <= len(content))
     return content[at + 2 : end]
 
 
 def _frame(body: bytes) -> _Frame:
-    """Bits, height, width, and three bytes for each component. Raises _NoPicture."""
     _require(len(body) > 6 and len(body) == 6 + 3 * body[5])
     components = frozenset(body[6::3])
     _require(2 <= body[0] <= 16 and len(components) == body[5] <= 4)
@@ -184,16 +178,15 @@ def _frame(body: bytes) -> _Frame:
 
 
 def _is_scan(body: bytes, components: frozenset[int]) -> bool:
-    """Whether it is the header of a scan of some components: their number, two bytes for each, three for all."""
     if len(body) < 6 or len(body) != 4 + 2 * body[0]:
         return False
     return components.issuperset(body[1:-3:2])
 
 
 def _end_of_scan(content: bytes, at: int) -> int:
-    """Where the marker is that ends the scan which begins here; the end of the file when there is none."""
+    """Returns the position of the marker after a scan, or the end of the file."""
     for start in range(at, len(content), _WINDOW_BYTES):
-        # One more: a marker may lie across.
+        # A marker can lie across two windows.
         found = _JPEG_MARKER.search(content, start, start + _WINDOW_BYTES + 1)
         if found is not None:
             return found.start()

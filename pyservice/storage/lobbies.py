@@ -1,4 +1,4 @@
-"""Lobbies as the control plane remembers them: a copy of the data plane's facts."""
+"""Queries on lobby records, which follow the facts of the data plane, and on ended runs of lobby processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ MUTABLE_COLUMNS: Final = (
     "reserved_count",
     "connected_count",
 )
-"""Columns that are not the same from the beginning to the end of a lobby."""
 
 _FIND_MANY = select(lobbies).where(lobbies.c.lobby_id.in_(bindparam("ids", expanding=True)))
 _ADD = insert(lobbies)
@@ -104,24 +103,23 @@ _ENDED_RUNS = select(lobby_runs).where(lobby_runs.c.lobby_id.in_(bindparam("ids"
 _REMOVE_ENDED_RUNS = batch_deletion(lobby_runs.c.end_ms)
 
 _UNSTORABLE: Final = re.compile(r"[\x00\ud800-\udfff]")
-"""NUL, which PostgreSQL refuses, and halves of characters, which are no UTF-8."""
+"""PostgreSQL refuses NUL, and lone surrogates are not valid UTF-8."""
 
 
 async def find_many(tx: Transaction, lobby_ids: Sequence[str]) -> Sequence[Record]:
-    """Columns of `lobbies`, of those that are known."""
     return await tx.all(_FIND_MANY, {"ids": list(lobby_ids)})
 
 
 async def of_game(tx: Transaction, game_id: str, lobby_id: str) -> Record | None:
-    """Columns of `lobbies`; None when the game has no such lobby."""
     return await tx.first(_OF_GAME, {"game_id": game_id, "lobby_id": lobby_id})
 
 
 async def alive_between(
     tx: Transaction, game_id: str, start_ms: int, end_ms: int, after: str, limit: int
 ) -> Sequence[Record]:
-    """Those of a game that were there at some time within a span: columns of `lobbies`, `namespace_name`,
-    `version_name`. By id, after one.
+    """Returns lobbies of a game that existed in a time span, by ID after `after`.
+
+    Adds `namespace_name` and `version_name` to the columns of `lobbies`.
     """
     values = {
         "game_id": game_id,
@@ -134,13 +132,11 @@ async def alive_between(
 
 
 async def add_many(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
-    """All columns of each."""
     if rows:
         await tx.run(_ADD, rows)
 
 
 async def change_many(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
-    """`lobby_id` and the columns of MUTABLE_COLUMNS of each."""
     if rows:
         await tx.run(
             _CHANGE,
@@ -154,8 +150,9 @@ async def change_many(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> Non
 async def page(
     tx: Transaction, namespace_id: str, before_ms: int | None, kept_since_ms: int, limit: int
 ) -> list[Record]:
-    """Columns of `lobbies`, newest first. More than `limit` when the last ones were made in the same millisecond, by
-    which the next page would not tell them apart.
+    """Returns columns of `lobbies`, newest first.
+
+    The page exceeds `limit` when its last lobbies share a millisecond, because the next page begins at a time.
     """
     values: dict[str, Any] = {
         "namespace_id": namespace_id,
@@ -176,36 +173,31 @@ async def page(
 async def get(
     tx: Transaction, namespace_id: str, lobby_id: str, kept_since_ms: int
 ) -> Record | None:
-    """Columns of `lobbies`."""
     values = {"namespace_id": namespace_id, "lobby_id": lobby_id, "kept_since_ms": kept_since_ms}
     return await tx.first(_ONE, values)
 
 
 async def live_ids(tx: Transaction, after: str, limit: int) -> list[str]:
-    """Ids of lobbies that have not ended, as far as the records know, in order; those after one."""
+    """Returns IDs of lobbies without a recorded end, in order after `after`."""
     return [row.lobby_id for row in await tx.all(_LIVE, {"after": after, "limit": limit})]
 
 
 async def end_missing(tx: Transaction, lobby_ids: Sequence[str], reason: str, now_ms: int) -> None:
-    """Nobody was told of the end of these."""
+    """Ends lobbies for which no end fact arrived."""
     if lobby_ids:
         condition = and_(lobbies.c.lobby_id.in_(list(lobby_ids)), lobbies.c.stop_ms.is_(None))
         await tx.run(update(lobbies).where(condition).values(stop_ms=now_ms, stop_reason=reason))
 
 
 async def remove_stopped(database: Database, before_ms: int) -> int:
-    """Drops lobbies that ended before; how many."""
     return await delete_in_batches(database, _REMOVE_STOPPED, before_ms - 1)
 
 
 async def games_of_namespaces(tx: Transaction, namespace_ids: Sequence[str]) -> Sequence[Record]:
-    """`namespace_id`, `game_id`, `group_id` of those that are there."""
     return await tx.all(_GAMES_OF, {"ids": list(namespace_ids)})
 
 
 class EndedRun(NamedTuple):
-    """How it was, and how it ended."""
-
     tier: str
     start_ms: int | None
     end_ms: int
@@ -215,21 +207,19 @@ class EndedRun(NamedTuple):
 
 
 def storable_text(message: str) -> str:
-    """U+FFFD for what a database refuses: whatever a process, a program's name or the system brought into the message,
-    the end is written.
-    """
+    """Replaces characters that a database refuses with U+FFFD, so that an end can always be recorded."""
     return _UNSTORABLE.sub("\ufffd", message)
 
 
 async def record_run_end(tx: Transaction, lobby_id: str, run: EndedRun) -> None:
-    """It is over; of several the first counts."""
+    """Records the end of a lobby process. The first record stays."""
     if await tx.first(_ENDED_RUNS, {"ids": [lobby_id]}) is None:
         row = {"lobby_id": lobby_id, **run._asdict(), "message": storable_text(run.message)}
         await tx.run(insert(lobby_runs), row)
 
 
 async def find_ended_runs(tx: Transaction, lobby_ids: Sequence[str]) -> dict[str, Record]:
-    """Columns of `lobby_runs` by lobby, of those that are over."""
+    """Returns columns of `lobby_runs` by lobby ID."""
     if not lobby_ids:
         return {}
     rows = await tx.all(_ENDED_RUNS, {"ids": list(lobby_ids)})
@@ -237,5 +227,4 @@ async def find_ended_runs(tx: Transaction, lobby_ids: Sequence[str]) -> dict[str
 
 
 async def remove_ended_runs(database: Database, before_ms: int) -> int:
-    """Those that have been over for longer; how many."""
     return await delete_in_batches(database, _REMOVE_ENDED_RUNS, before_ms - 1)

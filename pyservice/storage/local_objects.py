@@ -1,4 +1,7 @@
-"""Objects in a folder: an upload is streamed into a file of its own and renamed when it is complete."""
+"""Objects in a folder: an upload is streamed into a file of its own and renamed when it is complete.
+
+The folders are `incoming` (emptied at start), `pending` and `kept`. Every change is synced before its call returns.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from pyservice.storage.signed_urls import UrlGrant, UrlSigner
 
 
 class DiskReserve:
-    """What there is beyond the reserve, on the file system of a folder. For any thread."""
+    """Checks that writes leave the disk reserve free. Thread-safe."""
 
     def __init__(self, folder: Path, reserve_bytes: int) -> None:
         self._folder = folder
@@ -37,14 +40,14 @@ class DiskReserve:
         self._reserved_bytes = 0
 
     def require_space(self, length: int) -> None:
-        """Raises STORAGE_FULL for what has no room now, if nobody else wrote anything."""
+        """Raises STORAGE_FULL when `length` bytes do not fit now. Reserves nothing."""
         self._refuse(length)
 
     @contextmanager
     def reserve(self, length: int) -> Iterator[None]:
-        """Within it so many bytes are written. Raises STORAGE_FULL, before."""
+        """Reserves space during a write. Raises STORAGE_FULL before it."""
         with self._lock:
-            # Others write at the same time: the disk does not know of theirs yet.
+            # The file system does not count concurrent writes yet.
             self._refuse(self._reserved_bytes + length)
             self._reserved_bytes += length
         try:
@@ -66,9 +69,7 @@ _SYNC_FILE_RANGE_WRITE: Final = 2
 
 
 def _find_sync_file_range() -> Callable[[int, int, int], object]:
-    """`sync_file_range` without waiting. Python has no name for it; where the system has none
-    either, the disk starts when the kernel likes, and `fsync` takes longer.
-    """
+    """Returns `sync_file_range` without waiting, or a no-op where libc lacks it. `fsync` then takes longer."""
     call = getattr(ctypes.CDLL(None), "sync_file_range", None)
     if call is None:
         return lambda file, start, size: None
@@ -80,10 +81,7 @@ _start_writeback: Final = _find_sync_file_range()
 
 
 class UploadWriter:
-    """A file that is being received. Ends with `commit` or `abort`, which is safe to repeat.
-
-    Nothing is seen of it outside of its folder before `commit`, and nothing is left after `abort`.
-    """
+    """Writes one upload to a file and renames it. End it with `commit` or `abort`, which are idempotent."""
 
     def __init__(
         self,
@@ -93,7 +91,7 @@ class UploadWriter:
         place: Callable[[Path], None],
         reserve: Callable[[int], AbstractContextManager[None]],
     ) -> None:
-        """Within `reserve` so many bytes are written; it refuses them by raising, in a thread."""
+        """`reserve` wraps each write, in a thread, and refuses it by raising."""
         self.length = length
         self._path = path
         self._threads = threads
@@ -106,14 +104,12 @@ class UploadWriter:
         self._written_bytes = 0
         self._is_closed = False
         self.failure: BaseException | None = None
-        """Why it cannot be written; known before all of it was received."""
+        """Set as soon as a write fails."""
 
     def write(self, block: memoryview, when_written: Callable[[], None]) -> None:
-        """Has a block written after those before it.
+        """Queues a block. `when_written` is called on the loop when the block may be reused, also after a failure.
 
-        `when_written` is called on the loop when the block may be used again, also when the disk
-        refused it: `failure` is set then. After a failure or the end nothing is written any more:
-        what came late must not make the file anew.
+        After a failure or the end, blocks are dropped, so that a late one does not create the file again.
         """
         if self.failure is not None or self._is_closed:
             self._loop.call_soon(when_written)
@@ -123,11 +119,7 @@ class UploadWriter:
             self._start()
 
     async def commit(self) -> None:
-        """Syncs the file and gives it its name: durable when this returns.
-
-        Raises ServiceError STORAGE_FULL, or what else kept it from being written; then nothing is
-        left of it.
-        """
+        """Syncs and renames the file. Removes it on failure. Raises ServiceError STORAGE_FULL or the cause."""
         try:
             await self._wait_for_thread()
             if self.failure is not None:
@@ -141,7 +133,6 @@ class UploadWriter:
         self._is_closed = True
 
     async def abort(self) -> None:
-        """Leaves nothing of it."""
         if self._is_closed:
             return
         self._blocks.clear()
@@ -154,7 +145,6 @@ class UploadWriter:
         self._writing.add_done_callback(self._on_thread_end)
 
     def _on_thread_end(self, writing: asyncio.Future[None]) -> None:
-        """The thread found nothing more to write, or failed."""
         self._writing = None
         if self.failure is None and not writing.cancelled():
             self.failure = writing.exception()
@@ -162,15 +152,15 @@ class UploadWriter:
             while self._blocks:
                 self._blocks.popleft()[1]()
         elif self._blocks:
-            # One came while the thread was on its way out.
+            # A block arrived while the thread was ending.
             self._start()
 
     async def _wait_for_thread(self) -> None:
         while self._writing is not None:
-            # Waits for the thread and not with it: cancelling must not lose it.
+            # Cancellation must not lose the thread.
             await asyncio.wait([self._writing])
 
-    # In a thread, one at a time
+    # Runs in one thread at a time.
 
     def _write(self) -> None:
         if self._file is None:
@@ -184,7 +174,7 @@ class UploadWriter:
             try:
                 with self._reserve(len(block)):
                     _write_all(self._file, block)
-                # Starts the disk now: at the end there is little left to wait for.
+                # Starts write-back early, so that the final fsync is short.
                 _start_writeback(self._file, self._written_bytes, len(block))
                 self._written_bytes += len(block)
             finally:
@@ -225,7 +215,7 @@ _Result = TypeVar("_Result")
 
 
 class FolderBlobStore:
-    """The `BlobStore` of a folder. One process at a time has it: the data directory is locked."""
+    """`BlobStore` in a folder. The lock of the data directory makes its process the only user."""
 
     largest_put_bytes: Final = 1 << 50
     takes_any_length: Final = False
@@ -237,7 +227,7 @@ class FolderBlobStore:
         self._signer = signer
         self._base_url = base_url.rstrip("/")
         self._disk_reserve = DiskReserve(folder, reserve_bytes)
-        # A slow sync of an upload must not hold up who reads.
+        # Slow syncs must not delay readers.
         self._readers = ThreadPoolExecutor(threads, thread_name_prefix="objects-read")
         self._writers = ThreadPoolExecutor(threads, thread_name_prefix="objects-write")
         for name in ("incoming", "pending", "kept"):
@@ -247,30 +237,24 @@ class FolderBlobStore:
         sync_folder(folder)
 
     def close(self) -> None:
-        """Waits for what is being written."""
         self._readers.shutdown()
         self._writers.shutdown()
 
     async def put_url(self, key: str, part: Part, expires_s: int) -> str:
-        """A URL of the service's own listener, with the length in its signature."""
         expires_at_s = int(time.time()) + expires_s
         grant = UrlGrant("PUT", key, expires_at_s, part.content_length, part.byte_offset)
         return self._base_url + self._signer.target(grant)
 
     async def lengths(self, names: Sequence[str]) -> list[int | None]:
-        """See `BlobStore`."""
         return await self._run(lambda: [_length(self._folder / name) for name in names])
 
     async def keep(self, names: Sequence[tuple[str, str]]) -> None:
-        """See `BlobStore`: all renames first, then each folder is synced once."""
         await self._run(lambda: self._rename(names), self._writers)
 
     async def forget(self, names: Sequence[str]) -> None:
-        """See `BlobStore`. Folders that are empty then go too."""
         await self._run(lambda: self._remove(names), self._writers)
 
     async def write(self, name: str, content: bytes) -> None:
-        """See `BlobStore`."""
 
         def write() -> None:
             path = self._folder / name
@@ -280,7 +264,6 @@ class FolderBlobStore:
         await self._run(write, self._writers)
 
     async def read(self, name: str, start: int, end: int) -> AsyncIterator[bytes]:
-        """See `BlobStore`."""
         file, block = await self._run(lambda: _open_at(self._folder / name, start, end))
         with file:
             while block:
@@ -292,7 +275,6 @@ class FolderBlobStore:
                 block = await self._run(lambda size=size: file.read(size))  # type: ignore[misc]
 
     async def digest(self, pieces: Sequence[tuple[str, int]], run: RunStep) -> str:
-        """See `BlobStore`."""
         state = hashlib.sha256()
         for name, length in pieces:
             path = self._folder / name
@@ -301,29 +283,27 @@ class FolderBlobStore:
         return state.hexdigest()
 
     async def names(self, folder: str) -> list[str]:
-        """See `BlobStore`."""
         return await self._run(lambda: list(self._walk(folder)))
 
     async def pending(self) -> AsyncIterator[list[PendingBlob]]:
-        """See `BlobStore`."""
         names = await self.names("pending")
         for first in range(0, len(names), _PORTION):
             portion = names[first : first + _PORTION]
             yield await self._run(lambda portion=portion: self._dated(portion))  # type: ignore[misc]
 
     async def drop_empty_folders(self, older_than_s: float) -> None:
-        """See `BlobStore`. Whoever is about to write into one makes it anew."""
+        """Removes old empty folders. Writers create a missing folder again."""
         before_s = time.time() - older_than_s
         await self._run(lambda: self._drop_old(before_s))
 
     def receive(self, grant: UrlGrant) -> UploadWriter:
-        """Begins to receive what a URL allows; nothing is on the disk yet.
+        """Starts to receive the upload of a grant without touching the disk.
 
-        Raises STORAGE_FULL for what is longer than there is room for up to the reserve, UPLOAD_ALREADY_COMPLETE once
-        the object is kept. Whoever is received beside it may still take that room: then its end is STORAGE_FULL.
+        Raises STORAGE_FULL when it does not fit now, and UPLOAD_ALREADY_COMPLETE for a completed object. Concurrent
+        uploads can still fill the disk before `commit`.
         """
         self._refuse_kept(grant)
-        # Whoever removed it by hand gets it again with the next upload.
+        # An operator can have removed the folder.
         self._make_folder(self._folder / "incoming")
         self._disk_reserve.require_space(grant.length)
 
@@ -339,14 +319,12 @@ class FolderBlobStore:
             if (self._folder / "kept" / name).exists():
                 raise ServiceError("UPLOAD_ALREADY_COMPLETE")
 
-    # What the threads do
-
     async def _run(
         self, act: Callable[[], _Result], threads: ThreadPoolExecutor | None = None
     ) -> _Result:
         loop = asyncio.get_running_loop()
         try:
-            # A file that a thread is at must not be closed under it.
+            # Cancellation must not close a file that a thread uses.
             return await await_despite_cancel(loop.run_in_executor(threads or self._readers, act))
         except OSError as error:
             if is_disk_full(error):
@@ -354,7 +332,7 @@ class FolderBlobStore:
             raise
 
     def _make_folder(self, folder: Path) -> None:
-        """Makes a folder below ours so that a crash leaves its name where it is synced."""
+        """Creates a folder and syncs each parent, so that a crash keeps its name."""
         if not folder.is_dir():
             self._make_folder(folder.parent)
             with contextlib.suppress(FileExistsError):
@@ -362,9 +340,8 @@ class FolderBlobStore:
             sync_folder(folder.parent)
 
     def _in_folder(self, folder: Path, act: Callable[[], None]) -> None:
-        """Does something in a folder, which is made when it is not there, whoever tidies up at this moment."""
+        """Creates the folder and runs `act`, retrying when a concurrent cleanup removes the folder."""
         for _ in range(_ATTEMPTS - 1):
-            # It was tidied away just now, or one above it.
             with contextlib.suppress(FileNotFoundError):
                 self._make_folder(folder)
                 act()
@@ -373,13 +350,12 @@ class FolderBlobStore:
         act()
 
     def _move(self, source: Path, target: Path, *, is_synced: bool) -> None:
-        """Renames, whoever else renames."""
 
         def rename() -> None:
             try:
                 os.replace(source, target)
             except FileNotFoundError:
-                # A second completion was quicker, unless it is the folder that is not there.
+                # A concurrent completion renamed it first, unless the target folder is missing.
                 if source.exists() or not target.exists():
                     raise
 
@@ -409,7 +385,6 @@ class FolderBlobStore:
             self._drop_empty(folder)
 
     def _drop_empty(self, folder: Path) -> None:
-        """Removes folders with nothing in them, up to ours."""
         while folder.parent != self._folder and folder != self._folder:
             try:
                 folder.rmdir()
@@ -418,7 +393,6 @@ class FolderBlobStore:
             folder = folder.parent
 
     def _drop_old(self, before_s: float) -> None:
-        """Removes folders that were empty then, and those in which there were only such."""
         bare = []
         for place in ("pending", "kept"):
             for where, _, files in os.walk(self._folder / place):
@@ -427,14 +401,13 @@ class FolderBlobStore:
                         bare.append((where, os.stat(where).st_mtime))
         for where, modified_s in reversed(bare):
             if modified_s < before_s:
-                # Something is in it by now, or it is gone.
                 with contextlib.suppress(OSError):
                     os.rmdir(where)
 
     def _walk(self, folder: str) -> Iterator[str]:
         for where, _, files in os.walk(self._folder / folder):
             inside = Path(where).relative_to(self._folder).as_posix()
-            # A leading dot is a file that `write_file` is at.
+            # `write_file` uses names with a leading dot for temporary files.
             yield from (f"{inside}/{name}" for name in files if not name.startswith("."))
 
     def _dated(self, names: Sequence[str]) -> list[PendingBlob]:
@@ -453,7 +426,7 @@ def _length(path: Path) -> int | None:
 
 
 def _open_at(path: Path, start: int, end: int) -> tuple[io.FileIO, bytes]:
-    """The file and its first block: a small file is one step."""
+    """Opens a file and reads its first block in one thread call."""
     file = io.FileIO(path, "r")
     try:
         if start:
@@ -465,7 +438,6 @@ def _open_at(path: Path, start: int, end: int) -> tuple[io.FileIO, bytes]:
 
 
 def _digest(state: Any, path: Path, start: int) -> None:
-    """Takes a step's bytes of a file into the digest."""
     block = memoryview(bytearray(_HASH_BYTES))
     with io.FileIO(path, "r") as file:
         file.seek(start)

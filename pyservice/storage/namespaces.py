@@ -1,4 +1,4 @@
-"""Namespaces with their settings, domains, users of their sites and the versions that they ran."""
+"""Queries on namespaces, their domains, site users and version history."""
 
 from __future__ import annotations
 
@@ -137,20 +137,20 @@ _REVISIONS = select(namespaces.c.namespace_id, namespaces.c.revision).order_by(
 
 
 async def find(tx: Transaction, game_id: str, text: str) -> Record | None:
-    """Columns of `namespaces`, by id or name_id within a game."""
+    """Returns columns of `namespaces`. `text` is an ID or name_id within the game."""
     return await tx.first(_BY_TEXT, {"game_id": game_id, "text": text})
 
 
 async def get(tx: Transaction, namespace_id: str) -> Record | None:
-    """Columns of `namespaces`."""
     return await tx.first(_BY_ID, {"namespace_id": namespace_id})
 
 
 async def by_path(
     tx: Transaction, game: str, text: str, version_id: str | None = None
 ) -> Record | None:
-    """Columns of `namespaces` and the game's `group_id`; both by id or name_id. With a version's id also `has_version`:
-    whether the game has that.
+    """Returns columns of `namespaces` and the game's `group_id`. Both arguments are IDs or name_ids.
+
+    With `version_id` adds `has_version`: whether the version belongs to the game.
     """
     if version_id is None:
         return await tx.first(_WITH_PATH, {"game": game, "text": text})
@@ -159,22 +159,20 @@ async def by_path(
 
 
 async def lock(tx: Transaction, namespace_id: str) -> None:
-    """Whoever locks it too, or changes it, waits for the end of the transaction."""
+    """Locks the row until the transaction ends."""
     await tx.first(_LOCK, {"namespace_id": namespace_id})
 
 
 async def ids_of_group(tx: Transaction, group_id: str) -> Sequence[Record]:
-    """`game_id` and `namespace_id` of all games of a group."""
     return await tx.all(_IDS_OF_GROUP, {"group_id": group_id})
 
 
 async def of_game(tx: Transaction, game_id: str) -> Sequence[Record]:
-    """Oldest first."""
     return await tx.all(_OF_GAME, {"game_id": game_id})
 
 
 class NewNamespace(NamedTuple):
-    """A namespace to add; `entry_id` is that of its first version's history."""
+    """A namespace to add. `entry_id` is the ID of its first history entry."""
 
     namespace_id: str
     name_id: str
@@ -227,12 +225,12 @@ async def add(
 async def change(
     tx: Transaction, namespace_id: str, values: Mapping[str, Any], *, is_fed: bool = True
 ) -> None:
-    """Sets columns; `is_fed`: the data plane has to know. The row stays locked to the end of the transaction."""
+    """Sets columns and locks the row. `is_fed` raises the revision for the data plane."""
     await tx.run(_changing(tuple(values), is_fed), {**values, "id": namespace_id})
 
 
 async def set_version(tx: Transaction, namespace_id: str, version_id: str) -> bool:
-    """Whether it ran another one: of several that set the same at once, one does. The row stays locked."""
+    """Sets the version, locks the row, and returns whether the version changed."""
     return bool(await tx.run(_SET_VERSION, {"id": namespace_id, "version": version_id}))
 
 
@@ -250,7 +248,7 @@ def _changing(names: tuple[str, ...], is_fed: bool) -> Update:
 async def add_history(
     tx: Transaction, entry_id: str, namespace_id: str, version_id: str, now_ms: int
 ) -> None:
-    """Times of a namespace grow strictly, so that pages can begin at one."""
+    """Adds an entry. Times of a namespace strictly increase, so that a page can begin at a time."""
     await tx.run(
         _ADD_NEWEST,
         {
@@ -263,7 +261,6 @@ async def add_history(
 
 
 async def has_entry(tx: Transaction, namespace_id: str, entry_id: str) -> bool:
-    """Whether the history tells of it."""
     values = {"namespace_id": namespace_id, "entry_id": entry_id}
     return await tx.first(_ENTRY, values) is not None
 
@@ -271,7 +268,7 @@ async def has_entry(tx: Transaction, namespace_id: str, entry_id: str) -> bool:
 async def history(
     tx: Transaction, namespace_id: str, before_ms: int | None, limit: int
 ) -> Sequence[Record]:
-    """Newest first, those deployed before. No two of a namespace have the same time."""
+    """Returns entries deployed before `before_ms`, newest first."""
     statement = select(version_history).where(version_history.c.namespace_id == namespace_id)
     if before_ms is not None:
         statement = statement.where(version_history.c.deploy_ms < before_ms)
@@ -282,12 +279,10 @@ async def history(
 
 
 async def domains_of(tx: Transaction, namespace_id: str) -> Sequence[Record]:
-    """Oldest first."""
     return await tx.all(_DOMAINS, {"namespace_id": namespace_id})
 
 
 async def owner_of_domain(tx: Transaction, domain: str) -> str | None:
-    """The namespace that it belongs to."""
     found = await tx.first(select(domains.c.namespace_id).where(domains.c.domain == domain))
     return None if found is None else found.namespace_id
 
@@ -299,19 +294,17 @@ async def count_domains(tx: Transaction, namespace_id: str) -> int:
 
 
 async def add_domain(tx: Transaction, namespace_id: str, domain: str, now_ms: int) -> None:
-    """Raises Conflict when it belongs to a namespace."""
+    """Raises Conflict when a namespace has the domain."""
     values = {"domain": domain, "namespace_id": namespace_id, "create_ms": now_ms}
     await tx.run(insert(domains), values)
 
 
 async def remove_domain(tx: Transaction, namespace_id: str, domain: str) -> bool:
-    """Whether it was there."""
     condition = and_(domains.c.domain == domain, domains.c.namespace_id == namespace_id)
     return await tx.run(delete(domains).where(condition)) > 0
 
 
 async def users_of(tx: Transaction, namespace_id: str) -> Sequence[Record]:
-    """`user` and `password_hash`, by name."""
     return await tx.all(_USERS, {"namespace_id": namespace_id})
 
 
@@ -324,20 +317,18 @@ async def count_users(tx: Transaction, namespace_id: str) -> int:
 async def change_password(
     tx: Transaction, namespace_id: str, user: str, password_hash: str
 ) -> bool:
-    """Whether there is such a user."""
     condition = and_(auth_users.c.namespace_id == namespace_id, auth_users.c.user == user)
     statement = update(auth_users).where(condition).values(password_hash=password_hash)
     return await tx.run(statement) > 0
 
 
 async def add_user(tx: Transaction, namespace_id: str, user: str, password_hash: str) -> None:
-    """Raises Conflict when it is there."""
+    """Raises Conflict when the user exists."""
     values = {"namespace_id": namespace_id, "user": user, "password_hash": password_hash}
     await tx.run(insert(auth_users), values)
 
 
 async def remove_user(tx: Transaction, namespace_id: str, user: str) -> bool:
-    """Whether it was there."""
     condition = and_(auth_users.c.namespace_id == namespace_id, auth_users.c.user == user)
     return await tx.run(delete(auth_users).where(condition)) > 0
 
@@ -346,33 +337,33 @@ async def remove_user(tx: Transaction, namespace_id: str, user: str) -> bool:
 
 
 class FeedRecords(NamedTuple):
-    """What the data plane is told of some namespaces, from one state of the records."""
+    """Namespaces and their domains from one snapshot, for the configuration feed."""
 
     namespaces: Sequence[Record]
-    """With `game_name_id` and `game_display_name`."""
+    """Includes `game_name_id` and `game_display_name`."""
     domains: Sequence[Record]
 
 
 async def feed_records(tx: Transaction, namespace_ids: Sequence[str]) -> FeedRecords:
-    """Those that are there."""
     ids = {"ids": list(namespace_ids)}
     return FeedRecords(await tx.all(_WITH_GAMES, ids), await tx.all(_DOMAINS_OF, ids))
 
 
 async def versions_by_id(tx: Transaction, version_ids: Sequence[str]) -> Sequence[Record]:
-    """`version_id`, `display_name`, `config`, oldest first."""
+    """Returns `version_id`, `display_name` and `config`, oldest first."""
     return await tx.all(_VERSIONS, {"ids": list(version_ids)}) if version_ids else ()
 
 
 async def revisions(tx: Transaction) -> Sequence[Record]:
-    """`namespace_id` and `revision` of all."""
     return await tx.all(_REVISIONS)
 
 
 async def restore_version(
     tx: Transaction, namespace_id: str, refused_version_id: str, version_id: str, entry: str
 ) -> bool:
-    """Back to the version that the data plane runs, when the refused one is still wanted; whether it was."""
+    """Restores the version that the data plane runs, if the refused version is still current. Returns whether it
+    was.
+    """
     statement = (
         update(namespaces)
         .where(
@@ -388,7 +379,7 @@ async def restore_version(
 
 
 async def raise_revision(tx: Transaction, namespace_id: str, above: int) -> None:
-    """The data plane holds a greater one, as after a backup was restored."""
+    """Raises the revision above the one that the data plane holds, such as after a restored backup."""
     statement = (
         update(namespaces)
         .where(namespaces.c.namespace_id == namespace_id, namespaces.c.revision <= above)

@@ -1,8 +1,7 @@
-"""Objects: files that were uploaded or made, by key; parts, completion, digests, signed URLs.
+"""Objects by key: multipart uploads, completion, digests and signed URLs.
 
-An object is `pending` while its parts are being uploaded and `kept` from its completion on; then
-nothing changes it any more. Where the bytes are is the business of a `BlobStore` (a folder, an S3
-bucket); which upload, build or site an object belongs to is the caller's.
+An object is `pending` until its upload is completed. Then it is `kept` and immutable. A `BlobStore` holds the
+bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _PIECE_BYTES: Final = 4 << 20
 
 
 PART_BYTES: Final = 64 << 20
-"""Size of the parts of a multipart upload (decisions 8.8); the last one has the rest."""
+"""The last part has the rest."""
 
 MULTIPART_FROM_BYTES: Final = 100 << 20
 FILE_PATH_MAX_BYTES: Final = 512
@@ -31,28 +30,24 @@ PART_EXPIRES_S: Final = 6 * 3600
 
 _SEGMENT: Final = r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?"
 _KEY: Final = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT}){{1,3}}")
-# Control characters and backslashes are refused in the paths of requests.
+# The CDN listener refuses these characters in request paths.
 _UNASKABLE: Final = re.compile(r"[\x00-\x1f\x7f\\]")
 _MANIFESTS_MAX: Final = 256
 _Result = TypeVar("_Result")
 
 
 class Part(NamedTuple):
-    """A piece of an object: where it begins in it and its size, in bytes."""
-
     byte_offset: int
     content_length: int
 
 
 class PendingObject(NamedTuple):
-    """An object to be completed, and the parts that it has to have."""
-
     key: str
     parts: Sequence[Part]
 
 
 class _PartMove(NamedTuple):
-    """A part that is to be kept: its names before and after, and the bytes that it has to have."""
+    """Rename of a part, with its expected length in bytes."""
 
     pending: str
     kept: str
@@ -60,93 +55,79 @@ class _PartMove(NamedTuple):
 
 
 class PendingBlob(NamedTuple):
-    """What was uploaded and never completed, seconds since the Unix epoch."""
-
     name: str
     modified_s: float
 
 
 @dataclass(slots=True)
 class ObjectCounts:
-    """What happened to objects, for metrics; only ever grows."""
-
     puts: int = 0
     put_bytes: int = 0
     gets: int = 0
     get_bytes: int = 0
     failures: dict[str, int] = field(default_factory=dict)
-    """By code of `proto/errors.toml`."""
+    """By error code."""
 
     def failed(self, code: str) -> None:
-        """Counts one more failure."""
         self.failures[code] = self.failures.get(code, 0) + 1
 
 
 class RunStep(Protocol):
-    """Does steps in a thread; whose, is the caller's matter."""
+    """Runs a step in a thread."""
 
-    async def __call__(self, step: Callable[[], _Result], /) -> _Result:
-        """What it returns or raises."""
-        ...
+    async def __call__(self, step: Callable[[], _Result], /) -> _Result: ...
 
 
 class BlobStore(Protocol):
-    """Bytes by name in some place. Names are `pending/…` and `kept/…`.
+    """Store of bytes by name, under `pending/` and `kept/`.
 
-    Each operation is durable when it returns, and raises ServiceError STORAGE_FULL or
-    CONTROL_PLANE_UNAVAILABLE when the place is full or away.
+    Every change is durable when its call returns. Calls raise ServiceError STORAGE_FULL or
+    CONTROL_PLANE_UNAVAILABLE.
     """
 
     @property
     def largest_put_bytes(self) -> int:
-        """What one PUT may have at most."""
+        """Maximum size of one PUT."""
 
     @property
     def takes_any_length(self) -> bool:
-        """Whether a PUT may leave another length than its URL was made for."""
+        """Whether a PUT can leave another length than its URL was signed for."""
 
-    async def put_url(self, key: str, part: Part, expires_s: int) -> str:
-        """A URL that takes this part by PUT."""
+    async def put_url(self, key: str, part: Part, expires_s: int) -> str: ...
 
     async def lengths(self, names: Sequence[str]) -> list[int | None]:
-        """Bytes of each blob, None where there is none."""
+        """Returns None for a missing blob."""
 
     async def keep(self, names: Sequence[tuple[str, str]]) -> None:
-        """Renames (from, to), each whole or not at all; durable when all are."""
+        """Renames pairs (from, to), each atomically."""
 
     async def forget(self, names: Sequence[str]) -> None:
-        """Removes blobs; what is not there is no error."""
+        """Removes blobs and ignores missing ones."""
 
-    async def write(self, name: str, content: bytes) -> None:
-        """Makes or replaces a blob."""
+    async def write(self, name: str, content: bytes) -> None: ...
 
     def read(self, name: str, start: int, end: int) -> AsyncIterator[bytes]:
         """Streams bytes [start, end). Raises FileNotFoundError."""
 
     async def digest(self, pieces: Sequence[tuple[str, int]], run: RunStep) -> str:
-        """SHA-256 in hex over whole blobs (name, length) in a row, in short steps by `run`.
+        """Returns SHA-256 in hex over pairs (name, length). Raises FileNotFoundError."""
 
-        Raises FileNotFoundError.
-        """
+    async def names(self, folder: str) -> list[str]: ...
 
-    async def names(self, folder: str) -> list[str]:
-        """All names below `folder/`."""
+    def pending(self) -> AsyncIterator[list[PendingBlob]]: ...
 
-    def pending(self) -> AsyncIterator[list[PendingBlob]]:
-        """All that is pending, in portions."""
-
-    async def drop_empty_folders(self, older_than_s: float) -> None:
-        """Removes folders in which nothing is and nothing happened for so long, where the place has such."""
+    async def drop_empty_folders(self, older_than_s: float) -> None: ...
 
 
 def file_key(upload_id: str, path: str) -> str:
-    """The key of a file of an upload. Names of users never reach a disk or a bucket."""
+    """Returns a key without user input, which must not reach a disk or bucket."""
     return f"{upload_id}/{hashlib.sha256(path.encode()).hexdigest()[:40]}"
 
 
 def is_file_path(path: str) -> bool:
-    """Whether a file of an upload may have this path (decisions 8.8): 1 to 512 bytes, relative,
-    no `.` or `..`, nothing that the listener of sites could never be asked for.
+    """Returns whether an upload may have a file with this path.
+
+    A path has 1 to 512 bytes, is relative, has no `.` or `..`, and can be requested from the CDN listener.
     """
     try:
         size = len(path.encode())
@@ -162,7 +143,7 @@ def is_file_path(path: str) -> bool:
 
 
 def plan_parts(content_length: int, is_multipart: bool) -> list[Part]:
-    """The parts in which a file is uploaded: one, or pieces of 64 MiB from 100 MiB on when asked."""
+    """Returns one part, or 64 MiB parts from 100 MiB on if multipart is requested."""
     if not is_multipart or content_length < MULTIPART_FROM_BYTES:
         return [Part(0, content_length)]
     starts = range(0, content_length, PART_BYTES)
@@ -170,8 +151,9 @@ def plan_parts(content_length: int, is_multipart: bool) -> list[Part]:
 
 
 class ObjectWriter:
-    """It is there, whole, once `keep` returned; of one that was given up `Objects.delete_prefix` of its folder removes
-    the pieces. Both raise what writing raises: STORAGE_FULL, CONTROL_PLANE_UNAVAILABLE.
+    """Writes an object of the service in pieces. It exists after `commit`.
+
+    After a failure, remove the pieces with `Objects.delete_prefix`.
     """
 
     def __init__(
@@ -180,7 +162,7 @@ class ObjectWriter:
         name: str,
         on_commit: Callable[[int], None],
     ) -> None:
-        """`name` is that of the kept blob; `on_commit` receives how many bytes it has."""
+        """`on_commit` receives the number of bytes."""
         self._write_blob = write
         self._name = name
         self._on_commit = on_commit
@@ -189,14 +171,12 @@ class ObjectWriter:
         self._lengths: list[int] = []
 
     async def write(self, content: bytes) -> None:
-        """What comes next."""
         self._held.append(content)
         self._held_bytes += len(content)
         if self._held_bytes >= _PIECE_BYTES:
             await self._write_piece()
 
     async def commit(self) -> None:
-        """That was all."""
         await self._write_piece()
         await self._write_blob(f"{self._name}.parts", encode_manifest(self._lengths))
         self._on_commit(sum(self._lengths))
@@ -209,12 +189,11 @@ class ObjectWriter:
 
 
 def encode_manifest(lengths: Sequence[int]) -> bytes:
-    """What says of which pieces, in a row, an object consists."""
     return json.dumps(lengths).encode()
 
 
 class Objects:
-    """Objects in a place. Every key is `[a-z0-9_-]` in up to four segments: a ValueError else."""
+    """Objects in a blob store. A key has up to four segments of `[a-z0-9_-]`, or ValueError is raised."""
 
     def __init__(self, blobs: BlobStore, signer: UrlSigner, base_url: str) -> None:
         self._blobs = blobs
@@ -225,11 +204,10 @@ class Objects:
 
     @property
     def largest_put_bytes(self) -> int:
-        """What one PUT may have at most: a longer object has to come in parts."""
         return self._blobs.largest_put_bytes
 
     def refuse_too_long(self, content_length: int) -> None:
-        """Raises UPLOAD_TOO_LARGE when the place takes no single PUT of this length."""
+        """Raises UPLOAD_TOO_LARGE when one PUT cannot have this length."""
         if content_length > self._blobs.largest_put_bytes:
             raise ServiceError(
                 "UPLOAD_TOO_LARGE", "Ask for multipart_upload: one PUT cannot have this length."
@@ -238,10 +216,7 @@ class Objects:
     async def presign_put(
         self, key: str, content_length: int, expires_s: int, byte_offset: int = 0
     ) -> str:
-        """A URL that takes exactly these bytes of the object by PUT (decisions 8.8).
-
-        Raises UPLOAD_TOO_LARGE when the place takes no single PUT of this length.
-        """
+        """Returns a URL for a PUT of exactly these bytes. Raises UPLOAD_TOO_LARGE."""
         _check(key)
         self.refuse_too_long(content_length)
         return await self._blobs.put_url(key, Part(byte_offset, content_length), expires_s)
@@ -254,10 +229,9 @@ class Objects:
         filename: str | None = None,
         content_type: str | None = None,
     ) -> str:
-        """A URL of the service that gives a kept object.
+        """Returns a download URL of a kept object. `filename` names the download.
 
-        With `filename` it is a download under this name. `expires_s` None: good while the object
-        exists, and always the same URL.
+        Without `expires_s` the URL is valid while the object exists, and is always the same.
         """
         _check(key)
         expires_at_s = None if expires_s is None else int(time.time()) + expires_s
@@ -265,9 +239,9 @@ class Objects:
         return self._base_url + self._signer.target(grant)
 
     async def complete(self, uploads: Sequence[PendingObject]) -> None:
-        """Keeps objects whose parts are all there in their length. Harmless when repeated.
+        """Keeps objects whose parts all have the expected length. Safe to repeat.
 
-        Raises UPLOAD_INCOMPLETE, naming how many parts are missing; then nothing is kept.
+        Raises UPLOAD_INCOMPLETE with the number of missing parts, and then keeps nothing.
         """
         for upload in uploads:
             _check(upload.key)
@@ -280,7 +254,7 @@ class Objects:
         ]
         moves = await self._moves(wanted)
         await self._blobs.keep([(move.pending, move.kept) for move in moves])
-        # Another length may have come since the look before; what is kept now stays as it is.
+        # A part of another length can arrive after the first check. Kept parts no longer change.
         if self._blobs.takes_any_length and await self._differing(moves):
             await self._blobs.forget([move.kept for move in moves])
             raise _incomplete(len(moves), len(wanted))
@@ -290,24 +264,22 @@ class Objects:
                 await self._blobs.write(f"kept/{upload.key}.parts", encode_manifest(lengths))
 
     async def _moves(self, wanted: Sequence[_PartMove]) -> list[_PartMove]:
-        """What of these has to be renamed for all to be kept; checks every part."""
         lengths = await self._blobs.lengths([move.pending for move in wanted])
         found = list(zip(wanted, lengths, strict=True))
-        # A completion that was cut off has kept some of them already.
+        # An interrupted completion can have kept some parts.
         absent = [move for move, length in found if length != move.length]
         if missing := await self._differing(absent):
             raise _incomplete(missing, len(wanted))
         return [move for move, length in found if length == move.length]
 
     async def _differing(self, moves: Sequence[_PartMove]) -> int:
-        """How many of these are not kept in their length."""
+        """Counts parts that are not kept in their expected length."""
         if not moves:
             return 0
         lengths = await self._blobs.lengths([move.kept for move in moves])
         return sum(length != move.length for move, length in zip(moves, lengths, strict=True))
 
     def writer(self, key: str) -> ObjectWriter:
-        """For what the service makes itself, such as an export."""
         _check(key)
 
         def kept(size: int) -> None:
@@ -317,16 +289,12 @@ class Objects:
         return ObjectWriter(self._blobs.write, f"kept/{key}", kept)
 
     async def stat(self, key: str) -> int | None:
-        """Bytes of a kept object, None when there is none."""
         _check(key)
         blobs = await self._find(key)
         return sum(length for _, length in blobs) if blobs else None
 
     async def read(self, key: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """Streams bytes [start, end) of a kept object; nothing is held but the piece at hand.
-
-        Raises FileNotFoundError.
-        """
+        """Streams bytes [start, end) of a kept object. Raises FileNotFoundError."""
         _check(key)
         blobs = await self._find(key)
         if not blobs:
@@ -336,15 +304,12 @@ class Objects:
                 yield block
 
     def read_whole(self, key: str, start: int, end: int) -> AsyncIterator[bytes]:
-        """As `read` of an object that was uploaded in one part: nothing is looked up before."""
+        """Reads an object uploaded in one part, without a lookup."""
         _check(key)
         return self._blobs.read(f"kept/{key}", start, end)
 
     async def digest(self, key: str, run: RunStep) -> str:
-        """SHA-256 of a kept object, in hex. Reads all of it, in steps by `run`.
-
-        Raises FileNotFoundError.
-        """
+        """Returns the SHA-256 of a kept object in hex. Raises FileNotFoundError."""
         _check(key)
         blobs = await self._find(key)
         if not blobs:
@@ -352,7 +317,7 @@ class Objects:
         return await self._blobs.digest(blobs, run)
 
     async def delete(self, key: str) -> None:
-        """Removes an object, kept or pending; what is not there is no error."""
+        """Removes an object, kept or pending. A missing object is no error."""
         _check(key)
         names = [name for name, _ in await self._find(key)]
         folder = key.rpartition("/")[0]
@@ -362,7 +327,6 @@ class Objects:
         await self._blobs.forget([*names, f"kept/{key}.parts"])
 
     async def delete_prefix(self, prefix: str) -> None:
-        """Removes every object below `prefix/`, kept or pending."""
         _check(f"{prefix}/all")
         names = await self._blobs.names(f"kept/{prefix}")
         names += await self._blobs.names(f"pending/{prefix}")
@@ -371,7 +335,7 @@ class Objects:
         await self._blobs.forget(names)
 
     async def _find(self, key: str) -> list[tuple[str, int]]:
-        """The blobs (name, length) that make a kept object, in order; empty without one."""
+        """Returns the blobs (name, length) of a kept object in order, or an empty list."""
         if key in self._manifests:
             return self._manifests[key]
         whole, parts = f"kept/{key}", f"kept/{key}.parts"
@@ -391,14 +355,14 @@ class Objects:
         return blobs
 
     async def sweep(self, older_than_s: float) -> int:
-        """Removes what was uploaded so long ago and never completed; how many there were."""
+        """Removes uploads that were not completed within `older_than_s` and returns their number."""
         oldest_s = time.time() - older_than_s
         count = 0
         async for portion in self._blobs.pending():
             names = [found.name for found in portion if found.modified_s < oldest_s]
             await self._blobs.forget(names)
             count += len(names)
-        # A kill leaves them behind what it removed or was about to make.
+        # A killed process can leave empty folders.
         await self._blobs.drop_empty_folders(older_than_s)
         return count
 
@@ -409,7 +373,6 @@ def _check(key: str) -> None:
 
 
 def is_key(text: str) -> bool:
-    """Whether a text can be a key."""
     return _KEY.fullmatch(text) is not None
 
 
@@ -430,7 +393,7 @@ def _incomplete(missing: int, total: int) -> ServiceError:
 def _slices(
     blobs: Sequence[tuple[str, int]], start: int, end: int | None
 ) -> Iterator[tuple[str, int, int]]:
-    """What to read of each blob for bytes [start, end) of them in a row."""
+    """Yields the ranges to read of each blob for bytes [start, end) of their concatenation."""
     offset = 0
     for name, length in blobs:
         first = max(start - offset, 0)

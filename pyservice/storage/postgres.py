@@ -49,7 +49,7 @@ class _Compiler(ListParameterCompiler, PGCompiler_asyncpg):
     def _any(
         self, binary: BinaryExpression[Any], several: BindParameter[Any], operator: str, **kw: Any
     ) -> str:
-        # Without the column's length: a cast would cut texts to it, and find what nobody asked for.
+        # Drops the column length, because a cast would truncate values and find wrong rows.
         several.type = ARRAY(type(binary.left.type)())
         return f"{self.process(binary.left, **kw)} {operator} ({self.process(several, **kw)})"
 
@@ -60,7 +60,6 @@ class _Dialect(PGDialect_asyncpg):
 
 
 def postgres_statements() -> StatementCache:
-    """StatementCache of one database."""
     return StatementCache(_Dialect())  # type: ignore[no-untyped-call]
 
 
@@ -80,7 +79,7 @@ _SETTINGS: Final = {
 
 
 class Row(asyncpg.Record):  # type: ignore[misc]
-    """A row as SQLAlchemy gives it: its columns are attributes."""
+    """Row with columns as attributes, like SQLAlchemy's."""
 
     __slots__ = ()
 
@@ -96,7 +95,6 @@ class Row(asyncpg.Record):  # type: ignore[misc]
 
 
 async def connect(url: str, answer_timeout_s: float | None, **options: Any) -> Any:
-    """A connection of the driver. What the server's settings say of durability is not asked: changes are synced."""
     _, _, rest = url.partition("://")
     return await asyncpg.connect(
         f"postgresql://{rest}",
@@ -108,7 +106,7 @@ async def connect(url: str, answer_timeout_s: float | None, **options: Any) -> A
 
 
 class PostgresConnections:
-    """Those that are idle, and a turn for everybody who waits for one."""
+    """Connection pool. A broken connection is never reused."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -117,12 +115,10 @@ class PostgresConnections:
         self._is_closed = False
         self.in_use = 0
         self.finished_transactions = 0
-        """Transactions that are over, of which the server answered the last statement."""
+        """Transactions for which the server answered the last statement."""
 
     async def begun(self, begin: str | None) -> Any:
-        """A connection on which this statement was run, if any. Raises OVERLOADED when none gets free in time, and what
-        `translate_database_errors` makes of the driver's errors.
-        """
+        """Returns a connection after running `begin`, if given. Raises OVERLOADED when none becomes free in time."""
         await self._turn()
         self.in_use += 1
         try:
@@ -144,7 +140,7 @@ class PostgresConnections:
 
     async def _begun(self, begin: str | None) -> Any:
         while self._idle:
-            # The last one that was used: whatever is not needed stays unused.
+            # LIFO keeps surplus connections idle.
             connection = self._idle.pop()
             if connection.is_closed():
                 continue
@@ -156,7 +152,7 @@ class PostgresConnections:
                 self._terminate(connection, error)
                 if not _is_lost(error):
                     raise
-                # It was lost while it was idle, and nothing was done on it: another one will do.
+                # The idle connection was lost and did nothing yet, so another one can be used.
             else:
                 return connection
         connection = await self._new()
@@ -169,9 +165,7 @@ class PostgresConnections:
         return connection
 
     async def another(self, lost: Any) -> Any:
-        """A new connection in the turn of one that was lost: what else is idle may be lost with it. Raises what the
-        driver does.
-        """
+        """Replaces a lost connection by a new one, because other idle connections can be lost too."""
         lost.terminate()
         return await self._new()
 
@@ -189,7 +183,6 @@ class PostgresConnections:
         self._turns.release()
 
     def give_back(self, connection: Any) -> None:
-        """Its transaction is over."""
         if self._is_closed or connection.is_closed() or connection.is_in_transaction():
             connection.terminate()
         else:
@@ -198,7 +191,7 @@ class PostgresConnections:
         self._leave()
 
     async def give_up(self, connection: Any, error: BaseException) -> None:
-        """Takes its transaction back, if it is open. Nobody waits for a server that does not answer."""
+        """Rolls back an open transaction, with a short timeout."""
         await await_despite_cancel(self._give_up(connection, error))
 
     async def _give_up(self, connection: Any, error: BaseException) -> None:
@@ -213,13 +206,13 @@ class PostgresConnections:
             self.give_back(connection)
 
     def _terminate(self, connection: Any, error: BaseException) -> None:
-        """Where one gets no answer, those that are idle would not either: each would cost somebody the same wait."""
+        """Closes the connection. After a timeout, closes idle connections too, since each would cost the same wait."""
         connection.terminate()
         while _is_hung(error) and self._idle:
             self._idle.pop().terminate()
 
     async def close(self) -> None:
-        """Those that are in use are closed when they are given back."""
+        """Connections in use are closed when they are given back."""
         self._is_closed = True
         while self._idle:
             with contextlib.suppress(Exception):
@@ -233,7 +226,6 @@ def _is_lost(error: BaseException) -> bool:
 
 
 def _is_hung(error: BaseException) -> bool:
-    """`translate_database_errors` made something else of it."""
     return isinstance(error, TimeoutError) or isinstance(error.__cause__, TimeoutError)
 
 
@@ -247,12 +239,12 @@ _TABLES: Final = (
     "(as owner of the database, or GRANT CREATE ON SCHEMA public)"
 )
 _REMEDIES: Final = {"28000": _WHO, "28P01": _WHO, "42501": _TABLES}
-"""By what the server calls it: invalid_authorization_specification, invalid_password, insufficient_privilege."""
+"""invalid_authorization_specification, invalid_password, insufficient_privilege"""
 
 
 @contextlib.contextmanager
 def report_unusable_server(url: str) -> Iterator[None]:
-    """Raises DatabaseUnusable for what the server of this `database_url` refuses; other errors are let through."""
+    """Raises DatabaseUnusable for errors of the server that need an operator."""
     try:
         yield
     except Exception as error:
@@ -266,7 +258,7 @@ def report_unusable_server(url: str) -> Iterator[None]:
 def _remedy(state: str, url: str) -> str | None:
     if state != _NO_DATABASE:
         return _REMEDIES.get(state)
-    # Without one in the URL it has the name of the user.
+    # Without a database in the URL, PostgreSQL uses the user name.
     command = shlex.join(["createdb", *filter(None, [make_url(url).database])])
     return f"make it ({command}), or correct database_url"
 
@@ -275,13 +267,11 @@ def _remedy(state: str, url: str) -> str | None:
 
 
 _READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-"""The default would show each statement another state."""
+"""A snapshot: the default level shows each statement another state."""
 _WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 
 class PostgresDatabase:
-    """A server."""
-
     name = "postgresql"
 
     def __init__(self, url: str) -> None:
@@ -295,7 +285,6 @@ class PostgresDatabase:
 
     @property
     def finished_writes(self) -> int:
-        # All have the same connections.
         return self._connections.finished_transactions
 
     def read(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
@@ -309,7 +298,7 @@ class PostgresDatabase:
 
     @contextlib.asynccontextmanager
     async def _transaction(self, begin: str | None) -> AsyncIterator[Transaction]:
-        """Without `begin` each statement is one."""
+        """Without `begin`, each statement is its own transaction."""
         connection = await self._connections.begun(begin)
         if begin is None:
             tx: _PostgresTransaction = _AutocommitReads(
@@ -328,7 +317,7 @@ class PostgresDatabase:
         self._connections.give_back(tx.connection)
 
     async def run_sync(self, work: Callable[[Connection], Result]) -> Result:
-        # Migrations want SQLAlchemy's own connection. Most starts need it for one look alone.
+        # Migrations need an SQLAlchemy connection. Most starts only check the revision.
         from sqlalchemy.ext.asyncio import create_async_engine
 
         engine = create_async_engine(
@@ -368,13 +357,13 @@ class _PostgresTransaction(CommitCallbacks):
         self._statements = statements
 
     async def commit(self) -> None:
-        """A connection that is lost now leaves it open whether it was committed."""
+        """If the connection is lost here, it is unknown whether the commit took effect."""
         try:
             said = await self.connection.execute("COMMIT")
         finally:
             self.run_commit_callbacks()
         if said != "COMMIT":
-            # The server's way to say so; whoever goes on after an error of a statement would never know.
+            # PostgreSQL answers ROLLBACK to a COMMIT after a failed statement.
             raise RuntimeError(f"a statement had failed, nothing was committed: {said}")
 
     async def all(self, statement: Executable, values: Values = None) -> Sequence[Record]:
@@ -402,7 +391,7 @@ class _PostgresTransaction(CommitCallbacks):
             said: str = await self.connection.execute(
                 compiled.text, *compiled.argument_values(values)
             )
-        # Such as INSERT 0 1, UPDATE 3, CREATE TABLE.
+        # Examples: INSERT 0 1, UPDATE 3, CREATE TABLE.
         count = said.rpartition(" ")[2]
         return int(count) if count.isdigit() else 0
 

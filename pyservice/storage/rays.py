@@ -1,4 +1,4 @@
-"""Span sets of rays, and whose they are."""
+"""Queries on span sets of rays, and on the games that own them."""
 
 from __future__ import annotations
 
@@ -46,12 +46,11 @@ _OF_UPLOADS = (
 
 
 async def of_ray(tx: Transaction, ray_id: str, since_ms: int, at_most: int) -> Sequence[Record]:
-    """Columns of `rays`, by the time of their beginning."""
     return await tx.all(_OF_RAY, {"ray_id": ray_id, "since_ms": since_ms, "at_most": at_most})
 
 
 async def add(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Those that are not there yet. `rows` have the columns of `rays`."""
+    """Adds rows that do not exist yet."""
     found = await tx.all(_THERE, {"ray_ids": list({row["ray_id"] for row in rows})})
     there = {(row.ray_id, row.span_id) for row in found}
     new = {(row["ray_id"], row["span_id"]): row for row in rows}
@@ -61,28 +60,25 @@ async def add(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 async def games_of_namespaces(tx: Transaction, ids: Iterable[str]) -> dict[str, Record]:
-    """game_id and group_id, by namespace."""
     rows = await tx.all(_OF_NAMESPACES, {"ids": list(ids)})
     return {row.namespace_id: row for row in rows}
 
 
 async def games_of_uploads(tx: Transaction, ids: Iterable[str]) -> dict[str, Record]:
-    """game_id and group_id, by upload."""
     rows = await tx.all(_OF_UPLOADS, {"ids": list(ids)})
     return {row.upload_id: row for row in rows}
 
 
 async def games_by_name(tx: Transaction, texts: Iterable[str]) -> dict[str, Record]:
-    """game_id and group_id, by id and by name_id."""
     rows = await tx.all(_BY_TEXT, {"texts": list(texts)})
     return {text: row for row in rows for text in (row.name_id, row.game_id)}
 
 
 async def prune(database: Database, before_ms: int, kept_max: int) -> None:
-    """Removes those that began before, and the oldest beyond so many."""
+    """Removes rays that began before `before_ms`, and the oldest beyond `kept_max`."""
     await delete_in_batches(database, _REMOVE, before_ms - 1)
     async with database.query() as tx:
         oldest = await tx.first(_NEWEST.offset(kept_max).limit(1))
     if oldest is not None:
-        # Those of the same millisecond go together.
+        # Rays of the same millisecond are removed together.
         await delete_in_batches(database, _REMOVE, oldest.create_ms)

@@ -1,9 +1,7 @@
-"""Objects in an S3 bucket, through obstore: clients upload straight to it by presigned URLs.
+"""Objects in an S3 bucket: clients upload directly by presigned URLs.
 
-S3 checks path, method and time of such a URL, and that a body has the length it says; which length
-that is, it cannot be told by obstore's signatures. So an upload of another length is accepted there
-and refused when it is completed, where each part's length is asked. What was completed is a copy
-under another name: a URL that is still good changes nothing of it.
+obstore cannot sign a length. S3 accepts an upload of another length, and completion refuses it. Completion copies
+the object to another name, so a URL that is still valid cannot change it.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ _AT_ONCE: Final = 32
 _BULK: Final = 1000
 _CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 _READ_TIMEOUT: Final = timedelta(seconds=30)
-# Of a whole request: a large file goes as slowly as its client reads it.
+# Limits a whole request. A slow client may read a large file for long.
 _REQUEST_TIMEOUT: Final = timedelta(hours=12)
 _RETRIES: Final = {"max_retries": 2, "retry_timeout": timedelta(seconds=10)}
 
@@ -42,8 +40,9 @@ log = get_logger("pyservice.storage.s3")
 
 @dataclass(frozen=True, slots=True)
 class BucketSettings:
-    """Which bucket, and how to reach it. `endpoint` None is AWS; without keys the environment and
-    the machine's role are asked. `public_endpoint` is what clients reach, when that differs.
+    """Location of a bucket. Without `endpoint` it is AWS. Without keys, the environment and machine role apply.
+
+    `public_endpoint` is for clients, if it differs.
     """
 
     bucket: str
@@ -56,7 +55,7 @@ class BucketSettings:
 
 
 class S3BlobStore:
-    """The `BlobStore` of an S3 bucket."""
+    """`BlobStore` in an S3 bucket."""
 
     largest_put_bytes: Final = _PUT_MAX_BYTES
     takes_any_length: Final = True
@@ -91,17 +90,15 @@ class S3BlobStore:
         )
 
     async def check(self) -> None:
-        """Raises CONTROL_PLANE_UNAVAILABLE, logged with its reason, when the bucket is not there."""
+        """Raises CONTROL_PLANE_UNAVAILABLE when the bucket cannot be reached."""
         await self.lengths(["kept/none"])
 
     async def put_url(self, key: str, part: Part, expires_s: int) -> str:
-        """A URL of the bucket itself."""
         name = f"pending/{key}.{part.byte_offset}"
         with _translate_store_errors():
             return await obstore.sign_async(self._public, "PUT", name, timedelta(seconds=expires_s))
 
     async def lengths(self, names: Sequence[str]) -> list[int | None]:
-        """See `BlobStore`."""
 
         async def length(name: str) -> int | None:
             try:
@@ -113,14 +110,14 @@ class S3BlobStore:
         return await self._each(length, names)
 
     async def keep(self, names: Sequence[tuple[str, str]]) -> None:
-        """See `BlobStore`: copies inside of the bucket; the old names go when all copies are there."""
+        """Copies within the bucket, then removes the old names."""
 
         async def copy(pair: tuple[str, str]) -> None:
             try:
                 with _translate_store_errors():
                     await obstore.copy_async(self._store, *pair)
             except FileNotFoundError:
-                # A second completion was quicker: then the copy is there.
+                # A concurrent completion copied it first.
                 with _translate_store_errors():
                     await obstore.head_async(self._store, pair[1])
 
@@ -128,18 +125,15 @@ class S3BlobStore:
         await self.forget([before for before, _ in names])
 
     async def forget(self, names: Sequence[str]) -> None:
-        """See `BlobStore`."""
         for first in range(0, len(names), _BULK):
             with _translate_store_errors(), contextlib.suppress(FileNotFoundError):
                 await obstore.delete_async(self._store, list(names[first : first + _BULK]))
 
     async def write(self, name: str, content: bytes) -> None:
-        """See `BlobStore`."""
         with _translate_store_errors():
             await obstore.put_async(self._store, name, content, use_multipart=False)
 
     async def read(self, name: str, start: int, end: int) -> AsyncIterator[bytes]:
-        """See `BlobStore`."""
         if start >= end:
             return
         with _translate_store_errors():
@@ -148,7 +142,6 @@ class S3BlobStore:
                 yield bytes(block)
 
     async def digest(self, pieces: Sequence[tuple[str, int]], run: RunStep) -> str:
-        """See `BlobStore`."""
         state = hashlib.sha256()
         for name, length in pieces:
             async for block in self.read(name, 0, length):
@@ -156,7 +149,6 @@ class S3BlobStore:
         return state.hexdigest()
 
     async def names(self, folder: str) -> list[str]:
-        """See `BlobStore`."""
         found: list[str] = []
         with _translate_store_errors():
             async for portion in obstore.list(self._store, prefix=folder, chunk_size=_BULK):
@@ -164,7 +156,6 @@ class S3BlobStore:
         return found
 
     async def pending(self) -> AsyncIterator[list[PendingBlob]]:
-        """See `BlobStore`."""
         with _translate_store_errors():
             async for portion in obstore.list(self._store, prefix="pending", chunk_size=_BULK):
                 yield [
@@ -172,13 +163,12 @@ class S3BlobStore:
                     for entry in portion
                 ]
 
-    async def drop_empty_folders(self, older_than_s: float) -> None:
-        """See `BlobStore`: a bucket has none."""
+    async def drop_empty_folders(self, older_than_s: float) -> None: ...
 
     async def _each(
         self, act: Callable[[_Item], Awaitable[_Result]], items: Sequence[_Item]
     ) -> list[_Result]:
-        """Does it for each item, so many at once; the first failure ends all."""
+        """Runs `act` for each item with limited concurrency. The first failure cancels the rest."""
 
         async def in_turn(item: _Item) -> _Result:
             async with self._permits:
@@ -194,13 +184,13 @@ class S3BlobStore:
 
 @contextlib.contextmanager
 def _translate_store_errors() -> Iterator[None]:
-    """What the bucket does wrong is an outage for who asks; the operator reads why in the log."""
+    """Logs errors of the bucket and raises CONTROL_PLANE_UNAVAILABLE."""
     try:
         yield
     except FileNotFoundError:
         raise
     except (BaseError, OSError) as error:
-        # The message has the request and what was answered, and neither keys nor signatures.
+        # The message contains neither keys nor signatures.
         log.error("object store failed", reason=type(error).__name__, message=str(error)[:500])
         raise ServiceError(
             "CONTROL_PLANE_UNAVAILABLE", "The object store does not answer: try again later."

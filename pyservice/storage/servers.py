@@ -1,4 +1,4 @@
-"""Dynamic servers, their tags and their ports of this machine."""
+"""Queries on dynamic servers, their tags and host ports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LIVE = (
     select(servers, namespaces.c.game_id)
     .join(namespaces, namespaces.c.namespace_id == servers.c.namespace_id)
     .where(servers.c.destroy_ms.is_(None))
-    # As their index has them, so that those that are over are not read.
+    # The order of the index, so that destroyed servers are not read.
     .order_by(servers.c.namespace_id, servers.c.server_id)
 )
 _OF_BUILD = (
@@ -43,7 +43,7 @@ async def add(
     tags: Mapping[str, str],
     host_ports: Iterable[tuple[bool, int]],
 ) -> None:
-    """`row` has all columns. Raises Conflict when a server has one of the ports."""
+    """`row` has all columns. Raises Conflict when a host port is taken."""
     await tx.run(_ADD, row)
     server_id = row["server_id"]
     rows = [{"server_id": server_id, "name": name, "value": value} for name, value in tags.items()]
@@ -58,7 +58,6 @@ async def add(
 
 
 async def find(tx: Transaction, namespace_id: str, server_id: str) -> Record | None:
-    """Columns of `servers`."""
     return await tx.first(_ONE, {"namespace_id": namespace_id, "server_id": server_id})
 
 
@@ -71,7 +70,7 @@ async def page(
     *,
     with_destroyed: bool,
 ) -> Sequence[Record]:
-    """As `find`, newest first, those that have all of the tags; after `before`, which is the last of a page."""
+    """Returns servers that have all tags, newest first, after `before`."""
     statement = _PAGE
     if before is not None:
         statement = statement.where(servers.c.server_id < before)
@@ -88,19 +87,17 @@ async def page(
 
 
 async def live(tx: Transaction) -> Sequence[Record]:
-    """All that are not over; columns of `servers` and `game_id`."""
+    """Returns columns of `servers` and `game_id` of servers without a destroy time."""
     return await tx.all(_LIVE)
 
 
 async def is_build_in_use(tx: Transaction, build_id: str) -> bool:
-    """Whether a server that is not over runs it."""
     return await tx.first(_OF_BUILD, {"build_id": build_id}) is not None
 
 
 async def taken_host_ports(
     tx: Transaction, wanted: Collection[tuple[bool, int]]
 ) -> set[tuple[bool, int]]:
-    """Those of these that a server has."""
     if not wanted:
         return set()
     ports = select(server_host_ports).where(
@@ -111,7 +108,7 @@ async def taken_host_ports(
 
 
 async def request_stop(tx: Transaction, server_id: str, now_ms: int, timeout_ms: int) -> None:
-    """Its end is asked for. Of several the first that is over counts."""
+    """Requests a stop. The request with the earliest deadline stays."""
     row = await tx.first(select(servers).where(servers.c.server_id == server_id))
     if row is None or row.destroy_ms is not None:
         return
@@ -122,14 +119,13 @@ async def request_stop(tx: Transaction, server_id: str, now_ms: int, timeout_ms:
 
 
 async def record_placed(tx: Transaction, server_id: str) -> None:
-    """Where it listens is decided."""
     await tx.run(
         update(servers).where(servers.c.server_id == server_id).values({"is_placed": True})
     )
 
 
 async def record_started(tx: Transaction, server_id: str, now_ms: int) -> None:
-    """Its process runs; of several the first counts."""
+    """The first recorded time stays."""
     condition = and_(servers.c.server_id == server_id, servers.c.start_ms.is_(None))
     await tx.run(update(servers).where(condition).values({"start_ms": now_ms}))
 
@@ -142,8 +138,9 @@ async def record_destroyed(
     failure: tuple[str, str] | None,
     started_ms: int | None = None,
 ) -> None:
-    """It is over; of several the first counts. Its ports of this machine are free. `started_ms`: when its process
-    began, for one of which nobody was told that it runs.
+    """Records the end, once, and frees host ports.
+
+    `started_ms` is the start time of a process whose start was not recorded.
     """
     condition = and_(servers.c.server_id == server_id, servers.c.destroy_ms.is_(None))
     code, message = failure or (None, None)

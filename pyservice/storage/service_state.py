@@ -1,4 +1,4 @@
-"""Values that the whole service has one of, by name."""
+"""Named values of the whole service, one row each."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pyservice.storage.database import Transaction
 from pyservice.storage.tables import service_state
 
 SOURCE_EPOCH = "source_epoch"
-"""When the records were made, in ms."""
+"""Creation time of the records, in ms."""
 FACTS_STREAM = "facts_stream"
-"""Which data directory's facts are in the records."""
+"""Data directory from which the recorded facts come."""
 FACTS_LSN = "facts_lsn"
-"""Up to where they are."""
+"""LSN of the last recorded fact."""
 WRITTEN_MS = "written_ms"
-"""When somebody last saw whether anything can be written."""
+"""Last time a write check ran."""
 
 _STATE = select(service_state.c.value).where(service_state.c.name == bindparam("of"))
 _PUT_STATE = (
@@ -45,5 +45,5 @@ async def put_int(tx: Transaction, name: str, value: int) -> None:
 
 
 async def add_int(tx: Transaction, name: str, value: int) -> None:
-    """Raises Conflict when it is there already."""
+    """Raises Conflict when the value exists."""
     await tx.run(_ADD_STATE, {"name": name, "value": str(value)})

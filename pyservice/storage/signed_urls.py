@@ -1,8 +1,4 @@
-"""Signed URLs of objects: what is in the signature, how it is made and checked. Pure.
-
-Whoever holds a URL may do the one thing that it says until it expires. The keys are the caller's;
-what a good signature then allows is the listener's matter.
-"""
+"""Signed URLs of objects: creation and verification. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 PREFIX: Final = "/.objects/"
-"""What the paths of signed URLs begin with, on the listener that serves them."""
+"""Path prefix of signed URLs."""
 
 _LABEL: Final = b"hosting object url 1"
 _PARAMETER: Final = re.compile(r"([a-z]+)=([A-Za-z0-9._~%-]*)")
@@ -27,14 +23,14 @@ _KNOWN: Final = {
 
 
 class InvalidSignature(Exception):
-    """The URL was altered, has expired, or was never ours. It is not said which."""
+    """The URL was altered, has expired, or was never signed. The error does not say which."""
 
 
 class UrlGrant(NamedTuple):
-    """What a URL allows: one method on one key.
+    """Permission for one method on one key.
 
-    `length` and `offset` are bytes and belong to PUT; `filename` and `content_type` to GET.
-    `expires_at_s` is seconds since the Unix epoch; None, only for GET, is while the object exists.
+    `length` and `offset` are bytes, for PUT. `filename` and `content_type` are for GET. `expires_at_s` is Unix
+    time. None, only for GET, means as long as the object exists.
     """
 
     method: Literal["GET", "PUT"]
@@ -46,7 +42,7 @@ class UrlGrant(NamedTuple):
     content_type: str | None = None
 
     def parameters(self) -> list[tuple[str, str]]:
-        """What the query says, in the order in which it is signed."""
+        """Returns query parameters in the order of the signature."""
         said = [] if self.expires_at_s is None else [("expires", str(self.expires_at_s))]
         if self.method == "PUT":
             return [*said, ("offset", str(self.offset)), ("length", str(self.length))]
@@ -58,8 +54,8 @@ class UrlGrant(NamedTuple):
 
 
 class RetiredKey(NamedTuple):
-    """One that signs no more. It verifies what ends by `until_s`, seconds since the Unix epoch: whoever has got hold of
-    it can make nothing that lasts longer than what was made with it.
+    """Key that no longer signs. It verifies URLs that expire by `until_s` (Unix time), so a stolen one has no
+    lasting use.
     """
 
     secret: bytes
@@ -67,34 +63,32 @@ class RetiredKey(NamedTuple):
 
 
 class UrlSigner:
-    """Makes and checks URLs."""
-
     def __init__(
         self,
         key: bytes,
         ended: Sequence[RetiredKey] = (),
         is_lasting: Callable[[str], bool] = lambda key: False,
     ) -> None:
-        """`ended` keys also verify URLs without an end, of objects whose key `is_lasting`. Raises ValueError."""
+        """`ended` keys also verify URLs without expiry, of objects whose key `is_lasting`. Raises ValueError."""
         self._is_lasting = is_lasting
         self.take(key, ended)
 
     def take(self, key: bytes, ended: Sequence[RetiredKey]) -> None:
-        """Signs with another key from now on (rotation)."""
+        """Replaces the signing key."""
         if any(len(secret) < 32 for secret in (key, *(one.secret for one in ended))):
             raise ValueError("a signing key has at least 32 bytes")
         self._key = key
         self._ended = tuple(ended)
 
     def target(self, grant: UrlGrant) -> str:
-        """Path and query of the URL that carries this grant."""
+        """Returns path and query of the signed URL."""
         parameters = grant.parameters()
         signature = _signature(self._key, grant, parameters)
         query = "".join([f"{name}={_quoted(value)}&" for name, value in parameters])
         return f"{PREFIX}{grant.key}?{query}signature={signature}"
 
     def verify(self, method: str, path: str, query: bytes, now_s: float) -> UrlGrant:
-        """The grant of a URL. `path` is as it was sent. Raises InvalidSignature."""
+        """Returns the grant of a URL. `path` is as sent. Raises InvalidSignature."""
         grant, given = _read("GET" if method == "HEAD" else method, path, query)
         parameters = grant.parameters()
         is_good = hmac.compare_digest(_signature(self._key, grant, parameters), given)
@@ -113,14 +107,14 @@ class UrlSigner:
 
 @lru_cache(1_000)
 def _quoted(value: str) -> str:
-    """Lists have the same few again and again."""
+    """Lists repeat few values."""
     return quote(value, safe="")
 
 
 def _signature(key: bytes, grant: UrlGrant, parameters: Sequence[tuple[str, str]]) -> str:
     said = [_LABEL]
     for word in (grant.method, grant.key, *map("=".join, parameters)):
-        # Each word with its length: no two grants are the same bytes.
+        # Length prefixes make the encoding injective.
         encoded = word.encode()
         said += (len(encoded).to_bytes(4, "big"), encoded)
     digest = hmac.digest(key, b"".join(said), "sha256")

@@ -50,13 +50,13 @@ from pyservice.storage.database_errors import (
 
 
 _BYTES_OF_HEX: Final = "bytes_of_hex"
-"""A function that each connection has; JSON knows no bytes."""
+"""SQL function of each connection, because JSON has no bytes."""
 
 _MakeRow = Callable[[Sequence[Any]], Any]
 
 
 class _TextList(UserDefinedType[Any]):
-    """Texts or integers. JSON in SQLite ends a text at NUL, which no column has."""
+    """Texts or integers. SQLite's JSON ends a text at NUL, which no column contains."""
 
     cache_ok = True
 
@@ -101,13 +101,12 @@ class _Dialect(SQLiteDialect_pysqlite):
 
 
 def sqlite_statements() -> StatementCache:
-    """StatementCache of one database."""
     return StatementCache(_Dialect(paramstyle="qmark"))
 
 
 @lru_cache(1000)
 def _row_type(names: tuple[str, ...]) -> Any:
-    """Rows with these columns. Making a type takes longer than ten statements."""
+    """Creating a type takes longer than ten statements."""
     made = namedtuple("Row", names, rename=True)  # type: ignore[misc]
     row: Any = made
     row._mapping = property(row._asdict)
@@ -115,7 +114,7 @@ def _row_type(names: tuple[str, ...]) -> Any:
 
 
 def row_maker(compiled: CompiledStatement, names: Iterable[str]) -> _MakeRow:
-    """Makes rows of what the driver gives, whose columns have these names. SQLite's booleans are integers."""
+    """SQLite returns booleans as integers."""
     make: _MakeRow = _row_type(tuple(names))._make
     booleans = [
         number
@@ -141,32 +140,28 @@ def row_maker(compiled: CompiledStatement, names: Iterable[str]) -> _MakeRow:
 _IDLE_MAX: Final = 16
 _MODE: Final = 0o600
 _STATEMENT_LOCKED_S: Final = 0.05
-"""How long a statement waits, and everybody with it, for another process that has the file. Who begins to write comes
-again (`DatabaseLocked`).
-"""
+"""Maximum blocking wait for another process. Writers retry without blocking (`DatabaseLocked`)."""
 _STATEMENTS_PREPARED: Final = 400
 _PRIMARY_CODE: Final = 0xFF
-"""Of an error code: what kind it is."""
+"""Mask for the primary error code."""
 _LOCKED_POLL_S: Final = 0.005
 _PRAGMAS: Final = (
     "synchronous=FULL",
     "foreign_keys=ON",
-    # What was deleted is not left in the file, whatever this build of SQLite does by itself: hashes of tokens and
-    # passwords, secrets of devices. FAST would leave it in pages that became free.
+    # Overwrites deleted secrets. FAST would leave them in free pages.
     "secure_delete=ON",
     "cache_size=-16384",
     "wal_autocheckpoint=4000",
-    # That much is written before it goes round. What it has beyond would keep deleted content for ever.
+    # A log beyond this size would keep deleted content for ever.
     f"journal_size_limit={16 << 20}",
 )
 
 
 class DatabaseLocked(Exception):
-    """Another process writes."""
+    """Another process is writing."""
 
 
 def connect(path: Path, locked_s: float = _STATEMENT_LOCKED_S) -> sqlite3.Connection:
-    """A connection that begins and ends transactions when it is translate_database_errors to."""
     _keep_private(path)
     connection = sqlite3.connect(
         path,
@@ -187,13 +182,11 @@ def connect(path: Path, locked_s: float = _STATEMENT_LOCKED_S) -> sqlite3.Connec
 
 
 def _keep_private(path: Path) -> None:
-    """There are secrets of games in it. What SQLite makes beside it has its mode; where none can be made, SQLite says
-    why.
-    """
+    """Restricts the database to its owner, because it contains secrets."""
     with contextlib.suppress(OSError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE))
         return
-    # Made by an earlier service.
+    # Created by an earlier version.
     for one in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
         with contextlib.suppress(OSError):
             if stat.S_IMODE(one.stat().st_mode) != _MODE:
@@ -201,9 +194,7 @@ def _keep_private(path: Path) -> None:
 
 
 def _enable_wal(connection: sqlite3.Connection, until_s: float) -> None:
-    """The first of a new file changes how it is written. SQLite does not wait with others who want the same: it says
-    at once that the file is locked.
-    """
+    """Retries, because SQLite reports a lock at once when two processes switch a new file to WAL."""
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
@@ -217,20 +208,18 @@ def _enable_wal(connection: sqlite3.Connection, until_s: float) -> None:
 
 
 class SqliteConnections:
-    """SqliteConnections to one file, which has to stay where it is."""
+    """Connection pool for one file, which must not be replaced."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: tuple[int, int] | None = None
-        """Device and inode of the file that is open."""
+        """Device and inode."""
         self._idle: list[sqlite3.Connection] = []
         self.in_use = 0
         self.finished_transactions = 0
-        """Transactions that are over."""
 
     def begun(self, begin: str | None) -> sqlite3.Connection:
-        """Returns a connection after running `begin`, if given. Raises DatabaseLocked and translated driver errors."""
-        # A file that was removed or replaced could be written to as before, and nobody would ever find it again.
+        # SQLite would keep writing to a removed or replaced file, and the data would be lost.
         if self._file is not None and self._file != _identity(self._path):
             _log.error(
                 "database file gone", path=str(self._path), remedy="stop, put it back, start"
@@ -254,7 +243,7 @@ class SqliteConnections:
         return connection
 
     def give_back(self, connection: sqlite3.Connection) -> None:
-        """What is not committed is taken back."""
+        """Rolls back what is not committed."""
         self.in_use -= 1
         try:
             if connection.in_transaction:
@@ -269,13 +258,12 @@ class SqliteConnections:
             connection.close()
 
     def give_up(self, connection: sqlite3.Connection) -> None:
-        """Whether its transaction is open still, nobody knows: it is not used again."""
+        """Closes the connection, because the state of its transaction is unknown."""
         self.in_use -= 1
         with contextlib.suppress(sqlite3.Error):
             connection.close()
 
     def close(self) -> None:
-        """Those that are idle."""
         while self._idle:
             self._idle.pop().close()
 
@@ -292,20 +280,18 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 class CommitGroup:
-    """Changes until their commit. `committed` is done when they are durable; its error is everybody's."""
+    """Changes that are synced by one commit, each in a savepoint. All of them share the result of `committed`."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """`connection` has begun a transaction."""
         self.connection = connection
         self.committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Members that went database_unavailable do not ask what became of it.
+        # A cancelled member does not retrieve the exception.
         self.committed.add_done_callback(lambda done: done.cancelled() or done.exception())
         self.work: asyncio.Task[None] | None = None
-        """Ends the group."""
 
     @contextlib.contextmanager
     def member(self) -> Iterator[None]:
-        """One change: all of it is in the group, or nothing when it raises."""
+        """Runs one change atomically."""
         self._require_open()
         self.connection.execute("SAVEPOINT member")
         try:
@@ -320,7 +306,6 @@ class CommitGroup:
 
     @property
     def is_lost(self) -> bool:
-        """Whether SQLite took it back before its end."""
         return not self.connection.in_transaction
 
     def _require_open(self) -> None:
@@ -328,7 +313,7 @@ class CommitGroup:
             raise TransactionRolledBack("the transaction was taken back")
 
     async def finish(self, committer: Executor) -> bool:
-        """Commits, in a thread because it syncs, and tells the members; whether it was committed."""
+        """Commits in a thread, because the commit syncs. Returns whether it succeeded."""
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(committer, self._finish)
@@ -350,12 +335,11 @@ _READ: Final = "BEGIN DEFERRED"
 _WRITE: Final = "BEGIN IMMEDIATE"
 _log = get_logger("storage")
 _LOCKED_TIMEOUT_S: Final = 10.0
-"""How long a change waits for another process that writes."""
 _LOCKED_PAUSE_S: Final = 0.05
 
 
 class SqliteDatabase:
-    """One file. Readers never wait; writers go one after the other and are synced together."""
+    """SQLite database with concurrent readers and one writer at a time."""
 
     name = "sqlite"
 
@@ -366,7 +350,7 @@ class SqliteDatabase:
         self._one_writer = asyncio.Lock()
         self._group: CommitGroup | None = None
         self.finished_writes = 0
-        # Its own: whatever else keeps threads busy, changes are committed.
+        # A dedicated thread, so that other work does not delay commits.
         self._committer = ThreadPoolExecutor(1, "commit")
 
     @property
@@ -384,12 +368,12 @@ class SqliteDatabase:
         until = asyncio.get_running_loop().time() + _LOCKED_TIMEOUT_S
         async with self._one_writer:
             if self._group is not None and self._group.is_lost:
-                # Those who were in it are translate_database_errors; who comes now was not.
+                # A new writer must not join a group that failed.
                 await self._commit_open()
             group = self._group
             if group is None:
                 group = self._group = CommitGroup(await self._begun(until))
-                # After all who wait for their turn by now: they are synced together, and nobody waits for company.
+                # Runs after all writers that wait by now, so that they share one sync.
                 group.work = asyncio.create_task(self._commit(group))
             tx = _SqliteTransaction(group.connection, self._statements, is_begun=True)
             try:
@@ -424,7 +408,7 @@ class SqliteDatabase:
                 await self._commit_open()
 
     async def _commit_open(self) -> None:
-        """Commits the group that is open; the turn is the caller's."""
+        """The caller holds the writer lock."""
         group, self._group = self._group, None
         if group is not None:
             await await_despite_cancel(self._end(group))
@@ -437,7 +421,7 @@ class SqliteDatabase:
 
     async def run_sync(self, work: Callable[[Connection], Result]) -> Result:
         def begun() -> Result:
-            # Migrations want SQLAlchemy's own connection.
+            # Migrations need an SQLAlchemy connection.
             engine = create_engine(
                 "sqlite://",
                 creator=lambda: connect(self._path, _LOCKED_TIMEOUT_S),
@@ -467,18 +451,17 @@ class SqliteDatabase:
     async def close(self) -> None:
         async with self._one_writer:
             await self._commit_open()
-        # The last one that is closed writes its log back, and syncs.
+        # Closing the last connection checkpoints and syncs.
         await asyncio.to_thread(self._connections.close)
         self._committer.shutdown()
 
 
 def _begin(connection: Connection) -> None:
-    """Python's module begins transactions on its own terms; we begin them."""
     connection.exec_driver_sql(_WRITE)
 
 
 class _ReadTransaction:
-    """A transaction that sees one state; without `begin` each statement is one."""
+    """Transaction on one snapshot. Without `begin`, each statement is its own transaction."""
 
     __slots__ = ("_begin", "_connection", "_connections", "_statements")
 
@@ -502,7 +485,6 @@ class _SqliteTransaction(CommitCallbacks):
     def __init__(
         self, connection: sqlite3.Connection, statements: StatementCache, *, is_begun: bool
     ) -> None:
-        """`is_begun`: the connection has begun a transaction; else each statement is one."""
         super().__init__()
         self._given = connection
         self._statements = statements
@@ -533,7 +515,7 @@ class _SqliteTransaction(CommitCallbacks):
         with translate_database_errors:
             cursor = self._connection.execute(compiled.text, compiled.argument_values(values))
             found = cursor.fetchone()
-            # What is still to come is not wanted, and would be in the way of a commit.
+            # An open cursor would block a commit.
             cursor.close()
         if found is None:
             return None
@@ -552,7 +534,7 @@ class _SqliteTransaction(CommitCallbacks):
 
 
 def _maker(compiled: CompiledStatement, cursor: sqlite3.Cursor) -> _MakeRow:
-    """Makes the rows of a statement, whose columns are known once it has run."""
+    """The columns are known after the first run."""
     if compiled.make_row is None:
         compiled.make_row = row_maker(compiled, (column[0] for column in cursor.description))
     make: _MakeRow = compiled.make_row

@@ -15,7 +15,7 @@ from pyservice.storage.database import (
 from pyservice.storage.tables import idempotent_answers
 
 ANONYMOUS_PREFIX = b"anonymous/"
-"""How keys of callers without a token begin: what whoever likes can add to is numbered, and bounded."""
+"""Prefix of keys of callers without a token. Their responses are numbered and bounded."""
 
 _FIND = select(idempotent_answers).where(idempotent_answers.c.caller_key == bindparam("caller_key"))
 _NUMBER = idempotent_answers.c.anonymous_number
@@ -27,7 +27,6 @@ _REMOVE_OLD = batch_deletion(idempotent_answers.c.create_ms)
 
 
 async def find(tx: Transaction, caller_key: bytes) -> Record | None:
-    """Columns of `idempotent_answers`."""
     return await tx.first(_FIND, {"caller_key": caller_key})
 
 
@@ -48,7 +47,7 @@ async def remove(tx: Transaction, caller_key: bytes) -> None:
 
 
 async def trim_anonymous(database: Database, kept: int, most: int | None = None) -> int:
-    """Drops answers of callers without a token but the newest so many, in at most so many portions; how many."""
+    """Removes all but the newest `kept` responses to callers without a token, and returns the number."""
     async with database.read() as tx:
         greatest = await tx.first(_GREATEST_NUMBER)
     if greatest is None or greatest.number is None:
@@ -57,5 +56,4 @@ async def trim_anonymous(database: Database, kept: int, most: int | None = None)
 
 
 async def remove_before(database: Database, before_ms: int) -> int:
-    """Drops what is older; how many."""
     return await delete_in_batches(database, _REMOVE_OLD, before_ms - 1)

@@ -1,8 +1,7 @@
-"""All tables of the control plane. What a row means is its noun's module here; what may be in it is `control`'s.
+"""Tables of the control plane.
 
-Ids are texts (UUID), times integers (milliseconds since the Unix epoch) named `_ms`, hashes bytes. Nothing that is
-secret is here but what a developer gave us to keep (captcha keys inside configurations), and for the ten minutes of a
-device link half of what its token is made from.
+IDs are UUID texts, times are Unix milliseconds named `_ms`, hashes are bytes. The only secrets are captcha keys
+inside configurations, and half of a device token while its link is valid.
 """
 
 from __future__ import annotations
@@ -53,7 +52,6 @@ service_state: Final = Table(
     Column("name", String(64), primary_key=True),
     _text("value"),
 )
-"""What the whole service has one of; the names are in `numbers`."""
 
 identities: Final = Table(
     "identities",
@@ -100,7 +98,7 @@ games: Final = Table(
     Column("logo_kind", String(8), nullable=True),
     Column("banner_kind", String(8), nullable=True),
 )
-"""Kinds of pictures: png or jpeg, as their content is."""
+"""Kinds of pictures are png and jpeg, by content."""
 
 versions: Final = Table(
     "versions",
@@ -115,7 +113,7 @@ versions: Final = Table(
     Index("ix_versions_game_id_version_id", "game_id", "version_id"),
     Index("ix_versions_game_id_display_name", "game_id", "display_name"),
 )
-"""The configuration twice: as its message, and as the JSON text that answers give."""
+"""The configuration is stored as a message and as the JSON text of responses."""
 
 version_builds: Final = Table(
     "version_builds",
@@ -123,7 +121,7 @@ version_builds: Final = Table(
     _id("version_id", ForeignKey("versions.version_id"), primary_key=True),
     _id("build_id", ForeignKey("builds.build_id"), primary_key=True, index=True),
 )
-"""Which builds a version names: they are needed while it is there."""
+"""Builds that a version uses."""
 
 namespaces: Final = Table(
     "namespaces",
@@ -141,7 +139,7 @@ namespaces: Final = Table(
     Column("revision", BigInteger, nullable=False),
     UniqueConstraint("game_id", "name_id"),
 )
-"""`revision` grows with each change that the data plane has to know."""
+"""`revision` grows with each change for the data plane."""
 
 domains: Final = Table(
     "domains",
@@ -181,7 +179,7 @@ cloud_tokens: Final = Table(
     _ms("expires_ms", nullable=True),
     _ms("revoke_ms", nullable=True),
 )
-"""Neither group nor game: all groups of the identity. `group_id` is also there for a token of one game."""
+"""Without group and game, the token covers all groups of the identity. A token of one game has both."""
 
 namespace_tokens: Final = Table(
     "namespace_tokens",
@@ -195,7 +193,7 @@ namespace_tokens: Final = Table(
     _ms("expires_ms", nullable=True),
     _ms("revoke_ms", nullable=True),
 )
-"""`kind` env, pub or dev; `sha256` of env alone; `answers` of dev: what its mock answers say, as it is fed."""
+"""`kind` is env, pub or dev. `sha256` is for env only. `answers` holds the mock answers of dev."""
 
 uploads: Final = Table(
     "uploads",
@@ -210,7 +208,7 @@ uploads: Final = Table(
     Index("ix_uploads_game_id_kind", "game_id", "kind", "create_ms"),
     Index("ix_uploads_complete_ms_create_ms", "complete_ms", "create_ms"),
 )
-"""`kind` build, site, avatar, banner or logo; `gone`: of a build that was deleted, to be removed."""
+"""`kind` is build, site, avatar, banner or logo, or `gone` for an upload to be removed."""
 
 upload_files: Final = Table(
     "upload_files",
@@ -222,7 +220,7 @@ upload_files: Final = Table(
     Column("sha256", LargeBinary, nullable=True),
     Column("part_bytes", BigInteger, nullable=True),
 )
-"""`sha256` as announced, afterwards as found; `part_bytes` when it comes in parts."""
+"""`sha256` is as announced, then as computed. `part_bytes` is set for multipart uploads."""
 
 builds: Final = Table(
     "builds",
@@ -276,7 +274,7 @@ lobbies: Final = Table(
     Column("peak_players", Integer, nullable=False, server_default="0"),
     Column("player_ms", BigInteger, nullable=False, server_default="0"),
     Column("connections", BigInteger, nullable=False, server_default="0"),
-    # At its end; of one that is alive the data plane says it.
+    # Set at the end. The data plane has the value of a live lobby.
     Column("reserved_count", Integer, nullable=False, server_default="0"),
     Column("connected_count", Integer, nullable=False, server_default="0"),
     Index("ix_lobbies_namespace_id_create_ms", "namespace_id", "create_ms", "lobby_id"),
@@ -303,8 +301,10 @@ device_links: Final = Table(
         postgresql_where=text("token_secret IS NOT NULL"),
     ),
 )
-"""`uncompleted_number` grows with each that is made; a completed one has none. `token_secret` is what the token of the
-device is made from, with a key that is not here; none once the link has ended.
+"""`uncompleted_number` grows with each link, and a completed link has none.
+
+`token_secret` derives the device token together with a key that is not stored here. It is erased when the link
+expires.
 """
 
 idempotent_answers: Final = Table(
@@ -316,8 +316,9 @@ idempotent_answers: Final = Table(
     Column("anonymous_number", BigInteger, nullable=True, index=True),
     _ms("create_ms", index=True),
 )
-"""`caller_key` is the hash of caller and key; `message_hash` of operation and message (decisions 1.8).
-`anonymous_number` grows with each answer to a caller without a token; the others have none.
+"""`caller_key` hashes caller and key, `message_hash` operation and message.
+
+`anonymous_number` grows with each response to a caller without a token. Other rows have none.
 """
 
 rays: Final = Table(
@@ -332,15 +333,18 @@ rays: Final = Table(
     _ms("create_ms", index=True),
     Column("span_set", LargeBinary, nullable=False),
 )
-"""What one process did for a request. Whose it is says the first that is not null of game, group and identity; none:
-that of the request that it passed on, whose `parent_span_id` is this `span_id`."""
+"""Spans of one process for a request.
+
+The owner is the first of game, group and identity that is set. Without one, the owner is that of the ray whose
+`parent_span_id` equals this `span_id`.
+"""
 
 servers: Final = Table(
     "servers",
     metadata,
     _id("server_id", primary_key=True),
     _id("namespace_id", ForeignKey("namespaces.namespace_id"), nullable=False),
-    # No foreign key: a build may be deleted when no server that lives needs it.
+    # No foreign key, because a build may be deleted when no live server needs it.
     _id("build_id", nullable=False),
     Column("record", LargeBinary, nullable=False),
     _ms("create_ms"),
@@ -361,8 +365,8 @@ servers: Final = Table(
         postgresql_where=text("destroy_ms IS NULL"),
     ),
 )
-"""`record` is the `hosting.v1.Server` with all that does not change. `stop_ms`: when its end was asked for, and
-`stop_timeout_ms` how long it has from then on; `is_placed`: where its process listens is decided.
+"""`record` is the immutable part as `hosting.v1.Server`. `stop_ms` is the time of the stop request, followed by
+`stop_timeout_ms`. `is_placed` means that the ports are decided.
 """
 
 server_tags: Final = Table(
@@ -380,7 +384,7 @@ server_host_ports: Final = Table(
     Column("port", Integer, primary_key=True, autoincrement=False),
     _id("server_id", ForeignKey("servers.server_id"), nullable=False, index=True),
 )
-"""Ports of this machine that a server that lives has for itself, without edge-guard."""
+"""Host ports of live servers, without edge-guard."""
 
 lobby_runs: Final = Table(
     "lobby_runs",
@@ -393,7 +397,7 @@ lobby_runs: Final = Table(
     _text("message"),
     Column("exit_code", Integer),
 )
-"""What became of the process of a lobby that is over, as the runtime told it."""
+"""Ended processes of lobbies, as reported by the runtime."""
 
 exports: Final = Table(
     "exports",
@@ -401,4 +405,4 @@ exports: Final = Table(
     _id("export_id", primary_key=True),
     _ms("expires_ms", index=True),
 )
-"""Files that were made for somebody to download; each is the object `exports/<id>/csv`."""
+"""Each export is the object `exports/<id>/csv`."""

@@ -1,4 +1,4 @@
-"""Tokens by their hashes and ids: `cloud_` ones, and those of a namespace."""
+"""Queries on tokens of the cloud and of namespaces, and on device links."""
 
 from __future__ import annotations
 
@@ -132,26 +132,22 @@ async def add_cloud(
 
 
 async def cloud_by_hashes(tx: Transaction, hashes: Collection[bytes]) -> dict[bytes, Record]:
-    """Columns of `cloud_tokens` of those that are there."""
     rows = await tx.all(_BY_HASHES, {"hashes": list(hashes)})
     return {row.sha256: row for row in rows}
 
 
 async def of_group(tx: Transaction, group_id: str, identity_id: str) -> Sequence[Record]:
-    """Columns of `cloud_tokens`, newest first: of the group and its games, and those that the identity has for all its
-    groups.
-    """
+    """Returns cloud tokens of the group and its games, and tokens of the identity for all its groups. Newest first."""
     return await tx.all(_OF_GROUP, {"group_id": group_id, "identity_id": identity_id})
 
 
 async def revoke_cloud(tx: Transaction, token_id: str, now_ms: int) -> None:
-    """Once; the first time stays."""
+    """The first revocation time stays."""
     condition = and_(cloud_tokens.c.token_id == token_id, cloud_tokens.c.revoke_ms.is_(None))
     await tx.run(update(cloud_tokens).where(condition).values(revoke_ms=now_ms))
 
 
 async def remove_cloud(tx: Transaction, token_id: str) -> None:
-    """As if it had never been made."""
     await tx.run(delete(cloud_tokens).where(cloud_tokens.c.token_id == token_id))
 
 
@@ -181,42 +177,40 @@ async def add_of_namespace(
 
 
 async def environment_by_hash(tx: Transaction, sha256: bytes) -> Record | None:
-    """Columns of `namespace_tokens` of an env_ token."""
     return await tx.first(_ENVIRONMENT_BY_HASH, {"sha256": sha256})
 
 
 async def of_namespace(tx: Transaction, namespace_id: str) -> Sequence[Record]:
-    """Columns of `namespace_tokens`, newest first."""
     return await tx.all(_OF_NAMESPACE, {"namespace_id": namespace_id})
 
 
 async def tokens_to_feed(
     tx: Transaction, namespace_ids: Sequence[str], now_ms: int, environment_max: int
 ) -> Sequence[Record]:
-    """Columns of `namespace_tokens` that the data plane has to know of, newest first: `env` that are good, and as many
-    ended ones, those that ended last, as there is room for; `dev` that are not over; `pub` that are revoked.
+    """Returns the tokens that the data plane needs, newest first.
+
+    These are valid `env` tokens with the latest ended ones up to a limit, unexpired `dev` tokens, and revoked `pub`
+    tokens.
     """
     values = {"ids": list(namespace_ids), "now_ms": now_ms, "environment_max": environment_max}
     return await tx.all(_TO_FEED, values)
 
 
 class TokenCounts(NamedTuple):
-    """Tokens of one kind of a namespace."""
-
     good: int
     remembered: int
-    """Those of which the data plane must know when they are revoked: all `pub`, and `dev` until they are over."""
+    """Tokens whose revocation the data plane would need: all `pub`, and unexpired `dev`."""
 
 
 async def counts(tx: Transaction, namespace_id: str, kind: str, now_ms: int) -> TokenCounts:
-    """`kind` env, pub or dev."""
+    """`kind` is env, pub or dev."""
     values = {"namespace_id": namespace_id, "kind": kind, "now_ms": now_ms}
     found = await tx.first(_COUNTS, values)
     return TokenCounts(0, 0) if found is None else TokenCounts(found.good, found.remembered)
 
 
 async def revoke_of_namespace(tx: Transaction, token_id: str, now_ms: int) -> None:
-    """Once; the first time stays."""
+    """The first revocation time stays."""
     condition = and_(
         namespace_tokens.c.token_id == token_id, namespace_tokens.c.revoke_ms.is_(None)
     )
@@ -224,12 +218,10 @@ async def revoke_of_namespace(tx: Transaction, token_id: str, now_ms: int) -> No
 
 
 async def remove_of_namespace(tx: Transaction, token_id: str) -> None:
-    """As if it had never been made."""
     await tx.run(delete(namespace_tokens).where(namespace_tokens.c.token_id == token_id))
 
 
 async def find_of_namespace(tx: Transaction, namespace_id: str, token_id: str) -> Record | None:
-    """Columns of `namespace_tokens`."""
     statement = select(namespace_tokens).where(
         namespace_tokens.c.token_id == token_id, namespace_tokens.c.namespace_id == namespace_id
     )
@@ -237,7 +229,6 @@ async def find_of_namespace(tx: Transaction, namespace_id: str, token_id: str) -
 
 
 async def cloud_by_id(tx: Transaction, token_id: str) -> Record | None:
-    """Columns of `cloud_tokens`."""
     return await tx.first(select(cloud_tokens).where(cloud_tokens.c.token_id == token_id))
 
 
@@ -256,7 +247,6 @@ async def add_device_link(
 
 
 async def find_device_link(tx: Transaction, device_link_id: str) -> Record | None:
-    """Columns of `device_links`."""
     statement = select(device_links).where(device_links.c.device_link_id == device_link_id)
     return await tx.first(statement)
 
@@ -264,7 +254,7 @@ async def find_device_link(tx: Transaction, device_link_id: str) -> Record | Non
 async def complete_device_link(
     tx: Transaction, device_link_id: str, game_id: str, token_id: str, secret: bytes, now_ms: int
 ) -> bool:
-    """Once; whether this was it."""
+    """Returns False when the link is already complete."""
     statement = (
         update(device_links)
         .where(
@@ -284,9 +274,7 @@ async def complete_device_link(
 async def trim_uncompleted_device_links(
     database: Database, kept: int, most: int | None = None
 ) -> int:
-    """Drops of the last so many that were made none, of those before them what was not completed, in at most so many
-    portions; how many.
-    """
+    """Removes uncompleted links except among the newest `kept` ones, and returns the number."""
     async with database.read() as tx:
         greatest = await tx.first(_GREATEST_LINK_NUMBER)
     if greatest is None or greatest.number is None:
@@ -297,18 +285,18 @@ async def trim_uncompleted_device_links(
 
 
 async def erase_device_link_secrets(database: Database, now_ms: int) -> int:
-    """Of links that have ended nobody makes a token any more; how many had one. Raises OVERLOADED."""
+    """Erases the token secrets of expired links and returns the number. Raises OVERLOADED."""
 
     async def once() -> int:
         async with database.write() as tx:
             return await tx.run(_ERASE_LINK_SECRETS, {"now_ms": now_ms})
 
-    # Links that ended long ago may be dropped meanwhile, in another order.
+    # A concurrent removal can lock rows in another order.
     return await retry_on_conflict(once)
 
 
 async def remove_device_links_before(
     database: Database, before_ms: int, most: int | None = None
 ) -> int:
-    """Drops links that ended before, in at most so many portions; how many."""
+    """Removes links that expired earlier and returns the number."""
     return await delete_in_batches(database, _REMOVE_EXPIRED_LINKS, before_ms - 1, most)

@@ -1,4 +1,4 @@
-"""Uploads and their files, whatever is made of them."""
+"""Queries on uploads and their files, on sites, and on exports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pyservice.storage.tables import (
 )
 
 ABANDONED = "gone"
-"""The kind of what is only there until its objects are removed."""
+"""Kind of an upload whose objects are to be removed."""
 
 _ADD = insert(uploads)
 _ADD_FILES = insert(upload_files)
@@ -114,7 +114,7 @@ _EXPIRED_BATCH_ROWS = 100
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A file that is to be uploaded; `part_bytes` when it comes in parts of that size."""
+    """`part_bytes` is set for a multipart upload."""
 
     path: str
     content_length: int
@@ -132,7 +132,6 @@ async def add(
     files: Sequence[NewFile],
     now_ms: int,
 ) -> None:
-    """Adds an upload that nothing has come of yet."""
     values = {
         "upload_id": upload_id,
         "game_id": game_id,
@@ -144,7 +143,7 @@ async def add(
     await tx.run(_ADD, values)
     for first in range(0, len(files), DELETION_BATCH_ROWS):
         if first:
-            # A site has thousands: others have their turn in between, with all but changes on SQLite.
+            # Yields to the event loop, because a site has thousands of files.
             await asyncio.sleep(0)
         rows = [
             {
@@ -161,22 +160,21 @@ async def add(
 
 
 async def find(tx: Transaction, upload_id: str) -> Record | None:
-    """Columns of `uploads` and the game's `group_id`."""
+    """Returns columns of `uploads` and the game's `group_id`."""
     return await tx.first(_WITH_GAME, {"upload_id": upload_id})
 
 
 async def files_of(tx: Transaction, upload_id: str) -> Sequence[Record]:
-    """Columns of `upload_files`, by path."""
     return await tx.all(_FILES, {"upload_id": upload_id})
 
 
 async def of_kind(tx: Transaction, game_id: str, kind: str) -> Sequence[Record]:
-    """What lists show of `uploads`, and `path`, newest first; of kinds with one file."""
+    """Returns uploads of a kind with one file, with `path`, newest first."""
     return await tx.all(_OF_KIND, {"game_id": game_id, "kind": kind})
 
 
 async def complete(tx: Transaction, upload_id: str, kind: str, now_ms: int) -> bool:
-    """Whether it was there, of this kind and not complete."""
+    """Returns whether the upload existed, had this kind and was incomplete."""
     statement = (
         update(uploads)
         .where(
@@ -190,18 +188,16 @@ async def complete(tx: Transaction, upload_id: str, kind: str, now_ms: int) -> b
 
 
 async def set_digest(tx: Transaction, upload_id: str, path: str, sha256: bytes) -> None:
-    """What was found of a file."""
     condition = and_(upload_files.c.upload_id == upload_id, upload_files.c.path == path)
     await tx.run(update(upload_files).where(condition).values(sha256=sha256))
 
 
 async def abandon(tx: Transaction, upload_id: str) -> None:
-    """Nothing needs it any more: it is left behind."""
     await tx.run(update(uploads).where(uploads.c.upload_id == upload_id).values(kind=ABANDONED))
 
 
 async def abandon_incomplete(tx: Transaction, upload_id: str) -> bool:
-    """The same when it is not complete; whether it is given up now. No completion comes after that."""
+    """Abandons the upload unless it is complete, and returns whether it is abandoned. It can no longer complete."""
     condition = and_(
         uploads.c.upload_id == upload_id,
         or_(uploads.c.kind == ABANDONED, uploads.c.complete_ms.is_(None)),
@@ -210,19 +206,19 @@ async def abandon_incomplete(tx: Transaction, upload_id: str) -> bool:
 
 
 async def abandoned(tx: Transaction, before_ms: int, after: str, limit: int) -> list[str]:
-    """Uploads that were given up, or prepared before a time and never completed, by id from after one."""
+    """Returns abandoned uploads, and those not completed since `before_ms`, by ID after `after`."""
     values = {"before_ms": before_ms, "after": after, "limit": limit}
     return [row.upload_id for row in await tx.all(_ABANDONED, values)]
 
 
 async def build_format(tx: Transaction, upload_id: str) -> tuple[str, str, str | None] | None:
-    """Kind, compression and image tag of the build that is made of an upload."""
+    """Returns kind, compression and image tag of the build of an upload."""
     row = await tx.first(_BUILD_FORMAT, {"upload_id": upload_id})
     return None if row is None else (row.kind, row.compression, row.image_tag)
 
 
 async def remove(tx: Transaction, upload_id: str) -> None:
-    """An upload that was given up, with what was to be made of it."""
+    """Removes an abandoned upload with its build or site."""
     of_build = select(builds.c.build_id).where(builds.c.upload_id == upload_id)
     await tx.run(delete(build_tags).where(build_tags.c.build_id.in_(of_build)))
     for table in (builds, sites, upload_files):
@@ -246,12 +242,12 @@ async def add_site(
 
 
 async def sites_of_game(tx: Transaction, game_id: str) -> Sequence[Record]:
-    """Columns of `sites`, `content_length`, `complete_ms`, newest first."""
+    """Returns columns of `sites`, `content_length` and `complete_ms`, newest first."""
     return await tx.all(_SITES_OF_GAME, {"game_id": game_id})
 
 
 async def site_completeness(tx: Transaction, game_id: str, ids: Iterable[str]) -> dict[str, bool]:
-    """Of these ids those that are sites of the game, and whether each is completely uploaded."""
+    """Returns whether the upload is complete, for each ID that is a site of the game."""
     wanted = list(ids)
     if not wanted:
         return {}
@@ -260,18 +256,18 @@ async def site_completeness(tx: Transaction, game_id: str, ids: Iterable[str]) -
 
 
 async def namespace_site(tx: Transaction, game: str, namespace: str) -> Record | None:
-    """`namespace_id`, `version_id`, `site_id`, `cdn_auth_type` of a namespace by its name_ids."""
+    """Returns namespace, version, site, group and auth type by name_ids."""
     return await tx.first(_NAMESPACE_SITE, {"game": game, "namespace": namespace})
 
 
 async def site_users(tx: Transaction, namespace_id: str) -> dict[str, bytes]:
-    """User to bcrypt hash."""
+    """Returns bcrypt hashes by user."""
     rows = await tx.all(_SITE_USERS, {"namespace_id": namespace_id})
     return {row.user: row.password_hash.encode() for row in rows}
 
 
 async def version_config(tx: Transaction, version_id: str) -> bytes:
-    """A version's configuration, as it is kept."""
+    """Raises LookupError for an unknown version."""
     row = await tx.first(_VERSION_CONFIG, {"version_id": version_id})
     if row is None:
         raise LookupError(version_id)
@@ -280,17 +276,15 @@ async def version_config(tx: Transaction, version_id: str) -> bytes:
 
 
 async def site_files(tx: Transaction, site_id: str) -> Sequence[Record]:
-    """`upload_id`, `path`, `content_length`, `content_type`, `complete_ms` of a complete site's files."""
+    """Returns the files of a complete site."""
     return await tx.all(_SITE_FILES, {"site_id": site_id})
 
 
 async def add_export(tx: Transaction, export_id: str, expires_ms: int) -> None:
-    """It is about to be made."""
     await tx.run(insert(exports), {"export_id": export_id, "expires_ms": expires_ms})
 
 
 async def expired_exports(tx: Transaction, now_ms: int) -> Sequence[str]:
-    """Some of those whose time is over."""
     statement = (
         select(exports.c.export_id).where(exports.c.expires_ms < now_ms).limit(_EXPIRED_BATCH_ROWS)
     )
@@ -298,5 +292,4 @@ async def expired_exports(tx: Transaction, now_ms: int) -> Sequence[str]:
 
 
 async def remove_exports(tx: Transaction, export_ids: Sequence[str]) -> None:
-    """Their objects are gone."""
     await tx.run(delete(exports).where(exports.c.export_id.in_(export_ids)))

@@ -1,7 +1,4 @@
-"""Brings a database to the tables of this version, one revision after the other, all in one transaction.
-
-The revisions are in `versions/`, one file each; a file that was released is never changed.
-"""
+"""Migration of a database to the current revision, in one transaction. Released files in `versions/` never change."""
 
 from __future__ import annotations
 
@@ -14,24 +11,22 @@ from sqlalchemy import Connection, func, inspect, select, text
 from pyservice.storage.database import Database, DatabaseUnusable
 
 HEAD: Final = "0003"
-"""The revision of this version's tables."""
 
 _FOLDER: Final = Path(__file__).parent
 _LOCK: Final = 0x686F7374696E67
-"""Number of the lock that a migration holds: nobody else in the database may use it."""
+"""PostgreSQL advisory lock."""
 
 
 async def migrate(database: Database, *, is_allowed: bool) -> bool:
-    """Brings the database to `HEAD`; whether it had to. Of several at once, one does and the others wait for it.
+    """Migrates to `HEAD` and returns whether that was necessary. Concurrent callers wait for the first.
 
-    Raises DatabaseUnusable when that is not allowed, when the database is newer than this version, and when it would
-    lose in a crash what was committed.
+    Raises DatabaseUnusable when migration is not allowed, the database is newer, or a crash could lose commits.
     """
 
     def work(connection: Connection) -> bool:
         database.check(connection)
         if connection.dialect.name == "postgresql":
-            # SQLite has one writer anyway.
+            # SQLite has one writer.
             connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
         return _migrate(connection, is_allowed=is_allowed)
 
@@ -52,24 +47,23 @@ def _migrate(connection: Connection, *, is_allowed: bool) -> bool:
 
 
 def known_revisions() -> list[str]:
-    """Oldest first."""
     from alembic.script import ScriptDirectory
 
     return [one.revision for one in ScriptDirectory(str(_FOLDER)).walk_revisions()][::-1]
 
 
 def current_revision(connection: Connection) -> str | None:
-    """The revision of the tables, None for an empty database."""
+    """Returns None for an empty database."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
 def upgrade(connection: Connection, current: str | None, target: str) -> None:
-    """Applies what is between two revisions. Raises DatabaseUnusable for one that nobody here knows."""
-    # What it says of itself, even while it is loaded, is not for operators.
+    """Applies the revisions in between. Raises DatabaseUnusable for an unknown revision."""
+    # Operators do not need alembic's log.
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    # Imported where it is needed: a start on a current database has no time for it.
+    # Imported lazily, because a start on a current database does not need it.
     from alembic.config import Config
     from alembic.runtime.environment import EnvironmentContext
     from alembic.script import ScriptDirectory
