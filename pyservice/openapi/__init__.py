@@ -39,11 +39,10 @@ _INFO: Final = (
 
 
 def document(methods: Iterable[Method], *, version: str = "0.1.0", public_url: str = "/") -> bytes:
-    """The document about these operations, as JSON.
+    """Returns the document as JSON.
 
-    Raises ValueError for an operation whose proto declares a code that is not in the error table,
-    TypeError for a field or rule that has no form in the document. What else is missing is left out,
-    and `gaps` tells it.
+    Raises ValueError for an undeclared error code, and TypeError for a field or rule without JSON Schema form.
+    Omits other missing parts, which `gaps` reports.
     """
     components = SchemaComponents()
     responses: dict[str, Any] = {}
@@ -77,7 +76,7 @@ def document(methods: Iterable[Method], *, version: str = "0.1.0", public_url: s
 
 
 def gaps(methods: Iterable[Method]) -> list[str]:
-    """What the protos owe to the document, a sentence each: who may call, an example, comments."""
+    """Returns a sentence for each missing part in the protos: credentials, examples, comments."""
     found: list[str] = []
     for method in methods:
         kinds = credential_kinds(method)
@@ -119,7 +118,7 @@ def _operation(
                 for status, codes in codes_by_status(method).items()
             },
         },
-        # Of all codes, those that are about the operation's subject.
+        # Only codes about the operation's subject.
         "x-errors": list(declared_codes(method)),
     }
     body = _body(method, example, components)
@@ -131,11 +130,10 @@ def _operation(
 
 
 _CALLERS: Final = re.compile(r"(Any )?[a-z]+_ |.*_$|Errors: ")
-"""A sentence that says who calls, or what fails: the document has both elsewhere."""
+"""Matches sentences about callers or errors, which the document lists elsewhere."""
 
 
 def _summary(comment: str) -> str:
-    """The first sentence about what the operation does."""
     for sentence in comment.removesuffix(".").split(". "):
         if " " in sentence and not _CALLERS.match(sentence):
             return sentence.split(" (")[0]
@@ -226,7 +224,6 @@ def _success(method: Method, components: SchemaComponents) -> dict[str, Any]:
 def _refusal(
     status: int, codes: list[str], components: SchemaComponents, responses: dict[str, Any]
 ) -> dict[str, Any]:
-    """The answer with a status; one that always has the same code is kept with the components."""
     if len(codes) > 1:
         return _problem(status, codes, components)
     (code,) = codes

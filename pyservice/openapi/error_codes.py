@@ -1,8 +1,4 @@
-"""Which codes an operation can answer: those that it declares, and those that follow from what it is.
-
-An operation that has a body can refuse it, one that needs a token can refuse that. What the codes
-mean is the error table's.
-"""
+"""Error codes of each operation: declared in its proto, or implied by its properties."""
 
 from __future__ import annotations
 
@@ -28,7 +24,6 @@ CODES_OF_EVERY_OPERATION: Final = (
     "SHUTTING_DOWN",
     "DEADLINE_EXCEEDED",
 )
-"""Any request can meet these."""
 
 _OF_BODY: Final = ("BODY_INVALID", "BODY_TOO_LARGE", "MEDIA_TYPE_UNSUPPORTED")
 CODES_BY_CREDENTIAL: Final[dict[CredentialKind, tuple[str, ...]]] = {
@@ -38,19 +33,18 @@ CODES_BY_CREDENTIAL: Final[dict[CredentialKind, tuple[str, ...]]] = {
     CredentialKind.LOBBY: ("TOKEN_EXPIRED",),
     CredentialKind.CLOUD: ("TOKEN_REVOKED", "TOKEN_EXPIRED"),
 }
-"""How a token of a kind ends, beside not being one of ours."""
+"""Codes for the end of a token, by kind."""
 
 _limits: Final = Limits()
 
 
 def descriptor_of_method(method: Method) -> MethodDescriptor:
-    """The descriptor of an operation."""
     found: MethodDescriptor = Default().FindMethodByName(method.name)
     return found
 
 
 def declared_codes(method: Method) -> tuple[str, ...]:
-    """The codes about the operation's subject, as its proto declares them. Raises ValueError for an unknown one."""
+    """Returns the codes that the proto declares. Raises ValueError for an unknown one."""
     named = tuple(option(descriptor_of_method(method), options_pb2.operation).errors)
     unknown = [code for code in named if code not in TABLE]
     if unknown:
@@ -59,7 +53,6 @@ def declared_codes(method: Method) -> tuple[str, ...]:
 
 
 def implied_codes(method: Method) -> tuple[str, ...]:
-    """The codes that follow from what the operation is."""
     kinds = credential_kinds(method)
     codes = [*CODES_OF_EVERY_OPERATION]
     if method.path_fields:
@@ -87,19 +80,18 @@ def implied_codes(method: Method) -> tuple[str, ...]:
 
 
 def accepts_idempotency_key(method: Method) -> bool:
-    """Whether a repetition under its Idempotency-Key is told from another request."""
+    """Returns whether a repeated request under an Idempotency-Key is replayed."""
     said = option(descriptor_of_method(method), options_pb2.operation)
     return method.http_method != "GET" and not said.ignores_key
 
 
 def has_side_effects(method: Method) -> bool:
-    """Whether it may leave anything behind: who only reads, or judges what is sent, needs no room."""
+    """Returns whether the operation can store anything and so needs disk space."""
     level = descriptor_of_method(method).GetOptions().idempotency_level
     return level != MethodOptions.NO_SIDE_EFFECTS
 
 
 def codes_by_status(method: Method) -> dict[int, list[str]]:
-    """All codes of an operation by their HTTP status, both in ascending order."""
     found: dict[int, list[str]] = {}
     for code in sorted({*declared_codes(method), *implied_codes(method)}):
         found.setdefault(TABLE[code].http, []).append(code)

@@ -1,6 +1,4 @@
-"""The examples of ``proto/examples``, with placeholders filled: by samples for the document, by a
-running service's values for the tests that execute them.
-"""
+"""Examples of `proto/examples` with placeholders filled by samples, or by values of a running service."""
 
 from __future__ import annotations
 
@@ -17,14 +15,11 @@ from pyservice.schema.methods import Method
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 FillPlaceholder = Callable[[str], str]
-"""What stands in the place of a placeholder, by its name. Raises KeyError for one nobody knows."""
+"""Returns the value of a placeholder. Raises KeyError for an unknown one."""
 
 
 class FilledExample(NamedTuple):
-    """A request without placeholders. ``body`` is JSON text."""
-
     token: str | None
-    """Kind of the token, None when the operation needs none."""
     path: dict[str, str]
     query: dict[str, str]
     body: str | None
@@ -34,7 +29,7 @@ NO_EXAMPLE: Final = FilledExample(None, {}, {}, None)
 
 
 def fill_example(method: Method, fill: FillPlaceholder = SAMPLES.__getitem__) -> FilledExample:
-    """The example of an operation. Raises LookupError, with what to write where, when there is none."""
+    """Returns the example of an operation. Raises LookupError with a remedy."""
     example = EXAMPLES.get(method.slug)
     if example is None:
         raise LookupError(
@@ -52,7 +47,7 @@ def fill_example(method: Method, fill: FillPlaceholder = SAMPLES.__getitem__) ->
 
 
 def curl(method: Method, example: FilledExample) -> str:
-    """The example as a command for a shell that has HOSTING_URL, and TOKEN where one is needed."""
+    """Returns a shell command that uses HOSTING_URL and TOKEN."""
     path = method.template.format(
         **{name: quote(text, safe="") for name, text in example.path.items()}
     )
@@ -73,7 +68,7 @@ def curl(method: Method, example: FilledExample) -> str:
 
 
 def _in_json(body: str, put: Callable[[str], str]) -> str:
-    """Text is put into strings of the JSON: numbers keep every digit."""
+    """Fills strings inside the JSON, so that numbers keep every digit."""
 
     def put_into(value: Any) -> Any:
         match value:

@@ -1,4 +1,7 @@
-"""JSON Schema 2020-12 of protobuf messages and their validation rules."""
+"""JSON Schema 2020-12 of protobuf messages and their validation rules.
+
+A rule without JSON Schema form is an error, so that none is omitted silently.
+"""
 
 from __future__ import annotations
 
@@ -20,26 +23,23 @@ from pyservice.schema.methods import form_of, is_map, map_key, map_value, option
 Schema = dict[str, Any]
 
 _PARTS: Final = frozenset({"items", "keys", "values"})
-"""Rules of entries: whoever makes the schema of the entries asks for them."""
+"""Rules of entries, which `entry_rules` returns."""
 
 
-class UnsupportedConstraint(TypeError):
-    """A rule that has no form in JSON Schema yet."""
+class UnsupportedConstraint(TypeError): ...
 
 
 def rules_of(field: FieldDescriptor) -> Any:
-    """The rules on a field; of a type of value none are set where none were written."""
     return option(field, validate_pb2.field)
 
 
 def entry_rules(field: FieldDescriptor, part: str) -> Any:
-    """The rules of the entries of a repeated field (``items``) or a map (``keys``, ``values``)."""
     rules = rules_of(field)
     return getattr(rules.map if is_map(field) else rules.repeated, part)
 
 
 def keywords(rules: Any, where: str) -> Schema:
-    """Keywords that say the same as the rules of a value. Raises Unsayable with the rule's name."""
+    """Returns JSON Schema keywords for the rules of a value. Raises UnsupportedConstraint."""
     found: Schema = {}
     kind = rules.WhichOneof("type")
     own = getattr(rules, kind) if kind else None
@@ -56,10 +56,10 @@ def keywords(rules: Any, where: str) -> Schema:
 
 
 def rule_sentences(rules: Any) -> list[str]:
-    """What the rules say that keywords cannot."""
+    """Describes rules that keywords cannot express."""
     kind = rules.WhichOneof("type")
     own = getattr(rules, kind) if kind else None
-    # A pattern of ours takes ASCII alone, whose bytes are its characters.
+    # Our patterns accept only ASCII, where bytes equal characters.
     is_ascii = kind == "string" and bool(own and own.pattern)
     told = [
         _BYTES[kind, rule.name].format(limit)
@@ -70,7 +70,7 @@ def rule_sentences(rules: Any) -> list[str]:
 
 
 def required_keywords(rules: Any, field: FieldDescriptor) -> Schema:
-    """Keywords for a required field without presence: there, and not its zero."""
+    """Returns keywords for a required field without presence: not its zero."""
     if not rules.required or field.has_presence:
         return {}
     if is_map(field):
@@ -95,7 +95,7 @@ _BYTES: Final[Mapping[tuple[str, str], str]] = {
 
 
 def _add(found: Schema, more: Schema) -> None:
-    """Both have to hold: limits of one kind are narrowed, what cannot be merged stands in allOf."""
+    """Narrows limits of one kind. Other duplicates go to allOf."""
     for name, value in more.items():
         if name not in found:
             found[name] = value
@@ -108,7 +108,7 @@ def _add(found: Schema, more: Schema) -> None:
 
 
 def _pattern(pattern: str) -> Schema:
-    """RE2 and ECMA 262 agree on what our patterns use; what only RE2 knows is refused."""
+    """Refuses RE2 syntax that ECMA 262 lacks."""
     if any(mark in pattern for mark in ("(?i", "(?s", "(?m", "(?P", r"\A", r"\z", r"\Q", "[[:")):
         raise UnsupportedConstraint(f"pattern {pattern} is not one of ECMA 262")
     return {"pattern": pattern}
@@ -164,7 +164,6 @@ _KEYWORDS: Final[Mapping[str, Callable[[Any], Schema]]] = {
     "gte": lambda limit: {"minimum": limit},
     "lt": lambda limit: {"exclusiveMaximum": limit},
     "lte": lambda limit: {"maximum": limit},
-    # JSON has no others.
     "finite": _nothing,
     # Entries
     "min_items": lambda limit: {"minItems": limit},
@@ -177,7 +176,7 @@ _KEYWORDS: Final[Mapping[str, Callable[[Any], Schema]]] = {
     "in": _values,
     "not_in": _not_values,
     "example": lambda values: {"examples": list(values)},
-    # Only known values of an enum have a spelling in JSON.
+    # Only known enum values have a JSON spelling.
     "defined_only": _nothing,
 }
 
@@ -188,12 +187,11 @@ _REFERENCE: Final = "#/components/schemas/"
 
 
 class SchemaForm(Enum):
-    """Where a message stands; the value is what is added to its name."""
+    """Place of a message. The value is the suffix of its schema name."""
 
     ANSWER = ""
     REQUEST = "Input"
     LENIENT = "LenientInput"
-    """A request whose unknown members are ignored."""
 
 
 _Key = tuple[str, SchemaForm]
@@ -234,7 +232,7 @@ _SCALARS: Final[dict[int, Schema]] = {
 
 
 class SchemaComponents:
-    """Collects the schemas of all messages that are asked for, and gives them their names."""
+    """Collects the schemas of requested messages and names them."""
 
     def __init__(self) -> None:
         self._schemas: dict[_Key, Schema] = {}
@@ -242,7 +240,6 @@ class SchemaComponents:
     def reference(
         self, descriptor: Descriptor, form: SchemaForm, without: tuple[str, ...] = ()
     ) -> Schema:
-        """A reference to the schema of a message, without the fields that come from elsewhere."""
         if descriptor.full_name == _TIMESTAMP:
             return {"type": "string", "format": "date-time"}
         key = (descriptor.full_name, form)
@@ -252,7 +249,6 @@ class SchemaComponents:
         return {"$ref": key}
 
     def value(self, field: FieldDescriptor, form: SchemaForm) -> Schema:
-        """The schema of a field's value, with its description."""
         rules = rules_of(field)
         schema = self._bare(field, form)
         _narrow(schema, _keywords(field, rules))
@@ -265,11 +261,10 @@ class SchemaComponents:
         return {**schema, "description": description} if description else schema
 
     def has_required(self, reference: Schema) -> bool:
-        """Whether a message that was asked for has members that have to be there."""
         return "required" in self._schemas[reference["$ref"]]
 
     def finish(self, document: Any) -> tuple[Any, dict[str, Schema]]:
-        """The document with references by name, and the schemas by name."""
+        """Replaces references by names and returns the schemas by name."""
         names = self._names()
         schemas = {names[key]: _named(schema, names) for key, schema in self._schemas.items()}
         return _named(document, names), dict(sorted(schemas.items()))
@@ -348,7 +343,7 @@ class SchemaComponents:
     # Names
 
     def _names(self) -> dict[_Key, str]:
-        """Plain names; forms of one message that differ, or whose parts do, have their own."""
+        """Adds a suffix only to forms of one message that differ."""
         differing: set[str] = set()
         plain = {key: key[0].removeprefix(_PACKAGE) for key in self._schemas}
         while True:
@@ -367,7 +362,6 @@ class SchemaComponents:
 
 
 def _named(value: Any, names: dict[_Key, str]) -> Any:
-    """The same with names in place of keys."""
     if isinstance(value, dict):
         return {
             name: f"{_REFERENCE}{names[item]}"
@@ -379,7 +373,7 @@ def _named(value: Any, names: dict[_Key, str]) -> Any:
 
 
 def _narrow(schema: Schema, more: Schema) -> None:
-    """Adds keywords to those of a type; a limit of the type gives way to a narrower one."""
+    """Adds keywords and keeps the narrower limits."""
     for name, value in more.items():
         if name in schema and name.startswith("min"):
             schema[name] = max(schema[name], value)
@@ -399,7 +393,6 @@ def _bytes(field: FieldDescriptor) -> Schema:
 
 
 def _keywords(field: FieldDescriptor, rules: Any) -> Schema:
-    """The rules of a value as keywords about its form in JSON."""
     if rules.ignore == _IGNORE["IGNORE_ALWAYS"]:
         return {}
     said = keywords(rules, field.full_name)
@@ -408,7 +401,7 @@ def _keywords(field: FieldDescriptor, rules: Any) -> Schema:
     if field.enum_type is not None:
         return _spelled(field, said)
     if field.type == FieldDescriptor.TYPE_BYTES:
-        # Lengths are those of the bytes: base64 is longer, and JSON text has no length as a value.
+        # Rules limit bytes. Base64 is longer, and raw JSON has no length as a value.
         is_raw = bool(form_of(field).raw_json)
         return (
             {
@@ -423,7 +416,6 @@ def _keywords(field: FieldDescriptor, rules: Any) -> Schema:
 
 
 def _spelled(field: FieldDescriptor, said: Schema) -> Schema:
-    """Numbers of an enum's values by their spellings."""
     assert field.enum_type is not None
     spellings = enum_spellings(field.enum_type)
     kept = set(said.get("enum", spellings)) - set(said.get("not", {}).get("enum", ()))
@@ -433,17 +425,15 @@ def _spelled(field: FieldDescriptor, said: Schema) -> Schema:
 
 
 def _or_zero(field: FieldDescriptor, schema: Schema) -> Schema:
-    """The zero of the type keeps no rule, where they are for values that were given."""
+    """A rule can apply only to values that were set."""
     return {"anyOf": [schema, {"const": field.default_value}]} if not field.is_repeated else schema
 
 
 def is_required(field: FieldDescriptor) -> bool:
-    """Whether a request has to have a field."""
     return _presence(field, SchemaForm.REQUEST)[0]
 
 
 def _presence(field: FieldDescriptor, form: SchemaForm) -> tuple[bool, bool]:
-    """Whether a member has to be there, and whether null may stand for an unset one."""
     rules = rules_of(field)
     if form is not SchemaForm.ANSWER:
         is_required = rules.required or _refuses_zero(field, rules)
@@ -457,7 +447,7 @@ def _presence(field: FieldDescriptor, form: SchemaForm) -> tuple[bool, bool]:
 
 
 def _refuses_zero(field: FieldDescriptor, rules: Any) -> bool:
-    """Whether leaving a field out breaks its rules, as it then is the zero of its type."""
+    """Returns whether the zero value breaks the rules, so that the field is required."""
     if field.has_presence or rules.ignore != _IGNORE["IGNORE_UNSPECIFIED"]:
         return False
     said = _keywords(field, rules)
@@ -470,7 +460,6 @@ def _refuses_zero(field: FieldDescriptor, rules: Any) -> bool:
 
 
 def _nullable(schema: Schema) -> Schema:
-    """The same, or null."""
     if not schema.keys() - {"description"}:
         return schema
     if "type" not in schema or "const" in schema:
@@ -484,7 +473,7 @@ def _nullable(schema: Schema) -> Schema:
 
 
 def _groups(descriptor: Descriptor) -> list[tuple[list[str], bool]]:
-    """Members of which at most one may be there, and whether one has to be."""
+    """Returns groups of mutually exclusive members, and whether one is required."""
     groups = [
         ([field.name for field in oneof.fields], _must(oneof))
         for oneof in descriptor.oneofs

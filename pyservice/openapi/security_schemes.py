@@ -1,7 +1,4 @@
-"""What shows who calls an operation (decisions 3), as the document tells it: security schemes.
-
-Only told here: what is accepted is the authorization's decision, and a test holds both together.
-"""
+"""OpenAPI security schemes of the credentials that operations accept."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from pyservice.schema.methods import Method, option
 
 
 class CredentialKind(Enum):
-    """Kinds of credentials; the value is the prefix of a token, or the name of what is no token."""
+    """The value is the prefix of a token, or a name."""
 
     NONE = "none"
     ORIGIN = "origin"
@@ -35,7 +32,7 @@ _OF_PROTO: Final = {
 
 
 def credential_kinds(method: Method) -> frozenset[CredentialKind]:
-    """What a caller of the operation may show; empty when its proto does not say."""
+    """Returns the accepted credentials, or an empty set if the proto declares none."""
     descriptor = Default().FindMethodByName(method.name)
     said = option(descriptor, options_pb2.operation).credentials
     return frozenset(_OF_PROTO[number] for number in said if number in _OF_PROTO)
@@ -51,7 +48,6 @@ _TOKENS: Final = {
 
 
 def security_schemes() -> dict[str, Any]:
-    """The security schemes of the document by name."""
     found: dict[str, Any] = {
         kind.value: {
             "type": "http",
@@ -76,7 +72,7 @@ def security_schemes() -> dict[str, Any]:
 
 
 def security_requirements(method: Method) -> list[dict[str, list[str]]]:
-    """Any one of these; an operation for anybody has an empty list."""
+    """Returns alternatives. An empty list means that no credential is needed."""
     kinds = credential_kinds(method)
     if CredentialKind.NONE in kinds:
         return []

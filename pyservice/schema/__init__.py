@@ -1,1 +1,1 @@
-"""What the descriptors of the contract say, compiled once: methods, JSON both ways, validation."""
+"""Descriptors of the contract, compiled once: methods, JSON in both directions, and validation."""

@@ -1,9 +1,4 @@
-"""What is found wrong with a request, and how much of it one answer tells.
-
-Owns `Finding`, which readers and rules make, and the bound that both doors keep: whatever a client
-sends, the answer stays small. Which findings there are, and with which code they are told, is for
-others.
-"""
+"""Findings about a request, and the bound on how many of them one response reports."""
 
 from __future__ import annotations
 
@@ -15,20 +10,19 @@ import orjson
 from pyservice.errors import FieldProblem, field_problem
 
 MAX_PROBLEMS: Final = 256
-"""Problems that one answer tells; one more says how many there are besides."""
+"""Problems per response. One more counts the omitted ones."""
 
 MAX_PROBLEMS_BYTES: Final = 48 * 1024
-"""What these problems may take in a JSON body, in bytes."""
+"""Maximum size of these problems in a JSON body."""
 
 MAX_NAME_LENGTH: Final = 256
-"""Characters of a key or an unknown name that are repeated to the client. No legal one has more."""
+"""Maximum characters of a key or unknown name in a problem."""
 
-# Names and punctuation of a problem in a body, beside path and message.
 _FRAME_BYTES: Final = len(b'"path":"message":,')
 
 
 class Finding(NamedTuple):
-    """A problem: names from the place that was looked at, word, and how the sentence ends."""
+    """A problem: field names from the inspected value, problem word, and end of the sentence."""
 
     location: tuple[str, ...]
     word: str
@@ -36,7 +30,6 @@ class Finding(NamedTuple):
 
     @property
     def path(self) -> tuple[str, ...]:
-        """Location and word together, as an answer tells them."""
         return (*self.location, self.word)
 
 
@@ -44,28 +37,23 @@ Findings = Sequence[Finding]
 
 
 _UNLISTED: Final = "unlisted"
-"""Not a word of a problem: the finding stands for as many as its reason says."""
+"""Not a problem word: the finding stands for as many as its reason says."""
 
 
 def omitted_findings(count: int) -> Finding:
-    """Stands for findings that are only counted: no answer would tell them."""
     return Finding((), _UNLISTED, str(count))
 
 
 def is_omitted(finding: Finding) -> bool:
-    """Whether it stands for findings that are only counted."""
     return finding.word == _UNLISTED
 
 
 def count_findings(found: Findings) -> int:
-    """How many there are, with those that are only counted."""
     return sum(int(one.reason) if one.word == _UNLISTED else 1 for one in found)
 
 
 def bounded_findings(found: list[Finding], count: int = 0) -> list[Finding]:
-    """As many of them as an answer tells, and how many there are besides; `count` are those that
-    nobody made a finding of.
-    """
+    """Returns as many findings as a response reports, and the number of omitted ones. `count` are counted only."""
     if not count and len(found) <= MAX_PROBLEMS:
         return found
     listed = [one for one in found if one.word != _UNLISTED][:MAX_PROBLEMS]
@@ -74,7 +62,7 @@ def bounded_findings(found: list[Finding], count: int = 0) -> list[Finding]:
 
 
 class OmittedProblems(FieldProblem):
-    """Stands at the end for problems that are not told one by one. Its location is empty."""
+    """Counts the omitted problems, as the last entry. Its location is empty."""
 
     number: int
 
@@ -85,12 +73,12 @@ class OmittedProblems(FieldProblem):
 
 
 def nested_under(name: str, found: Findings) -> list[Finding]:
-    """The findings as seen from one level further up."""
+    """Prefixes the locations with a name."""
     return [Finding((name, *location), word, reason) for location, word, reason in found]
 
 
 def report_findings(found: Findings) -> list[FieldProblem]:
-    """The findings as one answer tells them: the first ones, and how many more there are."""
+    """Returns the first findings as problems, and the number of omitted ones."""
     listed = (_problem_of(one) for one in found if one.word != _UNLISTED)
     return _within(listed, count_findings(found), MAX_PROBLEMS_BYTES, _size_in_json)
 
@@ -98,7 +86,7 @@ def report_findings(found: Findings) -> list[FieldProblem]:
 def shorten_problems(
     problems: Sequence[FieldProblem], limit_bytes: int, size: Callable[[FieldProblem], int]
 ) -> list[FieldProblem]:
-    """The same for a door with less room: ``size`` tells what a problem takes there in bytes."""
+    """Reports problems in fewer bytes. `size` returns the bytes of a problem on that transport."""
     last = problems[-1] if problems else None
     if not isinstance(last, OmittedProblems):
         return _within(problems, len(problems), limit_bytes, size)
@@ -111,7 +99,6 @@ def _within(
     limit_bytes: int,
     size: Callable[[FieldProblem], int],
 ) -> list[FieldProblem]:
-    """As many of the problems as there is room for; ``count`` is how many there are in all."""
     told: list[FieldProblem] = []
     for problem in problems:
         limit_bytes -= size(problem)

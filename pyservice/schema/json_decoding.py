@@ -1,16 +1,8 @@
-"""JSON values into messages, by closures compiled from a message's descriptor.
+"""Decoding of JSON values into protobuf messages, compiled from descriptors.
 
-Owns how a value is spelled in JSON and what is refused for its type (decisions 1.2); every problem
-is told, and what could not be read is not in the message. Of more problems than an answer tells the
-others are only counted, so that no object, list or map costs more than a look at its members. Of a
-repeated field or a map with too many entries that is told here, and those beyond the limit are not
-looked at; other rules about values are validation's, text is jsontext's. The same reader serves bodies
-and parts of configuration files.
-
-What is settled here: a number with a fraction or exponent is no integer (``1.0`` is refused, as an
-integer beyond 64 bits is, which parsers give as such a number); true and false are no numbers; an
-enum is spelled in lower case without the prefix of its type; bytes are base64; a member null is one
-left out, an entry null has the wrong type.
+Every problem is reported, up to a bound, so that hostile input costs linear time. Entries beyond a size limit are
+not decoded. `1.0` and integers beyond 64 bits are not integers, booleans are not numbers, and enums are lower case
+without prefix. Bytes are base64. A null member counts as absent, and a null entry has the wrong type.
 """
 
 from __future__ import annotations
@@ -38,10 +30,10 @@ from pyservice.schema.methods import form_of, is_map, map_key, map_value
 from pyservice.schema.size_limits import entry_limit, too_many_entries
 
 FieldDecoder = Callable[[Any, Any], Findings]
-"""Puts a value into a message (first argument) and tells what could not be put there."""
+"""Sets a value in a message and returns what it could not decode."""
 
 ScalarConverter = Callable[[Any], Any]
-"""The value as a field takes it, or a Finding."""
+"""Returns the value for a field, or a Finding."""
 
 _TIMESTAMP = re.compile(
     r"(\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?([Zz]|[+-]\d{2}:\d{2})"
@@ -52,7 +44,7 @@ _ZEROS: Final[Mapping[int, Any]] = {
     FieldDescriptor.TYPE_STRING: "",
     FieldDescriptor.TYPE_BYTES: b"",
 }
-"""Stand for entries that could not be read, where 0 does not."""
+"""Placeholders for entries that could not be decoded, where 0 does not fit."""
 
 _INTEGERS: Final[Mapping[int, tuple[int, int]]] = {
     FieldDescriptor.TYPE_INT32: (-(2**31), 2**31 - 1),
@@ -65,10 +57,9 @@ _INTEGERS: Final[Mapping[int, tuple[int, int]]] = {
 def compile_decoder(
     descriptor: Descriptor, *, ignores_unknown: bool = False, without: tuple[str, ...] = ()
 ) -> FieldDecoder:
-    """A reader of JSON objects for a message.
+    """Returns a decoder of JSON objects. Raises TypeError for a field without JSON form.
 
-    Raises TypeError for a field that has no JSON form. ``without`` are fields that come from
-    elsewhere and are unknown here.
+    `without` names fields that come from elsewhere and are unknown here.
     """
     if descriptor.full_name == "google.protobuf.Timestamp":
         return _read_timestamp
@@ -109,7 +100,6 @@ def compile_decoder(
 
 
 def _too_many_of(group: list[str], value: dict[str, Any]) -> list[Finding]:
-    """All but the first of the members of which only one may be there."""
     present = [name for name, item in value.items() if name in group and item is not None]
     return [
         Finding((name,), "not-allowed", f"must not be there together with {present[0]}")
@@ -118,7 +108,6 @@ def _too_many_of(group: list[str], value: dict[str, Any]) -> list[Finding]:
 
 
 def compile_field_decoder(field: FieldDescriptor, *, ignores_unknown: bool = False) -> FieldDecoder:
-    """A reader that puts a value, which is not null, into a field of a message."""
     if is_map(field):
         return _map_field(field, ignores_unknown)
     if field.is_repeated:
@@ -173,7 +162,7 @@ def _unwrapped_field(field: FieldDescriptor, ignores_unknown: bool) -> FieldDeco
         below = getattr(message, name)
         below.SetInParent()
         found = read_inner(below, value)
-        # The name of the inner field, which nobody has sent, gives way to that of this one.
+        # The client did not send the name of the inner field.
         return [Finding((name, *location[1:]), word, reason) for location, word, reason in found]
 
     return read
@@ -292,7 +281,7 @@ def _put_message(
 
 
 def scalar_converter(field: FieldDescriptor) -> ScalarConverter:
-    """How a value of the field's type is taken from JSON. Raises TypeError where it has no form."""
+    """Raises TypeError for a type without JSON form."""
     if field.type in _INTEGERS:
         return _integer(*_INTEGERS[field.type])
     if field.enum_type is not None:
@@ -325,7 +314,7 @@ def _integer(low: int, high: int) -> ScalarConverter:
 
     def convert(value: Any) -> Any:
         if type(value) is not int:
-            # An integer beyond 64 bits comes from the parser as a float.
+            # The parser returns integers beyond 64 bits as floats.
             if type(value) is float and abs(value) >= 2.0**63 and value.is_integer():
                 return too_high if value > 0 else too_low
             return wrong
@@ -350,7 +339,7 @@ def _enum(descriptor: EnumDescriptor) -> ScalarConverter:
 
 
 def enum_spellings(descriptor: EnumDescriptor) -> dict[int, str]:
-    """Numbers of an enum and how they are spelled in JSON; the unspecified one has no spelling."""
+    """Returns spellings by number. The unspecified value has none."""
     prefix = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", descriptor.name).upper() + "_"
     return {
         value.number: value.name.removeprefix(prefix).lower()
@@ -360,7 +349,7 @@ def enum_spellings(descriptor: EnumDescriptor) -> dict[int, str]:
 
 
 def _raw(value: Any) -> Any:
-    """The text of the value, which who read the body has put in its place."""
+    """The codec has replaced the value by its text."""
     return value if type(value) is bytes else Finding((), "wrong-type", "must be JSON text")
 
 
@@ -392,7 +381,7 @@ def _read_timestamp(message: Any, value: Any) -> Findings:
     seconds, fraction, zone = match.groups()
     try:
         moment = datetime.fromisoformat(seconds.upper() + zone.upper())
-        # Kept in whole seconds so that no fraction is rounded.
+        # Whole seconds avoid rounding of the fraction.
         message.seconds = int((moment - _EPOCH).total_seconds())
     except (ValueError, OverflowError):
         return wrong

@@ -1,4 +1,8 @@
-"""Encoding of protobuf messages as JSON values, compiled from descriptors."""
+"""Encoding of protobuf messages as JSON values, compiled from descriptors.
+
+Fields without presence are always written. Unset optional fields are omitted, or null if their form says so. Map
+entries are sorted by key.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +19,12 @@ from pyservice.schema.json_decoding import enum_spellings
 from pyservice.schema.methods import form_of, is_map, map_value
 
 JsonEncoder = Callable[[Any], Any]
-"""The JSON value of a message, or of the value of a field."""
 
 _Put = Callable[[Any, dict[str, Any]], None]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def compile_encoder(descriptor: Descriptor) -> JsonEncoder:
-    """A writer of JSON objects for a message."""
     if descriptor.full_name == "google.protobuf.Timestamp":
         return _write_timestamp
     puts = [_put_field(field) for field in descriptor.fields]
@@ -79,7 +81,6 @@ def _writer_of_entries(field: FieldDescriptor) -> JsonEncoder:
 
 
 def _writer_of(field: FieldDescriptor) -> JsonEncoder:
-    """The writer of one value of a field: a scalar or a message."""
     if field.message_type is not None:
         if form_of(field).unwrap:
             (inner,) = field.message_type.fields
@@ -98,7 +99,7 @@ def _write_same(value: Any) -> Any:
 
 
 def _write_raw(text: bytes) -> orjson.Fragment:
-    """JSON text goes out as it came in; none is null."""
+    """Writes JSON text unchanged, and empty text as null."""
     return orjson.Fragment(text or b"null")
 
 
@@ -112,7 +113,9 @@ def _write_timestamp(message: Any) -> str:
 
 
 class PrerenderedJson(Message):
-    """Stands for the message that `make` makes. `body` is that message as HTTP would write it."""
+    """A response with JSON text that is already encoded. Both transports accept it in place of the message that
+    `make` returns.
+    """
 
     __slots__ = ("_make", "body")
 
@@ -121,5 +124,4 @@ class PrerenderedJson(Message):
         self._make = make
 
     def SerializeToString(self, **options: Any) -> bytes:
-        """The message as gRPC sends it."""
         return self._make().SerializeToString(**options)

@@ -12,12 +12,14 @@ from typing import Any, Final
 import orjson
 
 LARGE_BYTES: Final = 64 * 1024
-"""Of text. What has less makes too few objects to matter."""
+"""Smaller texts create too few objects to matter."""
 
 
 @contextmanager
 def garbage_collection_paused() -> Iterator[None]:
-    """Nothing is collected within. May be within itself."""
+    """Pauses the garbage collector, which would scan the new objects repeatedly and take ten times as long.
+    Reentrant.
+    """
     if not gc.isenabled():
         yield
         return
@@ -29,17 +31,16 @@ def garbage_collection_paused() -> Iterator[None]:
 
 
 MAX_DEPTH = 64
-"""Levels of objects and arrays in each other; a value that is neither has none."""
+"""Nesting levels of objects and arrays."""
 
-# Numbers stay text: only the ends of values are of interest, and an integer may be of any size.
+# Only the positions of values matter.
 _texts = json.JSONDecoder(parse_int=str, parse_float=str)
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NAME = re.compile(r'[ \t\n\r]*("(?:[^"\\]|\\.)*+")[ \t\n\r]*:[ \t\n\r]*', re.DOTALL)
-"""The name of a member, with what is around it up to the value."""
 
 
 class JsonTextError(Exception):
-    """The text is not JSON that we take; ``word`` is a problem word, ``reason`` says where."""
+    """The text is not accepted JSON. `word` is a problem word."""
 
     def __init__(self, word: str, reason: str) -> None:
         super().__init__(reason)
@@ -48,9 +49,9 @@ class JsonTextError(Exception):
 
 
 def parse(text: bytes) -> Any:
-    """The value of a JSON text. Raises `JsonRefused`.
+    """Returns the value of a JSON text. Raises JsonTextError.
 
-    Integers outside of 64 bits come as floats; a number that no float can hold is refused.
+    Integers beyond 64 bits are returned as floats, and numbers beyond floats are refused.
     """
     if len(text) > LARGE_BYTES and gc.isenabled():
         with garbage_collection_paused():
@@ -59,10 +60,10 @@ def parse(text: bytes) -> Any:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         reason = f"is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})"
-        # The parser has a limit of levels too, far beyond ours.
+        # The parser's own limit is far higher.
         word = "too-deep" if "depth limit" in error.msg else "not-json"
         raise JsonTextError(word, reason) from None
-    # A text with few brackets cannot be deep; that is nearly every text.
+    # A text with few brackets cannot be too deep.
     if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _is_too_deep(value):
         raise JsonTextError("too-deep", f"is nested deeper than {MAX_DEPTH} levels")
     return value
@@ -81,7 +82,7 @@ def _is_too_deep(value: Any) -> bool:
 
 
 def member_texts(text: bytes) -> dict[str, bytes]:
-    """The text of each member of an object that `parse` took, without the space around it."""
+    """Returns the text of each member of an object that `parse` accepted."""
     if len(text) > LARGE_BYTES:
         with garbage_collection_paused():
             return _member_texts(text.decode())
@@ -91,7 +92,6 @@ def member_texts(text: bytes) -> dict[str, bytes]:
 def _member_texts(source: str) -> dict[str, bytes]:
     places: dict[str, tuple[int, int]] = {}
     end = source.index("{")
-    # Behind the brace or a comma comes a name, behind the last member none.
     while match := _NAME.match(source, end + 1):
         quoted, start = match[1], match.end()
         name = json.loads(quoted) if "\\" in quoted else quoted[1:-1]

@@ -1,7 +1,4 @@
-"""The content of a message in a few bytes: the same for the same content, of whatever process of one installation.
-
-Who compares what with what is the planes' matter.
-"""
+"""Digest of a message, equal for equal content in all processes of one installation."""
 
 from __future__ import annotations
 
@@ -14,5 +11,4 @@ _DIGEST_BYTES: Final = 16
 
 
 def message_digest(message: Message) -> bytes:
-    """16 bytes of SHA-256 over its deterministic encoding."""
     return sha256(message.SerializeToString(deterministic=True)).digest()[:_DIGEST_BYTES]

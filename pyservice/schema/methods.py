@@ -1,8 +1,4 @@
-"""The operations as the protos declare them: name, messages, HTTP binding, limits, options.
-
-Read once from the descriptors. Doors, metrics and documents take an operation's facts from here, so
-that none is written twice. Who runs one, and how a message looks in JSON, is not here.
-"""
+"""Operations as the protos declare them: name, messages, HTTP binding, limits and options."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ from google.protobuf.message import Message
 import pyservice.pb.hosting.v1
 from pyservice.pb.hosting.v1 import options_pb2
 
-# Clients of these may be newer than the service and send what it does not know (decisions 1.2).
+# Clients of these paths can be newer and send unknown fields.
 LENIENT_PATHS = ("/matchmaker/", "/events/")
 _VERBS = ("get", "put", "post", "delete", "patch")
 _WITHOUT_TOKEN: Final = frozenset(
@@ -37,56 +33,51 @@ _PARAMETER = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method of a service of ``hosting.v1``."""
-
     name: str
-    """Full proto name, such as ``hosting.v1.Matchmaker.JoinLobby``."""
+    """Full proto name, such as `hosting.v1.Matchmaker.JoinLobby`."""
     slug: str
-    """Short name for metrics, logs and settings, such as ``join``."""
+    """Short name for metrics, logs and settings, such as `join`."""
     request: type[Message]
     response: type[Message]
     http_method: str
     template: str
-    """Path with ``{field}`` where a segment is a field of the request."""
+    """Path with `{field}` for fields of the request."""
     path_fields: tuple[str, ...]
     body_field: str
-    """``*``: the body is the request; a name: it is that field alone; empty: there is no body."""
+    """`*`: the body is the request. A name: the body is that field. Empty: no body."""
     response_field: str
-    """A name: the answer is that field alone; empty: the answer is the response."""
+    """A name: the response is that field. Empty: it is the whole message."""
     body_limit_bytes: int | None
-    """The method's own limit; None: the service's general one."""
+    """None: the general limit."""
     ignores_unknown: bool
-    """Whether fields of the body that nobody knows are ignored."""
+    """Whether unknown fields of the body are ignored."""
     needs_token: bool
-    """Whether nobody may call without a token of ours: an `Origin` or a secret of one's own is none."""
+    """Whether a call needs a token of the service. An `Origin` or an event channel secret is not one."""
 
     @property
     def grpc_path(self) -> str:
-        """``/hosting.v1.Matchmaker/JoinLobby``."""
         service, _, method = self.name.rpartition(".")
         return f"/{service}/{method}"
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A method that repeats a watched one: an answer each time that there is something newer."""
+    """A streaming method that repeats a watched method and sends each newer response."""
 
     rpc_name: str
-    """Name of the method within its service, such as ``StreamLiveEvents``."""
     repeated: str
-    """Full name of the method that it repeats; messages of both are alike on the wire."""
+    """Full name of the repeated method. The messages of both are identical on the wire."""
     request: type[Message]
     response: type[Message]
 
     def next_request(self, data: bytes, reply: bytes) -> bytes:
-        """The request that goes on where this answer to that request ended."""
+        """Returns the request that continues after a response."""
         request: Any = self.request.FromString(data)
         request.watch_index = self.index_of(reply)
         following: bytes = request.SerializeToString()
         return following
 
     def index_of(self, reply: bytes) -> str:
-        """The ``watch.index`` of an answer."""
         answer: Any = self.response.FromString(reply)
         index: str = answer.watch.index
         return index
@@ -96,33 +87,29 @@ class Stream:
 
 
 def descriptor_of(message: Message | type[Message]) -> Descriptor:
-    """The descriptor of a message, whichever implementation of protobuf made its class."""
+    """Hides the differences of protobuf implementations."""
     descriptor: Any = message.DESCRIPTOR
     return descriptor  # type: ignore[no-any-return]
 
 
 def option(described: MethodDescriptor | FieldDescriptor | Descriptor, extension: Any) -> Any:
-    """The message of an option on a descriptor, empty when unset; ours or of somebody's file."""
+    """Returns an option of a descriptor, empty if unset."""
     return described.GetOptions().Extensions[extension]
 
 
 def form_of(field: FieldDescriptor) -> Any:
-    """How a field looks in JSON: ``hosting.v1.FieldForm``."""
     return option(field, options_pb2.form)
 
 
 def is_map(field: FieldDescriptor) -> bool:
-    """Whether a field is a map, which descriptors tell as repeated entries."""
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
 def map_key(field: FieldDescriptor) -> FieldDescriptor:
-    """The key of a map field."""
     return _entry_of(field).fields_by_name["key"]
 
 
 def map_value(field: FieldDescriptor) -> FieldDescriptor:
-    """The value of a map field."""
     return _entry_of(field).fields_by_name["value"]
 
 
@@ -136,7 +123,7 @@ def _entry_of(field: FieldDescriptor) -> Descriptor:
 
 
 def read_methods(files: Iterable[FileDescriptor]) -> dict[str, Method]:
-    """Every method of the files by full name. Raises ValueError for an incomplete declaration."""
+    """Returns all unary methods by full name. Raises ValueError for an incomplete declaration."""
     found: dict[str, Method] = {}
     slugs: dict[str, str] = {}
     for file in files:
@@ -182,9 +169,9 @@ def _read_method(descriptor: MethodDescriptor) -> Method:
 def read_streams(
     files: Iterable[FileDescriptor], methods: Mapping[str, Method]
 ) -> dict[str, Stream]:
-    """Every streaming method of the files, by full name of the method that it repeats.
+    """Returns all streaming methods, by full name of the repeated method.
 
-    `StreamX` repeats `GetX` of its service. Raises ValueError when the two do not fit together.
+    `StreamX` repeats `GetX` of its service. Raises ValueError when the messages differ.
     """
     found: dict[str, Stream] = {}
     for file in files:
@@ -212,7 +199,6 @@ def _read_stream(descriptor: MethodDescriptor, methods: Mapping[str, Method]) ->
 
 
 def _wire_form(message: Descriptor) -> list[tuple[object, ...]]:
-    """What has to be alike for one message to be read as another."""
     return [
         (field.number, field.name, field.type, field.is_repeated, field.message_type)
         for field in message.fields
@@ -220,7 +206,6 @@ def _wire_form(message: Descriptor) -> list[tuple[object, ...]]:
 
 
 def public_files() -> tuple[FileDescriptor, ...]:
-    """The descriptors of all files of package ``hosting.v1``."""
     package = pyservice.pb.hosting.v1
     names = sorted(name for _, name, _ in pkgutil.iter_modules(package.__path__))
     modules = [
@@ -232,7 +217,5 @@ def public_files() -> tuple[FileDescriptor, ...]:
 
 
 METHODS: Final[dict[str, Method]] = read_methods(public_files())
-"""Every operation of the service by full name."""
 
 STREAMS: Final[dict[str, Stream]] = read_streams(public_files(), METHODS)
-"""Every streaming method by full name of the operation that it repeats."""

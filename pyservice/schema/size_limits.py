@@ -1,7 +1,6 @@
-"""How many entries a repeated field or a map may have, and how the entries beyond are left alone.
+"""Limits on the number of entries in repeated fields and maps.
 
-Readers and rules ask here before they look at any entry, so that a request costs no more than what
-it may hold. Rules about the entries are for ``rules`` and the library.
+Decoding and validation check them before entries, so that a request costs no more than its limits allow.
 """
 
 from __future__ import annotations
@@ -21,36 +20,34 @@ Excerpt = Callable[[Any, Any], None]
 
 
 class SizeLimits(NamedTuple):
-    """The limits in a message, or in the value of a field."""
+    """Limits of a message, or of the value of a field."""
 
     measure: Measure
-    """Tells which are passed."""
+    """Returns the exceeded limits."""
     excerpt: Excerpt
-    """Copies what is within them from the first value to the second, which is empty."""
+    """Copies what is within the limits to an empty message."""
 
 
 _SIZE_WORD = "too-many"
 
 
 def entry_limit(field: FieldDescriptor) -> int | None:
-    """The largest number of entries by the rules of its proto; None: any number."""
+    """Returns the maximum number of entries, or None."""
     rules = option(field, validate_pb2.field)
     own, rule = (rules.map, "max_pairs") if is_map(field) else (rules.repeated, "max_items")
     return getattr(own, rule) if own.HasField(rule) else None
 
 
 def too_many_entries(limit: int) -> Finding:
-    """What is said of a field with more entries than this."""
     return Finding((), _SIZE_WORD, f"must have at most {limit} entries")
 
 
 def is_size_finding(finding: Finding) -> bool:
-    """Whether it judges a number of entries, and so leaves the entries themselves to others."""
     return finding.word == _SIZE_WORD
 
 
 def compile_size_limits(descriptor: Descriptor) -> SizeLimits | None:
-    """The limits in a message and in the messages in it; None when there are none."""
+    """Returns the limits of a message and its nested messages, or None."""
     parts = {field: part for field in descriptor.fields if (part := _sizes_of_field(field))}
     if not parts:
         return None
@@ -116,7 +113,7 @@ def _measure_entries(
 
 
 def _unwrapped(measure_inner: Measure) -> Measure:
-    """For a message that in JSON is its only field: that field's name is not in the location."""
+    """Removes the name of the inner field, which JSON does not have."""
     return lambda message: [
         Finding(location[1:], word, reason) for location, word, reason in measure_inner(message)
     ]

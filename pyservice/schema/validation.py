@@ -1,4 +1,8 @@
-"""Validation of request messages by the rules in the protos."""
+"""Validation of request messages by the rules in the protos.
+
+Messages of hot operations are checked by compiled closures, all others by protovalidate. Validation takes linear
+time: entries beyond a limit are skipped and the number of problems is bounded.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +44,11 @@ ValueCheck = Callable[[Any], Findings]
 
 
 MATCHED_LENGTH: Final = 4096
-"""Characters beyond which a text that is too long is not matched with its pattern as well: that can
-take a hundred times the memory of the text. Length comes before pattern in a message of rules."""
+"""A longer text is not matched with its pattern, which can take a hundred times its memory."""
 
 
 class UnsupportedRule(Exception):
-    """A rule that cannot be compiled; its message has to stay with the library."""
+    """A rule that cannot be compiled. The library has to validate its message."""
 
 
 def _is_single_rejoin(message: matchmaker_pb2.JoinLobbyRequest) -> bool:
@@ -58,12 +61,12 @@ _CHANNELS_MAX: Final = 63
 def _is_channel_per_guest(
     message: matchmaker_pb2.FindLobbyRequest | matchmaker_pb2.JoinLobbyRequest,
 ) -> bool:
-    # The first token is the caller's own; more than any party has is another rule's.
+    # The first token belongs to the caller. Another rule limits the party size.
     count = len(message.event_channels)
     return not count or count > _CHANNELS_MAX or count < (message.party_size or 1)
 
 
-# What CEL rules of messages say, in Python. The oracle test holds both to the same verdict.
+# Python equivalents of CEL rules of messages. A test compares both.
 CEL_EQUIVALENTS: Final[Mapping[tuple[str, str], Callable[[Any], bool]]] = {
     ("hosting.v1.JoinLobbyRequest", "party_size.not-allowed"): _is_single_rejoin,
     ("hosting.v1.JoinLobbyRequest", "event_channels.too-many"): _is_channel_per_guest,
@@ -78,8 +81,8 @@ class _FieldRules(NamedTuple):
 
 
 def compile_rules(descriptor: Descriptor) -> MessageCheck:
-    """Closures for all rules of a message and the messages in it. Raises UnsupportedRule."""
-    # Keyed by descriptor: that is how a message lists what is set in it.
+    """Compiles all rules of a message. Raises UnsupportedRule."""
+    # ListFields returns descriptors.
     fields = {field: _compile_field(field) for field in descriptor.fields}
     required = [rules.name for rules in fields.values() if rules.is_required]
     twins = _compile_cel(descriptor)
@@ -131,7 +134,7 @@ def _compile_field(field: FieldDescriptor) -> _FieldRules:
     else:
         judge = _judge_value(field, kind, own)
         if own is not None and not field.has_presence and not rules.required:
-            # A zero that is not set would have to keep the rules too, and nothing lists it.
+            # ListFields omits an unset zero, which would have to obey the rule too.
             raise UnsupportedRule(f"{field.full_name}: rules on a field without presence")
     return _FieldRules(field.name, judge, rules.required)
 
@@ -188,7 +191,6 @@ def _judge_map(field: FieldDescriptor, rules: Any) -> ValueCheck | None:
 
 
 def _judge_element(field: FieldDescriptor, rules: Any) -> ValueCheck | None:
-    """The judge of an entry of a repeated field, or of a map's keys or values."""
     kind = rules.WhichOneof("type") if rules is not None else None
     _only(field.full_name, rules, {kind})
     return _judge_value(field, kind, getattr(rules, kind) if kind else None)
@@ -207,7 +209,7 @@ def _judge_value(field: FieldDescriptor, kind: str | None, rules: Any) -> ValueC
 
 
 def _unwrapped(judge_inner: ValueCheck) -> ValueCheck:
-    """For a message that in JSON is its only field: that field's name is not in the location."""
+    """Removes the name of the inner field, which JSON does not have."""
 
     def judge(message: Any) -> Findings:
         found = judge_inner(message)
@@ -217,7 +219,6 @@ def _unwrapped(judge_inner: ValueCheck) -> ValueCheck:
 
 
 def raw_json_check(kind: int) -> ValueCheck:
-    """Judges a field that holds JSON text; no text is no value."""
     not_object = [_finding("wrong-type", "must be a JSON object")]
 
     def judge(text: bytes) -> Findings:
@@ -234,8 +235,6 @@ def raw_json_check(kind: int) -> ValueCheck:
 
 
 class CompiledRule(NamedTuple):
-    """A predicate that a value has to meet, and what is said of one that does not."""
-
     holds: Callable[[Any], Any]
     finding: Finding
 
@@ -294,7 +293,7 @@ def _largest(limit: int) -> CompiledRule:
 
 
 def _pattern(pattern: str) -> CompiledRule:
-    # Anchored at both ends or not compiled: ``$`` means the end here and before a line break there.
+    # Requires anchors, because `$` also matches before a final line break in Python.
     if not (pattern.startswith("^") and pattern.endswith("$")):
         raise UnsupportedRule(f"pattern {pattern} has to be anchored at both ends")
     finding = _finding("invalid", f"must match {pattern}")
@@ -320,7 +319,6 @@ def _at_most(limit: int) -> CompiledRule:
     return CompiledRule(limit.__ge__, _finding("too-high", f"must be at most {limit}"))
 
 
-# By (is a string, name of the rule).
 _VALUE_RULES: Final[Mapping[tuple[bool, str], Callable[[Any], CompiledRule]]] = {
     (True, "min_len"): _shortest,
     (True, "max_len"): _longest,
@@ -333,7 +331,7 @@ _VALUE_RULES: Final[Mapping[tuple[bool, str], Callable[[Any], CompiledRule]]] = 
 
 
 def _only(where: str, rules: Any, known: set[str | None]) -> None:
-    """Refuses rules that no closure stands for, so that none is ever left out in silence."""
+    """Raises UnsupportedRule for rules that were not compiled."""
     for rule, _ in rules.ListFields() if rules is not None else ():
         if rule.name not in known:
             raise UnsupportedRule(f"{where}: {rule.full_name}")
@@ -344,14 +342,14 @@ COMPILED_MESSAGES: Final[tuple[type[Message], ...]] = (
     matchmaker_pb2.PlayerDisconnectedRequest,
     matchmaker_pb2.JoinLobbyRequest,
     matchmaker_pb2.FindLobbyRequest,
-    # Of up to 4 MiB, with raw JSON below the top.
+    # Up to 4 MiB with nested raw JSON.
     versions_pb2.CreateVersionRequest,
     versions_pb2.ValidateVersionRequest,
 )
 
 
 def validate(message: Message) -> list[FieldProblem]:
-    """The problems of a message by the rules of its proto; empty when it is fine."""
+    """Returns the problems of a message."""
     found = _judge(message)
     return report_findings(found) if found else []
 
@@ -362,7 +360,7 @@ def _judge(message: Message) -> Findings:
 
 
 class UndecodedFields(NamedTuple):
-    """What of a request could not be put into its message, by the place where it was sent."""
+    """What could not be decoded, by its place in the request."""
 
     in_query: Findings = ()
     in_body: Findings = ()
@@ -376,11 +374,11 @@ _JUDGES_ENTRIES: Final = ("required", "not-unique", "too-few")
 def refuse_invalid(
     method: Method, message: Message, unread: UndecodedFields = NO_UNDECODED_FIELDS
 ) -> None:
-    """Raises ServiceError when a request breaks the rules of its proto, whichever door it took.
+    """Raises ServiceError when a request breaks the rules of its proto.
 
-    What the rules say of a field that could not be read is of no interest. The code tells the first
-    place that has a problem: ID_INVALID the path, QUERY_INVALID the query, BODY_INVALID the body;
-    ``errors`` has those of all places. A raw body over the method's limit is BODY_TOO_LARGE.
+    The code names the first place with a problem: ID_INVALID for the path, QUERY_INVALID, then BODY_INVALID.
+    `errors` lists all places. Rules for fields that could not be decoded are skipped. A raw body over its limit is
+    BODY_TOO_LARGE.
     """
     limit = method.body_limit_bytes
     if limit is not None and method.body_field not in ("", "*"):
@@ -401,7 +399,7 @@ def refuse_invalid(
 
 
 def _without_unread(found: list[Finding], unread: Findings) -> list[Finding]:
-    """Without what is about an unread place, or judges a field without its unread entries."""
+    """Drops findings about undecoded places, and about fields with undecoded entries."""
     places = {
         finding.location
         for finding in unread
@@ -421,7 +419,7 @@ def _without_unread(found: list[Finding], unread: Findings) -> list[Finding]:
 
 
 class _Library(threading.local):
-    """One for each thread that validates: large requests are read in a thread of their own."""
+    """One validator per thread, because large requests are validated in a thread."""
 
     def __init__(self) -> None:
         self.validator = protovalidate.Validator()
@@ -452,7 +450,6 @@ _WORDS_OF_RULES: Final[Mapping[str, str]] = {
 
 
 def library_findings(message: Message) -> list[Finding]:
-    """What the library says of a message, in our words."""
     found = _library.validator.collect_violations(message)
     return [_finding_of(descriptor_of(message), violation) for violation in found]
 
@@ -465,7 +462,7 @@ def _finding_of(descriptor: Descriptor, violation: Any) -> Finding:
         return Finding((*location, *names), rule, proto.message)
     word = _WORDS_OF_RULES.get(rule)
     if word is None and rule.startswith(("gt", "len")):
-        # A rule with two ends: which of them was passed is seen in the value.
+        # The value shows which end of the range was passed.
         value = violation.field_value
         is_length = rule.startswith("len")
         is_low = (len(value) if is_length else value) < violation.rule_value
@@ -475,12 +472,12 @@ def _finding_of(descriptor: Descriptor, violation: Any) -> Finding:
 
 
 def _location_of(descriptor: Descriptor, elements: Iterable[Any]) -> tuple[str, ...]:
-    """Names, indexes and keys of a path of the library, as they are in JSON."""
+    """Returns a path of the library with names as in JSON."""
     location: list[str] = []
     current: Descriptor | None = descriptor
     is_unwrapped = False
     for element in elements:
-        # A oneof has a name of its own and is no field.
+        # A oneof is not a field.
         field = current.fields_by_name.get(element.field_name) if current else None
         if not is_unwrapped:
             location.append(element.field_name)
@@ -496,7 +493,7 @@ def _message_of(field: FieldDescriptor) -> Descriptor | None:
 
 
 def _with_library(message_class: type[Message]) -> MessageCheck:
-    """The library, the sizes before it, and the raw JSON fields, of which it knows nothing."""
+    """Combines the library, size limits and raw JSON fields."""
     raw = [
         (field.name, raw_json_check(form_of(field).raw_json))
         for field in descriptor_of(message_class).fields
@@ -509,7 +506,7 @@ def _with_library(message_class: type[Message]) -> MessageCheck:
         found = sizes.measure(message) if sizes else []
         judged = message
         if found and sizes:
-            # The library would look at every entry, each more costly than all else of the request.
+            # The library would check every entry at high cost.
             judged = message_class()
             sizes.excerpt(message, judged)
         found += library_findings(judged)

@@ -1,7 +1,6 @@
-"""Settings of the service: what may be set, where it comes from, every problem at once.
+"""Settings of the service from flags, environment and a TOML file, with all problems reported at once.
 
-Flags beat the environment (`PYSERVICE_...`), which beats a TOML file. This is the only module
-that reads the environment. What a setting does is its reader's matter.
+Flags override `PYSERVICE_...` variables, which override the file. Only this module reads the environment.
 """
 
 from __future__ import annotations
@@ -53,16 +52,14 @@ __all__ = [
 ]
 
 _NOT_SETTINGS: Final = frozenset({"PYSERVICE_CONFIG", "PYSERVICE_URL", "PYSERVICE_TOKEN"})
-"""Variables of the command line: where the file is, and what client commands talk to."""
+"""Variables of the command line."""
 
 _SOCKET_PATH_MAX: Final = 107
-"""What the kernel takes as the path of a unix socket, in bytes."""
+"""Kernel limit of a unix socket path, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with the settings: where it is, and what."""
-
     source: str
     name: str
     message: str
@@ -73,9 +70,7 @@ class Problem:
 
 
 class SettingsError(Exception):
-    """The settings cannot be used. `problems` has all of them; `usable` the settings without what
-    is wrong, for whoever looks for more.
-    """
+    """All problems of the settings. `usable` has the settings without the invalid values."""
 
     def __init__(self, problems: list[Problem], usable: Settings | None = None) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -88,10 +83,9 @@ def load(
     config_file: Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Settings from flags, environment and file. Raises SettingsError with every problem.
+    """Returns the settings. Raises SettingsError with every problem.
 
-    `flags` maps field names to values; None means "not given". Without `config_file`,
-    `PYSERVICE_CONFIG` names it.
+    A flag of None is not set. Without `config_file`, `PYSERVICE_CONFIG` names it.
     """
     environ = os.environ if environ is None else environ
     problems: list[Problem] = []
@@ -124,8 +118,9 @@ def load(
 
 
 def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:
-    """What each value may be, but not with the others or on this machine: location and message.
-    `wrong` are sections of which the defaults stand here.
+    """Yields location and message of values that conflict with others or with this machine.
+
+    `wrong` are invalid sections, replaced by defaults.
     """
     listeners: list[tuple[str, ListenAddress]] = []
     for name in ("http", "grpc", "cdn", "metrics"):
@@ -156,12 +151,11 @@ def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str],
 
 
 def _addresses_of_nobody(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:
-    """Addresses in answers that lead nowhere for who gets them."""
+    """Checks for addresses that clients could not reach."""
     for name in ("public_url", "cdn_url", "hub_url"):
         if "?" in (getattr(settings, name) or ""):
             yield [name], "must not have a query: paths are put behind it"
     domain = settings.domains.cdn
-    # Without a control plane there are no files.
     if domain is None or settings.cdn_url is not None or settings.feed_file is not None:
         return
     if not wrong.isdisjoint(("cdn", "cdn_url")) or _is_of_this_machine(domain):
@@ -191,7 +185,7 @@ def _overlap(one: ListenAddress, other: ListenAddress) -> bool:
 def _from_environment(environ: Mapping[str, str], problems: list[Problem]) -> dict[str, Any]:
     ours = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
     for name in sorted(ours.keys() - _NOT_SETTINGS):
-        # Inside of a section the model itself refuses what it does not know.
+        # The model refuses unknown names inside sections.
         if name.removeprefix(PREFIX).lower().split("__")[0] not in Settings.model_fields:
             problems.append(Problem("environment", name, "is not a setting"))
     source = EnvSettingsSource(Settings)
@@ -228,7 +222,6 @@ def _problem(detail: Any, sources: list[tuple[str, dict[str, Any]]]) -> Problem:
 
 
 def _origin_of(sources: list[tuple[str, dict[str, Any]]], location: list[str]) -> str:
-    """Which source a value came from."""
     return next((source for source, values in sources if _holds(values, location)), "default")
 
 
@@ -238,5 +231,5 @@ def _holds(values: Any, location: list[str]) -> bool:
     if not isinstance(values, Mapping) or location[0] not in values:
         return False
     inner = values[location[0]]
-    # A list is one value: what is inside of it has the list's source.
+    # A list comes from one source.
     return not isinstance(inner, Mapping) or len(location) == 1 or _holds(inner, location[1:])

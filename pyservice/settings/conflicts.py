@@ -13,7 +13,7 @@ from pyservice.settings.sections import InheritedSocket, ListenAddress
 
 
 def edge_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
-    """Location and message. No answer ever names an address on which nobody listens."""
+    """Yields location and message of conflicts with edge-guard's listeners."""
     edge = settings.edge
     has_both = _may_be_at(edge.http, 80) and _may_be_at(edge.https, 443)
     if settings.domains.job is not None and not edge.is_fronted and not has_both:
@@ -39,7 +39,7 @@ def edge_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
 
 
 def _may_be_at(where: ListenAddress | InheritedSocket | None, port: int) -> bool:
-    """A socket that is handed over is there with its address; whoever made it knows."""
+    """An inherited socket already has an address."""
     return isinstance(where, InheritedSocket) or (where is not None and where.port == port)
 
 
@@ -52,7 +52,7 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 class _Place(NamedTuple):
-    """Where something is served, and which setting says so; `is_given` False: its default does."""
+    """A served URL and its setting. `is_given` is False for a default."""
 
     location: tuple[str, ...]
     url: SplitResult
@@ -68,12 +68,14 @@ class _Place(NamedTuple):
         return self.url.scheme, self.host, _DEFAULT_PORTS[self.url.scheme] if port is None else port
 
     def is_below(self, domain: str | None) -> bool:
-        """Whether it is the domain, or a host of it."""
         return domain is not None and f".{self.host}".endswith(f".{domain}")
 
 
 def origin_conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:
-    """Location and message of each. `wrong` are sections of which the defaults stand in `settings`."""
+    """Yields uploads that would share an origin with the API, with pages, or with a site of another developer.
+
+    Uploads are untrusted code in a browser. `wrong` are invalid sections, replaced by defaults.
+    """
     domain = settings.domains.cdn
     services, stores = list(_services(settings, wrong)), list(_stores(settings, wrong))
     for service in services:
@@ -92,7 +94,7 @@ def origin_conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list
             )
         what = "the CDN" if store.location == ("cdn_url",) else "the bucket"
         for service in services:
-            # Two listeners that overlap are told as such.
+            # Overlapping listeners are reported elsewhere.
             if store.origin == service.origin and (store.is_given or service.is_given):
                 yield (
                     list(store.location),
@@ -103,7 +105,6 @@ def origin_conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list
 
 
 def _services(settings: Settings, wrong: Set[str]) -> Iterator[_Place]:
-    """The API, and people's pages."""
     if settings.public_url is not None:
         yield from _place(("public_url",), settings.public_url)
     elif wrong.isdisjoint(("http", "public_url")):
@@ -114,10 +115,8 @@ def _services(settings: Settings, wrong: Set[str]) -> Iterator[_Place]:
 
 
 def _stores(settings: Settings, wrong: Set[str]) -> Iterator[_Place]:
-    """What browsers ask for files of all games: a site in local mode, uploads, pictures."""
     if settings.cdn_url is not None:
         yield from _place(("cdn_url",), settings.cdn_url)
-    # Without a control plane there are no files.
     elif settings.feed_file is None and wrong.isdisjoint(("cdn", "cdn_url", "feed_file")):
         yield from _listening(("cdn_url",), settings.cdn)
     if settings.s3 is not None:
@@ -126,7 +125,6 @@ def _stores(settings: Settings, wrong: Set[str]) -> Iterator[_Place]:
 
 
 def _place(location: tuple[str, ...], url: str | None) -> Iterator[_Place]:
-    """Nothing: there is no URL, or none that could be asked."""
     try:
         parts = urlsplit(url or "")
         _ = parts.port
@@ -137,14 +135,13 @@ def _place(location: tuple[str, ...], url: str | None) -> Iterator[_Place]:
 
 
 def _listening(location: tuple[str, ...], address: ListenAddress) -> Iterator[_Place]:
-    """What answers name when no URL is set."""
     host = "127.0.0.1" if address.host in ANY_HOST else address.host
     for place in _place(location, f"http://{ListenAddress(host, address.port)}"):
         yield place._replace(is_given=False)
 
 
 def port_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
-    """Location and message. A number is of one kind."""
+    """Yields overlaps between port ranges."""
     runtime = settings.runtime
     kinds = (
         ("the public ports of lobbies and servers", PUBLIC_PORTS),

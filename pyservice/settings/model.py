@@ -1,4 +1,4 @@
-"""All settings of the service with their defaults. Where values come from is the package's."""
+"""All settings of the service with their defaults."""
 
 from __future__ import annotations
 
@@ -69,75 +69,74 @@ class Settings(BaseSettings):
     grpc_limits: GrpcLimits = GrpcLimits()
     journal: JournalSettings = JournalSettings()
     storage_reserve_bytes: int = Field(default=256 << 20, ge=0)
-    """Below this much free space `/readyz` and the metrics say so."""
+    """Minimum free space before `/readyz` and the metrics report a shortage."""
     lame_duck_ms: int = Field(default=0, ge=0, le=600_000)
-    """Between "not ready" and the end of accepting."""
+    """Time between "not ready" and the end of accepting."""
     stop_grace_ms: int = Field(default=10_000, ge=0, le=600_000)
-    """How long requests in flight may take to finish at shutdown."""
+    """Time for requests in flight to finish at shutdown."""
     find_wait_ms: int = Field(default=45_000, ge=1, le=600_000)
-    """Longest wait of find and join for a starting lobby (decisions 5.3)."""
+    """Maximum wait of find and join for a starting lobby."""
     start_limit_ms: int = Field(default=300_000, ge=100, le=86_400_000)
-    """A lobby that is not ready by then fails (decisions 5.6)."""
+    """A lobby that is not ready by then fails."""
     attached_heartbeat_timeout_ms: int = Field(default=30_000, ge=1_000, le=3_600_000)
-    """For attached lobbies whose mode sets none (decisions 5.11)."""
+    """For attached lobbies if their mode sets none."""
     empty_lobby_grace_ms: int = Field(default=30_000, ge=0, le=3_600_000)
-    """A lobby that everybody left counts as idle after so long (decisions 5.8)."""
+    """Time until an empty lobby counts as idle."""
     heartbeat_grace_ms: int = Field(default=10_000, ge=0, le=3_600_000)
-    """For modes that set none (decisions 5.6)."""
+    """For modes that set none."""
     port_rest_ms: int = Field(default=60_000, ge=1_000, le=3_600_000)
-    """A public port is nobody's for so long behind its lobby or server (decisions 5.9)."""
+    """Quarantine of a public port after its lobby or server."""
     player_limit_max: int = Field(default=256, ge=1, le=65_535)
-    """Largest `max_players` that a version may ask for (decisions 4)."""
+    """Largest `max_players` of a version."""
     captcha: CaptchaSettings = CaptchaSettings()
     verification_allowed_networks: Annotated[tuple[Network, ...], BeforeValidator(from_text)] = ()
-    """Where verification may go besides public addresses (decisions 7)."""
+    """Networks allowed for verification besides public addresses."""
     database_url: SecretStr | None = None
-    """postgresql://…; None: a SQLite file of the control plane."""
+    """PostgreSQL URL. None: a SQLite file."""
     migrate_at_start: bool = True
     """False: a database of an older version is refused with the command to run."""
     public_url: Endpoint | None = None
-    """Base of API addresses in answers; None: where the HTTP door listens."""
+    """Base of API addresses in responses. None: the HTTP listener."""
     cdn_url: Endpoint | None = None
-    """Base of addresses of sites and files in local mode; None: where the CDN listens."""
+    """Base of site and file addresses in local mode. None: the CDN listener."""
     hub_url: Endpoint | None = None
-    """Where people look at groups; None: the public URL."""
+    """Base of group pages. None: the public URL."""
     domains: Domains = Domains()
     edge: EdgeSettings = EdgeSettings()
     access: Literal["public", "private", "development"] = "development"
-    """What bootstrap says of who may come."""
+    """Reported by bootstrap."""
     cluster: Literal["oss", "enterprise"] = "oss"
     tiers: Annotated[tuple[Tier, ...], BeforeValidator(from_text), Field(min_length=1)] = (
         BASIC_TIERS
     )
     runtime: RuntimeSettings = RuntimeSettings()
     lobby_api_url: Endpoint | None = None
-    """Where game servers reach the API; None: where the HTTP door listens."""
+    """API address for game servers. None: the HTTP listener."""
     lobby_env_aliases: Annotated[dict[str, str] | None, BeforeValidator(from_text)] = None
-    """Variables that game servers get under another name as well: theirs to ours (decisions 10)."""
+    """More names for variables of game servers: the new name to ours."""
     rays: RaySettings = RaySettings()
     s3: S3Settings | None = None
     log_format: Literal["auto", "console", "json"] = "auto"
-    """`auto`: for people on a terminal, else JSON lines."""
+    """`auto`: console on a terminal, else JSON lines."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @property
     def admin_socket(self) -> Path:
-        """Where the running service is asked to administer itself."""
         return self.data_dir / "admin.sock"
 
     @property
     def edge_http_socket(self) -> Path:
-        """Where edge-guard brings clients of the API."""
+        """Socket for API requests from edge-guard."""
         return self.data_dir / "edge-http.sock"
 
     @property
     def edge_cdn_socket(self) -> Path:
-        """Where edge-guard brings visitors of sites."""
+        """Socket for CDN requests from edge-guard."""
         return self.data_dir / "control" / "edge-cdn.sock"
 
     @property
     def cdn_hosts(self) -> tuple[str, ...]:
-        """Names at which edge-guard leads to sites and files; none: they are reached at `cdn` alone."""
+        """Host names that edge-guard routes to the CDN."""
         domain, files = self.domains.cdn, urlsplit(self.cdn_url or "").hostname
         hosts = [] if domain is None else [domain, f"*.{domain}"]
         if files is not None and files != self.domains.main:
@@ -146,12 +145,12 @@ class Settings(BaseSettings):
 
     @property
     def control_socket(self) -> Path:
-        """Where the control plane answers the data plane."""
+        """gRPC socket of the control plane."""
         return self.data_dir / "control" / "grpc.sock"
 
     @property
     def control_http_socket(self) -> Path:
-        """Where the control plane's HTTP door is."""
+        """HTTP socket of the control plane."""
         return self.data_dir / "control" / "http.sock"
 
     @classmethod
@@ -163,5 +162,5 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        # `load` merges the sources itself, so that a problem can name where its value came from.
+        # `load` merges the sources, so that a problem can name its source.
         return (init_settings,)

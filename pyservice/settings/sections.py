@@ -1,4 +1,4 @@
-"""The parts of the settings: forms of values, and sections. Which there are is `model`'s."""
+"""Sections of the settings, and the types of their values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DOMAIN: Final = r"^[a-z0-9-]+(\.[a-z0-9-]+)*$"
 
 
 class ListenAddress(NamedTuple):
-    """Where a listener is bound. Port 0: the system picks."""
+    """Address of a listener. Port 0: the system picks."""
 
     host: str
     port: int
@@ -37,7 +37,7 @@ def _listen_address(value: object) -> object:
 
 
 class InheritedSocket(NamedTuple):
-    """A listening socket that whoever starts the service hands over, by its number."""
+    """A listening socket inherited from the parent process, by its number."""
 
     number: int
 
@@ -57,7 +57,7 @@ def _edge_listen(value: object) -> object:
 
 
 def from_text(value: object) -> object:
-    """In the environment a list is JSON, or words separated by commas."""
+    """Parses a list in the environment: JSON, or words separated by commas."""
     if not isinstance(value, str):
         return value
     if value.lstrip().startswith(("[", "{")):
@@ -69,8 +69,6 @@ def from_text(value: object) -> object:
 
 
 class PortRange(NamedTuple):
-    """Ports from the first to the last."""
-
     first: int
     last: int
 
@@ -79,7 +77,6 @@ class PortRange(NamedTuple):
 
     @property
     def numbers(self) -> range:
-        """All of them."""
         return range(self.first, self.last + 1)
 
 
@@ -133,7 +130,7 @@ class _Section(BaseModel):
 
 
 class Region(_Section):
-    """A region that the operator runs (decisions 5.7). Their order is the operator's order."""
+    """A region. Their order is the order of answers."""
 
     name_id: str = Field(pattern=_NAME_ID, max_length=32)
     provider_display_name: str = Field(default="Self-hosted", min_length=1, max_length=128)
@@ -143,7 +140,7 @@ class Region(_Section):
 
 
 def distinct_regions(regions: tuple[Region, ...]) -> tuple[Region, ...]:
-    """Raises ValueError when a name is there twice."""
+    """Raises ValueError for a duplicate name."""
     names = [region.name_id for region in regions]
     for name in names:
         if names.count(name) > 1:
@@ -159,7 +156,7 @@ class RateLimit(_Section):
 
 
 class ClientRateLimit(RateLimit):
-    """Operations of game clients, per client address; per token for env_."""
+    """For game clients, per address. For env_ tokens, per token."""
 
     per_second: float = Field(default=20, ge=0, le=1_000_000, allow_inf_nan=False)
     burst: int = Field(default=100, ge=1, le=1_000_000)
@@ -173,54 +170,45 @@ class OperatorRateLimit(RateLimit):
 
 
 class AnonymousRateLimit(RateLimit):
-    """Making device links, which needs no token, per client address."""
+    """For creating device links without a token, per client address."""
 
     per_second: float = Field(default=0.2, ge=0, le=1_000_000, allow_inf_nan=False)
     burst: int = Field(default=20, ge=1, le=1_000_000)
 
 
 class RateLimits(_Section):
-    """Decisions 9, "Rate limits"."""
-
     client: ClientRateLimit = ClientRateLimit()
     operator: OperatorRateLimit = OperatorRateLimit()
     anonymous: AnonymousRateLimit = AnonymousRateLimit()
 
 
 class HttpLimits(_Section):
-    """Decisions 1.3 for the HTTP door."""
-
     body_bytes: int = Field(default=1 << 20, ge=1024, le=64 << 20)
     header_bytes: int = Field(default=32 << 10, ge=1024, le=1 << 20)
     url_bytes: int = Field(default=8 << 10, ge=256, le=1 << 20)
     bodies_bytes: int = Field(default=128 << 20, ge=1 << 20, le=1 << 40)
-    """All bodies together that are being received or answered. One client address has half, and an eighth once half
-    is held.
-    """
+    """Memory for all request and response bodies. One address may use half, and an eighth once half is used."""
     slow_client_ms: int = Field(default=15_000, ge=100, le=600_000)
-    """How long a client may take to send headers and body."""
+    """Time for a client to send headers and body."""
     keep_alive_ms: int = Field(default=75_000, ge=0, le=3_600_000)
     backlog: int = Field(default=2048, ge=1, le=65_535)
 
 
 class GrpcLimits(_Section):
-    """The same for the gRPC door."""
-
     message_bytes: int = Field(default=1 << 20, ge=1024, le=64 << 20)
     streams_per_connection: int = Field(default=1024, ge=1, le=100_000)
 
 
 class CaptchaSettings(_Section):
-    """Where captcha providers are asked. A version that has one whose URL is not set is refused."""
+    """URLs of captcha providers. A version that uses a provider without URL is refused."""
 
     captcha_a_url: Endpoint | None = None
     captcha_b_url: Endpoint | None = None
     captcha_b_site_key: str | None = Field(default=None, min_length=1, max_length=256)
-    """Public: what the service's own pages show. bootstrap tells it; those of games are in versions."""
+    """Public site key for the service's own pages, reported by bootstrap."""
 
     @property
     def endpoints(self) -> dict[Literal["captcha_a", "captcha_b"], str]:
-        """The URLs that are set, by provider."""
         endpoints: dict[Literal["captcha_a", "captcha_b"], str] = {}
         if self.captcha_a_url is not None:
             endpoints["captcha_a"] = self.captcha_a_url
@@ -230,22 +218,20 @@ class CaptchaSettings(_Section):
 
 
 class RaySettings(_Section):
-    """What is kept of single requests (decisions 8.11)."""
+    """Storage of traces of single requests."""
 
     otlp_endpoint: Endpoint | None = None
-    """Where spans are sent to besides: an OTLP/HTTP collector, such as http://127.0.0.1:4318/v1/traces."""
+    """OTLP/HTTP collector for spans, such as http://127.0.0.1:4318/v1/traces."""
     per_second: int = Field(default=100, ge=0, le=100_000)
-    """Rays kept by each plane in a second: so many that failed or were slow, and as many others. The CDN's listener
-    keeps a tenth of it.
-    """
+    """Failed or slow rays that each plane keeps per second, and as many others. The CDN keeps a tenth."""
     queued: int = Field(default=2_000, ge=1, le=1_000_000)
-    """Rays of each plane, and of the CDN's listener, on their way to where they are stored."""
+    """Rays of each plane and of the CDN that wait to be stored."""
     stored: int = Field(default=100_000, ge=1, le=100_000_000)
-    """Span sets that are stored; a ray has one of each plane that worked for it, or one of the CDN's listener."""
+    """Stored span sets. A ray has one for each plane that handled it, or one of the CDN."""
 
 
 class Tier(_Section):
-    """What a lobby or server may use (contract, region tier)."""
+    """Resources of a lobby or server."""
 
     tier_name_id: str = Field(pattern=_NAME_ID, max_length=64)
     bandwidth: int = Field(ge=0, le=0xFFFF_FFFF)
@@ -261,7 +247,6 @@ class Tier(_Section):
 
     @property
     def millicores(self) -> int:
-        """What it has of processors."""
         return 1000 * self.service_cores_numerator // self.service_cores_denominator
 
 
@@ -287,7 +272,7 @@ BASIC_TIERS: Final = tuple(
 
 
 class Domains(_Section):
-    """Domains under which the service is reached. Without them it is in local mode."""
+    """Public domains. Without them the service is in local mode."""
 
     main: str | None = Field(default=None, pattern=_DOMAIN, max_length=200)
     cdn: str | None = Field(default=None, pattern=_DOMAIN, max_length=200)
@@ -296,7 +281,7 @@ class Domains(_Section):
 
 
 class Certificate(_Section):
-    """A certificate of edge-guard, by the names that clients ask for."""
+    """A certificate of edge-guard."""
 
     server_names: Annotated[tuple[str, ...], BeforeValidator(from_text), Field(min_length=1)]
     """Host names; `*.` stands for one label."""
@@ -307,59 +292,59 @@ class Certificate(_Section):
 
 
 class EdgeLimits(_Section):
-    """How many players edge-guard carries, and for how long one that is silent. Read again at SIGHUP."""
+    """Limits of edge-guard, read again at SIGHUP."""
 
     connections: int = Field(default=65_536, ge=1, le=10_000_000)
-    """TCP connections of clients in all; of HTTP too."""
+    """All TCP connections of clients, HTTP included."""
     connections_per_route: int = Field(default=16_384, ge=1, le=10_000_000)
-    """Of one port of a lobby or a server that has a number of its own."""
+    """Per public port."""
     connections_per_address: int = Field(default=1_024, ge=1, le=10_000_000)
     """Of one client address (IPv6: /64)."""
     datagram_sessions: int = Field(default=16_384, ge=1, le=10_000_000)
     """UDP sessions in all, shared equally among the threads."""
     datagram_sessions_per_route: int = Field(default=4_096, ge=1, le=10_000_000)
-    """Of one port, which belongs to one thread: never more than that one's part of all."""
+    """Per port, within the share of its thread."""
     datagram_sessions_per_address: int = Field(default=1_024, ge=1, le=10_000_000)
-    """Of one client address (IPv6: /64) at the ports of one thread."""
+    """Per client address (IPv6: /64) and thread."""
     stream_idle_ms: int = Field(default=7_200_000, ge=1_000, le=604_800_000)
-    """A stream that carries nothing for so long is closed."""
+    """A stream is closed after this silence."""
     datagram_idle_ms: int = Field(default=60_000, ge=1_000, le=3_600_000)
-    """A UDP session that carries nothing for so long is over."""
+    """A UDP session ends after this silence."""
 
 
 class EdgeSettings(_Section):
-    """Edge-guard: how players reach the game servers that the service starts."""
+    """Edge-guard, the port forwarder for players."""
 
     address: str = Field(default="127.0.0.1", min_length=1, max_length=253)
-    """Of edge-guard, where there is no `domains.job`."""
+    """Address of edge-guard without `domains.job`."""
     node_address: str = Field(default="127.0.0.1", min_length=1, max_length=253)
-    """Of this machine, for ports without edge-guard."""
+    """Address of this machine, for ports without edge-guard."""
     bind: Annotated[str, BeforeValidator(_ip_address)] = "127.0.0.1"
-    """Address of this machine on which edge-guard listens; 0.0.0.0 or :: is all of them."""
+    """Listen address of edge-guard. 0.0.0.0 or :: means all."""
     http: EdgeListen | None = None
-    """Where edge-guard tells lobbies, API, sites and files apart by host name. None: nowhere."""
+    """Listener that routes by host name. None: disabled."""
     https: EdgeListen | None = None
-    """The same with TLS; it needs certificates."""
+    """The same with TLS. Needs certificates."""
     is_fronted: bool = False
-    """Another proxy has ports 80 and 443 and leads to these listeners."""
+    """Another proxy owns ports 80 and 443 and forwards to these listeners."""
     certificates: Annotated[tuple[Certificate, ...], BeforeValidator(from_text)] = ()
-    """Read again at SIGHUP. In local mode they make https and tcp_tls what they say."""
+    """Read again at SIGHUP. In local mode they enable TLS for https and tcp_tls."""
     proxies: Annotated[tuple[Network, ...], BeforeValidator(from_text)] = ()
-    """In front of edge-guard: they are believed about addresses of clients."""
+    """Proxies in front of edge-guard that report client addresses."""
     workers: int | None = Field(default=None, ge=1, le=256)
-    """Threads for streams, and as many for datagrams. None: one for each core."""
+    """Threads for streams, and as many for datagrams. None: one per core."""
     nice: int = Field(default=-4, ge=-20, le=19)
-    """Of its threads, where the system grants it: whom the kernel prefers on a busy core."""
+    """Niceness of its threads, if the system permits it."""
     limits: EdgeLimits = EdgeLimits()
 
 
 class S3Settings(_Section):
-    """A bucket for uploads, in place of the folder of the control plane."""
+    """A bucket for uploads in place of a folder."""
 
     bucket: str = Field(min_length=1, max_length=63)
     endpoint: Endpoint | None = None
     public_endpoint: Endpoint | None = None
-    """What uploading clients reach, when that is not `endpoint`."""
+    """Endpoint for clients, if different from `endpoint`."""
     region: str = "us-east-1"
     access_key_id: str = Field(min_length=1)
     secret_access_key: SecretStr
@@ -367,34 +352,28 @@ class S3Settings(_Section):
 
 
 class RuntimeSettings(_Section):
-    """What runs game servers."""
-
     kinds: Annotated[tuple[BuildKind, ...], BeforeValidator(from_text)] = ("archive",)
-    """Kinds of builds that are taken."""
+    """Accepted kinds of builds."""
     isolation: Literal["auto", "user", "namespace", "landlock", "none"] = "auto"
-    """How game servers are kept apart. `auto`: another user when we are root, else a user namespace, else Landlock."""
+    """Sandbox of game servers. `auto`: another user if root, else a user namespace, else Landlock."""
     oci_runtime: Path | None = None
-    """What runs images and bundles; None: crun, else runc."""
+    """Runtime for images and bundles. None: crun, else runc."""
     shared_paths: Annotated[tuple[Path, ...], BeforeValidator(from_text)] = ()
-    """What every game server may read and run, besides its build and what comes with the system: `/usr`, libraries,
-    names and certificates of `/etc`.
-    """
+    """Paths that every game server may read and execute, besides its build and system files."""
     cpu_millicores: int | None = Field(default=None, ge=1)
-    """Of all lobbies and servers together, by their tiers; None: the cores of this machine."""
+    """Limit for all lobbies and servers by their tiers. None: the cores of this machine."""
     memory_mb: int | None = Field(default=None, ge=1)
-    """The same; None: the memory of this machine."""
+    """The same. None: the memory of this machine."""
     log_bytes_max: int = Field(default=64 << 20, ge=1 << 20)
-    """Of the log of each server on disk; the oldest lines go."""
+    """Log size on disk per server. The oldest lines are removed."""
     process_ports: Ports = PortRange(PROCESS_PORTS[0], PROCESS_PORTS[-1])
-    """That game servers behind edge-guard bind (decisions 6.6)."""
+    """Ports that game servers behind edge-guard bind."""
     host_ports: Ports = PortRange(HOST_PORTS[0], HOST_PORTS[-1])
-    """That game servers with host networking may bind (decisions 4)."""
+    """Ports that game servers with host networking may bind."""
     end_with_service: bool = False
-    """Whether game servers and edge-guard end when the service is stopped. A service that is killed leaves them."""
+    """Whether game servers and edge-guard end with the service. A killed service leaves them."""
 
 
 class JournalSettings(_Section):
-    """Files of the journal."""
-
     segment_bytes: int = Field(default=64 << 20, ge=1 << 20, le=1 << 30, multiple_of=4096)
     boot_id_path: Path = Path("/proc/sys/kernel/random/boot_id")
