@@ -33,6 +33,17 @@ REFERENCE = ROOT / "docs" / "reference"
 PAGE = re.compile(r"docs/[\w./-]+\.md(?:#[\w-]+)?")
 LINK = re.compile(r"\]\(([^)\s:]+\.md)?(?:#([\w-]+))?\)")
 WORDS = re.compile(r"\w+")
+# References to a document that is not in the repository. The folders listed here have none.
+OUTSIDE = re.compile(r"\bdecisions? \d|\bdesign: |\bdesign section \d")
+WITHOUT_OUTSIDE = (
+    "docs/",
+    "proto/",
+    "bench/",
+    "examples/",
+    "tests/control/",
+    "README.md",
+    "Makefile",
+)
 
 
 @cache
@@ -75,6 +86,17 @@ def test_every_link_between_pages_resolves() -> None:
             if is_broken(page, anchor):
                 broken.append(f"{relative(path)}: {target}#{anchor}")
     assert not broken, "\n".join(broken)
+
+
+def test_no_file_refers_to_a_document_outside_of_the_repository() -> None:
+    found = [
+        relative(path)
+        for path, text in texts().items()
+        if relative(path).startswith(WITHOUT_OUTSIDE) and OUTSIDE.search(text)
+    ]
+    assert not found, "name docs/reference/PAGE.md#anchor, or drop the reference: " + ", ".join(
+        found
+    )
 
 
 def test_interface_page_lists_every_operation() -> None:

@@ -1,4 +1,4 @@
-"""What the data plane believes of cloud_ tokens, and for how long (decisions 3)."""
+"""Cache of checked cloud_ tokens in the data plane: its content and its lifetime."""
 
 from __future__ import annotations
 

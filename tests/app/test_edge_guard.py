@@ -1,4 +1,4 @@
-"""Edge-guard beside `serve`: found, started again, replaced, ended; it goes on when we do not (design: edge-guard)."""
+"""Edge-guard beside `serve`: found, restarted, replaced and stopped. It keeps running without the service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What routes may say to caches: a page is asked for again each time, whatever a cache goes by (decisions 8.9)."""
+"""Cache headers of routes: a page is always revalidated."""
 
 from __future__ import annotations
 

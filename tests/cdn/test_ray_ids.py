@@ -1,4 +1,4 @@
-"""The ray id of every answer of the listener (decisions 1.7), of sites, objects, uploads and what is no HTTP."""
+"""Ray ids of all responses of the CDN listener: sites, objects, uploads and invalid HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rays of the listener (decisions 8.11): which requests are kept, what each was about, and what took its time."""
+"""Rays of the CDN listener: stored requests, their subject and their spans."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the service says of itself (contract bootstrap, tiers.getRegionTiers; decisions 8.1, 8.5).
-
-Services of a test's own have no database of a second kind: what is asked of them is said from settings, not records.
-"""
+"""Bootstrap, region tiers and datacenters, from the settings. A service of one test uses one database."""
 
 from __future__ import annotations
 

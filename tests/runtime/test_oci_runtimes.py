@@ -1,6 +1,4 @@
-"""Which OCI runtime works here, found by trying, and what it makes of a bundle: as root and as an ordinary user, over
-the disk and over memory (decisions 6.6).
-"""
+"""Detection of a working OCI runtime, and its handling of a bundle: as root and not, on disk and in memory."""
 
 from __future__ import annotations
 
