@@ -46,7 +46,7 @@ class RoutesEngine(Protocol):
 class EdgeRoutes:
     def __init__(self, source: RoutesEngine, player_addresses: PlayerAddresses, epoch: int) -> None:
         self._source = source
-        self._servers = source.processes
+        self._processes = source.processes
         self._player_addresses = player_addresses
         self._epoch = epoch
         self._instance = ""
@@ -94,7 +94,7 @@ class EdgeRoutes:
     ) -> pb.FollowResponse:
         end_s = _now_s() + request.wait_ms / 1000
         while True:
-            routes = self._servers.routes_since(after)
+            routes = self._processes.routes_since(after)
             left_s = end_s - _now_s()
             is_news = (
                 bool(routes.changed or routes.removed) or is_new or request.epoch != self._epoch
@@ -205,7 +205,7 @@ class EdgeRoutes:
                 self._served.pop(owner, None)
                 self._refused_ports.pop(owner, None)
                 self._handed_out.discard(owner)
-                await self._servers.ports_returned(owner)
+                await self._processes.ports_returned(owner)
             case _:
                 raise ServiceError("BODY_INVALID", "Set the outcome of the route.")
 
@@ -223,7 +223,7 @@ class EdgeRoutes:
             return
         refused = self._refused_ports.get(owner, {})
         try:
-            number = await self._servers.replace_port(owner, outcome.port_name, outcome.port)
+            number = await self._processes.replace_port(owner, outcome.port_name, outcome.port)
         except ServiceError as error:
             if error.code not in _RETRYABLE_CODES:
                 refused.pop(outcome.port_name, None)

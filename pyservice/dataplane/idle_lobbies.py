@@ -168,7 +168,7 @@ class IdleLobbyScaler:
         """`regions` are all regions of the operator, for modes that name none."""
         self._wall_ms = wall_ms
         self._source = source
-        self._servers = source.processes
+        self._processes = source.processes
         self._namespaces = namespaces
         self._lobby_templates = lobby_templates
         self._regions = regions
@@ -179,7 +179,7 @@ class IdleLobbyScaler:
     def namespace_changed(self, namespace_id: bytes) -> None:
         """Schedules all groups of a namespace after a configuration change."""
         now_s = _now_s()
-        for group in self._servers.supply_groups(namespace_id):
+        for group in self._processes.supply_groups(namespace_id):
             self._due[_key(group)] = now_s
         if not self._namespaces.is_known(namespace_id):
             return
@@ -210,7 +210,7 @@ class IdleLobbyScaler:
 
     async def step(self) -> None:
         """Checks every group that changed or is due."""
-        touched = self._servers.take_touched()
+        touched = self._processes.take_touched()
         for changed in touched:
             self._backoff.record(_key(changed), changed.failed)
         groups: dict[GroupKey, LobbyGroup] = {_key(group): group for group in touched}
@@ -224,7 +224,7 @@ class IdleLobbyScaler:
             await self._apply_plan(key, group)
 
     def _group(self, key: GroupKey) -> LobbyGroup:
-        groups = self._servers.supply_groups(key[0])
+        groups = self._processes.supply_groups(key[0])
         return next((group for group in groups if _key(group) == key), NoLobbyGroup())
 
     async def _apply_plan(self, key: GroupKey, group: LobbyGroup) -> None:
@@ -261,7 +261,7 @@ class IdleLobbyScaler:
         if left_ms > 0:
             self._schedule(key, min(left_ms / 1000, _DRAIN_POLL_INTERVAL_S))
             return
-        for lobby_id in self._servers.lobbies_of_version(namespace.namespace_id, version):
+        for lobby_id in self._processes.lobbies_of_version(namespace.namespace_id, version):
             lobby = self._source.lobby(lobby_id)
             if lobby is None or key != _key(lobby):
                 continue
@@ -272,7 +272,7 @@ class IdleLobbyScaler:
 
     async def _stop(self, lobby: bytes, *, only_if_idle: bool = True) -> None:
         with _ignore_ended_lobby():
-            await self._servers.stop(lobby, only_if_idle=only_if_idle)
+            await self._processes.stop(lobby, only_if_idle=only_if_idle)
 
     async def _end_attached(self, lobby: Lobby) -> None:
         """Ends it at once: no process of ours exists, and its server learns it from its next call."""
@@ -291,7 +291,7 @@ class IdleLobbyScaler:
             if make is None:
                 self._schedule(key, _RETRY_S)
                 return
-            await self._servers.start_idle(namespace.namespace_id, namespace.version_id, make)
+            await self._processes.start_idle(namespace.namespace_id, namespace.version_id, make)
 
 
 @contextlib.contextmanager

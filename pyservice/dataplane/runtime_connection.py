@@ -38,7 +38,7 @@ class PreviousVersions:
     """Configurations of previous versions, kept in memory while lobbies of them are starting."""
 
     def __init__(self, servers: StartingLobbies) -> None:
-        self._servers = servers
+        self._processes = servers
         self._held: dict[tuple[bytes, bytes], ResolvedNamespace] = {}
 
     def __len__(self) -> int:
@@ -46,11 +46,11 @@ class PreviousVersions:
 
     def retire(self, namespace: ResolvedNamespace) -> None:
         key = namespace.namespace_id, namespace.version_id
-        if self._servers.starts_of_version(*key):
+        if self._processes.starts_of_version(*key):
             self._held[key] = namespace
 
     def drop_unused(self) -> None:
-        over = [key for key in self._held if not self._servers.starts_of_version(*key)]
+        over = [key for key in self._held if not self._processes.starts_of_version(*key)]
         for key in over:
             del self._held[key]
 
@@ -101,7 +101,7 @@ class RuntimeConnection:
         self._new_cpu = self._new_memory = 0
         """CPU (millicores) and memory (MB) of lobbies that the runtime has not counted yet."""
         self._source = source
-        self._servers = source.processes
+        self._processes = source.processes
         self._namespaces = namespaces
         self.previous_versions = PreviousVersions(source.processes)
         self._player_addresses = player_addresses
@@ -155,7 +155,7 @@ class RuntimeConnection:
         return cpu_millicores <= free_cpu and memory_mb <= free_memory
 
     def _free(self) -> tuple[int, int]:
-        self._counted_sequence, _, lobbies, gone = self._servers.wanted_since(
+        self._counted_sequence, _, lobbies, gone = self._processes.wanted_since(
             self._counted_sequence
         )
         for lobby_id in gone:
@@ -218,7 +218,7 @@ class RuntimeConnection:
         self._open_requests += 1
         try:
             while True:
-                sequence, is_complete, lobbies, gone = self._servers.wanted_since(after)
+                sequence, is_complete, lobbies, gone = self._processes.wanted_since(after)
                 left_s = end_s - _now_s()
                 # The first request is answered at once, even without lobbies.
                 if lobbies or gone or after == 0 or request.unspecified or left_s <= 0:
@@ -268,7 +268,7 @@ class RuntimeConnection:
         namespace = raw_id(request.namespace_id)
         try:
             leased = await self.wait_server_served(
-                owner, lambda: self._servers.lease(owner, namespace, request.region, wishes)
+                owner, lambda: self._processes.lease(owner, namespace, request.region, wishes)
             )
         except ServiceError as error:
             if error.code == "SERVER_NOT_FOUND":
@@ -282,18 +282,18 @@ class RuntimeConnection:
 
     async def place_server(self, request: pb.PlaceServerRequest) -> pb.PlaceServerResponse:
         _require_valid(request)
-        await self._servers.set_backends(
+        await self._processes.set_backends(
             raw_id(request.server_id), _backends(request.backends.items())
         )
         return pb.PlaceServerResponse()
 
     async def end_lease(self, request: pb.EndLeaseRequest) -> pb.EndLeaseResponse:
         _require_valid(request)
-        await self._servers.end_lease(raw_id(request.server_id))
+        await self._processes.end_lease(raw_id(request.server_id))
         return pb.EndLeaseResponse()
 
     async def leases(self, request: pb.LeasesRequest) -> pb.LeasesResponse:
-        return pb.LeasesResponse(server_ids=map(format_uuid, self._servers.leased_servers()))
+        return pb.LeasesResponse(server_ids=map(format_uuid, self._processes.leased_servers()))
 
     async def _apply_reports(self, reports: Iterable[pb.LobbyReport]) -> None:
         for report in reports:
@@ -307,11 +307,11 @@ class RuntimeConnection:
         lobby = raw_id(report.lobby_id)
         match report.WhichOneof("what"):
             case "placed":
-                await self._servers.set_backends(lobby, _backends(report.placed.backends.items()))
+                await self._processes.set_backends(lobby, _backends(report.placed.backends.items()))
             case "over":
                 code = report.over.exit_code if report.over.HasField("exit_code") else None
                 self._detect_crash(lobby, code)
-                await self._servers.exited(lobby, code)
+                await self._processes.exited(lobby, code)
                 self._crashes.discard(lobby)
             case _:
                 raise ServiceError("BODY_INVALID", "Set what happened to the lobby.")
@@ -337,7 +337,7 @@ class RuntimeConnection:
             return False
         if any(lobby.players):
             return True
-        groups = self._servers.supply_groups(lobby.namespace)
+        groups = self._processes.supply_groups(lobby.namespace)
         empty = (one for group in groups for one in group.empty)
         return any(one.was_used for one in empty if one.lobby == lobby.id)
 
@@ -366,7 +366,7 @@ class RuntimeConnection:
 
     def _spec(self, lobby: Lobby) -> pb.LobbySpec | None:
         namespace, mode = self._configuration_of(lobby)
-        token = self._servers.lobby_token(lobby.id)
+        token = self._processes.lobby_token(lobby.id)
         if namespace is None or mode is None or token is None:
             return None
         runtime, settings = mode.runtime, mode.settings_in(lobby.region)
