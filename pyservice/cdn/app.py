@@ -46,14 +46,12 @@ _CACHE_CONTROL: Final = "cache-control"
 _OF_SOME_CACHES: Final = frozenset(
     {"edge-control", "expires", "surrogate-control", "x-accel-expires"}
 )
-# Between commas, which may be in a quoted text too; one that does not end goes to the end.
+# Splits at commas outside of quoted text. An open quote extends to the end.
 _WORD: Final = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*"?)+')
 
 
 def with_caching(routed: Mapping[str, str], *, is_page: bool, is_private: bool) -> dict[str, str]:
-    """The headers of routes (names in lower case) with what a file tells caches. `is_private`: it is shown to who has a
-    password.
-    """
+    """Adds a file's cache headers to those of its routes. `is_private`: a password protects it."""
     headers = dict(routed)
     if is_page or is_private:
         headers = {name: value for name, value in routed.items() if not _is_of_some_caches(name)}
@@ -62,15 +60,13 @@ def with_caching(routed: Mapping[str, str], *, is_page: bool, is_private: bool) 
 
 
 def _is_of_some_caches(name: str) -> bool:
-    """Whether some caches go by it in place of Cache-Control: a targeted field (RFC 9213), whose name ends so, or one
-    that is older than these.
-    """
+    """Whether some caches prefer this header to Cache-Control (RFC 9213, or an older one)."""
     return name in _OF_SOME_CACHES or (name.endswith(_CACHE_CONTROL) and name != _CACHE_CONTROL)
 
 
 def _cache_control(routed: str | None, is_page: bool, is_private: bool) -> str:
-    """Files are asked for again each time, so that those of one version come together. A route may
-    say otherwise, but not of a page.
+    """Files are revalidated, so that all come from one version. A route may override this, except
+    for pages.
     """
     words = {word.strip().lower() for word in _WORD.findall(routed or "")} - {""}
     if routed is None or not words or (is_page and words.isdisjoint({REVALIDATE, "no-store"})):
@@ -90,7 +86,7 @@ log = get_logger("pyservice.cdn")
 
 @dataclass(slots=True)
 class CdnCounts:
-    """What the listener answered, for metrics; only ever grows."""
+    """Counters for metrics."""
 
     answers: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("2xx", "3xx", "4xx", "5xx"), 0)
@@ -111,7 +107,7 @@ class _Asked(NamedTuple):
 
 
 class Cdn:
-    """Serves sites and signed object URLs. `domain` None is local mode: sites by path."""
+    """Serves sites and signed URLs. `domain` None is local mode: sites by path."""
 
     def __init__(
         self,
@@ -123,8 +119,7 @@ class Cdn:
         credentials: SitePasswords | None = None,
         rays: Rays | None = None,
     ) -> None:
-        """`trusted_proxies` are believed about a client's address (decisions 1.10)."""
-        # Nobody takes them then, so none is kept.
+        # Local mode accepts no connections of proxies.
         self._rays = rays or Rays(CDN_METRIC_LABEL, queued_max=0)
         self._proxies = TrustedProxies(trusted_proxies)
         self._sites = sites
@@ -136,21 +131,21 @@ class Cdn:
         self.counts = CdnCounts()
 
     def close(self) -> None:
-        """Ends its threads; after the last answer."""
+        """Ends the threads. Call it after the last response."""
         self._compressor.close()
         self._credentials.close()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """One request. Of a header that comes several times the first counts."""
+        """Handles one request. The first of repeated headers counts."""
         headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
         path = scope["raw_path"].decode("latin-1")
         trace = trace_of(headers)
         asked = _Asked(scope["method"], path, scope["query_string"], headers, trace)
-        # Of what breaks in the middle of an answer.
+        # Label of failures in the middle of a response.
         code = "INTERNAL"
         try:
             answer = await self._answer_or_problem(asked, scope)
-            # Last, so that no route of a site can say another.
+            # Set last, so that no site route overrides it.
             answer.headers[RAY_ID] = trace.ray_id
             self.counts.answers[f"{answer.status // 100}xx"] += 1
             began = perf_counter()
@@ -171,7 +166,7 @@ class Cdn:
         except ServiceError as error:
             return error_response(error, ray_id)
         except FileNotFoundError:
-            # Deleted between being found and being read.
+            # The object was deleted after it was found.
             return error_page(404)
         except Exception:
             log.exception("request failed", ray_id=ray_id)
@@ -228,7 +223,7 @@ class Cdn:
         if file is None:
             if (f"{name}/{INDEX}" if name else INDEX) not in site.files or path.endswith("/"):
                 return error_page(404)
-            # Only behind a slash do the relative links of a page lead where they should.
+            # Relative links of a page only work below a slash.
             query = f"?{asked.query.decode('latin-1')}" if asked.query else ""
             location = f"{quote(prefix + path)}/{query}"
             return Response(308, {"location": location, "cache-control": REVALIDATE})

@@ -1,4 +1,4 @@
-"""Content types by extension, and which of them get smaller by gzip. Pure: no table of the system."""
+"""Content types by file extension, independent of system tables, and which of them compress."""
 
 from __future__ import annotations
 
@@ -62,17 +62,15 @@ _SMALLER: Final = frozenset(
 
 
 def content_type_of(path: str) -> str:
-    """The content type of a file name."""
     return _BY_EXTENSION.get(path.rpartition(".")[2].lower(), DEFAULT)
 
 
 def is_compressible(content_type: str) -> bool:
-    """Whether gzip is worth its time."""
     kind = content_type.partition(";")[0].strip().lower()
     return kind.startswith("text/") or kind in _SMALLER or kind.endswith(("+json", "+xml"))
 
 
 def is_html(content_type: str) -> bool:
-    """Whether a browser shows it as a page."""
+    """Whether browsers show it as a page."""
     kind = content_type.partition(";")[0].strip().lower()
     return kind in ("text/html", "application/xhtml+xml")

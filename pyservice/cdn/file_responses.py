@@ -20,49 +20,46 @@ from pyservice.cdn.responses import Response, error_page
 from pyservice.storage.objects import Objects
 
 GZIPPED: Final = "-gzip"
-"""What the tag of a file has at its end when it is sent compressed."""
+"""Suffix of the entity tag of a compressed file."""
 
 _RANGE: Final = re.compile(r"bytes=[ \t]*(\d{0,19})-(\d{0,19})[ \t]*")
 _TAG: Final = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 
 
 class Unsatisfiable(Exception):
-    """The range has no byte of the file: 416."""
+    """The range is outside of the file: 416."""
 
 
 def http_date(modified_s: float) -> str:
-    """Seconds since the Unix epoch as HTTP writes them: the next whole second."""
+    """Formats seconds since the epoch as an HTTP date, rounded up."""
     return formatdate(ceil(modified_s), usegmt=True)
 
 
 def parse_http_date(modified_s: float, now_s: float) -> float | None:
-    """The time that may be told of a file; None until its date has come (RFC 9110, 8.8.2.1).
+    """Returns the Last-Modified time of a file, None until that second is over (RFC 9110, 8.8.2.1).
 
-    Before, another content of the same second could be given under the same date.
+    Earlier, other content of the same second could have the same date.
     """
     return modified_s if ceil(modified_s) <= now_s else None
 
 
 def is_unchanged(headers: Mapping[bytes, bytes], tag: str, modified_s: float | None) -> bool:
-    """Whether the client has this file already: 304. If-None-Match counts, else the date.
-
-    Only exactly the date that was told is this file's: a later one is of a version that was shown in between.
-    """
+    """Whether the client has this file: 304. If-None-Match counts first, else the exact date."""
     given = headers.get(b"if-none-match")
     if given is not None:
         text = given.decode("latin-1")
         if text.strip() == "*":
             return True
-        # The compressed form is the same file: its tag comes from ours.
+        # The compressed form has our tag with a suffix.
         return any(match[2].removesuffix(GZIPPED) == tag for match in _TAG.finditer(text))
     since_s = _seconds(headers.get(b"if-modified-since"))
     return since_s is not None and modified_s is not None and ceil(modified_s) == since_s
 
 
 def wanted_range(headers: Mapping[bytes, bytes], length: int, tag: str) -> tuple[int, int] | None:
-    """Bytes [start, end) that are asked for; None for the whole file. Raises Unsatisfiable.
+    """Returns the requested bytes [start, end), None for the whole file. Raises Unsatisfiable.
 
-    Several ranges, other units and what is no range are ignored, as RFC 9110 allows.
+    Ignores several ranges and other units, as RFC 9110 allows.
     """
     match = _RANGE.fullmatch(headers.get(b"range", b"").decode("latin-1"))
     if match is None or not (match[1] or match[2]):
@@ -84,7 +81,7 @@ def wanted_range(headers: Mapping[bytes, bytes], length: int, tag: str) -> tuple
 
 
 def _is_same(condition: bytes | None, tag: str) -> bool:
-    """If-Range: only a strong tag. A date of whole seconds proves nothing, and parts of two versions make no file."""
+    """If-Range with a strong tag. Dates are too coarse to combine parts of a file."""
     return condition is None or condition.decode("latin-1").strip() == f'"{tag}"'
 
 
@@ -106,7 +103,7 @@ _ACCEPTED: Final = re.compile(r"\s*(gzip|x-gzip|\*)\s*(?:;\s*q=([01](?:\.\d{0,3}
 
 
 def accepts_gzip(accept_encoding: bytes | None) -> bool:
-    """Whether the client takes gzip (RFC 9110, 12.5.3)."""
+    """Whether the client accepts gzip (RFC 9110, 12.5.3)."""
     weights: dict[str, float] = {}
     for word in (accept_encoding or b"").decode("latin-1").lower().split(","):
         match = _ACCEPTED.fullmatch(word)
@@ -116,7 +113,7 @@ def accepts_gzip(accept_encoding: bytes | None) -> bool:
 
 
 class GzipCache:
-    """Two threads that compress. Who finds them busy sends the file as it is."""
+    """Two compression threads and a cache. When both are busy, files are sent uncompressed."""
 
     def __init__(self, threads: int = 2) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="gzip")
@@ -125,33 +122,32 @@ class GzipCache:
         self._remembered_bytes = 0
 
     def close(self) -> None:
-        """Waits for what is being compressed."""
+        """Waits for running compressions."""
         self._threads.shutdown()
 
     def is_worth(self, length: int) -> bool:
-        """Whether a file of so many bytes is compressed at all."""
+        """Whether a file of this size is compressed at all."""
         return _FILE_MIN_BYTES <= length <= _FILE_MAX_BYTES
 
     def remembered(self, tag: str) -> bytes | None:
-        """What was compressed before."""
+        """Returns a cached compressed file."""
         found = self._remembered.get(tag)
         if found is not None:
             self._remembered.move_to_end(tag)
         return found
 
     def take(self) -> bool:
-        """Whether there is a thread; if so, it is held until `give`."""
+        """Reserves a thread until `give`. Returns False if both are busy."""
         if not self._free:
             return False
         self._free -= 1
         return True
 
     def give(self) -> None:
-        """Ends what `take` began."""
         self._free += 1
 
     async def whole(self, tag: str, content: bytes) -> bytes:
-        """A small file, compressed."""
+        """Compresses a small file."""
         loop = asyncio.get_running_loop()
         packed = await loop.run_in_executor(
             self._threads, lambda: gzip.compress(content, _LEVEL, mtime=0)
@@ -160,7 +156,7 @@ class GzipCache:
         return packed
 
     async def pieces(self, blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """A large file, compressed as it is read."""
+        """Compresses a large file while it is read."""
         loop = asyncio.get_running_loop()
         state = zlib.compressobj(_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
         async for block in blocks:
@@ -182,7 +178,7 @@ _WITH_304: Final = frozenset({"cache-control", "etag", "expires", "last-modified
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """What is sent: an object, its tag, and the headers that its owner wants (lower case)."""
+    """An object to send, with its tag and its owner's headers (lower case)."""
 
     key: str
     length: int
@@ -193,8 +189,6 @@ class File:
 
 
 class FileResponses:
-    """Answers with objects."""
-
     def __init__(self, objects: Objects, compressor: GzipCache) -> None:
         self._objects = objects
         self._compressor = compressor
@@ -202,9 +196,8 @@ class FileResponses:
     async def answer(
         self, file: File, asked: Mapping[bytes, bytes], *, is_head: bool = False
     ) -> Response:
-        """The answer to GET, or to HEAD, whose body is left out by whoever sends it.
-
-        Range is for GET alone (RFC 9110, 14.2).
+        """Answers GET, and HEAD, whose body the caller drops. Ranges are for GET alone (RFC 9110,
+        14.2).
         """
         is_packable = (
             "content-encoding" not in file.headers
@@ -224,7 +217,7 @@ class FileResponses:
         if is_unchanged(asked, file.tag, modified_s):
             kept = {name: value for name, value in headers.items() if name in _WITH_304}
             if f'"{file.tag}{GZIPPED}"'.encode() in asked.get(b"if-none-match", b""):
-                # It is the compressed form that the client has and goes on with.
+                # The client continues a download of the compressed form.
                 kept["etag"] = f'"{file.tag}{GZIPPED}"'
             return Response(304, kept)
         try:

@@ -29,16 +29,16 @@ from pyservice.transport.slow_readers import LingeringClose, ReadProgress, unrea
 
 CONNECTIONS_MAX: Final = 8192
 _FILES_EACH: Final = 2
-"""A connection, and the file that is sent or received on it."""
+"""The connection and the file that it sends or receives."""
 
 
 def connections_most() -> int:
-    """As many connections as this process may have of clients."""
+    """Returns the connection limit of this process."""
     return min(CONNECTIONS_MAX, health.connections_max(_FILES_EACH))
 
 
 class CdnClients:
-    """Connections at one time. One address has at most half of them; proxies that are trusted stand for many."""
+    """Open connections. One address may have half of them, a trusted proxy all."""
 
     def __init__(self, proxies: TrustedProxies, most: int) -> None:
         self._proxies = proxies
@@ -46,14 +46,14 @@ class CdnClients:
         self._transports: set[asyncio.Transport] = set()
         self._are_gone = asyncio.Event()
         self.are_leaving = False
-        """Nobody comes any more, and no connection is kept for another request."""
+        """Stopping: no new connections, no keep-alive."""
 
     def __len__(self) -> int:
-        """How many there are, those included on which an upload comes or a refusal is being read."""
+        """Number of open connections, with uploads and refusals."""
         return len(self._transports)
 
     def enter(self, transport: asyncio.Transport) -> bool:
-        """Whether it may stay; one that is there already may."""
+        """Counts a connection. Returns False if there is no room."""
         if transport in self._transports:
             return True
         if self.are_leaving:
@@ -68,19 +68,19 @@ class CdnClients:
         return True
 
     def leave(self, transport: asyncio.Transport) -> None:
-        """It is closed; one that never entered has no effect."""
+        """Stops counting a connection. Does nothing for an unknown one."""
         self._places.leave(transport)
         self._transports.discard(transport)
         if not self._transports:
             self._are_gone.set()
 
     def cut(self) -> None:
-        """Ends all connections, whatever is said on them."""
+        """Aborts all connections."""
         for transport in list(self._transports):
             transport.abort()
 
     async def gone(self, timeout_s: float) -> None:
-        """Waits for so long at most until none is open."""
+        """Waits until no connection is open, up to a time."""
         if self._transports:
             self._are_gone.clear()
             with contextlib.suppress(TimeoutError):
@@ -89,7 +89,6 @@ class CdnClients:
     def source(
         self, peername: tuple[str, int] | None, headers: Iterable[tuple[bytes, bytes]]
     ) -> bytes:
-        """What the clients of requests are told apart by; see `client_of`."""
         return client_of(self._proxies, peername, headers)
 
 
@@ -98,10 +97,10 @@ def client_of(
     peername: tuple[str, int] | None,
     headers: Iterable[tuple[bytes, bytes]],
 ) -> bytes:
-    """What the client of a request is told apart from others by (decisions 1.10)."""
+    """Returns the packed client address of a request."""
     peer = _peer(peername)
     if not peername:
-        # By a socket that only we can open: edge-guard, which says one address and replaces what clients say.
+        # A unix socket is edge-guard's, which replaces the client's header by one address.
         said = next((value for name, value in headers if name == b"x-forwarded-for"), b"")
         return client_address.packed_client(
             client_address.parse_address(said.decode("latin-1")) or peer
@@ -117,7 +116,7 @@ def _peer(peername: tuple[str, int] | None) -> Address:
 
 
 HEAD_MAX_BYTES: Final = 40 << 10
-"""URL and headers together: 8 and 32 KiB (decisions 1.3)."""
+"""URL (8 KiB) and headers (32 KiB) together."""
 
 HEAD_TIMEOUT_S: Final = 15.0
 READ_TIMEOUT_S: Final = 30.0
@@ -128,7 +127,7 @@ log = get_logger("pyservice.cdn")
 
 
 class CdnConnection(HttpToolsProtocol):
-    """One connection. `renew` makes the protocol that goes on after an upload."""
+    """One connection. `renew` creates the protocol that continues after an upload."""
 
     def __init__(
         self,
@@ -151,10 +150,10 @@ class CdnConnection(HttpToolsProtocol):
         self._head_bytes = 0
         self._heard_s = loop.time()
         self._reading: ReadProgress | None = None
-        """Of the client, while something that was written for it waits."""
+        """Read progress of the client, while output waits for it."""
         self._look_s = 0.0
 
-    # Limits
+    # Timeouts
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -166,10 +165,10 @@ class CdnConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def check(self) -> None:
-        """Closes it when its client does nothing; asked every few seconds."""
+        """Closes an idle or stuck connection. Called every few seconds."""
         now_s = self.loop.time()
         if unread_bytes(self.transport):
-            # An answer may be complete for us long before it is read.
+            # A response may be complete long before the client read it.
             self._heard_s = now_s
             self._check_reading(now_s)
             return
@@ -207,8 +206,8 @@ class CdnConnection(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as stopped:
-            # Whoever offers another protocol (h2c) gets this one; the parser takes what follows
-            # the head for the other, which is our body.
+            # An upgrade (h2c) is refused. The parser treats the following body as the other
+            # protocol.
             rest = data[stopped.args[0] :]
             if self._reception is not None and rest:
                 length = self._reception.length
@@ -221,7 +220,7 @@ class CdnConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if self._reception is not None:
-            # Sent before its upload was answered: what of it was read here is lost.
+            # Sent before the upload was answered, and already lost.
             self._is_overrun = True
             return
         super().on_message_begin()
@@ -265,7 +264,7 @@ class CdnConnection(HttpToolsProtocol):
         if self._reception is None and not self._is_deaf:
             super().on_message_complete()
 
-    # UploadReceiver
+    # Uploads
 
     def _is_upload(self) -> bool:
         if not self.url.startswith(_PREFIX) or self.parser.get_method() != b"PUT":
@@ -280,7 +279,7 @@ class CdnConnection(HttpToolsProtocol):
         except ServiceError as refusal:
             error = refusal
         except Exception:
-            # The disk, or memory: the client did nothing wrong.
+            # A disk or memory failure, not the client's fault.
             log.exception("an upload could not begin", ray_id=trace.ray_id)
             error = ServiceError("INTERNAL")
         self._refuse(error, trace)
@@ -339,13 +338,13 @@ class CdnConnection(HttpToolsProtocol):
         if reception is None:
             self._refuse(ServiceError("INTERNAL"), trace)
         else:
-            # Whether all that came of the body is in it nobody knows.
+            # The upload may be incomplete.
             reception.refuse(ServiceError("INTERNAL"))
 
     def send_400_response(self, msg: str) -> None:
-        """What came is no HTTP: uvicorn's own answer would have no ray id."""
+        """Answers invalid HTTP. uvicorn's own response would have no ray id."""
         if self._reception is not None:
-            # It came behind a whole upload, which is answered all the same.
+            # It followed a complete upload, which is answered.
             self._is_overrun = True
         elif not self._is_deaf:
             self._end_with(
@@ -358,8 +357,7 @@ class CdnConnection(HttpToolsProtocol):
     def _end_with(self, answer: Response) -> None:
         self._is_deaf = True
         if self.cycle is not None and not self.cycle.response_complete:
-            # Its client did not wait. What it asked before is answered, and nothing after that:
-            # an answer in the middle of another would be read as part of it.
+            # A pipelined request: earlier requests are answered, nothing after them.
             self.cycle.keep_alive = False
             return
         self.connections.discard(self)
@@ -385,11 +383,11 @@ class _Refused(asyncio.Protocol):
         self._timer = loop.call_later(slow_readers.LINGER_POLL_INTERVAL_S, self._look)
 
     def data_received(self, data: bytes) -> None:
-        """It has not stopped yet."""
+        """The client still sends."""
         self._leaving.on_data()
 
     def eof_received(self) -> None:
-        """Now it has read."""
+        """The client has read the response."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
@@ -403,7 +401,7 @@ class _Refused(asyncio.Protocol):
 
 
 def _has_path(url: bytes) -> bool:
-    """Whether uvicorn can read it: it would take a URL that is none for a failure of its own."""
+    """Whether uvicorn can parse the URL. It would treat an invalid one as its own failure."""
     try:
         path = httptools.parse_url(url).path
     except httptools.HttpParserInvalidURLError:

@@ -27,9 +27,9 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 RAY_ID: Final = "x-ray-id"
-"""The header of every answer (decisions 1.7)."""
+"""Header of every response."""
 CDN_METRIC_LABEL: Final = "cdn"
-"""What the listener is called in rays."""
+"""Name in rays."""
 
 _PIECE_BYTES: Final = 256 << 10
 _WITHOUT_BODY: Final = (204, 304)
@@ -46,18 +46,18 @@ _SAYS: Final = {
 
 @dataclass(slots=True)
 class Response:
-    """Status, headers (names in lower case), and a body that is there or comes in pieces."""
+    """Status, headers (lower-case names), and a body as bytes or in pieces."""
 
     status: int
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes | AsyncIterator[bytes] = b""
     when_over: Callable[[], None] | None = None
     begun: bytes = b""
-    """What comes before the pieces: read already."""
+    """First bytes, read before the pieces."""
     code: str = OK
 
     def to_bytes(self, *, is_last: bool) -> bytes:
-        """The whole answer as it goes over the wire, for who speaks HTTP himself."""
+        """Serializes the whole response as HTTP/1.1."""
         assert isinstance(self.body, bytes)
         lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}"]
         lines += [f"{name}: {value}" for name, value in self.headers.items()]
@@ -67,7 +67,7 @@ class Response:
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + self.body
 
     async def send(self, receive: Receive, send: Send, *, with_body: bool) -> int:
-        """Sends it; how many bytes of body went out. The pieces are closed whatever happens."""
+        """Sends the response. Returns the number of body bytes. Always closes the pieces."""
         body = self.body
         if isinstance(body, bytes) and self.status not in _WITHOUT_BODY:
             self.headers.setdefault("content-length", str(len(body)))
@@ -76,7 +76,7 @@ class Response:
             await send({"type": "http.response.start", "status": self.status, "headers": head})
             if not with_body or isinstance(body, bytes):
                 body = body if with_body and isinstance(body, bytes) else b""
-                # What a slow client has not read yet waits in copies: of one piece, and not of all.
+                # Only one piece is buffered for a slow reader.
                 for start in range(0, len(body) or 1, _PIECE_BYTES):
                     end = start + _PIECE_BYTES
                     piece, more = body[start:end], end < len(body)
@@ -98,7 +98,7 @@ class Response:
 async def _send_pieces(
     pieces: AsyncIterator[bytes], receive: Receive, send: Send
 ) -> tuple[int, bool]:
-    """Until all is sent, or the client has gone: nothing is read for nobody. How many bytes, and whether it is all."""
+    """Sends pieces until the end, or until the client left. Returns bytes sent and completeness."""
     gone = asyncio.ensure_future(_is_gone(receive))
     sent = 0
     try:
@@ -119,7 +119,7 @@ async def _is_gone(receive: Receive) -> None:
 
 
 def trace_of(headers: Mapping[bytes, bytes]) -> Trace:
-    """What is noted of a request with these headers, which is there now."""
+    """Starts the trace of a request."""
     ray_id, given = request_headers.read_traceparent(
         headers.get(b"traceparent", b"").decode("latin-1")
     )
@@ -129,7 +129,7 @@ def trace_of(headers: Mapping[bytes, bytes]) -> Trace:
 def error_page(
     status: int, headers: Mapping[str, str] | None = None, *, says: str | None = None
 ) -> Response:
-    """A plain page that says what is wrong: `says`, or what is usual with this status."""
+    """Returns a plain error page."""
     text = f"{status} {HTTPStatus(status).phrase}: {says or _SAYS[status]}\n"
     return Response(
         status,
@@ -145,7 +145,7 @@ def error_page(
 
 
 def error_response(error: ServiceError, ray_id: str) -> Response:
-    """An error of the table, as the API tells it (decisions 2)."""
+    """Returns an error of the table, in the form of the API."""
     headers = {
         "content-type": "application/problem+json",
         "cache-control": "no-store",

@@ -1,4 +1,4 @@
-"""The server around the listener's application: a bound socket, its connections and their end."""
+"""Server of the CDN: listening sockets, connections and their shutdown."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pyservice.transport.client_address import Network, TrustedProxies
 
 _CHECK_S: Final = 5.0
 _CUT_S: Final = 1.0
-"""For the ends of connections that were cut, and for what was still asked on them."""
+"""Time for aborted connections to end."""
 
 
 class CdnServer:
-    """Serves on a listening socket. `start` once, `stop` once, both on the loop that serves."""
+    """CDN server. Call `start` and `stop` once each, on the loop that serves."""
 
     def __init__(
         self,
@@ -29,8 +29,8 @@ class CdnServer:
         uploads: UploadReceiver | None,
         trusted_proxies: Iterable[str | Network] = (),
     ) -> None:
-        """`trusted_proxies` are believed about a client's address, and have no share of the connections. So is who
-        comes by a unix socket: edge-guard.
+        """`trusted_proxies` may state client addresses and have no connection limit. Neither has
+        edge-guard's unix socket.
         """
         self._config = Config(
             app,
@@ -53,16 +53,15 @@ class CdnServer:
 
     @property
     def connections(self) -> int:
-        """How many are open on which answers may be read, uploads not counted."""
+        """Open connections without uploads."""
         return len(self._state.connections)
 
     @property
     def clients(self) -> int:
-        """How many are open, all of them."""
+        """All open connections."""
         return len(self._clients)
 
     async def start(self) -> None:
-        """Accepts from now on."""
         self._config.load()
         loop = asyncio.get_running_loop()
         for listener in self._listeners:
@@ -72,9 +71,7 @@ class CdnServer:
         self._timer = loop.call_later(_CHECK_S, self.check)
 
     async def stop(self, grace_s: float = 5.0) -> None:
-        """Closes the listener, lets answers and uploads finish for so long, then cuts what is left. No connection is
-        open when it returns.
-        """
+        """Stops accepting, finishes responses and uploads for a time, then aborts the rest."""
         for server in self._servers:
             server.close()
         if self._timer is not None:
@@ -86,16 +83,15 @@ class CdnServer:
         ends_s = loop.time() + grace_s
         if self._uploads is not None:
             await self._uploads.stop(grace_s)
-        # They close by themselves when their last answer is read.
+        # They close when the client read the last response.
         await self._clients.gone(max(ends_s - loop.time(), 0.0))
         self._clients.cut()
         await self._clients.gone(_CUT_S)
         if self._state.tasks:
-            # What is asked for nobody any more.
             await asyncio.wait(list(self._state.tasks), timeout=_CUT_S)
 
     def check(self) -> None:
-        """Cuts off clients that do nothing, every few seconds."""
+        """Closes stuck connections. Called every few seconds."""
         for connection in list(self._state.connections):
             if isinstance(connection, CdnConnection):
                 connection.check()

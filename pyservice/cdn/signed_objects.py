@@ -21,7 +21,7 @@ CORS: Final = {
     "access-control-allow-origin": "*",
     "access-control-expose-headers": "x-ray-id, retry-after",
 }
-"""A signed URL is all the right there is; no cookie or origin adds to it."""
+"""A signed URL is the only right needed, so any origin may use it."""
 
 _PREFLIGHT: Final = {
     **CORS,
@@ -34,8 +34,6 @@ _NOT_PLAIN: Final = re.compile(r"[^A-Za-z0-9._ -]")
 
 
 class SignedObjects:
-    """Answers signed URLs."""
-
     def __init__(self, objects: Objects, signer: UrlSigner, files: FileResponses) -> None:
         self._objects = objects
         self._signer = signer
@@ -44,7 +42,7 @@ class SignedObjects:
     async def answer(
         self, method: str, path: str, query: bytes, headers: Mapping[bytes, bytes], trace: Trace
     ) -> Response:
-        """The answer to anything below `PREFIX` that is no upload."""
+        """Answers any request below `PREFIX` except uploads."""
         try:
             if method == "OPTIONS":
                 return Response(204, dict(_PREFLIGHT))
@@ -73,7 +71,7 @@ class SignedObjects:
             self._objects.counts.gets += 1
             if method == "GET":
                 self._objects.counts.get_bytes += length
-            # Objects never change, so any date in the past is right; the tag is what counts.
+            # Objects never change. Any past date is valid, and the tag decides.
             file = File(grant.key, length, grant.key.replace("/", "-"), 0, _headers(grant), True)
             return await self._files.answer(file, headers, is_head=method == "HEAD")
         finally:
@@ -81,7 +79,7 @@ class SignedObjects:
 
 
 def upload_of(grant: UrlGrant) -> str:
-    """The upload that an object is of: the first part of its key."""
+    """Returns the upload id: the first part of an object key."""
     return grant.key.partition("/")[0]
 
 
@@ -100,6 +98,6 @@ def _headers(grant: UrlGrant) -> dict[str, str]:
 
 
 def disposition(filename: str) -> str:
-    """A download under this name, in both spellings of RFC 6266."""
+    """Content-Disposition with a file name, in both forms of RFC 6266."""
     plain = _NOT_PLAIN.sub("_", filename)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(filename, safe='')}"

@@ -32,11 +32,11 @@ _REMEMBERED_MAX: Final = 1024
 
 
 class PasswordChecksBusy(Exception):
-    """Too many passwords are waiting to be checked: 503."""
+    """Too many checks wait: 503."""
 
 
 class TooManyWrongPasswords(Exception):
-    """Too many wrong passwords came from this address: 429."""
+    """Too many wrong passwords from this address: 429."""
 
     def __init__(self, wait_s: float) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class TooManyWrongPasswords(Exception):
 
 
 class Source(NamedTuple):
-    """Whose site is asked for, which, and by whom: wrong passwords count against an address at a site."""
+    """Site and client address: the tenant of wrong passwords."""
 
     group: str
     site: bytes
@@ -57,7 +57,7 @@ class Source(NamedTuple):
 
 @dataclass(slots=True)
 class _Line:
-    """Those of one source who are checked or wait for that, in the order in which they came."""
+    """Checks of one source in order of arrival."""
 
     present: int = 0
     under_way: int = 0
@@ -66,7 +66,7 @@ class _Line:
 
 
 class SitePasswords:
-    """Checks Basic credentials. Good ones are remembered by a keyed hash, never as they are."""
+    """Checks Basic credentials. Caches valid ones by a keyed hash."""
 
     def __init__(self, threads: int = 2, clock_s: Callable[[], float] = monotonic) -> None:
         self._threads = PasswordThreadPool(threads)
@@ -79,7 +79,7 @@ class SitePasswords:
         self._nobody = bcrypt.hashpw(secrets.token_bytes(16), bcrypt.gensalt(4))
 
     def close(self) -> None:
-        """Waits for what is being checked."""
+        """Waits for running checks."""
         self._threads.close()
 
     async def are_good(
@@ -94,12 +94,12 @@ class SitePasswords:
             return False
         user, password = given
         expected = users.get(user)
-        # The hash is part of it: a changed password is asked for at once.
+        # Contains the bcrypt hash, so that a changed password takes effect at once.
         fingerprint = self._fingerprint(expected or b"", user.encode(), password)
         if expected is not None and fingerprint in self._good:
             self._good.move_to_end(fingerprint)
             return True
-        # A page asks for all that is on it at once.
+        # A page requests all its files at once: they share one check.
         key = self._fingerprint(source.key, fingerprint)
         running = self._running.get(key)
         if running is None:
@@ -116,7 +116,7 @@ class SitePasswords:
     def _ended(self, key: bytes, done: asyncio.Task[bool]) -> None:
         del self._running[key]
         if not done.cancelled():
-            # That nobody waits any more is no failure.
+            # All waiting requests were cancelled.
             done.exception()
 
     async def _decide(
@@ -134,8 +134,9 @@ class SitePasswords:
 
     @asynccontextmanager
     async def _turn(self, source: bytes) -> AsyncIterator[None]:
-        """Within it one more password counts as wrong. Whoever there is no room for waits while others of the source
-        may turn out to be right, and is refused when none is under way.
+        """Counts one more wrong password while a check runs. At the limit, requests wait for
+        running checks.
+
         Raises PasswordChecksBusy, TooManyWrongPasswords.
         """
         line = self._lines.setdefault(source, _Line())
@@ -161,13 +162,15 @@ class SitePasswords:
                 del self._lines[source]
 
     def _comparisons(self, expected: bytes | None, users: Mapping[str, bytes]) -> list[bytes]:
-        """Hashes to compare with, until one is right: 2^cost of the dearest hash there is, whoever is
-        asked for. Somebody who is not there costs as much time as somebody who is, and an older hash as a newer.
+        """Yields hashes to compare until one matches. The total cost is that of the most expensive
+        hash.
+
+        So an unknown user takes as long as a known one.
         """
         dearest = max([BCRYPT_ROUNDS, *map(_cost, users.values())])
         if expected is None:
             return [self._dummy(dearest)]
-        # c, and c, c+1 ... up to the one before the dearest, are as much as the dearest.
+        # The costs c, c, c+1, ... up to the most expensive one add up to it.
         return [expected, *map(self._dummy, range(_cost(expected), dearest))]
 
     def _dummy(self, cost: int) -> bytes:
@@ -189,7 +192,7 @@ class SitePasswords:
 
 
 def _is_right(password: bytes, hashes: list[bytes]) -> bool:
-    # None that is so long could be set.
+    # Longer passwords cannot be set.
     if len(password) > PASSWORD_MAX_BYTES or b"\0" in password:
         return False
     return any(_has(password, one) for one in hashes)

@@ -1,7 +1,7 @@
-"""Sites as the records have them: what the running version of a namespace shows (decisions 8.9).
+"""Sites of running versions, read from the records and cached.
 
-Asked at every request, so it remembers: which version runs for half a second, or until the namespace is known to have
-changed; files of a site as one deployment shows them and routes of a version for long, because they never change.
+The current version is cached for half a second or until it changes. Files and routes never change
+and are cached for long.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Files = dict[str, SiteFile]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a name showed when it was looked up; `topic` and `index` tell whether that can have changed."""
+    """Cached lookup of a site name. `topic` and `index` show whether it may have changed."""
 
     site: Site | None
     found_at_s: float
@@ -42,7 +42,7 @@ class _Known:
 
 
 class SiteRecords:
-    """The `SiteSource` over the records."""
+    """`SiteSource` over the records."""
 
     def __init__(
         self, database: Database, topics: Topics, clock_s: Callable[[], float] = monotonic
@@ -57,9 +57,9 @@ class SiteRecords:
         self._routes: OrderedDict[str, Routes] = OrderedDict()
 
     async def find(self, game: str, namespace: str) -> Site | None:
-        """The site of the running version, by name_ids; at most a second old. None: no such namespace.
+        """Returns the site of the running version, at most 1 s old, None for an unknown namespace.
 
-        Raises CONTROL_PLANE_UNAVAILABLE when the database is away.
+        Raises CONTROL_PLANE_UNAVAILABLE without a database.
         """
         name = (game, namespace)
         known = self._known.get(name)
@@ -67,7 +67,7 @@ class SiteRecords:
             return known.site
         task = self._asking.get(name)
         if task is None:
-            # Whoever comes meanwhile waits for the same answer, also when the first one goes away.
+            # Concurrent requests share one lookup, even if the first is cancelled.
             task = asyncio.create_task(self._look_up(name), name="look-up of a site")
             self._asking[name] = task
             task.add_done_callback(lambda done: self._answered(name, done))
@@ -99,7 +99,7 @@ class SiteRecords:
         topic = None if row is None else site_topic(row.namespace_id)
         index = self._topics.index_of(topic) if topic else ""
         if topic and (self._topics.parse(index) or 0) > sequence:
-            # It changed while it was read: this answer is the last one of its kind.
+            # It changed during the lookup: do not cache it.
             return site
         self._known[name] = _Known(site, found_at_s, topic, index)
         self._known.move_to_end(name)
@@ -110,7 +110,7 @@ class SiteRecords:
     async def _files_of(self, tx: Transaction, row: Record) -> Files:
         if row.site_id is None:
             return {}
-        # What was uploaded long ago may be new here, and is so again after a rollback.
+        # An old upload may be new to this site, again after a rollback.
         deployed = await namespaces.history(tx, row.namespace_id, None, 1)
         since_ms = deployed[0].deploy_ms if deployed else 0
         key = (row.site_id, since_ms)

@@ -19,7 +19,7 @@ _STEPS_MAX: Final = 1024
 
 
 class Glob:
-    """One glob, made once and matched often. A leading slash is ignored, here and in the path."""
+    """Compiled glob. Leading slashes of pattern and path are ignored."""
 
     __slots__ = ("_accept", "_jumps", "_loops", "_masks", "_start", "_steps", "_tests")
 
@@ -117,7 +117,7 @@ class _Builder:
         while self._text.startswith("*", self._at):
             self._at += 1
         if is_deep and begins_folder and self._text.startswith("/", self._at):
-            # Any folders, or none: jump over the stars and their slash.
+            # Any folders or none: skip the stars and their slash.
             entry = self._place(_nothing)
             self._jump(entry, entry + 1, entry + 3)
         star = self._place(_nothing)
@@ -179,7 +179,7 @@ _REMEMBERED_MAX: Final = 2048
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One route: its glob, its priority, and its headers (name, value) in their order."""
+    """Glob, priority and headers in order."""
 
     glob: str
     priority: int
@@ -187,16 +187,16 @@ class Route:
 
 
 class Routes:
-    """The routes of a version, made once. Raises ValueError for a glob that is none."""
+    """Routes of a version. Raises ValueError for an invalid glob."""
 
     def __init__(self, routes: Sequence[Route] = ()) -> None:
-        # Of routes of one priority the first in the configuration wins.
+        # Among equal priorities the first route wins.
         ordered = sorted(routes, key=lambda route: -route.priority)
         self._routes = [(Glob(route.glob), _allowed(route.headers)) for route in ordered]
         self._remembered: dict[str, dict[str, str]] = {}
 
     def headers(self, path: str) -> dict[str, str]:
-        """What is added to the file at this path: of every matching route, the highest first."""
+        """Returns the headers of all matching routes, highest priority first."""
         if not self._routes:
             return {}
         found = self._remembered.get(path)

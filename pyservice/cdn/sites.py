@@ -1,4 +1,4 @@
-"""What a site is to the listener, where it comes from, and which request means which site."""
+"""Sites: files, passwords, and the mapping from a request to a site."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ PRODUCTION: Final = "prod"
 
 @dataclass(frozen=True, slots=True)
 class SiteFile:
-    """A file: the key of its object, bytes, when it was completed (seconds since the epoch).
+    """File of a site: object key, size, upload time (epoch seconds) and content type.
 
-    `content_type` as uploaded, None for the one of its extension. Objects never change, so the key
-    tells one content from another.
+    Objects never change, so the key identifies the content.
     """
 
     key: str
@@ -37,17 +36,16 @@ class SiteFile:
 
     @property
     def tag(self) -> str:
-        """Its entity tag, without quotes; tells nothing of the key."""
+        """Returns the entity tag without quotes. It does not reveal the key."""
         return hashlib.blake2b(self.key.encode(), digest_size=12).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What a namespace shows now: files by their path without a leading slash.
+    """Current site of a namespace: files by path without a leading slash.
 
-    `users`: user to bcrypt hash where a password is asked for, None where it is not. A namespace
-    whose version has no site still has its users: without them, nobody learns that. `namespace_id`: its 16 bytes.
-    `group_id`: whose game it is of.
+    `users` maps names to bcrypt hashes, None without a password. A namespace without a site keeps
+    its users, so that its state stays hidden.
     """
 
     files: Mapping[str, SiteFile]
@@ -58,17 +56,16 @@ class Site:
 
 
 class SiteSource(Protocol):
-    """Who knows the sites. Asked at every request: it keeps what it has looked up."""
+    """Finds sites. Called for every request, so it caches."""
 
     async def find(self, game: str, namespace: str) -> Site | None:
-        """The site of the running version, by name_id of game and namespace; at most 1 s old.
-
-        None: there is no such namespace.
+        """Returns the site by game and namespace name, at most 1 s old, None for an unknown
+        namespace.
         """
 
 
 class Address(NamedTuple):
-    """Which site a request means; `prefix` stands before the path in the URL (local mode)."""
+    """Site of a request. `prefix` precedes the path in local mode."""
 
     game: str
     namespace: str
@@ -77,18 +74,18 @@ class Address(NamedTuple):
 
 
 class BadPath(Exception):
-    """A path that nobody writes by accident: 400."""
+    """Malicious path: 400."""
 
 
 def is_of_sites(host: str, domain: str | None) -> bool:
-    """Whether a host is the domain of sites or below it: what is there is of their owners, and none of it ours."""
+    """Whether a host is the sites' domain or below it."""
     return domain is not None and f".{_name_of(host)}".endswith(f".{domain}")
 
 
 def address(host: str, raw_path: str, domain: str | None) -> Address | None:
-    """The site of a request: by Host below `domain`, or by path without one. None: there is none.
+    """Returns the site of a request, by Host below `domain` or by path, None without one.
 
-    `path` of the answer is decoded, once, and begins with a slash. Raises BadPath.
+    The path is decoded once and begins with a slash. Raises BadPath.
     """
     path = decoded(raw_path)
     if domain is None:
@@ -109,8 +106,8 @@ def _name_of(host: str) -> str:
 
 
 def decoded(raw_path: str) -> str:
-    """The path without percent-encoding. Raises BadPath for slashes, backslashes and zeros in
-    disguise, for dot segments, control characters, and what is not UTF-8.
+    """Decodes a path. Raises BadPath for encoded slashes or NUL, dot segments, control characters,
+    invalid UTF-8.
     """
     if len(raw_path) > _PATH_MAX_BYTES or _TRICKS.search(raw_path) or _BAD_ESCAPE.search(raw_path):
         raise BadPath

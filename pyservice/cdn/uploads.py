@@ -24,16 +24,16 @@ from pyservice.storage.signed_urls import InvalidSignature, UrlSigner
 
 WINDOW_S: Final = 30.0
 WINDOW_BYTES: Final = 64 << 10
-"""At least so many, or all the rest, come in each window."""
+"""Minimum bytes in each window."""
 
 LEAST_S: Final = 600.0
-"""So long any upload may take, also when its URL ends sooner."""
+"""Minimum duration for any upload, also if its URL expires earlier."""
 _FREE_PART: Final = 4
-"""The first part of its time has no pace: a slow start is made up for."""
+"""Divisor: the first part of the time has no minimum pace."""
 
 
 class UploadPace:
-    """Of one upload, from its beginning at `now_s`; its URL is good for `good_s` then."""
+    """Minimum pace of one upload that began at `now_s`. Its URL is valid for `good_s`."""
 
     def __init__(self, length: int, now_s: float, good_s: float) -> None:
         self._length = length
@@ -45,14 +45,14 @@ class UploadPace:
         self._window_missing = length
 
     def wait(self, now_s: float) -> None:
-        """It is not the client's turn: the time since the last look does not count, and a window begins."""
+        """Excludes time during which the disk was slow, and starts a new window."""
         late_s, self._looked_s = now_s - self._looked_s, now_s
         self._starts_s += late_s
         self._ends_s += late_s
         self._window_ends_s = now_s + WINDOW_S
 
     def is_kept(self, now_s: float, missing: int) -> bool:
-        """Whether enough has come, of which so many bytes are missing; looks."""
+        """Whether the pace is kept, with this many bytes missing."""
         self._looked_s = now_s
         is_moving = True
         if now_s >= self._window_ends_s:
@@ -64,20 +64,18 @@ class UploadPace:
 
 UPLOADS_MAX: Final = 64
 _SHARES: Final = 8
-"""An upload, and a client address, have this part of the places once half of all are taken."""
+"""Divisor: limit of one upload or address once half of all slots are taken."""
 _WAIT: Final = "Send less at a time, and try again after Retry-After."
 
 
 class UploadOwner(NamedTuple):
-    """What a place counts for: an id of an upload, a packed address."""
+    """Tenants of a slot: upload id and packed address."""
 
     upload: str
     address: bytes
 
 
 class UploadSlots:
-    """Those of one listener."""
-
     def __init__(self, at_once: int = UPLOADS_MAX) -> None:
         self._at_once = at_once
         self._share = max(1, at_once // _SHARES)
@@ -85,7 +83,7 @@ class UploadSlots:
         self._of: Counter[str | bytes] = Counter()
 
     def take(self, whose: UploadOwner, instead_of: UploadOwner | None = None) -> None:
-        """Takes one, `instead_of` one that is given back with it. Raises OVERLOADED, and changes nothing."""
+        """Takes a slot, after returning `instead_of`. On OVERLOADED nothing changes."""
         if instead_of is not None:
             self.give_back(instead_of)
         refusal = self._refusal(whose)
@@ -97,7 +95,6 @@ class UploadSlots:
             raise ServiceError("OVERLOADED", refusal)
 
     def give_back(self, whose: UploadOwner) -> None:
-        """It is free."""
         self._taken -= 1
         for one in whose:
             self._of[one] -= 1
@@ -118,12 +115,10 @@ class UploadSlots:
 
 BLOCK_BYTES: Final = 512 << 10
 BLOCKS: Final = 2
-"""What every upload has: one fills while the other is written."""
+"""Blocks of each upload: one fills while the other is written."""
 
 SPARE_BLOCKS: Final = 32
-"""What all share beyond that: an upload that is faster than its thread is woken takes of them. So
-all uploads together hold 80 MiB at most, and one alone 17.
-"""
+"""Shared blocks for fast uploads. All uploads together hold at most 80 MiB, and one at most 17."""
 
 _SLOW: Final = "The body came too slowly: send it without a pause, in parts when it is large."
 _REPLACED: Final = "A newer PUT of the same URL took the place of this one."
@@ -137,7 +132,7 @@ class _Target(NamedTuple):
 
 
 class UploadReceiver:
-    """What is being received now. Only with a folder: S3 receives by itself."""
+    """Receives uploads into the object folder. S3 receives its own."""
 
     def __init__(
         self,
@@ -147,9 +142,9 @@ class UploadReceiver:
         domain: str | None = None,
         rays: Rays | None = None,
     ) -> None:
-        """`domain` of sites: nothing is received at hosts of it."""
+        """`domain` of sites does not accept uploads."""
         self._domain = domain.lower() if domain else None
-        # Nobody takes them then, so none is kept.
+        # Without a domain no connection is kept.
         self._rays = rays or Rays(CDN_METRIC_LABEL, queued_max=0)
         self._folder = folder
         self._signer = signer
@@ -162,7 +157,7 @@ class UploadReceiver:
 
     @property
     def now(self) -> int:
-        """How many are being received."""
+        """Number of uploads in progress."""
         return len(self._open)
 
     def takes(self, host: str) -> bool:
@@ -172,11 +167,11 @@ class UploadReceiver:
     def begin(
         self, path: str, query: bytes, length: int | None, client: bytes, trace: Trace
     ) -> Reception:
-        """A PUT; `length` is its Content-Length, None without one; `client` a packed address.
+        """Begins an upload. `length` is its Content-Length, `client` a packed address.
 
-        It takes the place of one that is being received for the same URL: who lost a connection comes again before that
-        is known here. Raises UPLOAD_URL_INVALID, UPLOAD_LENGTH_MISMATCH, UPLOAD_ALREADY_COMPLETE, STORAGE_FULL,
-        OVERLOADED; then nothing has changed.
+        It replaces an upload to the same URL, since a client that lost its connection retries
+        early. Raises UPLOAD_URL_INVALID, UPLOAD_LENGTH_MISMATCH, UPLOAD_ALREADY_COMPLETE,
+        STORAGE_FULL, OVERLOADED; then nothing has changed.
         """
         try:
             grant = self._signer.verify("PUT", path, query, time.time())
@@ -194,7 +189,7 @@ class UploadReceiver:
         now_s = asyncio.get_running_loop().time()
         pace = UploadPace(length, now_s, (grant.expires_at_s or 0) - time.time())
         reception = Reception(self, target, whose, incoming, pace, trace)
-        # Last: what fails before has no place to give back.
+        # Last, because failures before must not return a slot.
         self._places.take(whose, None if former is None else former.whose)
         self._open[target] = reception
         if former is not None:
@@ -202,11 +197,11 @@ class UploadReceiver:
         return reception
 
     def over(self, trace: Trace, code: str) -> None:
-        """A PUT has ended so: with OK, CANCELLED or a code of the error table."""
+        """Records the result: OK, CANCELLED or an error code."""
         self._rays.end(trace, CDN_METRIC_LABEL, "upload", code, perf_counter())
 
     def end(self, reception: Reception, *, finish: bool) -> None:
-        """All of it is there (`finish`), or no more of it comes: the rest is done in a task."""
+        """Ends an upload in a background task: `finish` if it is complete."""
         has_place = self._open.get(reception.target) is reception
         if has_place:
             del self._open[reception.target]
@@ -216,7 +211,7 @@ class UploadReceiver:
         self._tasks.add(task)
 
         def left(task: asyncio.Task[None]) -> None:
-            # Not before: until the disk has them, its blocks are in memory.
+            # Not earlier: its blocks are in memory until the disk has them.
             self._tasks.discard(task)
             self.spare_blocks += reception.spare_blocks
             if has_place:
@@ -225,12 +220,12 @@ class UploadReceiver:
         task.add_done_callback(left)
 
     def drop_slow(self) -> None:
-        """Ends those that come too slowly; asked every few seconds."""
+        """Ends slow uploads. Called every few seconds."""
         for reception in list(self._open.values()):
             reception.drop_if_slow()
 
     async def stop(self, grace_s: float) -> None:
-        """Lets uploads finish for so long, cuts off the others, and waits for the disk."""
+        """Finishes uploads for a time, aborts the rest, and waits for the disk."""
         if self._open:
             self._are_over.clear()
             with contextlib.suppress(TimeoutError):
@@ -242,7 +237,7 @@ class UploadReceiver:
 
 
 class Reception(asyncio.BufferedProtocol):
-    """One upload; the protocol of its connection from `take_over` until it is answered."""
+    """One upload: the protocol of its connection from `take_over` until the response."""
 
     def __init__(
         self,
@@ -274,19 +269,19 @@ class Reception(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
 
     def _next_block(self) -> memoryview | None:
-        """A block to fill: a free one, else a new one as long as we may have more."""
+        """Returns a free block, or a new one within the limit."""
         if self._free:
             return self._free.pop()
         is_spare = self._blocks >= BLOCKS
         if is_spare and not self._uploads.spare_blocks:
             return None
         try:
-            # Mapped, so that it goes back to the system with the upload.
+            # Mapped memory returns to the system after the upload.
             block = memoryview(mmap.mmap(-1, self._block_bytes))
         except OSError:
             if not self._blocks:
                 raise
-            # It goes on with those it has.
+            # Continues with the blocks it has.
             return None
         self._blocks += 1
         self._uploads.spare_blocks -= is_spare
@@ -294,16 +289,14 @@ class Reception(asyncio.BufferedProtocol):
 
     @property
     def spare_blocks(self) -> int:
-        """How many it has of those that all share."""
         return max(self._blocks - BLOCKS, 0)
 
     @property
     def length(self) -> int:
-        """Bytes of the whole body."""
         return self._incoming.length
 
     def feed(self, body: bytes) -> None:
-        """The beginning of the body, which came with its head."""
+        """Takes the first bytes of the body, received with the head."""
         self._early.append(body)
 
     def take_over(
@@ -312,8 +305,8 @@ class Reception(asyncio.BufferedProtocol):
         answer: Callable[[Response], None],
         when_lost: Callable[[], None],
     ) -> None:
-        """Reads the rest of the body from the connection; `answer` is called when all is done, and
-        gives the connection another protocol, `when_lost` when it ends before.
+        """Receives the rest of the body. Calls `answer` at the end, or `when_lost` on a lost
+        connection.
         """
         self._transport = transport
         self._answer = answer
@@ -336,12 +329,11 @@ class Reception(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go: never behind the end of the body."""
+        """Never extends past the end of the body."""
         assert self._block is not None
         return self._block[self._filled : min(len(self._block), self._filled + self._missing)]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many bytes came."""
         self._advance(nbytes)
         if self._transport is not None and (self._block is None or not self._missing):
             self._transport.pause_reading()
@@ -362,7 +354,7 @@ class Reception(asyncio.BufferedProtocol):
         if self._is_over:
             return
         if self._incoming.failure is not None:
-            # The client should not send the rest for nothing.
+            # Responds early, so that the client need not send the rest.
             self._end(finish=True)
         elif self._block is None:
             self._block = block
@@ -371,17 +363,16 @@ class Reception(asyncio.BufferedProtocol):
             self._free.append(block)
 
     def eof_received(self) -> None:
-        """The client went away before all was there."""
+        """The client left early."""
         self._end(finish=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Also the end of a connection that waits for its answer; then it has no effect."""
+        """Has no effect once the upload waits for its response."""
         self._transport = None
         self._when_lost()
         self._end(finish=False)
 
     def drop_if_slow(self) -> None:
-        """Ends it when too little has come."""
         now_s = self._loop.time()
         if self._block is None:
             # The disk is slow, not the client.
@@ -390,13 +381,13 @@ class Reception(asyncio.BufferedProtocol):
             self.refuse(ServiceError("REQUEST_TIMEOUT", _SLOW))
 
     def refuse(self, error: ServiceError) -> None:
-        """Ends it with this answer, although not all of it came."""
+        """Responds with an error before the body is complete."""
         if not self._is_over:
             self._refusal = error
             self._end(finish=False)
 
     def cut(self) -> None:
-        """Ends it and its connection."""
+        """Aborts the upload and its connection."""
         transport = self._transport
         self._end(finish=False)
         if transport is not None:
@@ -407,12 +398,12 @@ class Reception(asyncio.BufferedProtocol):
             self._is_over = True
             self.trace.note("receiving", self.trace.started)
             if self._transport is not None and not self._transport.is_closing():
-                # Whoever speaks to the connection after us hears the rest.
+                # The next protocol receives the rest.
                 self._transport.pause_reading()
             self._uploads.end(self, finish=finish)
 
     async def give_up(self) -> None:
-        """Nothing is left of it."""
+        """Deletes the partial upload."""
         error, code = self._refusal, CANCELLED
         if error is not None:
             code = error.code
@@ -427,7 +418,7 @@ class Reception(asyncio.BufferedProtocol):
             self._answer(answer)
 
     async def finish(self) -> None:
-        """Makes it durable and answers."""
+        """Makes the upload durable and responds."""
         counts, trace = self._uploads.counts, self.trace
         began = perf_counter()
         try:

@@ -13,17 +13,17 @@ from pyservice.observability.logging import get_logger
 
 
 class Note(str):
-    """What an operator may want to know besides: it neither holds nor is it failed_conditions."""
+    """Information for the operator that is neither good nor bad."""
 
     __slots__ = ()
 
 
 Conditions = Mapping[str, str | None]
-"""By name: None when it holds, a `Note` when there is only something to tell, else what is wrong."""
+"""By name: None is healthy, a `Note` is information, other text is a problem."""
 
 
 def failed_conditions(conditions: Conditions) -> dict[str, str]:
-    """What makes the process not ready, by name."""
+    """Returns the problems that make the process not ready."""
     return {
         name: said
         for name, said in conditions.items()
@@ -35,21 +35,18 @@ _log = get_logger("upkeep")
 
 
 class Measure(Protocol):
-    """What is measured."""
-
     @property
     def is_low(self) -> bool:
-        """Whether little is left, when it was last looked at."""
+        """Whether little was left at the last measurement."""
 
-    def look(self) -> None:
-        """Measures now."""
+    def look(self) -> None: ...
 
     def figures(self) -> Mapping[str, int]:
-        """What goes to the log."""
+        """Values for the log."""
 
 
 async def log_shortage(measure: Measure, every_s: float, low: str, enough: str) -> None:
-    """Until cancelled; `low` and `enough` are what the log says."""
+    """Measures until cancelled, and logs `low` and `enough` on changes."""
     was_low = False
     while True:
         measure.look()
@@ -63,12 +60,11 @@ async def log_shortage(measure: Measure, every_s: float, low: str, enough: str) 
 _OPEN: Final = "/proc/self/fd"
 _CHECK_S: Final = 1.0
 _RESERVE_MAX: Final = 2048
-"""Requests to other servers (1,024), and to the other plane (512 and some); files, databases, probes."""
+"""Requests to other servers (1,024) and to the other plane (about 512), files, databases, probes."""
 _RESERVE_PART: Final = 4
 
 
 def descriptor_limit() -> int:
-    """How many this process may have open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
@@ -83,12 +79,12 @@ def raise_descriptor_limit() -> int:
 
 
 def descriptor_reserve(most: int) -> int:
-    """How many of so many clients' connections leave to everything else."""
+    """Returns the descriptors reserved for everything but client connections."""
     return min(_RESERVE_MAX, most // _RESERVE_PART)
 
 
 def connections_max(files_each: int = 1) -> int:
-    """How many connections of clients this process may have, when each has so many files open, itself included."""
+    """Returns the client connections possible with this many files each."""
     most = descriptor_limit()
     return (most - descriptor_reserve(most)) // files_each
 
@@ -97,13 +93,11 @@ def _count() -> int:
     try:
         return len(os.listdir(_OPEN))
     except OSError:
-        # Looking takes one.
+        # Counting opens one.
         return descriptor_limit()
 
 
 class DescriptorMonitor:
-    """How many are used, against the limit."""
-
     def __init__(self) -> None:
         self.most = descriptor_limit()
         self.used = 0
@@ -114,14 +108,13 @@ class DescriptorMonitor:
         return self.used > self.most - descriptor_reserve(self.most)
 
     def look(self) -> None:
-        """Measures now."""
-        # Linux from 6.2 on says here how many there are.
+        # Linux 6.2 and later report the count here.
         self.used = os.stat(_OPEN).st_size or _count()
 
     def figures(self) -> dict[str, int]:
         return {"used": self.used, "limit": self.most}
 
     async def run(self) -> None:
-        """Measures until cancelled, and says when few are left and when there are enough again."""
+        """Measures until cancelled, and logs shortage and recovery."""
         low = "open files are nearly used up: raise the limit (ulimit -n, LimitNOFILE)"
         await log_shortage(self, _CHECK_S, low, "open files are free again")

@@ -1,7 +1,4 @@
-"""How the service logs: structlog for us and the libraries, JSON or console, never a token.
-
-Owns format and scrubbing; what is worth a line is decided where it happens.
-"""
+"""Logging with structlog, as JSON or console text. Replaces every token by a fingerprint."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, Final, Literal, TextIO
 
-# Where it finds rich it takes it for tracebacks, which are text here (`configure_logging`): a tenth of a start.
+# structlog would import rich for tracebacks, which takes a tenth of a start.
 _has_rich = "rich" in sys.modules
 if not _has_rich:
     sys.modules["rich"] = None  # type: ignore[assignment]  # this is how an import is told that there is none
@@ -24,19 +21,19 @@ if not _has_rich:
 
 Format = Literal["auto", "json", "console"]
 
-# Every kind of decisions 3; what is shorter than this is no token.
+# All token kinds. Shorter text is no token.
 _TOKEN = re.compile(r"\b(?:cloud|env|pub|dev|lobby|player|link)_[A-Za-z0-9_-]{16,}")
 _MAX_DEPTH: Final = 6
 
 
 def fingerprint(token: str) -> str:
-    """What stands for a token where it must not be: its kind and 48 bits of its hash."""
+    """Returns the kind of a token and 48 bits of its hash."""
     kind = token.partition("_")[0] if _TOKEN.match(token) else "token"
     return f"{kind}#{blake2b(token.encode(), digest_size=6).hexdigest()}"
 
 
 def scrubbed(text: str) -> str:
-    """The text with every token in it replaced by its fingerprint."""
+    """Replaces tokens in text by their fingerprints."""
     return _TOKEN.sub(lambda match: fingerprint(match[0]), text)
 
 
@@ -54,15 +51,15 @@ def _scrub(value: Any, depth: int = 0) -> Any:
 
 
 def scrub_tokens(_logger: Any, _method: str, event: EventDict) -> EventDict:
-    """The last processor before rendering: by now exceptions are text too."""
-    # structlog's own entries are objects that its formatter needs as they are.
+    """Last processor before rendering: exceptions are text by now."""
+    # structlog's own entries are objects for its formatter.
     return {key: value if key.startswith("_") else _scrub(value) for key, value in event.items()}
 
 
 def configure_logging(
     *, level: str = "info", format: Format = "auto", stream: TextIO | None = None
 ) -> None:
-    """Send all logs of the process to `stream` (standard error), as JSON or as text for people."""
+    """Sends all logs of the process to `stream` (standard error)."""
     stream = sys.stderr if stream is None else stream
     is_console = format == "console" or (format == "auto" and stream.isatty())
     shared: list[Processor] = [
@@ -110,6 +107,6 @@ def configure_logging(
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
-    """The logger of a module, named after what it does (`edge`, `rpc`)."""
+    """Returns a logger named after its part (`edge`, `rpc`)."""
     logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
     return logger

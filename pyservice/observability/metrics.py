@@ -1,8 +1,7 @@
-"""Metrics of doors, feed and process, and the one exposition of these and the engine's.
+"""Prometheus metrics of servers, feed and process. The only importer of prometheus_client.
 
-The only importer of prometheus_client. Engine and journal families are rendered natively and only
-joined here. What a request costs is counted in plain numbers by the thread of the event loop;
-Prometheus objects are made when scraped.
+Requests update plain numbers on the event loop. Prometheus objects are created at each scrape.
+Engine and journal metrics are rendered natively and joined here.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from prometheus_client.registry import Collector
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 OK: Final = "OK"
 CANCELLED: Final = "CANCELLED"
-"""Code of a request whose client went away before it was answered."""
+"""The client left before the response."""
 UNROUTED: Final = "none"
-"""Operation label of requests that name no operation."""
+"""Label of requests without an operation."""
 
 DURATION_BOUNDS_S: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01),
@@ -38,7 +37,7 @@ _DURATION_LABELS: Final = (*map(str, DURATION_BOUNDS_S), "+Inf")
 
 
 class Meter:
-    """Requests of one operation at one door, by code, and how long they took."""
+    """Requests of one operation on one server, by code and duration."""
 
     __slots__ = ("codes", "counts", "operation", "rate_limited", "sum_s")
 
@@ -50,7 +49,7 @@ class Meter:
         self.rate_limited = 0
 
     def observe(self, code: str, seconds: float) -> None:
-        """Count one request; `code` is `OK`, a code of the error table, or CANCELLED."""
+        """Counts one request. `code` is `OK`, an error code, or CANCELLED."""
         codes = self.codes
         codes[code] = codes.get(code, 0) + 1
         self.counts[bisect_left(DURATION_BOUNDS_S, seconds)] += 1
@@ -58,7 +57,7 @@ class Meter:
 
 
 class DoorMetrics:
-    """The meters of one door. `in_flight` and `body_bytes` are counted by the door itself."""
+    """Meters of one server, which itself updates `in_flight` and `body_bytes`."""
 
     __slots__ = ("body_bytes", "in_flight", "meters", "name")
 
@@ -69,12 +68,12 @@ class DoorMetrics:
         self.meters: dict[str, Meter] = {}
 
     def meter(self, operation: str) -> Meter:
-        """The meter of an operation's slug; asked once per operation, when the door is made."""
+        """Returns the meter of an operation. Called once at the start."""
         return self.meters.setdefault(operation, Meter(operation))
 
 
 class FeedMetrics:
-    """What came over the feed: messages by outcome, namespaces held, time of the last change."""
+    """Feed messages by outcome, namespaces, and time of the last change."""
 
     def __init__(self) -> None:
         self.namespaces = 0
@@ -82,14 +81,14 @@ class FeedMetrics:
         self.last_applied_ts_s = 0.0
 
     def count(self, outcome: str, now_s: float) -> None:
-        """One message; outcome `applied`, `stale`, `refused` or `removed`; `now_s` is Unix time."""
+        """Counts a message as `applied`, `stale`, `refused` or `removed`. `now_s` is Unix time."""
         self.outcomes[outcome] += 1
         if outcome in ("applied", "removed"):
             self.last_applied_ts_s = now_s
 
 
 class RayMetrics:
-    """Rays that were kept, and those that were to be and had no room."""
+    """Kept rays, and rays dropped for lack of space."""
 
     __slots__ = ("dropped", "kept")
 
@@ -99,8 +98,6 @@ class RayMetrics:
 
 
 class RequestMetrics:
-    """All metrics that Python owns in a process with doors."""
-
     def __init__(
         self,
         *,
@@ -108,9 +105,10 @@ class RequestMetrics:
         build_profile: str = "unknown",
         inner_plane: str | None = None,
     ) -> None:
-        """`inner_plane` names a process whose doors only another process of ours knocks at. That one
-        counts the requests, so here they are not shown, and what is shown has a name of its own:
-        both texts are one scrape.
+        """`inner_plane` names an internal server.
+
+        The public server counts its requests, so they are left out here, and other metrics get a
+        name of their own.
         """
         self.http = DoorMetrics("http")
         self.grpc = DoorMetrics("grpc")
@@ -127,7 +125,7 @@ class RequestMetrics:
         PlatformCollector(registry=self._registry)
 
     def render(self, *others: bytes) -> bytes:
-        """Prometheus text of everything here, joined with what others rendered."""
+        """Returns Prometheus text, joined with the given texts."""
         return join_expositions(generate_latest(self._registry), *others)
 
 
@@ -222,7 +220,7 @@ _TYPE: Final = b"\n# TYPE "
 
 
 def join_expositions(*texts: bytes) -> bytes:
-    """One valid exposition of several: a family that more than one has is told once, with all samples."""
+    """Joins expositions. A family that occurs in several is written once with all samples."""
     pages = [text if text.endswith(b"\n") else text + b"\n" for text in texts if text]
     families = [family for page in pages for family in _families(page)]
     if len(set(families)) == len(families):
@@ -238,7 +236,7 @@ def join_expositions(*texts: bytes) -> bytes:
 
 
 def _families(page: bytes) -> Iterator[bytes]:
-    """Names of the families of a page. A search for bytes, which copies nothing: a page has a megabyte of samples."""
+    """Returns the family names by searching bytes. A page has a megabyte of samples."""
     if page.startswith(_TYPE[1:]):
         yield _word(page, len(_TYPE) - 1)
     at = page.find(_TYPE)

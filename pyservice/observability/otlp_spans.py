@@ -1,7 +1,4 @@
-"""Rays as OpenTelemetry spans, and their export to a collector (OTLP over HTTP). The only importer of opentelemetry.
-
-Batches, retries and the thread that sends are the SDK's; nobody waits for it.
-"""
+"""Rays as OpenTelemetry spans, exported over OTLP/HTTP. The only importer of opentelemetry."""
 
 from __future__ import annotations
 
@@ -29,10 +26,10 @@ _KINDS: Final = {
 
 
 class SpanExporter:
-    """Sends span sets to a collector. `close` it off the event loop: it sends what is left."""
+    """Sends spans to a collector. `close` blocks: call it off the event loop."""
 
     def __init__(self, endpoint: str, *, queued_max: int = 8_192, every_ms: int = 1_000) -> None:
-        """`endpoint` is the collector's whole URL, such as http://127.0.0.1:4318/v1/traces."""
+        """`endpoint` is the full URL, such as http://127.0.0.1:4318/v1/traces."""
         self._processor = BatchSpanProcessor(
             OTLPSpanExporter(endpoint=endpoint),
             max_queue_size=queued_max,
@@ -40,7 +37,7 @@ class SpanExporter:
         )
 
     def send(self, span_set: pb.SpanSet) -> None:
-        """Queue it; beyond the queue's size it is dropped."""
+        """Queues spans. Drops them when the queue is full."""
         for span in spans_of(span_set):
             self._processor.on_end(span)
 
@@ -49,7 +46,7 @@ class SpanExporter:
 
 
 def spans_of(span_set: pb.SpanSet) -> list[ReadableSpan]:
-    """The span of the request, then those within it."""
+    """Returns the span of the request, then those within it."""
     resource = Resource({"service.name": span_set.service})
     trace_id = int(span_set.ray_id, 16)
 
@@ -89,7 +86,7 @@ def spans_of(span_set: pb.SpanSet) -> list[ReadableSpan]:
 
 
 def label_of(span_set: pb.SpanSet) -> str:
-    """What the span of a whole request is called."""
+    """Returns the name of a request's span."""
     return f"{span_set.door} {span_set.operation}"
 
 

@@ -1,8 +1,7 @@
-"""Rays: what a request took its time for, in this process (decisions 8.11).
+"""Rays: where requests spent their time, which are kept, and their delivery.
 
-Owns what is noted while a request runs, which requests are kept when they end, and the bounded queue of those. Noting
-is cheap, because most of it is thrown away. Where kept ones go is `spans`' and the planes' matter; who may see them
-is the control plane's. What a client wrote is not noted, but ids and names that were checked.
+Notes are cheap, because most are dropped. They contain checked ids and names, nothing else that a
+client wrote.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ log = get_logger("rays")
 
 SLOW_S: Final = 0.1
 ONE_IN: Final = 100
-"""Of the rest, one in so many is kept."""
+"""One in this many ordinary requests is kept."""
 
 _NS: Final = 1_000_000_000
 _SPAN_ID_DIGITS: Final = 16
 _PARENT = slice(36, 52)
-"""Where the parent's id is in a traceparent."""
+"""Position of the parent id in a traceparent."""
 _FLAGS = slice(53, 55)
 _BATCH: Final = 256
 
@@ -48,85 +47,80 @@ def _random_span_ids() -> Iterator[str]:
             yield digits[start : start + _SPAN_ID_DIGITS]
 
 
-# Only the thread of the event loop may call it.
+# Only for the event loop's thread.
 new_span_id = _random_span_ids().__next__
 
 
 class Trace:
-    """What is noted of one request. Times are of `perf_counter`.
-
-    What most requests never set is the class's: each of them makes one of these.
-    """
+    """Notes of one request, in `perf_counter` times. Rarely set values are class attributes."""
 
     authorized = 0.0
-    """When it was known who calls; 0: it is not."""
+    """Time of authorization, 0 before."""
     handled = 0.0
-    """When its handler began; 0: it never did."""
+    """Start of the handler, 0 before."""
     caller: Any = None
     message: Any = None
-    """The request, while it runs, when it was read."""
+    """The request message while it runs."""
     namespace_id = b""
-    """Whose namespace it is; of one that is kept, or that somebody noted who knows no caller."""
+    """Namespace of a kept request, or of one without a caller."""
     upload_id = ""
-    """The upload whose object a signed address names."""
+    """Upload of a signed URL."""
     game = ""
-    """The game that it names, as it names it; of one that is kept."""
+    """Game as the request names it, if kept."""
     is_held = False
-    """It waited for a change, which is not slowness."""
+    """Waiting for a change does not count as slow."""
     is_passed = False
     is_drawn = False
     _span_id: str | None = None
 
     def __init__(self, ray_id: str, started: float, given: str | None = None) -> None:
-        """`given` is the valid traceparent that the request came with."""
+        """`given` is the valid traceparent of the request."""
         self.ray_id = ray_id
         self.started = started
         self.given = given
         self.spans: list[tuple[str, str | None, float, float]] = []
-        """What took time within: label, id, beginning, end."""
+        """Label, id, start, end."""
 
     @property
     def span_id(self) -> str:
-        """The span of the whole request."""
+        """Span of the whole request."""
         if self._span_id is None:
             self._span_id = new_span_id()
         return self._span_id
 
     @property
     def parent_span_id(self) -> str:
-        """The span that it is a part of, empty when there is none."""
+        """Empty without a parent."""
         return "" if self.given is None else self.given[_PARENT]
 
     def note(self, label: str, begin: float, span_id: str | None = None) -> None:
-        """Something that began then and ends now. `span_id`, when somebody was told it."""
+        """Adds a span that ends now."""
         self.spans.append((label, span_id, begin, perf_counter()))
 
     def traceparent(self, *, is_sampled: bool = True) -> str:
-        """What says to the next process that it works for this span."""
+        """Returns the traceparent for the next process."""
         return f"00-{self.ray_id}-{self.span_id}-{'01' if is_sampled else '00'}"
 
 
 current: ContextVar[Trace | None] = ContextVar("trace", default=None)
-"""The trace of the request that this task works for."""
+"""Trace of the current task's request."""
 
 
 def note(label: str, begin: float, span_id: str | None = None) -> None:
-    """Notes in the trace of this task's request, if there is one, what began then and ends now."""
+    """Adds a span that ends now to the current trace, if any."""
     trace = current.get()
     if trace is not None:
         trace.spans.append((label, span_id, begin, perf_counter()))
 
 
 class Kept(NamedTuple):
-    """A request that ended and is kept."""
-
     trace: Trace
     door: str
     operation: str
     code: str
     ended: float
     wall_ns: int
-    """What has to be added to times of `perf_counter`, in nanoseconds, for those of the Unix epoch."""
+    """Offset from `perf_counter` to Unix time, in nanoseconds."""
 
 
 class _Allowance:
@@ -144,7 +138,7 @@ class _Allowance:
 
 
 class Rays:
-    """Decides which requests are kept, and queues those; one per process."""
+    """Decides which requests are kept, and queues them. One per process."""
 
     def __init__(
         self,
@@ -156,9 +150,9 @@ class Rays:
         count: RayMetrics | None = None,
         namespace_of_lobby: Callable[[bytes], bytes | None] | None = None,
     ) -> None:
-        """At most `per_second` that failed or were slow, and as many others. `is_internal`: requests come with the
-        traceparent of a door of ours, which says by its flag whether it keeps them. Lobby tokens do not say of which
-        namespace they are.
+        """Keeps at most `per_second` failed or slow requests, and as many others.
+
+        `is_internal`: the public server decides, by the flag of its traceparent.
         """
         self._namespace_of_lobby = namespace_of_lobby
         self.service = service
@@ -172,15 +166,14 @@ class Rays:
         self._are_there = asyncio.Event()
 
     def pass_on(self, trace: Trace) -> str:
-        """The traceparent of a request that the other plane answers. Both planes keep it, or none does for the luck
-        of the draw alone."""
+        """Returns the traceparent of a forwarded request. Both planes keep it, or neither."""
         if not trace.is_passed:
             trace.is_passed = True
             trace.is_drawn = trace.given is not None or self._draws()
         return trace.traceparent(is_sampled=trace.is_drawn)
 
     def end(self, trace: Trace, door: str, operation: str, code: str, ended: float) -> None:
-        """A request was answered, with OK, CANCELLED or the code of its error."""
+        """Ends a request with OK, CANCELLED or its error code."""
         self._until_drawn -= 1
         if (
             code != OK
@@ -205,7 +198,7 @@ class Rays:
         self.count.kept += 1
         trace.game = _game_of(trace)
         trace.namespace_id = self._namespace_of(trace)
-        # A queue of whole versions would be large.
+        # A queue of whole configurations would be large.
         trace.message = None
         wall_ns = time_ns() - int(perf_counter() * _NS)
         self._queue.append(Kept(trace, door, operation, code, ended, wall_ns))
@@ -226,19 +219,20 @@ class Rays:
         return not self._is_internal or trace.given[_FLAGS] == "01"
 
     def _draws(self) -> bool:
-        """Whether this one is one in a hundred. Distances are random: what is regular is not always met, or never."""
+        """Whether this request is the one in a hundred. Random distances avoid aliasing with
+        regular traffic.
+        """
         if self._until_drawn > 0:
             return False
         self._until_drawn = _gap()
         return True
 
     async def take(self, at_most: int) -> list[Kept]:
-        """The oldest that are kept, when there are any."""
+        """Removes and returns the oldest kept requests."""
         await self._are_there.wait()
         return self._taken(at_most)
 
     def take_all(self) -> list[Kept]:
-        """All that are kept now."""
         return self._taken(len(self._queue))
 
     def _taken(self, at_most: int) -> list[Kept]:
@@ -256,12 +250,12 @@ def _game_of(trace: Trace) -> str:
 
 
 def _gap() -> int:
-    """How far away the next one is: 1 with a chance of one in a hundred, and so on."""
+    """Returns the random distance to the next kept request."""
     return 1 + int(math.log(1.0 - random.random()) / math.log(1.0 - 1.0 / ONE_IN))
 
 
 def span_set(kept: Kept, service: str) -> pb.SpanSet:
-    """A kept request as a message."""
+    """Returns a kept request as a message."""
     trace, wall_ns = kept.trace, kept.wall_ns
 
     def at_ns(moment: float) -> int:
@@ -300,7 +294,7 @@ def span_set(kept: Kept, service: str) -> pb.SpanSet:
             span_id=span_id or new_span_id(),
             parent_span_id=handler_id if is_within_handler else trace.span_id,
             start_ns=at_ns(begin),
-            # A part that goes on for others who asked for the same has ended for this one.
+            # A shared call may outlive this request.
             end_ns=at_ns(min(end, kept.ended)),
         )
     return made
@@ -322,7 +316,7 @@ def _asker(trace: Trace) -> pb.Asker | None:
 
 
 _GATHER_S: Final = 0.2
-"""What is kept within this time goes together."""
+"""Collection time of a batch."""
 _AT_ONCE: Final = 256
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_MAX_S: Final = 2.0
@@ -330,7 +324,7 @@ _CLOSE_S: Final = 2.0
 
 
 class RayDelivery:
-    """Takes kept rays. `run` and `store` are tasks of the process; `close` it after them."""
+    """Delivers kept rays. `run` and `store` are tasks. `close` it after them."""
 
     def __init__(
         self,
@@ -339,8 +333,9 @@ class RayDelivery:
         otlp_endpoint: str | None,
         waiting_max: int,
     ) -> None:
-        """What nobody may see is exported and not stored. `store` raises ServiceError, with a time to
-        come again when it is worth it. At most `waiting_max` wait to be stored.
+        """`store` raises ServiceError, with a retry time if useful. At most `waiting_max` wait.
+
+        Rays without an owner are exported only.
         """
         self._rays = rays
         self._store = store
@@ -350,7 +345,7 @@ class RayDelivery:
         self._are_waiting = asyncio.Event()
 
     async def run(self) -> None:
-        """Until it is cancelled: exports, and queues for the store."""
+        """Exports and queues rays until cancelled."""
         while True:
             for kept in await self._rays.take(_AT_ONCE):
                 self._deliver(kept)
@@ -369,7 +364,7 @@ class RayDelivery:
         self._are_waiting.set()
 
     async def store(self) -> None:
-        """Until it is cancelled: stores, and where that cannot be done comes again."""
+        """Stores rays until cancelled, with retries."""
         while True:
             await self._are_waiting.wait()
             batch = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
@@ -398,19 +393,19 @@ class RayDelivery:
             pause_s = min(_RETRY_MAX_S, 2 * pause_s)
 
     async def close(self) -> None:
-        """Sends what is left to the collector, and does not wait long for it."""
+        """Sends the rest to the collector, with a short timeout."""
         if self._exporter is None:
             return
         for kept in self._rays.take_all():
             self._exporter.send(span_set(kept, self._rays.service))
-        # A thread that may be left behind: a collector that does not answer holds nobody up.
+        # A daemon thread: a hanging collector does not block the exit.
         closing = threading.Thread(target=self._exporter.close, name="rays-close", daemon=True)
         closing.start()
         await asyncio.to_thread(closing.join, _CLOSE_S)
 
 
 def _exporter(endpoint: str) -> SpanExporter:
-    # Few services have a collector, and what sends to one takes a twentieth of a start to load.
+    # Imported on use: it takes a twentieth of a start, and few services have a collector.
     from pyservice.observability.otlp_spans import SpanExporter
 
     return SpanExporter(endpoint)

@@ -14,7 +14,7 @@ from pyservice.observability.health import descriptor_reserve
 _LOW = """
 import os, resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 96))
-from pyservice.observability import descriptors
+from pyservice.observability import health
 print(health.descriptor_limit(), health.raise_descriptor_limit(), health.descriptor_limit())
 watch = health.DescriptorMonitor()
 print(watch.is_low, watch.used < 64)
