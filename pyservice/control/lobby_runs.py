@@ -42,12 +42,12 @@ class RuntimeClient(Protocol):
 
 
 class RunSupervisor(Protocol):
-    def want(self, order: RunRequest) -> None: ...
+    def ensure_running(self, order: RunRequest) -> None: ...
     def end(self, run_id: str, kill_timeout_ms: int | None = None) -> bool: ...
-    def refuse(self, run_id: str, end: RunEnd) -> bool: ...
+    def abandon(self, run_id: str, end: RunEnd) -> bool: ...
     def is_known(self, run_id: str) -> bool: ...
-    def ids(self, owner: OwnerKind) -> list[str]: ...
-    def only(self, owner: OwnerKind, ids: Collection[str]) -> None: ...
+    def run_ids(self, owner: OwnerKind) -> list[str]: ...
+    def stop_others(self, owner: OwnerKind, ids: Collection[str]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class LobbyRuns:
         for lobby in wanted.values():
             self._try(lobby, runs)
         if answer.is_complete:
-            runs.only("lobby", {lobby.lobby_id for lobby in answer.lobbies})
+            runs.stop_others("lobby", {lobby.lobby_id for lobby in answer.lobbies})
         self._run, self._sequence = answer.run, answer.sequence
         self.known.set()
 
@@ -177,11 +177,11 @@ class LobbyRuns:
         if lobby.is_stopping:
             is_known = runs.end(lobby_id)
         elif lobby.HasField("spec") and (size := self._tier(tier)) is not None:
-            runs.want(self._order(lobby, size))
+            runs.ensure_running(self._order(lobby, size))
             is_known = True
         else:
             # The size of a started lobby is known even if its tier was removed.
-            is_known = runs.refuse(lobby_id, _refusal_end(lobby))
+            is_known = runs.abandon(lobby_id, _refusal_end(lobby))
         if not is_known:
             self._tell(lobby_id, lambda: self.over(lobby_id, _refusal_end(lobby), tier))
 

@@ -91,7 +91,7 @@ class ServerRuns:
         if self._runs is None or self._api() is None:
             self.compare_again()
         else:
-            self._runs.want(self._order(record, game_id))
+            self._runs.ensure_running(self._order(record, game_id))
 
     def stop(self, server_id: str, timeout_ms: int) -> None:
         """Stops a server after its end is stored."""
@@ -117,7 +117,7 @@ class ServerRuns:
         assert runs is not None
         # Leases before records: a server that is created meanwhile has a record or is marked.
         leased = set(await self._client.leased_servers()) - self._making
-        running = set(runs.ids("server"))
+        running = set(runs.run_ids("server"))
         async with self._database.read() as tx:
             rows = await servers.live(tx)
         live = {row.server_id for row in rows}
@@ -147,7 +147,7 @@ class ServerRuns:
             if not runs.end(server_id, left_ms):
                 await self.over(server_id, RunEnd("stopped"))
         elif row.start_ms is None:
-            runs.want(self._order(pb.Server.FromString(row.record), row.game_id))
+            runs.ensure_running(self._order(pb.Server.FromString(row.record), row.game_id))
         elif not runs.is_known(server_id):
             await self.over(server_id, RunEnd("lost"))
 

@@ -93,7 +93,7 @@ class KeeperLauncher:
             with contextlib.suppress(LauncherEnded):
                 await self.open()
                 if self._requests is None:
-                    raise LauncherEnded("what starts game servers ended at once")
+                    raise LauncherEnded("the keeper launcher ended at its start")
                 answer = self._answer(folder)
                 self._requests.write(os.fsencode(folder) + b"\0")
                 # Cancelling the caller does not withdraw the request.
@@ -101,7 +101,7 @@ class KeeperLauncher:
                 if status not in (0, FOLDER_TAKEN):
                     raise KeeperFailed(sentence)
                 return
-        raise LauncherEnded("what starts game servers ends again and again")
+        raise LauncherEnded("the keeper launcher ended repeatedly")
 
     async def settle(self, folder: Path) -> None:
         """Waits for a pending answer about a folder in which nothing can start. Kills a launcher that does not answer;
@@ -115,7 +115,7 @@ class KeeperLauncher:
         async with self._opening:
             if self._asked.get(asked) is answer:
                 assert self._process is not None
-                _log.warning("nursery is deaf", pid=self._process.pid)
+                _log.warning("keeper launcher does not answer", pid=self._process.pid)
                 await self._end()
 
     async def close(self) -> None:
@@ -153,7 +153,7 @@ class KeeperLauncher:
                 while len(words) >= 3:
                     self._hear(*words[:3])
                     del words[:3]
-            _log.warning("nursery ended", pid=process.pid)
+            _log.warning("keeper launcher ended", pid=process.pid)
         finally:
             self._requests = None
             transport.close()
@@ -161,7 +161,7 @@ class KeeperLauncher:
                 requests.abort()
             for future in self._asked.values():
                 if not future.done():
-                    future.set_exception(LauncherEnded("what starts game servers ended"))
+                    future.set_exception(LauncherEnded("the keeper launcher ended"))
                     future.exception()
             self._asked.clear()
             # Its answers are no longer read.

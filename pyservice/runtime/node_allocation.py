@@ -161,7 +161,7 @@ class PlacementAllocator:
         self._uids: set[int] = set()
         self._next_uid = _UID_FIRST
 
-    def draw(self, order: RunRequest) -> RunPlacement:
+    def allocate(self, order: RunRequest) -> RunPlacement:
         self._wake()
         if self._are_for_others(order):
             raise NoFreePort
@@ -177,14 +177,14 @@ class PlacementAllocator:
             self._free_uid() if self._has_users else 0,
             order.kill_timeout_ms,
         )
-        self.keep(placed)
+        self.adopt(placed)
         return placed
 
-    def keep(self, placed: RunPlacement) -> None:
+    def adopt(self, placed: RunPlacement) -> None:
         self._numbers.update(port.number for port in placed.ports.values() if port.number)
         self._uids.add(placed.uid)
 
-    def give_back(self, placed: RunPlacement) -> None:
+    def release(self, placed: RunPlacement) -> None:
         self._rest(placed, PORT_QUARANTINE_S)
         for port in placed.ports.values():
             # Two runs can have the same fixed port while one is ending.
@@ -194,10 +194,10 @@ class PlacementAllocator:
                 self._numbers[port.number] -= 1
         self._uids.discard(placed.uid)
 
-    def found_over(self, found: StoredRun) -> None:
+    def quarantine_ports_of(self, found: StoredRun) -> None:
         """Quarantines the ports of a run whose end an earlier service reported. Raises OSError."""
         # A clock that was set back cannot extend the quarantine beyond its full length.
-        left_s = min(found.told_s + PORT_QUARANTINE_S - time.time(), PORT_QUARANTINE_S)
+        left_s = min(found.reported_s + PORT_QUARANTINE_S - time.time(), PORT_QUARANTINE_S)
         if left_s > 0 and (placed := found.placed()) is not None:
             self._rest(placed, left_s)
 

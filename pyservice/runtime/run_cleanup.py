@@ -41,17 +41,27 @@ def end_leftover_processes(folder: RunFolder, groups: ControlGroups) -> None:
         state = folder.state()
         if state is None or state.status == "ended" or folder.is_kept():
             return
-        remnants = _LeftoverProcesses(folder, state.pid, groups)
+        leftover = _LeftoverProcesses(folder, state.pid, groups)
         # The next round finds new children.
-        while (found := remnants.find()) and time.monotonic() < until_s:
-            remnants.kill(found[:_KILLS_MAX], until_s)
+        while (found := leftover.find()) and time.monotonic() < until_s:
+            leftover.kill(found[:_KILLS_MAX], until_s)
     except OSError as error:
-        _log.warning("nothing is known of what a run left", id=folder.path.name, error=str(error))
+        _log.warning(
+            "leftover processes of a run could not be read", id=folder.path.name, error=str(error)
+        )
         return
     if found:
-        _log.warning("what a killed keeper left goes on", id=folder.path.name, pids=found[:10])
-    elif remnants.ended:
-        _log.warning("what a killed keeper left was ended", id=folder.path.name, n=remnants.ended)
+        _log.warning(
+            "leftover processes of a killed keeper could not be ended",
+            id=folder.path.name,
+            pids=found[:10],
+        )
+    elif leftover.ended:
+        _log.warning(
+            "leftover processes of a killed keeper were ended",
+            id=folder.path.name,
+            n=leftover.ended,
+        )
 
 
 def kill_keeper(folder: RunFolder) -> None:
@@ -174,7 +184,7 @@ _RETRY_INTERVAL_S: Final = 1.0
 
 async def end_unowned_run(found: StoredRun, groups: ControlGroups, in_thread: InThread) -> None:
     """Ends a run without a known owner. Keeps its log. Retries until the disk allows it."""
-    _log.warning("a run is nobody's and is ended", id=found.id)
+    _log.warning("unowned run is ended", id=found.id)
     is_told = False
     while True:
         try:
@@ -199,7 +209,7 @@ async def _try_end_unowned_run(
             await in_thread(lambda: kill_keeper(folder))
         await asyncio.sleep(_END_POLL_INTERVAL_S)
     await in_thread(lambda: end_leftover_processes(folder, groups))
-    await in_thread(lambda: found.note_told(groups))
+    await in_thread(lambda: found.mark_reported(groups))
 
 
 LOG_RETENTION_S: Final = 7 * 24 * 3600.0
@@ -211,7 +221,7 @@ _BATCH_SIZE: Final = 64
 
 
 class _EndedRun(NamedTuple):
-    told_s: float
+    reported_s: float
     path: Path
 
 
@@ -226,7 +236,7 @@ class RunRetention:
         self._folders_max = folders_max
         self._is_told = False
 
-    async def tidy(self) -> None:
+    async def remove_expired(self) -> None:
         """Removes expired folders. Logs an early removal once. Raises OSError."""
         ended = await asyncio.to_thread(self._oldest_first)
         count = len(ended)
@@ -235,14 +245,14 @@ class RunRetention:
         now_s = time.time()
         kept_from_s = now_s - LOG_RETENTION_S
         # Their ports are in quarantine, which a restart restores from the folder.
-        ended = [one for one in ended if one.told_s < now_s - PORT_QUARANTINE_S]
+        ended = [one for one in ended if one.reported_s < now_s - PORT_QUARANTINE_S]
         early = removed = 0
         for begin in range(0, len(ended), _BATCH_SIZE):
             portion = ended[begin : begin + _BATCH_SIZE]
             gone = await asyncio.to_thread(self._remove_some, portion, surplus, kept_from_s)
             surplus -= gone
             removed += gone
-            early += sum(one.told_s >= kept_from_s for one in portion[:gone])
+            early += sum(one.reported_s >= kept_from_s for one in portion[:gone])
             if gone < len(portion):
                 break
         if early and not self._is_told:
@@ -259,18 +269,20 @@ class RunRetention:
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                    told_s = os.stat(f"{entry.path}/{REPORTED}").st_mtime
-                    ended.append(_EndedRun(told_s, Path(entry.path)))
+                    reported_s = os.stat(f"{entry.path}/{REPORTED}").st_mtime
+                    ended.append(_EndedRun(reported_s, Path(entry.path)))
         return sorted(ended)
 
     def _remove_some(self, ended: Sequence[_EndedRun], surplus: int, kept_from_s: float) -> int:
         for gone, one in enumerate(ended):
-            if one.told_s >= kept_from_s and gone >= surplus and not self._is_short():
+            if one.reported_s >= kept_from_s and gone >= surplus and not self._is_short():
                 return gone
             try:
                 _remove_run_folder(one.path)
             except OSError as error:
-                _log.warning("not tidied", id=one.path.name, error=str(error))
+                _log.warning(
+                    "an ended run could not be removed", id=one.path.name, error=str(error)
+                )
         return len(ended)
 
 

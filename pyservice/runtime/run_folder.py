@@ -132,10 +132,10 @@ class RunFolder:
     def exists(self) -> bool:
         return self.path.exists()
 
-    def places(self) -> list[FileChange]:
+    def folder_changes(self) -> list[FileChange]:
         return [FileChange("folder", self.path, 0o711), FileChange("folder", self.scratch, 0o700)]
 
-    def last(self, spec: KeeperSpec) -> FileChange:
+    def spec_change(self, spec: KeeperSpec) -> FileChange:
         return FileChange("file", f"{self.path}/{_SPEC}", 0o600, spec.content())
 
     def note(self) -> str | None:
@@ -148,7 +148,7 @@ class RunFolder:
 
     def prepare(self, spec: KeeperSpec) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        apply_changes([*self.places(), self.last(spec)])
+        apply_changes([*self.folder_changes(), self.spec_change(spec)])
 
     def start(self, keeper: Path) -> bool:
         """Starts the run; returns when its program runs or has failed. Returns False if it was started before. Raises

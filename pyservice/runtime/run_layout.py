@@ -82,9 +82,9 @@ class StoredRun:
         path = self.folder.path
         spec, inside = _spec(order, build, placed, node, self.folder), build.contained
         groups = node.groups.steps(order.id, order.resources)
-        places = self.folder.places()
+        places = self.folder.folder_changes()
         try:
-            last = self.folder.last(spec)
+            last = self.folder.spec_change(spec)
         except ValueError as error:
             raise CannotRun(str(error)) from None
         if inside is None:
@@ -96,7 +96,7 @@ class StoredRun:
         around = node.containers.command(build.root, path, self.folder.scratch)
         self._make([*groups, *places], node.groups)
         node.containers.write_bundle(path, inside, command, spec.env)
-        apply_changes([self.folder.last(_container_spec(spec, around))])
+        apply_changes([self.folder.spec_change(_container_spec(spec, around))])
 
     def _make(self, steps: Sequence[FileChange], groups: ControlGroups) -> None:
         path = self.folder.path
@@ -113,10 +113,10 @@ class StoredRun:
         apply_changes(steps)
 
     @property
-    def is_told(self) -> bool:
+    def is_reported(self) -> bool:
         return (self.folder.path / REPORTED).exists()
 
-    def note_told(self, groups: ControlGroups) -> None:
+    def mark_reported(self, groups: ControlGroups) -> None:
         """Marks the end as reported and removes everything but the log."""
         groups.remove(self.id)
         (self.folder.path / REPORTED).touch()
@@ -133,7 +133,7 @@ class StoredRun:
         return containers.runtime_failure(self.folder)
 
     @property
-    def told_s(self) -> float:
+    def reported_s(self) -> float:
         return (self.folder.path / REPORTED).stat().st_mtime
 
 
@@ -164,7 +164,7 @@ def _spec(
     # The container isolates itself.
     isolation = node.isolation if inside is None else "processes"
     if isolation is None:
-        raise CannotRun("no way of keeping game servers apart works on this node")
+        raise CannotRun("no isolation of game servers works on this node")
     membership = node.groups.membership(order.id)
     return KeeperSpec(
         order.id,

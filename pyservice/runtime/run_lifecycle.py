@@ -41,14 +41,14 @@ class RunContext(Protocol):
     def builds(self) -> UnpackedBuilds: ...
     @property
     def node(self) -> NodeSettings: ...
-    def hearing(self, owner: OwnerKind) -> RunReporter: ...
+    def reporter(self, owner: OwnerKind) -> RunReporter: ...
 
     @property
-    def nursery(self) -> KeeperLauncher: ...
+    def keeper_launcher(self) -> KeeperLauncher: ...
     @property
-    def room(self) -> NodeCapacity: ...
+    def capacity(self) -> NodeCapacity: ...
     @property
-    def places(self) -> PlacementAllocator: ...
+    def placements(self) -> PlacementAllocator: ...
     async def in_thread(self, work: Callable[[], _Result]) -> _Result:
         """Runs short blocking work. Work that has begun is not cancelled."""
         ...
@@ -73,13 +73,13 @@ class StopRequest:
         self._waiting: set[asyncio.Timeout] = set()
 
     @property
-    def is_asked(self) -> bool:
+    def is_requested(self) -> bool:
         return self.timeout_ms is not None
 
-    def ask(self, timeout_ms: int) -> bool:
+    def request(self, timeout_ms: int) -> bool:
         if self.timeout_ms is not None and self.timeout_ms <= timeout_ms:
             return False
-        is_first = not self.is_asked
+        is_first = not self.is_requested
         self.timeout_ms = timeout_ms
         if is_first:
             for waiting in self._waiting:
@@ -87,12 +87,12 @@ class StopRequest:
                     waiting.reschedule(0)
         return True
 
-    async def unless(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+    async def unless_stopped(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Runs a coroutine and cancels it on a stop. Raises Stopped."""
-        return await self.before(None, work)
+        return await self.within(None, work)
 
-    async def before(self, timeout_s: float | None, work: Coroutine[Any, Any, _Result]) -> _Result:
-        if self.is_asked:
+    async def within(self, timeout_s: float | None, work: Coroutine[Any, Any, _Result]) -> _Result:
+        if self.is_requested:
             work.close()
             raise Stopped
         # A task for each wait would dominate the cost of a start.
@@ -104,7 +104,7 @@ class StopRequest:
                 finally:
                     self._waiting.discard(limit)
         except TimeoutError:
-            if limit.expired() and self.is_asked:
+            if limit.expired() and self.is_requested:
                 raise Stopped from None
             raise
 
@@ -131,7 +131,7 @@ class StopRequest:
                 is_told = True
             else:
                 return
-            await self.unless(asyncio.sleep(_RETRY_INTERVAL_S))
+            await self.unless_stopped(asyncio.sleep(_RETRY_INTERVAL_S))
 
 
 CAPACITY_TIMEOUT_S: Final = 300.0
@@ -154,7 +154,7 @@ RunState = Callable[[], Awaitable["RunState | None"]]
 class RunLifecycle:
     def __init__(
         self,
-        home: RunContext,
+        context: RunContext,
         found: StoredRun,
         *,
         order: RunRequest | None = None,
@@ -173,7 +173,7 @@ class RunLifecycle:
         self.changed = asyncio.Event()
         """The keeper reported a change, or a stop was requested."""
         self.task: asyncio.Task[None] | None = None
-        self._home = home
+        self._context = context
         self._found = found
         self._folder = found.folder
         self._order = order
@@ -208,19 +208,19 @@ class RunLifecycle:
         assert about is not None
         return about
 
-    def wanted(self, order: RunRequest) -> None:
+    def confirm(self, order: RunRequest) -> None:
         """Confirms that a run of an earlier service is still wanted."""
         self._order = self._order or order
         self._is_wanted.set()
 
-    def refuse(self, end: RunEnd) -> None:
+    def abandon(self, end: RunEnd) -> None:
         self._refused = end
         self._is_wanted.set()
 
     def stop(self, kill_timeout_ms: int | None) -> None:
         """Sends SIGTERM, and SIGKILL after the timeout; None: that of the request."""
         timeout_ms = self._about.kill_timeout_ms if kill_timeout_ms is None else kill_timeout_ms
-        if self._stop.ask(timeout_ms):
+        if self._stop.request(timeout_ms):
             self.changed.set()
 
     async def live(self) -> None:
@@ -276,10 +276,10 @@ class RunLifecycle:
 
     async def _waiting(self) -> RunState:
         try:
-            if self._home.room.take(self.resources):
+            if self._context.capacity.take(self.resources):
                 self._has_room = True
             else:
-                await self._stop.before(CAPACITY_TIMEOUT_S, self._room())
+                await self._stop.within(CAPACITY_TIMEOUT_S, self._room())
         except TimeoutError:
             wanted = self.resources
             sentence = f"no room for {wanted.cpu_millicores} millicores and {wanted.memory_mb} MB on this node"
@@ -287,21 +287,21 @@ class RunLifecycle:
         return self._preparing
 
     async def _room(self) -> None:
-        await self._home.room.wait(self.resources)
+        await self._context.capacity.wait(self.resources)
         # Set here: a cancelled waiter may have received the capacity.
         self._has_room = True
 
     async def _preparing(self) -> RunState:
         order = self._order
         assert order is not None
-        self._build = self._home.builds.known(order.build_id)
+        self._build = self._context.builds.cached(order.build_id)
         if self._build is not None:
             return self._placing
         try:
-            build = await self._stop.before(
+            build = await self._stop.within(
                 BUILD_TIMEOUT_S,
                 self._again(
-                    lambda: self._home.builds.unpacked(order.game_id, order.build_id),
+                    lambda: self._context.builds.unpacked(order.game_id, order.build_id),
                     NoDiskSpace,
                     OSError,
                 ),
@@ -314,14 +314,14 @@ class RunLifecycle:
         return self._placing
 
     async def _placing(self) -> RunState:
-        order, build, home = self._order, self._build, self._home
+        order, build, context = self._order, self._build, self._context
         assert order is not None
         assert build is not None
         try:
-            placed = self.placed = self.placed or home.places.draw(order)
+            placed = self.placed = self.placed or context.placements.allocate(order)
             await self._stop.retried(
-                lambda: home.in_thread(
-                    lambda: self._found.lay_out(order, build, placed, home.node)
+                lambda: context.in_thread(
+                    lambda: self._found.lay_out(order, build, placed, context.node)
                 ),
                 START_TIMEOUT_S,
                 self._note,
@@ -337,7 +337,7 @@ class RunLifecycle:
 
     async def _found_again(self) -> RunState:
         """Waits for the owner's request: an earlier service did not get to the start."""
-        await self._stop.unless(self._is_wanted.wait())
+        await self._stop.unless_stopped(self._is_wanted.wait())
         if self._refused is not None:
             return self._over(self._refused)
         if self._folder.is_withdrawn():
@@ -345,18 +345,20 @@ class RunLifecycle:
         return self._starting
 
     async def _starting(self) -> RunState:
-        placed, home = self.placed, self._home
+        placed, context = self.placed, self._context
         assert placed is not None
-        hearing = home.hearing(placed.owner)
+        reporter = context.reporter(placed.owner)
         try:
-            await self._stop.before(
-                START_TIMEOUT_S, self._again(lambda: hearing.placed(self.id, placed.backends))
+            await self._stop.within(
+                START_TIMEOUT_S, self._again(lambda: reporter.placed(self.id, placed.backends))
             )
         except TimeoutError:
-            sentence = "nobody could be told where it would listen, so it was not started"
+            sentence = "its address could not be reported, so it was not started"
             return self._over(RunEnd("lost", message=sentence))
         try:
-            await self._stop.before(START_TIMEOUT_S, home.nursery.start(self._folder.path))
+            await self._stop.within(
+                START_TIMEOUT_S, context.keeper_launcher.start(self._folder.path)
+            )
         except (TimeoutError, Stopped):
             return await self._given_up()
         except (KeeperFailed, OSError) as error:
@@ -367,7 +369,7 @@ class RunLifecycle:
     async def _given_up(self) -> RunState:
         """Abandons a start that may hang on a file. From here on only the lock holder can start."""
         self._folder.withdraw()
-        if self._stop.is_asked:
+        if self._stop.is_requested:
             self._not_begun = RunEnd("stopped")
             return self._stopping
         state = self._folder.state()
@@ -380,8 +382,8 @@ class RunLifecycle:
         return self._ended
 
     async def _running(self) -> RunState:
-        self._home.begun(self.id)
-        tell = self._home.hearing(self.owner).running
+        self._context.begun(self.id)
+        tell = self._context.reporter(self.owner).running
         if tell is None:
             return await self._watched()
         telling = asyncio.create_task(self._again(lambda: tell(self.id)))
@@ -393,7 +395,7 @@ class RunLifecycle:
     async def _watched(self) -> RunState:
         self.changed.clear()
         while not self._is_over():
-            if self._stop.is_asked:
+            if self._stop.is_requested:
                 return self._stopping
             await self._next_change(_POLL_INTERVAL_S)
         return self._ended
@@ -421,12 +423,12 @@ class RunLifecycle:
         end = self._end or await self._observed()
         if end.exit_code is None:
             # Before capacity and ports are free for others.
-            await self._home.in_thread(
-                lambda: end_leftover_processes(self._folder, self._home.node.groups)
+            await self._context.in_thread(
+                lambda: end_leftover_processes(self._folder, self._context.node.groups)
             )
         if self._has_claim:
             self._has_claim = False
-            self._home.room.end(self.resources, was_held=self._has_room)
+            self._context.capacity.end(self.resources, was_held=self._has_room)
         _log.info(
             f"{self.owner} ended",
             id=self.id,
@@ -434,14 +436,14 @@ class RunLifecycle:
             exit_code=end.exit_code,
             message=end.message or None,
         )
-        self._home.builds.note_run(self.build_id)
-        hearing = self._home.hearing(self.owner)
-        await self._again(lambda: hearing.over(self.id, end, self._about.tier))
-        forget = self._found.note_told if self._folder.was_started() else self._found.remove
+        self._context.builds.mark_used(self.build_id)
+        reporter = self._context.reporter(self.owner)
+        await self._again(lambda: reporter.over(self.id, end, self._about.tier))
+        forget = self._found.mark_reported if self._folder.was_started() else self._found.remove
         # A full disk is no reason to report twice.
-        groups = self._home.node.groups
-        await self._again(lambda: self._home.in_thread(lambda: forget(groups)), OSError)
-        await self._home.nursery.settle(self._folder.path)
+        groups = self._context.node.groups
+        await self._again(lambda: self._context.in_thread(lambda: forget(groups)), OSError)
+        await self._context.keeper_launcher.settle(self._folder.path)
 
     def _is_over(self) -> bool:
         state = self._folder.state()
@@ -454,24 +456,26 @@ class RunLifecycle:
             started_ms = None if state is None else state.started_ms
             if self._not_begun is not None and started_ms is None:
                 return self._not_begun
-            return RunEnd("lost", None, "its keeper is gone and told no end", started_ms)
+            return RunEnd(
+                "lost", None, "its keeper died without recording how it ended", started_ms
+            )
         if state.reason == "exited" and state.exit_code:
-            refused = await self._home.in_thread(self._found.failure)
+            refused = await self._context.in_thread(self._found.failure)
             if refused is not None:
-                return RunEnd("exec_failed", message=self._home.builds.without_paths(refused))
+                return RunEnd("exec_failed", message=self._context.builds.without_paths(refused))
         return self._told_by(state)
 
     def _told_by(self, state: KeeperState) -> RunEnd:
-        message = self._home.builds.without_paths(state.message)
+        message = self._context.builds.without_paths(state.message)
         return RunEnd(state.reason, state.exit_code, message, state.started_ms)
 
     async def _end_keeper(self) -> None:
-        await self._home.in_thread(lambda: kill_keeper(self._folder))
+        await self._context.in_thread(lambda: kill_keeper(self._folder))
 
     def _told(self, error: Exception) -> str:
         if isinstance(error, OSError):
             return f"this node could not start it: {error.strerror or type(error).__name__}"
-        return self._home.builds.without_paths(str(error))
+        return self._context.builds.without_paths(str(error))
 
     async def _next_change(self, timeout_s: float) -> None:
         """Waits for a change, or for the poll interval."""

@@ -135,7 +135,7 @@ class RunSupervisor:
         builds: UnpackedBuilds,
         node: NodeSettings,
         capacity: Resources,
-        hearing: Mapping[OwnerKind, RunReporter],
+        reporters: Mapping[OwnerKind, RunReporter],
         *,
         is_disk_full: Callable[[], bool],
         noticed: Callable[[str], None],
@@ -144,37 +144,37 @@ class RunSupervisor:
         self.folder = folder
         self.builds = builds
         self.node = node
-        self.nursery = KeeperLauncher(node.keeper, folder)
-        self.room = NodeCapacity(capacity)
-        self.places = PlacementAllocator(has_users=node.has_users, numbers=node.process_ports)
+        self.keeper_launcher = KeeperLauncher(node.keeper, folder)
+        self.capacity = NodeCapacity(capacity)
+        self.placements = PlacementAllocator(has_users=node.has_users, numbers=node.process_ports)
         self.runs: dict[str, RunLifecycle] = {}
-        self._hearing = hearing
+        self._reporters = reporters
         self._is_disk_full = is_disk_full
         self._ended = RunRetention(folder, is_disk_full)
-        self._hear = noticed
+        self._notify = noticed
         self._workers = BatchedThreads(_THREADS, "runtime")
         self._notices = KeeperNotices(node.notify, self._noticed)
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_ending = False
-        self._strangers: list[StoredRun] = []
-        self._told: dict[str, None] = {}
+        self._unowned: list[StoredRun] = []
+        self._reported: dict[str, None] = {}
 
     async def recover(self) -> None:
         """Finds running and unreported runs. Raises OSError, KeeperFailed."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
         # First: an earlier service may still be starting runs.
-        await self.nursery.open()
+        await self.keeper_launcher.open()
         self.builds.recover()
         self._notices.open()
         await self._find()
         self.node.groups.remove_others(self.runs)
 
-    def want(self, order: RunRequest) -> None:
+    def ensure_running(self, order: RunRequest) -> None:
         """Ensures that a run exists; idempotent. Raises OSError if its folder may hold a running process but is
         unreadable.
         """
-        if self._is_ending or order.id in self._told:
+        if self._is_ending or order.id in self._reported:
             return  # the owner has not processed its end yet
         run = self.runs.get(order.id)
         if run is None:
@@ -184,7 +184,7 @@ class RunSupervisor:
             else:
                 self._begin(RunLifecycle(self, found, order=order, is_new=True))
         else:
-            run.wanted(order)
+            run.confirm(order)
 
     def end(self, run_id: str, kill_timeout_ms: int | None = None) -> bool:
         """Stops a run: SIGTERM, then SIGKILL after the timeout; the shortest wins. Returns False for an unknown run."""
@@ -194,12 +194,12 @@ class RunSupervisor:
         run.stop(kill_timeout_ms)
         return True
 
-    def refuse(self, run_id: str, end: RunEnd) -> bool:
+    def abandon(self, run_id: str, end: RunEnd) -> bool:
         """Ends a run that was laid out but can no longer be requested. Returns False for an unknown run."""
         run = self.runs.get(run_id)
         if run is None:
             return False
-        run.refuse(end)
+        run.abandon(end)
         return True
 
     def follow(self, run_id: str, for_ms: int) -> None:
@@ -208,15 +208,15 @@ class RunSupervisor:
     def is_known(self, run_id: str) -> bool:
         return run_id in self.runs
 
-    def ids(self, owner: OwnerKind) -> list[str]:
+    def run_ids(self, owner: OwnerKind) -> list[str]:
         return [run.id for run in self.runs.values() if run.owner == owner]
 
-    def only(self, owner: OwnerKind, ids: Collection[str]) -> None:
+    def stop_others(self, owner: OwnerKind, ids: Collection[str]) -> None:
         for run in list(self.runs.values()):
             if run.owner == owner and run.id not in ids:
                 run.stop(None)
 
-    async def end_all(self, hurry: asyncio.Event) -> None:
+    async def stop_all(self, hurry: asyncio.Event) -> None:
         """Stops all runs and waits for their reports. Starts nothing new. `hurry` kills them."""
         self._is_ending = True
         for run in self.runs.values():
@@ -234,19 +234,19 @@ class RunSupervisor:
 
     async def run(self) -> None:
         """Removes expired data until cancelled."""
-        ending = asyncio.create_task(self._end_strangers())
+        ending = asyncio.create_task(self._end_unowned())
         try:
             while True:
-                await self._tidy()
+                await self._remove_expired()
                 await asyncio.sleep(_CLEANUP_INTERVAL_S)
         finally:
             await cancel_and_wait(ending)
             self._notices.close()
 
-    async def _end_strangers(self) -> None:
-        if self._strangers:
+    async def _end_unowned(self) -> None:
+        if self._unowned:
             await asyncio.sleep(run_cleanup.UNOWNED_GRACE_S)
-        left = [found for found in self._strangers if found.id not in self.runs]
+        left = [found for found in self._unowned if found.id not in self.runs]
         await asyncio.gather(
             *(
                 run_cleanup.end_unowned_run(found, self.node.groups, self.in_thread)
@@ -261,39 +261,39 @@ class RunSupervisor:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.nursery.close()
+        await self.keeper_launcher.close()
         self._workers.close()
 
-    def hearing(self, owner: OwnerKind) -> RunReporter:
-        return self._hearing[owner]
+    def reporter(self, owner: OwnerKind) -> RunReporter:
+        return self._reporters[owner]
 
     async def in_thread(self, work: Callable[[], _Result]) -> _Result:
         return await self._workers.do(work)
 
     def begun(self, run_id: str) -> None:
-        self._hear(run_id)
+        self._notify(run_id)
 
     async def _find(self) -> None:
         """Retries unreadable folders, then treats them as unowned."""
         unread = await self.in_thread(self._paths)
-        untold: list[tuple[StoredRun, RunPlacement]] = []
+        unreported: list[tuple[StoredRun, RunPlacement]] = []
         for pause_s in (0.0, *_READ_RETRY_DELAYS_S):
             await asyncio.sleep(pause_s)
-            more, unread = await self.in_thread(functools.partial(self._untold, unread))
-            untold += more
+            more, unread = await self.in_thread(functools.partial(self._read_unreported, unread))
+            unreported += more
             if not unread:
                 break
-        self._strangers += await self.in_thread(
+        self._unowned += await self.in_thread(
             lambda: [found for found in map(StoredRun, unread) if _may_run(found)]
         )
-        for found, placed in untold:
+        for found, placed in unreported:
             self._begin(RunLifecycle(self, found, placed=placed))
 
     def _paths(self) -> list[Path]:
         with os.scandir(self.folder) as entries:
             return [Path(entry.path) for entry in entries if entry.is_dir()]
 
-    def _untold(
+    def _read_unreported(
         self, paths: Sequence[Path]
     ) -> tuple[list[tuple[StoredRun, RunPlacement]], list[Path]]:
         """Returns unreported runs and unreadable folders. Of reported runs, which are most, it reads only the ports of
@@ -305,7 +305,7 @@ class RunSupervisor:
                 placed = self._placed(found)
             except OSError as error:
                 # Such as a bad sector. The other runs continue.
-                _log.error("a run cannot be looked at", id=found.id, error=str(error))
+                _log.error("a run folder could not be read", id=found.id, error=str(error))
                 unread.append(found.folder.path)
                 continue
             if placed is not None:
@@ -313,12 +313,12 @@ class RunSupervisor:
         return runs, unread
 
     def _placed(self, found: StoredRun) -> RunPlacement | None:
-        if found.is_told:
-            self.places.found_over(found)
+        if found.is_reported:
+            self.placements.quarantine_ports_of(found)
             return None
         placed = found.placed()
         if placed is None and found.folder.was_started():
-            self._strangers.append(found)
+            self._unowned.append(found)
         elif placed is None:
             # Nothing was started in it.
             shutil.rmtree(found.folder.path, ignore_errors=True)
@@ -326,10 +326,10 @@ class RunSupervisor:
 
     def _begin(self, run: RunLifecycle) -> None:
         self.runs[run.id] = run
-        self.room.claim(run.id, run.resources)
+        self.capacity.claim(run.id, run.resources)
         if run.placed is not None:
-            self.places.keep(run.placed)
-            self.room.hold(run.resources)
+            self.placements.adopt(run.placed)
+            self.capacity.hold(run.resources)
         self._idle.clear()
         run.task = asyncio.create_task(self._live(run), name=f"run {run.id}")
 
@@ -337,10 +337,10 @@ class RunSupervisor:
         await run.live()
         del self.runs[run.id]
         if run.placed is not None:
-            self.places.give_back(run.placed)
-        self._told[run.id] = None
-        if len(self._told) > _REPORTED_MAX:
-            del self._told[next(iter(self._told))]
+            self.placements.release(run.placed)
+        self._reported[run.id] = None
+        if len(self._reported) > _REPORTED_MAX:
+            del self._reported[next(iter(self._reported))]
         if not self.runs:
             self._idle.set()
 
@@ -348,19 +348,19 @@ class RunSupervisor:
         run = self.runs.get(run_id)
         if run is not None:
             run.changed.set()
-        self._hear(run_id)
+        self._notify(run_id)
 
-    async def _tidy(self) -> None:
+    async def _remove_expired(self) -> None:
         try:
             await self.builds.remove_unused(
                 lambda: {run.build_id for run in self.runs.values()}, is_full=self._is_disk_full()
             )
         except OSError as error:
-            _log.warning("builds not tidied", error=str(error))
+            _log.warning("unused builds could not be removed", error=str(error))
         try:
-            await self._ended.tidy()
+            await self._ended.remove_expired()
         except OSError as error:
-            _log.warning("not tidied", error=str(error))
+            _log.warning("an ended run could not be removed", error=str(error))
 
 
 def _readable(found: StoredRun) -> RunPlacement | None:
@@ -375,6 +375,6 @@ def _readable(found: StoredRun) -> RunPlacement | None:
 def _may_run(found: StoredRun) -> bool:
     """Also true if unknown."""
     try:
-        return found.folder.was_started() and not found.is_told
+        return found.folder.was_started() and not found.is_reported
     except OSError:
         return True

@@ -126,10 +126,10 @@ class UnpackedBuilds:
         self._known: dict[str, UnpackedBuild] = {}
         self._noted: set[str] = set()
 
-    def known(self, build_id: str) -> UnpackedBuild | None:
+    def cached(self, build_id: str) -> UnpackedBuild | None:
         found = self._known.get(build_id)
         if found is not None:
-            self.note_run(build_id)
+            self.mark_used(build_id)
         return found
 
     def recover(self) -> None:
@@ -143,7 +143,7 @@ class UnpackedBuilds:
                     _set_aside(found)
             except OSError as error:
                 # A run may use it. The next request checks again.
-                _log.warning("build not looked at", build_id=found.name, error=str(error))
+                _log.warning("build could not be read", build_id=found.name, error=str(error))
 
     async def unpacked(self, game_id: str, build_id: str) -> UnpackedBuild:
         """Returns the build, unpacking it if needed. Concurrent calls share one unpacking.
@@ -151,7 +151,7 @@ class UnpackedBuilds:
         Cancelling all of them removes it from the queue; an unpacking that has begun continues. Raises BuildUnusable,
         NoDiskSpace, OSError, and the errors of `fetch`.
         """
-        known = self.known(build_id)
+        known = self.cached(build_id)
         if known is not None:
             return known
         preparation = self._unpacking.get(build_id)
@@ -232,7 +232,7 @@ class UnpackedBuilds:
     def _begin(self, work: Callable[[], _Result]) -> asyncio.Future[_Result]:
         return asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def note_run(self, build_id: str) -> None:
+    def mark_used(self, build_id: str) -> None:
         self._noted.add(build_id)
 
     def _write_noted(self) -> None:

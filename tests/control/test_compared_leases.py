@@ -47,11 +47,11 @@ class Runs:
     def __init__(self, making: contextlib.ExitStack) -> None:
         self._making = making
 
-    def ids(self, owner: OwnerKind) -> list[str]:
+    def run_ids(self, owner: OwnerKind) -> list[str]:
         self._making.close()
         return []
 
-    def want(self, order: RunRequest) -> None:
+    def ensure_running(self, order: RunRequest) -> None:
         raise AssertionError(order)
 
     def end(self, run_id: str, kill_timeout_ms: int | None = None) -> bool:
@@ -60,10 +60,10 @@ class Runs:
     def is_known(self, run_id: str) -> bool:
         return False
 
-    def refuse(self, run_id: str, end: RunEnd) -> bool:
+    def abandon(self, run_id: str, end: RunEnd) -> bool:
         raise AssertionError(run_id)
 
-    def only(self, owner: OwnerKind, ids: Collection[str]) -> None:
+    def stop_others(self, owner: OwnerKind, ids: Collection[str]) -> None:
         raise AssertionError(ids)
 
 

@@ -50,7 +50,7 @@ class Begun:
     def __init__(self) -> None:
         self.ended: list[str] = []
 
-    def want(self, order: RunRequest) -> None:
+    def ensure_running(self, order: RunRequest) -> None:
         raise AssertionError(order)
 
     def end(self, run_id: str, kill_timeout_ms: int | None = None) -> bool:
@@ -60,13 +60,13 @@ class Begun:
     def is_known(self, run_id: str) -> bool:
         return True
 
-    def refuse(self, run_id: str, end: RunEnd) -> bool:
+    def abandon(self, run_id: str, end: RunEnd) -> bool:
         return True
 
-    def ids(self, owner: OwnerKind) -> list[str]:
+    def run_ids(self, owner: OwnerKind) -> list[str]:
         return []
 
-    def only(self, owner: OwnerKind, ids: Collection[str]) -> None:
+    def stop_others(self, owner: OwnerKind, ids: Collection[str]) -> None:
         assert not ids
 
 

@@ -164,7 +164,7 @@ class Place:
     def want(self, script: str = "exec sleep 3600", **more: Any) -> RunRequest:
         """It is wanted now."""
         order = self.order(script, **more)
-        self.supervisor.want(order)
+        self.supervisor.ensure_running(order)
         return order
 
     def isolated_by_nothing(self) -> None:

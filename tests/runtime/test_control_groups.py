@@ -64,7 +64,7 @@ async def groups(place: Place, tmp_path: Path) -> AsyncIterator[Groups]:
     await place.start()
     made = Groups(found)
     yield made
-    await place.supervisor.end_all(asyncio.Event())
+    await place.supervisor.stop_all(asyncio.Event())
     # A parent goes with the last of its groups.
     assert [path for path in made.parents.values() if path.exists()] == []
 

@@ -67,19 +67,19 @@ async def test_the_oldest_go_until_the_disk_has_room_again_and_it_is_said_once(
 
     tidied = RunRetention(servers(place), has_too_little)
     with logged() as said:
-        await tidied.tidy()
+        await tidied.remove_expired()
         assert kept(place, orders) == [1, 3]
         left = 1
-        await tidied.tidy()
+        await tidied.remove_expired()
         assert kept(place, orders) == [1]
     assert await place.lines(orders[1], 1) == ["said"]
     assert await place.lines(runs, 1) == ["said"]
     assert said.getvalue().count(SAYS) == 1
     # The next time is another one.
     with logged() as said:
-        await tidied.tidy()
+        await tidied.remove_expired()
         left = 0
-        await tidied.tidy()
+        await tidied.remove_expired()
     assert kept(place, orders) == []
     assert said.getvalue().count(SAYS) == 1
 
@@ -100,7 +100,7 @@ async def test_a_supervisor_on_a_full_disk_keeps_what_runs_and_what_ended_just_n
     await place.drop()
     await place.start()
     await until(lambda: not place.of(old).path.exists())
-    await place.supervisor._tidy()
+    await place.supervisor._remove_expired()
     for order in (new, untold, runs):
         assert await place.lines(order, 1) == ["said"]
 
@@ -108,9 +108,9 @@ async def test_a_supervisor_on_a_full_disk_keeps_what_runs_and_what_ended_just_n
 async def test_of_more_than_so_many_the_oldest_go_however_much_room_there_is(place: Place) -> None:
     orders = await ended(place, 3 * HOUR_S, HOUR_S, 5 * HOUR_S, 2 * HOUR_S, 4 * HOUR_S, 0)
     await place.drop()
-    await RunRetention(servers(place), lambda: False, 3).tidy()
+    await RunRetention(servers(place), lambda: False, 3).remove_expired()
     assert kept(place, orders) == [1, 3, 5]
-    await RunRetention(servers(place), lambda: False).tidy()
+    await RunRetention(servers(place), lambda: False).remove_expired()
     assert kept(place, orders) == [1, 3, 5]
 
 
@@ -129,11 +129,11 @@ async def test_a_folder_whose_removal_was_cut_off_is_still_one_that_ended(
     with monkeypatch.context() as until_then:
         until_then.setattr(run_cleanup, "remove_tree", cut_off)
         with pytest.raises(CutOff):
-            await RunRetention(servers(place), lambda: True).tidy()
+            await RunRetention(servers(place), lambda: True).remove_expired()
     await place.start()
     assert not place.supervisor.runs
     assert (place.of(order).path / REPORTED).exists()
-    await RunRetention(servers(place), lambda: True).tidy()
+    await RunRetention(servers(place), lambda: True).remove_expired()
     assert not place.of(order).path.exists()
 
 

@@ -20,22 +20,22 @@ async def test_what_was_laid_out_and_cannot_be_ordered_any_more_ends_and_says_wh
     place: Place,
 ) -> None:
     order = await laid_out(place)
-    assert place.supervisor.refuse(order.id, GONE)
+    assert place.supervisor.abandon(order.id, GONE)
     assert await place.ear.end(order.id) == GONE
     await until(lambda: order.id not in place.supervisor.runs)
-    assert place.supervisor.room.free == place.capacity
+    assert place.supervisor.capacity.free == place.capacity
     assert not place.of(order).path.exists(), "nothing was started in it"
-    assert not place.supervisor.refuse(order.id, GONE)
+    assert not place.supervisor.abandon(order.id, GONE)
 
 
 async def test_what_runs_needs_no_order(place: Place) -> None:
     order = await place.running()
     await place.anew()
     pid = place.pid_of(order)
-    assert place.supervisor.refuse(order.id, GONE)
+    assert place.supervisor.abandon(order.id, GONE)
     other = await place.running()
     assert is_alive(pid)
-    assert place.supervisor.ids("server") == [order.id, other.id]
+    assert place.supervisor.run_ids("server") == [order.id, other.id]
 
 
 async def test_one_whose_record_is_damaged_is_watched_and_ended(place: Place) -> None:
@@ -60,8 +60,8 @@ async def test_one_that_ended_and_whose_record_is_damaged_is_lost(place: Place) 
     Path(state).write_bytes(b"\0" * 4096 + b"\n\n")
     await place.start()
     end = await place.ear.end(order.id)
-    assert (end.reason, end.message) == ("lost", "its keeper is gone and told no end")
-    assert place.supervisor.room.free == place.capacity
+    assert (end.reason, end.message) == ("lost", "its keeper died without recording how it ended")
+    assert place.supervisor.capacity.free == place.capacity
 
 
 async def test_where_no_isolation_works_what_runs_goes_on_and_nothing_is_started(
@@ -71,11 +71,11 @@ async def test_where_no_isolation_works_what_runs_goes_on_and_nothing_is_started
     pending = place.order()
     place.isolated_by_nothing()
     await place.anew()
-    place.supervisor.want(pending)
+    place.supervisor.ensure_running(pending)
     end = await place.ear.end(pending.id)
     assert (end.reason, end.message) == (
         "exec_failed",
-        "no way of keeping game servers apart works on this node",
+        "no isolation of game servers works on this node",
     )
     assert not place.of(pending).path.exists()
     assert is_alive(place.pid_of(order))

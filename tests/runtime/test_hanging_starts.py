@@ -62,7 +62,7 @@ async def hanging(place: Place, hang: Hang) -> tuple[RunRequest, list[int]]:
     """One that is being started, and the processes that hang."""
     order = await laid_out(place)
     hang(place.of(order))
-    place.supervisor.want(order)
+    place.supervisor.ensure_running(order)
     count = 1 if hang is before_its_record else 2
     await until(lambda: len(place.of(order).holders()) == count)
     assert place.supervisor.runs[order.id].state == "starting"
@@ -74,7 +74,7 @@ async def is_over(place: Place, order: RunRequest, pids: list[int]) -> None:
     await until(lambda: order.id not in place.supervisor.runs)
     assert not any(is_alive(pid) for pid in pids)
     assert place.ear.of(order.id) == ["placed", "over"]
-    assert place.supervisor.room.free == CAPACITY
+    assert place.supervisor.capacity.free == CAPACITY
     assert place.of(order).path.exists() == place.of(order).was_started()
     await place.running()
 
@@ -108,7 +108,7 @@ async def test_a_stop_is_heard_when_the_next_service_finds_a_start_that_hangs(
     await place.anew()
     place.supervisor.end(order.id, 0)
     end = await place.ear.end(order.id)
-    assert end == RunEnd("lost", message="its keeper is gone and told no end")
+    assert end == RunEnd("lost", message="its keeper died without recording how it ended")
     assert not any(is_alive(pid) for pid in pids)
 
 
@@ -117,7 +117,7 @@ async def test_one_that_ended_by_its_deadline_is_not_begun_by_the_next_service(
 ) -> None:
     order = await laid_out(place)
     place.of(order).withdraw()
-    place.supervisor.want(order)
+    place.supervisor.ensure_running(order)
     assert await place.ear.end(order.id) == NOT_BEGUN
     assert place.ear.of(order.id) == ["over"]
     await until(lambda: not place.of(order).path.exists())
@@ -169,7 +169,7 @@ async def test_a_deadline_in_whatever_moment_leaves_one_that_runs_or_one_that_is
 ) -> None:
     order = await laid_out(place)
     monkeypatch.setattr(run_lifecycle, "START_TIMEOUT_S", after_s + 0.001)
-    place.supervisor.want(order)
+    place.supervisor.ensure_running(order)
     await until(lambda: {"running", "over"} & set(place.ear.of(order.id)))
     if "over" in place.ear.of(order.id):
         assert (await place.ear.end(order.id)).reason in ("exec_failed", "lost")
@@ -184,7 +184,7 @@ async def test_a_stop_in_whatever_moment_leaves_nothing_that_runs(
     place: Place, after_s: float
 ) -> None:
     order = await laid_out(place)
-    place.supervisor.want(order)
+    place.supervisor.ensure_running(order)
     await asyncio.sleep(after_s)
     place.supervisor.end(order.id, 0)
     assert (await place.ear.end(order.id)).reason == "stopped"
@@ -220,7 +220,7 @@ async def test_a_build_that_does_not_come_in_time_is_told(
     assert end == RunEnd("build_unusable", message="the build did not come in time")
     await until(lambda: order.id not in place.supervisor.runs)
     assert place.ear.of(order.id) == ["over"]
-    assert place.supervisor.room.free == CAPACITY
+    assert place.supervisor.capacity.free == CAPACITY
     await place.running(build_id=SHELL)
 
 

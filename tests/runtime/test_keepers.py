@@ -205,7 +205,7 @@ async def test_a_program_reads_its_build_writes_its_own_and_nothing_else(
         "OTHERS": str(place.of(other).scratch / "private"),
         "BUILD": str(unpacked_builds / order.build_id / "root"),
     }
-    place.supervisor.want(replace(order, env=places))
+    place.supervisor.ensure_running(replace(order, env=places))
     await place.ear.end(order.id)
     said = [line.text for line in place.of(order).lines() if line.stream == "std_out"]
     # Of descriptors there are the three of every program, and the one that lists them.

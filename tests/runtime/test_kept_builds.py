@@ -60,13 +60,13 @@ async def test_a_build_is_there_for_a_day_after_its_last_run_began_or_ended(fold
     await builds.remove_unused(set, is_full=False)
     assert (folder / BUILD).is_dir()
     _grow_old(folder)
-    builds.note_run(BUILD)
+    builds.mark_used(BUILD)
     await builds.remove_unused(set, is_full=False)
     assert (folder / BUILD).is_dir()
     _grow_old(folder)
     await builds.remove_unused(set, is_full=False)
     assert list(folder.iterdir()) == []
-    builds.note_run(BUILD)
+    builds.mark_used(BUILD)
 
 
 async def test_a_build_that_is_wanted_while_others_go_stays_whole(folder: Path) -> None:

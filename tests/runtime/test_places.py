@@ -48,7 +48,7 @@ async def few(place: Place) -> range:
 def with_clock(place: Place) -> Clock:
     """The node's ports rest by this clock from now on."""
     clock, numbers = Clock(), place.node.process_ports
-    place.supervisor.places = PlacementAllocator(
+    place.supervisor.placements = PlacementAllocator(
         has_users=False, numbers=numbers, monotonic_s=clock
     )
     return clock
@@ -146,18 +146,18 @@ async def test_after_a_start_it_rests_for_what_is_left_of_its_time(
         (-86_400.0, PORT_QUARANTINE_S),
     ):
         clock = Clock()
-        places = PlacementAllocator(has_users=False, numbers=few, monotonic_s=clock)
+        placements = PlacementAllocator(has_users=False, numbers=few, monotonic_s=clock)
         then_s = time.time() - passed_s
         os.utime(found.folder.path / "told", (then_s, then_s))
-        places.found_over(found)
+        placements.quarantine_ports_of(found)
         others = RunRequest("x", "server", "g", "b", order.resources, ports=_all_but_one())
-        assert number not in {port.number for port in places.draw(others).ports.values()}
+        assert number not in {port.number for port in placements.allocate(others).ports.values()}
         one = RunRequest("y", "server", "g", "b", order.resources, ports=GAME)
         clock.now_s += left_s - 5
         with pytest.raises(node_allocation.NoFreePort):
-            places.draw(one)
+            placements.allocate(one)
         clock.now_s += 5
-        assert places.draw(one).ports["game"].number == number
+        assert placements.allocate(one).ports["game"].number == number
     assert number in few
 
 
@@ -175,7 +175,7 @@ def test_of_a_folder_that_is_over_for_long_nothing_is_read(tmp_path: Path) -> No
     (tmp_path / "told").touch()
     then_s = time.time() - PORT_QUARANTINE_S - 1
     os.utime(tmp_path / "told", (then_s, then_s))
-    PlacementAllocator(has_users=False).found_over(Unread(tmp_path))
+    PlacementAllocator(has_users=False).quarantine_ports_of(Unread(tmp_path))
 
 
 MANY: Final = range(40_000, 40_256)
@@ -189,21 +189,21 @@ def order_of(build_id: str, count: int) -> RunRequest:
 
 def test_a_build_whose_runs_had_what_rests_leaves_half_to_others() -> None:
     clock = Clock()
-    places = PlacementAllocator(has_users=False, numbers=MANY, monotonic_s=clock)
+    placements = PlacementAllocator(has_users=False, numbers=MANY, monotonic_s=clock)
     for _ in range(16):
-        places.give_back(places.draw(order_of("ends at once", 8)))
+        placements.release(placements.allocate(order_of("ends at once", 8)))
     with pytest.raises(node_allocation.NoFreePort):
-        places.draw(order_of("ends at once", 1))
-    goes_on = [places.draw(order_of("other", 8)) for _ in range(16)]
+        placements.allocate(order_of("ends at once", 1))
+    goes_on = [placements.allocate(order_of("other", 8)) for _ in range(16)]
     assert len({port.number for one in goes_on for port in one.ports.values()}) == 128
     with pytest.raises(node_allocation.NoFreePort):
-        places.draw(order_of("other", 1))
-    places.give_back(goes_on.pop())
+        placements.allocate(order_of("other", 1))
+    placements.release(goes_on.pop())
     clock.now_s += PORT_QUARANTINE_S
-    assert places.draw(order_of("ends at once", 8)).ports
+    assert placements.allocate(order_of("ends at once", 8)).ports
 
 
 def test_who_has_many_that_go_on_may_have_all() -> None:
-    places = PlacementAllocator(has_users=False, numbers=MANY, monotonic_s=Clock())
-    taken = [places.draw(order_of("one game", 8)) for _ in range(len(MANY) // 8)]
+    placements = PlacementAllocator(has_users=False, numbers=MANY, monotonic_s=Clock())
+    taken = [placements.allocate(order_of("one game", 8)) for _ in range(len(MANY) // 8)]
     assert len({port.number for one in taken for port in one.ports.values()}) == len(MANY)

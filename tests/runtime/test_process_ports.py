@@ -105,7 +105,7 @@ async def test_a_port_of_a_run_that_ended_is_drawn_again_when_it_has_rested(
     crowded: Place, foreigner: Foreigner, kind: socket.SocketKind
 ) -> None:
     now_s = 1_000.0
-    crowded.supervisor.places = node_allocation.PlacementAllocator(
+    crowded.supervisor.placements = node_allocation.PlacementAllocator(
         has_users=False, numbers=NUMBERS, monotonic_s=lambda: now_s
     )
     fitting = [want(crowded, kind) for _ in range(FREE)]

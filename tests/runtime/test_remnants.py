@@ -25,7 +25,7 @@ from tests.runtime.node import Place, is_alive, open_place, until
 
 pytestmark = pytest.mark.anyio
 
-LOST: Final = "its keeper is gone and told no end"
+LOST: Final = "its keeper died without recording how it ended"
 WAITS: Final = "sleep 3600 & echo $!; wait"
 """The most usual of all: a script around the server."""
 DAEMON: Final = "setsid sh -c 'echo $$; exec sleep 3600' & wait"
@@ -191,7 +191,7 @@ async def test_of_a_run_that_goes_on_or_told_its_end_nothing_is_ended(place: Pla
 async def test_it_is_known_by_our_variables_where_the_game_has_its_own_home(place: Place) -> None:
     order = place.order("sleep 3600 & echo $!; wait", env={"HOME": "/", "TMPDIR": "/"})
     order = replace(order, own_env={"HOSTING_LOBBY_ID": order.id})
-    place.supervisor.want(order)
+    place.supervisor.ensure_running(order)
     [below] = map(int, await place.lines(order, 1))
     os.kill(place.keeper_of(order), signal.SIGKILL)
     await told_lost(place, order)

@@ -94,7 +94,7 @@ async def test_what_runs_and_nobody_can_read_whose_is_ended_unless_somebody_want
     for order in (wanted, stranger):
         _forget_whose(place.of(order))
     await place.start()
-    place.supervisor.want(wanted)
+    place.supervisor.ensure_running(wanted)
     await until(lambda: (place.of(stranger).path / "told").exists())
     assert not is_alive(pids[stranger.id])
     assert place.supervisor.runs.keys() == {wanted.id, other.id}
@@ -168,7 +168,7 @@ async def test_others_have_their_turn_while_a_service_looks_what_runs(place: Pla
         os.write(descriptors[0], content)
         os.close(descriptors[0])
         await starting
-    assert place.supervisor.ids("server") == [order.id]
+    assert place.supervisor.run_ids("server") == [order.id]
 
 
 def _become_fifo(path: Path) -> None:
@@ -226,7 +226,7 @@ async def test_logs_stay_for_seven_days_after_their_end_was_heard(place: Place) 
         os.utime(path, (now - 2 * A_WEEK_S, now - 2 * A_WEEK_S), follow_symlinks=False)
     await place.start()
     # A whole pass, beside that of the start.
-    await place.supervisor._tidy()
+    await place.supervisor._remove_expired()
     await until(lambda: not place.of(orders[2]).path.exists())
     kept = [order for order in (*orders, goes_on) if place.of(order).path.exists()]
     assert kept == [*orders[:2], goes_on]

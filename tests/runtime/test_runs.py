@@ -33,7 +33,7 @@ async def test_a_run_is_placed_started_stopped_and_told_in_this_order(place: Pla
     await until(lambda: "placed" in place.ear.tries)
     assert not place.of(order).was_started(), "nothing runs before it is known where"
     await place.anew()
-    place.supervisor.want(order)
+    place.supervisor.ensure_running(order)
     await place.ear.told(order.id, "running")
     [(address, number)] = (await place.ear.told(order.id, "placed")).values()
     assert address == "127.0.0.1"
@@ -45,7 +45,7 @@ async def test_a_run_is_placed_started_stopped_and_told_in_this_order(place: Pla
     assert (end.reason, end.exit_code) == ("stopped", 128 + 15)
     assert not is_alive(pid)
     assert place.ear.of(order.id) == ["placed", "running", "over"]
-    await until(lambda: place.supervisor.ids("server") == [])
+    await until(lambda: place.supervisor.run_ids("server") == [])
     assert not (place.of(order).path / "scratch").exists()
     assert [line.text for line in place.of(order).lines()] == [str(number)], "its log is kept"
     assert not place.supervisor.end(order.id)
@@ -93,22 +93,22 @@ async def test_what_can_never_run_is_told_with_a_sentence_and_leaves_no_process(
     await until(lambda: not place.supervisor.runs)
     begun = [order for order in wanted.values() if place.of(order).path.exists()]
     assert begun == [wanted["not-in-it"]], "what no keeper began has no folder"
-    assert place.supervisor.room.free == CAPACITY
+    assert place.supervisor.capacity.free == CAPACITY
 
 
 async def test_a_wish_repeated_is_one_process(place: Place) -> None:
     order = place.want("echo $$; exec sleep 3600")
-    place.supervisor.want(order)
+    place.supervisor.ensure_running(order)
     await place.ear.told(order.id, "running")
-    place.supervisor.want(order)
+    place.supervisor.ensure_running(order)
     await place.anew()
-    place.supervisor.want(order)
-    place.supervisor.want(order)
+    place.supervisor.ensure_running(order)
+    place.supervisor.ensure_running(order)
     place.supervisor.end(order.id, 5_000)
     await place.ear.end(order.id)
-    place.supervisor.want(order)
+    place.supervisor.ensure_running(order)
     await until(lambda: not place.supervisor.runs)
-    place.supervisor.want(order)
+    place.supervisor.ensure_running(order)
     assert not place.supervisor.runs, "who wants it has not heard of its end yet"
     assert len(await place.lines(order, 1)) == 1
     assert place.ear.of(order.id).count("placed") == place.ear.of(order.id).count("over") == 1
@@ -133,7 +133,7 @@ async def test_without_a_deadline_the_one_that_it_was_ordered_with_counts(place:
 async def test_everything_can_be_ended_at_once(place: Place) -> None:
     orders = [await place.running() for _ in range(3)]
     waiting = place.want(resources=CAPACITY)
-    await place.supervisor.end_all(asyncio.Event())
+    await place.supervisor.stop_all(asyncio.Event())
     ends = [await place.ear.end(order.id) for order in (*orders, waiting)]
     assert {end.reason for end in ends} == {"stopped"}
     assert place.ear.of(waiting.id) == ["over"]
@@ -143,7 +143,7 @@ async def test_who_is_in_a_hurry_waits_for_no_deadline(place: Place) -> None:
     order = await place.running(DEAF, kill_timeout_ms=3_600_000)
     await place.lines(order, 1)
     hurry = asyncio.Event()
-    ending = asyncio.create_task(place.supervisor.end_all(hurry))
+    ending = asyncio.create_task(place.supervisor.stop_all(hurry))
     await until(lambda: place.supervisor.runs[order.id].state == "stopping")
     hurry.set()
     await ending
@@ -158,7 +158,7 @@ async def test_who_waits_for_room_gets_it_in_order(place: Place) -> None:
     first = await place.running(resources=CAPACITY)
     waiting = [place.want(resources=CAPACITY) for _ in range(3)]
     await until(lambda: {place.supervisor.runs[one.id].state for one in waiting} == {"waiting"})
-    assert place.supervisor.room.free == Resources(0, 0)
+    assert place.supervisor.capacity.free == Resources(0, 0)
     for before, after in zip([first, *waiting], waiting, strict=False):
         assert place.ear.of(after.id) == []
         place.supervisor.end(before.id, 0)
@@ -232,7 +232,7 @@ async def test_a_service_ends_in_whatever_moment_of_a_stop(place: Place, turns: 
         await asyncio.sleep(0)
     async with asyncio.timeout(10):
         await place.drop()
-    place.supervisor.want(place.order())
+    place.supervisor.ensure_running(place.order())
     going_on = [task for task in asyncio.all_tasks() if task.get_name().startswith("run ")]
     assert going_on == [], "and nothing is begun"
 
@@ -248,7 +248,7 @@ async def _laid_out(place: Place) -> tuple[str, dict[str, tuple[str, int]]]:
     placed = place.supervisor.runs[order.id].placed
     assert placed is not None
     await place.anew()
-    assert place.supervisor.ids("server") == [order.id]
+    assert place.supervisor.run_ids("server") == [order.id]
     return order.id, placed.backends
 
 
@@ -257,7 +257,7 @@ async def test_one_that_was_laid_out_is_started_there_when_it_is_still_wanted(
 ) -> None:
     run_id, backends = await _laid_out(place)
     assert place.ear.of(run_id) == []
-    place.supervisor.want(replace(place.order(ports=GAME), id=run_id))
+    place.supervisor.ensure_running(replace(place.order(ports=GAME), id=run_id))
     await place.ear.told(run_id, "running")
     assert await place.ear.told(run_id, "placed") == backends
 
@@ -266,9 +266,9 @@ async def test_one_that_was_laid_out_and_is_not_wanted_any_more_is_never_started
     place: Place,
 ) -> None:
     run_id, _ = await _laid_out(place)
-    place.supervisor.only("lobby", [])
-    assert place.supervisor.ids("server") == [run_id], "it is no lobby"
-    place.supervisor.only("server", [])
+    place.supervisor.stop_others("lobby", [])
+    assert place.supervisor.run_ids("server") == [run_id], "it is no lobby"
+    place.supervisor.stop_others("server", [])
     assert (await place.ear.end(run_id)).reason == "stopped"
     assert place.ear.of(run_id) == ["over"]
     await until(lambda: not (place.folder / "servers" / run_id).exists())
@@ -278,17 +278,17 @@ async def test_one_that_runs_goes_on_and_has_its_room_and_its_ports(place: Place
     order = await place.running(ports=GAME, resources=Resources(1_000, 500))
     pid, backends = place.pid_of(order), await place.ear.told(order.id, "placed")
     await place.anew()
-    assert place.supervisor.ids("server") == [order.id]
-    assert place.supervisor.room.free == CAPACITY - order.resources
+    assert place.supervisor.run_ids("server") == [order.id]
+    assert place.supervisor.capacity.free == CAPACITY - order.resources
     await until(lambda: place.ear.of(order.id).count("running") == 2)
-    place.supervisor.want(order)
+    place.supervisor.ensure_running(order)
     assert (place.pid_of(order), is_alive(pid)) == (pid, True)
     other = await place.running(ports=GAME)
     assert await place.ear.told(other.id, "placed") != backends
-    place.supervisor.only("server", [other.id])
+    place.supervisor.stop_others("server", [other.id])
     assert (await place.ear.end(order.id)).reason == "stopped"
     assert not is_alive(pid)
-    await until(lambda: place.supervisor.ids("server") == [other.id])
+    await until(lambda: place.supervisor.run_ids("server") == [other.id])
 
 
 async def test_one_that_is_to_end_ends_at_its_deadline_whoever_is_there(place: Place) -> None:
@@ -320,7 +320,7 @@ async def test_the_end_of_one_that_ended_while_nobody_was_there_is_told(place: P
     await until(lambda: not place.supervisor.runs)
     await place.anew()
     assert not place.supervisor.runs
-    place.supervisor.want(order)
+    place.supervisor.ensure_running(order)
     await until(lambda: place.ear.of(order.id).count("over") == 2)
     assert await place.ear.end(order.id) == end
     assert place.ear.of(order.id).count("placed") == 1
@@ -377,10 +377,12 @@ async def test_one_whose_keeper_is_killed_is_lost(place: Place) -> None:
     pid = place.pid_of(order)
     os.kill(place.keeper_of(order), signal.SIGKILL)
     end = await place.ear.end(order.id)
-    assert end == RunEnd("lost", None, "its keeper is gone and told no end", end.started_ms)
+    assert end == RunEnd(
+        "lost", None, "its keeper died without recording how it ended", end.started_ms
+    )
     assert end.started_ms is not None
     await until(lambda: not is_alive(pid))
-    assert place.supervisor.room.free == CAPACITY
+    assert place.supervisor.capacity.free == CAPACITY
 
 
 async def test_a_keeper_that_hears_nothing_is_ended_itself(

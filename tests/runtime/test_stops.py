@@ -27,17 +27,17 @@ async def test_a_sooner_stop_is_taken_while_the_first_is_being_obeyed() -> None:
             cancelled.set()
             await released.wait()
 
-    waiting = asyncio.create_task(stop.unless(work()))
+    waiting = asyncio.create_task(stop.unless_stopped(work()))
     await begun.wait()
-    assert stop.ask(30_000)
+    assert stop.request(30_000)
     await cancelled.wait()
-    assert stop.ask(0)
+    assert stop.request(0)
     assert stop.timeout_ms == 0
-    assert not stop.ask(10)
+    assert not stop.request(10)
     released.set()
     with pytest.raises(Stopped):
         await waiting
-    assert stop.is_asked
+    assert stop.is_requested
 
 
 async def test_what_would_wait_after_a_stop_is_not_begun() -> None:
@@ -46,9 +46,9 @@ async def test_what_would_wait_after_a_stop_is_not_begun() -> None:
     async def work() -> None:
         begun.set()
 
-    assert stop.ask(0)
+    assert stop.request(0)
     with pytest.raises(Stopped):
-        await stop.unless(work())
+        await stop.unless_stopped(work())
     assert not begun.is_set()
 
 
@@ -57,7 +57,7 @@ async def test_a_time_limit_of_the_work_itself_is_no_stop() -> None:
         raise TimeoutError
 
     with pytest.raises(TimeoutError):
-        await StopRequest().unless(work())
+        await StopRequest().unless_stopped(work())
 
 
 async def test_a_stop_that_comes_while_a_passed_deadline_is_obeyed_is_heard() -> None:
@@ -70,9 +70,9 @@ async def test_a_stop_that_comes_while_a_passed_deadline_is_obeyed_is_heard() ->
             cancelled.set()
             await released.wait()
 
-    waiting = asyncio.create_task(stop.before(0.001, work()))
+    waiting = asyncio.create_task(stop.within(0.001, work()))
     await cancelled.wait()
-    assert stop.ask(0)
+    assert stop.request(0)
     released.set()
     with pytest.raises(Stopped):
         await waiting
@@ -80,4 +80,4 @@ async def test_a_stop_that_comes_while_a_passed_deadline_is_obeyed_is_heard() ->
 
 async def test_what_takes_too_long_and_is_not_stopped_is_too_late() -> None:
     with pytest.raises(TimeoutError):
-        await StopRequest().before(0.001, asyncio.Event().wait())
+        await StopRequest().within(0.001, asyncio.Event().wait())

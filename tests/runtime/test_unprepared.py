@@ -138,7 +138,7 @@ async def test_a_run_whose_build_never_comes_is_over_and_says_so(
         order = place.want(build_id=BUILD, args=())
         assert await place.ear.end(order.id) == LATE
     await until(lambda: order.id not in place.supervisor.runs)
-    assert place.supervisor.room.free == place.capacity
+    assert place.supervisor.capacity.free == place.capacity
 
 
 async def test_a_build_whose_file_is_gone_says_what_is_missing(tmp_path: Path) -> None:

@@ -71,19 +71,19 @@ async def test_what_can_be_read_a_moment_later_goes_on(
     content = _become_unreadable(spec)
     with logged() as log:
         starting = asyncio.create_task(place.start())
-        await until(lambda: "a run cannot be looked at" in log.getvalue())
+        await until(lambda: "a run folder could not be read" in log.getvalue())
         _become_readable(spec, content)
         await starting
-    assert place.supervisor.ids("server") == [order.id]
+    assert place.supervisor.run_ids("server") == [order.id]
     assert is_alive(place.pid_of(order))
 
 
 async def test_whoever_wants_one_that_cannot_be_read_is_told_how_it_ended(place: Place) -> None:
     order = await unreadable(place)
     with pytest.raises(OSError, match="Input/output error"):
-        place.supervisor.want(order)
+        place.supervisor.ensure_running(order)
     await until(lambda: (place.of(order).path / "told").exists())
-    place.supervisor.want(order)
+    place.supervisor.ensure_running(order)
     assert (await place.ear.end(order.id)).reason == "stopped"
     await until(lambda: not place.supervisor.runs)
 
@@ -98,7 +98,7 @@ async def test_whoever_wants_one_that_can_be_read_again_has_it(
     content = _become_unreadable(spec)
     await place.start()
     _become_readable(spec, content)
-    place.supervisor.want(order)
+    place.supervisor.ensure_running(order)
     run = place.supervisor.runs[order.id]
     assert run.placed is not None
     await until(lambda: run.state == "running")
@@ -113,6 +113,6 @@ async def test_one_that_was_not_started_is_laid_out_anew(
     _become_unreadable(place.of(order).path / "spec")
     await place.start()
     assert not place.supervisor.runs
-    place.supervisor.want(order)
+    place.supervisor.ensure_running(order)
     await place.ear.told(order.id, "running")
     assert is_alive(place.pid_of(order))
