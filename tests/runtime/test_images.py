@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
 from pyservice.runtime.archive_rules import BadArchive
@@ -190,10 +190,38 @@ LAYERS = st.lists(
 )
 
 
+Layers = list[list[tuple[str, bytes, str]]]
+
+
+def image_of(layers: Layers) -> bytes:
+    return saved(
+        *(
+            layer(*(file(path, type=kind, linkname=target) for path, kind, target in entries))
+            for entries in layers
+        )
+    )
+
+
+def has_files_and_links(layers: Layers) -> bool:
+    """Whether the image is accepted and files and links are unpacked."""
+    with tempfile.TemporaryDirectory() as name:
+        try:
+            paths = [*unpacked(Path(name) / "build", image_of(layers)).rglob("*")]
+        except (BadArchive, BadManifest):
+            return False
+        return any(path.is_symlink() for path in paths) and any(
+            path.is_file() and not path.is_symlink() for path in paths
+        )
+
+
+def test_some_generated_layers_are_accepted() -> None:
+    find(LAYERS, has_files_and_links)
+
+
 @settings(max_examples=300, deadline=None)
 @given(LAYERS)
 def test_whatever_layers_are_nothing_outside_is_touched(
-    layers: list[list[tuple[str, bytes, str]]],
+    layers: Layers,
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
         outer = Path(name) / "outer"
@@ -201,14 +229,8 @@ def test_whatever_layers_are_nothing_outside_is_touched(
         place.mkdir(parents=True)
         witness = outer / "a" / "c"
         witness.write_text("untouched")
-        content = saved(
-            *(
-                layer(*(file(path, type=kind, linkname=target) for path, kind, target in entries))
-                for entries in layers
-            )
-        )
         with contextlib.suppress(BadArchive, BadManifest):
-            unpacked(place / "c", content)
+            unpacked(place / "c", image_of(layers))
         assert witness.read_text() == "untouched"
         assert witness.stat().st_nlink == 1
         assert {
