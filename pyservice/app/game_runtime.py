@@ -142,7 +142,7 @@ class GameRuntime:
             noticed=self.logs.grew,
         )
         await self._supervisor.recover()
-        self._supervisor.room.changed = self.lobbies.capacity_changed
+        self._supervisor.capacity.changed = self.lobbies.capacity_changed
         _log.info("runtime ready", isolation=isolation, found=len(self._supervisor.runs))
 
     async def _choose_containers(self, folder: Path) -> containers.ContainerRuntime | None:
@@ -187,7 +187,7 @@ class GameRuntime:
             # The next start reports ends that cannot be reported now.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_END_S):
-                    await self._supervisor.end_all(hurry)
+                    await self._supervisor.stop_all(hurry)
         elif self._supervisor.runs:
             _log.info("game servers go on", count=len(self._supervisor.runs))
         await self._supervisor.close()
@@ -211,12 +211,12 @@ class GameRuntime:
 
     def reserve(self, run_id: str, wanted: Resources) -> bool:
         """Reserves resources of this node for a run. Returns False if there are too few."""
-        return self._supervisor is not None and self._supervisor.room.reserve(run_id, wanted)
+        return self._supervisor is not None and self._supervisor.capacity.reserve(run_id, wanted)
 
     def give_back(self, run_id: str) -> None:
         """Returns a reservation. Does nothing for a started run."""
         if self._supervisor is not None:
-            self._supervisor.room.give_back(run_id)
+            self._supervisor.capacity.give_back(run_id)
 
     def folder_of(self, run_id: str) -> Path:
         return self._settings.data_dir / "servers" / run_id
@@ -250,7 +250,7 @@ class GameRuntime:
 
     def _told_capacity(self) -> runtime_pb2.Capacity:
         cpu_millicores, memory_mb = self._capacity
-        free = self._capacity if self._supervisor is None else self._supervisor.room.unclaimed
+        free = self._capacity if self._supervisor is None else self._supervisor.capacity.unclaimed
         return runtime_pb2.Capacity(
             kinds=self.kinds(),
             cpu_millicores=cpu_millicores,

@@ -26,14 +26,14 @@ CHOOSES: Final = """
 import asyncio, concurrent.futures.thread, json, os, sys
 from pathlib import Path
 from pyservice.app.game_runtime import SYSTEM_PATHS
-from pyservice.runtime.isolation_trials import choose, unkept
+from pyservice.runtime.isolation_trials import choose_isolation, unenforced_by_isolation
 if os.geteuid() == 0:
     os.setgroups([])
     os.setresgid(65534, 65534, 65534)
     os.setresuid(65534, 65534, 65534)
 keeper, folder = Path(sys.argv[2]), Path(sys.argv[3])
-chosen = asyncio.run(choose(sys.argv[1], keeper, folder, SYSTEM_PATHS))
-print(json.dumps([chosen, asyncio.run(unkept(chosen, keeper, folder, SYSTEM_PATHS))]))
+chosen = asyncio.run(choose_isolation(sys.argv[1], keeper, folder, SYSTEM_PATHS))
+print(json.dumps([chosen, asyncio.run(unenforced_by_isolation(chosen, keeper, folder, SYSTEM_PATHS))]))
 """
 """As an ordinary user, with a Python that may be where only root is let in."""
 NOT_SCOPED: Final = 5

@@ -34,12 +34,12 @@ INSIDE: Final = ContainerProgram((), (), {}, "/", 0, 0, (), "/", is_readonly=Fal
 AS_NOBODY: Final = """
 import asyncio, concurrent.futures.thread, os, sys
 from pathlib import Path
-from pyservice.runtime.isolation_trials import choose_containers
+from pyservice.runtime.isolation_trials import choose_container_runtime
 os.setgroups([])
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)
 folder = Path(sys.argv[1])
-print(*asyncio.run(choose_containers(None, folder / "keeper", folder / "trials")))
+print(*asyncio.run(choose_container_runtime(None, folder / "keeper", folder / "trials")))
 """
 """Python itself may be where only root is let in."""
 
@@ -81,7 +81,7 @@ async def test_an_ordinary_user_runs_containers_as_well(open_folder: Path) -> No
         text=True,
         check=False,
     )
-    assert done.stdout.startswith("Containers("), (done.stdout, done.stderr)
+    assert done.stdout.startswith("ContainerRuntime("), (done.stdout, done.stderr)
 
 
 @needs_oci_runtime
