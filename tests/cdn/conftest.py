@@ -10,7 +10,7 @@ import pytest
 from tests.cdn.arena import FILES, Browser, key, make_site
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Connect, Wire
-from tests.storage.places import put_whole
+from tests.storage.blob_stores import put_whole
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from pyservice.pb.hosting.internal.v1 import rays_pb2 as pb
 from tests.cdn.arena import FILES, make_site
 from tests.cdn.listener import Listener
 from tests.cdn.wire import Connect
-from tests.storage.places import put_whole
+from tests.storage.blob_stores import put_whole
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

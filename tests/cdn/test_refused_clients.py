@@ -16,7 +16,7 @@ from tests.cdn.arena import key, make_site
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.test_slow_readers import WHOLE, slow_line
 from tests.cdn.wire import Connect, Wire
-from tests.storage.places import put_whole
+from tests.storage.blob_stores import put_whole
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ import pytest
 
 from pyservice.storage.objects import Part, PendingObject
 from tests.cdn.listener import Listener, running_listener
-from tests.storage.places import put_whole
+from tests.storage.blob_stores import put_whole
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

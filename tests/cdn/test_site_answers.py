@@ -16,7 +16,7 @@ from pyservice.cdn.sites import Site, SiteFile
 from tests.cdn.arena import BINARY, FILES, MODIFIED_S, PAGE, SCRIPT, key, make_site
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Wire
-from tests.storage.places import put_whole
+from tests.storage.blob_stores import put_whole
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

@@ -20,7 +20,7 @@ from pyservice.schema.findings import MAX_PROBLEMS
 from pyservice.schema.methods import METHODS
 from pyservice.schema.validation import refuse_invalid
 from tests.control.configurations import CONTEXT
-from tests.schema.test_hostile import (
+from tests.schema.test_hostile_input import (
     MAX_ANSWER_BYTES,
     MIB,
     Make,

@@ -25,8 +25,8 @@ from pyservice.storage.signed_urls import PREFIX
 from pyservice.storage.tables import versions
 from tests.control.test_uploads import IDS, NOW_MS, Desk
 from tests.control.test_uploads import desk as desk
-from tests.storage.places import put_whole
-from tests.storage.test_portions import Nobody
+from tests.storage.blob_stores import put_whole
+from tests.storage.test_batched_deletion import Nobody
 from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio

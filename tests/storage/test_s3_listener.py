@@ -16,7 +16,7 @@ from pyservice.storage.objects import Objects, Part
 from pyservice.storage.s3_objects import BucketSettings, S3BlobStore
 from pyservice.storage.signed_urls import UrlGrant, UrlSigner
 from tests.cdn.listener import KEY, GivenSites
-from tests.storage.places import bucket_place
+from tests.storage.blob_stores import bucket_place
 from tests.storage.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, running_s3
 
 pytestmark = pytest.mark.anyio
