@@ -1,8 +1,4 @@
-"""What an operation raises when it cannot succeed: a code of ``proto/errors.toml`` and its context.
-
-How a door writes it down (status, headers, details) is the door's; the form of the body is here
-because it is the same wherever it is shown. No transport is named.
-"""
+"""Errors of operations: a code of ``proto/errors.toml`` with its context."""
 
 from __future__ import annotations
 
@@ -12,21 +8,20 @@ from typing import Any, NamedTuple
 from pyservice.pb.errors import TABLE, WORDS, ErrorRow
 
 TYPE_PREFIX = "urn:hosting:problem:"
-"""``type`` of a problem is this and the code in lower case with dashes."""
+"""Prefix of a problem's ``type``. The code follows in lower case with dashes."""
 
 
 class FieldProblem(NamedTuple):
-    """One problem of the input: ``path`` ends with a word of the table, ``message`` says it."""
+    """One problem of the input. ``path`` ends with a problem word."""
 
     path: tuple[str, ...]
     message: str
 
 
 def field_problem(location: Iterable[str], word: str, reason: str = "") -> FieldProblem:
-    """A problem at a location: field names as sent, map keys and indexes as strings.
+    """Returns a problem at a field. Raises ValueError for an unknown word.
 
-    ``word`` is one of the words of ``proto/errors.toml``, anything else is a ValueError; ``reason``
-    takes the place of what the table says of it.
+    ``reason`` replaces the text of the table.
     """
     if word not in WORDS:
         raise ValueError(f"{word} is no problem word")
@@ -36,9 +31,8 @@ def field_problem(location: Iterable[str], word: str, reason: str = "") -> Field
 
 
 class ServiceError(Exception):
-    """A request that failed for a reason that its caller is told.
-
-    ``detail`` left out is the table's. ``headers`` are what HTTP adds to the answer, such as Allow.
+    """A failed request. ``detail`` defaults to the table. ``headers`` are added to the HTTP
+    response.
     """
 
     def __init__(
@@ -66,26 +60,24 @@ class ServiceError(Exception):
 
     @property
     def http(self) -> int:
-        """The HTTP status."""
         return self.row.http
 
     @property
     def grpc(self) -> str | None:
-        """Name of the gRPC status, None for what only HTTP can meet."""
+        """Name of the gRPC status, None for errors of HTTP only."""
         return self.row.grpc
 
     @property
     def fault(self) -> str:
-        """Who has to do something: client, server or upstream."""
+        """Responsible party: client, server or upstream."""
         return self.row.fault
 
     @property
     def title(self) -> str:
-        """The kind of problem in a few words."""
         return self.row.title
 
     def problem(self, ray_id: str) -> dict[str, Any]:
-        """The body of RFC 9457 with our members (decisions 2): a ``hosting.v1.Problem``."""
+        """Returns the body of RFC 9457 with our members: a ``hosting.v1.Problem``."""
         body: dict[str, Any] = {
             "type": TYPE_PREFIX + self.code.lower().replace("_", "-"),
             "title": self.row.title,
@@ -105,5 +97,5 @@ class ServiceError(Exception):
 
 
 def codes() -> frozenset[str]:
-    """Every code of the table: what the native part names has to be among them."""
+    """Returns every code of the table."""
     return frozenset(TABLE)

@@ -1,8 +1,4 @@
-"""Ids and names: how they are made and what form they have (decisions 1.4 and 4).
-
-Lobby ids are not made here: the engine makes them, because their first 16 bits name a shard.
-Whether an id exists is for who holds the records.
-"""
+"""Ids and names: creation and syntax. The engine creates lobby ids, which contain a shard number."""
 
 from __future__ import annotations
 
@@ -26,37 +22,38 @@ _RANDOM_B_BITS = 62
 
 
 def is_uuid(text: str) -> bool:
-    """Whether the text has the one form in which ids are written: lower case, with dashes."""
+    """Whether the text is an id in lower case with dashes."""
     return _UUID_FORM.fullmatch(text) is not None
 
 
 def parse_uuid(text: str) -> bytes | None:
-    """The 16 bytes of an id, None when the text is not in form."""
+    """Returns the 16 bytes of an id, None for other text."""
     return bytes.fromhex(text.replace("-", "")) if is_uuid(text) else None
 
 
 def format_uuid(raw: bytes) -> str:
-    """The text of an id of 16 bytes. Raises ValueError."""
+    """Formats an id of 16 bytes. Raises ValueError."""
     if len(raw) != _UUID_BYTES:
         raise ValueError(f"an id of {len(raw)} bytes")
-    # A dozen times for each lobby that is started; three times as fast as by way of an object.
+    # Three times as fast as a UUID object, and used often.
     text = raw.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def is_name_id(text: str, max_len: int) -> bool:
-    """Whether the text can be a ``name_id``: of ``[a-z0-9-]``, no dash first, last or doubled, and
-    not in the form of an id."""
+    """Whether the text is a valid ``name_id``: ``[a-z0-9-]``, no dash at the ends or doubled, no
+    UUID.
+    """
     return len(text) <= max_len and _NAME_FORM.fullmatch(text) is not None and not is_uuid(text)
 
 
 def display_name_flaws(text: str) -> Iterator[tuple[str, str]]:
-    """What is wrong with a ``display_name``, each with a problem word and how the sentence ends."""
+    """Yields a problem word and the end of its sentence for each flaw of a ``display_name``."""
     if not text:
         yield "too-short", f"must have 1 to {DISPLAY_NAME_MAX} characters"
     elif len(text) > DISPLAY_NAME_MAX:
         yield "too-long", f"must have 1 to {DISPLAY_NAME_MAX} characters"
-    # Of a text that is too long no more is looked at than may be there.
+    # Bounds the work for long text.
     kinds = map(unicodedata.category, text[:DISPLAY_NAME_MAX])
     if not {"Cc", "Cs"}.isdisjoint(kinds):
         yield "invalid", "must not have control characters"
@@ -65,10 +62,9 @@ def display_name_flaws(text: str) -> Iterator[tuple[str, str]]:
 
 
 class RecordIds:
-    """Makes time-ordered ids (v7) for records.
+    """Creates time-ordered ids (v7) for records.
 
-    Ids of one maker grow strictly, also within a millisecond and when the clock steps back: the 12
-    bits behind the milliseconds count on. They are no clocks: nobody reads a time out of them.
+    The ids grow strictly, also within a millisecond and when the clock steps back.
     """
 
     def __init__(
@@ -80,10 +76,9 @@ class RecordIds:
         self._random_bits = random_bits
         self._lock = threading.Lock()
         self._last = 0
-        """Milliseconds and the 12 bits behind them, of the id made last."""
+        """Milliseconds and fraction of the last id."""
 
     def new(self) -> str:
-        """The next id."""
         milliseconds, nanoseconds = divmod(self._now_ns(), 1_000_000)
         stamp = milliseconds << 12 | (nanoseconds << 12) // 1_000_000
         with self._lock:

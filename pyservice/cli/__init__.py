@@ -1,7 +1,6 @@
-"""The command line. Each command is a module that is imported when it is used: a start has 2 s, and
-a compaction runs beside a service that needs the processor.
+"""Command line. Each command's module is imported on use, because a start has 2 s.
 
-A start begins its children here, before anything is loaded that they need as well (`spawning`).
+`serve` spawns its children here, before it loads modules that they need as well.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Entry point of `pyservice`."""
     if sys.argv[1:2] == ["compact"]:
         from pyservice.cli import compact_journal
 
@@ -27,11 +25,11 @@ def main() -> None:
     held_signals.hold(sys.argv[1:])
     from pyservice.process import early_spawn
 
-    # What is loaded stays: nobody looks for garbage among it, now or later.
+    # Loaded modules are never garbage, so collecting during the import is wasted.
     gc.disable()
     awaited = early_spawn.PendingFlags.of(sys.argv[1:])
     if awaited is not None:
-        # Its parent does what is to be done about them.
+        # The supervisor handles signals for it.
         held_signals.release()
         _load(awaited)
         words = awaited.words()
@@ -52,7 +50,7 @@ def main() -> None:
 def _load(awaited: PendingFlags) -> None:
     from pyservice.process.ready_report import SupervisorLink
 
-    # It does not stay either when its parent goes before it has begun.
+    # The supervisor may have died already.
     if not SupervisorLink.parse(awaited.parent).stop_on_supervisor_exit():
         sys.exit()
     from pyservice.app import load

@@ -24,7 +24,7 @@ from pyservice.rpc import InternalClient, Unreachable
 
 
 class RequestFailed(Exception):
-    """The service did not do it; the message says why. `code` is its own, empty when it did not answer."""
+    """The request failed. `code` is the error code, empty without a response."""
 
     def __init__(self, message: str, code: str = "") -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class RequestFailed(Exception):
 
 
 def send_request(socket_path: Path, data_dir: Path, method: str, request: Message) -> Any:
-    """The answer of a method by its full name. Raises RequestFailed."""
+    """Calls a method by its full name. Raises RequestFailed."""
     try:
         return asyncio.run(_send(socket_path, method, request))
     except ServiceError as error:
@@ -49,7 +49,7 @@ async def _send(socket_path: Path, method: str, request: Message) -> Any:
 
 
 def has_control_plane(data_dir: Path) -> bool:
-    """Whether one runs, or is about to: `serve` keeps one running."""
+    """Whether a control plane runs or is being started."""
     holders = (lock_holder_pid(data_dir / "control"), lock_holder_pid(data_dir, SERVE_LOCK))
     return any(pid is not None and _is_alive(pid) for pid in holders)
 
@@ -65,17 +65,15 @@ def _is_alive(pid: int) -> bool:
 
 
 def control_socket(data_dir: Path) -> Path:
-    """Where the control plane answers."""
     return data_dir / "control" / "grpc.sock"
 
 
 def admin_socket(data_dir: Path) -> Path:
-    """Where the data plane answers."""
     return data_dir / "admin.sock"
 
 
 def report_failure(command: str, failed: RequestFailed) -> int:
-    """The exit status, after a line for the person."""
+    """Prints the failure. Returns the exit status."""
     print(f"pyservice {command}: {failed}", file=sys.stderr)
     return 1
 
@@ -84,7 +82,7 @@ _SERVICE: Final = "hosting.internal.v1.ControlAdmin"
 
 
 def create_group(data_dir: Path, display_name: str, owner: str | None, is_json: bool) -> int:
-    """Prints the id. Exit status."""
+    """Prints the id. Like all commands here, returns the exit status."""
     request = pb.AdminCreateGroupRequest(display_name=display_name, owner_identity_id=owner)
     try:
         answer = _control_request(data_dir, "AdminCreateGroup", request)
@@ -95,7 +93,7 @@ def create_group(data_dir: Path, display_name: str, owner: str | None, is_json: 
 
 
 def list_groups(data_dir: Path, is_json: bool) -> int:
-    """Prints a line for each: id, name. Exit status."""
+    """Prints id and name of each group."""
     try:
         answer = _control_request(data_dir, "ListGroups", pb.ListGroupsRequest())
     except RequestFailed as failed:
@@ -128,7 +126,7 @@ def update_group(
     publicity: str | None,
     is_json: bool,
 ) -> int:
-    """What is None stays. Exit status: 0 when it is stored, and whoever watches the group knows."""
+    """Changes a group. None leaves a value unchanged."""
     request = pb.UpdateGroupRequest(
         group_id=group, display_name=display_name, bio=bio, publicity=publicity
     )
@@ -136,13 +134,12 @@ def update_group(
 
 
 def add_member(data_dir: Path, group: str, identity: str, is_json: bool) -> int:
-    """Exit status: 0 when it is a member."""
     request = pb.AddMemberRequest(group_id=group, identity_id=identity)
     return _do(data_dir, "AddMember", request, is_json)
 
 
 def remove_member(data_dir: Path, group: str, identity: str, is_json: bool) -> int:
-    """Exit status: 0 when it is none; its tokens for the group have ended."""
+    """Ends the membership, and the identity's tokens for the group."""
     request = pb.RemoveMemberRequest(group_id=group, identity_id=identity)
     return _do(data_dir, "RemoveMember", request, is_json)
 
@@ -162,7 +159,7 @@ def _control_request(data_dir: Path, method: str, request: Message) -> Any:
 
 
 def create_identity(data_dir: Path, display_name: str, is_json: bool) -> int:
-    """Prints the id. Exit status."""
+    """Prints the id."""
     request = pb.CreateIdentityRequest(display_name=display_name)
     try:
         answer = send_request(
@@ -175,7 +172,7 @@ def create_identity(data_dir: Path, display_name: str, is_json: bool) -> int:
 
 
 def list_identities(data_dir: Path, is_json: bool) -> int:
-    """Prints a line for each: id, name. Exit status."""
+    """Prints id and name of each identity."""
     try:
         answer = _control_request(data_dir, "ListIdentities", pb.ListIdentitiesRequest())
     except RequestFailed as failed:
@@ -204,7 +201,7 @@ BILLING_EVENTS: Final = {
     "payment-succeeded": pb.BILLING_EVENT_PAYMENT_SUCCEEDED,
 }
 
-# What `fromisoformat` takes is much more: weeks, times without dashes and colons.
+# `fromisoformat` accepts other forms too, such as weeks.
 _RFC3339: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?"
     r"([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
@@ -212,7 +209,7 @@ _RFC3339: Final = re.compile(
 
 
 def record_billing(data_dir: Path, group: str, event: str, time: str, is_json: bool) -> int:
-    """Exit status: 0 when it is stored, and whoever watches the group's billing knows."""
+    """Records a billing event."""
     try:
         request = pb.RecordBillingRequest(
             group_id=group, event=BILLING_EVENTS[event], ts_ms=_unix_ms(event, time)
@@ -241,7 +238,7 @@ def _unix_ms(event: str, time: str) -> int:
 
 
 def list_orphans(data_dir: Path, is_json: bool) -> int:
-    """Prints a line for each: id, game/namespace. Exit status."""
+    """Prints id and game/namespace of each orphan."""
     try:
         answer = _control_request(data_dir, "ListOrphans", pb.ListOrphansRequest())
     except RequestFailed as failed:
@@ -251,7 +248,7 @@ def list_orphans(data_dir: Path, is_json: bool) -> int:
 
 
 def remove_orphans(data_dir: Path, ids: Sequence[str], is_all: bool, is_json: bool) -> int:
-    """Prints what was removed. Exit status."""
+    """Prints the removed namespaces."""
     request = pb.RemoveOrphansRequest(namespace_ids=ids, all=is_all)
     try:
         answer = _control_request(data_dir, "RemoveOrphans", request)
@@ -289,7 +286,7 @@ _DATA: Final = "hosting.internal.v1.Admin.CreateToken"
 def create_namespace_token(
     data_dir: Path, kind: str, namespace: str, expires_in: str | None, is_json: bool
 ) -> int:
-    """Of a namespace. Exit status: 0 when the token was printed and is good."""
+    """Prints a token of a namespace."""
     try:
         return _tell(_of_namespace(data_dir, kind, namespace, _duration_ms(expires_in)), is_json)
     except RequestFailed as failed:
@@ -320,7 +317,7 @@ def create_cloud_token(
     expires_in: str | None,
     is_json: bool,
 ) -> int:
-    """Creates a cloud_ token, for all groups of the identity without a group and game."""
+    """Prints a cloud_ token, for all groups of the identity without a group and game."""
     request = pb.CreateCloudTokenRequest(identity_id=identity)
     if group is not None:
         request.group_id = group
@@ -360,9 +357,9 @@ def _tell(answer: Any, is_json: bool) -> int:
 
 
 def rotate_keys(data_dir: Path, drop_unused: bool, is_json: bool) -> int:
-    """Exit status: 0 when new keys sign in both planes."""
+    """Rotates the keys of both planes."""
     try:
-        # First: it may be away, and then nothing was done.
+        # First, because it may be unavailable, and then nothing changed.
         of_control = _rotate_control(data_dir, drop_unused)
         request = admin_pb2.RotateKeysRequest(drop_unused=drop_unused)
         method = "hosting.internal.v1.Admin.RotateKeys"

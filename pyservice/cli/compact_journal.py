@@ -13,7 +13,7 @@ from pyservice.dataplane.journal_compaction import NO_SPACE_STATUS
 
 
 def main(words: Sequence[str]) -> int:
-    """Exit status: 0 when the image is there, 28 (ENOSPC) when there was no room for it, else 1."""
+    """Returns 0 when the image is written, 28 (ENOSPC) on a full disk, else 1."""
     defaults = engine.EngineLimits()
     parser = argparse.ArgumentParser("pyservice compact", description=__doc__)
     parser.add_argument("--data-dir", type=Path, required=True)

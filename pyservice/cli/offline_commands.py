@@ -22,7 +22,7 @@ _ALL_PORTS: Final = range(1, 1 << 16)
 
 
 def configuration_problems_of(flags: Mapping[str, object], config: Path | None) -> list[str]:
-    """A line for each problem of the settings, and for those of the feed file that they name."""
+    """Returns a line for each problem of the settings and of their feed file."""
     try:
         return _feed_problems(load(flags, config))
     except SettingsError as error:
@@ -32,9 +32,7 @@ def configuration_problems_of(flags: Mapping[str, object], config: Path | None) 
 
 
 def _feed_problems(settings: Settings, wrong: Collection[str] = ()) -> list[str]:
-    """A line for each thing in the feed file that the service would refuse. `wrong` are settings
-    that are not known: what they would forbid is not looked for.
-    """
+    """Returns a line for each problem of the feed file. Skips checks against the `wrong` settings."""
     path = settings.feed_file
     if path is None:
         return []
@@ -63,7 +61,7 @@ def _feed_problems(settings: Settings, wrong: Collection[str] = ()) -> list[str]
 
 
 def migrate_database(settings: Settings) -> int:
-    """Prints the revision that the database has now. Exit status."""
+    """Prints the database's revision. Returns the exit status."""
     folder = settings.data_dir / "control"
     try:
         lock = DirectoryLock.take(folder)

@@ -1,4 +1,4 @@
-"""Options that several commands have, and how their values become settings."""
+"""Shared options of commands, and their conversion to settings."""
 
 from __future__ import annotations
 
