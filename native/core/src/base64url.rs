@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_length_comes_back() {
+    fn every_length_round_trips() {
         let bytes: Vec<u8> = (0..6).map(|index| index * 47 + 3).collect();
         let mut text = String::new();
         encode_into(&bytes[..6], &mut text);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_that_of_rfc_4648() {
+    fn text_matches_rfc_4648() {
         for (bytes, expected) in [(&b"f"[..], "Zg"), (b"fo", "Zm8"), (b"foo", "Zm9v"), (b"\xfb\xff", "-_8")] {
             let mut text = String::new();
             encode_into(bytes, &mut text);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tail_with_bits_a_foreign_character_and_another_length_are_refused() {
+    fn noncanonical_text_is_rejected() {
         assert_eq!(decode::<1>(b"Zg"), Some([b'f']));
         assert_eq!(decode::<1>(b"Zh"), None);
         assert_eq!(decode::<1>(b"Z="), None);

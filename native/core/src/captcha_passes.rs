@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn standings_are_bounded_and_who_passed_longest_ago_goes() {
+    fn oldest_pass_is_dropped_at_the_limit() {
         let mut standings = CaptchaPasses::default();
         for source in 0..MAX_ENTRIES as u64 + 5 {
             standings.record_pass(source + 1, source);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn who_passes_again_begins_to_count_anew_and_is_there_once() {
+    fn new_pass_resets_the_request_count() {
         let mut standings = CaptchaPasses::default();
         standings.record_pass(7, 100);
         standings.count_request(7);

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_is_told_what_is_new_to_it_once() {
+    fn reader_gets_each_change_once() {
         let mut wanted = DesiredLobbies::new();
         wanted.put(id(1), false);
         wanted.put(id(2), false);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_too_far_behind_gets_all_that_is_there() {
+    fn reader_too_far_behind_gets_everything() {
         let mut wanted = DesiredLobbies::new();
         wanted.put(id(200), false);
         let early = wanted.since(0).sequence;

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_keeps_its_newest_tokens_only() {
+    fn channel_keeps_its_newest_tokens() {
         let mut channels = EventChannels::default();
         for lsn in 1..=100 {
             channels.add(lsn, [([7; 16], sent(1_000)), ([8; 16], sent(1_000))].into_iter());
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn all_channels_together_are_bounded_and_what_expires_first_goes() {
+    fn total_tokens_are_bounded_by_earliest_expiry() {
         let mut channels = EventChannels::default();
         for number in 0..MAX_TOKENS as u64 + 10 {
             let mut channel = [0; 16];

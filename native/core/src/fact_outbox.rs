@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_durable_and_not_read_yet_is_shown() {
+    fn read_returns_durable_unread_facts() {
         let mut outbox = FactOutbox::default();
         [2, 5, 7, 11].into_iter().for_each(|lsn| outbox.push(fact(lsn)));
         assert_eq!(lsns(&outbox.read(0, 10, 100)), [2, 5, 7]);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_facts_the_oldest_go_and_the_gap_is_told_until_the_reader_is_past_it() {
+    fn full_outbox_reports_the_gap_until_acknowledged() {
         let mut outbox = FactOutbox::default();
         let more = 7;
         (1..=MAX_STORED_FACTS as u64 + more).for_each(|lsn| outbox.push(fact(lsn)));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fact_is_small() {
+    fn fact_is_small() {
         assert!(size_of::<Fact>() <= 64 && size_of::<Ended>() <= 144, "100,000 of them wait for a missing reader");
     }
 }

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_left_of_a_hold_that_ended() {
+    fn ended_hold_leaves_nothing() {
         let mut holds = HoldTable::new();
         let key = Idempotency { key: [1; 16], message: [2; 16] };
         let id = holds.add(0, 1, 0, Some(key), &[]);

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_whole_key_finds_its_entry() {
+    fn entry_is_found_by_its_whole_key() {
         let (seed, entries) = filled(20_000);
         for number in 0..20_000 {
             let found = entries.find(&seed, &stamp(number)).expect("it was inserted");
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_come_out_oldest_first_and_removed_ones_not_at_all() {
+    fn entries_leave_the_queue_oldest_first() {
         let (seed, mut entries) = filled(10);
         for number in [0, 3, 9] {
             let found = entries.find(&seed, &stamp(number)).expect("it was inserted");

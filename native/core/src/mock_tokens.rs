@@ -65,13 +65,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_good_in_its_hour_and_the_next() {
+    fn mock_token_is_valid_in_its_hour_and_the_next() {
         assert!(is_within_lifetime(5, 5 * HOUR_MS) && is_within_lifetime(5, 7 * HOUR_MS - 1));
         assert!(!is_within_lifetime(5, 7 * HOUR_MS) && !is_within_lifetime(6, 5 * HOUR_MS));
     }
 
     #[test]
-    fn used_tokens_are_forgotten_when_they_are_over_and_bounded_before() {
+    fn consumed_tokens_are_bounded_and_dropped_after_expiry() {
         let mut mocks = ConsumedMockTokens::default();
         mocks.consume(1, HOUR_MS, [1; 16]);
         mocks.consume(3, 3 * HOUR_MS, [2; 16]);

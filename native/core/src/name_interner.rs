@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_one_number_until_nobody_uses_it() {
+    fn name_keeps_its_number_while_in_use() {
         let seed = TableSeed::new(&[1; 32]);
         let mut symbols = NameInterner::new();
         let duel = symbols.acquire(&seed, b"duel");
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_that_run_together_stay_apart() {
+    fn concatenated_tags_stay_distinct() {
         let (mut first, mut second) = (Vec::new(), Vec::new());
         tag_symbol(&mut first, "ab", "c");
         tag_symbol(&mut second, "a", "bc");

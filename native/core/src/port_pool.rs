@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn every_free_port_can_be_drawn_and_no_other() {
+    fn only_free_ports_are_drawn() {
         let mut pool = PortPool::new(RANGE);
         for number in (30_000..30_100).filter(|number| number % 20 != 7) {
             pool.take(number);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_lease_takes_together_differs() {
+    fn ports_of_one_lease_differ() {
         let mut pool = PortPool::new(RANGE);
         (30_002..30_100).for_each(|number| pool.take(number));
         let first = pool.draw(0, &[]).expect("two are free");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_rests_until_its_time_and_not_a_moment_less() {
+    fn quarantine_lasts_exactly_until_its_end() {
         let mut pool = PortPool::new(PortRange { first: 30_000, last: 30_001 });
         pool.take(30_000);
         pool.take(30_001);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn who_had_many_that_rest_leaves_as_many_to_others() {
+    fn quarantined_ports_limit_the_share_of_a_namespace() {
         let [greedy, another, modest] = [1, 2, 3].map(|number| Id([number; 16]));
         let mut pool = PortPool::new(PortRange { first: 30_000, last: 30_299 });
         let mut next = 30_000;
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn few_that_rest_are_held_against_nobody() {
+    fn few_quarantined_ports_limit_no_namespace() {
         let mut pool = PortPool::new(RANGE);
         let one = Id([1; 16]);
         (30_000..30_063).for_each(|number| pool.quarantine(number, 60_000, Some(one)));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn resting_is_kept_over_a_restart_also_when_it_is_over() {
+    fn quarantine_survives_a_restart() {
         let mut pool = PortPool::new(RANGE);
         [30_003, 30_050].into_iter().for_each(|number| pool.quarantine(number, 1_000 + u64::from(number), None));
         pool.release_quarantined(31_003);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_another_range_are_nobodys() {
+    fn numbers_outside_the_range_are_ignored() {
         let mut pool = PortPool::new(RANGE);
         pool.take(29_999);
         pool.quarantine(30_100, 5, None);

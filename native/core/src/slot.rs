@@ -277,12 +277,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_is_one_cache_line() {
+    fn slot_is_one_cache_line() {
         assert_eq!(size_of::<Slot>(), 64);
     }
 
     #[test]
-    fn the_last_32_ends_are_told_right_and_older_ones_are_too_old() {
+    fn last_32_ends_are_remembered() {
         let mut slot = Slot::EMPTY;
         let ends = [SlotUseEnd::Expired, SlotUseEnd::Consumed, SlotUseEnd::Released, SlotUseEnd::LobbyGone];
         for generation in 1..=100u32 {
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn free_slots_are_used_never_used_first_then_longest_free() {
+    fn never_used_slots_come_before_longest_free() {
         let mut arena = SlotArena::new();
         let mut table = SlotTable::new();
         for number in 0..3 {
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_whose_generations_ran_out_is_not_used_again() {
+    fn exhausted_slot_is_not_reused() {
         let mut arena = SlotArena::new();
         let mut table = SlotTable::new();
         let at = table.take(&mut arena, 0, 0).expect("free");

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_out_early_and_everything_on_its_tick() {
+    fn nodes_are_due_exactly_on_their_tick() {
         for deadline in [1, 63, 64, 65, 4_095, 4_096, 4_097, 262_143, 262_144, 3_600_000, 1 << 40] {
             let mut wheel = TimerWheel::starting_at(0);
             let mut nodes = Nodes(vec![(TimerLinks::UNLINKED, deadline)]);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_in_the_past_is_due_at_once() {
+    fn past_deadline_is_due_at_once() {
         let mut wheel = TimerWheel::starting_at(0);
         let mut nodes = Nodes(vec![(TimerLinks::UNLINKED, 5)]);
         due_until(&mut wheel, &mut nodes, 1_000);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn work_can_stop_after_any_step_and_what_is_put_off_stays() {
+    fn work_can_stop_after_any_step() {
         let mut wheel = TimerWheel::starting_at(0);
         let mut nodes = Nodes((0..4).map(|node| (TimerLinks::UNLINKED, 5_000 - node)).collect());
         (0..4).for_each(|node| wheel.insert(&mut nodes, node));
@@ -225,7 +225,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_wheel_agrees_with_a_sorted_list(
+        fn wheel_matches_a_sorted_list(
             commands in prop::collection::vec((0u8..4, 0u64..40, 0u32..24), 1..400),
         ) {
             let mut wheel = TimerWheel::starting_at(0);

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_player_token_comes_back_and_has_at_most_64_characters() {
+    fn player_token_round_trips_within_64_characters() {
         let ring = ring(&[1], 1);
         let text = ring.sign_player(&token()).expect("signed");
         assert!(text.starts_with("player_") && text.len() <= 64, "{text}");
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn every_changed_character_is_refused() {
+    fn every_changed_character_is_rejected() {
         let ring = ring(&[1], 1);
         let texts = [
             ring.sign_player(&token()).expect("signed"),
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn one_kind_never_passes_for_another() {
+    fn token_kinds_are_not_interchangeable() {
         let ring = ring(&[1], 1);
         let lobby = ring.sign_lobby(1, Id([7; 16])).expect("signed");
         assert_eq!(ring.verify_lobby(&lobby), Some(Id([7; 16])));
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_takes_a_key_that_signs_and_drops_any_but_that_one() {
+    fn ring_adds_a_signing_key_and_removes_others() {
         let mut grown = ring(&[1], 1);
         let old = grown.sign_public(Id([1; 16]), Id([2; 16]));
         grown.add(2, &[3; 32]).expect("a new id");
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn old_keys_verify_and_the_current_one_signs() {
+    fn old_keys_verify_and_the_current_key_signs() {
         let old = ring(&[1], 1);
         let new = ring(&[1, 2], 2);
         let text = old.sign_public(Id([1; 16]), Id([2; 16]));
@@ -401,14 +401,14 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_needs_its_current_key_and_distinct_ids() {
+    fn ring_needs_its_current_key_and_distinct_ids() {
         assert_eq!(KeyRing::new(vec![(1, [0; 32])], 2).err(), Some(KeyRingError::CurrentMissing));
         let twice = vec![(1, [0; 32]), (1, [1; 32])];
         assert_eq!(KeyRing::new(twice, 1).err(), Some(KeyRingError::DuplicateId(1)));
     }
 
     #[test]
-    fn a_development_token_comes_back_with_its_expiry_and_fits() {
+    fn development_token_round_trips_with_expiry() {
         let ring = ring(&[1], 1);
         let text = ring.sign_development(Id([7; 16]), Id([8; 16]), u64::MAX);
         assert!(text.starts_with("dev_") && text.len() <= 160, "{text}");
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mock_player_token_is_for_one_development_token() {
+    fn mock_token_verifies_for_one_development_token() {
         let ring = ring(&[1], 1);
         let text = ring.sign_mock(Id([7; 16]), Id([8; 16]), 9, &[3; 16]);
         assert!(text.starts_with("player_") && text.len() <= 64, "{text}");

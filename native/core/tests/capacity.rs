@@ -1,9 +1,9 @@
-//! Stories of capacity and choice: limits, parties, sources, find (decisions 5.1, 5.3, 5.13).
+//! Capacity and choice: limits, parties, sources, find and list.
 
 #![allow(clippy::unwrap_used)]
 
-mod world;
-use world::*;
+mod test_engine;
+use test_engine::*;
 
 use hosting_core::Refusal::*;
 use hosting_core::*;
@@ -13,8 +13,8 @@ fn limits(find: u32, direct: u32, party: u32) -> impl Fn(&mut Attach<'_>) {
 }
 
 #[test]
-fn each_call_has_its_own_limit_and_none_is_ever_exceeded() {
-    let mut w = World::new();
+fn each_operation_has_its_own_limit() {
+    let mut w = TestEngine::new();
     let lobby = w.lobby(limits(2, 3, 5));
     assert_eq!(w.find(), Ok(lobby));
     assert_eq!(w.find(), Ok(lobby));
@@ -28,8 +28,8 @@ fn each_call_has_its_own_limit_and_none_is_ever_exceeded() {
 }
 
 #[test]
-fn a_party_gets_all_its_places_or_none() {
-    let mut w = World::new();
+fn party_gets_all_slots_or_none() {
+    let mut w = TestEngine::new();
     let lobby = w.lobby(|_| {});
     w.join(lobby).unwrap();
     assert_eq!(w.join_with(lobby, |c| c.party_size = 4).result, Err(LobbyFull));
@@ -43,15 +43,15 @@ fn a_party_gets_all_its_places_or_none() {
 }
 
 #[test]
-fn a_party_that_could_never_fit_is_told_the_limit() {
-    let mut w = World::new();
+fn oversized_party_is_refused_with_the_limit() {
+    let mut w = TestEngine::new();
     let lobby = w.lobby(limits(4, 8, 6));
     assert_eq!(w.join_with(lobby, |c| c.party_size = 7).result, Err(PartyTooLarge(6)));
 }
 
 #[test]
-fn every_place_of_a_lobby_can_be_used_again_and_again() {
-    let mut w = World::new();
+fn every_slot_is_reusable() {
+    let mut w = TestEngine::new();
     let lobby = w.lobby(|_| {});
     for round in 0..50 {
         let tokens: Vec<String> = (0..4).map(|_| w.join(lobby).unwrap()).collect();
@@ -72,8 +72,8 @@ fn every_place_of_a_lobby_can_be_used_again_and_again() {
 }
 
 #[test]
-fn find_takes_the_fullest_that_fits_and_the_oldest_of_equals() {
-    let mut w = World::new();
+fn find_takes_the_fullest_then_the_oldest() {
+    let mut w = TestEngine::new();
     let oldest = w.lobby(|_| {});
     let middle = w.lobby(|_| {});
     let newest = w.lobby(limits(5, 5, 5));
@@ -90,8 +90,8 @@ fn find_takes_the_fullest_that_fits_and_the_oldest_of_equals() {
 }
 
 #[test]
-fn regions_are_tried_in_order_and_ready_ones_come_before_starting_ones() {
-    let mut w = World::new();
+fn find_tries_regions_in_order_and_ready_lobbies_first() {
+    let mut w = TestEngine::new();
     let starting_near = w.starting(|c| c.region = "near");
     let far = w.lobby(|c| c.region = "far");
     let both = |c: &mut Find<'_>| c.regions = &["near", "far"];
@@ -105,8 +105,8 @@ fn regions_are_tried_in_order_and_ready_ones_come_before_starting_ones() {
 }
 
 #[test]
-fn with_several_modes_the_fullest_over_all_of_them_is_taken() {
-    let mut w = World::new();
+fn find_takes_the_fullest_over_all_modes() {
+    let mut w = TestEngine::new();
     let duel = w.lobby(|c| c.mode = "duel");
     let arena = w.lobby(|c| c.mode = "arena");
     w.join(arena).unwrap();
@@ -117,8 +117,8 @@ fn with_several_modes_the_fullest_over_all_of_them_is_taken() {
 }
 
 #[test]
-fn a_lobby_must_have_all_the_tags_that_are_asked_for() {
-    let mut w = World::new();
+fn find_requires_all_tags() {
+    let mut w = TestEngine::new();
     let plain = w.lobby(|_| {});
     let red = w.lobby(|c| c.tags = &[("map", "red")]);
     let red_ranked = w.lobby(|c| c.tags = &[("map", "red"), ("ranked", "yes")]);
@@ -136,8 +136,8 @@ fn a_lobby_must_have_all_the_tags_that_are_asked_for() {
 }
 
 #[test]
-fn closed_private_stopping_old_and_foreign_lobbies_are_not_found() {
-    let mut w = World::new();
+fn find_skips_closed_private_stopping_old_and_foreign_lobbies() {
+    let mut w = TestEngine::new();
     let closed = w.lobby(|_| {});
     w.close(closed, true).unwrap();
     let stopping = w.lobby(|_| {});
@@ -153,8 +153,8 @@ fn closed_private_stopping_old_and_foreign_lobbies_are_not_found() {
 }
 
 #[test]
-fn the_list_has_ready_open_lobbies_oldest_first() {
-    let mut w = World::new();
+fn list_returns_ready_open_lobbies_oldest_first() {
+    let mut w = TestEngine::new();
     let first = w.lobby(|_| {});
     let second = w.lobby(limits(1, 1, 1));
     w.starting(|_| {});
@@ -164,8 +164,8 @@ fn the_list_has_ready_open_lobbies_oldest_first() {
 }
 
 #[test]
-fn join_refuses_in_the_order_of_the_decisions() {
-    let mut w = World::new();
+fn join_refuses_in_the_documented_order() {
+    let mut w = TestEngine::new();
     let join_all_wrong = |c: &mut Join<'_>| (c.party_size, c.source, c.source_limit) = (5, 9, 0);
     let foreign = w.lobby(|c| c.namespace = OTHER_NAMESPACE);
     assert_eq!(w.join_with(foreign, join_all_wrong).result, Err(LobbyNotFound));
@@ -189,8 +189,8 @@ fn join_refuses_in_the_order_of_the_decisions() {
 }
 
 #[test]
-fn a_source_has_its_limit_over_all_lobbies_of_the_namespace() {
-    let mut w = World::new();
+fn source_limit_covers_all_lobbies_of_a_namespace() {
+    let mut w = TestEngine::new();
     let first = w.lobby(|_| {});
     let second = w.lobby(|_| {});
     let starting = w.starting(|c| c.mode = "slow");
@@ -225,8 +225,8 @@ fn a_source_has_its_limit_over_all_lobbies_of_the_namespace() {
 }
 
 #[test]
-fn places_without_a_source_count_for_none() {
-    let mut w = World::new();
+fn slots_without_a_source_are_not_limited() {
+    let mut w = TestEngine::new();
     let lobby = w.lobby(|_| {});
     for _ in 0..4 {
         w.join_with(lobby, |c| (c.source, c.source_limit) = (0, 1)).result.unwrap();
@@ -234,7 +234,7 @@ fn places_without_a_source_count_for_none() {
 }
 
 #[test]
-fn finding_costs_the_same_with_few_lobbies_and_with_many() {
+fn find_cost_does_not_grow_with_lobbies() {
     let mut visited = Vec::new();
     for count in [10, 1_000] {
         let (mut engine, mut events) = (fresh_engine(), EventBuffer::default());

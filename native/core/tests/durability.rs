@@ -1,18 +1,17 @@
-//! Stories of what must be durable: waits, credit, images, replay (design, "Journal", "Engine").
+//! Durability: waits, journal credit, images and replay.
 
 #![allow(clippy::unwrap_used)]
 
-mod world;
-use world::*;
+mod test_engine;
+use test_engine::*;
 
 use hosting_core::Refusal::*;
 use hosting_core::*;
 
 const NONE: Credit = Credit { total: 0, reserve: 0, largest: u64::MAX };
 
-/// A world with something of everything: places in all states, party entries, an ended lobby, a starting one.
-fn busy_world() -> (World, Id, Vec<String>) {
-    let mut w = World::new();
+fn busy_world() -> (TestEngine, Id, Vec<String>) {
+    let mut w = TestEngine::new();
     let lobby = w.lobby(|c| (c.max_players, c.max_players_direct, c.max_players_party) = (16, 16, 16));
     let mut tokens = Vec::new();
     for source in 0..6 {
@@ -52,7 +51,7 @@ fn from_image(image: &[u8]) -> Engine {
 
 #[test]
 fn every_answer_about_a_lobby_waits_for_that_lobbys_last_event() {
-    let mut w = World::new();
+    let mut w = TestEngine::new();
     let lobby = w.lobby(|_| {});
     let other = w.lobby(|_| {});
     assert_eq!((w.engine.lobby_lsn(lobby), w.engine.lobby_lsn(other)), (2, 4));
@@ -88,8 +87,8 @@ fn every_answer_about_a_lobby_waits_for_that_lobbys_last_event() {
 }
 
 #[test]
-fn an_expired_token_is_told_when_its_expiry_is_durable() {
-    let mut w = World::new();
+fn expired_answer_waits_for_the_expiry_event() {
+    let mut w = TestEngine::new();
     let lobby = w.lobby(|_| {});
     let token = w.join(lobby).unwrap();
     w.pass_unnoticed(TTL_MS);
@@ -98,8 +97,8 @@ fn an_expired_token_is_told_when_its_expiry_is_durable() {
 }
 
 #[test]
-fn what_is_told_from_many_lobbies_waits_for_the_last_event_and_what_depends_on_none_for_nothing() {
-    let mut w = World::new();
+fn global_refusals_wait_for_the_last_event() {
+    let mut w = TestEngine::new();
     assert_eq!(w.find_with(|_| {}).wait, 0, "nothing has happened yet");
     let lobby = w.lobby(|_| {});
     w.lobby(|c| c.namespace = OTHER_NAMESPACE);
@@ -115,8 +114,8 @@ fn what_is_told_from_many_lobbies_waits_for_the_last_event_and_what_depends_on_n
 }
 
 #[test]
-fn without_credit_new_places_are_refused_and_nothing_is_applied() {
-    let mut w = World::new();
+fn without_credit_new_slots_are_refused() {
+    let mut w = TestEngine::new();
     let lobby = w.lobby(|_| {});
     let starting = w.starting(|c| c.mode = "slow");
     let repeated = w.find_with(|c| c.idempotency = key(1)).result.unwrap();
@@ -139,8 +138,8 @@ fn without_credit_new_places_are_refused_and_nothing_is_applied() {
 }
 
 #[test]
-fn the_reserve_is_there_for_those_who_have_a_place_already() {
-    let mut w = World::new();
+fn reserve_serves_existing_slots() {
+    let mut w = TestEngine::new();
     let lobby = w.lobby(|_| {});
     let tokens: Vec<String> = (0..3).map(|_| w.join(lobby).unwrap()).collect();
     w.credit = Credit { total: 1 << 20, reserve: 1 << 20, largest: u64::MAX };
@@ -153,8 +152,8 @@ fn the_reserve_is_there_for_those_who_have_a_place_already() {
 }
 
 #[test]
-fn without_any_credit_expiry_is_put_off_and_nobody_gets_the_slot() {
-    let mut w = World::new();
+fn without_credit_expiry_is_postponed() {
+    let mut w = TestEngine::new();
     let lobby = w.lobby(|c| (c.max_players, c.max_players_direct, c.max_players_party) = (1, 1, 1));
     let token = w.join(lobby).unwrap();
     w.credit = NONE;
@@ -173,12 +172,11 @@ fn without_any_credit_expiry_is_put_off_and_nobody_gets_the_slot() {
     assert!(w.join(lobby).is_ok());
 }
 
-/// The events of one command are one submission of the journal, which lies within one segment.
 #[test]
-fn after_a_long_outage_no_command_writes_more_than_one_submission_holds() {
+fn commands_stay_within_one_submission_after_an_outage() {
     const LARGEST: u64 = 8 * 1024;
     const PLACES: u32 = 4_000;
-    let mut w = World::new();
+    let mut w = TestEngine::new();
     let lobby = w.lobby(|c| (c.max_players, c.max_players_direct, c.max_players_party) = (PLACES, PLACES, PLACES));
     for _ in 0..PLACES {
         w.join(lobby).unwrap();
@@ -199,10 +197,9 @@ fn after_a_long_outage_no_command_writes_more_than_one_submission_holds() {
     assert_eq!(w.players(lobby), [0, 1, 0, 0]);
 }
 
-/// What a bounded expiry has not reached yet must not turn anybody away.
 #[test]
-fn a_find_that_would_be_refused_expires_all_that_is_due_first() {
-    let mut w = World::new();
+fn find_expires_due_slots_before_it_refuses() {
+    let mut w = TestEngine::new();
     let full = w.lobby(|c| (c.max_players, c.max_players_direct, c.max_players_party) = (3_000, 3_000, 3_000));
     for _ in 0..3_000 {
         w.join(full).unwrap();
@@ -215,8 +212,8 @@ fn a_find_that_would_be_refused_expires_all_that_is_due_first() {
 }
 
 #[test]
-fn without_any_credit_a_place_is_neither_connected_nor_freed_nor_a_lobby_ended() {
-    let mut w = World::new();
+fn without_credit_no_slot_or_lobby_changes() {
+    let mut w = TestEngine::new();
     let lobby = w.lobby(|c| c.heartbeat_timeout_ms = 1_000);
     let token = w.join(lobby).unwrap();
     w.credit = NONE;
@@ -236,7 +233,7 @@ fn without_any_credit_a_place_is_neither_connected_nor_freed_nor_a_lobby_ended()
 }
 
 #[test]
-fn an_image_comes_back_as_the_same_state() {
+fn image_restores_the_same_state() {
     let (mut w, lobby, tokens) = busy_world();
     let image = image_of(&w.engine);
     let mut loaded = from_image(&image);
@@ -261,7 +258,7 @@ fn an_image_comes_back_as_the_same_state() {
 }
 
 #[test]
-fn the_engine_goes_on_from_an_image_as_if_it_had_never_stopped() {
+fn engine_continues_from_an_image() {
     let (mut w, lobby, _) = busy_world();
     w.replica = from_image(&image_of(&w.engine));
     for round in 0..30u8 {
@@ -280,7 +277,7 @@ fn the_engine_goes_on_from_an_image_as_if_it_had_never_stopped() {
 }
 
 #[test]
-fn an_image_and_the_events_after_it_give_the_same_as_all_events() {
+fn image_plus_later_events_equals_all_events() {
     let (w, ..) = busy_world();
     for split in 0..w.log.len() {
         let mut first = fresh_engine();
@@ -299,8 +296,8 @@ fn an_image_and_the_events_after_it_give_the_same_as_all_events() {
 }
 
 #[test]
-fn memory_only_timers_start_anew_and_deadlines_run_through_an_outage() {
-    let mut w = World::new();
+fn recovery_restarts_memory_only_timers() {
+    let mut w = TestEngine::new();
     let lobby = w.lobby(|c| c.heartbeat_timeout_ms = 1_000);
     let starting = w.starting(|_| {});
     hold(w.join_with(starting, |_| {}).result.unwrap());
@@ -321,7 +318,7 @@ fn memory_only_timers_start_anew_and_deadlines_run_through_an_outage() {
 }
 
 #[test]
-fn an_unknown_kind_is_named_and_damage_is_refused_without_a_panic() {
+fn damaged_events_are_refused_without_a_panic() {
     let mut engine = fresh_engine();
     assert_eq!(engine.apply(1, 1, &[99, 0, 0]), Err(ApplyError::UnknownKind(99)));
     assert!(Engine::EVENT_KINDS.iter().all(|(kind, name)| *kind > 0 && !name.is_empty()));
@@ -353,8 +350,8 @@ fn an_unknown_kind_is_named_and_damage_is_refused_without_a_panic() {
 }
 
 #[test]
-fn time_never_runs_back() {
-    let mut w = World::new();
+fn service_time_never_runs_back() {
+    let mut w = TestEngine::new();
     let lobby = w.lobby(|_| {});
     let token = w.join(lobby).unwrap();
     w.pass(TTL_MS);
@@ -367,9 +364,9 @@ fn time_never_runs_back() {
 }
 
 #[test]
-fn keys_stay_in_use_while_anything_names_them() {
+fn keys_stay_in_use_while_needed() {
     let first = || Engine::new(EngineConfig::new(1, keys(&[1], 1)));
-    let mut w = World::with(first(), first());
+    let mut w = TestEngine::with(first(), first());
     let lobby = w.lobby(|_| {});
     let token = w.join(lobby).unwrap();
     w.find_with(|c| c.idempotency = key(1)).result.unwrap();
@@ -379,7 +376,7 @@ fn keys_stay_in_use_while_anything_names_them() {
         engine.load_image(&image).unwrap();
         engine
     };
-    let mut w = World { now: w.now, next_lobby: w.next_lobby, ..World::with(rotated(), rotated()) };
+    let mut w = TestEngine { now: w.now, next_lobby: w.next_lobby, ..TestEngine::with(rotated(), rotated()) };
     let now = w.now;
     w.engine.finish_recovery(now);
     assert_eq!(w.engine.keys_in_use(), [1]);
@@ -396,8 +393,8 @@ fn keys_stay_in_use_while_anything_names_them() {
 }
 
 #[test]
-fn find_gives_no_place_in_a_silent_lobby_however_little_the_journal_takes() {
-    let mut w = World::new();
+fn find_skips_silent_lobbies_without_credit() {
+    let mut w = TestEngine::new();
     let silent = w.lobby(|c| c.heartbeat_timeout_ms = 30_000);
     w.pass_unnoticed(20_000);
     let other = w.lobby(|c| c.heartbeat_timeout_ms = 30_000);

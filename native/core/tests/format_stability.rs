@@ -1,17 +1,16 @@
-//! The bytes of journal and image, pinned by hash: a build that writes other bytes cannot open what this one wrote.
+//! Bytes of journal and image, pinned by hash: another encoding could not open existing data.
 
 #![allow(clippy::unwrap_used)]
 
-mod world;
-use world::*;
+mod test_engine;
+use test_engine::*;
 
 use hosting_core::*;
 
 const SERVER: Id = Id([0x71; 16]);
 const OTHER_SERVER: Id = Id([0x72; 16]);
 
-/// Runs commands that write every kind of event and leave something in every section of an image.
-fn run_every_command(w: &mut World) {
+fn run_every_command(w: &mut TestEngine) {
     w.run(|e, _| e.set_wall_clock(1_700_000_000_000));
     let ports = [Port { name: "game".into(), address: "192.0.2.1".into(), port: 7_777, is_tls: true }];
     let attached = w.attach_with(|c| {
@@ -64,7 +63,7 @@ fn run_every_command(w: &mut World) {
 
 #[test]
 fn log_and_image_of_every_command_keep_their_bytes() {
-    let mut w = World::new();
+    let mut w = TestEngine::new();
     run_every_command(&mut w);
     let log: Vec<u8> = w.log.iter().flat_map(|(_, _, bytes)| bytes.iter().copied()).collect();
     let mut image = Vec::new();

@@ -1,9 +1,9 @@
-//! Stories of idempotency keys (decisions 1.8; design, "Idempotency").
+//! Idempotency keys: replay, reuse, sharing and expiry.
 
 #![allow(clippy::unwrap_used)]
 
-mod world;
-use world::*;
+mod test_engine;
+use test_engine::*;
 
 use hosting_core::Refusal::*;
 use hosting_core::*;
@@ -11,12 +11,12 @@ use hosting_core::*;
 const LIFE_MS: u64 = 600_000;
 
 #[test]
-fn a_repeated_find_or_join_gives_the_same_tokens_whether_or_not_they_have_ended() {
-    let mut w = World::new();
+fn repeated_find_or_join_returns_the_same_tokens() {
+    let mut w = TestEngine::new();
     let lobby = w.lobby(|c| (c.max_players, c.max_players_direct, c.max_players_party) = (3, 3, 3));
     let found = w.find_with(|c| (c.idempotency, c.party_size) = (key(1), 2));
     let joined = w.join_with(lobby, |c| c.idempotency = key(2));
-    let again = |w: &mut World| {
+    let again = |w: &mut TestEngine| {
         let find = w.find_with(|c| (c.idempotency, c.party_size) = (key(1), 2));
         assert_eq!((find.result, w.written), (found.result.clone(), 0));
         let join = w.join_with(lobby, |c| c.idempotency = key(2));
@@ -42,8 +42,8 @@ fn a_repeated_find_or_join_gives_the_same_tokens_whether_or_not_they_have_ended(
 }
 
 #[test]
-fn the_same_key_with_another_message_is_refused_and_changes_nothing() {
-    let mut w = World::new();
+fn reused_key_with_another_message_is_refused() {
+    let mut w = TestEngine::new();
     let lobby = w.lobby(|_| {});
     let token = one_token(w.join_with(lobby, |c| c.idempotency = key(1)).result.unwrap());
     let reused = w.find_with(|c| c.idempotency = same_key_other_message(1));
@@ -57,8 +57,8 @@ fn the_same_key_with_another_message_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_failure_is_tried_afresh() {
-    let mut w = World::new();
+fn failed_request_is_not_stored() {
+    let mut w = TestEngine::new();
     assert_eq!(w.find_with(|c| c.idempotency = key(1)).result, Err(NoAvailableLobbies));
     let lobby = w.lobby(|_| {});
     assert!(w.find_with(|c| c.idempotency = key(1)).result.is_ok());
@@ -71,8 +71,8 @@ fn a_failure_is_tried_afresh() {
 }
 
 #[test]
-fn a_hold_in_flight_is_shared_or_refused_and_its_key_forgotten_when_it_fails() {
-    let mut w = World::new();
+fn hold_in_flight_is_shared_by_its_key() {
+    let mut w = TestEngine::new();
     let lobby = w.starting(|_| {});
     let first = hold(w.join_with(lobby, |c| c.idempotency = key(1)).result.unwrap());
     let again = hold(w.join_with(lobby, |c| c.idempotency = key(1)).result.unwrap());
@@ -86,8 +86,8 @@ fn a_hold_in_flight_is_shared_or_refused_and_its_key_forgotten_when_it_fails() {
 }
 
 #[test]
-fn the_key_of_a_hold_is_remembered_once_the_lobby_is_ready() {
-    let mut w = World::new();
+fn hold_key_is_stored_when_the_lobby_is_ready() {
+    let mut w = TestEngine::new();
     let lobby = w.starting(|_| {});
     w.find_with(|c| (c.idempotency, c.party_size) = (key(1), 3)).result.unwrap();
     w.ready(lobby).unwrap();
@@ -98,8 +98,8 @@ fn the_key_of_a_hold_is_remembered_once_the_lobby_is_ready() {
 }
 
 #[test]
-fn an_entry_lives_ten_minutes_and_is_then_forgotten() {
-    let mut w = World::new();
+fn entry_lives_ten_minutes() {
+    let mut w = TestEngine::new();
     let lobby = w.lobby(|_| {});
     let first = w.find_with(|c| c.idempotency = key(1)).result.unwrap();
     w.pass(LIFE_MS - 1);
@@ -112,8 +112,8 @@ fn an_entry_lives_ten_minutes_and_is_then_forgotten() {
 }
 
 #[test]
-fn an_entry_lives_as_long_as_its_reservation() {
-    let mut w = World::new();
+fn entry_lives_as_long_as_its_reservation() {
+    let mut w = TestEngine::new();
     let lobby = w.lobby(|_| {});
     let placed = w.find_with(|c| (c.idempotency, c.party_size) = (key(1), 2)).result.unwrap();
     let tokens = reservation(placed.clone()).tokens;
@@ -128,8 +128,8 @@ fn an_entry_lives_as_long_as_its_reservation() {
 }
 
 #[test]
-fn connected_repeats_under_its_key_only_while_that_use_is_connected() {
-    let mut w = World::new();
+fn connect_is_replayed_only_while_connected() {
+    let mut w = TestEngine::new();
     let lobby = w.lobby(|_| {});
     let token = w.join(lobby).unwrap();
     assert_eq!(w.connect_with(lobby, &token, key(1)).result, Ok(()));
@@ -149,8 +149,8 @@ fn connected_repeats_under_its_key_only_while_that_use_is_connected() {
 }
 
 #[test]
-fn a_repeated_disconnect_does_nothing_twice() {
-    let mut w = World::new();
+fn repeated_disconnect_acts_once() {
+    let mut w = TestEngine::new();
     let lobby = w.lobby(|_| {});
     let token = w.join(lobby).unwrap();
     w.connect(lobby, &token).unwrap();
@@ -167,8 +167,8 @@ fn a_repeated_disconnect_does_nothing_twice() {
 }
 
 #[test]
-fn a_repeated_attach_is_the_same_lobby_while_it_lives_and_410_afterwards() {
-    let mut w = World::new();
+fn repeated_attach_returns_the_same_lobby_while_it_lives() {
+    let mut w = TestEngine::new();
     let first = w.attach_with(|c| c.idempotency = key(1)).result.unwrap();
     assert_eq!(w.attach_with(|c| c.idempotency = key(1)).result, Ok(first.clone()));
     w.ready(first.lobby).unwrap();
@@ -182,8 +182,8 @@ fn a_repeated_attach_is_the_same_lobby_while_it_lives_and_410_afterwards() {
 }
 
 #[test]
-fn a_tombstone_stays_while_an_entry_names_it() {
-    let mut w = World::new();
+fn tombstone_stays_while_an_entry_needs_it() {
+    let mut w = TestEngine::new();
     let lobby = w.lobby(|_| {});
     let token = w.join(lobby).unwrap();
     w.detach(lobby).unwrap();
@@ -198,7 +198,7 @@ fn a_tombstone_stays_while_an_entry_names_it() {
 }
 
 #[test]
-fn keys_and_messages_that_run_together_are_hashed_apart() {
+fn concatenated_keys_and_messages_hash_differently() {
     let hash = HashKey::new([3; 32]);
     let one = hash.idempotency(b"caller", b"key", "join", b"message");
     assert_eq!(one, hash.idempotency(b"caller", b"key", "join", b"message"));

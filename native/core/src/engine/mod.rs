@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_engine_can_be_handed_to_another_thread() {
+    fn engine_is_send() {
         fn is_send<T: Send>() {}
         is_send::<Engine>();
     }

@@ -1,0 +1,254 @@
+//! The model's decision for each command, before any change.
+
+use hosting_core::{Credit, Id, Refusal};
+
+use crate::commands::{Command, Said};
+use crate::model_state::{Key, Model, Remembered, Stage};
+
+/// What must be durable before the answer may go out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Nothing is claimed.
+    Any,
+    /// The lobby's last event at the decision.
+    Lobby(usize),
+    /// The shard's last LSN.
+    Shard,
+}
+
+/// What an answer must look like; tokens that are new are learned, known ones must come again.
+#[derive(Clone, Debug)]
+pub enum Verdict {
+    NewLobby(Id),
+    KnownLobby(usize),
+    /// n new uses in this lobby for this source.
+    NewPlaces {
+        lobby: usize,
+        size: u32,
+    },
+    /// One new use of this slot, which ends the use that it had.
+    SamePlace {
+        old: usize,
+    },
+    KnownPlaces(Vec<usize>),
+    NewHold {
+        lobby: usize,
+    },
+    /// Held in a lobby of ours, which is made for it.
+    NewMade(Id),
+    /// Shares the hold at this index of [`Model::holds`].
+    KnownHold(usize),
+    /// Nothing to tell, and what happens to uses: see the label.
+    Done,
+    Removed(bool),
+    State(Option<Vec<u8>>),
+    Refused(Refusal),
+}
+
+/// A decision: the verdict, others that the specification leaves open, the wait, and the outcome's name in the counts.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    pub verdict: Verdict,
+    pub also: Vec<Refusal>,
+    pub wait: Wait,
+    pub label: &'static str,
+    /// A replay or a repetition: it needs no credit and changes nothing.
+    pub is_repeat: bool,
+}
+
+impl Decision {
+    pub fn new(verdict: Verdict, wait: Wait, label: &'static str) -> Self {
+        Decision { verdict, also: Vec::new(), wait, label, is_repeat: false }
+    }
+
+    pub fn repeat(mut self) -> Self {
+        self.is_repeat = true;
+        self
+    }
+
+    pub fn or(mut self, refusal: Refusal) -> Self {
+        self.also.push(refusal);
+        self
+    }
+}
+
+pub fn refuse(refusal: Refusal, wait: Wait) -> Decision {
+    let label = refusal.slug();
+    Decision::new(Verdict::Refused(refusal), wait, label)
+}
+
+/// What a token is to a lobby that asks about it.
+pub enum Seen {
+    Forged,
+    OtherLobby,
+    /// Authentic, of a slot or generation that was never given.
+    NeverGiven,
+    Mine(usize),
+}
+
+impl Model {
+    pub fn decide(&self, command: &Command) -> Decision {
+        self.decide_by(command, |key| self.must_recall(key))
+    }
+
+    /// As [`Model::decide`], with keys still known that may be forgotten.
+    pub fn decide_recalling(&self, command: &Command) -> Decision {
+        self.decide_by(command, |_| true)
+    }
+
+    fn decide_by(&self, command: &Command, is_known: impl Fn(&Key) -> bool) -> Decision {
+        let asking = self.asking_lobby(command);
+        let refused = asking.and_then(|lobby| self.refuse_asking(lobby, command));
+        let decision =
+            refused.or_else(|| self.decide_by_key(command, is_known)).unwrap_or_else(|| self.decide_afresh(command));
+        // Noticed late, forgotten late: in between either is right.
+        let is_lapsing = asking.and_then(|lobby| self.lobby_index(lobby)).is_some_and(|index| self.is_forgotten(index));
+        if is_lapsing { decision.or(Refusal::LobbyTokenExpired) } else { decision }
+    }
+
+    fn decide_afresh(&self, command: &Command) -> Decision {
+        match command {
+            Command::Attach(args, _) => self.decide_attach(args),
+            Command::Ready { lobby } => self.decide_ready(*lobby),
+            Command::Find(args, _) => self.decide_find(args),
+            Command::Create(args, _) => self.decide_create(args),
+            Command::Join(args, _) => self.decide_join(args),
+            Command::Connected { lobby, token, .. } => self.decide_connected(*lobby, token),
+            Command::Disconnected { lobby, token, hold_ms, .. } => self.decide_disconnected(*lobby, token, *hold_ms),
+            Command::SetClosed { lobby, is_closed } => self.decide_setting(*lobby, |one| one.is_closed == *is_closed),
+            Command::SetState { lobby, state } => self.decide_setting(*lobby, |one| one.state == *state),
+            Command::State { namespace, lobby, speaker } => self.decide_state(*namespace, *lobby, *speaker),
+            Command::Heartbeat { lobby, tokens } => self.decide_heartbeat(*lobby, tokens.as_deref()),
+            Command::Detach { namespace, lobby } => self.decide_detach(*namespace, *lobby),
+            Command::Stop { lobby, only_if_idle } => self.decide_stop(*lobby, *only_if_idle),
+            Command::End { lobby, .. } => self.decide_end(self.lobby_index(*lobby)),
+            Command::ReleaseHold { .. } | Command::Advance => Decision::new(Verdict::Done, Wait::Any, "done"),
+        }
+    }
+
+    /// The lobby whose `lobby_` token this operation came with.
+    fn asking_lobby(&self, command: &Command) -> Option<Id> {
+        match command {
+            Command::Ready { lobby } | Command::SetClosed { lobby, .. } | Command::SetState { lobby, .. } => {
+                Some(*lobby)
+            }
+            Command::Heartbeat { lobby, .. } | Command::Connected { lobby, .. } => Some(*lobby),
+            Command::Disconnected { lobby, .. } => Some(*lobby),
+            Command::State { speaker, .. } => *speaker,
+            _ => None,
+        }
+    }
+
+    /// "a `lobby_` token is good for connected, disconnected and heartbeat for 24 h after its lobby ended"; "ready,
+    /// closed, state and heartbeat by an ended lobby are 410"; "After the 24 h a `lobby_` token is `TOKEN_EXPIRED`".
+    fn refuse_asking(&self, lobby: Id, command: &Command) -> Option<Decision> {
+        let Some(index) = self.lobby_index(lobby) else {
+            return Some(refuse(Refusal::LobbyTokenExpired, Wait::Any));
+        };
+        if self.lobbies[index].is_live() {
+            return None;
+        }
+        if self.is_forgotten(index) && !self.is_perhaps_known(index) {
+            return Some(refuse(Refusal::LobbyTokenExpired, Wait::Any));
+        }
+        let is_player_call = matches!(command, Command::Connected { .. } | Command::Disconnected { .. });
+        (!is_player_call).then(|| refuse(Refusal::LobbyStopped, Wait::Lobby(index)))
+    }
+
+    /// The same caller with the same key (decisions 1.8). Nothing when the request is to be decided afresh.
+    fn decide_by_key(&self, command: &Command, is_known: impl Fn(&Key) -> bool) -> Option<Decision> {
+        let number = command.key()?;
+        let message = command.message();
+        if let Some(index) = self.holds.iter().position(|hold| hold.key == Some(number)) {
+            let hold = &self.holds[index];
+            return Some(if hold.message == message {
+                Decision::new(Verdict::KnownHold(index), Wait::Any, "shared").repeat()
+            } else {
+                refuse(Refusal::IdempotencyKeyReused, Wait::Any).repeat()
+            });
+        }
+        let Key { message: known, success, .. } = self.keys.get(&number).filter(|key| is_known(key))?;
+        if *known != message {
+            return Some(refuse(Refusal::IdempotencyKeyReused, Wait::Any).repeat());
+        }
+        match success {
+            Remembered::Attached(lobby) => Some(self.replay(*lobby, Verdict::KnownLobby(*lobby))),
+            Remembered::Admission(uses) => {
+                Some(self.replay(self.uses[uses[0]].lobby, Verdict::KnownPlaces(uses.clone())))
+            }
+            // "a repetition under its key is `{}` only while that use of the slot is still connected, afterwards it
+            // tells how the token ended".
+            Remembered::Connected(index) => {
+                let one = &self.uses[*index];
+                let is_connected = matches!(one.stage, Stage::Connected { .. });
+                let done = Decision::new(Verdict::Done, Wait::Lobby(one.lobby), "replayed").repeat();
+                is_connected.then_some(done)
+            }
+            Remembered::Disconnected(lobby) => {
+                Some(Decision::new(Verdict::Done, Wait::Lobby(*lobby), "replayed").repeat())
+            }
+        }
+    }
+
+    /// A key may be known for longer than it must, where that is of no harm: of an attach and of a connected for as
+    /// long as what they made, of a reservation until its deadline or the end of its uses, or until there is credit to
+    /// write that it is forgotten.
+    pub fn may_recall(&self, command: &Command, credit: Credit) -> bool {
+        let Some(key) = command.key().and_then(|number| self.keys.get(&number)) else { return false };
+        let has_ended = match &key.success {
+            Remembered::Admission(uses) => {
+                let is_seen = !self.lobbies[self.uses[uses[0]].lobby].has_overdue;
+                is_seen && uses.iter().all(|index| !self.uses[*index].stage.is_live())
+            }
+            _ => false,
+        };
+        !has_ended || self.now < key.until || credit != Credit::UNLIMITED
+    }
+
+    /// "A repeated find or join gives the same tokens whether or not they have ended, and 410 once the lobby has."
+    fn replay(&self, lobby: usize, verdict: Verdict) -> Decision {
+        if self.lobbies[lobby].is_live() {
+            Decision::new(verdict, Wait::Lobby(lobby), "replayed").repeat()
+        } else {
+            let mut stopped = refuse(Refusal::LobbyStopped, Wait::Lobby(lobby)).repeat();
+            stopped.label = "replayed: MATCHMAKER_LOBBY_STOPPED";
+            stopped
+        }
+    }
+
+    /// The answer that this verdict stands for, as far as it is known beforehand.
+    pub fn agrees(&self, decision: &Decision, said: &Said) -> bool {
+        if let Said::Refused(refusal) = said
+            && decision.also.contains(refusal)
+        {
+            return true;
+        }
+        let is_new = |tokens: &[String]| tokens.iter().all(|token| self.use_of(token).is_none());
+        match (&decision.verdict, said) {
+            (Verdict::NewLobby(id), Said::Attached { lobby, .. }) => id == lobby,
+            (Verdict::KnownLobby(index), Said::Attached { lobby, lobby_token }) => {
+                self.lobbies[*index].id == *lobby && self.lobbies[*index].lobby_token == *lobby_token
+            }
+            (Verdict::NewPlaces { lobby, size }, Said::Reserved { lobby: id, tokens }) => {
+                self.lobbies[*lobby].id == *id && tokens.len() == *size as usize && is_new(tokens)
+            }
+            (Verdict::SamePlace { old }, Said::Reserved { lobby, tokens }) => {
+                self.lobbies[self.uses[*old].lobby].id == *lobby && tokens.len() == 1 && is_new(tokens)
+            }
+            (Verdict::KnownPlaces(uses), Said::Reserved { lobby, tokens }) => {
+                let known: Vec<&String> = uses.iter().map(|index| &self.uses[*index].token).collect();
+                self.lobbies[self.uses[uses[0]].lobby].id == *lobby && known.into_iter().eq(tokens.iter())
+            }
+            (Verdict::NewHold { .. }, Said::Held(hold)) => self.holds.iter().all(|known| known.id != *hold),
+            (Verdict::NewMade(id), Said::Made { hold, lobby, .. }) => {
+                id == lobby && self.holds.iter().all(|known| known.id != *hold)
+            }
+            (Verdict::KnownHold(index), Said::Held(hold)) => self.holds[*index].id == *hold,
+            (Verdict::Done, Said::Done) => true,
+            (Verdict::Removed(one), Said::Removed(other)) => one == other,
+            (Verdict::State(one), Said::State(other)) => one == other,
+            (Verdict::Refused(one), Said::Refused(other)) => one == other,
+            _ => false,
+        }
+    }
+}
