@@ -21,7 +21,7 @@ from pyservice.pb.hosting.v1.options_pb2 import (
     CREDENTIAL_ORIGIN,
     CREDENTIAL_PUBLIC,
 )
-from tests.control.world import Bearer, World
+from tests.control.namespace_scenario import Bearer, NamespaceScenario
 
 OK: Final = "OK"
 Fields = dict[str, Any]
@@ -83,10 +83,10 @@ class Row:
 
     slug: str
     scope: Scope
-    fields: Callable[[World], Awaitable[Fields]]
+    fields: Callable[[NamespaceScenario], Awaitable[Fields]]
     changes: frozenset[str] = frozenset()
     """Exactly these tables change when it is let in."""
-    shows: Callable[[World], str] | None = None
+    shows: Callable[[NamespaceScenario], str] | None = None
     """A text in the answer to whom the subject belongs."""
     moves: bool = False
     """What the data plane has of the namespace changes."""
@@ -96,9 +96,9 @@ class Row:
     """What is missing to whose token does not cover the game."""
     mock: str = OK
     """What a dev_ token is told, which is never let in to the subject itself."""
-    undo: Callable[[World], Awaitable[None]] | None = None
+    undo: Callable[[NamespaceScenario], Awaitable[None]] | None = None
     """Afterwards, where the other rows need it as it was."""
-    lobby_token: Callable[[World], str] | None = None
+    lobby_token: Callable[[NamespaceScenario], str] | None = None
     """Of the lobby that is meant, where it is not the one that all rows share."""
     is_private: bool = True
     """False: `shows` is in the answer to everybody who is let in."""
@@ -145,10 +145,10 @@ def _of_cloud(row: Row, bearer: Bearer) -> str:
     return OK
 
 
-def token_of(world: World, row: Row, bearer: Bearer) -> str | None:
+def token_of(scenario: NamespaceScenario, row: Row, bearer: Bearer) -> str | None:
     """What the bearer shows."""
-    if row.lobby_token is not None and bearer.token == world.lobby["lobby_token"]:
-        return row.lobby_token(world)
+    if row.lobby_token is not None and bearer.token == scenario.lobby["lobby_token"]:
+        return row.lobby_token(scenario)
     return bearer.token
 
 

@@ -10,31 +10,35 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from uuid import uuid4
 
-from tests.control import authorization_files
+from tests.control import authorization_upload_rows
 from tests.control.authorization import OK, Fields, Row, Scope
-from tests.control.world import PAID_TS, World
+from tests.control.namespace_scenario import PAID_TS, NamespaceScenario
 
 # Fields of a good call ----------------------------------------------------------------------------
 
 
-def _given(make: Callable[[World], Fields]) -> Callable[[World], Awaitable[Fields]]:
-    async def fields(world: World) -> Fields:
-        return make(world)
+def _given(
+    make: Callable[[NamespaceScenario], Fields],
+) -> Callable[[NamespaceScenario], Awaitable[Fields]]:
+    async def fields(scenario: NamespaceScenario) -> Fields:
+        return make(scenario)
 
     return fields
 
 
-def _of_game(**more: Any) -> Callable[[World], Awaitable[Fields]]:
+def _of_game(**more: Any) -> Callable[[NamespaceScenario], Awaitable[Fields]]:
     """The game's, with texts in which `NEW` is a new name."""
-    return _given(lambda world: {"game_id": world.game_id, **_named(more)})
+    return _given(lambda scenario: {"game_id": scenario.game_id, **_named(more)})
 
 
-def _of_namespace(**more: Any) -> Callable[[World], Awaitable[Fields]]:
-    return _given(lambda world: {"game_id": world.game_id, "namespace_id": "prod", **_named(more)})
+def _of_namespace(**more: Any) -> Callable[[NamespaceScenario], Awaitable[Fields]]:
+    return _given(
+        lambda scenario: {"game_id": scenario.game_id, "namespace_id": "prod", **_named(more)}
+    )
 
 
-def _of_group(**more: Any) -> Callable[[World], Awaitable[Fields]]:
-    return _given(lambda world: {"group_id": world.group_id, **_named(more)})
+def _of_group(**more: Any) -> Callable[[NamespaceScenario], Awaitable[Fields]]:
+    return _given(lambda scenario: {"group_id": scenario.group_id, **_named(more)})
 
 
 def _named(more: Fields) -> Fields:
@@ -45,131 +49,133 @@ def _new() -> str:
     return f"n{uuid4().hex[:18]}"
 
 
-async def _new_version(world: World) -> Fields:
-    version_id = await world.owner.version(world.game_id, {}, name=_new())
-    return {"game_id": world.game_id, "namespace_id": "staging", "version_id": version_id}
+async def _new_version(scenario: NamespaceScenario) -> Fields:
+    version_id = await scenario.owner.version(scenario.game_id, {}, name=_new())
+    return {"game_id": scenario.game_id, "namespace_id": "staging", "version_id": version_id}
 
 
 _limits = iter(range(1000, 1_000_000))
 
 
-async def _new_limits(world: World) -> Fields:
+async def _new_limits(scenario: NamespaceScenario) -> Fields:
     return {
-        "game_id": world.game_id,
+        "game_id": scenario.game_id,
         "namespace_id": "staging",
         "lobby_count_max": next(_limits),
         "max_players": 2,
     }
 
 
-async def _other_public_auth(world: World) -> Fields:
-    place = {"game_id": world.game_id, "namespace_id": "staging"}
-    config = (await world.owner.good("get_namespace", **place))["namespace"]["config"]
+async def _other_public_auth(scenario: NamespaceScenario) -> Fields:
+    place = {"game_id": scenario.game_id, "namespace_id": "staging"}
+    config = (await scenario.owner.good("get_namespace", **place))["namespace"]["config"]
     return {**place, "enabled": not config["cdn"]["enable_domain_public_auth"]}
 
 
-async def _other_cdn_auth(world: World) -> Fields:
-    place = {"game_id": world.game_id, "namespace_id": "staging"}
-    config = (await world.owner.good("get_namespace", **place))["namespace"]["config"]
+async def _other_cdn_auth(scenario: NamespaceScenario) -> Fields:
+    place = {"game_id": scenario.game_id, "namespace_id": "staging"}
+    config = (await scenario.owner.good("get_namespace", **place))["namespace"]["config"]
     other = "basic" if config["cdn"]["auth_type"] == "none" else "none"
     return {**place, "auth_type": other}
 
 
-async def _some_domain(world: World) -> Fields:
-    fields = {"game_id": world.game_id, "namespace_id": "prod", "domain": f"{_new()}.example"}
-    await world.owner.good("add_domain", **fields)
+async def _some_domain(scenario: NamespaceScenario) -> Fields:
+    fields = {"game_id": scenario.game_id, "namespace_id": "prod", "domain": f"{_new()}.example"}
+    await scenario.owner.good("add_domain", **fields)
     return fields
 
 
-async def _some_user(world: World) -> Fields:
+async def _some_user(scenario: NamespaceScenario) -> Fields:
     user = _new()
-    await world.records.site_user(world.namespace_id, user)
-    return {"game_id": world.game_id, "namespace_id": "prod", "user": user}
+    await scenario.records.site_user(scenario.namespace_id, user)
+    return {"game_id": scenario.game_id, "namespace_id": "prod", "user": user}
 
 
-async def _some_token(world: World) -> Fields:
-    place = {"game_id": world.game_id, "namespace_id": "prod"}
-    made = await world.owner.good("create_public_token", **place)
+async def _some_token(scenario: NamespaceScenario) -> Fields:
+    place = {"game_id": scenario.game_id, "namespace_id": "prod"}
+    made = await scenario.owner.good("create_public_token", **place)
     return {**place, "token_id": made["token_id"]}
 
 
-async def _some_group_token(world: World) -> Fields:
-    _, token_id = await world.records.cloud_token(world.identity_id, world.group_id)
-    return {"group_id": world.group_id, "token_id": token_id}
+async def _some_group_token(scenario: NamespaceScenario) -> Fields:
+    _, token_id = await scenario.records.cloud_token(scenario.identity_id, scenario.group_id)
+    return {"group_id": scenario.group_id, "token_id": token_id}
 
 
-async def _reserved(world: World) -> Fields:
-    return {"player_token": await world.player_token()}
+async def _reserved(scenario: NamespaceScenario) -> Fields:
+    return {"player_token": await scenario.player_token()}
 
 
-async def _connected(world: World) -> Fields:
-    fields = await _reserved(world)
-    answer = await world.door.call("connected", fields, token=world.lobby["lobby_token"])
+async def _connected(scenario: NamespaceScenario) -> Fields:
+    fields = await _reserved(scenario)
+    answer = await scenario.door.call("connected", fields, token=scenario.lobby["lobby_token"])
     assert answer.code == OK, answer
     return fields
 
 
-async def _nobody_there(world: World) -> Fields:
+async def _nobody_there(scenario: NamespaceScenario) -> Fields:
     """A list without a player who is connected and was so at the list before: it frees the slot."""
-    await _connected(world)
+    await _connected(scenario)
     fields: Fields = {"player_tokens": []}
-    answer = await world.door.call("heartbeat", fields, token=world.lobby["lobby_token"])
+    answer = await scenario.door.call("heartbeat", fields, token=scenario.lobby["lobby_token"])
     assert answer.code == OK, answer
-    await _connected(world)
+    await _connected(scenario)
     return fields
 
 
-async def _open(world: World) -> None:
-    answer = await world.door.call("closed", {"is_closed": False}, token=world.lobby["lobby_token"])
+async def _open(scenario: NamespaceScenario) -> None:
+    answer = await scenario.door.call(
+        "closed", {"is_closed": False}, token=scenario.lobby["lobby_token"]
+    )
     assert answer.code == OK, answer
 
 
-async def _with_state(world: World) -> Fields:
-    world.lobby_state = _new()
-    fields, token = {"state": world.lobby_state}, world.lobby["lobby_token"]
-    answer = await world.door.call("set_state", fields, token=token)
+async def _with_state(scenario: NamespaceScenario) -> Fields:
+    scenario.lobby_state = _new()
+    fields, token = {"state": scenario.lobby_state}, scenario.lobby["lobby_token"]
+    answer = await scenario.door.call("set_state", fields, token=token)
     assert answer.code == OK, answer
-    return {"lobby_id": world.lobby["lobby_id"]}
+    return {"lobby_id": scenario.lobby["lobby_id"]}
 
 
-async def _starting(world: World) -> Fields:
-    await world.starts()
+async def _starting(scenario: NamespaceScenario) -> Fields:
+    await scenario.starts()
     return {}
 
 
-async def _attached(world: World) -> Fields:
-    lobby = await world.owner.lobby(world.game_id, world.environment_token)
-    return {"game_id": world.game_id, "lobby_id": lobby["lobby_id"]}
+async def _attached(scenario: NamespaceScenario) -> Fields:
+    lobby = await scenario.owner.lobby(scenario.game_id, scenario.environment_token)
+    return {"game_id": scenario.game_id, "lobby_id": lobby["lobby_id"]}
 
 
-async def _some_link(world: World) -> Fields:
-    made = await world.door.call("prepare_device_link", {})
+async def _some_link(scenario: NamespaceScenario) -> Fields:
+    made = await scenario.door.call("prepare_device_link", {})
     assert made.code == OK, made
     return {"device_link_token": made.body["device_link_token"]}
 
 
-async def _some_link_of_game(world: World) -> Fields:
-    return {**await _some_link(world), "game_id": world.game_id}
+async def _some_link_of_game(scenario: NamespaceScenario) -> Fields:
+    return {**await _some_link(scenario), "game_id": scenario.game_id}
 
 
-async def _new_server(world: World) -> Fields:
+async def _new_server(scenario: NamespaceScenario) -> Fields:
     """One that is over at once."""
-    return world.hosted.wanted(play="exit:0")
+    return scenario.hosted.wanted(play="exit:0")
 
 
-async def _some_server(world: World) -> Fields:
+async def _some_server(scenario: NamespaceScenario) -> Fields:
     """One that goes on until it is ended."""
-    server_id = await world.hosted.server()
-    return {**_environment(world), "server_id": server_id, "override_kill_timeout": 0}
+    server_id = await scenario.hosted.server()
+    return {**_environment(scenario), "server_id": server_id, "override_kill_timeout": 0}
 
 
-def _environment(world: World) -> Fields:
-    return {"game_id": world.game_id, "environment_id": "prod"}
+def _environment(scenario: NamespaceScenario) -> Fields:
+    return {"game_id": scenario.game_id, "environment_id": "prod"}
 
 
-def _of_server(**more: Any) -> Callable[[World], Awaitable[Fields]]:
+def _of_server(**more: Any) -> Callable[[NamespaceScenario], Awaitable[Fields]]:
     return _given(
-        lambda world: {**_environment(world), "server_id": world.hosted.server_id, **more}
+        lambda scenario: {**_environment(scenario), "server_id": scenario.hosted.server_id, **more}
     )
 
 
@@ -182,15 +188,15 @@ _GAMES = (
     Row("validate_game", Scope.ANY_CLOUD, _given(lambda _: {"display_name": ""}),
         shows=lambda _: "too-short", is_private=False),
     Row("create_game", Scope.GROUP,
-        _given(lambda world: {"developer_group_id": world.group_id, "display_name": _new()}),
+        _given(lambda scenario: {"developer_group_id": scenario.group_id, "display_name": _new()}),
         changes=frozenset({"games", "versions", "namespaces", "version_history"})),
-    Row("get_games", Scope.ANY_CLOUD, _given(lambda _: {}), shows=lambda world: world.game_id),
-    Row("get_game", Scope.GAME, _of_game(), shows=lambda world: world.game_id),
+    Row("get_games", Scope.ANY_CLOUD, _given(lambda _: {}), shows=lambda scenario: scenario.game_id),
+    Row("get_game", Scope.GAME, _of_game(), shows=lambda scenario: scenario.game_id),
 )  # fmt: skip
 _GROUPS = (
     Row("create_group", Scope.IDENTITY, _given(lambda _: {"display_name": _new()}),
         changes=frozenset({"groups", "members"})),
-    Row("get_group", Scope.GROUP, _of_group(), shows=lambda world: world.group_id),
+    Row("get_group", Scope.GROUP, _of_group(), shows=lambda scenario: scenario.group_id),
     Row("get_billing", Scope.GROUP, _of_group(), shows=lambda _: PAID_TS),
 )  # fmt: skip
 _VERSIONS = (
@@ -200,29 +206,29 @@ _VERSIONS = (
         shows=lambda _: "too-short"),
     Row("reserve_version_name", Scope.GAME, _of_game(), changes=frozenset({"games"})),
     Row("get_version", Scope.GAME,
-        _given(lambda world: {"game_id": world.game_id, "version_id": world.version_id}),
-        shows=lambda world: world.version_id),
-    Row("list_versions", Scope.GAME, _of_game(), shows=lambda world: world.version_id),
+        _given(lambda scenario: {"game_id": scenario.game_id, "version_id": scenario.version_id}),
+        shows=lambda scenario: scenario.version_id),
+    Row("list_versions", Scope.GAME, _of_game(), shows=lambda scenario: scenario.version_id),
 )  # fmt: skip
 _FED = frozenset({"namespaces"})
 _NAMESPACES = (
     Row("validate_namespace", Scope.GAME, _of_game(display_name="x", name_id=""),
         shows=lambda _: "too-short"),
     Row("create_namespace", Scope.GAME,
-        _given(lambda world: {"game_id": world.game_id, "display_name": "x", "name_id": _new(),
-                              "version_id": world.version_id}),
+        _given(lambda scenario: {"game_id": scenario.game_id, "display_name": "x", "name_id": _new(),
+                              "version_id": scenario.version_id}),
         changes=frozenset({"namespaces", "version_history"})),
-    Row("list_namespaces", Scope.GAME, _of_game(), shows=lambda world: world.namespace_id),
-    Row("get_namespace", Scope.GAME, _of_namespace(), shows=lambda world: world.domain),
+    Row("list_namespaces", Scope.GAME, _of_game(), shows=lambda scenario: scenario.namespace_id),
+    Row("get_namespace", Scope.GAME, _of_namespace(), shows=lambda scenario: scenario.domain),
     Row("set_version", Scope.GAME, _new_version,
         changes=frozenset({"namespaces", "version_history"})),
-    Row("version_history", Scope.GAME, _of_namespace(), shows=lambda world: world.version_id),
+    Row("version_history", Scope.GAME, _of_namespace(), shows=lambda scenario: scenario.version_id),
     Row("set_mm_config", Scope.GAME, _new_limits, changes=_FED),
     Row("validate_mm_config", Scope.GAME, _of_namespace(lobby_count_max=0, max_players=1),
         shows=lambda _: "too-low"),
     Row("set_domain_public_auth", Scope.GAME, _other_public_auth, changes=_FED),
     Row("add_domain", Scope.GAME,
-        _given(lambda world: {"game_id": world.game_id, "namespace_id": "staging",
+        _given(lambda scenario: {"game_id": scenario.game_id, "namespace_id": "staging",
                               "domain": f"{_new()}.example"}),
         changes=frozenset({"domains", "namespaces"})),
     Row("remove_domain", Scope.GAME, _some_domain, changes=frozenset({"domains", "namespaces"})),
@@ -242,7 +248,7 @@ _TOKENS = (
     Row("revoke_namespace_token", Scope.GAME, _some_token,
         changes=frozenset({"namespace_tokens", "namespaces"})),
     Row("create_game_token", Scope.GAME, _of_game(), changes=frozenset({"cloud_tokens"})),
-    Row("list_group_tokens", Scope.GROUP, _of_group(), shows=lambda world: world.other_game_id),
+    Row("list_group_tokens", Scope.GROUP, _of_group(), shows=lambda scenario: scenario.other_game_id),
     Row("revoke_group_token", Scope.GROUP, _some_group_token,
         changes=frozenset({"cloud_tokens"})),
     Row("inspect_token", Scope.ANY_CLOUD, _given(lambda _: {}),
@@ -254,9 +260,9 @@ _MATCHMAKER = (
         elsewhere="MATCHMAKER_GAME_MODE_NOT_FOUND"),
     Row("create", Scope.CLIENT, _given(lambda _: {"game_mode": "hosted"}), moves=True,
         elsewhere="MATCHMAKER_GAME_MODE_NOT_FOUND"),
-    Row("join", Scope.CLIENT, _given(lambda world: {"lobby_id": world.lobby["lobby_id"]}),
+    Row("join", Scope.CLIENT, _given(lambda scenario: {"lobby_id": scenario.lobby["lobby_id"]}),
         moves=True, elsewhere=_LOBBY_GONE),
-    Row("list", Scope.CLIENT, _given(lambda _: {}), shows=lambda world: world.lobby["lobby_id"]),
+    Row("list", Scope.CLIENT, _given(lambda _: {}), shows=lambda scenario: scenario.lobby["lobby_id"]),
     Row("regions", Scope.CLIENT, _given(lambda _: {}), shows=lambda _: "Self-hosted",
         is_private=False),
     Row("statistics", Scope.CLIENT, _given(lambda _: {}), shows=lambda _: "arena"),
@@ -265,10 +271,10 @@ _MATCHMAKER = (
     Row("disconnected", Scope.LOBBY, _connected, moves=True,
         elsewhere="PLAYER_TOKEN_WRONG_LOBBY"),
     Row("ready", Scope.LOBBY, _starting, moves=True,
-        lobby_token=lambda world: str(world.starting["lobby_token"])),
+        lobby_token=lambda scenario: str(scenario.starting["lobby_token"])),
     Row("closed", Scope.LOBBY, _given(lambda _: {"is_closed": True}), moves=True, undo=_open),
     Row("set_state", Scope.LOBBY, _given(lambda _: {"state": _new()}), moves=True),
-    Row("get_state", Scope.LOBBY_STATE, _with_state, shows=lambda world: world.lobby_state,
+    Row("get_state", Scope.LOBBY_STATE, _with_state, shows=lambda scenario: scenario.lobby_state,
         elsewhere=_LOBBY_GONE),
     Row("heartbeat", Scope.LOBBY, _nobody_there, moves=True),
     Row("live_events", Scope.CHANNEL, _given(lambda _: {}), shows=lambda _: "lobby_join"),
@@ -289,23 +295,23 @@ _PLATFORM = (
     Row("complete_device_link", Scope.GAME, _some_link_of_game,
         changes=frozenset({"device_links", "cloud_tokens"})),
     Row("list_lobby_records", Scope.GAME, _of_namespace(),
-        shows=lambda world: world.past_lobby_id),
+        shows=lambda scenario: scenario.past_lobby_id),
     Row("get_lobby_record", Scope.GAME,
-        _given(lambda world: {"game_id": world.game_id, "namespace_id": "prod",
-                              "lobby_id": world.past_lobby_id}),
-        shows=lambda world: world.past_lobby_id),
+        _given(lambda scenario: {"game_id": scenario.game_id, "namespace_id": "prod",
+                              "lobby_id": scenario.past_lobby_id}),
+        shows=lambda scenario: scenario.past_lobby_id),
     Row("get_lobby_logs", Scope.GAME,
-        _given(lambda world: {"game_id": world.game_id, "lobby_id": world.hosted.lobby_id,
+        _given(lambda scenario: {"game_id": scenario.game_id, "lobby_id": scenario.hosted.lobby_id,
                               "stream": "std_out"}),
         shows=lambda _: "begins"),
     Row("export_lobby_logs", Scope.GAME,
-        _given(lambda world: {"game_id": world.game_id, "lobby_id": world.hosted.lobby_id,
+        _given(lambda scenario: {"game_id": scenario.game_id, "lobby_id": scenario.hosted.lobby_id,
                               "stream": "std_out"}),
         changes=frozenset({"exports"})),
     Row("export_lobby_history", Scope.GAME, _of_game(query_start=0, query_end=1),
         changes=frozenset({"exports"})),
-    Row("get_ray_perf", Scope.ANY_CLOUD, _given(lambda world: {"ray_id": world.ray_id}),
-        shows=lambda world: world.ray_id),
+    Row("get_ray_perf", Scope.ANY_CLOUD, _given(lambda scenario: {"ray_id": scenario.ray_id}),
+        shows=lambda scenario: scenario.ray_id),
 )  # fmt: skip
 
 _ELSEWHERE = "NAMESPACE_NOT_FOUND"
@@ -313,14 +319,14 @@ _SERVERS = (
     Row("create_server", Scope.ENVIRONMENT, _new_server,
         changes=frozenset({"servers", "server_tags"}), elsewhere=_ELSEWHERE),
     Row("get_server", Scope.ENVIRONMENT, _of_server(),
-        shows=lambda world: world.hosted.server_id, elsewhere=_ELSEWHERE),
+        shows=lambda scenario: scenario.hosted.server_id, elsewhere=_ELSEWHERE),
     Row("list_servers", Scope.ENVIRONMENT,
-        _given(lambda world: {**_environment(world), "include_destroyed": True}),
-        shows=lambda world: world.hosted.server_id, elsewhere=_ELSEWHERE),
+        _given(lambda scenario: {**_environment(scenario), "include_destroyed": True}),
+        shows=lambda scenario: scenario.hosted.server_id, elsewhere=_ELSEWHERE),
     Row("destroy_server", Scope.ENVIRONMENT, _some_server, changes=frozenset({"servers"}),
         elsewhere=_ELSEWHERE),
     Row("get_server_logs", Scope.ENVIRONMENT, _of_server(stream="std_out"),
-        shows=lambda world: world.hosted.said, elsewhere=_ELSEWHERE),
+        shows=lambda scenario: scenario.hosted.said, elsewhere=_ELSEWHERE),
 )  # fmt: skip
 
 ROWS: Final = (
@@ -332,5 +338,5 @@ ROWS: Final = (
     *_MATCHMAKER,
     *_PLATFORM,
     *_SERVERS,
-    *authorization_files.ROWS,
+    *authorization_upload_rows.ROWS,
 )

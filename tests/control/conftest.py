@@ -10,7 +10,7 @@ import pytest
 
 from pyservice.storage.database import open_database
 from tests import programs
-from tests.control.world import Records, World
+from tests.control.namespace_scenario import NamespaceScenario, Records
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Developer, Door, FullService
 
@@ -62,10 +62,10 @@ async def records(full_service: FullService) -> AsyncIterator[Records]:
 
 
 @pytest.fixture(scope="session")
-async def world(full_service: FullService, records: Records) -> AsyncIterator[World]:
+async def scenario(full_service: FullService, records: Records) -> AsyncIterator[NamespaceScenario]:
     """A game, and everybody who may call."""
     door = full_service.door("http")
-    made = World(full_service, records, door)
+    made = NamespaceScenario(full_service, records, door)
     try:
         yield await made.build()
     finally:

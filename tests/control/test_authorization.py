@@ -13,7 +13,7 @@ from pyservice.pb.hosting.v1 import options_pb2
 from pyservice.schema.methods import METHODS, option
 from tests.control.authorization import OK, Row, expected, is_concerned, token_of
 from tests.control.authorization_rows import ROWS
-from tests.control.world import Bearer, World
+from tests.control.namespace_scenario import Bearer, NamespaceScenario
 from tests.support.full_service import BY_SLUG, Answer, Door
 
 pytestmark = pytest.mark.anyio
@@ -46,56 +46,58 @@ def _descriptor(name: str) -> Any:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.slug)
 async def test_who_is_let_in_has_the_effect_and_who_is_not_has_none(
-    world: World, door: Door, row: Row
+    scenario: NamespaceScenario, door: Door, row: Row
 ) -> None:
-    let_in = [bearer for bearer in world.bearers if expected(row, bearer) == OK]
-    refused = [bearer for bearer in world.bearers if expected(row, bearer) != OK]
+    let_in = [bearer for bearer in scenario.bearers if expected(row, bearer) == OK]
+    refused = [bearer for bearer in scenario.bearers if expected(row, bearer) != OK]
     assert len(let_in) >= 1
-    await _refused_change_nothing(world, door, row, refused)
+    await _refused_change_nothing(scenario, door, row, refused)
     for bearer in let_in:
-        await _let_in_has_effect(world, door, row, bearer)
+        await _let_in_has_effect(scenario, door, row, bearer)
         if row.undo is not None:
-            await row.undo(world)
+            await row.undo(scenario)
 
 
 async def _refused_change_nothing(
-    world: World, door: Door, row: Row, refused: list[Bearer]
+    scenario: NamespaceScenario, door: Door, row: Row, refused: list[Bearer]
 ) -> None:
-    fields = await row.fields(world)
-    before = await _state(world, row)
-    answers = await asyncio.gather(*(_call(world, door, row, fields, one) for one in refused))
+    fields = await row.fields(scenario)
+    before = await _state(scenario, row)
+    answers = await asyncio.gather(*(_call(scenario, door, row, fields, one) for one in refused))
     told = {one.name: answer.code for one, answer in zip(refused, answers, strict=True)}
     assert told == {one.name: expected(row, one) for one in refused}
-    assert await _state(world, row) == before
+    assert await _state(scenario, row) == before
     if row.shows:
-        text = row.shows(world)
+        text = row.shows(scenario)
         assert not any(text in str(answer.body) for answer in answers)
 
 
-async def _let_in_has_effect(world: World, door: Door, row: Row, bearer: Bearer) -> None:
-    fields = await row.fields(world)
-    tables, engine = await _state(world, row)
-    answer = await _call(world, door, row, fields, bearer)
+async def _let_in_has_effect(
+    scenario: NamespaceScenario, door: Door, row: Row, bearer: Bearer
+) -> None:
+    fields = await row.fields(scenario)
+    tables, engine = await _state(scenario, row)
+    answer = await _call(scenario, door, row, fields, bearer)
     assert answer.code == OK, (bearer.name, answer)
-    tables_after, engine_after = await _state(world, row)
+    tables_after, engine_after = await _state(scenario, row)
     changed = {name for name in tables if tables[name] != tables_after[name]}
     is_concerned_by_it = is_concerned(row, bearer)
     assert changed == row.changes, bearer.name
     assert (engine != engine_after) == (row.moves and is_concerned_by_it), bearer.name
     if row.shows and bearer.kind != "dev":
-        is_shown = row.shows(world) in str(answer.body)
+        is_shown = row.shows(scenario) in str(answer.body)
         assert is_shown == (is_concerned_by_it or not row.is_private), bearer.name
 
 
 async def _call(
-    world: World, door: Door, row: Row, fields: dict[str, Any], bearer: Bearer
+    scenario: NamespaceScenario, door: Door, row: Row, fields: dict[str, Any], bearer: Bearer
 ) -> Answer:
-    token = token_of(world, row, bearer)
+    token = token_of(scenario, row, bearer)
     return await door.call(row.slug, fields, token=token, origin=bearer.origin)
 
 
-async def _state(world: World, row: Row) -> tuple[dict[str, int], Any]:
+async def _state(scenario: NamespaceScenario, row: Row) -> tuple[dict[str, int], Any]:
     """Of records and data plane; the latter where the operation is its."""
     is_of_data_plane = BY_SLUG[row.slug].name.startswith("hosting.v1.Matchmaker.")
-    engine = await world.engine() if is_of_data_plane else None
-    return await world.records.tables(), engine
+    engine = await scenario.engine() if is_of_data_plane else None
+    return await scenario.records.tables(), engine

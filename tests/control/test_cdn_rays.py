@@ -11,7 +11,7 @@ import pytest
 
 from pyservice.observability.rays import SLOW_S
 from tests.control.files import png, put_all
-from tests.control.world import Records
+from tests.control.namespace_scenario import Records
 from tests.support.full_service import Developer, FullService, eventually
 
 pytestmark = pytest.mark.anyio

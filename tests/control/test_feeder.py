@@ -13,7 +13,7 @@ import pytest
 from pyservice.control import feeder
 from pyservice.errors import ServiceError
 from pyservice.storage.database import open_database
-from tests.control.fed import EPOCH, TOO_MANY, Fed, FedPlane, Source
+from tests.control.feeder_setup import EPOCH, TOO_MANY, Fed, FedPlane, Source
 from tests.support.databases import KINDS, Databases
 from tests.support.waiting import PATIENCE_S, FreeTime
 

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.control.shapes import FLAG, ID, NUMBER, TEXT, TIME, WATCH, shape
-from tests.control.world import Records
+from tests.control.namespace_scenario import Records
+from tests.control.response_shapes import FLAG, ID, NUMBER, TEXT, TIME, WATCH, shape
 from tests.support.full_service import Developer
 from tests.support.waiting import PATIENCE_S
 

@@ -14,14 +14,14 @@ from pyservice.control.idempotent_changes import IdempotentChanges, RecordContex
 from pyservice.control.resource_summaries import PublicUrls
 from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.watch import Topics
-from tests.control.shapes import ID, TEXT, WATCH, shape
+from tests.control.namespace_scenario import IDS, PAID_TS, Records
+from tests.control.response_shapes import ID, TEXT, WATCH, shape
 from tests.control.test_games import (
     BAD_DISPLAY_NAMES,
     GROUP_SUMMARY,
     new_developer,
     unique,
 )
-from tests.control.world import IDS, PAID_TS, Records
 from tests.support.full_service import Developer
 from tests.support.waiting import PATIENCE_S
 

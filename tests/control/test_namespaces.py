@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.control.shapes import FLAG, ID, NUMBER, TEXT, TIME, shape
+from tests.control.response_shapes import FLAG, ID, NUMBER, TEXT, TIME, shape
 from tests.control.test_games import BAD_DISPLAY_NAMES
 from tests.support.full_service import Developer
 

@@ -9,10 +9,10 @@ from uuid import uuid4
 import pytest
 
 from pyservice.control.timestamps import now_ms
-from tests.control.crowds import add_tokens
-from tests.control.shapes import ID, TEXT, TIME, shape
+from tests.control.bulk_records import add_tokens
+from tests.control.namespace_scenario import Records
+from tests.control.response_shapes import ID, TEXT, TIME, shape
 from tests.control.test_games import new_developer
-from tests.control.world import Records
 from tests.support.full_service import Developer, eventually
 
 pytestmark = pytest.mark.anyio

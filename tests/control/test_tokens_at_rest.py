@@ -14,7 +14,7 @@ from sqlalchemy import select, update
 
 from pyservice.storage.database import open_database
 from pyservice.storage.tables import games, idempotent_answers, metadata
-from tests.control.world import Records
+from tests.control.namespace_scenario import Records
 from tests.support.command_line import output
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Developer, Door, FullService, eventually

@@ -1,5 +1,5 @@
 """Versions over both transports: create, validate, reserve a name, get, list. The rules of a configuration are in
-test_configuration_problems.
+test_configuration_validation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from tests.control.configurations import EVERYTHING, everything
-from tests.control.shapes import ID, TEXT, TIME, shape
+from tests.control.response_shapes import ID, TEXT, TIME, shape
 from tests.control.test_games import BAD_DISPLAY_NAMES
 from tests.support.full_service import ARENA_MODES, Developer
 

@@ -15,7 +15,7 @@ from pyservice.dataplane import engine
 from pyservice.storage.database import open_database
 from tests.contract.areas.control import game_token, public_token, service_token
 from tests.contract.scene import Scene, place
-from tests.control.world import Records
+from tests.control.namespace_scenario import Records
 
 _PROD: Final = {"namespace_id": "prod"}
 

@@ -26,7 +26,7 @@ from pyservice.rpc import InternalClient, Unreachable
 from pyservice.storage import service_state, uploads
 from pyservice.storage.database import Transaction, open_database
 from pyservice.storage.tables import metadata
-from tests.control.world import MOVING, still
+from tests.control.namespace_scenario import MOVING, still
 from tests.faults.shim import Rule, Shim
 from tests.support.full_service import Answer, Door, FullService
 from tests.support.waiting import PATIENCE_S, FreeTime

@@ -14,7 +14,7 @@ from pyservice.storage.database import open_database
 from tests import programs
 from tests.control.authorization import OK, Scope
 from tests.control.authorization_rows import ROWS
-from tests.control.world import Records, World
+from tests.control.namespace_scenario import NamespaceScenario, Records
 from tests.faults.control.test_stored_changes import (
     CHANGES,
     DOORS,
@@ -34,11 +34,11 @@ ANSWERED_S: Final = 0.4
 
 
 @pytest.fixture(scope="module", params=KINDS)
-async def world(
+async def scenario(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
-) -> AsyncIterator[World]:
+) -> AsyncIterator[NamespaceScenario]:
     folder = tmp_path_factory.mktemp("full_service")
     url, rays = databases.url(request.param), {"per_second": 10_000}
     full_service = FullService(folder, url, rays=rays, runtime=programs.SETTINGS)
@@ -46,7 +46,7 @@ async def world(
         full_service.start()
         database = open_database(full_service.database_url, full_service.data_dir / "control")
         door = full_service.door("http")
-        made = World(full_service, Records(database), door)
+        made = NamespaceScenario(full_service, Records(database), door)
         yield await made.build()
         await made.close()
         await door.close()
@@ -61,11 +61,11 @@ def test_what_waits_for_the_data_plane_is_what_is_said_to() -> None:
     assert len(CHANGES) == 9
 
 
-async def waits_of(world: World, ray_id: str) -> list[str]:
+async def waits_of(scenario: NamespaceScenario, ray_id: str) -> list[str]:
     """What a change that was asked for at the inner door waited for, as its ray tells it."""
 
     async def kept() -> list[Any]:
-        told = await world.owner.good("get_ray_perf", ray_id=ray_id)
+        told = await scenario.owner.good("get_ray_perf", ray_id=ray_id)
         lists: list[Any] = told["perf_lists"]
         return lists
 
@@ -75,22 +75,24 @@ async def waits_of(world: World, ray_id: str) -> list[str]:
 
 @pytest.mark.parametrize("name", DOORS)
 async def test_with_a_data_plane_that_answers_nobody_every_other_change_is_made_at_once(
-    world: World, name: str
+    scenario: NamespaceScenario, name: str
 ) -> None:
-    door = inner_door(world.full_service, name)
+    door = inner_door(scenario.full_service, name)
     unwaited = [row for slug, row in CHANGING.items() if slug not in CHANGES]
-    asked = [(row, await row.fields(world)) for row in unwaited]
+    asked = [(row, await row.fields(scenario)) for row in unwaited]
     told, rays, slow, idle = {}, {}, [], []
-    with stopped_data_plane(world.full_service):
+    with stopped_data_plane(scenario.full_service):
         for row, fields in asked:
             rays[row.slug] = ray_id = uuid4().hex
             trace = f"00-{ray_id}-{ray_id[:16]}-01"
-            before, began = await world.records.tables(), FreeTime()
-            answer = await door.call(row.slug, fields, token=world.owner.token, traceparent=trace)
+            before, began = await scenario.records.tables(), FreeTime()
+            answer = await door.call(
+                row.slug, fields, token=scenario.owner.token, traceparent=trace
+            )
             told[row.slug] = answer.code
             if not began.is_within(ANSWERED_S):
                 slow.append(row.slug)
-            after = await world.records.tables()
+            after = await scenario.records.tables()
             if {one for one in before if before[one] != after[one]} != row.changes:
                 idle.append(row.slug)
     await door.close()
@@ -98,7 +100,7 @@ async def test_with_a_data_plane_that_answers_nobody_every_other_change_is_made_
     assert (slow, idle) == ([], [])
     # Nor for less than the whole second. What has no token is nobody's ray.
     waited = {
-        row.slug: await waits_of(world, rays[row.slug])
+        row.slug: await waits_of(scenario, rays[row.slug])
         for row in unwaited
         if row.scope is not Scope.ANYBODY
     }

@@ -35,8 +35,8 @@ from pyservice.storage.signed_urls import UrlSigner
 from pyservice.storage.sqlite import SqliteDatabase
 from pyservice.storage.uploads import NewFile
 from pyservice.watch import Topics
-from tests.control.crowds import add_domains, add_users, add_versions
-from tests.control.world import Records
+from tests.control.bulk_records import add_domains, add_users, add_versions
+from tests.control.namespace_scenario import Records
 from tests.support.databases import KINDS, Databases
 
 pytestmark = pytest.mark.anyio

@@ -18,7 +18,7 @@ from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
 from pyservice.storage import games, namespaces
 from pyservice.watch import Topics
-from tests.control.fed import TOO_MANY, Fed
+from tests.control.feeder_setup import TOO_MANY, Fed
 from tests.control.test_feeder import fed as fed
 from tests.control.test_feeder import plane as plane
 from tests.control.test_feeder import source as source

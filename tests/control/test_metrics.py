@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.control.files import png, put
-from tests.control.test_going_on import scraped
+from tests.control.test_retrying_job import scraped
 from tests.support.full_service import Developer, FullService, eventually
 from tests.support.unknown_namespace import CLAIMED
 from tests.support.unknown_namespace import full_service as full_service

@@ -17,7 +17,7 @@ from pyservice.control.feed_comparison import HeldConfigurations
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import feed_pb2
 from pyservice.storage.database import open_database
-from tests.control.fed import EPOCH, Fed, FedPlane, Source
+from tests.control.feeder_setup import EPOCH, Fed, FedPlane, Source
 from tests.dataplane.configurations import configuration
 from tests.support.command_line import error_output, json_output, output
 from tests.support.databases import KINDS, Databases

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from tests import programs
-from tests.control.test_ports_of_operators import PUBLIC, public_ports
+from tests.control.test_operator_ports import PUBLIC, public_ports
 from tests.control.test_servers import Servers, back_end, reached
 from tests.support.full_service import FullService, eventually, running
 

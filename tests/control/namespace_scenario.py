@@ -1,7 +1,6 @@
-"""Who may meet one namespace: tokens of every kind and standing, and two ways to see whether anything changed.
+"""A game with a namespace, a lobby and one token of every kind, for tests of authorization.
 
-One world per running service. What only the command line can make (tokens of a group, of other identities, ended ones)
-is written to the records with the service's own queries.
+Tokens that only the command line can create are written to the records with the service's own queries.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pyservice.storage import groups, namespaces, tokens
 from pyservice.storage.database import Database
 from pyservice.storage.tables import groups as groups_table
 from pyservice.storage.tables import lobbies, members, metadata
-from tests.control.hosting import Hosted
+from tests.control.hosted_game import Hosted
 from tests.support.full_service import (
     ARENA_MODES,
     Developer,
@@ -178,7 +177,7 @@ def still(table: Table) -> Select[Any]:
     return select(*(column for column in table.columns if column.name not in moving))
 
 
-class World:
+class NamespaceScenario:
     """A game with a namespace and a lobby, what else there is, and everybody who may call."""
 
     def __init__(self, full_service: FullService, records: Records, door: Door) -> None:
@@ -194,7 +193,7 @@ class World:
         self.lobby_state = ""
         """What the lobby said last, of whoever asks for it."""
 
-    async def build(self) -> World:
+    async def build(self) -> NamespaceScenario:
         records, door = self.records, self.door
         self.identity_id, (self.group_id, other_group_id) = await records.identity("Ours", "Second")
         stranger_id, (stranger_group_id,) = await records.identity("Theirs")

@@ -9,9 +9,9 @@ from uuid import uuid4
 
 import pytest
 
-from tests.control.shapes import ID, NUMBER, TEXT, TIME, shape
+from tests.control.namespace_scenario import Records
+from tests.control.response_shapes import ID, NUMBER, TEXT, TIME, shape
 from tests.control.test_games import new_developer, unique
-from tests.control.world import Records
 from tests.support.command_line import error_output, json_output, output
 from tests.support.full_service import Developer, eventually
 from tests.support.waiting import PATIENCE_S, promised

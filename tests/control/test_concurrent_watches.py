@@ -11,7 +11,7 @@ import pytest
 
 from pyservice.control.timestamps import now_ms
 from pyservice.storage import groups
-from tests.control.world import Records
+from tests.control.namespace_scenario import Records
 from tests.support.full_service import Developer, FullService, HttpDoor, eventually
 from tests.support.sample_service import HttpConnection, Response, code_of
 from tests.support.waiting import PATIENCE_S

@@ -14,9 +14,9 @@ from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control.idempotent_changes import IdempotentChanges
 from pyservice.pb.hosting.v1.devices_pb2 import GetDeviceLinkRequest, GetDeviceLinkResponse
 from pyservice.storage.database import Conflict, Transaction
-from tests.control.crowds import add_users, add_versions
+from tests.control.bulk_records import add_users, add_versions
 from tests.control.files import tar
-from tests.control.world import Records
+from tests.control.namespace_scenario import Records
 from tests.support.full_service import Answer, Developer
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from pyservice.process.directory_lock import lock_holder_pid
-from tests.control.test_lobbies import Arena
+from tests.control.test_lobby_records import Arena
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Developer, FullService, eventually
 

@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pytest
 
-from tests.control.shapes import FLAG, ID, NUMBER, TEXT, TIME, shape
+from tests.control.namespace_scenario import Records
+from tests.control.response_shapes import FLAG, ID, NUMBER, TEXT, TIME, shape
 from tests.control.test_games import new_developer
-from tests.control.world import Records
 from tests.support.full_service import ARENA_MODES, Answer, Developer, eventually
 from tests.support.waiting import PATIENCE_S
 

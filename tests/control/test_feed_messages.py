@@ -13,7 +13,7 @@ from pyservice.control.tokens import new_secret
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 from pyservice.storage import games, tokens
 from pyservice.storage.database import open_database
-from tests.control.fed import EPOCH, IDS, Source
+from tests.control.feeder_setup import EPOCH, IDS, Source
 from tests.support.databases import KINDS, Databases
 
 pytestmark = pytest.mark.anyio

@@ -20,8 +20,8 @@ from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
 from pyservice.storage.database import Transaction
 from pyservice.storage.tables import idempotent_answers
+from tests.control.namespace_scenario import Records
 from tests.control.test_games import new_developer, unique
-from tests.control.world import Records
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Developer, FullService
 

@@ -30,7 +30,7 @@ from pyservice.storage import games, groups
 from pyservice.storage import tokens as rows
 from pyservice.storage.database import Transaction, open_database
 from pyservice.watch import Topics
-from tests.control.fed import Fed, FedPlane, Source
+from tests.control.feeder_setup import Fed, FedPlane, Source
 from tests.faults.cut import Way, way_to
 from tests.support.databases import KINDS, Databases
 from tests.support.waiting import PATIENCE_S, eventually

@@ -14,7 +14,7 @@ from pyservice.app import control_plane
 from pyservice.control.resource_summaries import PublicUrls
 from pyservice.settings import Settings
 from pyservice.settings.sections import CaptchaSettings, Domains
-from tests.control.shapes import FLAG, NUMBER, TEXT, shape
+from tests.control.response_shapes import FLAG, NUMBER, TEXT, shape
 from tests.support.full_service import Developer, Door, FullService, HttpDoor, eventually
 from tests.support.waiting import PATIENCE_S
 

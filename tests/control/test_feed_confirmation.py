@@ -20,7 +20,7 @@ from pyservice.observability.rays import Trace, current
 from pyservice.storage import namespaces
 from pyservice.storage.database import open_database
 from pyservice.storage.tables import versions
-from tests.control.fed import TOO_MANY, Fed, FedPlane, Source
+from tests.control.feeder_setup import TOO_MANY, Fed, FedPlane, Source
 from tests.support.databases import KINDS, Databases
 from tests.support.waiting import PATIENCE_S
 

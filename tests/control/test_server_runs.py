@@ -17,7 +17,7 @@ from pyservice.pb.hosting.v1 import servers_pb2 as pb
 from pyservice.runtime.run_requests import RunEnd
 from pyservice.storage import servers
 from pyservice.storage.database import Database, open_database
-from tests.control.fed import IDS, Source
+from tests.control.feeder_setup import IDS, Source
 from tests.support.databases import KINDS, Databases
 
 pytestmark = pytest.mark.anyio

@@ -15,8 +15,8 @@ from pyservice.control.server_runs import ServerRuns
 from pyservice.control.timestamps import now_ms
 from pyservice.storage import servers
 from pyservice.storage.database import open_database
-from tests.control.fed import Source
-from tests.control.test_server_starts import DataPlane, Desk
+from tests.control.feeder_setup import Source
+from tests.control.test_server_runs import DataPlane, Desk
 from tests.runtime.node import Place, open_place
 from tests.support.waiting import eventually
 

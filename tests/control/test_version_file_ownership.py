@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.control.files import put_all, tar
+from tests.control.namespace_scenario import Records
 from tests.control.test_sites import FILES, of
-from tests.control.world import Records
 from tests.support.full_service import ARENA_MODES, Developer
 
 pytestmark = pytest.mark.anyio

@@ -17,7 +17,7 @@ from pyservice.control.retrying_job import RetryingJob
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import feed_pb2
 from pyservice.storage.tables import versions
-from tests.control.fed import Fed
+from tests.control.feeder_setup import Fed
 from tests.control.test_feeder import fed as fed
 from tests.control.test_feeder import plane as plane
 from tests.control.test_feeder import source as source

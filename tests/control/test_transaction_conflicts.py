@@ -29,7 +29,7 @@ from pyservice.storage.database_errors import Conflict
 from pyservice.storage.migrations import migrate
 from pyservice.storage.tables import device_links, identities, members
 from pyservice.watch import Topics
-from tests.control.world import Records
+from tests.control.namespace_scenario import Records
 from tests.support.command_line import output
 from tests.support.databases import Databases
 from tests.support.full_service import Developer

@@ -14,7 +14,7 @@ import pytest
 from pyservice.schema.methods import descriptor_of
 from tests.control.authorization import Row
 from tests.control.authorization_rows import ROWS
-from tests.control.world import World
+from tests.control.namespace_scenario import NamespaceScenario
 from tests.support.databases import KINDS
 from tests.support.full_service import BY_SLUG, Developer, FullService, HttpDoor
 
@@ -39,32 +39,32 @@ def name_of(value: Any) -> str:
 
 @pytest.mark.parametrize(("row", "name"), IN_PATH, ids=name_of)
 async def test_an_id_without_form_is_refused(
-    world: World, developer: Developer, row: Row, name: str
+    scenario: NamespaceScenario, developer: Developer, row: Row, name: str
 ) -> None:
-    fields = await row.fields(world)
-    before = await world.records.tables()
+    fields = await row.fields(scenario)
+    before = await scenario.records.tables()
     longest = 40 if name == "game_id" else 20
     for text in ("A", "a--b", "-a", "a_b", "é", "x" * (longest + 1), str(uuid4()).upper()):
         answer = await developer.door.call(
-            row.slug, {**fields, name: text}, token=world.owner.token
+            row.slug, {**fields, name: text}, token=scenario.owner.token
         )
         assert (answer.code, {path[0] for path in answer.errors}) == ("ID_INVALID", {name}), text
         assert answer.detail
-    assert await world.records.tables() == before
+    assert await scenario.records.tables() == before
 
 
 @pytest.mark.parametrize(("row", "name"), IN_PATH, ids=name_of)
 async def test_an_unknown_id_is_not_found(
-    world: World, developer: Developer, row: Row, name: str
+    scenario: NamespaceScenario, developer: Developer, row: Row, name: str
 ) -> None:
-    fields = await row.fields(world)
-    before = await world.records.tables()
+    fields = await row.fields(scenario)
+    before = await scenario.records.tables()
     noun = name.removesuffix("_id").replace("environment", "namespace").upper()
     answer = await developer.door.call(
-        row.slug, {**fields, name: str(uuid4())}, token=world.owner.token
+        row.slug, {**fields, name: str(uuid4())}, token=scenario.owner.token
     )
     assert answer.code == f"{noun}_NOT_FOUND"
-    assert await world.records.tables() == before
+    assert await scenario.records.tables() == before
 
 
 # What JSON alone can say --------------------------------------------------------------------------
@@ -72,7 +72,7 @@ async def test_an_unknown_id_is_not_found(
 
 async def send(
     full_service: FullService,
-    world: World,
+    scenario: NamespaceScenario,
     row: Row,
     fields: dict[str, Any],
     body: Any,
@@ -90,7 +90,7 @@ async def send(
             method.http_method,
             path + query,
             content.encode() if isinstance(content, str) else content,
-            token=world.owner.token,
+            token=scenario.owner.token,
         )
     finally:
         await door.close()
@@ -106,11 +106,11 @@ def body_of(row: Row, fields: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("row", WITH_BODY, ids=name_of)
 async def test_a_body_without_form_is_refused(
-    full_service: FullService, world: World, row: Row
+    full_service: FullService, scenario: NamespaceScenario, row: Row
 ) -> None:
-    fields = await row.fields(world)
+    fields = await row.fields(scenario)
     good = body_of(row, fields)
-    before = await world.records.tables()
+    before = await scenario.records.tables()
     bodies: tuple[Any, ...] = (
         b"{",
         b"\xff",
@@ -122,61 +122,61 @@ async def test_a_body_without_form_is_refused(
         7,
     )
     for body in bodies:
-        status, code, paths = await send(full_service, world, row, fields, body)
+        status, code, paths = await send(full_service, scenario, row, fields, body)
         assert (status, code, len(paths)) == (400, "BODY_INVALID", 1), body
-    found = await send(full_service, world, row, fields, {**good, "nonsense": 1, "none": None})
+    found = await send(full_service, scenario, row, fields, {**good, "nonsense": 1, "none": None})
     unknown = [("nonsense", "unknown-field"), ("none", "unknown-field")]
     assert found == (400, "BODY_INVALID", unknown)
     for name in BY_SLUG[row.slug].path_fields:
-        found = await send(full_service, world, row, fields, {**good, name: "x"})
+        found = await send(full_service, scenario, row, fields, {**good, name: "x"})
         assert found == (400, "BODY_INVALID", [(name, "unknown-field")])
-    assert await world.records.tables() == before
+    assert await scenario.records.tables() == before
 
 
 @pytest.mark.parametrize("row", WITH_BODY, ids=name_of)
 async def test_values_of_other_types_are_all_told_at_once(
-    full_service: FullService, world: World, row: Row
+    full_service: FullService, scenario: NamespaceScenario, row: Row
 ) -> None:
-    fields = await row.fields(world)
+    fields = await row.fields(scenario)
     good = body_of(row, fields)
-    before = await world.records.tables()
+    before = await scenario.records.tables()
     if not good:
         return
     wrong = {name: 7 if isinstance(value, str) else "x" for name, value in good.items()}
-    status, code, paths = await send(full_service, world, row, fields, wrong)
+    status, code, paths = await send(full_service, scenario, row, fields, wrong)
     assert (status, code) == (400, "BODY_INVALID")
     assert set(paths) == {(name, "wrong-type") for name in good}
     nothing: dict[str, None] = dict.fromkeys(good)
-    status, code, paths = await send(full_service, world, row, fields, nothing)
+    status, code, paths = await send(full_service, scenario, row, fields, nothing)
     assert (status, code) == (400, "BODY_INVALID")
     assert set(paths) == {(name, "required") for name in good}
-    assert await send(full_service, world, row, fields, {}) == (status, code, paths)
-    assert await world.records.tables() == before
+    assert await send(full_service, scenario, row, fields, {}) == (status, code, paths)
+    assert await scenario.records.tables() == before
 
 
 @pytest.mark.parametrize("row", WITHOUT_BODY, ids=name_of)
 async def test_an_unknown_query_parameter_is_refused(
-    full_service: FullService, world: World, row: Row
+    full_service: FullService, scenario: NamespaceScenario, row: Row
 ) -> None:
-    fields = await row.fields(world)
-    before = await world.records.tables()
+    fields = await row.fields(scenario)
+    before = await scenario.records.tables()
     unknown = [("nonsense", "unknown-parameter"), ("more", "unknown-parameter")]
     good = {
         name: str(value).lower() if isinstance(value, bool) else value
         for name, value in body_of(row, fields).items()
     }
     query = "?" + urlencode({**good, "nonsense": "1", "more": ""})
-    found = await send(full_service, world, row, fields, None, query)
+    found = await send(full_service, scenario, row, fields, None, query)
     assert found == (400, "QUERY_INVALID", unknown)
-    assert await world.records.tables() == before
+    assert await scenario.records.tables() == before
 
 
 @pytest.mark.parametrize("row", WITHOUT_BODY, ids=name_of)
 async def test_a_parameter_that_is_not_percent_encoded_is_told_by_its_name(
-    full_service: FullService, world: World, row: Row
+    full_service: FullService, scenario: NamespaceScenario, row: Row
 ) -> None:
-    fields = await row.fields(world)
-    before = await world.records.tables()
+    fields = await row.fields(scenario)
+    before = await scenario.records.tables()
     path_fields = BY_SLUG[row.slug].path_fields
     parameters = [
         one.name
@@ -187,10 +187,10 @@ async def test_a_parameter_that_is_not_percent_encoded_is_told_by_its_name(
         given = {key: text for key, text in body_of(row, fields).items() if key != name}
         for text in ("%zz", "%ff", "%"):
             query = "?" + urlencode(given) + f"&{name}={text}"
-            status, code, paths = await send(full_service, world, row, fields, None, query)
+            status, code, paths = await send(full_service, scenario, row, fields, None, query)
             assert (status, code) == (400, "QUERY_INVALID"), query
             assert (name, "invalid") in paths
-    assert await world.records.tables() == before
+    assert await scenario.records.tables() == before
 
 
 async def test_null_for_an_optional_field_means_that_it_is_unset(owner: Developer) -> None:

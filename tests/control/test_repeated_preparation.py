@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from pyservice.storage.tables import idempotent_answers
 from tests.control.files import MANIFEST, png, put, tar, without_addresses
-from tests.control.world import Records
+from tests.control.namespace_scenario import Records
 from tests.faults.control.struck import StruckHouse
 from tests.faults.shim import compile_library
 from tests.support.command_line import output

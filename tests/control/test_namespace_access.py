@@ -14,9 +14,9 @@ from sqlalchemy import select
 from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
 from pyservice.storage import namespaces
 from pyservice.storage.tables import metadata
-from tests.control.crowds import add_domains
-from tests.control.shapes import TEXT, TIME, shape
-from tests.control.world import Records
+from tests.control.bulk_records import add_domains
+from tests.control.namespace_scenario import Records
+from tests.control.response_shapes import TEXT, TIME, shape
 from tests.support.full_service import Developer, FullService
 
 pytestmark = pytest.mark.anyio
