@@ -32,7 +32,7 @@ async def _group(developer: Developer, *words: str) -> str:
     return await output(data_dir, "group", "create", "--display-name", unique("Group"), *words)
 
 
-async def test_an_identity_is_made_and_listed_with_its_groups(owner: Developer) -> None:
+async def test_identity_is_created_and_listed_with_its_groups(owner: Developer) -> None:
     data_dir, name = owner.full_service.data_dir, unique("Person")
     made = await json_output(data_dir, "identity", "create", "--display-name", name)
     assert shape(made) == {"identity_id": ID}
@@ -50,7 +50,7 @@ async def test_an_identity_is_made_and_listed_with_its_groups(owner: Developer) 
     assert f"{made['identity_id']}\t{name}" in lines
 
 
-async def test_a_group_is_the_services_owners_unless_said_otherwise(owner: Developer) -> None:
+async def test_group_owner_defaults_to_the_service_owner(owner: Developer) -> None:
     data_dir = owner.full_service.data_dir
     owner_id = (await owner.good("inspect_token"))["identity_id"]
     group_id = await _group(owner)
@@ -64,7 +64,7 @@ async def test_a_group_is_the_services_owners_unless_said_otherwise(owner: Devel
     assert answer["group"]["member_count"] == 1
 
 
-async def test_what_a_group_says_of_itself_is_changed_and_told(developer: Developer) -> None:
+async def test_group_profile_changes_are_returned(developer: Developer) -> None:
     data_dir, group_id = developer.full_service.data_dir, await _group(developer)
     before = (await developer.good("get_group", group_id=group_id))["group"]
     assert (before["bio"], before["publicity"]) == ("", "closed")
@@ -87,7 +87,7 @@ async def test_what_a_group_says_of_itself_is_changed_and_told(developer: Develo
     assert told_of_it == (name, bio, "closed")
 
 
-async def test_who_watches_the_games_of_a_group_is_woken_when_it_changes(
+async def test_game_list_watch_wakes_on_a_group_change(
     developer: Developer, records: Records
 ) -> None:
     me, group_id = await new_developer(developer, records)
@@ -132,7 +132,7 @@ BAD_CHANGES = {
 
 
 @pytest.mark.parametrize("name", BAD_CHANGES)
-async def test_a_change_of_a_group_against_the_rules_changes_nothing(
+async def test_invalid_group_change_changes_nothing(
     owner: Developer, records: Records, name: str
 ) -> None:
     me, group_id = await new_developer(owner, records)
@@ -148,7 +148,7 @@ async def test_a_change_of_a_group_against_the_rules_changes_nothing(
     assert (await me.good("get_group", group_id=group_id))["group"] == before
 
 
-async def test_every_problem_of_a_change_is_told(owner: Developer) -> None:
+async def test_group_change_reports_every_problem(owner: Developer) -> None:
     words = ("--bio", "a\r" * 600, "--publicity", "", "--display-name", "")
     told_of_it = await error_output(
         owner.full_service.data_dir, "group", "update", owner.full_service.group_id, *words
@@ -162,14 +162,14 @@ async def test_every_problem_of_a_change_is_told(owner: Developer) -> None:
         assert f"; {problem}" in told_of_it
 
 
-async def test_the_largest_bio_is_taken(owner: Developer, records: Records) -> None:
+async def test_largest_bio_is_accepted(owner: Developer, records: Records) -> None:
     me, group_id = await new_developer(owner, records)
     for bio in ("\n" * 5, "a" * BIO_MAX, "a\n" * 5, "\u00e9" * BIO_MAX):
         await output(owner.full_service.data_dir, "group", "update", group_id, "--bio", bio)
         assert (await me.good("get_group", group_id=group_id))["group"]["bio"] == bio
 
 
-async def test_a_new_member_sees_the_group_at_once_and_waits_for_it(developer: Developer) -> None:
+async def test_new_member_sees_the_group_at_once(developer: Developer) -> None:
     data_dir = developer.full_service.data_dir
     person = await _person(developer)
     token = await output(data_dir, "token", "create", "--identity", person)
@@ -193,7 +193,7 @@ async def test_a_new_member_sees_the_group_at_once_and_waits_for_it(developer: D
     assert await output(data_dir, *words) == ""
 
 
-async def test_members_are_counted_as_they_come_and_go_for_everybody_who_sees_the_group(
+async def test_member_count_follows_every_change(
     developer: Developer,
 ) -> None:
     data_dir = developer.full_service.data_dir
@@ -221,7 +221,7 @@ async def test_members_are_counted_as_they_come_and_go_for_everybody_who_sees_th
     assert (await seen_by(developer), await seen_by(me)) == ([(True, 1)] * 2, [])
 
 
-async def test_tokens_of_a_group_end_with_the_membership(developer: Developer) -> None:
+async def test_group_tokens_end_with_the_membership(developer: Developer) -> None:
     data_dir = developer.full_service.data_dir
     person, group_id = await _person(developer), await _group(developer)
     member = ("--group", group_id, "--identity", person)
@@ -245,7 +245,7 @@ async def test_tokens_of_a_group_end_with_the_membership(developer: Developer) -
     await promised(is_over, 1.0)
 
 
-async def test_the_owner_of_a_group_stays_its_member(owner: Developer) -> None:
+async def test_group_owner_stays_a_member(owner: Developer) -> None:
     data_dir = owner.full_service.data_dir
     group_id = await _group(owner)
     owner_id = (await owner.good("inspect_token"))["identity_id"]
@@ -254,7 +254,7 @@ async def test_the_owner_of_a_group_stays_its_member(owner: Developer) -> None:
     assert (await owner.good("get_group", group_id=group_id))["group"]["member_count"] == 1
 
 
-async def test_a_token_covers_what_was_asked_for(developer: Developer) -> None:
+async def test_token_covers_the_requested_scope(developer: Developer) -> None:
     data_dir = developer.full_service.data_dir
     game_id = await developer.game()
     name = (await developer.good("get_game", game_id=game_id))["game"]["name_id"]
@@ -270,7 +270,7 @@ async def test_a_token_covers_what_was_asked_for(developer: Developer) -> None:
         assert (whose.get("group_id"), whose.get("game_id")) == scope
 
 
-async def test_tokens_of_a_namespace_are_good_listed_and_can_be_revoked(
+async def test_namespace_tokens_work_are_listed_and_revoked(
     developer: Developer,
 ) -> None:
     data_dir = developer.full_service.data_dir
@@ -302,7 +302,7 @@ async def _words_of_tokens(developer: Developer, game_id: str) -> list[tuple[str
     ]
 
 
-async def test_a_time_to_live_is_answered_and_listed(developer: Developer) -> None:
+async def test_time_to_live_is_returned_and_listed(developer: Developer) -> None:
     data_dir, game_id = developer.full_service.data_dir, await developer.arena()
     listed: dict[str, str] = {}
     made: list[dict[str, str]] = []
@@ -330,7 +330,7 @@ async def test_a_time_to_live_is_answered_and_listed(developer: Developer) -> No
     assert answer.code == "OK"
 
 
-async def test_a_token_whose_time_is_over_is_refused_by_both_planes(developer: Developer) -> None:
+async def test_expired_token_is_refused_by_both_planes(developer: Developer) -> None:
     data_dir, game_id = developer.full_service.data_dir, await developer.arena()
     lobby = await developer.lobby(game_id, await developer.service_token(game_id))
     in_control = ("list_builds", {"game_id": game_id, "environment_id": "prod"})
@@ -350,7 +350,7 @@ async def test_a_token_whose_time_is_over_is_refused_by_both_planes(developer: D
             await eventually(lambda slug=slug, fields=fields: is_over(slug, fields))
 
 
-async def test_a_time_to_live_has_a_form_and_is_not_for_public_tokens(owner: Developer) -> None:
+async def test_time_to_live_format_and_public_tokens(owner: Developer) -> None:
     data_dir, create = owner.full_service.data_dir, ("token", "create")
     cloud = ("--group", owner.full_service.group_id)
     before = await owner.good("list_group_tokens", group_id=owner.full_service.group_id)
@@ -365,7 +365,7 @@ async def test_a_time_to_live_has_a_form_and_is_not_for_public_tokens(owner: Dev
     assert await owner.good("list_group_tokens", group_id=owner.full_service.group_id) == before
 
 
-async def test_what_is_not_there_is_told_by_its_code(owner: Developer) -> None:
+async def test_missing_objects_are_reported_by_code(owner: Developer) -> None:
     data_dir, nobody = owner.full_service.data_dir, str(uuid4())
     create = ("token", "create")
     for words, code in (
@@ -389,7 +389,7 @@ async def test_what_is_not_there_is_told_by_its_code(owner: Developer) -> None:
         assert f"{code}: " in await error_output(data_dir, *words), words
 
 
-async def test_flags_that_do_not_belong_together_are_refused(owner: Developer) -> None:
+async def test_conflicting_flags_are_refused(owner: Developer) -> None:
     data_dir, group_id = owner.full_service.data_dir, owner.full_service.group_id
     assert "at least one" in await error_output(data_dir, "group", "update", group_id)
     for words in (

@@ -19,20 +19,20 @@ from tests.support.full_service import BY_SLUG, Answer, Door
 pytestmark = pytest.mark.anyio
 
 
-def test_every_operation_is_in_the_table_once() -> None:
+def test_table_has_every_operation_once() -> None:
     slugs = [row.slug for row in ROWS]
     assert sorted(slugs) == sorted(method.slug for method in METHODS.values())
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.slug)
-def test_the_proto_tells_the_credentials_that_the_operation_takes(row: Row) -> None:
+def test_proto_lists_the_accepted_credentials(row: Row) -> None:
     name = BY_SLUG[row.slug].name
     descriptor = _descriptor(name)
     told = set(option(descriptor, options_pb2.operation).credentials)
     assert told == row.scope.credentials
 
 
-def test_every_operation_has_an_effect_by_which_it_is_seen_who_was_let_in() -> None:
+def test_every_operation_has_a_visible_effect() -> None:
     unseen = [row.slug for row in ROWS if not (row.changes or row.moves or row.shows)]
     assert unseen == []
 
@@ -45,7 +45,7 @@ def _descriptor(name: str) -> Any:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.slug)
-async def test_who_is_let_in_has_the_effect_and_who_is_not_has_none(
+async def test_only_admitted_callers_have_an_effect(
     scenario: NamespaceScenario, door: Door, row: Row
 ) -> None:
     let_in = [bearer for bearer in scenario.bearers if expected(row, bearer) == OK]

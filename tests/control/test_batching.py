@@ -32,7 +32,7 @@ class Work:
         return [2 * item for item in items]
 
 
-async def test_items_go_together_in_order_up_to_a_count() -> None:
+async def test_batch_keeps_order_up_to_a_count() -> None:
     work = Work()
     batches = Batcher(work)
     results = await asyncio.gather(*(batches.add(number) for number in range(150)))
@@ -40,7 +40,7 @@ async def test_items_go_together_in_order_up_to_a_count() -> None:
     assert work.batches == [list(range(64)), list(range(64, 128)), list(range(128, 150))]
 
 
-async def test_a_batch_ends_before_it_has_too_many_bytes_and_one_item_always_goes() -> None:
+async def test_batch_ends_at_the_byte_limit() -> None:
     work = Work()
     work.go_on.clear()
     batches = Batcher(work, size_of=lambda item: item)
@@ -61,7 +61,7 @@ async def test_a_batch_ends_before_it_has_too_many_bytes_and_one_item_always_goe
 
 
 @pytest.mark.parametrize("is_of_one", [True, False])
-async def test_a_failure_is_everybodys_unless_it_may_be_of_one(is_of_one: bool) -> None:
+async def test_failure_scope_in_a_batch(is_of_one: bool) -> None:
     work = Work()
     batches = Batcher(work, is_of_one=lambda error: is_of_one and isinstance(error, Poisoned))
     adding = (batches.add(number) for number in (1, -1, 2))
@@ -75,7 +75,7 @@ async def test_a_failure_is_everybodys_unless_it_may_be_of_one(is_of_one: bool) 
         assert work.batches == [[1, -1, 2]]
 
 
-async def test_what_nobody_waits_for_any_more_is_not_done() -> None:
+async def test_cancelled_items_are_not_processed() -> None:
     work = Work()
     work.go_on.clear()
     batches = Batcher(work)

@@ -33,9 +33,7 @@ async def _record(developer: Developer, group_id: str, *words: str) -> str:
 
 
 @pytest.mark.parametrize("event", EVENTS)
-async def test_each_time_is_told_in_its_field(
-    owner: Developer, records: Records, event: str
-) -> None:
+async def test_each_time_has_its_field(owner: Developer, records: Records, event: str) -> None:
     me, group_id = await new_developer(owner, records)
     flag = f"--{event.replace('_', '-')}"
     assert await _record(owner, group_id, flag, TIME) == ""
@@ -43,7 +41,7 @@ async def test_each_time_is_told_in_its_field(
     assert answer["group"] == {f"{event}_ts": TOLD}
 
 
-async def test_a_time_is_told_as_rfc_3339_says(owner: Developer, records: Records) -> None:
+async def test_time_follows_rfc_3339(owner: Developer, records: Records) -> None:
     me, group_id = await new_developer(owner, records)
     for time, stored in TIMES.items():
         await _record(owner, group_id, "--payment-failed", time)
@@ -51,9 +49,7 @@ async def test_a_time_is_told_as_rfc_3339_says(owner: Developer, records: Record
         assert answer["group"] == {"payment_failed_ts": stored}
 
 
-async def test_a_watch_wakes_when_something_is_recorded(
-    developer: Developer, records: Records
-) -> None:
+async def test_watch_wakes_on_a_record(developer: Developer, records: Records) -> None:
     me, group_id = await new_developer(developer, records)
     other, other_id = await new_developer(developer, records)
     index = (await me.good("get_billing", group_id=group_id))["watch"]["index"]
@@ -70,7 +66,7 @@ async def test_a_watch_wakes_when_something_is_recorded(
     }
 
 
-async def test_what_cannot_be_recorded_is_told_with_its_reason(owner: Developer) -> None:
+async def test_invalid_record_is_refused_with_a_reason(owner: Developer) -> None:
     data_dir, group_id = owner.full_service.data_dir, owner.full_service.group_id
     record = ("billing", "record", "--group")
     assert "GROUP_NOT_FOUND" in await error_output(
@@ -88,7 +84,7 @@ async def test_what_cannot_be_recorded_is_told_with_its_reason(owner: Developer)
     assert (await owner.good("get_billing", group_id=group_id))["group"] == {}
 
 
-async def test_with_json_it_answers_an_object(owner: Developer, records: Records) -> None:
+async def test_json_output_is_an_object(owner: Developer, records: Records) -> None:
     _, group_id = await new_developer(owner, records)
     words = ("billing", "record", "--group", group_id, "--payment-failed", TIME)
     assert await json_output(owner.full_service.data_dir, *words) == {}

@@ -66,9 +66,7 @@ def digest(content: bytes) -> dict[str, Any]:
 
 @needs_oci_runtime
 @pytest.mark.parametrize("kind", CONTENTS)
-async def test_a_build_of_a_kind_that_is_run_here_is_completed_named_by_a_version_and_stays(
-    back: Back, kind: str
-) -> None:
+async def test_accepted_build_kind_is_completed_and_kept(back: Back, kind: str) -> None:
     content, developer = CONTENTS[kind], back.developer
     build_id = await back.build(content, kind=kind, image=digest(content))
     assert (await back.good("get_build", build_id=build_id))["build"]["complete"]
@@ -85,9 +83,7 @@ async def test_a_build_of_a_kind_that_is_run_here_is_completed_named_by_a_versio
 
 @needs_oci_runtime
 @pytest.mark.parametrize("kind", CONTENTS)
-async def test_another_digest_than_announced_is_refused_when_it_is_completed(
-    back: Back, kind: str
-) -> None:
+async def test_wrong_digest_is_refused_at_completion(back: Back, kind: str) -> None:
     content = CONTENTS[kind]
     made = await back.prepare(content, kind=kind, image=digest(b"another"))
     assert (await put(made["image_presigned_request"], content)).status_code == 200
@@ -100,7 +96,7 @@ async def test_another_digest_than_announced_is_refused_when_it_is_completed(
     assert (await back.call("complete_build", build_id=build_id)).code == "UPLOAD_INCOMPLETE"
 
 
-async def test_left_out_a_build_is_an_archive_whatever_else_is_taken(back: Back) -> None:
+async def test_build_kind_defaults_to_archive(back: Back) -> None:
     for kind in ({}, {"kind": "archive"}):
         refused = await back.refused(IMAGE, **kind)
         assert refused.code == "VALIDATION_FAILED"
@@ -109,7 +105,7 @@ async def test_left_out_a_build_is_an_archive_whatever_else_is_taken(back: Back)
 
 
 @needs_oci_runtime
-async def test_a_game_build_has_a_kind_too_and_one_that_is_not_taken_is_refused(
+async def test_game_build_of_a_disabled_kind_is_refused(
     back: Back,
 ) -> None:
     developer = back.developer
@@ -217,7 +213,7 @@ BAD: Final[dict[str, tuple[str, bytes, str, str]]] = {
 @needs_oci_runtime
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-async def test_what_is_wrong_with_a_build_is_told_when_it_is_completed(
+async def test_defective_build_is_refused_at_completion(
     guest: Back, name: str, compression: str
 ) -> None:
     kind, content, word, words = BAD[name]
@@ -241,9 +237,7 @@ BOMBS: Final[dict[str, tuple[str, str, bytes]]] = {
 
 @needs_oci_runtime
 @pytest.mark.parametrize("name", BOMBS)
-async def test_a_build_that_stands_for_gigabytes_is_refused_when_it_is_completed(
-    guest: Back, name: str
-) -> None:
+async def test_build_that_expands_to_gigabytes_is_refused(guest: Back, name: str) -> None:
     kind, compression, content = BOMBS[name]
     refused = await guest.refused(content, kind=kind, compression=compression)
     assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("image_file", "too-high"),))
@@ -253,7 +247,7 @@ async def test_a_build_that_stands_for_gigabytes_is_refused_when_it_is_completed
 
 
 @needs_oci_runtime
-async def test_a_root_may_have_links_and_devices_that_no_archive_may(guest: Back) -> None:
+async def test_bundle_root_may_have_links_and_devices(guest: Back) -> None:
     entries = [link("rootfs/sh", "/bin/busybox"), file("rootfs/dev/null", type=tarfile.CHRTYPE)]
     content = tar({"config.json": CONFIG, "rootfs/run": b"x"}, [one for one, _ in entries])
     build_id = await guest.build(content, kind="oci_bundle")
@@ -263,14 +257,14 @@ async def test_a_root_may_have_links_and_devices_that_no_archive_may(guest: Back
 
 
 @needs_oci_runtime
-async def test_the_tag_of_an_image_is_looked_for(guest: Back) -> None:
+async def test_image_tag_is_required(guest: Back) -> None:
     content = tar({"manifest.json": SEVERAL, "c.json": b"{}"})
     await guest.build(content, kind="docker_image", image_tag="game:2")
     refused = await guest.refused(content, kind="docker_image", image_tag="game:3")
     assert "no image 'game:3', it has game:1, game:2" in problem(refused)
 
 
-async def test_where_nothing_runs_a_kind_its_builds_are_refused_with_the_reason(
+async def test_builds_of_a_kind_without_a_runtime_are_refused(
     tmp_path: Path,
 ) -> None:
     missing = tmp_path / "no-runtime"

@@ -61,7 +61,7 @@ async def back(developer: Developer) -> Back:
     return Back(developer, game_id, await developer.service_token(game_id))
 
 
-async def test_a_build_is_prepared_uploaded_completed_and_listed(back: Back) -> None:
+async def test_build_upload_from_preparation_to_list(back: Back) -> None:
     content = tar({**MANIFEST, "bin/run": b"\x7fELF" * 500})
     made = await back.prepare(content)
     build, request = made["build"], made["image_presigned_request"]
@@ -99,7 +99,7 @@ async def test_a_build_is_prepared_uploaded_completed_and_listed(back: Back) -> 
     }
 
 
-async def test_a_second_completion_is_refused_and_a_repetition_is_not(back: Back) -> None:
+async def test_second_completion_is_refused_a_replay_is_not(back: Back) -> None:
     content = tar()
     made = await back.prepare(content)
     build_id = made["build"]["id"]
@@ -114,7 +114,7 @@ async def test_a_second_completion_is_refused_and_a_repetition_is_not(back: Back
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "lz4"])
-async def test_a_game_build_is_completed_by_its_upload(
+async def test_game_build_is_completed_by_its_upload(
     developer: Developer, compression: str
 ) -> None:
     game_id, content = await developer.game(), packed(tar(), compression)
@@ -135,7 +135,7 @@ async def test_a_game_build_is_completed_by_its_upload(
     assert again == "UPLOAD_ALREADY_COMPLETE"
 
 
-async def test_another_digest_than_announced_is_refused_and_leaves_nothing(back: Back) -> None:
+async def test_wrong_digest_is_refused_and_leaves_nothing(back: Back) -> None:
     content = tar()
     digest = hashlib.sha256(b"another").hexdigest()
     made = await back.prepare(content, image={"sha256": digest})
@@ -163,7 +163,7 @@ async def test_another_digest_than_announced_is_refused_and_leaves_nothing(back:
         (tar({"a": b"x" * 5000})[:3000], ("image_file", "invalid")),
     ],
 )
-async def test_an_archive_that_leaves_its_folder_or_is_none_is_refused(
+async def test_invalid_or_escaping_archive_is_refused(
     back: Back, content: bytes, path: tuple[str, ...]
 ) -> None:
     refused = await back.refused(content)
@@ -171,9 +171,7 @@ async def test_an_archive_that_leaves_its_folder_or_is_none_is_refused(
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "lz4"])
-async def test_an_archive_that_stands_for_gigabytes_is_refused_and_one_for_less_is_taken(
-    back: Back, compression: str
-) -> None:
+async def test_archive_expansion_limit(back: Back, compression: str) -> None:
     refused = await back.refused(bomb(compression), compression=compression)
     assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("image_file", "too-high"),))
     small = bomb(compression, 128 << 20)
@@ -181,7 +179,7 @@ async def test_an_archive_that_stands_for_gigabytes_is_refused_and_one_for_less_
     await back.build(small, compression=compression)
 
 
-async def test_what_breaks_a_rule_is_told_all_at_once(back: Back) -> None:
+async def test_preparation_reports_every_problem(back: Back) -> None:
     image = {"path": "../server.tar", "content_length": 10, "content_type": "none"}
     fields = {"name": " x", "kind": "oci_bundle", "compression": "rar", "image_tag": "a\x00"}
     refused = await back.call("prepare_build", image_file=image, **fields)
@@ -197,7 +195,7 @@ async def test_what_breaks_a_rule_is_told_all_at_once(back: Back) -> None:
     assert await back.listed() == []
 
 
-async def test_a_build_has_at_most_8_gib(back: Back) -> None:
+async def test_build_size_limit_is_8_gib(back: Back) -> None:
     image = {"path": "server.tar", "content_length": (8 << 30) + 1}
     refused = await back.call("prepare_build", name="x", image_file=image)
     assert refused.code == "UPLOAD_TOO_LARGE"
@@ -208,7 +206,7 @@ async def test_a_build_has_at_most_8_gib(back: Back) -> None:
     assert len(made["image_presigned_requests"]) == 128
 
 
-async def test_parts_are_of_64_mib_and_all_have_to_be_there(back: Back) -> None:
+async def test_multipart_upload_needs_every_part(back: Back) -> None:
     content = tar({**MANIFEST, "level": bytes(120 << 20)})
     made = await back.prepare(content, multipart_upload=True)
     parts = made["image_presigned_requests"]
@@ -224,7 +222,7 @@ async def test_parts_are_of_64_mib_and_all_have_to_be_there(back: Back) -> None:
     assert "image_presigned_request" in small
 
 
-async def test_lists_are_newest_first_and_filtered_by_all_tags(back: Back) -> None:
+async def test_lists_are_newest_first_and_filtered_by_tags(back: Back) -> None:
     builds = [(await back.prepare(tar()))["build"]["id"] for _ in range(3)]
     assert await back.listed() == builds[::-1]
     await back.good("patch_build_tags", build_id=builds[0], tags={"branch": "main", "os": "linux"})
@@ -237,7 +235,7 @@ async def test_lists_are_newest_first_and_filtered_by_all_tags(back: Back) -> No
         assert (await back.call("list_builds", tags_json=wrong)).code == "QUERY_INVALID"
 
 
-async def test_tags_are_set_removed_and_taken_off_others(back: Back) -> None:
+async def test_tags_are_set_removed_and_exclusive(back: Back) -> None:
     first, second = [(await back.prepare(tar()))["build"]["id"] for _ in range(2)]
 
     async def tags(build_id: str) -> Any:
@@ -262,7 +260,7 @@ async def test_tags_are_set_removed_and_taken_off_others(back: Back) -> None:
     assert await tags(second) == {"current": "true", "os": "linux"}
 
 
-async def test_a_build_that_a_version_names_stays(back: Back) -> None:
+async def test_build_of_a_version_is_kept(back: Back) -> None:
     developer, build_id = back.developer, await back.build()
     mode = {**ARENA_MODES["arena"]}
     mode["docker"] = {**mode["docker"], "image_id": build_id}
@@ -280,7 +278,7 @@ async def test_a_build_that_a_version_names_stays(back: Back) -> None:
     assert (await back.call("complete_build", build_id=other)).code == "BUILD_NOT_FOUND"
 
 
-async def test_builds_of_others_are_not_there(back: Back) -> None:
+async def test_builds_of_others_are_not_found(back: Back) -> None:
     build_id = (await back.prepare(tar()))["build"]["id"]
     elsewhere = Back(back.developer, await back.developer.game(), back.token)
     assert (await elsewhere.call("list_builds")).code == "GAME_NOT_FOUND"

@@ -64,7 +64,7 @@ async def code_of(gate: CallAuthenticator, token: str) -> str:
     return "OK"
 
 
-async def test_many_that_come_at_once_are_looked_up_together_and_judged_each(
+async def test_concurrent_tokens_share_one_read(
     counted: Counted,
 ) -> None:
     records, gate = Records(counted.database), CallAuthenticator(counted.database)
@@ -86,7 +86,7 @@ async def test_many_that_come_at_once_are_looked_up_together_and_judged_each(
     assert counted.reads == reads + 1
 
 
-async def test_what_was_looked_up_before_a_change_is_not_believed_after_it(
+async def test_token_read_before_a_change_is_read_again(
     counted: Counted,
 ) -> None:
     records, gate = Records(counted.database), CallAuthenticator(counted.database)

@@ -119,7 +119,7 @@ def free_in(question: pb.WantedRequest) -> Resources:
     return Resources(told.free_cpu_millicores, told.free_memory_mb)
 
 
-async def test_room_that_a_server_gets_or_leaves_is_told_before_anything_is_answered(
+async def test_capacity_change_is_reported_before_an_answer(
     node: Node,
 ) -> None:
     question, unanswered = await node.data_plane.asked()
@@ -146,7 +146,7 @@ def give_back(room: NodeCapacity) -> None:
     room.give_back("server")
 
 
-async def test_an_answer_that_comes_too_late_comes_again_and_is_taken_once(node: Node) -> None:
+async def test_late_answer_is_repeated_and_applied_once(node: Node) -> None:
     news = pb.WantedResponse(run="this", sequence=7, gone=["lobby"])
     _, answer = await node.data_plane.asked()
     reserve(node.room)
@@ -159,7 +159,7 @@ async def test_an_answer_that_comes_too_late_comes_again_and_is_taken_once(node:
     assert node.begun.ended == ["lobby"]
 
 
-async def test_however_often_room_changes_answers_are_taken(node: Node) -> None:
+async def test_answers_are_applied_during_capacity_changes(node: Node) -> None:
     await node.data_plane.asked()
     for number in range(1, 20):
         other(node.room)

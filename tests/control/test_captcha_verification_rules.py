@@ -98,7 +98,7 @@ WAYS_IN: list[tuple[Place, Any, tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("place", "value", "told"), WAYS_IN)
-def test_a_broken_rule_is_told_where_it_is_and_nothing_else(
+def test_broken_rule_is_reported_at_its_path(
     place: Place, value: Any, told: tuple[str, ...]
 ) -> None:
     assert paths(changed(place, value)) == [("config", *map(str, place), *told)]
@@ -115,11 +115,11 @@ def test_a_broken_rule_is_told_where_it_is_and_nothing_else(
         ((*VERIFICATION, "url"), "http://Game_Server.example.com."),
     ],
 )
-def test_what_is_just_allowed_is_allowed(place: Place, value: Any) -> None:
+def test_boundary_value_is_accepted(place: Place, value: Any) -> None:
     assert paths(changed(place, value)) == []
 
 
-def test_a_captcha_that_the_operator_has_no_address_of_is_refused() -> None:
+def test_captcha_without_an_operator_address_is_refused() -> None:
     context = replace(CONTEXT, captcha_providers=("captcha_b",))
     assert paths(EVERYTHING, context) == [("config", *CAPTCHA, "captcha_a", "not-allowed")]
 
@@ -133,7 +133,7 @@ def test_a_captcha_that_the_operator_has_no_address_of_is_refused() -> None:
         ("http://[::ffff:10.0.0.1]", "10.0.0.0/8"),
     ],
 )
-def test_a_network_that_the_operator_allows_may_be_asked(url: str, network: str) -> None:
+def test_allowed_network_is_accepted(url: str, network: str) -> None:
     context = replace(CONTEXT, verification_allowed_networks=(ip_network(network),))
     assert paths(changed((*VERIFICATION, "url"), url), context) == []
 
@@ -165,9 +165,7 @@ _values = st.sampled_from(["", "a", " a", "a b", "a\tb", "a\n", "\0", "x" * 1024
 @example("http://a..b/", {})
 @example("http://a:1:2/", {})
 @example("https://a.example:/x?y", {"X-A": "b c"})
-def test_a_verification_that_is_accepted_here_is_accepted_by_the_data_plane(
-    url: str, headers: dict[str, str]
-) -> None:
+def test_data_plane_accepts_accepted_verification(url: str, headers: dict[str, str]) -> None:
     config = pb.CloudConfig()
     find = config.matchmaker.game_modes.entries["duel"].actions.find
     find.enabled = True

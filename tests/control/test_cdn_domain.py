@@ -90,7 +90,7 @@ async def summary(developer: Developer, game_id: str) -> Any:
     return found
 
 
-async def test_the_hosts_of_a_namespace_show_its_page_which_finds_its_lobbies_without_a_token(
+async def test_namespace_hosts_find_lobbies_without_a_token(
     developer: Developer, browser: httpx.AsyncClient
 ) -> None:
     game_id = await developer.game()
@@ -112,7 +112,7 @@ async def test_the_hosts_of_a_namespace_show_its_page_which_finds_its_lobbies_wi
                 assert found.body["lobby"]["lobby_id"] == lobby_id, origin
 
 
-async def test_hosts_of_nobody_show_nothing_and_let_nobody_in(
+async def test_unknown_hosts_get_no_site_and_no_access(
     developer: Developer, browser: httpx.AsyncClient
 ) -> None:
     game_id = await developer.game()
@@ -129,7 +129,7 @@ async def test_hosts_of_nobody_show_nothing_and_let_nobody_in(
             assert answer.code == "TOKEN_MISSING", host
 
 
-async def test_a_game_that_has_no_version_yet_lets_its_pages_in_all_the_same(
+async def test_hosts_of_a_game_without_a_version_have_access(
     developer: Developer,
 ) -> None:
     """Which hosts are a namespace's is known from its making."""

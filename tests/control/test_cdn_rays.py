@@ -110,7 +110,7 @@ def code(one: Any) -> str:
     return str(one["marks"][-1]["label"]).removeprefix("answered ")
 
 
-async def test_an_upload_is_seen_by_whose_game_it_is_for(
+async def test_upload_ray_is_visible_to_the_game(
     watching: Watching, browser: httpx.AsyncClient
 ) -> None:
     made = await watching.prepared({"a.txt": b"abc"})
@@ -122,9 +122,7 @@ async def test_an_upload_is_seen_by_whose_game_it_is_for(
     assert (labels(one), code(one)) == (["cdn upload", "receiving", "disk"], "OK")
 
 
-async def test_an_upload_that_is_refused_is_seen_without_having_been_asked_for(
-    watching: Watching, browser: httpx.AsyncClient
-) -> None:
+async def test_refused_upload_has_a_ray(watching: Watching, browser: httpx.AsyncClient) -> None:
     made = await watching.prepared({"a.txt": b"abc"})
     (request,) = made["presigned_requests"]
     forged = await browser.put(request["url"].replace("length=3", "length=4"), content=b"abcd")
@@ -137,7 +135,7 @@ async def test_an_upload_that_is_refused_is_seen_without_having_been_asked_for(
     assert await watching.perf(forged.headers["x-ray-id"]) == []
 
 
-async def test_a_picture_is_seen_by_whose_game_it_is_of(
+async def test_picture_ray_is_visible_to_the_game(
     watching: Watching, browser: httpx.AsyncClient, owner: Developer
 ) -> None:
     picture = png()
@@ -154,7 +152,7 @@ async def test_a_picture_is_seen_by_whose_game_it_is_of(
     assert (labels(one), code(one)) == (["cdn object", "file", "sending"], "OK")
 
 
-async def test_what_a_site_answers_is_seen_by_whose_site_it_is(
+async def test_site_ray_is_visible_to_the_site_owner(
     watching: Watching, browser: httpx.AsyncClient
 ) -> None:
     site = await watching.show(browser)
@@ -172,9 +170,7 @@ async def test_what_a_site_answers_is_seen_by_whose_site_it_is(
     assert await watching.perf(unknown.headers["x-ray-id"]) == []
 
 
-async def test_of_pages_that_are_fine_few_are_kept(
-    watching: Watching, browser: httpx.AsyncClient
-) -> None:
+async def test_successful_pages_are_sampled(watching: Watching, browser: httpx.AsyncClient) -> None:
     site = await watching.show(browser)
     fine: list[httpx.Response] = []
     while len(fine) < 40:

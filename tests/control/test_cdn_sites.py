@@ -73,7 +73,7 @@ async def page(developer: Developer, full_service: FullService) -> AsyncIterator
         yield made
 
 
-async def test_a_namespace_shows_the_site_of_its_version(page: Page) -> None:
+async def test_namespace_shows_the_site_of_its_version(page: Page) -> None:
     files = {"index.html": b"<h1>one</h1>", "js/app.js": b"play()", "docs/index.html": b"docs"}
     assert (await page.get("")).status_code == 404
     await page.set(await page.version(files))
@@ -97,7 +97,7 @@ async def test_a_namespace_shows_the_site_of_its_version(page: Page) -> None:
         assert (await page.get(trick)).status_code in (400, 404)
 
 
-async def test_a_changed_version_is_shown_within_a_second(page: Page) -> None:
+async def test_version_change_is_shown_within_a_second(page: Page) -> None:
     one, two = [await page.version({"index.html": text}) for text in (b"one", b"two")]
     for version_id, content in ((one, b"one"), (two, b"two"), (one, b"one")):
         await page.set(version_id)
@@ -125,7 +125,7 @@ async def test_headers_of_matching_routes_are_added(page: Page) -> None:
 
 
 @pytest.mark.parametrize("name", ["Set-Cookie", "etag", "connection", "x-content-type-options"])
-async def test_a_header_that_only_the_service_sets_is_refused(page: Page, name: str) -> None:
+async def test_header_reserved_for_the_service_is_refused(page: Page, name: str) -> None:
     headers = [{"name": name, "value": "x"}]
     middlewares = [{"kind": {"custom_headers": {"headers": headers}}}]
     config = {"cdn": {"routes": [{"glob": "**", "priority": 1, "middlewares": middlewares}]}}
@@ -136,7 +136,7 @@ async def test_a_header_that_only_the_service_sets_is_refused(page: Page, name: 
     assert path[-2:] == ("name", "not-allowed")
 
 
-async def test_a_password_is_asked_for_as_soon_as_it_is_set(page: Page) -> None:
+async def test_password_is_required_once_set(page: Page) -> None:
     await page.set(await page.version({"index.html": b"secret"}))
     await page.soon(b"secret")
     place = {"game_id": page.game_id, "namespace_id": "prod"}
@@ -153,7 +153,7 @@ async def test_a_password_is_asked_for_as_soon_as_it_is_set(page: Page) -> None:
     await page.soon(b"secret")
 
 
-async def test_the_listener_of_sites_serves_nothing_of_the_api(page: Page) -> None:
+async def test_site_listener_does_not_serve_the_api(page: Page) -> None:
     for path in ("/cloud/games", "/openapi.json", "/cloud/bootstrap", "/"):
         assert (await page.client.get(path)).status_code == 404
     posted = await page.client.post("/cloud/games", json={})

@@ -70,7 +70,7 @@ async def builds(developer: Developer) -> Builds:
     return Builds(developer, game_id, await developer.service_token(game_id))
 
 
-async def test_an_exclusive_tag_is_on_one_build_however_many_take_it_at_once(
+async def test_exclusive_tag_is_on_one_build(
     builds: Builds,
 ) -> None:
     ids = [await builds.add() for _ in range(CALLERS)]
@@ -82,7 +82,7 @@ async def test_an_exclusive_tag_is_on_one_build_however_many_take_it_at_once(
         assert ["current" in await builds.tags(one) for one in ids].count(True) == 1
 
 
-async def test_a_build_has_no_more_tags_than_it_may_however_many_set_them_at_once(
+async def test_tag_count_limit_holds(
     builds: Builds,
 ) -> None:
     build_id = await builds.add()
@@ -92,7 +92,7 @@ async def test_a_build_has_no_more_tags_than_it_may_however_many_set_them_at_onc
     assert len(await builds.tags(build_id)) == 30
 
 
-async def test_one_tag_that_many_set_at_once_is_set_for_all_of_them(builds: Builds) -> None:
+async def test_tag_set_concurrently_succeeds_for_all(builds: Builds) -> None:
     build_id = await builds.add()
     for number in range(ROUNDS):
         several = [{f"round-{number}": f"{caller}"} for caller in range(CALLERS)]
@@ -103,9 +103,7 @@ async def test_one_tag_that_many_set_at_once_is_set_for_all_of_them(builds: Buil
         }
 
 
-async def test_a_build_that_goes_while_it_is_tagged_is_gone(
-    builds: Builds, developer: Developer
-) -> None:
+async def test_build_deleted_while_tagged_is_gone(builds: Builds, developer: Developer) -> None:
     for _ in range(ROUNDS):
         build_id = await builds.add()
         removal = developer.call("delete_build", game_id=builds.game_id, build_id=build_id)
@@ -118,7 +116,7 @@ async def test_a_build_that_goes_while_it_is_tagged_is_gone(
 # Whoever loses to others ------------------------------------------------------------------------------
 
 
-async def test_whoever_loses_to_others_many_times_changes_in_the_end(records: Records) -> None:
+async def test_repeated_conflicts_end_in_success(records: Records) -> None:
     call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1")
     caller = Caller(TokenKind.CLOUD, uuid4().bytes, b"", call.address, call)
     lost = 0
@@ -140,9 +138,7 @@ async def test_whoever_loses_to_others_many_times_changes_in_the_end(records: Re
 # Users of a site ----------------------------------------------------------------------------------
 
 
-async def test_the_last_places_for_users_of_a_site_are_given_once(
-    developer: Developer, records: Records
-) -> None:
+async def test_last_user_slots_are_given_once(developer: Developer, records: Records) -> None:
     place = {"game_id": await developer.game(), "namespace_id": "prod"}
     got = await developer.good("get_namespace", **place)
     await add_users(records, got["namespace"]["namespace_id"], 1_021)
@@ -161,7 +157,7 @@ async def test_the_last_places_for_users_of_a_site_are_given_once(
     await developer.good("set_auth_user", **place, user="ada", password="x")
 
 
-async def test_a_user_that_many_set_at_once_is_set_for_all_of_them(developer: Developer) -> None:
+async def test_user_set_concurrently_succeeds_for_all(developer: Developer) -> None:
     place = {"game_id": await developer.game(), "namespace_id": "prod"}
     calls = [
         developer.call("set_auth_user", **place, user="ada", password=f"{number}")
@@ -173,9 +169,7 @@ async def test_a_user_that_many_set_at_once_is_set_for_all_of_them(developer: De
 # Reserved names -----------------------------------------------------------------------------------
 
 
-async def test_names_are_reserved_once_beyond_however_many_versions_have_theirs(
-    developer: Developer, records: Records
-) -> None:
+async def test_reserved_names_are_unique(developer: Developer, records: Records) -> None:
     game_id = await developer.game()
     taken = [f"0.0.{number}" for number in range(2, 2_002) if number != 1_500]
     await add_versions(records, game_id, taken)

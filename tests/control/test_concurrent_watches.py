@@ -67,7 +67,7 @@ async def answers(watching: list[HttpConnection]) -> list[Response]:
 
 
 @pytest.mark.parametrize("slug", ["get_game", "get_games"])
-async def test_each_is_told_a_change_by_its_own_token(
+async def test_change_is_returned_by_each_token(
     developer: Developer, records: Records, slug: str
 ) -> None:
     full_service = developer.full_service

@@ -41,7 +41,7 @@ from tests.dataplane.configurations import VERSION_ID, configuration
 _encode_answer = message_codec.encoder(METHODS["hosting.v1.Versions.GetVersion"])
 
 
-def test_what_was_sent_comes_back_through_storage_with_nothing_added_and_nothing_lost() -> None:
+def test_storage_round_trip_is_exact() -> None:
     config = decode(encode(read(EVERYTHING)))
     assert orjson.loads(json_of(config)) == EVERYTHING
     answer = pb.GetVersionResponse(
@@ -60,7 +60,7 @@ def test_what_was_sent_comes_back_through_storage_with_nothing_added_and_nothing
 
 
 @pytest.mark.parametrize("document", [EVERYTHING, {}])
-def test_a_version_from_kept_text_is_the_answer_that_its_message_would_be(document: Any) -> None:
+def test_stored_text_equals_its_message(document: Any) -> None:
     config = read(document)
     version = pb.GameVersion(
         config=config, create_ts="2024-02-29T12:30:00.000Z", display_name='a "é"', version_id="v"
@@ -85,16 +85,16 @@ def test_a_version_from_kept_text_is_the_answer_that_its_message_would_be(docume
         {"matchmaker": {"captcha": {}}},
     ],
 )
-def test_what_is_empty_stays_empty_and_what_was_left_out_stays_out(document: Any) -> None:
+def test_empty_stays_empty_and_absent_stays_absent(document: Any) -> None:
     assert orjson.loads(json_of(decode(encode(read(document))))) == document
 
 
-def test_null_is_as_good_as_left_out() -> None:
+def test_null_means_absent() -> None:
     document = {"cdn": None, "kv": None, "engine": {"godot": None}, "scripts": None}
     assert orjson.loads(json_of(read(document))) == {"engine": {}}
 
 
-def test_fields_that_are_not_shown_keep_their_text_byte_for_byte() -> None:
+def test_hidden_fields_keep_their_bytes() -> None:
     raw = b'{ "big": 123456789012345678901234567890, "f": 1.50,\n "s": "\\u00e9", "n": null }'
     config = read_text(b'{"kv":' + raw + b', "engine" : { "unity":\t' + raw + b"}}")
     assert json_of(config) == b'{"engine":{"unity":' + raw + b'},"kv":' + raw + b"}"
@@ -103,7 +103,7 @@ def test_fields_that_are_not_shown_keep_their_text_byte_for_byte() -> None:
 @settings(max_examples=150, deadline=None)
 @given(good_configurations)
 @example(EVERYTHING)
-def test_any_configuration_is_given_back_exactly_and_kept_as_the_same_bytes(document: Any) -> None:
+def test_any_configuration_round_trips_exactly(document: Any) -> None:
     config = read(document)
     kept = encode(config)
     assert orjson.loads(json_of(decode(kept))) == document
@@ -171,7 +171,7 @@ def test_any_configuration_is_given_back_exactly_and_kept_as_the_same_bytes(docu
         ),
     ],
 )
-def test_a_wrong_form_is_refused_at_the_door_with_its_path(
+def test_malformed_configuration_is_refused_with_its_path(
     path: tuple[str | int, ...], value: Any, problem: tuple[str, ...]
 ) -> None:
     with pytest.raises(ServiceError) as raised:
@@ -180,7 +180,7 @@ def test_a_wrong_form_is_refused_at_the_door_with_its_path(
     assert ("config", *problem) in [found.path for found in raised.value.errors]
 
 
-def test_display_name_and_config_are_required_and_may_be_empty() -> None:
+def test_display_name_and_config_are_required() -> None:
     with pytest.raises(ServiceError) as raised:
         read(None)
     assert [problem.path for problem in raised.value.errors] == [("config", "required")]
@@ -196,7 +196,7 @@ def _as_fed(document: dict[str, Any]) -> fed.MatchmakerConfig:
     return message
 
 
-def test_the_feed_has_the_matchmaker_level_without_what_only_the_command_line_reads() -> None:
+def test_feed_has_no_command_line_fields() -> None:
     level = EVERYTHING["matchmaker"]
     cli_only = ("build_args", "dockerfile", "image")
     docker = {name: value for name, value in DOCKER.items() if name not in cli_only}
@@ -205,12 +205,12 @@ def test_the_feed_has_the_matchmaker_level_without_what_only_the_command_line_re
     assert to_feed(read(EVERYTHING)) == _as_fed({**level, "docker": docker, "game_modes": modes})
 
 
-def test_a_version_without_a_matchmaker_is_fed_without_modes() -> None:
+def test_feed_without_a_matchmaker_has_no_modes() -> None:
     assert to_feed(read({})) == fed.MatchmakerConfig()
     assert to_feed(read({"matchmaker": {"game_modes": {}}})) == fed.MatchmakerConfig()
 
 
-def test_an_empty_part_of_a_mode_is_fed_where_it_replaces_another() -> None:
+def test_empty_mode_part_is_fed_where_it_overrides() -> None:
     document = {"matchmaker": {"docker": DOCKER, "game_modes": {"a": {}, "b": {"docker": {}}}}}
     modes = to_feed(read(document)).game_modes
     assert set(modes) == {"a", "b"}
@@ -234,7 +234,7 @@ _LIMITS = OperatorLimits(
 @settings(max_examples=200, deadline=None)
 @given(good_configurations)
 @example(EVERYTHING)
-def test_what_the_control_plane_accepts_the_data_plane_accepts_and_resolves(document: Any) -> None:
+def test_data_plane_accepts_accepted_configurations(document: Any) -> None:
     config = read(document)
     assert configuration_problems(config, CONTEXT) == []
     namespace = configuration()
@@ -246,7 +246,7 @@ def test_what_the_control_plane_accepts_the_data_plane_accepts_and_resolves(docu
     assert namespace.current_version_id == VERSION_ID
 
 
-def test_the_good_configurations_of_these_tests_have_every_field() -> None:
+def test_generated_configurations_cover_every_field() -> None:
     """Otherwise the properties above would hold of nothing."""
     seen: set[tuple[str, ...]] = set()
 
@@ -282,7 +282,7 @@ def _collect(value: Any, path: tuple[str, ...], seen: set[tuple[str, ...]]) -> N
             _collect(item, (*above, "*" if is_key else name), seen)
 
 
-def test_secrets_of_a_configuration_are_given_back_and_fed() -> None:
+def test_secrets_are_returned_and_fed() -> None:
     config = read(EVERYTHING)
     assert b'"secret_key":"s-a"' in json_of(config)
     assert to_feed(config).captcha.captcha_a.secret_key == "s-a"

@@ -34,11 +34,11 @@ def config_of(size_bytes: int) -> pb.CloudConfig:
     return config
 
 
-def test_both_planes_have_the_same_bound() -> None:
+def test_both_planes_have_the_same_limit() -> None:
     assert feed_validation.MATCHMAKER_BYTES_MAX == MAX
 
 
-def test_the_largest_is_taken_and_a_byte_more_is_not() -> None:
+def test_largest_configuration_is_accepted() -> None:
     assert configuration_problems(config_of(MAX), CONTEXT) == []
     [problem] = configuration_problems(config_of(MAX + 1), CONTEXT)
     assert list(problem.path) == ["config", "matchmaker", "too-long"]
@@ -46,7 +46,7 @@ def test_the_largest_is_taken_and_a_byte_more_is_not() -> None:
     assert f"at most {MAX:,}" in problem.message
 
 
-def test_what_only_the_command_line_reads_does_not_count() -> None:
+def test_command_line_fields_do_not_count() -> None:
     config = config_of(MAX)
     for mode in config.matchmaker.game_modes.entries.values():
         for number in range(64):
@@ -56,7 +56,7 @@ def test_what_only_the_command_line_reads_does_not_count() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_version_that_is_too_large_is_not_made(developer: Developer) -> None:
+async def test_too_large_version_is_not_created(developer: Developer) -> None:
     game_id = await developer.game()
     env = {f"V{number}": "v" * 8_000 for number in range(64)}
     modes: dict[str, Any] = {f"m{number}": {"docker": {"env": env}} for number in range(2)}

@@ -66,7 +66,7 @@ def bare(**changes: Any) -> dict[str, Any]:
     return {name: value for name, value in port.items() if value is not None}
 
 
-def test_a_configuration_with_everything_in_it_is_fine() -> None:
+def test_full_configuration_is_valid() -> None:
     assert paths(EVERYTHING) == []
     assert paths({}) == []
 
@@ -181,7 +181,7 @@ SITE: list[tuple[Place, Any, tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("place", "value", "told"), LIMITS + RUNTIME + SITE)
-def test_a_broken_rule_is_told_where_it_is_and_nothing_else(
+def test_broken_rule_is_reported_at_its_path(
     place: Place, value: Any, told: tuple[str, ...]
 ) -> None:
     expected = told[1:] if told[0] == "/" else (*map(str, place), *told)
@@ -212,11 +212,11 @@ EDGES: list[tuple[Place, Any]] = [
 
 
 @pytest.mark.parametrize(("place", "value"), EDGES)
-def test_what_is_just_allowed_is_allowed(place: Place, value: Any) -> None:
+def test_boundary_value_is_accepted(place: Place, value: Any) -> None:
     assert paths(changed(place, value)) == []
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_every_problem_is_reported() -> None:
     document = everything()
     expected = set()
     for place, value in (
@@ -237,7 +237,7 @@ def test_every_problem_is_told_at_once() -> None:
     assert set(paths(document)) == expected
 
 
-def test_both_ends_of_too_many_idle_lobbies_are_told() -> None:
+def test_idle_lobby_conflict_reports_both_ends() -> None:
     document = changed((*MODE, "idle_lobbies"), {"min": 34, "max": 33})
     path = ("config", *MODE, "idle_lobbies")
     assert paths(document) == [
@@ -247,7 +247,7 @@ def test_both_ends_of_too_many_idle_lobbies_are_told() -> None:
     ]
 
 
-def test_the_path_of_the_decisions_is_the_path_that_is_told() -> None:
+def test_problem_paths_follow_the_wire() -> None:
     document = {"matchmaker": {"game_modes": {"duel": {"max_players": 257}}}}
     (problem,) = configuration_problems(read(document), CONTEXT)
     path = ("config", "matchmaker", "game_modes", "duel", "max_players", "too-high")
@@ -255,7 +255,7 @@ def test_the_path_of_the_decisions_is_the_path_that_is_told() -> None:
     assert problem.message == "config.matchmaker.game_modes.duel.max_players must be at most 256"
 
 
-def test_the_operators_settings_move_the_limits() -> None:
+def test_operator_settings_move_the_limits() -> None:
     document = changed((*MODE, "max_players"), 1000)
     assert paths(document, replace(CONTEXT, player_limit_max=1000)) == []
     moved = replace(CONTEXT, host_ports=range(20_001, 25_999))
@@ -266,12 +266,12 @@ def test_the_operators_settings_move_the_limits() -> None:
     }
 
 
-def test_sites_are_not_judged_when_nobody_looked_them_up() -> None:
+def test_sites_are_skipped_without_a_lookup() -> None:
     document = changed(("cdn", "site_id"), UNKNOWN_ID)
     assert paths(document, replace(CONTEXT, sites=None)) == []
 
 
-def test_the_ids_that_have_to_be_looked_up_are_those_in_the_configuration() -> None:
+def test_referenced_ids_are_collected() -> None:
     document = changed((*LEVEL, "docker", "image_id"), UNKNOWN_ID)
     assert image_ids(read(document)) == {UNKNOWN_ID, BUILD_ID}
     assert site_ids(read(document)) == {SITE_ID}
@@ -296,7 +296,7 @@ def test_the_ids_that_have_to_be_looked_up_are_those_in_the_configuration() -> N
         "é,-",
     ],
 )
-def test_a_glob_is_taken(glob: str) -> None:
+def test_valid_glob_is_accepted(glob: str) -> None:
     assert glob_problem(glob) is None
 
 
@@ -304,5 +304,5 @@ def test_a_glob_is_taken(glob: str) -> None:
     "glob",
     ["[", "[]", "[!]", "[a", "[z-a]", "{", "{a", "}", "{a,{b}}", "a\\b", "a\nb", "\0", "a\x7f"],
 )
-def test_what_is_no_glob_is_refused(glob: str) -> None:
+def test_invalid_glob_is_refused(glob: str) -> None:
     assert glob_problem(glob)

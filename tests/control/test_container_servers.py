@@ -84,7 +84,7 @@ def in_(compression: str, content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["docker_image", "oci_bundle"])
-async def test_a_server_of_every_compression_is_reached_and_ends_in_order(
+async def test_server_of_every_compression_runs_and_stops(
     back: Hosts, kind: str, compression: str
 ) -> None:
     content = images.bundle() if kind == "oci_bundle" else images.saved(images.server_layer())
@@ -100,7 +100,7 @@ async def test_a_server_of_every_compression_is_reached_and_ends_in_order(
     assert first == ("begins --usual" if kind == "docker_image" else "begins ")
 
 
-async def test_an_image_layout_runs_as_well_with_and_without_the_manifest_of_docker(
+async def test_image_layout_runs_with_and_without_docker_manifest(
     back: Hosts,
 ) -> None:
     for with_manifest in (True, False):
@@ -109,7 +109,7 @@ async def test_an_image_layout_runs_as_well_with_and_without_the_manifest_of_doc
         assert await back.said(build_id, "") == ["begins --usual"]
 
 
-async def test_arguments_take_the_place_of_an_images_cmd_and_follow_a_bundles(back: Hosts) -> None:
+async def test_arguments_replace_image_cmd_and_extend_bundle_args(back: Hosts) -> None:
     image = await back.image(images.saved(images.server_layer()))
     given = {"arguments": ["--map", "$(MAP)"], "environment": {"PLAY": "exit:0", "MAP": "sea"}}
     assert await back.said(image, "", runtime={"build": image, **given}) == ["begins --map sea"]
@@ -123,7 +123,7 @@ async def test_arguments_take_the_place_of_an_images_cmd_and_follow_a_bundles(ba
     assert second == "at /home/game/new"
 
 
-async def test_a_container_is_told_what_it_needs_and_nothing_else(back: Hosts) -> None:
+async def test_container_environment_is_exact(back: Hosts) -> None:
     config = {
         "Entrypoint": [images.PROGRAM],
         "Env": ["OF_IMAGE=1", "OF_BOTH=image", "HOSTING_SERVER_ID=mine", "PATH=/bin:/own"],
@@ -144,7 +144,7 @@ async def test_a_container_is_told_what_it_needs_and_nothing_else(back: Hosts) -
     assert {name for name in values if not name.startswith("HOSTING_")} == known
 
 
-async def test_one_that_ends_by_itself_has_its_own_code_and_one_that_crashes_the_signals(
+async def test_container_exit_code_and_signal_are_recorded(
     back: Hosts,
 ) -> None:
     build_id = await back.bundle(images.bundle())
@@ -156,7 +156,7 @@ async def test_one_that_ends_by_itself_has_its_own_code_and_one_that_crashes_the
     assert (over["status"], over["exit_code"]) == ("destroyed", 128 + signal.SIGABRT)
 
 
-async def test_one_that_ignores_its_end_is_killed_when_its_time_is_over_and_leaves_nothing(
+async def test_container_that_ignores_sigterm_is_killed(
     back: Hosts, full_service: FullService
 ) -> None:
     made = await back.of(await back.bundle(images.bundle()), "deaf")
@@ -178,7 +178,7 @@ async def test_one_that_ignores_its_end_is_killed_when_its_time_is_over_and_leav
     await eventually(is_tidy)
 
 
-async def test_a_stop_right_after_the_start_is_heard(back: Hosts) -> None:
+async def test_stop_right_after_start_is_delivered(back: Hosts) -> None:
     build_id = await back.bundle(images.bundle())
     for _ in range(5):
         made = await back.of(build_id)
@@ -188,9 +188,7 @@ async def test_a_stop_right_after_the_start_is_heard(back: Hosts) -> None:
         assert over["destroyed_at"] - over["created_at"] < 10_000, "long before it would be killed"
 
 
-async def test_nothing_of_this_machine_is_seen_from_inside(
-    back: Hosts, full_service: FullService
-) -> None:
+async def test_container_does_not_see_the_host(back: Hosts, full_service: FullService) -> None:
     keys = full_service.data_dir / "keys.json"
     assert keys.exists()
     build_id = await back.image(images.saved(images.server_layer()))
@@ -229,7 +227,9 @@ async def test_nothing_of_this_machine_is_seen_from_inside(
     assert unchanged[-1] == "see /bin server", "what one writes is its own"
 
 
-async def test_it_runs_as_whom_the_image_names(back: Hosts, full_service: FullService) -> None:
+async def test_container_runs_as_the_user_of_the_image(
+    back: Hosts, full_service: FullService
+) -> None:
     config = {"Entrypoint": [images.PROGRAM], "User": "game"}
     more = (file("home/game/secret", b"saved", 0o600, uid=1000, gid=1001),)
     layers = images.server_layer(*more, file("root/secret", b"of root", 0o600))
@@ -245,7 +245,7 @@ async def test_it_runs_as_whom_the_image_names(back: Hosts, full_service: FullSe
     assert Path(f"/proc/{inside}").stat().st_uid == OWNER + 1000
 
 
-async def test_a_bundle_has_no_right_that_it_asks_for(
+async def test_bundle_gets_no_requested_privilege(
     back: Hosts, full_service: FullService, tmp_path: Path
 ) -> None:
     hook = tmp_path / "hooked"
@@ -285,14 +285,14 @@ async def test_a_bundle_has_no_right_that_it_asks_for(
     assert not hook.exists()
 
 
-async def test_one_that_takes_more_memory_than_it_has_is_ended_for_it(back: Hosts) -> None:
+async def test_container_over_its_memory_limit_is_stopped(back: Hosts) -> None:
     build_id = await back.bundle(images.bundle())
     made = await back.of(build_id, "eat", resources={"cpu": 100, "memory": 64})
     over = await back.until(made["id"], "destroyed", "failed")
     assert (over["status"], over["failure"]["reason"]) == ("failed", "OUT_OF_MEMORY")
 
 
-async def test_what_cannot_be_run_says_why(back: Hosts) -> None:
+async def test_container_that_cannot_run_has_a_reason(back: Hosts) -> None:
     absent = await back.bundle(images.bundle(args=["/bin/nothing-here"]))
     foreign = file("./rootfs/bin/foreign", b"no program", 0o755)
     broken = await back.bundle(images.bundle(foreign, args=["/bin/foreign"]))
@@ -309,7 +309,7 @@ async def test_what_cannot_be_run_says_why(back: Hosts) -> None:
         assert "exit_code" not in over
 
 
-async def test_a_container_goes_on_while_everything_of_ours_is_killed(
+async def test_container_survives_a_kill_of_both_planes(
     back: Hosts, full_service: FullService
 ) -> None:
     made = await back.of(await back.image(images.saved(images.server_layer())))
@@ -336,7 +336,7 @@ async def test_a_container_goes_on_while_everything_of_ours_is_killed(
 
 
 @pytest.mark.parametrize("victim", ["keeper", "runtime"])
-async def test_whatever_of_it_is_killed_takes_the_container_with_it(
+async def test_killed_keeper_process_ends_the_container(
     back: Hosts, full_service: FullService, victim: str
 ) -> None:
     made = await back.of(await back.bundle(images.bundle()))

@@ -63,7 +63,7 @@ if "--role=control" in sys.orig_argv:
 
 
 @images.needs_oci_runtime
-async def test_a_server_that_is_wanted_while_it_looks_what_it_can_run_is_wanted_again_later(
+async def test_server_requested_during_runtime_check_is_unavailable(
     tmp_path: Path,
 ) -> None:
     """What runs containers here is tried at each start; this one waits until it is let go on."""
@@ -91,7 +91,7 @@ async def test_a_server_that_is_wanted_while_it_looks_what_it_can_run_is_wanted_
             assert answer.code == "OK", answer
 
 
-async def test_links_lead_to_the_same_place_as_soon_as_it_is_back(tmp_path: Path) -> None:
+async def test_links_keep_their_address_after_a_restart(tmp_path: Path) -> None:
     """The port of the public door was drawn, and the plane that died was told it."""
     with running(FullService(tmp_path / "full_service")) as full_service:
         async with full_service.opened("http") as door:
@@ -108,7 +108,7 @@ async def test_links_lead_to_the_same_place_as_soon_as_it_is_back(tmp_path: Path
                 assert await eventually(is_back) == told
 
 
-async def test_links_are_right_before_anything_is_fed(
+async def test_links_are_right_before_the_first_feed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever is the first to ask at the first start is led to the port that was drawn."""
@@ -122,7 +122,7 @@ async def test_links_are_right_before_anything_is_fed(
         assert full_service.said["http"] in told["group"]["external"]["profile"]
 
 
-async def test_lobbies_are_started_as_soon_as_it_is_ready(
+async def test_lobbies_start_as_soon_as_it_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full_service = FrailHouse(tmp_path / "full_service", LATE, runtime=programs.SETTINGS)

@@ -66,7 +66,7 @@ async def migrated(url: str | None, folder: Path) -> Database:
     return database
 
 
-async def test_one_that_is_well_is_written_to_now_and_then(tmp_path: Path) -> None:
+async def test_healthy_database_is_written_periodically(tmp_path: Path) -> None:
     database = await migrated(None, tmp_path)
     watch = DatabaseHealthCheck(database, write_s=3_600)
     assert await is_well(watch)
@@ -79,7 +79,7 @@ async def test_one_that_is_well_is_written_to_now_and_then(tmp_path: Path) -> No
     await database.close()
 
 
-async def test_a_server_that_stops_is_told_until_it_is_back(server: Server, tmp_path: Path) -> None:
+async def test_stopped_server_is_reported_until_it_is_back(server: Server, tmp_path: Path) -> None:
     database = await migrated(server.url(), tmp_path)
     watch = DatabaseHealthCheck(database)
     assert await is_well(watch)
@@ -93,7 +93,7 @@ async def test_a_server_that_stops_is_told_until_it_is_back(server: Server, tmp_
     await database.close()
 
 
-async def test_a_database_that_somebody_else_keeps_writing_to_takes_no_changes(
+async def test_locked_database_takes_no_changes(
     tmp_path: Path,
 ) -> None:
     database = await migrated(None, tmp_path)
@@ -115,9 +115,7 @@ QUEUES = {"sqlite": 12, "postgresql": 16 * 12}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_one_whose_users_have_to_wait_for_each_other_is_well(
-    kind: str, databases: Databases, tmp_path: Path
-) -> None:
+async def test_busy_database_is_healthy(kind: str, databases: Databases, tmp_path: Path) -> None:
     database = await migrated(databases.url(kind), tmp_path)
     watch = DatabaseHealthCheck(database)
 
@@ -137,7 +135,7 @@ async def test_one_whose_users_have_to_wait_for_each_other_is_well(
     await database.close()
 
 
-async def test_one_that_hangs_is_told_also_while_all_its_connections_are_in_use(
+async def test_hung_database_is_reported_with_all_connections_in_use(
     server: Server, tmp_path: Path
 ) -> None:
     database = await migrated(server.url(), tmp_path)
@@ -164,7 +162,7 @@ async def test_one_that_hangs_is_told_also_while_all_its_connections_are_in_use(
     await database.close()
 
 
-async def test_a_loss_is_a_warning_once_and_its_end_is_said_once(
+async def test_loss_and_recovery_are_logged_once(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     database = await migrated(server.url(), tmp_path)
@@ -230,7 +228,7 @@ def struck(tmp_path: Path) -> Iterator[StruckHouse]:
         made.close()
 
 
-async def test_a_file_that_was_removed_is_told_until_it_is_back(struck: StruckHouse) -> None:
+async def test_removed_file_is_reported_until_it_is_back(struck: StruckHouse) -> None:
     await asyncio.to_thread(struck.start)
     await says(struck, "ok")
     folder = struck.data_dir / "control"
@@ -246,9 +244,7 @@ async def test_a_file_that_was_removed_is_told_until_it_is_back(struck: StruckHo
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.EROFS, errno.ENOSPC])
-async def test_a_disk_that_takes_nothing_is_told_until_it_does(
-    struck: StruckHouse, error: int
-) -> None:
+async def test_full_disk_is_reported_until_it_has_space(struck: StruckHouse, error: int) -> None:
     await asyncio.to_thread(struck.start)
     await says(struck, "ok")
     rule = struck.shim.fail("pwrite", LOG, error=error)
@@ -260,7 +256,9 @@ async def test_a_disk_that_takes_nothing_is_told_until_it_does(
     await says(struck, "ok")
 
 
-async def test_a_service_on_a_server_tells_the_same(databases: Databases, tmp_path: Path) -> None:
+async def test_service_reports_a_stopped_database_server(
+    databases: Databases, tmp_path: Path
+) -> None:
     full_service = FullService(tmp_path / "full_service", databases.url("postgresql"))
     try:
         await asyncio.to_thread(full_service.start)

@@ -38,7 +38,7 @@ async def _link(door: Door, key: str | None = None) -> dict[str, str]:
     return body
 
 
-async def test_a_completed_link_gives_the_device_a_token_of_the_game(developer: Developer) -> None:
+async def test_completed_link_gives_the_device_a_game_token(developer: Developer) -> None:
     game_id, other_id = await developer.game(), await developer.game()
     link = await _link(developer.door)
     assert shape(link) == {
@@ -63,7 +63,7 @@ async def test_a_completed_link_gives_the_device_a_token_of_the_game(developer: 
     assert await device.code("get_game", game_id=other_id) == "GAME_NOT_FOUND"
 
 
-async def test_the_device_waits_for_the_completion_and_is_told_the_same_each_time(
+async def test_device_waits_for_completion(
     developer: Developer,
 ) -> None:
     game_id = await developer.game()
@@ -82,9 +82,7 @@ async def test_the_device_waits_for_the_completion_and_is_told_the_same_each_tim
     assert first.body["watch"]["index"] != index
 
 
-async def test_completing_twice_is_refused_and_leaves_one_token(
-    developer: Developer, records: Records
-) -> None:
+async def test_second_completion_is_refused(developer: Developer, records: Records) -> None:
     game_id, other_id = await developer.game(), await developer.game()
     token = (await _link(developer.door))["device_link_token"]
     answers = await asyncio.gather(
@@ -103,7 +101,7 @@ async def test_completing_twice_is_refused_and_leaves_one_token(
     assert len(made) == 1
 
 
-async def test_a_repetition_with_its_key_is_answered_as_the_first(developer: Developer) -> None:
+async def test_repeated_completion_returns_the_same_response(developer: Developer) -> None:
     game_id = await developer.game()
     key = uuid4().hex
     made = [await _link(developer.door, key) for _ in range(2)]
@@ -113,7 +111,7 @@ async def test_a_repetition_with_its_key_is_answered_as_the_first(developer: Dev
         assert await developer.good("complete_device_link", key, **fields) == {}
 
 
-async def test_neither_token_is_in_the_records_in_clear(
+async def test_tokens_are_not_stored_in_clear(
     developer: Developer, records: Records, full_service: FullService
 ) -> None:
     game_id = await developer.game()
@@ -132,7 +130,7 @@ async def test_neither_token_is_in_the_records_in_clear(
 
 
 @pytest.mark.parametrize("slug", ["get_device_link", "complete_device_link"])
-async def test_a_token_that_was_not_signed_here_is_invalid(developer: Developer, slug: str) -> None:
+async def test_unsigned_token_is_invalid(developer: Developer, slug: str) -> None:
     game_id = await developer.game()
     good = (await _link(developer.door))["device_link_token"]
     middle = len(good) // 2
@@ -144,9 +142,7 @@ async def test_a_token_that_was_not_signed_here_is_invalid(developer: Developer,
         assert await developer.code(slug, **fields) == "TOKEN_INVALID", token
 
 
-async def test_a_link_that_nobody_remembers_is_not_found(
-    developer: Developer, records: Records
-) -> None:
+async def test_forgotten_link_is_not_found(developer: Developer, records: Records) -> None:
     game_id = await developer.game()
     link = await _link(developer.door)
     async with records.database.write() as tx:
@@ -158,7 +154,7 @@ async def test_a_link_that_nobody_remembers_is_not_found(
     assert await developer.code("complete_device_link", **fields) == "DEVICE_LINK_NOT_FOUND"
 
 
-async def test_a_device_cannot_be_given_a_game_that_is_not_the_callers(
+async def test_game_of_another_caller_is_refused(
     developer: Developer,
 ) -> None:
     link = await _link(developer.door)
@@ -168,9 +164,7 @@ async def test_a_device_cannot_be_given_a_game_that_is_not_the_callers(
     assert (answer.code, answer.errors) == ("BODY_INVALID", (("game_id", "required"),))
 
 
-async def test_a_link_ends_after_ten_minutes_and_is_forgotten_a_day_later(
-    records: Records, tmp_path: Path
-) -> None:
+async def test_link_expires_and_is_deleted_a_day_later(records: Records, tmp_path: Path) -> None:
     database = records.database
     # Long ago: what others have in the same records is not over by it.
     clock = [1_000_000_000_000]
@@ -196,9 +190,7 @@ async def test_a_link_ends_after_ten_minutes_and_is_forgotten_a_day_later(
         assert await links.find_device_link(tx, link.device_link_id) is None
 
 
-async def test_links_and_answers_that_anybody_can_make_are_bounded(
-    records: Records, tmp_path: Path
-) -> None:
+async def test_anonymous_links_and_responses_are_bounded(records: Records, tmp_path: Path) -> None:
     database, kept, now_ms = records.database, 200, 4_000_000_000_000
     topics, ids = Topics(), RecordIds()
     changes = IdempotentChanges(database)
@@ -256,7 +248,7 @@ async def test_links_and_answers_that_anybody_can_make_are_bounded(
     assert twice[0] == twice[1] != answers[-1]
 
 
-async def test_of_many_who_make_links_at_once_one_drops_what_is_too_much(
+async def test_concurrent_links_are_dropped_once(
     records: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dropped: list[int] = []
@@ -325,7 +317,7 @@ async def row_of(records: Records, link: dict[str, str]) -> Record:
     return row
 
 
-async def test_when_its_link_has_ended_nobody_can_make_the_token_of_a_device_again(
+async def test_token_cannot_be_derived_after_the_link_ended(
     developer: Developer, records: Records, full_service: FullService
 ) -> None:
     game_id, link = await developer.game(), await _link(developer.door)
@@ -347,13 +339,13 @@ async def test_when_its_link_has_ended_nobody_can_make_the_token_of_a_device_aga
     assert await Developer(developer.full_service, developer.door, token).good("inspect_token")
 
 
-async def test_two_devices_of_one_link_key_have_nothing_in_common(tmp_path: Path) -> None:
+async def test_two_devices_of_one_key_share_nothing(tmp_path: Path) -> None:
     keys, link_id = DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path)), str(uuid4())
     made = [keys.device_token(link_id, bytes([number]) * 32, keys.current) for number in (1, 2, 1)]
     assert made[0] == made[2] != made[1]
 
 
-async def test_a_service_that_was_away_when_a_link_ended_forgets_its_secret_when_it_is_back(
+async def test_secret_is_deleted_after_downtime(
     tmp_path: Path,
 ) -> None:
     full_service = FullService(tmp_path)
@@ -387,7 +379,7 @@ async def test_a_service_that_was_away_when_a_link_ended_forgets_its_secret_when
         full_service.close()
 
 
-async def test_links_of_before_a_rotation_go_on_and_last_no_longer(tmp_path: Path) -> None:
+async def test_links_survive_a_key_rotation(tmp_path: Path) -> None:
     now = [5_000_000]
     control = SigningKeyFile.load_or_create(tmp_path, lambda: now[0])
     keys, link_id = DeviceLinkKeys(control), str(uuid4())

@@ -170,7 +170,7 @@ def a_site(game_id: str, count: int, **first: Any) -> cdn_pb2.CreateGameCdnSiteR
     return cdn_pb2.CreateGameCdnSiteRequest(game_id=game_id, display_name="x", files=files)
 
 
-async def test_a_site_of_many_files_leaves_turns_to_others(plane: Plane) -> None:
+async def test_site_of_many_files_yields_to_others(plane: Plane) -> None:
     request = a_site(plane.game_id, FILES_MAX)
     with measured(plane.database) as turns:
         made = await plane.sites.create(request, plane.caller)
@@ -181,7 +181,7 @@ async def test_a_site_of_many_files_leaves_turns_to_others(plane: Plane) -> None
     assert turns.longest < TURN_CALLS
 
 
-async def test_a_site_that_breaks_every_rule_leaves_turns_to_others(plane: Plane) -> None:
+async def test_invalid_site_yields_to_others(plane: Plane) -> None:
     request = a_site(plane.game_id, FILES_MAX)
     for file in request.files:
         file.path, file.content_type = "../out", "none"
@@ -191,7 +191,7 @@ async def test_a_site_that_breaks_every_rule_leaves_turns_to_others(plane: Plane
     assert turns.longest < TURN_CALLS
 
 
-async def test_of_a_site_that_cannot_be_added_whole_nothing_is(plane: Plane) -> None:
+async def test_failed_site_creation_adds_nothing(plane: Plane) -> None:
     """Though its files are added over many turns."""
     files = [NewFile(f"{number % (FILES_MAX - 1)}", 1) for number in range(FILES_MAX)]
     with pytest.raises(Conflict):
@@ -214,7 +214,7 @@ async def _add(plane: Plane, upload_id: str, files: list[NewFile]) -> None:
         await uploads.add(tx, upload_id, plane.game_id, "site", "x", files, 1)
 
 
-async def test_a_name_is_reserved_beyond_many_in_few_statements_and_short_turns(
+async def test_name_reservation_needs_few_statements(
     plane: Plane,
 ) -> None:
     await add_versions(
@@ -233,7 +233,7 @@ async def test_a_name_is_reserved_beyond_many_in_few_statements_and_short_turns(
     assert again.statements < 6
 
 
-async def test_names_of_versions_are_looked_for_by_an_index(tmp_path: Path) -> None:
+async def test_version_names_use_an_index(tmp_path: Path) -> None:
     database = SqliteDatabase(tmp_path / "records.db")
     await migrate(database, is_allowed=True)
     values = {"game_id": "game", "names": ["0.0.2", "0.0.3"]}
@@ -252,7 +252,7 @@ async def test_names_of_versions_are_looked_for_by_an_index(tmp_path: Path) -> N
     assert "(game_id=? AND display_name=?)" in searched
 
 
-async def test_a_game_whose_name_many_have_costs_what_any_does(plane: Plane) -> None:
+async def test_shared_game_name_costs_as_much_as_any(plane: Plane) -> None:
     await plane.game("Same")
     about = {"display_name": "Same", "group_id": plane.group_id, "create_ms": 1}
     rows = [
@@ -270,7 +270,7 @@ async def test_a_game_whose_name_many_have_costs_what_any_does(plane: Plane) -> 
     assert common.longest < TURN_CALLS
 
 
-async def test_a_namespace_with_all_that_it_may_have_is_told_in_a_short_turn(plane: Plane) -> None:
+async def test_full_namespace_is_composed_in_a_short_turn(plane: Plane) -> None:
     async with plane.database.read() as tx:
         (prod, _) = await namespaces.of_game(tx, plane.game_id)
     await add_domains(plane.records, prod.namespace_id, 1_024)

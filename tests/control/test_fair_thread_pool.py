@@ -44,7 +44,7 @@ async def threads() -> AsyncIterator[FairThreadPool]:
     await asyncio.to_thread(made.close)
 
 
-async def test_one_tenant_has_one_thread_and_the_other_is_free_for_others(
+async def test_tenant_uses_one_thread(
     threads: FairThreadPool,
 ) -> None:
     first, second = Gate(), Gate()
@@ -59,7 +59,7 @@ async def test_one_tenant_has_one_thread_and_the_other_is_free_for_others(
     assert await asyncio.gather(*several) == ["done", "done"]
 
 
-async def test_tenants_have_turns_whoever_has_much_to_do() -> None:
+async def test_tenants_take_turns() -> None:
     threads, order, gate = FairThreadPool(threads=1), list[str](), Gate()
 
     def noting(name: str) -> Callable[[], None]:
@@ -77,7 +77,7 @@ async def test_tenants_have_turns_whoever_has_much_to_do() -> None:
     await asyncio.to_thread(threads.close)
 
 
-async def test_who_gives_up_keeps_the_turn_until_the_step_is_over(threads: FairThreadPool) -> None:
+async def test_cancelled_caller_keeps_its_slot_until_the_step_ends(threads: FairThreadPool) -> None:
     gate, later = Gate(), Gate()
     given_up = asyncio.ensure_future(threads.run("a", gate.step))
     await gate.reached()
@@ -95,7 +95,7 @@ async def test_who_gives_up_keeps_the_turn_until_the_step_is_over(threads: FairT
     assert not threads.queues
 
 
-async def test_what_a_step_raises_is_told_and_the_turn_goes_on(threads: FairThreadPool) -> None:
+async def test_step_error_is_raised_and_the_slot_is_freed(threads: FairThreadPool) -> None:
     def fail() -> None:
         raise LookupError("no")
 
@@ -105,7 +105,7 @@ async def test_what_a_step_raises_is_told_and_the_turn_goes_on(threads: FairThre
     assert await threads.run("a", lambda: 1) == 1
 
 
-async def test_places_are_few_and_a_tenant_has_one() -> None:
+async def test_waiting_slots_are_limited_per_tenant() -> None:
     places, inside, let_go = FairPermits(places=2), list[str](), asyncio.Event()
 
     async def stay(tenant: str) -> None:
@@ -128,7 +128,7 @@ async def test_places_are_few_and_a_tenant_has_one() -> None:
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "lz4"])
-def test_a_small_archive_that_is_large_inside_comes_in_many_short_steps(compression: str) -> None:
+def test_compressed_archive_is_read_in_short_steps(compression: str) -> None:
     unpacked = tar({"level": bytes(48 << 20)})
     content = packed(unpacked, compression)
     archive = ArchiveValidator(compression, SizeAllowance(len(content)))

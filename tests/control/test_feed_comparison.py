@@ -65,9 +65,7 @@ async def is_fed(fed: Fed, namespace_id: str, limit: int = NEW_LIMIT) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 40], ids=["one", "more than are compared at once"])
-async def test_namespaces_that_cannot_be_read_keep_no_other_from_being_compared(
-    fed: Fed, count: int
-) -> None:
+async def test_unreadable_namespaces_do_not_block_comparison(fed: Fed, count: int) -> None:
     names = await all_fed(fed, count + 20)
     broken, others = names[:count], names[count:]
     await fed.end()
@@ -80,7 +78,7 @@ async def test_namespaces_that_cannot_be_read_keep_no_other_from_being_compared(
         await is_fed(fed, one)
 
 
-async def test_what_cannot_be_read_is_told_once_and_not_at_each_comparison(
+async def test_unreadable_namespace_is_logged_once(
     fed: Fed, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken, other, last = await all_fed(fed, 3)
@@ -102,7 +100,7 @@ async def test_what_cannot_be_read_is_told_once_and_not_at_each_comparison(
     assert fed.feeder.job.unexpected_errors == 1
 
 
-async def test_what_can_be_read_again_is_compared_though_nobody_asks_for_it(
+async def test_readable_namespace_is_compared_again_unasked(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed_comparison, "_AGAIN_S", 0.05)
@@ -120,7 +118,7 @@ async def test_what_can_be_read_again_is_compared_though_nobody_asks_for_it(
     await is_fed(fed, broken)
 
 
-async def test_a_database_that_was_away_is_not_made_up_for_by_a_longer_rest() -> None:
+async def test_database_wait_does_not_lengthen_the_pause() -> None:
     """The rest between two looks is as long as the look took, several times; waiting for a database is no look."""
     pause_s, tried, left = 1.5, 0, asyncio.Event()
 

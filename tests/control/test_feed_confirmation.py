@@ -67,7 +67,7 @@ async def is_running(fed: Fed, namespace_id: str, version_id: str) -> None:
 # A refused version --------------------------------------------------------------------------------
 
 
-async def test_a_refused_version_is_told_to_who_set_it_and_the_others_get_theirs(fed: Fed) -> None:
+async def test_refused_version_fails_only_its_caller(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
     await fed.enqueue_and_confirm(namespace_id)
     runs = (await fed.source.row(namespace_id)).version_id
@@ -89,7 +89,7 @@ async def test_a_refused_version_is_told_to_who_set_it_and_the_others_get_theirs
     assert held.matchmaker.lobby_count_max == 7
 
 
-async def test_who_comes_after_its_version_was_taken_back_is_told_all_the_same(fed: Fed) -> None:
+async def test_refused_version_is_reported_to_a_late_caller(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
     await fed.enqueue_and_confirm(namespace_id)
     runs = (await fed.source.row(namespace_id)).version_id
@@ -113,7 +113,7 @@ async def test_who_comes_after_its_version_was_taken_back_is_told_all_the_same(f
     assert await code_of(fed, namespace_id, refused) == "OK"
 
 
-async def test_behind_a_refused_version_is_the_one_that_was_set_before_it(fed: Fed) -> None:
+async def test_refused_version_is_replaced_by_the_previous_one(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
     await fed.enqueue_and_confirm(namespace_id)
     runs = (await fed.source.row(namespace_id)).version_id
@@ -130,7 +130,7 @@ async def test_behind_a_refused_version_is_the_one_that_was_set_before_it(fed: F
     assert await fed.source.history(namespace_id) == [good, runs]
 
 
-async def test_two_refused_versions_are_both_taken_back(fed: Fed) -> None:
+async def test_two_refused_versions_are_both_reverted(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
     await fed.enqueue_and_confirm(namespace_id)
     runs = (await fed.source.row(namespace_id)).version_id
@@ -150,7 +150,7 @@ async def test_two_refused_versions_are_both_taken_back(fed: Fed) -> None:
 # One of many --------------------------------------------------------------------------------------
 
 
-async def test_a_namespace_that_is_too_large_to_be_sent_is_refused_alone(
+async def test_too_large_namespace_is_refused_alone(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data_plane_client, "_ITEM_BYTES_MAX", 20_000)
@@ -186,7 +186,7 @@ async def all_but_one_are_fed(fed: Fed, names: list[str], broken: str) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_one_slow_namespace_does_not_hold_up_the_others(
+async def test_slow_namespace_does_not_block_others(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its version is to be taken back, and its record is somebody else's for as long as that one likes."""
@@ -222,7 +222,7 @@ async def test_one_slow_namespace_does_not_hold_up_the_others(
     await fed.agrees(slow, within_s=20)
 
 
-async def test_a_namespace_on_which_the_data_plane_breaks_keeps_no_other_waiting(fed: Fed) -> None:
+async def test_failing_namespace_does_not_block_others(fed: Fed) -> None:
     names = [await fed.source.namespace(f"n{number}") for number in range(5)]
     fed.plane.breaks_on = names[2]
     await all_but_one_are_fed(fed, names, names[2])
@@ -230,7 +230,7 @@ async def test_a_namespace_on_which_the_data_plane_breaks_keeps_no_other_waiting
     await fed.agrees(names[2], within_s=20)
 
 
-async def test_a_record_that_cannot_be_read_keeps_no_other_waiting(fed: Fed) -> None:
+async def test_unreadable_record_does_not_block_others(fed: Fed) -> None:
     names = [await fed.source.namespace(f"n{number}") for number in range(3)]
     broken = (await fed.source.row(names[1])).version_id
     statement = update(versions).where(versions.c.version_id == broken)
@@ -239,7 +239,7 @@ async def test_a_record_that_cannot_be_read_keeps_no_other_waiting(fed: Fed) -> 
     await all_but_one_are_fed(fed, names, names[1])
 
 
-async def test_many_large_namespaces_go_in_calls_of_a_bounded_size(
+async def test_large_namespaces_are_sent_in_bounded_calls(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyservice.control.batching.BYTES_AT_ONCE", 100_000)
@@ -262,9 +262,7 @@ async def test_many_large_namespaces_go_in_calls_of_a_bounded_size(
 # Nobody told --------------------------------------------------------------------------------------
 
 
-async def test_a_change_of_which_nobody_told_arrives(
-    fed: Fed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unannounced_change_is_fed(fed: Fed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeder, "_RECORDS_INTERVAL_S", 0.2)
     namespace_id = await fed.source.namespace()
     await fed.run_anew()
@@ -279,7 +277,7 @@ async def test_a_change_of_which_nobody_told_arrives(
 # In its ray ---------------------------------------------------------------------------------------
 
 
-async def test_a_ray_has_the_wait_as_long_as_it_was(fed: Fed) -> None:
+async def test_ray_has_the_whole_wait(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
     await fed.enqueue_and_confirm(namespace_id)
     await fed.source.touch(namespace_id, 7)
@@ -303,7 +301,7 @@ async def test_a_ray_has_the_wait_as_long_as_it_was(fed: Fed) -> None:
     assert trace.started <= begin < let_go[0] < end <= perf_counter()
 
 
-async def test_a_ray_has_the_wait_also_when_it_was_in_vain(fed: Fed) -> None:
+async def test_ray_has_a_wait_that_failed(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
     await fed.enqueue_and_confirm(namespace_id)
     trace, wait_s = Trace("1" * 32, perf_counter()), 0.05

@@ -72,7 +72,7 @@ async def add(
     return ids
 
 
-async def test_whose_game_it_is_is_told(source: Source) -> None:
+async def test_game_of_the_namespace_is_fed(source: Source) -> None:
     namespace_id = await source.namespace()
     message = await composed(source, namespace_id)
     async with source.database.read() as tx:
@@ -92,7 +92,7 @@ async def told(source: Source, namespace_id: str) -> tuple[set[str], set[str], s
     )
 
 
-async def test_a_token_is_told_as_long_as_anybody_may_come_with_it(source: Source) -> None:
+async def test_token_is_fed_while_it_can_be_used(source: Source) -> None:
     place, other = await source.namespace(), await source.namespace("staging")
     await add(source, place, "pub")
     (public,) = await add(source, place, "pub", revoke_ms=NOW_MS)
@@ -106,7 +106,7 @@ async def test_a_token_is_told_as_long_as_anybody_may_come_with_it(source: Sourc
     assert await told(source, other) == (set(), set(), set())
 
 
-async def test_of_ended_environment_tokens_those_that_ended_last_are_told(source: Source) -> None:
+async def test_latest_expired_environment_tokens_are_fed(source: Source) -> None:
     place, other = await source.namespace(), await source.namespace("staging")
     (oldest_but_good,) = await add(source, place, "env")
     (old_but_ended_last,) = await add(source, place, "env", revoke_ms=NOW_MS)

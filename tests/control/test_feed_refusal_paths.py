@@ -63,7 +63,7 @@ def told(*path: str, reason: str = "is wrong", held_by: str = "") -> tuple[list[
         (("development_tokens", "0", "ports", "game", "port"), ("ports", "game", "port")),
     ],
 )
-def test_a_problem_is_told_where_it_was_sent(path: tuple[str, ...], sent: tuple[str, ...]) -> None:
+def test_problem_has_the_path_of_its_request(path: tuple[str, ...], sent: tuple[str, ...]) -> None:
     assert told(*path)[0] == list(sent)
 
 
@@ -82,14 +82,14 @@ def test_a_problem_is_told_where_it_was_sent(path: tuple[str, ...], sent: tuple[
         ("revision",),
     ],
 )
-def test_what_nobody_sent_has_no_path_and_a_sentence_that_names_it(path: tuple[str, ...]) -> None:
+def test_problem_of_an_unsent_field_has_a_sentence(path: tuple[str, ...]) -> None:
     where, sentence = told(*path)
     assert where == []
     named = f"'s {'.'.join(path)}" if path else ""
     assert sentence == f"the namespace{named} is wrong"
 
 
-def test_what_another_namespace_has_is_named_and_told_as_taken() -> None:
+def test_value_of_another_namespace_is_reported_as_taken() -> None:
     reason = "belongs to another namespace"
     path, sentence = told("access", "domains", "1", reason=reason, held_by="other")
     assert (path, sentence) == (["domain"], f"domain play.example {reason}")
@@ -124,7 +124,7 @@ FLAWS: dict[tuple[str, ...], Any] = {
 
 
 @pytest.mark.parametrize("place", FLAWS, ids=".".join)
-def test_every_path_of_a_configuration_leads_to_where_its_author_wrote_it(
+def test_every_configuration_path_maps_to_its_source(
     place: tuple[str, ...],
 ) -> None:
     config = read(changed(place, FLAWS[place]))
@@ -147,7 +147,7 @@ def test_every_path_of_a_configuration_leads_to_where_its_author_wrote_it(
             below = below[int(name)] if isinstance(below, list) else below[name]
 
 
-def test_the_feed_has_no_field_that_nobody_thought_of() -> None:
+def test_feed_has_no_unknown_field() -> None:
     """Of a field that comes new somebody has to say where its problems are told."""
     assert set(fed.NamespaceConfiguration.DESCRIPTOR.fields_by_name) == {
         *("namespace_id", "source_epoch", "revision", "game", "name_id", "display_name"),

@@ -58,7 +58,7 @@ async def error_of(work: Awaitable[None]) -> ServiceError:
 # Settled ------------------------------------------------------------------------------------------
 
 
-async def test_settled_means_that_it_is_on_the_data_planes_disk(fed: Fed) -> None:
+async def test_confirmation_means_stored_on_disk(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
     await fed.enqueue_and_confirm(namespace_id)
     await fed.plane.stop()
@@ -69,7 +69,7 @@ async def test_settled_means_that_it_is_on_the_data_planes_disk(fed: Fed) -> Non
     await fed.is_idle()
 
 
-async def test_changes_come_in_order_and_the_last_one_wins(fed: Fed) -> None:
+async def test_changes_are_ordered_and_the_last_wins(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
 
     async def change(number: int) -> None:
@@ -85,7 +85,7 @@ async def test_changes_come_in_order_and_the_last_one_wins(fed: Fed) -> None:
     assert held.matchmaker.lobby_count_max == row.lobby_count_max
 
 
-async def test_a_slow_data_plane_holds_a_caller_for_one_second_and_has_it_in_the_end(
+async def test_slow_data_plane_blocks_a_caller_for_one_second(
     fed: Fed,
 ) -> None:
     namespace_id = await fed.source.namespace()
@@ -103,7 +103,7 @@ async def test_a_slow_data_plane_holds_a_caller_for_one_second_and_has_it_in_the
     assert fed.plane.holds(namespace_id) is not None
 
 
-async def test_a_slow_data_plane_does_not_delay_a_check(fed: Fed) -> None:
+async def test_slow_data_plane_does_not_delay_a_check(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
     await fed.enqueue_and_confirm(namespace_id)
     fed.plane.go_on.clear()
@@ -112,7 +112,7 @@ async def test_a_slow_data_plane_does_not_delay_a_check(fed: Fed) -> None:
     assert began.is_within(1.0)
 
 
-async def test_who_waited_in_vain_is_forgotten(fed: Fed) -> None:
+async def test_timed_out_caller_is_forgotten(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
     fed.plane.go_on.clear()
     await asyncio.gather(
@@ -132,7 +132,7 @@ async def problem_of(fed: Fed, namespace_id: str) -> str:
 # Away ---------------------------------------------------------------------------------------------
 
 
-async def test_what_changes_while_the_data_plane_is_away_is_there_a_second_after_it_is_back(
+async def test_changes_during_downtime_are_fed_within_a_second(
     fed: Fed,
 ) -> None:
     first, second = await fed.source.namespace("one"), await fed.source.namespace("two")
@@ -148,7 +148,7 @@ async def test_what_changes_while_the_data_plane_is_away_is_there_a_second_after
     await fed.enqueue_and_confirm(first)
 
 
-async def test_a_data_plane_that_lost_its_disk_is_fed_anew_though_nothing_changes(fed: Fed) -> None:
+async def test_data_plane_without_its_disk_is_fed_again(fed: Fed) -> None:
     names = [await fed.source.namespace(f"n{number}") for number in range(5)]
     await asyncio.gather(*map(fed.enqueue_and_confirm, names))
     for _ in range(2):
@@ -159,7 +159,7 @@ async def test_a_data_plane_that_lost_its_disk_is_fed_anew_though_nothing_change
             await fed.agrees(name)
 
 
-async def test_looking_after_an_idle_data_plane_costs_little(fed: Fed) -> None:
+async def test_polling_an_idle_data_plane_is_cheap(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
     await fed.enqueue_and_confirm(namespace_id)
     asked, began_s = fed.plane.asked, time.monotonic()
@@ -170,7 +170,7 @@ async def test_looking_after_an_idle_data_plane_costs_little(fed: Fed) -> None:
     assert fed.plane.asked - asked <= 3 * (time.monotonic() - began_s)
 
 
-async def test_what_was_acknowledged_while_it_was_asked_what_is_held_is_not_sent_again(
+async def test_change_acknowledged_during_comparison_is_not_resent(
     fed: Fed,
 ) -> None:
     await fed.is_connected()
@@ -188,7 +188,7 @@ async def test_what_was_acknowledged_while_it_was_asked_what_is_held_is_not_sent
     assert sorted(fed.plane.taken) == sorted((name, 1) for name in names)
 
 
-async def test_a_new_control_plane_sends_only_what_differs(fed: Fed) -> None:
+async def test_new_control_plane_sends_only_differences(fed: Fed) -> None:
     names = [await fed.source.namespace(f"n{number}") for number in range(3)]
     await asyncio.gather(*map(fed.enqueue_and_confirm, names))
     # Whatever the first one was about to send is there.
@@ -206,7 +206,7 @@ async def test_a_new_control_plane_sends_only_what_differs(fed: Fed) -> None:
 # Refused ------------------------------------------------------------------------------------------
 
 
-async def test_a_version_that_is_refused_is_taken_back_with_its_history(fed: Fed) -> None:
+async def test_refused_version_is_reverted_with_its_history(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
     await fed.enqueue_and_confirm(namespace_id)
     before = await fed.source.row(namespace_id)
@@ -227,7 +227,7 @@ async def test_a_version_that_is_refused_is_taken_back_with_its_history(fed: Fed
     assert await fed.source.history(namespace_id) == [good, before.version_id]
 
 
-async def test_a_check_says_the_same_before_anything_is_changed(fed: Fed) -> None:
+async def test_check_reports_the_refusal_before_a_change(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
     await fed.enqueue_and_confirm(namespace_id)
     error = await error_of(fed.checked(namespace_id, await fed.source.version(TOO_MANY)))
@@ -238,7 +238,7 @@ async def test_a_check_says_the_same_before_anything_is_changed(fed: Fed) -> Non
     await fed.checked(namespace_id, await fed.source.version(16))
 
 
-async def test_after_a_refusal_the_next_change_is_sent_at_once(
+async def test_change_after_a_refusal_is_sent_at_once(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is no version to go back to: the namespace stays refused until it is changed."""
@@ -255,7 +255,7 @@ async def test_after_a_refusal_the_next_change_is_sent_at_once(
     await fed.is_idle()
 
 
-async def test_a_limit_that_was_lowered_keeps_no_other_change_back(fed: Fed) -> None:
+async def test_lowered_limit_does_not_block_other_changes(fed: Fed) -> None:
     namespace_id = await fed.source.namespace(players=200)
     await fed.enqueue_and_confirm(namespace_id)
     await fed.plane.stop()
@@ -277,7 +277,7 @@ async def test_a_limit_that_was_lowered_keeps_no_other_change_back(fed: Fed) -> 
     await fed.is_idle()
 
 
-async def test_a_change_that_is_refused_is_said_to_be_stored_and_not_taken(fed: Fed) -> None:
+async def test_refused_change_is_reported_as_stored(fed: Fed) -> None:
     """Only a version is taken back."""
     namespace_id = await fed.source.namespace()
     await fed.enqueue_and_confirm(namespace_id)
@@ -299,7 +299,7 @@ async def test_a_change_that_is_refused_is_said_to_be_stored_and_not_taken(fed: 
     await fed.enqueue_and_confirm(namespace_id)
 
 
-async def test_a_refused_namespace_does_not_keep_the_others_waiting(fed: Fed) -> None:
+async def test_refused_namespace_does_not_block_others(fed: Fed) -> None:
     bad = await fed.source.namespace("bad", TOO_MANY)
     await error_of(fed.enqueue_and_confirm(bad))
     good = await fed.source.namespace("good")
@@ -310,7 +310,7 @@ async def test_a_refused_namespace_does_not_keep_the_others_waiting(fed: Fed) ->
 # Stale --------------------------------------------------------------------------------------------
 
 
-async def test_a_restored_backup_catches_up_with_what_the_data_plane_holds(fed: Fed) -> None:
+async def test_restored_backup_catches_up_with_the_data_plane(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
     for number in range(1, 6):
         await fed.source.touch(namespace_id, number)
@@ -342,7 +342,7 @@ async def forked(fed: Fed) -> str:
     return namespace_id
 
 
-async def test_a_change_after_a_restored_backup_is_taken_though_its_revision_is_held(
+async def test_change_after_a_restore_wins_at_an_equal_revision(
     fed: Fed,
 ) -> None:
     namespace_id = await forked(fed)
@@ -354,7 +354,7 @@ async def test_a_change_after_a_restored_backup_is_taken_though_its_revision_is_
     await fed.agrees(namespace_id)
 
 
-async def test_restored_records_that_nobody_changes_any_more_are_compared_by_their_content(
+async def test_restored_records_are_compared_by_content(
     fed: Fed,
 ) -> None:
     others = [await fed.source.namespace(f"n{number}") for number in range(40)]
@@ -372,7 +372,7 @@ async def test_restored_records_that_nobody_changes_any_more_are_compared_by_the
     assert {name for name, _ in fed.plane.taken} == {namespace_id}
 
 
-async def test_an_older_database_wins_nothing_by_the_same_revision(fed: Fed) -> None:
+async def test_older_database_loses_at_an_equal_revision(fed: Fed) -> None:
     namespace_id = await forked(fed)
     await fed.run_anew(epoch=EPOCH - 1)
     error = await error_of(fed.feeder.enqueue_and_confirm(namespace_id))
@@ -383,7 +383,7 @@ async def test_an_older_database_wins_nothing_by_the_same_revision(fed: Fed) -> 
     assert "newer database" in await problem_of(fed, namespace_id)
 
 
-async def test_a_database_that_is_older_than_what_is_held_is_not_fed_and_says_so(fed: Fed) -> None:
+async def test_older_database_is_not_fed_and_is_reported(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
     await fed.enqueue_and_confirm(namespace_id)
     await fed.run_anew(epoch=EPOCH - 1)
@@ -392,7 +392,7 @@ async def test_a_database_that_is_older_than_what_is_held_is_not_fed_and_says_so
     assert "newer database" in await problem_of(fed, namespace_id)
 
 
-async def test_a_new_database_takes_the_place_of_the_old_one(fed: Fed) -> None:
+async def test_new_database_replaces_the_old_one(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
     for number in range(1, 4):
         await fed.source.touch(namespace_id, number)
@@ -402,7 +402,7 @@ async def test_a_new_database_takes_the_place_of_the_old_one(fed: Fed) -> None:
     await fed.agrees(namespace_id)
 
 
-async def test_the_feeder_outlives_a_database_that_is_away(fed: Fed, tmp_path: Path) -> None:
+async def test_feeder_survives_a_missing_database(fed: Fed, tmp_path: Path) -> None:
     if fed.source.database.name != "sqlite":
         pytest.skip("a server that is away is in tests/faults/control")
     namespace_id = await fed.source.namespace()

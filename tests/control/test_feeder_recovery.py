@@ -33,7 +33,7 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_tables_that_are_away_for_a_moment_end_nothing(
+async def test_missing_tables_do_not_stop_the_feeder(
     fed: Fed, caplog: pytest.LogCaptureFixture
 ) -> None:
     namespace_id = await fed.source.namespace()
@@ -51,7 +51,7 @@ async def test_tables_that_are_away_for_a_moment_end_nothing(
     await fed.enqueue_and_confirm(namespace_id)
 
 
-async def test_a_version_is_not_taken_back_for_a_domain_that_is_not_free_yet(
+async def test_version_is_kept_while_its_domain_is_moving(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What is refused is not tried again by itself.
@@ -86,7 +86,7 @@ async def test_a_version_is_not_taken_back_for_a_domain_that_is_not_free_yet(
     assert wanted in await source.history(taking)
 
 
-async def test_a_version_that_was_refused_when_nobody_waited_is_set_afresh_under_its_key(
+async def test_refused_version_is_set_again_under_its_key(
     fed: Fed,
 ) -> None:
     source, plane = fed.source, fed.plane

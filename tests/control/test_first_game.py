@@ -9,7 +9,7 @@ from tests.support.full_service import Developer
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_new_game_is_played_with_nothing_but_the_first_token(developer: Developer) -> None:
+async def test_new_game_is_playable_from_the_first_token(developer: Developer) -> None:
     game_id = await developer.arena()
     public_token = await developer.public_token(game_id)
     service_token = await developer.service_token(game_id)

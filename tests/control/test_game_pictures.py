@@ -28,7 +28,7 @@ async def avatars(developer: Developer, game_id: str) -> Any:
     return (await developer.good("list_avatars", game_id=game_id))["custom_avatars"]
 
 
-async def test_an_avatar_is_prepared_uploaded_completed_and_shown(developer: Developer) -> None:
+async def test_avatar_upload_from_preparation_to_display(developer: Developer) -> None:
     game_id = await developer.game()
     of_game = {"game_id": game_id}
     first = await prepared(developer, "prepare_avatar", "knight.png", png(), **of_game)
@@ -70,7 +70,7 @@ async def test_an_avatar_is_prepared_uploaded_completed_and_shown(developer: Dev
         ("a.jpeg", jpeg()[:-2] + b"<script>\xff\x02</script>\xff\xd9"),
     ],
 )
-async def test_a_picture_is_told_by_its_content(
+async def test_picture_type_is_detected_from_content(
     developer: Developer, path: str, content: bytes
 ) -> None:
     game_id = await developer.game()
@@ -84,7 +84,7 @@ async def test_a_picture_is_told_by_its_content(
 
 
 @pytest.mark.parametrize("slug", ["prepare_avatar", "prepare_banner", "prepare_logo"])
-async def test_what_cannot_be_a_picture_is_refused_before_it_is_uploaded(
+async def test_impossible_picture_is_refused_at_preparation(
     developer: Developer, slug: str
 ) -> None:
     game_id = await developer.game()
@@ -105,9 +105,7 @@ async def test_what_cannot_be_a_picture_is_refused_before_it_is_uploaded(
 
 
 @pytest.mark.parametrize("which", ["banner", "logo"])
-async def test_a_picture_of_a_game_is_shown_and_wakes_who_watches(
-    developer: Developer, which: str
-) -> None:
+async def test_game_picture_is_shown_and_wakes_watches(developer: Developer, which: str) -> None:
     game_id = await developer.game()
     before = await developer.good("get_game", game_id=game_id)
     assert f"{which}_url" not in before["game"]
@@ -137,7 +135,7 @@ async def test_a_picture_of_a_game_is_shown_and_wakes_who_watches(
     assert (await _shown(newer)).headers["content-type"] == "image/jpeg"
 
 
-async def test_an_upload_is_completed_as_what_it_was_prepared_for(developer: Developer) -> None:
+async def test_upload_completes_only_as_its_kind(developer: Developer) -> None:
     game_id, other_id = await developer.game(), await developer.game()
     upload_id = await prepared(developer, "prepare_avatar", "a.png", png(), game_id=game_id)
     for slug, place in (
@@ -151,7 +149,7 @@ async def test_an_upload_is_completed_as_what_it_was_prepared_for(developer: Dev
     assert "logo_url" not in (await developer.good("get_game", game_id=game_id))["game"]
 
 
-async def test_an_altered_address_of_a_picture_is_refused(developer: Developer) -> None:
+async def test_altered_picture_url_is_refused(developer: Developer) -> None:
     game_id = await developer.game()
     upload_id = await prepared(developer, "prepare_avatar", "a.png", png(), game_id=game_id)
     await developer.good("complete_avatar", game_id=game_id, upload_id=upload_id)

@@ -79,7 +79,7 @@ async def new_developer(owner: Developer, records: Records) -> tuple[Developer, 
 # What a new game has ------------------------------------------------------------------------------
 
 
-async def test_a_new_game_has_two_namespaces_and_a_first_version(developer: Developer) -> None:
+async def test_new_game_has_two_namespaces_and_a_version(developer: Developer) -> None:
     made = await developer.good(
         "create_game", developer_group_id=developer.full_service.group_id, display_name=unique()
     )
@@ -102,14 +102,14 @@ async def test_a_new_game_has_two_namespaces_and_a_first_version(developer: Deve
     assert config["version"]["config"] == {}
 
 
-async def test_a_game_is_found_by_its_name_as_by_its_id(developer: Developer) -> None:
+async def test_game_is_found_by_name_and_id(developer: Developer) -> None:
     game_id = await developer.game()
     by_id = await developer.good("get_game", game_id=game_id)
     by_name = await developer.good("get_game", game_id=by_id["game"]["name_id"])
     assert by_name == by_id
 
 
-async def test_the_list_has_the_games_and_groups_of_the_token(
+async def test_list_has_the_games_and_groups_of_the_token(
     developer: Developer, records: Records
 ) -> None:
     me, group_id = await new_developer(developer, records)
@@ -168,7 +168,7 @@ BAD_NAME_IDS: list[tuple[str, str]] = [
         ),
     ],
 )
-async def test_what_validate_tells_create_refuses(
+async def test_validate_and_create_refuse_the_same(
     owner: Developer, fields: dict[str, str], path: tuple[str, ...]
 ) -> None:
     told = await owner.good("validate_game", **fields)
@@ -181,13 +181,13 @@ async def test_what_validate_tells_create_refuses(
 
 
 @pytest.mark.parametrize("text", ["x" * 128, "é x", "日本", "a-b c.d", "e\u0301"])
-async def test_a_display_name_is_taken_as_it_is(owner: Developer, text: str) -> None:
+async def test_display_name_is_accepted(owner: Developer, text: str) -> None:
     assert await owner.good("validate_game", display_name=text) == {"errors": []}
     game_id = await owner.game(display_name=text)
     assert (await owner.good("get_game", game_id=game_id))["game"]["display_name"] == text
 
 
-async def test_every_problem_is_told_at_once(developer: Developer) -> None:
+async def test_every_problem_is_reported(developer: Developer) -> None:
     fields = {"display_name": "x" * 129 + "  ", "name_id": "-"}
     answer = await developer.call(
         "create_game", developer_group_id=developer.full_service.group_id, **fields
@@ -199,9 +199,7 @@ async def test_every_problem_is_told_at_once(developer: Developer) -> None:
     )
 
 
-async def test_a_name_of_another_game_is_not_unique_whoever_has_it(
-    developer: Developer, records: Records
-) -> None:
+async def test_taken_name_is_refused_across_groups(developer: Developer, records: Records) -> None:
     name_id = f"taken-{uuid4().hex[:12]}"
     await developer.game(name_id=name_id)
     me, group_id = await new_developer(developer, records)
@@ -220,7 +218,7 @@ async def name_of(me: Developer, display_name: str) -> str:
     return str(game["name_id"])
 
 
-async def test_a_name_is_made_from_the_display_name_with_a_suffix(owner: Developer) -> None:
+async def test_name_is_derived_with_a_suffix(owner: Developer) -> None:
     mark = uuid4().hex[:8]
     text = f"Café: der  {mark}!".replace("  ", " ")
     assert await name_of(owner, text) == f"cafe-der-{mark}"
@@ -228,7 +226,7 @@ async def test_a_name_is_made_from_the_display_name_with_a_suffix(owner: Develop
     assert await name_of(owner, text) == f"cafe-der-{mark}-3"
 
 
-async def test_a_made_name_stays_within_its_length(owner: Developer) -> None:
+async def test_derived_name_has_a_length_limit(owner: Developer) -> None:
     mark = uuid4().hex[:8]
     text = mark + "x" * 60
     first, second = await name_of(owner, text), await name_of(owner, text)
@@ -236,12 +234,12 @@ async def test_a_made_name_stays_within_its_length(owner: Developer) -> None:
     assert second == text[:38] + "-2"
 
 
-async def test_a_display_name_without_a_letter_of_ours_gets_a_name_too(owner: Developer) -> None:
+async def test_display_name_without_ascii_letters_gets_a_name(owner: Developer) -> None:
     name = await name_of(owner, "日本")
     assert name == "game" or name.startswith("game-")
 
 
-async def test_of_simultaneous_creations_of_one_name_one_is_made(developer: Developer) -> None:
+async def test_concurrent_creations_of_one_name_create_one_game(developer: Developer) -> None:
     name_id = f"race-{uuid4().hex[:12]}"
     fields = {
         "developer_group_id": developer.full_service.group_id,
@@ -257,7 +255,7 @@ async def test_of_simultaneous_creations_of_one_name_one_is_made(developer: Deve
     assert [one["name_id"] for one in game["namespaces"]] == ["prod", "staging"]
 
 
-async def test_simultaneous_creations_without_a_name_all_get_one(developer: Developer) -> None:
+async def test_concurrent_creations_without_a_name_succeed(developer: Developer) -> None:
     text = unique("Race")
     fields = {"developer_group_id": developer.full_service.group_id, "display_name": text}
     answers = await asyncio.gather(*(developer.good("create_game", **fields) for _ in range(8)))
@@ -265,12 +263,12 @@ async def test_simultaneous_creations_without_a_name_all_get_one(developer: Deve
     assert len({one["game"]["name_id"] for one in games}) == 8
 
 
-async def test_a_game_of_an_unknown_group_is_not_made(developer: Developer) -> None:
+async def test_game_of_an_unknown_group_is_not_created(developer: Developer) -> None:
     fields = {"developer_group_id": str(uuid4()), "display_name": "x"}
     assert await developer.code("create_game", **fields) == "GROUP_NOT_FOUND"
 
 
-async def test_an_unknown_game_is_not_found(developer: Developer) -> None:
+async def test_unknown_game_is_not_found(developer: Developer) -> None:
     assert await developer.code("get_game", game_id=str(uuid4())) == "GAME_NOT_FOUND"
     assert await developer.code("get_game", game_id="no-such-game") == "GAME_NOT_FOUND"
 
@@ -284,7 +282,7 @@ async def is_held(task: asyncio.Task[Any]) -> bool:
     return not done
 
 
-async def test_a_watch_of_a_game_is_answered_by_its_change(developer: Developer) -> None:
+async def test_game_watch_returns_on_a_change(developer: Developer) -> None:
     game_id, other_id = await developer.game(), await developer.game()
     before = await developer.good("get_game", game_id=game_id)
     index = before["watch"]["index"]
@@ -297,7 +295,7 @@ async def test_a_watch_of_a_game_is_answered_by_its_change(developer: Developer)
     assert after["watch"]["index"] != index
 
 
-async def test_a_watch_with_an_older_index_is_answered_at_once(developer: Developer) -> None:
+async def test_watch_with_an_old_index_returns_at_once(developer: Developer) -> None:
     game_id = await developer.game()
     index = (await developer.good("get_game", game_id=game_id))["watch"]["index"]
     await developer.version(game_id, {})
@@ -307,9 +305,7 @@ async def test_a_watch_with_an_older_index_is_answered_at_once(developer: Develo
 
 
 @pytest.mark.parametrize("index", ["0123456789abcdef.1", "nonsense", "x" * 128])
-async def test_an_index_of_another_run_is_answered_at_once(
-    developer: Developer, index: str
-) -> None:
+async def test_watch_with_a_foreign_index_returns_at_once(developer: Developer, index: str) -> None:
     game_id = await developer.game()
     for slug, fields in (("get_game", {"game_id": game_id}), ("get_games", {})):
         answer = await asyncio.wait_for(
@@ -318,7 +314,7 @@ async def test_an_index_of_another_run_is_answered_at_once(
         assert answer["watch"]["index"] != index
 
 
-async def test_a_watch_of_the_list_is_answered_by_new_games_and_groups(
+async def test_list_watch_returns_on_new_games_and_groups(
     developer: Developer, records: Records
 ) -> None:
     me, group_id = await new_developer(developer, records)

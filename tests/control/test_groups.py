@@ -28,7 +28,7 @@ from tests.support.waiting import PATIENCE_S
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_new_group_is_closed_and_its_maker_owns_it(developer: Developer) -> None:
+async def test_new_group_is_closed_and_has_an_owner(developer: Developer) -> None:
     name = unique("Group")
     made = await developer.good("create_group", display_name=name)
     assert shape(made) == {"group_id": ID}
@@ -49,14 +49,14 @@ async def test_a_new_group_is_closed_and_its_maker_owns_it(developer: Developer)
     }
 
 
-async def test_the_token_reaches_a_new_group_at_once(developer: Developer) -> None:
+async def test_token_reaches_a_new_group_at_once(developer: Developer) -> None:
     made = await developer.good("create_group", display_name=unique("Group"))
     game_id = await developer.game(developer_group_id=made["group_id"])
     game = (await developer.good("get_game", game_id=game_id))["game"]
     assert game["developer_group_id"] == made["group_id"]
 
 
-async def test_who_left_while_the_token_was_believed_is_told_to_be_no_member(
+async def test_former_member_is_refused_with_a_cached_token(
     records: Records,
 ) -> None:
     """What was found of a token a moment ago lets in; who is a member is read anew."""
@@ -76,29 +76,29 @@ async def test_who_left_while_the_token_was_believed_is_told_to_be_no_member(
 
 
 @pytest.mark.parametrize(("text", "word"), BAD_DISPLAY_NAMES)
-async def test_a_name_against_the_rules_is_refused(owner: Developer, text: str, word: str) -> None:
+async def test_invalid_name_is_refused(owner: Developer, text: str, word: str) -> None:
     answer = await owner.call("create_group", display_name=text)
     assert (answer.code, answer.errors) == ("VALIDATION_FAILED", (("display_name", word),))
 
 
-async def test_two_groups_may_have_one_name(developer: Developer) -> None:
+async def test_two_groups_may_share_a_name(developer: Developer) -> None:
     name = unique("Group")
     made = [await developer.good("create_group", display_name=name) for _ in range(2)]
     assert made[0] != made[1]
 
 
 @pytest.mark.parametrize("slug", ["get_group", "get_billing", "list_group_tokens"])
-async def test_an_unknown_group_is_not_found(developer: Developer, slug: str) -> None:
+async def test_unknown_group_is_not_found(developer: Developer, slug: str) -> None:
     assert await developer.code(slug, group_id=str(uuid4())) == "GROUP_NOT_FOUND"
 
 
 @pytest.mark.parametrize("slug", ["get_group", "get_billing", "list_group_tokens"])
-async def test_a_group_has_no_name_to_call_it_by(developer: Developer, slug: str) -> None:
+async def test_group_is_not_found_by_name(developer: Developer, slug: str) -> None:
     answer = await developer.call(slug, group_id="developers")
     assert (answer.code, answer.errors) == ("ID_INVALID", (("group_id", "invalid"),))
 
 
-async def test_billing_tells_only_what_happened(developer: Developer, records: Records) -> None:
+async def test_billing_returns_recorded_times_only(developer: Developer, records: Records) -> None:
     me, group_id = await new_developer(developer, records)
     answer = await me.good("get_billing", group_id=group_id)
     assert shape(answer) == {"group": {}, "watch": WATCH}
@@ -107,7 +107,7 @@ async def test_billing_tells_only_what_happened(developer: Developer, records: R
     assert answer["group"] == {"payment_failed_ts": PAID_TS}
 
 
-async def test_a_watch_of_billing_waits_and_one_of_another_run_does_not(
+async def test_billing_watch_waits_for_its_own_run(
     developer: Developer,
 ) -> None:
     group_id = developer.full_service.group_id

@@ -41,7 +41,7 @@ def new_game(developer: Developer) -> dict[str, Any]:
     return {"developer_group_id": developer.full_service.group_id, "display_name": unique()}
 
 
-async def test_the_same_key_gets_the_same_answer_and_changes_once(developer: Developer) -> None:
+async def test_same_key_replays_the_response(developer: Developer) -> None:
     key, fields = a_key(), new_game(developer)
     first = await developer.good("create_game", key, **fields)
     assert await developer.good("create_game", key, **fields) == first
@@ -49,7 +49,7 @@ async def test_the_same_key_gets_the_same_answer_and_changes_once(developer: Dev
     assert len(await games_named(developer, fields["display_name"])) == 2
 
 
-async def test_the_same_key_with_another_message_is_refused(developer: Developer) -> None:
+async def test_same_key_with_another_message_is_refused(developer: Developer) -> None:
     key, fields = a_key(), new_game(developer)
     await developer.good("create_game", key, **fields)
     other = {**fields, "display_name": unique()}
@@ -57,14 +57,14 @@ async def test_the_same_key_with_another_message_is_refused(developer: Developer
     assert await games_named(developer, other["display_name"]) == []
 
 
-async def test_the_same_key_with_another_operation_is_refused(developer: Developer) -> None:
+async def test_same_key_with_another_operation_is_refused(developer: Developer) -> None:
     key, name = a_key(), unique("Group")
     await developer.good("create_group", key, display_name=name)
     fields = new_game(developer)
     assert await developer.code("create_game", key, **fields) == "IDEMPOTENCY_KEY_REUSED"
 
 
-async def test_either_door_knows_the_keys_of_the_other(full_service: FullService) -> None:
+async def test_keys_are_shared_by_both_transports(full_service: FullService) -> None:
     key = a_key()
     doors = [full_service.door("http"), full_service.door("grpc")]
     try:
@@ -79,7 +79,7 @@ async def test_either_door_knows_the_keys_of_the_other(full_service: FullService
             await door.close()
 
 
-async def test_duplicates_in_flight_share_one_change(developer: Developer) -> None:
+async def test_concurrent_duplicates_share_one_change(developer: Developer) -> None:
     key, fields = a_key(), new_game(developer)
     answers = await asyncio.gather(
         *(developer.good("create_game", key, **fields) for _ in range(16))
@@ -88,7 +88,7 @@ async def test_duplicates_in_flight_share_one_change(developer: Developer) -> No
     assert len(await games_named(developer, fields["display_name"])) == 1
 
 
-async def test_another_message_beside_one_in_flight_is_refused(developer: Developer) -> None:
+async def test_different_concurrent_message_is_refused(developer: Developer) -> None:
     key = a_key()
     wanted = [new_game(developer) for _ in range(8)]
     answers = await asyncio.gather(
@@ -97,7 +97,7 @@ async def test_another_message_beside_one_in_flight_is_refused(developer: Develo
     assert sorted(one.code for one in answers) == ["IDEMPOTENCY_KEY_REUSED"] * 7 + ["OK"]
 
 
-async def test_a_failure_is_tried_afresh(developer: Developer) -> None:
+async def test_failure_is_retried(developer: Developer) -> None:
     key, game_id = a_key(), await developer.game()
     taken = await developer.good("get_namespace", game_id=game_id, namespace_id="prod")
     version_id = taken["namespace"]["version_id"]
@@ -109,7 +109,7 @@ async def test_a_failure_is_tried_afresh(developer: Developer) -> None:
     assert again == made
 
 
-async def test_a_name_that_was_taken_may_be_taken_under_the_same_key(
+async def test_name_that_became_free_is_accepted_under_the_same_key(
     developer: Developer,
 ) -> None:
     """What was refused is judged anew: the name may have become free."""
@@ -123,14 +123,14 @@ async def test_a_name_that_was_taken_may_be_taken_under_the_same_key(
     assert await developer.good("add_domain", key, **here) == {}
 
 
-async def test_callers_have_keys_of_their_own(developer: Developer, records: Records) -> None:
+async def test_callers_have_separate_keys(developer: Developer, records: Records) -> None:
     key, name = a_key(), unique("Group")
     me, _ = await new_developer(developer, records)
     first = await developer.good("create_group", key, display_name=name)
     assert await me.good("create_group", key, display_name=name) != first
 
 
-async def test_a_change_that_others_undid_is_not_made_again_under_its_key(
+async def test_reverted_change_is_not_repeated(
     developer: Developer,
 ) -> None:
     game_id, key = await developer.arena(), a_key()
@@ -144,7 +144,7 @@ async def test_a_change_that_others_undid_is_not_made_again_under_its_key(
 
 
 @pytest.mark.parametrize("slug", ["create_public_token", "create_development_token"])
-async def test_a_signed_token_is_the_same_under_its_key(developer: Developer, slug: str) -> None:
+async def test_signed_token_is_the_same_under_its_key(developer: Developer, slug: str) -> None:
     fields = {"game_id": await developer.game(), "namespace_id": "prod"}
     key = a_key()
     made = await developer.good(slug, key, **fields)
@@ -152,7 +152,7 @@ async def test_a_signed_token_is_the_same_under_its_key(developer: Developer, sl
     assert (await developer.good(slug, a_key(), **fields))["token"] != made["token"]
 
 
-async def test_where_a_secret_is_answered_the_key_is_not_looked_at(developer: Developer) -> None:
+async def test_key_is_ignored_where_a_secret_is_returned(developer: Developer) -> None:
     """It is kept nowhere, so it cannot be told twice."""
     game_id, key = await developer.game(), a_key()
     for slug, fields in (
@@ -165,9 +165,7 @@ async def test_where_a_secret_is_answered_the_key_is_not_looked_at(developer: De
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a b", "é", "a\tb"])
-async def test_a_key_without_form_is_refused_and_changes_nothing(
-    owner: Developer, key: str
-) -> None:
+async def test_malformed_key_is_refused(owner: Developer, key: str) -> None:
     fields = new_game(owner)
     answer = await owner.door.request(  # type: ignore[union-attr]
         "POST",
@@ -185,9 +183,7 @@ async def test_a_key_without_form_is_refused_and_changes_nothing(
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a b"])
-async def test_at_either_door_a_key_without_form_makes_nothing(
-    developer: Developer, key: str
-) -> None:
+async def test_malformed_key_is_refused_by_both_transports(developer: Developer, key: str) -> None:
     """Those that clients of the gRPC door can send."""
     fields = new_game(developer)
     assert await developer.code("create_game", key, **fields) == "HEADER_INVALID"
@@ -213,7 +209,7 @@ def caller_with_a_key() -> Caller:
     return Caller(TokenKind.CLOUD, uuid4().bytes, b"", call.address, call)
 
 
-async def test_a_message_is_known_again_under_the_same_secret_alone(records: Records) -> None:
+async def test_stored_message_needs_the_same_secret(records: Records) -> None:
     caller, ours, theirs = caller_with_a_key(), token_bytes(32), token_bytes(32)
     made = await remembered_by(IdempotentChanges(records.database, mac_key=ours), caller)
     assert await remembered_by(IdempotentChanges(records.database, mac_key=ours), caller) == made
@@ -226,7 +222,7 @@ async def test_a_message_is_known_again_under_the_same_secret_alone(records: Rec
         assert caught.value.code == "IDEMPOTENCY_KEY_REUSED"
 
 
-async def test_one_message_leaves_another_trace_under_each_secret(records: Records) -> None:
+async def test_stored_hash_depends_on_the_secret(records: Records) -> None:
     async def traces() -> list[bytes]:
         async with records.database.read() as tx:
             return [row.message_hash for row in await tx.all(select(idempotent_answers))]
@@ -266,7 +262,7 @@ async def at_home(own_house: FullService) -> AsyncIterator[Developer]:
         await door.close()
 
 
-async def test_answers_are_remembered_over_a_restart_and_a_kill(
+async def test_responses_survive_a_restart_and_a_kill(
     own_house: FullService, at_home: Developer
 ) -> None:
     key, fields = a_key(), new_game(at_home)
@@ -284,7 +280,7 @@ async def test_answers_are_remembered_over_a_restart_and_a_kill(
     assert await games_named(at_home, fields["display_name"]) == [made["game_id"]]
 
 
-async def test_without_the_key_file_of_before_nothing_is_repeated_and_nothing_made_twice(
+async def test_lost_key_file_prevents_replay_and_duplicates(
     own_house: FullService, at_home: Developer
 ) -> None:
     """As after a restore of the records alone."""
@@ -331,7 +327,7 @@ async def made_with(
     return answer.cloud_token
 
 
-async def test_what_is_remembered_is_told_though_what_it_needed_is_gone(records: Records) -> None:
+async def test_replay_succeeds_without_its_resource(records: Records) -> None:
     ports, changes, caller = Ports(), IdempotentChanges(records.database), caller_with_a_key()
     ports.is_away = True
     with pytest.raises(ServiceError):
@@ -348,7 +344,7 @@ async def test_what_is_remembered_is_told_though_what_it_needed_is_gone(records:
     assert caught.value.code == "PORTS_EXHAUSTED"
 
 
-async def test_duplicates_in_flight_need_it_once(records: Records) -> None:
+async def test_concurrent_duplicates_prepare_once(records: Records) -> None:
     ports, changes, caller = Ports(), IdempotentChanges(records.database), caller_with_a_key()
     made = await asyncio.gather(*(made_with(ports, changes, caller) for _ in range(8)))
     assert (set(made), ports.had) == ({"1"}, 1)

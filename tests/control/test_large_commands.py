@@ -13,7 +13,7 @@ __all__ = ["both"]
 pytestmark = pytest.mark.anyio
 
 
-async def test_what_does_not_fit_into_one_answer_is_asked_for(
+async def test_too_large_command_is_requested_separately(
     both: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime_connection, "SPECS_BYTES_MAX", 1)
@@ -32,7 +32,7 @@ async def test_what_does_not_fit_into_one_answer_is_asked_for(
     assert all(both.is_live(lobby) for lobby in [*lobbies, later])
 
 
-async def test_one_that_ends_before_its_order_comes_is_asked_for_no_more(
+async def test_ended_lobby_is_not_requested_again(
     both: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime_connection, "SPECS_BYTES_MAX", 1)

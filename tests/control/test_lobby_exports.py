@@ -143,7 +143,7 @@ async def counter(desk: Desk, tmp_path: Path) -> AsyncIterator[Counter]:
     await made.exports.stop()
 
 
-async def test_a_long_log_is_kept_in_pieces_and_read_as_one_table(counter: Counter) -> None:
+async def test_long_log_is_stored_in_pieces_and_read_as_one(counter: Counter) -> None:
     game_id = await counter.game()
     lobby_id = await counter.lobby(game_id, LINES)
     key = await counter.logs(game_id, lobby_id)
@@ -153,7 +153,7 @@ async def test_a_long_log_is_kept_in_pieces_and_read_as_one_table(counter: Count
     assert {row["stream"] for row in rows} == {"std_err"}
 
 
-async def test_others_are_served_while_a_long_one_is_made(counter: Counter) -> None:
+async def test_long_export_does_not_block_others(counter: Counter) -> None:
     game_id, other_id = await counter.game(), await counter.game()
     long_id, short_id = await counter.lobby(game_id, LINES), await counter.lobby(game_id)
     others_id = await counter.lobby(other_id)
@@ -168,7 +168,7 @@ async def test_others_are_served_while_a_long_one_is_made(counter: Counter) -> N
     assert len(await counter.table(await short)) == 1
 
 
-async def test_nothing_goes_on_for_whoever_goes_away(counter: Counter) -> None:
+async def test_cancelled_export_stops(counter: Counter) -> None:
     game_id = await counter.game()
     long_id, short_id = await counter.lobby(game_id, LINES), await counter.lobby(game_id)
     given_up = counter.asked(game_id, long_id)
@@ -186,7 +186,7 @@ async def test_nothing_goes_on_for_whoever_goes_away(counter: Counter) -> None:
     assert await counter.pieces() == []
 
 
-async def test_nothing_stays_of_one_that_finds_no_room(counter: Counter) -> None:
+async def test_failed_export_leaves_nothing(counter: Counter) -> None:
     game_id = await counter.game()
     asked = counter.asked(game_id, await counter.lobby(game_id, LINES))
     await counter.begun()
@@ -196,7 +196,7 @@ async def test_nothing_stays_of_one_that_finds_no_room(counter: Counter) -> None
     assert await counter.pieces() == []
 
 
-async def test_those_of_an_earlier_version_are_removed_too(counter: Counter) -> None:
+async def test_exports_of_an_earlier_version_are_removed(counter: Counter) -> None:
     async with counter.desk.database.write() as tx:
         await uploads.add_export(tx, "of-before", NOW_MS)
     await put_whole(counter.desk.objects, "exports/of-before", b"timestamp")
@@ -205,7 +205,7 @@ async def test_those_of_an_earlier_version_are_removed_too(counter: Counter) -> 
     assert await counter.pieces() == []
 
 
-async def test_what_is_written_meanwhile_is_not_waited_for(counter: Counter) -> None:
+async def test_export_does_not_wait_for_new_lines(counter: Counter) -> None:
     game_id = await counter.game()
     lobby_id = await counter.lobby(game_id, LINES)
     asked = counter.asked(game_id, lobby_id)
@@ -216,7 +216,7 @@ async def test_what_is_written_meanwhile_is_not_waited_for(counter: Counter) -> 
     assert rows[-1]["line"] == f"line {LINES - 1}"
 
 
-async def test_a_history_of_many_pages_is_whole(counter: Counter) -> None:
+async def test_history_of_many_pages_is_complete(counter: Counter) -> None:
     game_id = await counter.game()
     ids = await counter.ended(game_id, 2_500)
     request = pb.ExportLobbyHistoryRequest(game_id=game_id, query_start=0, query_end=NOW_MS)

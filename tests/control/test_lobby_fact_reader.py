@@ -113,7 +113,7 @@ async def rows(database: Database) -> dict[str, Record]:
         return {row.lobby_id: row for row in await tx.all(select(lobbies_table))}
 
 
-async def test_facts_of_a_lobby_fold_into_its_record(
+async def test_facts_fold_into_the_lobby_record(
     database: Database, plane: Scripted, history: LobbyFactReader
 ) -> None:
     one, other = str(uuid4()), str(uuid4())
@@ -145,7 +145,7 @@ async def test_facts_of_a_lobby_fold_into_its_record(
     assert await rows(database) == kept
 
 
-async def test_no_fact_is_applied_again_and_the_place_outlives_the_reader(
+async def test_facts_are_applied_once_across_restarts(
     database: Database, plane: Scripted, history: LobbyFactReader
 ) -> None:
     lobby = str(uuid4())
@@ -162,7 +162,7 @@ async def test_no_fact_is_applied_again_and_the_place_outlives_the_reader(
     assert not (await rows(database))[lobby].is_closed
 
 
-async def test_a_change_that_is_not_committed_leaves_the_facts_to_come_again(
+async def test_uncommitted_facts_are_read_again(
     database: Database, plane: Scripted, history: LobbyFactReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lobby = str(uuid4())
@@ -182,7 +182,7 @@ async def test_a_change_that_is_not_committed_leaves_the_facts_to_come_again(
     assert list(await rows(database)) == [lobby]
 
 
-async def test_the_beginning_of_another_stream_is_read_and_nothing_is_there_twice(
+async def test_new_stream_is_read_without_duplicates(
     database: Database, plane: Scripted, history: LobbyFactReader
 ) -> None:
     kept, gone = str(uuid4()), str(uuid4())
@@ -201,7 +201,7 @@ async def test_the_beginning_of_another_stream_is_read_and_nothing_is_there_twic
     assert plane.asked[-1] == ("two", 20)
 
 
-async def test_an_empty_other_stream_is_taken_over_too(
+async def test_empty_new_stream_is_accepted(
     database: Database, plane: Scripted, history: LobbyFactReader
 ) -> None:
     plane.tell(str(uuid4()), made=pb.LobbyMade(about=about()))
@@ -212,7 +212,7 @@ async def test_an_empty_other_stream_is_taken_over_too(
     assert plane.asked[-1] == ("two", 0)
 
 
-async def test_ends_that_were_lost_are_found_out(
+async def test_lost_ends_are_detected(
     database: Database, plane: Scripted, history: LobbyFactReader
 ) -> None:
     lobby, unknown = str(uuid4()), str(uuid4())
@@ -234,7 +234,7 @@ async def test_ends_that_were_lost_are_found_out(
     assert (await rows(database))[lobby].stop_reason == "exited"
 
 
-async def test_an_end_between_two_questions_is_told_as_what_it_was(
+async def test_end_during_comparison_keeps_its_exit(
     database: Database, plane: Scripted, history: LobbyFactReader
 ) -> None:
     """After a start all lobbies are compared, and one may end at this very moment."""
@@ -254,7 +254,7 @@ async def test_an_end_between_two_questions_is_told_as_what_it_was(
     assert {row.stop_reason for row in (await rows(database)).values()} == {"exited"}
 
 
-async def test_more_facts_than_one_answer_holds_are_all_applied(
+async def test_facts_of_many_pages_are_applied(
     database: Database, plane: Scripted, history: LobbyFactReader
 ) -> None:
     made = [str(uuid4()) for _ in range(450)]
@@ -265,9 +265,7 @@ async def test_more_facts_than_one_answer_holds_are_all_applied(
     assert set(await rows(database)) == set(made)
 
 
-async def test_lobbies_that_ended_are_kept_for_seven_days(
-    database: Database, plane: Scripted
-) -> None:
+async def test_ended_lobbies_are_kept_for_seven_days(database: Database, plane: Scripted) -> None:
     clock = [now_ms()]
     history = LobbyFactReader(database, plane, lambda: None, lambda: clock[0])
     lobby, live = str(uuid4()), str(uuid4())
@@ -289,9 +287,7 @@ async def test_lobbies_that_ended_are_kept_for_seven_days(
     assert {row.lobby_id for row in page} == {live}
 
 
-async def test_a_data_plane_that_is_away_is_asked_again_and_doubted(
-    database: Database, plane: Scripted
-) -> None:
+async def test_unavailable_data_plane_is_polled_again(database: Database, plane: Scripted) -> None:
     doubted = asyncio.Event()
     history = LobbyFactReader(database, plane, doubted.set)
     plane.is_away = True
@@ -332,7 +328,7 @@ class Counting:
         )
 
 
-async def test_counts_wake_the_watches_of_the_games_whose_number_changed(
+async def test_counts_wake_the_watches_of_changed_games(
     database: Database,
 ) -> None:
     ids, topics, counts, plane = RecordIds(), Topics(), PlayerCounts(), Counting()

@@ -173,7 +173,7 @@ def echoed(port: Any) -> bytes:
         return connection.recv(100)
 
 
-async def test_find_starts_a_process_and_its_player_reaches_it_at_once(game: Game) -> None:
+async def test_find_starts_a_process_and_connects_its_player(game: Game) -> None:
     version_id = await game.deploy(duel={"taggable": True})
     began_ms = time.time() * 1000
     found = await game.found("duel", tags={"map": "sea"})
@@ -223,7 +223,7 @@ async def test_find_starts_a_process_and_its_player_reaches_it_at_once(game: Gam
     assert record["create_ts"] <= record["start_ts"] <= record["ready_ts"]
 
 
-async def test_an_export_tells_of_a_process_that_runs_what_it_tells_at_its_end(game: Game) -> None:
+async def test_export_of_a_running_lobby_matches_its_end(game: Game) -> None:
     """Its tier, and its start without the time that its build took: as the record does."""
     await game.deploy(duel={})
     lobby_id = (await game.found("duel"))["lobby"]["lobby_id"]
@@ -240,7 +240,7 @@ async def test_an_export_tells_of_a_process_that_runs_what_it_tells_at_its_end(g
     assert int(over["total_uptime_ms"]) >= int(live["total_uptime_ms"])
 
 
-async def test_a_process_that_never_began_has_no_start_and_no_uptime(game: Game) -> None:
+async def test_process_that_never_started_has_no_uptime(game: Game) -> None:
     await game.deploy(command=["no-such-program"], duel={})
     assert (await game.find("duel")).code == "MATCHMAKER_LOBBY_START_FAILED"
     lobby_id = await game.first()
@@ -254,7 +254,7 @@ async def test_a_process_that_never_began_has_no_start_and_no_uptime(game: Game)
     assert (row["tier"], row["start_ts"], row["total_uptime_ms"]) == (TIER, "", "0")
 
 
-async def test_a_lobby_has_our_values_under_the_names_that_the_operator_set(game: Game) -> None:
+async def test_environment_has_the_operator_variable_names(game: Game) -> None:
     await game.deploy(duel={})
     lobby_id = (await game.found("duel"))["lobby"]["lobby_id"]
     told = await game.variables(lobby_id)
@@ -265,7 +265,7 @@ async def test_a_lobby_has_our_values_under_the_names_that_the_operator_set(game
     assert (await door.call("heartbeat", {}, token=token)).code == "OK"
 
 
-async def test_a_lobby_that_nobody_needs_any_more_is_stopped_and_told_of(game: Game) -> None:
+async def test_unused_lobby_is_stopped_and_recorded(game: Game) -> None:
     await game.deploy(brief={"player_token_ttl": 5_000})
     found = await game.found("brief")
     lobby_id = found["lobby"]["lobby_id"]
@@ -285,7 +285,7 @@ async def test_a_lobby_that_nobody_needs_any_more_is_stopped_and_told_of(game: G
     assert (await game.logs(lobby_id))[1:3] == ["=1+1", "begins"], "logs stay"
 
 
-async def test_a_process_that_ends_before_it_is_ready_is_told_to_who_waits(game: Game) -> None:
+async def test_early_process_exit_fails_the_find(game: Game) -> None:
     await game.deploy(broken={"docker": {"env": {"PLAY": "exit:3"}}})
     answer = await game.find("broken")
     assert answer.code == "MATCHMAKER_LOBBY_START_FAILED"
@@ -298,7 +298,7 @@ async def test_a_process_that_ends_before_it_is_ready_is_told_to_who_waits(game:
     assert record["failure"] == "EXITED"
 
 
-async def test_idle_lobbies_are_there_before_anybody_asks(game: Game) -> None:
+async def test_idle_lobbies_are_started_without_a_request(game: Game) -> None:
     await game.deploy(ready={"idle_lobbies": {"min": 1, "max": 1}})
 
     async def listed() -> Any:
@@ -318,7 +318,7 @@ async def test_idle_lobbies_are_there_before_anybody_asks(game: Game) -> None:
     await eventually(another)
 
 
-async def test_who_has_a_lobby_may_ask_about_it_at_once(game: Game) -> None:
+async def test_new_lobby_is_readable_at_once(game: Game) -> None:
     """What the data plane made a moment ago is told by the control plane, too."""
     await game.deploy(static={})
     for port in range(9_001, 9_011):
@@ -338,7 +338,7 @@ async def test_who_has_a_lobby_may_ask_about_it_at_once(game: Game) -> None:
         await game.developer.good("detach", **asked)
 
 
-async def test_the_span_of_an_export_has_an_order(game: Game) -> None:
+async def test_export_span_must_be_ordered(game: Game) -> None:
     refused = await game.developer.call(
         "export_lobby_history", game_id=game.game_id, query_start=2, query_end=1
     )
@@ -346,7 +346,7 @@ async def test_the_span_of_an_export_has_an_order(game: Game) -> None:
     assert refused.errors == (("query_end", "too-low"),)
 
 
-async def test_a_lobby_that_is_deleted_ends_in_order(game: Game) -> None:
+async def test_deleted_lobby_is_stopped_in_order(game: Game) -> None:
     await game.deploy(duel={})
     found = await game.found("duel")
     lobby_id = found["lobby"]["lobby_id"]
@@ -360,7 +360,7 @@ async def test_a_lobby_that_is_deleted_ends_in_order(game: Game) -> None:
     assert late["did_remove"] is False
 
 
-async def test_what_a_process_exited_with_is_kept_also_when_its_lobby_was_over_before(
+async def test_exit_code_is_recorded_after_the_lobby_ended(
     game: Game,
 ) -> None:
     await game.deploy(quiet={"heartbeat_timeout": 1_000})

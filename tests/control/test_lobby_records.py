@@ -86,7 +86,7 @@ async def arena(developer: Developer) -> Arena:
     return Arena(developer, await developer.arena())
 
 
-async def test_a_lobby_is_recorded_from_its_beginning_to_its_end(arena: Arena) -> None:
+async def test_lobby_is_recorded_from_start_to_end(arena: Arena) -> None:
     lobby = await arena.attach()
     record = await arena.until(lobby)
     starting = {name: kind for name, kind in RECORD.items() if name != "ready_ts"}
@@ -113,7 +113,7 @@ async def test_a_lobby_is_recorded_from_its_beginning_to_its_end(arena: Arena) -
     assert await arena.developer.good("detach", **fields) == {"did_remove": False}
 
 
-async def test_places_are_those_of_now(arena: Arena) -> None:
+async def test_slots_of_a_running_lobby_are_current(arena: Arena) -> None:
     lobby = await arena.lobby()
     await arena.until(lobby)
     tokens = [await arena.player(lobby) for _ in range(2)]
@@ -127,7 +127,7 @@ async def test_places_are_those_of_now(arena: Arena) -> None:
     assert (record["reserved_count"], record["connected_count"]) == (1, 0)
 
 
-async def test_places_of_a_lobby_that_is_over_are_those_of_its_end(arena: Arena) -> None:
+async def test_slots_of_an_ended_lobby_are_final(arena: Arena) -> None:
     lobby = await arena.lobby()
     await arena.until(lobby)
     tokens = [await arena.player(lobby) for _ in range(3)]
@@ -145,7 +145,7 @@ async def test_places_of_a_lobby_that_is_over_are_those_of_its_end(arena: Arena)
         assert (record["reserved_count"], record["connected_count"]) == (1, 1)
 
 
-async def test_a_lobby_of_another_version_drains_until_the_version_is_back(arena: Arena) -> None:
+async def test_lobby_of_another_version_drains(arena: Arena) -> None:
     lobby, developer = await arena.lobby(), arena.developer
     before = await arena.until(lobby, is_draining=False)
     other = await developer.version(arena.game_id, name="2.0.0")
@@ -155,7 +155,7 @@ async def test_a_lobby_of_another_version_drains_until_the_version_is_back(arena
     assert not (await arena.record(lobby)).body["lobby"]["is_draining"]
 
 
-async def test_a_lobby_that_falls_silent_has_failed(developer: Developer) -> None:
+async def test_silent_lobby_fails(developer: Developer) -> None:
     game_id = await developer.game()
     mode = {**ARENA_MODES["arena"], "heartbeat_timeout": 1_000}
     config = {"matchmaker": {"game_modes": {"arena": mode}}}
@@ -166,7 +166,7 @@ async def test_a_lobby_that_falls_silent_has_failed(developer: Developer) -> Non
     assert record["status"]["stopped"]["failed"]
 
 
-async def test_lists_are_newest_first_in_pages_without_gaps(owner: Developer) -> None:
+async def test_lists_are_newest_first_without_gaps(owner: Developer) -> None:
     arena = Arena(owner, await owner.arena())
     made = [await arena.attach() for _ in range(70)]
     await arena.until(made[-1])
@@ -186,7 +186,7 @@ async def test_lists_are_newest_first_in_pages_without_gaps(owner: Developer) ->
     assert await owner.good("list_lobby_records", **fields) == {"lobbies": []}
 
 
-async def test_a_time_that_does_not_exist_is_refused(developer: Developer) -> None:
+async def test_impossible_time_is_refused(developer: Developer) -> None:
     arena = Arena(developer, await developer.game())
     for text in ("yesterday", "2030-02-30T00:00:00.000Z", "2030-01-01T00:00:00Z"):
         answer = await developer.call("list_lobby_records", **arena.place, before_create_ts=text)
@@ -194,7 +194,7 @@ async def test_a_time_that_does_not_exist_is_refused(developer: Developer) -> No
         assert (answer.code, answer.errors) == expected
 
 
-async def test_a_lobby_of_another_namespace_is_not_found(arena: Arena) -> None:
+async def test_lobby_of_another_namespace_is_not_found(arena: Arena) -> None:
     lobby = await arena.lobby()
     await arena.until(lobby)
     fields = {**arena.place, "lobby_id": lobby["lobby_id"]}
@@ -214,7 +214,7 @@ async def test_a_lobby_of_another_namespace_is_not_found(arena: Arena) -> None:
 # Counts -------------------------------------------------------------------------------------------
 
 
-async def test_the_number_of_players_is_true_and_wakes_who_waits_for_it(
+async def test_player_count_is_right_and_wakes_watches(
     developer: Developer, records: Records
 ) -> None:
     me, group_id = await new_developer(developer, records)
@@ -240,7 +240,7 @@ async def test_the_number_of_players_is_true_and_wakes_who_waits_for_it(
         assert game["game"]["total_player_count"] == count
 
 
-async def test_the_number_is_of_all_namespaces_of_the_game_and_of_no_other(
+async def test_player_count_covers_every_namespace_of_the_game(
     developer: Developer,
 ) -> None:
     arenas = [Arena(developer, await developer.arena()) for _ in range(2)]

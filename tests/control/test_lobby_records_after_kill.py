@@ -32,7 +32,7 @@ def own_house(
 
 
 @pytest.mark.parametrize("folder", [".", "control"], ids=["data plane", "control plane"])
-async def test_history_and_counts_are_true_again_after_a_plane_was_killed(
+async def test_records_and_counts_are_right_after_a_kill(
     own_house: FullService, folder: str
 ) -> None:
     async with own_house.opened("http") as door:

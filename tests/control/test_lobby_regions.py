@@ -77,7 +77,7 @@ async def ids_of_listed(game: Game) -> set[str]:
     return {one["lobby_id"] for one in answer.body["lobbies"]}
 
 
-async def test_nobody_is_led_to_a_region_that_is_gone_and_who_is_there_stays(
+async def test_removed_region_gets_no_new_players(
     operator: Operator,
 ) -> None:
     poor, other = await operator.game(duel=THERE), await operator.game(duel={})
@@ -111,7 +111,7 @@ async def test_nobody_is_led_to_a_region_that_is_gone_and_who_is_there_stays(
     assert "failure" not in await poor.over(lobby_id)
 
 
-async def test_servers_of_a_region_that_is_gone_go_on_and_no_more_are_made(
+async def test_removed_region_keeps_its_servers(
     operator: Operator,
 ) -> None:
     game = await operator.game(duel={})
@@ -127,7 +127,7 @@ async def test_servers_of_a_region_that_is_gone_go_on_and_no_more_are_made(
     await back.until(made["id"], "destroyed")
 
 
-async def test_idle_lobbies_of_a_region_that_is_gone_end_and_others_are_kept(
+async def test_idle_lobbies_of_a_removed_region_end(
     operator: Operator,
 ) -> None:
     """Nobody would be led to them."""

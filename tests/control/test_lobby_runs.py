@@ -129,7 +129,7 @@ async def both(engine: Engine, tmp_path: Path) -> AsyncIterator[Both]:
     await database.close()
 
 
-async def test_a_lobby_that_cannot_be_taken_keeps_no_other_and_is_tried_again(both: Both) -> None:
+async def test_untakable_lobby_is_retried_and_blocks_no_other(both: Both) -> None:
     bad = await both.lobby()
     in_the_way = both.in_the_way_of(bad)
     good = await both.lobby()
@@ -143,7 +143,7 @@ async def test_a_lobby_that_cannot_be_taken_keeps_no_other_and_is_tried_again(bo
         await both.node.ear.told(bad, "running")
 
 
-async def test_one_that_could_not_be_taken_and_has_ended_is_not_tried_again(both: Both) -> None:
+async def test_ended_untakable_lobby_is_not_retried(both: Both) -> None:
     bad = await both.lobby()
     in_the_way = both.in_the_way_of(bad)
     async with both.following() as runs:
@@ -157,7 +157,7 @@ async def test_one_that_could_not_be_taken_and_has_ended_is_not_tried_again(both
         assert not both.node.supervisor.is_known(bad)
 
 
-async def test_a_lobby_of_a_tier_that_there_is_not_is_over_and_no_other(both: Both) -> None:
+async def test_unknown_tier_ends_its_lobby_only(both: Both) -> None:
     begun = await both.lobby()
     async with both.following() as runs:
         await both.node.ear.told(begun, "running")
@@ -175,7 +175,7 @@ async def test_a_lobby_of_a_tier_that_there_is_not_is_over_and_no_other(both: Bo
     assert both.node.supervisor.is_known(begun)
 
 
-async def test_nothing_is_started_before_the_data_plane_told_where_its_doors_are(
+async def test_start_waits_for_the_data_plane_addresses(
     both: Both,
 ) -> None:
     runtime = both.data.runtime
@@ -194,7 +194,7 @@ async def test_nothing_is_started_before_the_data_plane_told_where_its_doors_are
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_end_is_written_whatever_its_message(
+async def test_end_is_recorded_with_any_message(
     kind: str, databases: Databases, tmp_path: Path
 ) -> None:
     database = open_database(databases.url(kind), tmp_path)

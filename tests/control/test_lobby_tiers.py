@@ -79,7 +79,7 @@ async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
         await asyncio.to_thread(made.full_service.close)
 
 
-async def test_a_hangup_gives_tiers_to_lobbies_of_their_size(operator: Operator) -> None:
+async def test_sighup_gives_tiers_to_lobbies(operator: Operator) -> None:
     operator.write(basic_1d8=64, large=48, too_large=1_000_000)
     await operator.hang_up()
     game = await operator.game()
@@ -92,9 +92,7 @@ async def test_a_hangup_gives_tiers_to_lobbies_of_their_size(operator: Operator)
 
 
 @pytest.mark.parametrize("how", ["at a hangup", "over a restart"])
-async def test_a_tier_that_is_taken_away_ends_its_own_new_lobbies_and_no_others(
-    operator: Operator, how: str
-) -> None:
+async def test_removed_tier_ends_only_its_new_lobbies(operator: Operator, how: str) -> None:
     poor, other = await operator.game(), await operator.game()
     await poor.deploy(duel={"tier": "small"})
     await other.deploy(duel={"tier": TIER})

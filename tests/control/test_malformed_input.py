@@ -38,7 +38,7 @@ def name_of(value: Any) -> str:
 
 
 @pytest.mark.parametrize(("row", "name"), IN_PATH, ids=name_of)
-async def test_an_id_without_form_is_refused(
+async def test_malformed_id_is_refused(
     scenario: NamespaceScenario, developer: Developer, row: Row, name: str
 ) -> None:
     fields = await row.fields(scenario)
@@ -54,7 +54,7 @@ async def test_an_id_without_form_is_refused(
 
 
 @pytest.mark.parametrize(("row", "name"), IN_PATH, ids=name_of)
-async def test_an_unknown_id_is_not_found(
+async def test_unknown_id_is_not_found(
     scenario: NamespaceScenario, developer: Developer, row: Row, name: str
 ) -> None:
     fields = await row.fields(scenario)
@@ -105,7 +105,7 @@ def body_of(row: Row, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("row", WITH_BODY, ids=name_of)
-async def test_a_body_without_form_is_refused(
+async def test_malformed_body_is_refused(
     full_service: FullService, scenario: NamespaceScenario, row: Row
 ) -> None:
     fields = await row.fields(scenario)
@@ -134,7 +134,7 @@ async def test_a_body_without_form_is_refused(
 
 
 @pytest.mark.parametrize("row", WITH_BODY, ids=name_of)
-async def test_values_of_other_types_are_all_told_at_once(
+async def test_wrong_types_are_all_reported(
     full_service: FullService, scenario: NamespaceScenario, row: Row
 ) -> None:
     fields = await row.fields(scenario)
@@ -155,7 +155,7 @@ async def test_values_of_other_types_are_all_told_at_once(
 
 
 @pytest.mark.parametrize("row", WITHOUT_BODY, ids=name_of)
-async def test_an_unknown_query_parameter_is_refused(
+async def test_unknown_query_parameter_is_refused(
     full_service: FullService, scenario: NamespaceScenario, row: Row
 ) -> None:
     fields = await row.fields(scenario)
@@ -172,7 +172,7 @@ async def test_an_unknown_query_parameter_is_refused(
 
 
 @pytest.mark.parametrize("row", WITHOUT_BODY, ids=name_of)
-async def test_a_parameter_that_is_not_percent_encoded_is_told_by_its_name(
+async def test_badly_encoded_parameter_is_named(
     full_service: FullService, scenario: NamespaceScenario, row: Row
 ) -> None:
     fields = await row.fields(scenario)
@@ -193,7 +193,7 @@ async def test_a_parameter_that_is_not_percent_encoded_is_told_by_its_name(
     assert await scenario.records.tables() == before
 
 
-async def test_null_for_an_optional_field_means_that_it_is_unset(owner: Developer) -> None:
+async def test_null_means_unset(owner: Developer) -> None:
     fields = {"display_name": "x", "name_id": None}
     assert await owner.good("validate_game", **fields) == {"errors": []}
     place = {"game_id": await owner.game(), "namespace_id": "prod"}
@@ -202,7 +202,7 @@ async def test_null_for_an_optional_field_means_that_it_is_unset(owner: Develope
     await owner.good("create_development_token", **place, hostname=None, ports=None)
 
 
-async def test_a_number_beyond_32_bits_is_refused(owner: Developer) -> None:
+async def test_number_beyond_32_bits_is_refused(owner: Developer) -> None:
     place = {"game_id": await owner.game(), "namespace_id": "prod"}
     for number, word in ((2**32, "too-high"), (-1, "too-low"), (1.5, "wrong-type")):
         answer = await owner.call(

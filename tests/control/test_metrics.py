@@ -41,7 +41,7 @@ async def quiet(full_service: FullService) -> Figures:
     return told
 
 
-async def test_a_refused_namespace_waits_until_it_is_set_right(
+async def test_refused_namespace_counts_until_fixed(
     owner: Developer, full_service: FullService
 ) -> None:
     before = await quiet(full_service)
@@ -64,9 +64,7 @@ async def test_a_refused_namespace_waits_until_it_is_set_right(
     assert after["feed_acknowledged_total"] > made["feed_acknowledged_total"]
 
 
-async def test_objects_are_counted_with_their_bytes(
-    owner: Developer, full_service: FullService
-) -> None:
+async def test_objects_are_counted_with_bytes(owner: Developer, full_service: FullService) -> None:
     game_id = await owner.game()
     picture = png(7)
     before = await figures(full_service)
@@ -102,9 +100,7 @@ def grown(before: Figures, after: Figures, prefix: str) -> Figures:
     }
 
 
-async def test_what_a_watch_is_told_of_is_counted(
-    owner: Developer, full_service: FullService
-) -> None:
+async def test_watch_changes_are_counted(owner: Developer, full_service: FullService) -> None:
     game_id = await owner.game()
     await quiet(full_service)
     index = (await owner.good("get_game", game_id=game_id))["watch"]["index"]

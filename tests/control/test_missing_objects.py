@@ -60,7 +60,7 @@ async def build(owner: Developer, game_id: str) -> Any:
     return made
 
 
-async def test_what_lost_its_content_is_not_found_and_the_records_are_told(
+async def test_missing_content_is_not_found_and_records_stay(
     full_service: FullService, owner: Developer, browser: httpx.AsyncClient
 ) -> None:
     game_id = await owner.game()

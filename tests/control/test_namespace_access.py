@@ -52,9 +52,7 @@ async def code_of_page(developer: Developer, origin: str) -> str:
 # Domains ------------------------------------------------------------------------------------------
 
 
-async def test_a_page_of_a_domain_comes_in_without_a_token(
-    developer: Developer, place: dict[str, str]
-) -> None:
+async def test_page_of_a_domain_needs_no_token(developer: Developer, place: dict[str, str]) -> None:
     domain = a_domain()
     assert await code_of_page(developer, f"https://{domain}") == "TOKEN_MISSING"
     assert await developer.good("add_domain", **place, domain=domain) == {}
@@ -71,9 +69,7 @@ async def test_a_page_of_a_domain_comes_in_without_a_token(
     assert (await cdn_of(developer, place))["domains"] == []
 
 
-async def test_public_auth_is_switched_off_and_on(
-    developer: Developer, place: dict[str, str]
-) -> None:
+async def test_public_auth_switch(developer: Developer, place: dict[str, str]) -> None:
     domain = a_domain()
     await developer.good("add_domain", **place, domain=domain)
     for enabled, code in ((False, "TOKEN_MISSING"), (True, "OK")):
@@ -82,7 +78,7 @@ async def test_public_auth_is_switched_off_and_on(
         assert (await cdn_of(developer, place))["enable_domain_public_auth"] is enabled
 
 
-async def test_adding_and_removing_repeat_harmlessly(
+async def test_adding_and_removing_a_domain_are_idempotent(
     developer: Developer, place: dict[str, str]
 ) -> None:
     domain = a_domain()
@@ -93,9 +89,7 @@ async def test_adding_and_removing_repeat_harmlessly(
         assert await developer.good("remove_domain", **place, domain=domain) == {}
 
 
-async def test_a_domain_belongs_to_one_namespace(
-    developer: Developer, place: dict[str, str]
-) -> None:
+async def test_domain_belongs_to_one_namespace(developer: Developer, place: dict[str, str]) -> None:
     domain = a_domain()
     staging = {**place, "namespace_id": "staging"}
     await developer.good("add_domain", **place, domain=domain)
@@ -107,16 +101,14 @@ async def test_a_domain_belongs_to_one_namespace(
     await developer.good("add_domain", **staging, domain=domain)
 
 
-async def test_every_spelling_of_an_address_is_the_one_of_origins(
-    developer: Developer, place: dict[str, str]
-) -> None:
+async def test_domain_spellings_match_origins(developer: Developer, place: dict[str, str]) -> None:
     await developer.good("add_domain", **place, domain="2001:DB8:0::7")
     assert await code_of_page(developer, "http://[2001:db8::7]") == "OK"
     await developer.good("remove_domain", **place, domain="2001:db8::0:7")
     assert await code_of_page(developer, "http://[2001:db8::7]") == "TOKEN_MISSING"
 
 
-async def test_letters_and_a_last_dot_make_no_other_domain(
+async def test_letter_case_and_last_dot_are_ignored(
     developer: Developer, place: dict[str, str]
 ) -> None:
     domain = a_domain()
@@ -128,7 +120,7 @@ async def test_letters_and_a_last_dot_make_no_other_domain(
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1", "a.b-c.example"])
-async def test_hosts_and_addresses_are_taken(
+async def test_hosts_and_addresses_are_accepted(
     developer: Developer, place: dict[str, str], host: str
 ) -> None:
     await developer.good("add_domain", **place, domain=host)
@@ -159,13 +151,13 @@ async def test_hosts_and_addresses_are_taken(
         "a.example..",
     ],
 )
-async def test_what_is_no_host_is_refused(owner: Developer, text: str) -> None:
+async def test_invalid_host_is_refused(owner: Developer, text: str) -> None:
     place = {"game_id": await owner.game(), "namespace_id": "prod"}
     answer = await owner.call("add_domain", **place, domain=text)
     assert (answer.code, answer.errors) == ("VALIDATION_FAILED", (("domain", "invalid"),))
 
 
-async def test_of_domains_a_namespace_has_as_many_as_the_data_plane_takes(
+async def test_domain_count_limit(
     developer: Developer, place: dict[str, str], records: Records
 ) -> None:
     got = await developer.good("get_namespace", **place)
@@ -198,9 +190,7 @@ def named_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullServic
 
 
 @pytest.mark.parametrize("of_service", ["games.example.com", "cdn.example.com", "job.example.com"])
-async def test_domains_of_the_service_are_no_developers(
-    named_house: FullService, of_service: str
-) -> None:
+async def test_service_domains_are_reserved(named_house: FullService, of_service: str) -> None:
     door = named_house.door("http")
     try:
         owner = Developer(named_house, door)
@@ -219,7 +209,7 @@ async def test_domains_of_the_service_are_no_developers(
 # Users of the site --------------------------------------------------------------------------------
 
 
-async def test_the_site_asks_for_a_user_when_it_is_told_to(
+async def test_site_asks_for_a_user_when_enabled(
     developer: Developer, place: dict[str, str]
 ) -> None:
     for auth_type in ("basic", "none"):
@@ -229,7 +219,7 @@ async def test_the_site_asks_for_a_user_when_it_is_told_to(
     assert (answer.code, answer.errors) == ("BODY_INVALID", (("auth_type", "not-allowed"),))
 
 
-async def test_a_password_is_kept_as_a_hash_alone(
+async def test_password_is_stored_as_a_hash(
     developer: Developer, place: dict[str, str], records: Records
 ) -> None:
     got = await developer.good("get_namespace", **place)
@@ -246,7 +236,7 @@ async def test_a_password_is_kept_as_a_hash_alone(
     assert (await cdn_of(developer, place))["auth_user_list"] == []
 
 
-async def test_a_remembered_request_does_not_let_its_password_be_guessed(
+async def test_stored_request_does_not_reveal_the_password(
     developer: Developer, place: dict[str, str], records: Records
 ) -> None:
     """All else of the request is known to who reads the records: a plain hash of it would go past bcrypt."""
@@ -280,7 +270,7 @@ async def test_a_remembered_request_does_not_let_its_password_be_guessed(
         ("a:b", "", [("user", "invalid"), ("password", "too-short")]),
     ],
 )
-async def test_a_user_against_the_rules_is_refused(
+async def test_invalid_user_is_refused(
     owner: Developer, user: str, password: str, paths: list[tuple[str, ...]]
 ) -> None:
     place = {"game_id": await owner.game(), "namespace_id": "prod"}
@@ -289,7 +279,7 @@ async def test_a_user_against_the_rules_is_refused(
     assert (await cdn_of(owner, place))["auth_user_list"] == []
 
 
-async def test_names_and_passwords_at_their_limits_are_taken(owner: Developer) -> None:
+async def test_longest_names_and_passwords_are_accepted(owner: Developer) -> None:
     place = {"game_id": await owner.game(), "namespace_id": "prod"}
     user = "!" + "u" * 126 + "~"
     await owner.good("set_auth_user", **place, user=user, password="é" * 36)
@@ -299,7 +289,7 @@ async def test_names_and_passwords_at_their_limits_are_taken(owner: Developer) -
 
 
 @pytest.mark.parametrize("user", ["team/alice", "team%2Falice", "/", "a%b?c#d;e&f"])
-async def test_a_user_is_removed_whatever_its_name_means_in_a_path(
+async def test_user_with_special_characters_is_removed(
     developer: Developer, place: dict[str, str], user: str
 ) -> None:
     other = {"user": "team"}
@@ -320,7 +310,7 @@ async def test_a_user_is_removed_whatever_its_name_means_in_a_path(
         ("remove_auth_user", {"user": "u"}),
     ],
 )
-async def test_the_first_missing_thing_of_a_path_is_told(
+async def test_first_missing_path_part_is_reported(
     developer: Developer, slug: str, more: dict[str, Any]
 ) -> None:
     game_id, unknown = await developer.game(), str(uuid4())
@@ -331,6 +321,6 @@ async def test_the_first_missing_thing_of_a_path_is_told(
         assert await developer.code(slug, **place, **more) == code
 
 
-async def test_a_user_that_nobody_can_be_is_not_there(developer: Developer) -> None:
+async def test_impossible_user_is_not_found(developer: Developer) -> None:
     place = {"game_id": await developer.game(), "namespace_id": "prod"}
     assert await developer.good("remove_auth_user", **place, user="a\0b") == {}

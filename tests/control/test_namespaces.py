@@ -61,7 +61,7 @@ async def limits_of(developer: Developer, game_id: str, name: str = "prod") -> d
 # Made and read ------------------------------------------------------------------------------------
 
 
-async def test_a_new_namespace_has_the_defaults(developer: Developer) -> None:
+async def test_new_namespace_has_the_defaults(developer: Developer) -> None:
     game_id, version_id = await a_game(developer)
     fields = {"display_name": "Nightly", "name_id": "nightly", "version_id": version_id}
     made = await developer.good("create_namespace", game_id=game_id, **fields)
@@ -122,7 +122,7 @@ async def test_namespaces_are_listed_oldest_first(developer: Developer) -> None:
         ),
     ],
 )
-async def test_what_validate_tells_create_refuses(
+async def test_validate_and_create_refuse_the_same(
     owner: Developer, fields: dict[str, str], path: tuple[str, ...]
 ) -> None:
     game_id, version_id = await a_game(owner)
@@ -135,13 +135,13 @@ async def test_what_validate_tells_create_refuses(
     assert len(listed["namespaces"]) == 2
 
 
-async def test_a_name_of_another_game_is_free(developer: Developer) -> None:
+async def test_name_of_another_game_is_free(developer: Developer) -> None:
     game_id, _ = await a_game(developer)
     fields = {"game_id": game_id, "display_name": "x", "name_id": "x" * 20}
     assert await developer.good("validate_namespace", **fields) == {"errors": []}
 
 
-async def test_of_simultaneous_creations_of_one_name_one_is_made(developer: Developer) -> None:
+async def test_concurrent_creations_of_one_name_create_one(developer: Developer) -> None:
     game_id, version_id = await a_game(developer)
     fields = {
         "game_id": game_id,
@@ -156,7 +156,7 @@ async def test_of_simultaneous_creations_of_one_name_one_is_made(developer: Deve
     assert {one.errors for one in answers if one.code != "OK"} == {(("name_id", "not-unique"),)}
 
 
-async def test_the_first_missing_thing_of_a_path_is_told(developer: Developer) -> None:
+async def test_first_missing_path_part_is_reported(developer: Developer) -> None:
     game_id, version_id = await a_game(developer)
     other_id, _ = await a_game(developer)
     unknown = str(uuid4())
@@ -179,7 +179,7 @@ async def test_the_first_missing_thing_of_a_path_is_told(developer: Developer) -
             assert await developer.code(slug, **fields, **more) == code, (slug, place)
 
 
-async def test_a_version_of_another_game_is_not_found(developer: Developer) -> None:
+async def test_version_of_another_game_is_not_found(developer: Developer) -> None:
     game_id, _ = await a_game(developer)
     _, others = await a_game(developer)
     for version_id in (others, str(uuid4())):
@@ -199,7 +199,7 @@ async def modes_of(developer: Developer, token: str) -> list[str]:
     return [one["game_mode_id"] for one in listed.body["game_modes"]]
 
 
-async def test_a_version_that_is_set_is_what_players_meet(developer: Developer) -> None:
+async def test_set_version_is_fed_to_players(developer: Developer) -> None:
     game_id = await developer.game()
     token = await developer.public_token(game_id)
     assert await modes_of(developer, token) == []
@@ -213,7 +213,7 @@ async def test_a_version_that_is_set_is_what_players_meet(developer: Developer) 
     assert await modes_of(developer, staging) == []
 
 
-async def test_the_history_tells_each_change_once_newest_first(developer: Developer) -> None:
+async def test_history_has_each_change_once_newest_first(developer: Developer) -> None:
     game_id, first = await a_game(developer)
     second = await developer.version(game_id, {})
     place = {"game_id": game_id, "namespace_id": "prod"}
@@ -227,7 +227,7 @@ async def test_the_history_tells_each_change_once_newest_first(developer: Develo
     assert times == sorted(set(times), reverse=True)
 
 
-async def test_the_history_has_pages(owner: Developer) -> None:
+async def test_history_has_pages(owner: Developer) -> None:
     game_id, first = await a_game(owner)
     second = await owner.version(game_id, {})
     place = {"game_id": game_id, "namespace_id": "prod"}
@@ -261,7 +261,7 @@ async def test_the_history_has_pages(owner: Developer) -> None:
         ({"anchor": "2026-02-30T00:00:00.000Z"}, ("anchor", "invalid")),
     ],
 )
-async def test_a_page_that_cannot_be_is_refused(
+async def test_invalid_page_is_refused(
     owner: Developer, fields: dict[str, Any], path: tuple[str, ...]
 ) -> None:
     game_id, _ = await a_game(owner)
@@ -272,7 +272,7 @@ async def test_a_page_that_cannot_be_is_refused(
 # Limits -------------------------------------------------------------------------------------------
 
 
-async def test_limits_that_are_set_are_what_players_meet(developer: Developer) -> None:
+async def test_set_limits_apply_to_players(developer: Developer) -> None:
     game_id = await developer.arena()
     place = {"game_id": game_id, "namespace_id": "prod"}
     env = await developer.service_token(game_id)
@@ -296,7 +296,7 @@ async def test_limits_that_are_set_are_what_players_meet(developer: Developer) -
     assert codes == ["OK", "OK", "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"]
 
 
-async def test_limits_reach_to_the_end_of_32_bits(developer: Developer) -> None:
+async def test_limits_reach_32_bits(developer: Developer) -> None:
     game_id, _ = await a_game(developer)
     fields = {"game_id": game_id, "namespace_id": "prod"}
     most: dict[str, Any] = {"lobby_count_max": 0xFFFF_FFFF, "max_players": 0xFFFF_FFFF}
@@ -305,7 +305,7 @@ async def test_limits_reach_to_the_end_of_32_bits(developer: Developer) -> None:
     assert set((await limits_of(developer, game_id)).values()) == {0xFFFF_FFFF}
 
 
-async def test_limits_of_nothing_are_refused_all_at_once(developer: Developer) -> None:
+async def test_zero_limits_are_all_refused(developer: Developer) -> None:
     game_id, _ = await a_game(developer)
     fields: dict[str, Any] = {
         "game_id": game_id,
@@ -321,7 +321,7 @@ async def test_limits_of_nothing_are_refused_all_at_once(developer: Developer) -
     assert set((await limits_of(developer, game_id)).values()) == {512, 256}
 
 
-async def test_one_of_those_that_set_the_same_version_at_once_sets_it(developer: Developer) -> None:
+async def test_concurrent_sets_of_one_version_record_one_change(developer: Developer) -> None:
     place = {"game_id": await developer.arena(), "namespace_id": "prod"}
     version_id = await developer.version(place["game_id"], name="2.0.0")
     await asyncio.gather(

@@ -65,7 +65,7 @@ def edge_guard_hangs(full_service: FullService) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-async def test_of_servers_that_come_at_once_those_are_made_for_which_there_is_room(
+async def test_concurrent_servers_fill_the_capacity_exactly(
     back: Servers,
 ) -> None:
     answers = await asyncio.gather(*(back.try_create(**WHOLE) for _ in range(4)))
@@ -79,7 +79,7 @@ async def test_of_servers_that_come_at_once_those_are_made_for_which_there_is_ro
     await back.until(again["id"], "running")
 
 
-async def test_a_server_that_is_refused_late_leaves_its_room_to_others(back: Servers) -> None:
+async def test_refused_server_frees_its_capacity(back: Servers) -> None:
     with socket.socket() as taken:
         some = random.sample(range(20_000, 26_000), 100)  # another worker looks for one, too
         number = next(n for n in some if taken.connect_ex(("127.0.0.1", n)))
@@ -93,9 +93,7 @@ async def test_a_server_that_is_refused_late_leaves_its_room_to_others(back: Ser
     await back.until(made["id"], "running")
 
 
-async def test_a_repetition_is_answered_by_a_node_that_its_first_call_filled(
-    back: Servers, small_house: FullService
-) -> None:
+async def test_replay_succeeds_on_a_full_node(back: Servers, small_house: FullService) -> None:
     key = "the-key-of-the-last-room"
     first = await back.try_create(key, **WHOLE)
     assert first.code == "OK", first
@@ -110,7 +108,7 @@ async def test_a_repetition_is_answered_by_a_node_that_its_first_call_filled(
     assert [one["id"] for one in listed["servers"]] == back.made
 
 
-async def test_several_with_one_key_are_the_one_server_for_which_there_is_room(
+async def test_concurrent_requests_with_one_key_share_a_server(
     back: Servers,
 ) -> None:
     answers = await asyncio.gather(*(back.try_create("the-key-of-all", **WHOLE) for _ in range(4)))
@@ -120,7 +118,7 @@ async def test_several_with_one_key_are_the_one_server_for_which_there_is_room(
     await back.until(server_id, "running")
 
 
-async def test_a_repetition_is_refused_to_who_may_not_see_the_environment_any_more(
+async def test_replay_needs_access_to_the_namespace(
     back: Servers,
 ) -> None:
     key, developer = "the-key-of-who-leaves", back.developer
@@ -136,7 +134,7 @@ async def test_a_repetition_is_refused_to_who_may_not_see_the_environment_any_mo
     back.token = await developer.service_token(back.game_id)
 
 
-async def test_lobbies_have_no_room_once_a_server_has_it_and_have_it_again_when_it_is_gone(
+async def test_servers_and_lobbies_share_the_capacity(
     back: Servers,
 ) -> None:
     game = Game(back.developer, back.game_id)

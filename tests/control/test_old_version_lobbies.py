@@ -22,7 +22,7 @@ ASKS: dict[str, Any] = {
 UNVERIFIED = "MATCHMAKER_VERIFICATION_UNAVAILABLE"
 
 
-async def test_a_lobby_keeps_its_rules_for_join_over_later_versions_and_changes(
+async def test_lobby_keeps_its_join_rules_across_versions(
     developer: Developer,
 ) -> None:
     game_id = await developer.arena()

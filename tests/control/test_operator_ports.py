@@ -45,7 +45,7 @@ def public_ports(full_service: FullService) -> dict[str, int]:
     return {state: int(count) for state, count in found}
 
 
-async def test_processes_bind_what_is_theirs_and_a_public_port_rests_as_long_as_it_is_told(
+async def test_process_range_and_public_quarantine_apply(
     tmp_path: Path,
 ) -> None:
     # A port would rest for longer by itself than anybody waits here.

@@ -93,9 +93,7 @@ async def counts(fed: Fed, number: int) -> None:
 
 # A clock that was set back does not make the new database the older one: it has other namespaces.
 @pytest.mark.parametrize("epoch", [EPOCH + 1, EPOCH, EPOCH - 1_000_000])
-async def test_what_a_lost_database_left_is_told_of_and_stays_until_it_is_removed(
-    successor: Successor, epoch: int
-) -> None:
+async def test_orphans_are_reported_until_removed(successor: Successor, epoch: int) -> None:
     old = await successor.fed(EPOCH)
     left = [await old.source.namespace(name) for name in ("prod", "staging")]
     await asyncio.gather(*map(old.enqueue_and_confirm, left))
@@ -140,7 +138,7 @@ async def test_what_a_lost_database_left_is_told_of_and_stays_until_it_is_remove
     assert all(successor.plane.holds(one) is None for one in left)
 
 
-async def test_what_has_a_record_or_a_file_is_not_removed(successor: Successor) -> None:
+async def test_namespace_with_a_record_or_file_is_not_removed(successor: Successor) -> None:
     fed = await successor.fed(EPOCH)
     mine = await fed.source.namespace("prod")
     await fed.enqueue_and_confirm(mine)
@@ -158,7 +156,7 @@ async def test_what_has_a_record_or_a_file_is_not_removed(successor: Successor) 
     assert len(successor.plane.namespaces) == 2
 
 
-async def test_an_orphan_whose_record_comes_back_from_a_backup_is_fed_again(
+async def test_orphan_is_fed_after_its_record_is_restored(
     successor: Successor,
 ) -> None:
     fed = await successor.fed(EPOCH)
@@ -172,7 +170,7 @@ async def test_an_orphan_whose_record_comes_back_from_a_backup_is_fed_again(
     await fed.agrees(namespace_id)
 
 
-async def test_without_a_data_plane_nothing_is_known(successor: Successor) -> None:
+async def test_orphans_are_unknown_without_a_data_plane(successor: Successor) -> None:
     fed = await successor.fed(EPOCH)
     await successor.plane.stop()
     for asking in (orphans_beside(fed, EPOCH).all(), orphans_beside(fed, EPOCH).remove()):
@@ -181,7 +179,7 @@ async def test_without_a_data_plane_nothing_is_known(successor: Successor) -> No
         assert caught.value.code == "CONTROL_PLANE_UNAVAILABLE"
 
 
-def test_news_of_orphans_is_news_once() -> None:
+def test_orphan_log_is_written_once() -> None:
     holdings = HeldConfigurations(EPOCH)
     one = feed_pb2.HeldConfiguration(namespace_id="one", source_epoch=1, revision=1)
     holdings.take(feed_pb2.HeldResponse(configurations=[one]))
@@ -205,9 +203,7 @@ def lonely(
     made.close()
 
 
-async def test_commands_list_and_remove_what_a_lost_database_left(
-    lonely: FullService, databases: Databases
-) -> None:
+async def test_commands_list_and_remove_orphans(lonely: FullService, databases: Databases) -> None:
     await asyncio.to_thread(lonely.start)
     data_dir = lonely.data_dir
     async with lonely.opened("http") as door:

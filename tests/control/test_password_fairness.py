@@ -23,7 +23,7 @@ FLOOD = 100
 SITES = 60
 
 
-async def test_one_who_sets_many_passwords_at_once_holds_up_no_other_group(
+async def test_setting_passwords_does_not_block_other_groups(
     developer: Developer, records: Records
 ) -> None:
     flooder, group_id = await new_developer(developer, records)
@@ -116,7 +116,7 @@ async def is_let_in(checker: SitePasswords, source: Source) -> bool:
     return await checker.are_good(basic("ann", "right"), USERS, source)
 
 
-async def test_guesses_at_many_sites_of_one_group_hold_up_no_other_group(
+async def test_guesses_do_not_block_other_groups(
     checker: SitePasswords, guessers: Guessers
 ) -> None:
     begun = await guessers.begin(*sites_of("theirs", b"1"))
@@ -132,7 +132,7 @@ async def test_guesses_at_many_sites_of_one_group_hold_up_no_other_group(
     checker.close()
 
 
-async def test_one_address_takes_some_of_the_places_of_a_group_and_leaves_others(
+async def test_address_uses_part_of_the_slots_of_a_group(
     checker: SitePasswords, guessers: Guessers
 ) -> None:
     begun = await guessers.begin(*sites_of("mine", b"1"))
@@ -145,7 +145,7 @@ async def test_one_address_takes_some_of_the_places_of_a_group_and_leaves_others
     checker.close()
 
 
-async def test_so_many_addresses_find_no_place_in_one_group_and_do_in_another(
+async def test_many_addresses_fill_one_group_only(
     checker: SitePasswords, guessers: Guessers
 ) -> None:
     everywhere = [Source("theirs", b"%d" % number, b"%d" % number) for number in range(SITES)]
@@ -159,7 +159,7 @@ async def test_so_many_addresses_find_no_place_in_one_group_and_do_in_another(
     checker.close()
 
 
-async def test_places_are_given_back_when_work_fails_or_is_not_waited_for() -> None:
+async def test_slots_are_freed_after_failure_or_cancellation() -> None:
     threads = PasswordThreadPool(1)
 
     def fails() -> None:

@@ -47,7 +47,7 @@ async def assert_good(back: Servers) -> None:
     await eventually(lambda: reached(record))
 
 
-async def test_half_of_the_ports_that_players_see_is_left_to_others(
+async def test_half_of_the_public_ports_stay_free_for_others(
     full_service: FullService,
 ) -> None:
     async with (
@@ -74,7 +74,7 @@ async def is_none_leased(full_service: FullService) -> bool:
 @pytest.mark.parametrize(
     "full_service", [{"process_ports": f"{FEW[0]}-{FEW[-1]}"}], indirect=True, ids=["few"]
 )
-async def test_half_of_the_ports_that_processes_bind_is_left_to_others(
+async def test_half_of_the_process_ports_stay_free_for_others(
     full_service: FullService,
 ) -> None:
     async with (

@@ -67,7 +67,7 @@ async def fresh_token(developer: Developer, game_id: str) -> str:
     return str((await developer.good("create_game_token", game_id=game_id))["token"])
 
 
-async def test_an_attach_with_a_cloud_token_shows_its_check_the_engine_and_the_journal(
+async def test_attach_ray_has_token_check_engine_and_journal(
     developer: Developer,
 ) -> None:
     game_id = await developer.arena()
@@ -85,7 +85,7 @@ async def test_an_attach_with_a_cloud_token_shows_its_check_the_engine_and_the_j
     assert engine.end <= journal.begin <= journal.end <= handler.end == door.end
 
 
-async def test_a_detach_shows_the_engine_and_the_journal_and_one_that_is_refused_the_engine(
+async def test_detach_ray_has_engine_and_journal(
     developer: Developer,
 ) -> None:
     game_id = await developer.arena()
@@ -108,7 +108,7 @@ async def test_a_detach_shows_the_engine_and_the_journal_and_one_that_is_refused
     assert len(one.all("engine")) == 1
 
 
-async def test_reading_a_lobbys_state_shows_the_engine(developer: Developer) -> None:
+async def test_state_read_ray_has_the_engine(developer: Developer) -> None:
     game_id = await developer.arena()
     lobby = await developer.lobby(game_id, await developer.service_token(game_id))
     token = await fresh_token(developer, game_id)
@@ -119,7 +119,7 @@ async def test_reading_a_lobbys_state_shows_the_engine(developer: Developer) -> 
     assert len(one.all("engine")) == 1
 
 
-async def test_what_waits_for_the_data_plane_shows_that_wait(developer: Developer) -> None:
+async def test_ray_has_the_wait_for_the_data_plane(developer: Developer) -> None:
     game_id = await developer.arena()
     place = {"game_id": game_id, "namespace_id": "prod"}
     service = {"game_id": game_id, "environment_id": "prod"}
@@ -154,7 +154,7 @@ async def test_what_waits_for_the_data_plane_shows_that_wait(developer: Develope
         assert len(inner.all("feed check")) == (slug == "set_version"), slug
 
 
-async def test_what_waits_for_nobody_shows_no_wait(developer: Developer) -> None:
+async def test_ray_without_a_wait_has_no_wait_span(developer: Developer) -> None:
     game_id = await developer.game()
     answer, ray_id = await traced(developer, "get_game", game_id=game_id)
     assert answer.code == "OK", answer

@@ -84,7 +84,7 @@ async def shown(store: RayStore, who: Caller, ray_id: str = "a" * 32) -> list[pb
     return list((await store.perf(pb.GetRayPerfRequest(ray_id=ray_id), who)).perf_lists)
 
 
-async def test_what_comes_again_is_there_once(database: Database) -> None:
+async def test_repeated_message_is_stored_once(database: Database) -> None:
     store = RayStore(database, 100, Clock())
     request = internal.StoreSpansRequest(span_sets=[span_set(0), span_set(1), span_set(0)])
     await store.store_spans(request)
@@ -93,7 +93,7 @@ async def test_what_comes_again_is_there_once(database: Database) -> None:
     assert [one.duration for one in await shown(store, caller())] == [1_500_000] * 2
 
 
-async def test_a_message_against_the_rules_is_refused_and_stores_nothing(
+async def test_invalid_message_is_refused_and_not_stored(
     database: Database,
 ) -> None:
     store = RayStore(database, 100, Clock())
@@ -103,7 +103,7 @@ async def test_a_message_against_the_rules_is_refused_and_stores_nothing(
     assert await count(database) == 0
 
 
-async def test_what_is_older_than_a_day_is_not_shown_and_then_gone(database: Database) -> None:
+async def test_ray_older_than_a_day_is_hidden_and_deleted(database: Database) -> None:
     clock = Clock()
     store = RayStore(database, 100, clock)
     await store.store([span_set(0), span_set(10)])
@@ -114,7 +114,7 @@ async def test_what_is_older_than_a_day_is_not_shown_and_then_gone(database: Dat
     assert await count(database) == 1
 
 
-async def test_of_too_many_the_oldest_go(database: Database) -> None:
+async def test_oldest_rays_are_deleted_over_the_limit(database: Database) -> None:
     store = RayStore(database, 5, Clock())
     await store.store([span_set(number) for number in range(8)])
     await store.prune()
@@ -124,7 +124,7 @@ async def test_of_too_many_the_oldest_go(database: Database) -> None:
     assert await count(database) == 5
 
 
-async def test_a_group_of_the_identity_sees_its_own_and_no_others(database: Database) -> None:
+async def test_group_sees_its_own_rays_only(database: Database) -> None:
     store = RayStore(database, 100, Clock())
     of_identity = internal.Asker(identity_id=IDENTITY)
     await store.store([span_set(0), span_set(1, asker=of_identity)])
@@ -137,7 +137,7 @@ async def test_a_group_of_the_identity_sees_its_own_and_no_others(database: Data
     assert await shown(store, stranger) == []
 
 
-async def test_a_door_is_shown_with_the_request_that_it_passed_on_and_only_with_that(
+async def test_transport_span_is_shown_with_its_request_only(
     database: Database,
 ) -> None:
     store = RayStore(database, 100, Clock())
@@ -150,7 +150,7 @@ async def test_a_door_is_shown_with_the_request_that_it_passed_on_and_only_with_
     assert [one.req_id for one in await shown(store, caller())] == [door.span_id, behind.span_id]
 
 
-async def test_what_is_nobodys_is_not_stored(database: Database) -> None:
+async def test_ray_without_an_owner_is_not_stored(database: Database) -> None:
     store = RayStore(database, 100, Clock())
     nobodys = span_set(0)
     nobodys.ClearField("asker")
@@ -159,7 +159,7 @@ async def test_what_is_nobodys_is_not_stored(database: Database) -> None:
     assert await count(database) == 0
 
 
-async def test_what_a_signed_address_names_is_its_games_as_long_as_it_is_there(
+async def test_ray_of_a_signed_url_belongs_to_its_game(
     database: Database,
 ) -> None:
     store = RayStore(database, 100, Clock())

@@ -139,7 +139,7 @@ def fresh_trace() -> tuple[str, dict[str, str]]:
     return ray_id, {"traceparent": f"00-{ray_id}-{PARENT}-00"}
 
 
-async def test_a_slow_join_shows_door_handler_engine_journal_and_webhook(
+async def test_slow_join_ray_has_every_span(
     me: Developer, asked: ThirdPartyServer, collector: Collector
 ) -> None:
     _, lobby_id, player = await gated_lobby(me, asked)
@@ -184,9 +184,7 @@ async def test_a_slow_join_shows_door_handler_engine_journal_and_webhook(
     assert seen["journal wait"].start_ns >= seen["engine"].start_ns
 
 
-async def test_an_operation_of_the_control_plane_shows_both_planes(
-    me: Developer, collector: Collector
-) -> None:
+async def test_control_plane_ray_has_both_planes(me: Developer, collector: Collector) -> None:
     game_id = await me.game()
     ray_id, headers = fresh_trace()
     door = me.door
@@ -207,9 +205,7 @@ async def test_an_operation_of_the_control_plane_shows_both_planes(
     assert behind.end_ns <= passing.end_ns <= public.end_ns
 
 
-async def test_calls_of_the_grpc_door_have_rays_of_both_planes_too(
-    full_service: FullService, me: Developer
-) -> None:
+async def test_grpc_ray_has_both_planes(full_service: FullService, me: Developer) -> None:
     game_id = await me.game()
     ray_id, headers = fresh_trace()
     method = BY_SLUG["get_game"]
@@ -227,7 +223,7 @@ async def test_calls_of_the_grpc_door_have_rays_of_both_planes_too(
     assert outer["spans"][0]["label"] == inner["spans"][0]["label"] == "grpc get_game"
 
 
-async def test_what_a_lobby_server_says_has_a_ray_of_its_game(me: Developer) -> None:
+async def test_lobby_server_ray_belongs_to_its_game(me: Developer) -> None:
     game_id = await me.arena()
     lobby = await me.lobby(game_id, await me.service_token(game_id))
     player = await me.public_token(game_id)
@@ -243,7 +239,7 @@ async def test_what_a_lobby_server_says_has_a_ray_of_its_game(me: Developer) -> 
     assert {"handler", "engine"} <= {span["label"] for span in one["spans"]}
 
 
-async def test_a_request_that_fails_is_kept_and_one_that_does_not_is_seldom(me: Developer) -> None:
+async def test_failed_request_is_kept_and_success_is_sampled(me: Developer) -> None:
     game_id = await me.game()
     failed = await me.call("get_version", game_id=game_id, version_id=str(uuid4()))
     assert failed.code == "VERSION_NOT_FOUND"
@@ -263,7 +259,7 @@ async def test_a_request_that_fails_is_kept_and_one_that_does_not_is_seldom(me: 
     assert len(kept) < len(fine) / 2
 
 
-async def test_a_ray_is_seen_only_with_a_token_that_covers_its_request(
+async def test_ray_needs_a_token_that_covers_its_request(
     me: Developer, asked: ThirdPartyServer
 ) -> None:
     game_id, lobby_id, player = await gated_lobby(me, asked)
@@ -285,7 +281,7 @@ async def test_a_ray_is_seen_only_with_a_token_that_covers_its_request(
     assert await perf(me, group_ray, of_game) == []
 
 
-async def test_who_sends_the_ray_id_of_another_sees_only_his_own_request(me: Developer) -> None:
+async def test_reused_ray_id_shows_own_requests_only(me: Developer) -> None:
     game_id, other_id = await me.game(), await me.game()
     of_game = (await me.good("create_game_token", game_id=game_id))["token"]
     of_other = (await me.good("create_game_token", game_id=other_id))["token"]
@@ -304,15 +300,15 @@ async def test_who_sends_the_ray_id_of_another_sees_only_his_own_request(me: Dev
 
 
 @pytest.mark.parametrize("ray_id", ["x", "0" * 31, "0" * 33, "G" * 32, "A" * 32])
-async def test_what_has_not_the_form_of_a_ray_is_refused(me: Developer, ray_id: str) -> None:
+async def test_malformed_ray_id_is_refused(me: Developer, ray_id: str) -> None:
     assert await me.code("get_ray_perf", ray_id=ray_id) == "ID_INVALID"
 
 
-async def test_an_unknown_ray_is_an_empty_list(me: Developer) -> None:
+async def test_unknown_ray_is_an_empty_list(me: Developer) -> None:
     assert await me.good("get_ray_perf", ray_id=uuid4().hex) == {"perf_lists": []}
 
 
-async def test_nothing_secret_is_in_what_is_stored_and_sent(
+async def test_rays_contain_no_secret(
     full_service: FullService, me: Developer, asked: ThirdPartyServer, collector: Collector
 ) -> None:
     _game_id, lobby_id, player = await gated_lobby(me, asked)
@@ -332,7 +328,7 @@ async def test_nothing_secret_is_in_what_is_stored_and_sent(
     assert [secret for secret in secrets if secret.encode() in told] == []
 
 
-async def test_a_game_that_nobody_can_have_ends_no_storing(me: Developer) -> None:
+async def test_impossible_game_id_does_not_stop_storage(me: Developer) -> None:
     assert isinstance(me.door, HttpDoor)
     ray_id, headers = fresh_trace()
     refused = await me.door.request("GET", "/cloud/games/a%00b", token=me.token, headers=headers)

@@ -59,7 +59,7 @@ async def kept_bytes(records: Records, upload_id: str) -> int:
     return len(kept)
 
 
-async def test_of_a_site_of_10000_files_little_is_remembered_and_all_is_answered_again(
+async def test_site_of_10000_files_is_stored_small_and_replayed(
     owner: Developer, records: Records
 ) -> None:
     game_id, key = await owner.game(), str(uuid4())
@@ -94,7 +94,7 @@ def requests_of(answer: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("slug", PREPARATIONS)
-async def test_a_repetition_gives_good_addresses_when_the_first_have_expired(
+async def test_replay_has_valid_urls_after_expiry(
     moved: StruckHouse, mover: Developer, slug: str
 ) -> None:
     fields, content = PREPARATIONS[slug]
@@ -110,7 +110,9 @@ async def test_a_repetition_gives_good_addresses_when_the_first_have_expired(
     await mover.good("complete_upload", upload_id=first["upload_id"])
 
 
-async def test_of_an_environment_too(moved: StruckHouse, mover: Developer) -> None:
+async def test_replay_of_a_namespace_upload_has_valid_urls(
+    moved: StruckHouse, mover: Developer
+) -> None:
     """Its answer has no id of the upload: that is remembered beside it."""
     game_id, key = await mover.game(), str(uuid4())
     token = await mover.service_token(game_id)
@@ -131,9 +133,7 @@ async def test_of_an_environment_too(moved: StruckHouse, mover: Developer) -> No
     assert (refused.status_code, refused.json()["code"]) == (409, "UPLOAD_ALREADY_COMPLETE")
 
 
-async def test_parts_that_came_before_are_there_and_the_others_go_on(
-    moved: StruckHouse, mover: Developer
-) -> None:
+async def test_uploaded_parts_stay_after_a_replay(moved: StruckHouse, mover: Developer) -> None:
     content = tar({**MANIFEST, "level": bytes(101 << 20)})
     image = {"path": "a.tar", "content_length": len(content)}
     fields: dict[str, Any] = {"game_id": await mover.game(), "display_name": "x"}
@@ -150,7 +150,7 @@ async def test_parts_that_came_before_are_there_and_the_others_go_on(
     await mover.good("complete_upload", upload_id=first["upload_id"])
 
 
-async def test_of_what_was_deleted_nothing_is_told_again_and_nothing_comes_back(
+async def test_deleted_upload_is_not_replayed(
     mover: Developer,
 ) -> None:
     fields, content = PREPARATIONS["create_game_build"]
@@ -164,7 +164,7 @@ async def test_of_what_was_deleted_nothing_is_told_again_and_nothing_comes_back(
     assert (await mover.good("list_game_builds", game_id=game_id))["builds"] == []
 
 
-async def test_whoever_left_the_group_is_told_no_more_addresses_and_tokens(
+async def test_former_member_gets_no_replayed_urls_or_tokens(
     moved: StruckHouse, mover: Developer
 ) -> None:
     data_dir = moved.data_dir

@@ -55,7 +55,7 @@ def logged(capsys: pytest.CaptureFixture[str]) -> str:
     return said.out + said.err
 
 
-async def test_an_error_that_nobody_foresaw_is_logged_with_its_traceback_and_counted(
+async def test_unexpected_error_is_logged_and_counted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     work = await Work(RuntimeError("a defect"), None).done()
@@ -69,7 +69,7 @@ async def test_an_error_that_nobody_foresaw_is_logged_with_its_traceback_and_cou
 @pytest.mark.parametrize(
     "error", [LookupError("away"), ServiceError("OVERLOADED"), Conflict("taken")]
 )
-async def test_what_was_foreseen_is_a_line_and_not_counted(
+async def test_expected_error_is_logged_and_not_counted(
     capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
     work = await Work(error, None).done()
@@ -79,15 +79,13 @@ async def test_what_was_foreseen_is_a_line_and_not_counted(
     assert "Traceback" not in told
 
 
-async def test_each_pause_is_twice_the_one_before_up_to_the_longest_until_a_step_does_well() -> (
-    None
-):
+async def test_pause_doubles_up_to_a_limit_until_success() -> None:
     bad, foreseen = RuntimeError("a defect"), LookupError("away")
     work = await Work(bad, foreseen, bad, bad, None, None, bad, None).done()
     assert work.slept == [1.0, 2.0, 4.0, 4.0, 60.0, 60.0, 1.0, 60.0]
 
 
-async def test_who_ends_the_work_is_no_error() -> None:
+async def test_cancellation_is_not_an_error() -> None:
     work = Work()
     waiting = asyncio.create_task(work.job.attempt(asyncio.Event().wait))
     await asyncio.sleep(0)
@@ -97,7 +95,7 @@ async def test_who_ends_the_work_is_no_error() -> None:
     assert work.job.unexpected_errors == 0
 
 
-async def test_the_metrics_page_counts_them_by_work_and_the_service_goes_on(
+async def test_metrics_count_errors_by_job(
     tmp_path: Path,
 ) -> None:
     full_service = FullService(tmp_path / "full_service")

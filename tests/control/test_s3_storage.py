@@ -94,9 +94,7 @@ def names(server: S3Server, folder: str) -> list[str]:
     return [path.name for path in found if path.is_file()]
 
 
-async def test_a_build_is_put_under_the_public_address_and_completed(
-    s3: S3Server, developer: Developer
-) -> None:
+async def test_build_is_put_to_the_public_address(s3: S3Server, developer: Developer) -> None:
     content = tar()
     digest = hashlib.sha256(content).hexdigest()
     made = await prepared(developer, content, image={"sha256": digest})
@@ -112,15 +110,13 @@ async def test_a_build_is_put_under_the_public_address_and_completed(
     assert (await put(request, b"x" * len(content))).status_code == 200
 
 
-async def test_a_signature_holds_for_its_address_alone(s3: S3Server, owner: Developer) -> None:
+async def test_signature_is_valid_for_its_address_only(s3: S3Server, owner: Developer) -> None:
     request = (await prepared(owner, tar()))["image_presigned_request"]
     elsewhere = {**request, "url": request["url"].replace(public(s3), s3.endpoint)}
     assert (await put(elsewhere, tar())).status_code == 403
 
 
-async def test_an_archive_that_is_none_or_has_another_digest_leaves_nothing(
-    s3: S3Server, owner: Developer
-) -> None:
+async def test_invalid_archive_or_digest_leaves_nothing(s3: S3Server, owner: Developer) -> None:
     content = tar()
     wrong = hashlib.sha256(b"another").hexdigest()
     images: tuple[dict[str, Any], ...] = ({}, {"sha256": wrong})
@@ -132,7 +128,7 @@ async def test_an_archive_that_is_none_or_has_another_digest_leaves_nothing(
         assert names(s3, f"kept/{made['upload_id']}") == []
 
 
-async def test_parts_go_up_one_by_one_and_are_all_asked_for(s3: S3Server, owner: Developer) -> None:
+async def test_multipart_upload_needs_every_part(s3: S3Server, owner: Developer) -> None:
     content = tar({**MANIFEST, "level": bytes(101 << 20)})
     digest = hashlib.sha256(content).hexdigest()
     made = await prepared(owner, content, image={"sha256": digest}, multipart_upload=True)
@@ -179,9 +175,7 @@ class Shown:
         )
 
 
-async def test_a_site_is_served_out_of_the_bucket_with_ranges_and_tags(
-    owner: Developer, browser: httpx.AsyncClient
-) -> None:
+async def test_site_is_served_from_the_bucket(owner: Developer, browser: httpx.AsyncClient) -> None:
     site = await Shown(owner, browser).build()
     whole = await site.get("level.bin")
     assert (whole.status_code, whole.content) == (200, SITE["level.bin"])
@@ -195,7 +189,7 @@ async def test_a_site_is_served_out_of_the_bucket_with_ranges_and_tags(
     assert beyond.status_code == 416
 
 
-async def test_pictures_are_told_by_their_content_and_shown(
+async def test_picture_type_is_detected_and_served(
     owner: Developer, browser: httpx.AsyncClient
 ) -> None:
     place: dict[str, Any] = {"game_id": await owner.game()}
@@ -223,7 +217,7 @@ async def test_pictures_are_told_by_their_content_and_shown(
         assert (shown.status_code, shown.content) == (200, content)
 
 
-async def test_a_bucket_that_is_away_is_said_so_and_is_used_again_when_it_is_back(
+async def test_unavailable_bucket_is_reported_and_recovers(
     s3: S3Server, developer: Developer, browser: httpx.AsyncClient
 ) -> None:
     site = await Shown(developer, browser).build()
@@ -248,7 +242,7 @@ async def test_a_bucket_that_is_away_is_said_so_and_is_used_again_when_it_is_bac
     assert (await site.get("index.html")).content == SITE["index.html"]
 
 
-async def test_what_the_bucket_lost_is_not_found_and_nothing_worse(
+async def test_object_lost_by_the_bucket_is_not_found(
     s3: S3Server, owner: Developer, browser: httpx.AsyncClient
 ) -> None:
     site = await Shown(owner, browser).build()
@@ -265,7 +259,7 @@ async def test_what_the_bucket_lost_is_not_found_and_nothing_worse(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_is_never_completed_leaves_the_bucket_after_a_day(
+async def test_incomplete_upload_leaves_the_bucket_after_a_day(
     s3: S3Server, tmp_path: Path, databases: Databases, kind: str
 ) -> None:
     bucket = S3BlobStore(

@@ -67,7 +67,7 @@ class Runs:
         raise AssertionError(ids)
 
 
-async def test_the_lease_of_a_server_that_is_made_meanwhile_stays(tmp_path: Path) -> None:
+async def test_lease_of_a_server_in_creation_is_kept(tmp_path: Path) -> None:
     database, data_plane = open_database(None, tmp_path), DataPlane()
     try:
         await migrate(database, is_allowed=True)

@@ -109,35 +109,27 @@ def flat(found: list[list[str]]) -> list[str]:
     return [one for page in found for one in page]
 
 
-async def test_a_list_comes_in_pages_of_64_newest_first_each_server_once(
-    back: Servers, shelf: Shelf
-) -> None:
+async def test_pages_have_64_servers_newest_first(back: Servers, shelf: Shelf) -> None:
     found = await pages(back)
     assert [len(page) for page in found] == [64, 64, len(shelf.ids) - 128]
     assert flat(found) == shelf.newest()
 
 
-async def test_pages_have_those_with_all_of_the_tags_and_no_others(
-    back: Servers, shelf: Shelf
-) -> None:
+async def test_pages_match_every_tag(back: Servers, shelf: Shelf) -> None:
     found = await pages(back, tags_json='{"parity": "0", "all": "yes"}')
     assert flat(found) == shelf.newest(parity="0")
     assert [len(page) for page in found] == [64, len(shelf.newest(parity="0")) - 64]
     assert await pages(back, tags_json='{"parity": "0", "all": "no"}') == [[]]
 
 
-async def test_a_page_that_is_just_full_is_the_last_one_and_one_server_more_has_a_page(
-    back: Servers, shelf: Shelf
-) -> None:
+async def test_exactly_full_page_is_the_last(back: Servers, shelf: Shelf) -> None:
     assert [len(shelf.newest(**FULL)), len(shelf.newest(**OVER))] == [64, 65]
     assert await pages(back, tags_json='{"shelf": "full"}') == [shelf.newest(**FULL)]
     over = shelf.newest(**OVER)
     assert await pages(back, tags_json='{"shelf": "over"}') == [over[:64], over[64:]]
 
 
-async def test_what_is_made_between_two_pages_moves_none_and_those_that_live_are_told_apart(
-    back: Servers, shelf: Shelf
-) -> None:
+async def test_new_server_does_not_shift_pages(back: Servers, shelf: Shelf) -> None:
     before = shelf.newest()
     first = await back.good("list_servers", include_destroyed=True)
     assert first["cursor"] == before[63]

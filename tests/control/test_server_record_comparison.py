@@ -63,7 +63,7 @@ async def ended(desk: Desk, server_id: str) -> str:
     return str(await eventually(status))
 
 
-async def test_one_whose_folder_cannot_be_read_holds_up_no_other(desk: Desk, place: Place) -> None:
+async def test_unreadable_run_folder_does_not_block_other_servers(desk: Desk, place: Place) -> None:
     broken, stopped, lost = [await desk.server() for _ in range(3)]
     spec = unreadable(place.folder / "servers", broken)
     await desk.runs.running(lost)

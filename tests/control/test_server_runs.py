@@ -85,7 +85,7 @@ async def desk(
         yield Desk(database, namespace_id)
 
 
-async def test_one_that_was_over_before_it_was_told_to_run_has_its_start(desk: Desk) -> None:
+async def test_start_is_recorded_after_an_early_end(desk: Desk) -> None:
     server_id = await desk.server()
     await desk.runs.over(server_id, RunEnd("exited", 7, started_ms=STARTED_MS))
     record = await desk.record(server_id)
@@ -95,7 +95,7 @@ async def test_one_that_was_over_before_it_was_told_to_run_has_its_start(desk: D
     assert await desk.record(server_id) == record, "the first that is told counts"
 
 
-async def test_the_start_that_was_told_first_stays(desk: Desk) -> None:
+async def test_first_reported_start_is_kept(desk: Desk) -> None:
     server_id = await desk.server()
     await desk.runs.running(server_id)
     started_at = (await desk.record(server_id)).started_at
@@ -103,7 +103,7 @@ async def test_the_start_that_was_told_first_stays(desk: Desk) -> None:
     assert (await desk.record(server_id)).started_at == started_at > STARTED_MS
 
 
-async def test_one_that_never_ran_has_no_start(desk: Desk) -> None:
+async def test_server_that_never_ran_has_no_start(desk: Desk) -> None:
     server_id = await desk.server()
     await desk.runs.over(server_id, RunEnd("exec_failed", message="There is no such program."))
     record = await desk.record(server_id)
@@ -111,7 +111,7 @@ async def test_one_that_never_ran_has_no_start(desk: Desk) -> None:
     assert not record.HasField("started_at")
 
 
-async def test_an_end_is_written_whatever_its_message_and_the_lease_is_over(desk: Desk) -> None:
+async def test_end_is_recorded_with_any_message_and_ends_the_lease(desk: Desk) -> None:
     server_id = await desk.server()
     await desk.runs.over(server_id, RunEnd("exec_failed", message="No program a\0b in \udcff."))
     record = await desk.record(server_id)

@@ -152,7 +152,7 @@ def process_of(full_service: FullService, server_id: str) -> int:
     return state.pid
 
 
-async def test_a_server_is_made_reached_told_of_and_destroyed(back: Servers) -> None:
+async def test_server_is_created_reached_listed_and_destroyed(back: Servers) -> None:
     made = await back.create(tags={"mode": "duel"}, lifecycle={"kill_timeout": 5_000})
     assert made["status"] in ("created", "starting", "running")
     port = made["network"]["ports"]["game"]
@@ -171,7 +171,7 @@ async def test_a_server_is_made_reached_told_of_and_destroyed(back: Servers) -> 
     assert await back.get(made["id"]) == over, "a repetition changes nothing"
 
 
-async def test_the_process_is_told_what_it_needs_and_nothing_else(back: Servers) -> None:
+async def test_process_environment_is_exact(back: Servers) -> None:
     script = "import os\nfor name in sorted(os.environ): print(f'{name}={os.environ[name]}')\n"
     archive = programs.server_archive(
         "python3",
@@ -215,14 +215,14 @@ async def test_the_process_is_told_what_it_needs_and_nothing_else(back: Servers)
     }
 
 
-async def test_one_that_ends_by_itself_is_destroyed_with_its_code(back: Servers) -> None:
+async def test_exited_server_has_its_exit_code(back: Servers) -> None:
     made = await back.create(runtime={"environment": {"PLAY": "exit:7"}})
     over = await back.until(made["id"], "destroyed", "failed")
     assert (over["status"], over["exit_code"]) == ("destroyed", 7)
     assert (await back.lines(made["id"]))["lines"] == ["begins"]
 
 
-async def test_one_that_cannot_run_says_why(back: Servers) -> None:
+async def test_server_that_cannot_run_has_a_reason(back: Servers) -> None:
     build_id = await back.build(programs.server_archive("./nothing-here"))
     made = await back.create(runtime={"build": build_id})
     over = await back.until(made["id"], "failed")
@@ -231,7 +231,7 @@ async def test_one_that_cannot_run_says_why(back: Servers) -> None:
     assert "exit_code" not in over
 
 
-async def test_one_that_ignores_its_end_is_killed_when_its_time_is_over(back: Servers) -> None:
+async def test_server_that_ignores_sigterm_is_killed(back: Servers) -> None:
     made = await back.running(runtime={"environment": {"PLAY": "deaf"}})
     await eventually(lambda: reached(made))
     await back.good("destroy_server", server_id=made["id"])
@@ -243,7 +243,7 @@ async def test_one_that_ignores_its_end_is_killed_when_its_time_is_over(back: Se
     assert over["destroyed_at"] - hurried_ms < 25_000
 
 
-async def test_whoever_follows_a_log_loses_no_line(back: Servers) -> None:
+async def test_followed_log_loses_no_line(back: Servers) -> None:
     counting = (
         b"import time\nfor number in range(2500): print(number, flush=True)\ntime.sleep(600)\n"
     )
@@ -265,7 +265,7 @@ async def test_whoever_follows_a_log_loses_no_line(back: Servers) -> None:
     assert (await back.lines(made["id"], "std_err"))["lines"] == []
 
 
-async def test_lists_have_tags_pages_and_those_that_are_over(back: Servers) -> None:
+async def test_list_filters_tags_pages_and_ended_servers(back: Servers) -> None:
     ids = [(await back.create(tags={"n": str(n), "all": "yes"}))["id"] for n in range(3)]
     listed = await back.good("list_servers")
     assert [one["id"] for one in listed["servers"]] == ids[::-1]
@@ -282,7 +282,7 @@ async def test_lists_have_tags_pages_and_those_that_are_over(back: Servers) -> N
     assert [one["id"] for one in everything["servers"]] == ids[::-1]
 
 
-async def test_a_repetition_with_its_key_is_the_same_server(back: Servers) -> None:
+async def test_repeated_creation_returns_the_same_server(back: Servers) -> None:
     first, again = await asyncio.gather(
         back.try_create("the-key-of-one"), back.try_create("the-key-of-one")
     )
@@ -294,7 +294,7 @@ async def test_a_repetition_with_its_key_is_the_same_server(back: Servers) -> No
     assert len((await back.good("list_servers"))["servers"]) == 1
 
 
-async def test_what_cannot_be_is_refused_with_all_that_is_wrong(back: Servers) -> None:
+async def test_invalid_creation_reports_every_problem(back: Servers) -> None:
     assert (await back.try_create(datacenter="nowhere")).code == "REGION_NOT_FOUND"
     incomplete = (await back.prepare(programs.server_archive()))["build"]["id"]
     ports = {
@@ -318,7 +318,7 @@ async def test_what_cannot_be_is_refused_with_all_that_is_wrong(back: Servers) -
     assert (await back.good("list_servers", include_destroyed=True))["servers"] == []
 
 
-async def test_texts_that_no_process_takes_or_no_filter_finds_are_all_refused_at_once(
+async def test_unusable_texts_are_all_refused(
     back: Servers,
 ) -> None:
     environment = {"PATH": "a\0", "N\0": "x", "PORT=1": "x", "PORT": "1", "MAP": "sea"}
@@ -336,7 +336,7 @@ async def test_texts_that_no_process_takes_or_no_filter_finds_are_all_refused_at
     assert (await back.good("list_servers", include_destroyed=True))["servers"] == []
 
 
-async def test_servers_and_builds_of_others_are_not_there(back: Servers) -> None:
+async def test_servers_and_builds_of_others_are_not_found(back: Servers) -> None:
     """Of another environment of the game, and of another game of the same developer."""
     made = await back.create()
     other_game = await back.developer.game()
@@ -361,7 +361,7 @@ async def test_servers_and_builds_of_others_are_not_there(back: Servers) -> None
     await back.until(made["id"], "running")
 
 
-async def test_host_networking_gives_a_server_the_very_port_and_nobody_else(
+async def test_host_networking_gives_the_requested_port(
     back: Servers, servers_house: FullService
 ) -> None:
     with socket.socket() as taken:
@@ -388,7 +388,7 @@ async def test_host_networking_gives_a_server_the_very_port_and_nobody_else(
     await back.until(third_id, "destroyed")
 
 
-async def test_a_build_that_runs_is_not_deleted(back: Servers) -> None:
+async def test_build_of_a_running_server_is_not_deleted(back: Servers) -> None:
     made = await back.running()
     refused = await back.developer.call(
         "delete_build", game_id=back.game_id, build_id=back.build_id
@@ -399,7 +399,7 @@ async def test_a_build_that_runs_is_not_deleted(back: Servers) -> None:
     await back.developer.good("delete_build", game_id=back.game_id, build_id=back.build_id)
 
 
-async def test_a_server_goes_on_while_everything_of_ours_is_killed(
+async def test_server_survives_a_kill_of_both_planes(
     back: Servers, servers_house: FullService
 ) -> None:
     record = await back.running()

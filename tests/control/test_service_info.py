@@ -31,7 +31,7 @@ TIER = {
 }
 
 
-async def test_bootstrap_needs_no_token_and_tells_the_contract_shape(
+async def test_bootstrap_needs_no_token_and_has_the_contract_shape(
     full_service: FullService, door: Door
 ) -> None:
     answer = await door.call("bootstrap")
@@ -49,7 +49,7 @@ async def test_bootstrap_needs_no_token_and_tells_the_contract_shape(
     assert answer.body["domains"]["cdn"] == full_service.said["cdn"]
 
 
-async def test_pages_of_any_origin_may_read_bootstrap(full_service: FullService) -> None:
+async def test_bootstrap_is_readable_from_any_origin(full_service: FullService) -> None:
     door = full_service.door("http")
     assert isinstance(door, HttpDoor)
     answer = await door.request(
@@ -60,7 +60,7 @@ async def test_pages_of_any_origin_may_read_bootstrap(full_service: FullService)
     await door.close()
 
 
-def test_domains_stand_in_the_place_of_addresses() -> None:
+def test_domains_replace_addresses() -> None:
     domains = Domains(
         main="games.example", cdn="sites.example", job="lobbies.example", open_backend="b.example"
     )
@@ -77,7 +77,7 @@ def test_domains_stand_in_the_place_of_addresses() -> None:
     assert told.origins.hub == "https://hub.example"
 
 
-def test_the_key_of_the_services_own_captcha_is_told_where_it_is_set() -> None:
+def test_service_captcha_key_is_returned_where_set() -> None:
     links = PublicUrls(
         "http://127.0.0.1:1", "sites.example", "http://127.0.0.1:2", "https://hub.example", str
     )
@@ -89,12 +89,12 @@ def test_the_key_of_the_services_own_captcha_is_told_where_it_is_set() -> None:
     assert told.captcha.captcha_b.site_key == "0x4AAAAAAA"
 
 
-def test_an_empty_key_is_no_key() -> None:
+def test_empty_captcha_key_is_no_key() -> None:
     with pytest.raises(ValueError, match="captcha_b_site_key"):
         CaptchaSettings(captcha_b_site_key="")
 
 
-async def test_the_key_is_told_to_everybody_over_both_doors(tmp_path: Path) -> None:
+async def test_captcha_key_is_returned_over_both_transports(tmp_path: Path) -> None:
     full_service = FullService(tmp_path / "full_service")
     try:
         full_service.start("--set", "captcha.captcha_b_site_key=a-key")
@@ -107,7 +107,7 @@ async def test_the_key_is_told_to_everybody_over_both_doors(tmp_path: Path) -> N
         full_service.close()
 
 
-async def test_tiers_need_no_token_and_come_largest_first(door: Door) -> None:
+async def test_tiers_need_no_token_and_are_largest_first(door: Door) -> None:
     answer = await door.call("region_tiers")
     assert shape(answer.body) == {"tiers": [TIER]}
     names = [one["tier_name_id"] for one in answer.body["tiers"]]
@@ -126,7 +126,7 @@ async def test_tiers_need_no_token_and_come_largest_first(door: Door) -> None:
     } in answer.body["tiers"]
 
 
-async def test_datacenters_are_the_regions_for_back_ends_and_developers(
+async def test_datacenters_are_the_regions(
     developer: Developer,
 ) -> None:
     game_id = await developer.arena()
@@ -160,9 +160,7 @@ def reloading(tmp_path: Path) -> Iterator[FullService]:
         made.close()
 
 
-async def test_a_hangup_reads_tiers_again_and_orders_them_by_size(
-    reloading: FullService, tmp_path: Path
-) -> None:
+async def test_sighup_reloads_and_sorts_tiers(reloading: FullService, tmp_path: Path) -> None:
     door = reloading.door("http")
 
     async def names() -> list[str]:

@@ -44,7 +44,7 @@ BOTH = [(kind, door) for kind in KINDS for door in ("http", "grpc")]
 
 
 @pytest.mark.parametrize("at_home", BOTH, indirect=True, ids="-".join)
-async def test_what_was_signed_before_a_rotation_is_good_after_it_and_after_a_restart(
+async def test_signatures_survive_rotation_and_restart(
     at_home: Developer,
 ) -> None:
     full_service, game_id = at_home.full_service, await at_home.game()
@@ -83,7 +83,7 @@ def file_of(folder: Path) -> Any:
     return json.loads((folder / "signing_keys.json").read_text())
 
 
-async def test_keys_stay_over_a_restart_and_are_private(tmp_path: Path) -> None:
+async def test_keys_survive_restart_and_are_private(tmp_path: Path) -> None:
     made = SigningKeyFile.load_or_create(tmp_path)
     assert stat.S_IMODE((tmp_path / "signing_keys.json").stat().st_mode) == 0o600
     await made.rotate(drop_unused=False)
@@ -106,7 +106,7 @@ async def test_keys_stay_over_a_restart_and_are_private(tmp_path: Path) -> None:
         lambda content: content["signing_keys"][0].update(key="no"),
     ],
 )
-def test_a_damaged_file_is_refused_and_not_shown(tmp_path: Path, change: Any) -> None:
+def test_damaged_key_file_is_refused_and_not_shown(tmp_path: Path, change: Any) -> None:
     made = SigningKeyFile.load_or_create(tmp_path)
     content = file_of(tmp_path)
     change(content)
@@ -116,7 +116,7 @@ def test_a_damaged_file_is_refused_and_not_shown(tmp_path: Path, change: Any) ->
     assert made.now.current.secret.hex() not in str(caught.value)
 
 
-async def test_older_keys_go_when_they_are_told_to_and_nothing_is_left_of_them(
+async def test_old_keys_are_removed_on_request(
     tmp_path: Path,
 ) -> None:
     now = [1_000_000]
@@ -130,7 +130,7 @@ async def test_older_keys_go_when_they_are_told_to_and_nothing_is_left_of_them(
     assert [one["number"] for one in file_of(tmp_path)["signing_keys"]] == [2, 3, 4, 5]
 
 
-async def test_a_key_that_cannot_be_kept_signs_nothing(
+async def test_key_that_cannot_be_stored_signs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = SigningKeyFile.load_or_create(tmp_path)

@@ -30,7 +30,7 @@ class Reader:
         return [number]
 
 
-async def test_who_asks_for_the_same_at_once_has_the_same_result() -> None:
+async def test_concurrent_callers_share_one_result() -> None:
     reader, shared = Reader(), SingleFlight[str, list[int]]()
     keys = ["a", "b", "a", "a", "b"]
     results = await asyncio.gather(*(shared.get(key, partial(reader.read, key)) for key in keys))
@@ -40,7 +40,7 @@ async def test_who_asks_for_the_same_at_once_has_the_same_result() -> None:
     assert results[0] is not results[1]
 
 
-async def test_who_asks_while_it_is_read_has_it_read_anew() -> None:
+async def test_caller_during_a_read_gets_a_new_read() -> None:
     reader, shared = Reader(), SingleFlight[str, list[int]]()
     reader.go_on.clear()
     first = asyncio.create_task(shared.get("a", lambda: reader.read("a")))
@@ -53,7 +53,7 @@ async def test_who_asks_while_it_is_read_has_it_read_anew() -> None:
     assert (await first, await second) == ([0], [1])
 
 
-async def test_who_goes_away_takes_nothing_from_the_others() -> None:
+async def test_cancelled_caller_does_not_affect_others() -> None:
     reader, shared = Reader(), SingleFlight[str, list[int]]()
     reader.go_on.clear()
     several = [asyncio.create_task(shared.get("a", lambda: reader.read("a"))) for _ in range(3)]
@@ -67,7 +67,7 @@ async def test_who_goes_away_takes_nothing_from_the_others() -> None:
     assert reader.reads == ["a"]
 
 
-async def test_a_failure_is_told_to_all_and_is_not_kept() -> None:
+async def test_failure_is_raised_for_all_and_not_stored() -> None:
     reader, shared = Reader(), SingleFlight[str, list[int]]()
     several = [shared.get("bad", lambda: reader.read("bad")) for _ in range(2)]
     results = await asyncio.gather(*several, return_exceptions=True)

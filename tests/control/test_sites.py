@@ -25,7 +25,7 @@ def of(contents: dict[str, bytes]) -> list[dict[str, Any]]:
     return [{"path": path, "content_length": len(content)} for path, content in contents.items()]
 
 
-async def test_a_site_is_prepared_uploaded_completed_and_listed(developer: Developer) -> None:
+async def test_site_upload_from_preparation_to_list(developer: Developer) -> None:
     game_id = await developer.game()
     fields: dict[str, Any] = {"game_id": game_id, "display_name": "1.0", "files": of(FILES)}
     made = await developer.good("create_site", **fields)
@@ -57,7 +57,7 @@ async def test_a_site_is_prepared_uploaded_completed_and_listed(developer: Devel
     assert code == "UPLOAD_ALREADY_COMPLETE"
 
 
-async def test_what_breaks_a_rule_of_paths_is_told_all_at_once(developer: Developer) -> None:
+async def test_path_problems_are_all_reported(developer: Developer) -> None:
     game_id = await developer.game()
     paths = ["ok.txt", "", "/a", "a/../b", "./a", "a//b", "a\\b", "a\x00", "x" * 513, "ok.txt"]
     files: list[dict[str, Any]] = [{"path": path, "content_length": 1} for path in paths]
@@ -77,7 +77,7 @@ async def test_what_breaks_a_rule_of_paths_is_told_all_at_once(developer: Develo
     await developer.good("create_site", game_id=game_id, display_name="x", files=longest)
 
 
-async def test_a_site_has_at_most_10000_files_and_a_gib(developer: Developer) -> None:
+async def test_site_limits_are_10000_files_and_1_gib(developer: Developer) -> None:
     game_id = await developer.game()
     place = {"game_id": game_id, "display_name": "x"}
     large: list[dict[str, Any]] = [{"path": f"{i}", "content_length": 1 << 29} for i in range(2)]
@@ -98,7 +98,7 @@ async def test_a_site_has_at_most_10000_files_and_a_gib(developer: Developer) ->
         assert (refused.code, refused.errors) == ("BODY_INVALID", (("files", "too-many"),))
 
 
-async def test_a_put_of_another_length_or_an_altered_url_is_refused(developer: Developer) -> None:
+async def test_wrong_length_or_altered_url_is_refused(developer: Developer) -> None:
     game_id = await developer.game()
     fields: dict[str, Any] = {
         "game_id": game_id,
@@ -121,7 +121,7 @@ async def test_a_put_of_another_length_or_an_altered_url_is_refused(developer: D
     await developer.good("complete_upload", upload_id=made["upload_id"])
 
 
-async def test_a_preparation_repeated_under_its_key_is_the_same_site(developer: Developer) -> None:
+async def test_repeated_preparation_is_the_same_site(developer: Developer) -> None:
     game_id = await developer.game()
     fields: dict[str, Any] = {"game_id": game_id, "display_name": "x", "files": of(FILES)}
     first = await developer.good("create_site", game_id, **fields)

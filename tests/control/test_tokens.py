@@ -48,7 +48,7 @@ async def works(developer: Developer, token: str) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_new_token_is_good_at_once_and_told_once(developer: Developer, kind: str) -> None:
+async def test_new_token_works_at_once_and_is_shown_once(developer: Developer, kind: str) -> None:
     game_id = await developer.arena()
     made = await make(developer, kind, game_id)
     ends = {"expires_ts": TIME} if kind == "dev" else {}
@@ -63,14 +63,14 @@ async def test_a_new_token_is_good_at_once_and_told_once(developer: Developer, k
     assert made["token"] not in str(listed)
 
 
-async def test_a_development_token_lives_30_days(developer: Developer) -> None:
+async def test_development_token_lives_30_days(developer: Developer) -> None:
     made = await make(developer, "dev", await developer.arena())
     ends = datetime.fromisoformat(made["expires_ts"])
     rest = ends - datetime.now(UTC) - timedelta(days=30)
     assert abs(rest) < timedelta(minutes=1)
 
 
-async def test_tokens_are_listed_newest_first_and_ended_ones_too(developer: Developer) -> None:
+async def test_list_is_newest_first_and_has_ended_tokens(developer: Developer) -> None:
     game_id = await developer.arena()
     made = [(await make(developer, kind, game_id))["token_id"] for kind in KINDS]
     revoke = {**place_of(game_id), "token_id": made[1]}
@@ -84,9 +84,7 @@ async def test_tokens_are_listed_newest_first_and_ended_ones_too(developer: Deve
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_of_two_tokens_one_is_revoked_and_the_other_stays(
-    developer: Developer, kind: str
-) -> None:
+async def test_revoking_one_token_keeps_the_other(developer: Developer, kind: str) -> None:
     game_id = await developer.arena()
     first, second = [await make(developer, kind, game_id) for _ in range(2)]
     assert first["token"] != second["token"]
@@ -96,7 +94,7 @@ async def test_of_two_tokens_one_is_revoked_and_the_other_stays(
     assert await code_in_data_plane(developer, second["token"]) == "OK"
 
 
-async def test_a_token_of_another_namespace_is_not_there_to_be_revoked(
+async def test_token_of_another_namespace_is_not_found(
     developer: Developer,
 ) -> None:
     game_id = await developer.arena()
@@ -114,7 +112,7 @@ async def test_a_token_of_another_namespace_is_not_there_to_be_revoked(
 
 
 @pytest.mark.parametrize("slug", [*KINDS.values(), "list_namespace_tokens"])
-async def test_the_first_missing_thing_of_a_path_is_told(developer: Developer, slug: str) -> None:
+async def test_first_missing_path_part_is_reported(developer: Developer, slug: str) -> None:
     game_id = await developer.game()
     unknown = place_of(str(uuid4()), slug)
     nowhere = {**dict.fromkeys(place_of(game_id, slug), "nowhere"), "game_id": game_id}
@@ -122,7 +120,7 @@ async def test_the_first_missing_thing_of_a_path_is_told(developer: Developer, s
     assert await developer.code(slug, **nowhere) == "NAMESPACE_NOT_FOUND"
 
 
-async def test_an_environment_token_that_ended_is_told_so(
+async def test_expired_environment_token_is_reported(
     developer: Developer, records: Records
 ) -> None:
     game_id = await developer.arena()
@@ -171,7 +169,7 @@ HOSTS = ("localhost", "Dev_Box.example", "192.0.2.7", "2001:DB8::7", "h" * 63 + 
         ),
     ],
 )
-async def test_a_development_token_against_the_rules_is_not_made(
+async def test_invalid_development_token_is_not_created(
     developer: Developer, fields: dict[str, Any], code: str, paths: list[tuple[str, ...]]
 ) -> None:
     game_id = await developer.game()
@@ -182,9 +180,7 @@ async def test_a_development_token_against_the_rules_is_not_made(
 
 
 @pytest.mark.parametrize("hostname", HOSTS)
-async def test_a_host_that_is_taken_does_not_lock_the_namespace(
-    developer: Developer, hostname: str
-) -> None:
+async def test_accepted_host_does_not_block_the_feed(developer: Developer, hostname: str) -> None:
     game_id = await developer.arena()
     token = (await make(developer, "dev", game_id, hostname=hostname))["token"]
     assert await code_in_data_plane(developer, token) == "OK"
@@ -192,7 +188,7 @@ async def test_a_host_that_is_taken_does_not_lock_the_namespace(
     await developer.good("set_mm_config", **fields)
 
 
-async def test_ports_at_their_limits_do_not_lock_the_namespace(developer: Developer) -> None:
+async def test_ports_at_their_limits_do_not_block_the_feed(developer: Developer) -> None:
     game_id = await developer.arena()
     ports = {
         "a": {"protocol": "udp"},
@@ -217,7 +213,7 @@ TOO_MANY = ("VALIDATION_FAILED", (("tokens", "too-many"),))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_of_good_tokens_a_namespace_has_a_thousand_of_each_kind(
+async def test_namespace_token_limit_is_a_thousand_per_kind(
     developer: Developer, records: Records, kind: str
 ) -> None:
     game_id = await developer.arena()
@@ -237,7 +233,7 @@ async def test_of_good_tokens_a_namespace_has_a_thousand_of_each_kind(
 
 
 @pytest.mark.parametrize(("kind", "is_refused"), [("pub", True), ("dev", True), ("env", False)])
-async def test_revoked_tokens_that_must_be_remembered_are_limited_too(
+async def test_revoked_token_limit(
     owner: Developer, records: Records, kind: str, is_refused: bool
 ) -> None:
     game_id = await owner.arena()
@@ -251,9 +247,7 @@ async def test_revoked_tokens_that_must_be_remembered_are_limited_too(
     assert await code_in_data_plane(owner, made["token"]) == "TOKEN_REVOKED"
 
 
-async def test_development_tokens_that_are_over_are_in_nobodys_way(
-    owner: Developer, records: Records
-) -> None:
+async def test_expired_development_tokens_do_not_count(owner: Developer, records: Records) -> None:
     game_id = await owner.arena()
     namespace_id = await namespace_of(owner, game_id)
     for is_revoked in (False, True):
@@ -264,7 +258,7 @@ async def test_development_tokens_that_are_over_are_in_nobodys_way(
     assert await code_in_data_plane(owner, made["token"]) == "OK"
 
 
-async def test_a_development_token_has_no_more_ports_than_a_lobby(owner: Developer) -> None:
+async def test_development_token_port_limit(owner: Developer) -> None:
     place = place_of(await owner.game())
     ports = {f"p{number}": PORT for number in range(17)}
     answer = await owner.call("create_development_token", **place, ports=ports)
@@ -273,7 +267,7 @@ async def test_a_development_token_has_no_more_ports_than_a_lobby(owner: Develop
     await owner.good("create_development_token", **place, ports=ports)
 
 
-async def test_what_older_clients_send_for_ports_is_not_read(developer: Developer) -> None:
+async def test_ports_of_older_clients_are_ignored(developer: Developer) -> None:
     fields = {"lobby_ports": [{"label": "x", "any": None}], "hostname": "localhost"}
     made = await make(developer, "dev", await developer.arena(), **fields)
     assert made["token"].startswith("dev_")
@@ -282,7 +276,7 @@ async def test_what_older_clients_send_for_ports_is_not_read(developer: Develope
 # cloud_ -------------------------------------------------------------------------------------------
 
 
-async def test_a_token_tells_whose_it_is(developer: Developer, records: Records) -> None:
+async def test_inspect_returns_the_token_owner(developer: Developer, records: Records) -> None:
     identity_id, (group_id,) = await records.identity("Inspected")
     token, token_id = await records.cloud_token(identity_id)
     me = Developer(developer.full_service, developer.door, token)
@@ -303,7 +297,7 @@ async def test_a_token_tells_whose_it_is(developer: Developer, records: Records)
     assert datetime.fromisoformat(whose["expires_ts"]).timestamp() * 1000 == in_an_hour
 
 
-async def test_a_games_token_is_listed_and_revoked_at_once(
+async def test_game_token_is_listed_and_revoked_at_once(
     developer: Developer, records: Records
 ) -> None:
     me, group_id = await new_developer(developer, records)
@@ -323,14 +317,14 @@ async def test_a_games_token_is_listed_and_revoked_at_once(
     assert shape(listed[0]["revoke_ts"]) == TIME
 
 
-async def test_a_token_that_revokes_itself_is_gone(developer: Developer, records: Records) -> None:
+async def test_token_can_revoke_itself(developer: Developer, records: Records) -> None:
     me, group_id = await new_developer(developer, records)
     mine = (await me.good("inspect_token"))["token_id"]
     await me.good("revoke_group_token", group_id=group_id, token_id=mine)
     assert await me.code("inspect_token") == "TOKEN_REVOKED"
 
 
-async def test_a_groups_token_does_not_meet_those_of_the_identity(
+async def test_group_token_does_not_list_identity_tokens(
     developer: Developer, records: Records
 ) -> None:
     identity_id, (group_id, other_id) = await records.identity("One", "Two")
@@ -346,7 +340,7 @@ async def test_a_groups_token_does_not_meet_those_of_the_identity(
     assert await works(developer, whole) == "OK"
 
 
-async def test_a_token_ends_when_its_time_is_over(developer: Developer, records: Records) -> None:
+async def test_token_ends_at_its_expiry(developer: Developer, records: Records) -> None:
     identity_id, _ = await records.identity("Ending")
     token, _ = await records.cloud_token(identity_id, expires_ms=now_ms() + 1_500)
     me = Developer(developer.full_service, developer.door, token)
@@ -358,9 +352,7 @@ async def test_a_token_ends_when_its_time_is_over(developer: Developer, records:
     await eventually(is_over, 5)
 
 
-async def test_members_alone_have_use_of_their_groups_token(
-    developer: Developer, records: Records
-) -> None:
+async def test_group_token_needs_membership(developer: Developer, records: Records) -> None:
     identity_id, (group_id,) = await records.identity("Leaving")
     token, _ = await records.cloud_token(identity_id, group_id)
     assert await works(developer, token) == "OK"
@@ -372,5 +364,5 @@ async def test_members_alone_have_use_of_their_groups_token(
     await eventually(is_refused, 2)
 
 
-async def test_the_game_of_a_new_token_has_to_be_there(developer: Developer) -> None:
+async def test_game_of_a_new_token_must_exist(developer: Developer) -> None:
     assert await developer.code("create_game_token", game_id=str(uuid4())) == "GAME_NOT_FOUND"

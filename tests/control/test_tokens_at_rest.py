@@ -133,7 +133,7 @@ def traces(
     ]
 
 
-async def test_no_column_of_any_table_has_a_token_or_a_part_of_one(
+async def test_no_column_has_a_token(
     full_service: FullService,
 ) -> None:
     tokens = []

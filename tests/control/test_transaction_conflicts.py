@@ -80,9 +80,7 @@ async def on_server(databases: Databases, tmp_path: Path) -> AsyncIterator[Datab
     await made.close()
 
 
-async def test_who_makes_a_link_notices_nothing_of_a_server_that_gave_up_dropping_old_ones(
-    on_server: Database, tmp_path: Path
-) -> None:
+async def test_device_link_survives_a_deadlock(on_server: Database, tmp_path: Path) -> None:
     database = on_server
     old = [f"01920000-0000-7000-8000-{number:012}" for number in range(20)]
     call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1")
@@ -115,9 +113,7 @@ async def test_who_makes_a_link_notices_nothing_of_a_server_that_gave_up_droppin
     assert kept == {answer.device_link_id}
 
 
-async def test_a_member_who_is_added_is_one_whatever_others_do_meanwhile(
-    owner: Developer, records: Records
-) -> None:
+async def test_member_change_survives_a_deadlock(owner: Developer, records: Records) -> None:
     database, data_dir = records.database, owner.full_service.data_dir
     _, [group_id] = await records.identity("Riders")
     person = await output(data_dir, "identity", "create", "--display-name", "Somebody")
@@ -143,7 +139,7 @@ async def test_a_member_who_is_added_is_one_whatever_others_do_meanwhile(
         assert await groups.is_member(tx, group_id, person)
 
 
-async def test_of_two_services_that_see_for_the_first_time_whether_they_can_write_neither_is_wrong(
+async def test_concurrent_first_write_checks_both_succeed(
     on_server: Database,
 ) -> None:
     watch = DatabaseHealthCheck(on_server)

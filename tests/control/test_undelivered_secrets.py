@@ -209,9 +209,7 @@ async def outcome(asking: Awaitable[Any]) -> str:
 
 
 @pytest.mark.parametrize("kind", ["pub", "dev"])
-async def test_records_that_cannot_be_read_after_the_commit_leave_no_token(
-    desk: Desk, kind: str
-) -> None:
+async def test_unreadable_records_after_commit_leave_no_token(desk: Desk, kind: str) -> None:
     async def lose() -> None:
         assert len(await desk.made()) == 1
         await desk.run("ALTER TABLE games RENAME TO games_away")
@@ -228,12 +226,12 @@ async def test_records_that_cannot_be_read_after_the_commit_leave_no_token(
 
 
 @pytest.mark.parametrize("kind", ["pub", "dev"])
-async def test_a_token_that_is_not_signed_is_taken_back(desk: Desk, kind: str) -> None:
+async def test_unsigned_token_is_revoked(desk: Desk, kind: str) -> None:
     assert await outcome(desk.ask(kind)) != "OK"
     assert await desk.made() == []
 
 
-async def test_a_commit_whose_answer_is_lost_leaves_no_token(desk: Desk) -> None:
+async def test_lost_commit_response_leaves_no_token(desk: Desk) -> None:
     way = desk.way
     if way is None:
         pytest.skip("a file is not told of its commit over any way")
@@ -246,9 +244,7 @@ async def test_a_commit_whose_answer_is_lost_leaves_no_token(desk: Desk) -> None
 
 
 @pytest.mark.parametrize("kind", ["env", "cloud"])
-async def test_a_writer_that_is_given_up_while_it_makes_a_token_tries_again(
-    desk: Desk, kind: str
-) -> None:
+async def test_deadlocked_creation_is_retried(desk: Desk, kind: str) -> None:
     if desk.way is None:
         pytest.skip("writers of a file take turns")
     table = "cloud_tokens" if kind == "cloud" else "namespace_tokens"
@@ -267,9 +263,7 @@ async def test_a_writer_that_is_given_up_while_it_makes_a_token_tries_again(
 
 
 @pytest.mark.parametrize("kind", ["env", "pub", "dev"])
-async def test_a_writer_that_is_given_up_while_it_takes_a_token_back_tries_again(
-    desk: Desk, kind: str
-) -> None:
+async def test_deadlocked_revocation_is_retried(desk: Desk, kind: str) -> None:
     desk.fed.plane.go_on.clear()
     async with desk.no_removal():
         assert await outcome(desk.ask(kind)) == "CONTROL_PLANE_UNAVAILABLE"
@@ -279,7 +273,7 @@ async def test_a_writer_that_is_given_up_while_it_takes_a_token_back_tries_again
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_TOKENS)
-async def test_nor_does_it_give_up_when_the_caller_has_gone(
+async def test_revocation_continues_without_its_caller(
     desk: Desk, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     committed, gone = asyncio.Event(), asyncio.Event()
@@ -306,9 +300,7 @@ async def test_nor_does_it_give_up_when_the_caller_has_gone(
 
 
 @pytest.mark.parametrize("kind", ["pub", "dev"])
-async def test_a_database_that_went_away_after_the_commit_loses_the_token_when_it_is_back(
-    desk: Desk, kind: str
-) -> None:
+async def test_lost_database_revokes_the_token_when_back(desk: Desk, kind: str) -> None:
     desk.after_commit.act = desk.go_away
     assert await outcome(desk.ask(kind)) == "CONTROL_PLANE_UNAVAILABLE"
     await desk.come_back()
@@ -317,7 +309,7 @@ async def test_a_database_that_went_away_after_the_commit_loses_the_token_when_i
 
 
 @pytest.mark.parametrize("tried_s", [0.3, 3_600.0], ids=["too long", "until the plane stops"])
-async def test_of_one_that_stays_away_the_token_that_stays_is_told(
+async def test_token_kept_by_a_lost_database_is_logged(
     desk: Desk,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -57,7 +57,7 @@ async def tidied(desk: Desk) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_an_upload_that_cannot_be_removed_keeps_no_other_from_it(
+async def test_failed_removal_does_not_block_other_uploads(
     desk: Desk, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await broken_upload(desk)
@@ -76,7 +76,7 @@ async def test_an_upload_that_cannot_be_removed_keeps_no_other_from_it(
     assert desk.uploading.job.unexpected_errors == 2
 
 
-async def test_nor_from_being_swept_what_no_record_has(desk: Desk) -> None:
+async def test_failed_removal_does_not_block_the_sweep(desk: Desk) -> None:
     await broken_upload(desk)
     path = pending_of_nobody(desk.folder)
     desk.now_ms += ABANDONED_AFTER_MS + 1
@@ -88,7 +88,7 @@ async def test_nor_from_being_swept_what_no_record_has(desk: Desk) -> None:
         await eventually(is_swept)
 
 
-async def test_records_that_cannot_be_read_do_not_keep_anything_from_being_swept(
+async def test_unreadable_records_do_not_block_the_sweep(
     desk: Desk,
 ) -> None:
     made = await desk.prepare()
@@ -108,7 +108,7 @@ async def test_records_that_cannot_be_read_do_not_keep_anything_from_being_swept
     assert await left_behind(desk) == [made.upload_id]
 
 
-async def test_objects_that_cannot_be_swept_keep_no_upload_from_being_removed(
+async def test_unsweepable_objects_do_not_block_removal(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await desk.prepare()

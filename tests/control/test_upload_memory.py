@@ -85,7 +85,7 @@ async def goes_through(developer: Developer, length: int) -> None:
     assert got.digest() == expected.digest()
 
 
-async def test_a_body_of_64_mib_is_never_held_whole(full_service: FullService) -> None:
+async def test_body_of_64_mib_is_never_held_whole(full_service: FullService) -> None:
     door = full_service.door("http")
     developer = Developer(full_service, door)
     # What is loaded with the first of its kind is no part of it.
@@ -115,7 +115,7 @@ sys.stdin.buffer.readline()
 """
 
 
-def test_a_process_that_held_it_whole_would_be_seen() -> None:
+def test_buffering_process_would_be_detected() -> None:
     """Also when it has let it go again."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -142,7 +142,7 @@ async def desk(
     made.blobs.close()
 
 
-async def test_a_repeated_preparation_is_not_judged_by_settings_that_came_later(
+async def test_replayed_preparation_ignores_later_settings(
     desk: Desk,
 ) -> None:
     """An operator who takes no such builds any more does not change what was answered."""
@@ -158,7 +158,7 @@ async def test_a_repeated_preparation_is_not_judged_by_settings_that_came_later(
     assert refused.value.code == "VALIDATION_FAILED"
 
 
-async def test_of_completions_at_the_same_time_one_is_the_first(desk: Desk) -> None:
+async def test_concurrent_completions_have_one_winner(desk: Desk) -> None:
     made = await desk.prepare()
     desk.upload(made)
     told = await asyncio.gather(*(desk.complete(made) for _ in range(8)))
@@ -167,7 +167,7 @@ async def test_of_completions_at_the_same_time_one_is_the_first(desk: Desk) -> N
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-async def test_a_completion_that_was_cut_off_after_the_objects_can_be_repeated(
+async def test_interrupted_completion_can_be_repeated(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
 ) -> None:
     """By a client that goes away, or by the end of the process: the objects are complete, the records do not say so."""
@@ -200,7 +200,7 @@ async def test_a_completion_that_was_cut_off_after_the_objects_can_be_repeated(
     assert await desk.complete(made) == "UPLOAD_ALREADY_COMPLETE"
 
 
-async def test_what_was_refused_can_be_uploaded_again(desk: Desk) -> None:
+async def test_refused_upload_can_be_repeated(desk: Desk) -> None:
     made = await desk.prepare()
     desk.upload(made, b"x" * len(tar()))
     assert await desk.complete(made) == "VALIDATION_FAILED"
@@ -209,7 +209,7 @@ async def test_what_was_refused_can_be_uploaded_again(desk: Desk) -> None:
     assert await desk.complete(made) == "OK"
 
 
-async def test_what_is_not_completed_in_a_day_is_removed_and_the_rest_stays(desk: Desk) -> None:
+async def test_incomplete_upload_is_removed_after_a_day(desk: Desk) -> None:
     kept, uploaded, empty = [await desk.prepare() for _ in range(3)]
     desk.upload(kept)
     desk.upload(uploaded)
@@ -225,7 +225,7 @@ async def test_what_is_not_completed_in_a_day_is_removed_and_the_rest_stays(desk
         assert await desk.complete(gone) == "UPLOAD_NOT_FOUND"
 
 
-async def test_more_than_a_portion_is_removed_at_once(desk: Desk) -> None:
+async def test_removal_takes_more_than_one_batch(desk: Desk) -> None:
     for _ in range(205):
         await desk.prepare()
     desk.now_ms += ABANDONED_AFTER_MS + 1
@@ -233,7 +233,7 @@ async def test_more_than_a_portion_is_removed_at_once(desk: Desk) -> None:
     assert await desk.listed() == {}
 
 
-async def test_what_a_crash_left_of_a_deleted_build_is_removed(
+async def test_leftovers_of_a_deleted_build_are_removed(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await desk.prepare()
@@ -254,7 +254,7 @@ async def test_what_a_crash_left_of_a_deleted_build_is_removed(
     assert desk.objects_left() == []
 
 
-async def test_while_all_threads_of_contents_are_busy_everything_else_goes_on(desk: Desk) -> None:
+async def test_busy_content_threads_do_not_block_other_work(desk: Desk) -> None:
     """Hostile archives hold up archives, and neither files, names, tokens nor changes."""
     read, waiting = await desk.prepare(), await desk.prepare()
     desk.upload(read)
@@ -285,7 +285,7 @@ async def test_while_all_threads_of_contents_are_busy_everything_else_goes_on(de
     await asyncio.gather(*busy)
 
 
-async def test_a_check_needs_no_thread_that_others_use(desk: Desk) -> None:
+async def test_content_check_uses_its_own_threads(desk: Desk) -> None:
     """Other work that fills the common threads does not keep builds from being completed."""
     made = await desk.prepare()
     desk.upload(made)
@@ -302,7 +302,7 @@ async def test_a_check_needs_no_thread_that_others_use(desk: Desk) -> None:
         await held
 
 
-async def test_objects_that_go_while_they_are_checked_are_missing_and_nothing_worse(
+async def test_object_lost_during_the_check_is_missing(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await desk.prepare()
@@ -321,7 +321,7 @@ async def test_objects_that_go_while_they_are_checked_are_missing_and_nothing_wo
     assert await desk.complete(made) == "OK"
 
 
-async def test_a_build_whose_content_an_operator_removed_is_told_and_can_be_deleted(
+async def test_build_without_content_is_listed_and_deletable(
     desk: Desk,
 ) -> None:
     made = await desk.prepare()
@@ -350,7 +350,7 @@ async def at(full_service: FullService) -> AsyncIterator[Developer]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_key_of_addresses_is_private_and_files_outlive_stop_and_kill(
+async def test_url_key_is_private_and_files_survive_restarts(
     tmp_path: Path, databases: Databases, kind: str
 ) -> None:
     full_service = FullService(tmp_path, databases.url(kind))

@@ -59,7 +59,7 @@ async def lender(request: pytest.FixtureRequest, developer: Developer, records: 
     return stranger, await stranger.game(developer_group_id=group_id)
 
 
-async def test_complete_files_of_another_game_are_not_found_and_nothing_is_changed(
+async def test_files_of_another_game_are_not_found(
     developer: Developer, lender: tuple[Developer, str], records: Records
 ) -> None:
     other, other_game_id = lender

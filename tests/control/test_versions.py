@@ -36,7 +36,7 @@ def _drop(value: Any, names: tuple[str, ...]) -> None:
             _drop(one, names)
 
 
-async def test_a_version_is_given_back_exactly_as_it_was_sent(developer: Developer) -> None:
+async def test_version_is_returned_exactly(developer: Developer) -> None:
     game_id, config = await developer.game(), everything_that_is_here()
     assert config != EVERYTHING
     made = await developer.good(
@@ -52,7 +52,7 @@ async def test_a_version_is_given_back_exactly_as_it_was_sent(developer: Develop
     assert version["version_id"] == made["version_id"]
 
 
-async def test_versions_are_listed_newest_first_without_their_configurations(
+async def test_versions_are_listed_newest_first(
     developer: Developer,
 ) -> None:
     game_id = await developer.game()
@@ -69,7 +69,7 @@ async def test_versions_are_listed_newest_first_without_their_configurations(
     ]
 
 
-async def test_two_versions_may_have_one_name(developer: Developer) -> None:
+async def test_two_versions_may_share_a_name(developer: Developer) -> None:
     game_id = await developer.game()
     first = await developer.version(game_id, {}, name="twice")
     assert await developer.version(game_id, {}, name="twice") != first
@@ -89,7 +89,7 @@ TOLD: set[tuple[str, ...]] = {
 }
 
 
-async def test_what_validate_tells_create_refuses_and_makes_nothing(developer: Developer) -> None:
+async def test_validate_and_create_refuse_the_same(developer: Developer) -> None:
     game_id = await developer.game()
     fields: dict[str, Any] = {"game_id": game_id, "display_name": "x" * 129, "config": BAD_CONFIG}
     told = await developer.good("validate_version", **fields)
@@ -101,20 +101,20 @@ async def test_what_validate_tells_create_refuses_and_makes_nothing(developer: D
     assert [one["display_name"] for one in versions] == ["0.0.1"]
 
 
-async def test_a_good_version_has_no_problems(developer: Developer) -> None:
+async def test_valid_version_has_no_problems(developer: Developer) -> None:
     fields: dict[str, Any] = {"game_id": await developer.game(), "display_name": "1.0.0"}
     config = {"matchmaker": {"game_modes": ARENA_MODES}}
     assert await developer.good("validate_version", **fields, config=config) == {"errors": []}
 
 
 @pytest.mark.parametrize(("text", "word"), BAD_DISPLAY_NAMES)
-async def test_a_name_against_the_rules_is_refused(owner: Developer, text: str, word: str) -> None:
+async def test_invalid_name_is_refused(owner: Developer, text: str, word: str) -> None:
     fields: dict[str, Any] = {"game_id": await owner.game(), "display_name": text, "config": {}}
     answer = await owner.call("create_version", **fields)
     assert (answer.code, answer.errors) == ("VALIDATION_FAILED", (("display_name", word),))
 
 
-async def test_what_nobody_uploaded_is_not_found(developer: Developer) -> None:
+async def test_unknown_file_is_not_found(developer: Developer) -> None:
     config = {"cdn": {"site_id": str(uuid4())}}
     fields: dict[str, Any] = {
         "game_id": await developer.game(),
@@ -128,7 +128,7 @@ async def test_what_nobody_uploaded_is_not_found(developer: Developer) -> None:
 # Reserved names -----------------------------------------------------------------------------------
 
 
-async def test_a_reserved_name_is_never_given_twice(developer: Developer) -> None:
+async def test_reserved_name_is_unique(developer: Developer) -> None:
     game_id = await developer.game()
     answers = await asyncio.gather(
         *(developer.good("reserve_version_name", game_id=game_id) for _ in range(10))
@@ -138,7 +138,7 @@ async def test_a_reserved_name_is_never_given_twice(developer: Developer) -> Non
     assert names == {f"0.0.{number}" for number in range(2, 12)}
 
 
-async def test_a_name_that_a_version_has_is_not_reserved(developer: Developer) -> None:
+async def test_name_of_a_version_is_not_reserved(developer: Developer) -> None:
     game_id = await developer.game()
     await developer.version(game_id, {}, name="0.0.2")
     await developer.version(game_id, {}, name="0.0.3")
@@ -152,13 +152,13 @@ async def test_a_name_that_a_version_has_is_not_reserved(developer: Developer) -
 @pytest.mark.parametrize(
     "slug", ["create_version", "validate_version", "reserve_version_name", "list_versions"]
 )
-async def test_an_unknown_game_is_not_found(developer: Developer, slug: str) -> None:
+async def test_unknown_game_is_not_found(developer: Developer, slug: str) -> None:
     wanted: dict[str, Any] = {"display_name": "x", "config": {}} if "_version" in slug else {}
     fields: dict[str, Any] = {} if slug in ("reserve_version_name", "list_versions") else wanted
     assert await developer.code(slug, game_id=str(uuid4()), **fields) == "GAME_NOT_FOUND"
 
 
-async def test_the_first_missing_thing_of_a_path_is_told(developer: Developer) -> None:
+async def test_first_missing_path_part_is_reported(developer: Developer) -> None:
     game_id, other_id = await developer.game(), await developer.game()
     version_id = await developer.version(other_id, {})
     unknown = str(uuid4())
@@ -172,7 +172,7 @@ async def test_the_first_missing_thing_of_a_path_is_told(developer: Developer) -
         assert await developer.code("get_version", **fields) == code
 
 
-async def test_a_version_has_no_name_to_call_it_by(developer: Developer) -> None:
+async def test_version_is_not_found_by_name(developer: Developer) -> None:
     fields: dict[str, Any] = {"game_id": await developer.game(), "version_id": "0-0-1"}
     answer = await developer.call("get_version", **fields)
     assert (answer.code, answer.errors) == ("ID_INVALID", (("version_id", "invalid"),))
