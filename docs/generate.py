@@ -16,7 +16,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "docs" / "errors.md"
 COMMAND: Final = "python docs/generate.py"
-# Run as a script, only this folder would be searched.
+# A script's import path contains only the script's folder.
 sys.path.insert(0, str(ROOT))
 
 from pyservice.dataplane.engine import REFUSAL_SLUGS  # noqa: E402

@@ -1,1 +1,1 @@
-"""Small real games on the hosting service."""
+"""Example games for the hosting service."""

@@ -1,7 +1,4 @@
-"""A lobby without a server: who runs `make run` plays its part, with the lobby token, from a shell.
-
-It is attached like a server in an editor or a debugger would be; somebody has to speak for it, so it is done here.
-"""
+"""Attached lobby of the mode `by-hand`. It has no server, so that a user can send its calls from a shell."""
 
 from __future__ import annotations
 
@@ -16,12 +13,12 @@ PAUSE_S = 0.2
 
 
 class ByHand:
-    """Attaches it and speaks for it, until cancelled."""
+    """Attaches the lobby, sends its heartbeats, and attaches another one when it ends."""
 
     def __init__(
         self, api_url: Callable[[], str], environment_token: str, path: str, mode: str
     ) -> None:
-        """`path` is that of the namespace, `/cloud/games/…/namespaces/…`."""
+        """`path` is the path of the namespace, such as `/cloud/games/arena/namespaces/prod`."""
         self._api_url = api_url
         self._environment_token = environment_token
         self._path = path
@@ -30,7 +27,7 @@ class ByHand:
         self.lobby_token = ""
 
     async def run(self, told: Callable[[str], None]) -> None:
-        """`told` gets the lobby token whenever it is another one."""
+        """Runs until cancelled. Calls `told` with the lobby token of each new lobby."""
         while True:
             try:
                 await self._attach()
@@ -42,7 +39,7 @@ class ByHand:
 
     async def _attach(self) -> None:
         hosting = HostingClient(self._api_url(), self._environment_token)
-        # Nobody connects there: the port says what an answer looks like.
+        # No server listens on this port. The lobby only needs an address for its responses.
         ports = {"game": {"address": "127.0.0.1", "port": 9000}}
         body = json.dumps({"game_mode": self._mode, "ports": ports}).encode()
         try:
@@ -53,7 +50,7 @@ class ByHand:
         await self._as_lobby("ready")
 
     async def _speak(self) -> None:
-        """Until the service says that the lobby is over."""
+        """Sends heartbeats until the service rejects one."""
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             try:

@@ -1,9 +1,7 @@
-"""A captcha provider to try things out with, and for tests: it passes who answers `human`.
+"""Captcha provider for development and tests. It accepts the response `human`.
 
-`python -m examples.captcha_provider` says where it listens; put that URL into the setting
-`captcha.captcha_a_url` or `captcha.captcha_b_url`. It takes what the service sends, a form with
-`secret`, `response`, `remoteip` and maybe `sitekey`, and answers `{"success": ...}` as providers
-do, with `error-codes` when something is missing. A response of `human-<anything>` passes once.
+`python -m examples.captcha_provider` prints its URL. Use the URL as the setting
+`captcha.captcha_a_url` or `captcha.captcha_b_url`. A response `human-<anything>` is accepted once.
 """
 
 from __future__ import annotations
@@ -21,12 +19,12 @@ _BODY_MAX: Final = 64 << 10
 
 
 class Provider(ThreadingHTTPServer):
-    """Listens on loopback."""
+    """HTTP server of the provider, on 127.0.0.1."""
 
     daemon_threads = True
 
     def __init__(self, port: int = 0) -> None:
-        """Port 0: the system picks."""
+        """Binds the port. Port 0 selects a free port."""
         super().__init__(("127.0.0.1", port), _Handler)
         self._used: set[str] = set()
 
@@ -35,7 +33,7 @@ class Provider(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/verify"
 
     def judge(self, form: dict[str, str]) -> dict[str, object]:
-        """The answer to a form."""
+        """Returns the JSON answer to a verification form."""
         missing = [f"missing-input-{name}" for name in ("secret", "response") if not form.get(name)]
         if missing:
             return {"success": False, "error-codes": missing}
@@ -69,7 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing: forms hold secrets."""
+        """Logs nothing, because forms contain secrets."""
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""A game on the service: what a developer, or a CI job, does with a cloud token until a namespace runs a version.
+"""Deploys a game with a cloud token, as a developer or a CI job does.
 
-Each step looks first whether it is done already, so it can be run again and again.
+Each step first checks whether it is already done, so a deployment can be repeated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ UPLOAD_TIMEOUT_S = 60.0
 
 
 class Deployment:
-    """One game, by its name_id, and one of its namespaces."""
+    """Deployment of one game to one of its namespaces.
+
+    All methods raise `ServiceRefused`, or `TimeoutError` if the service is unavailable for too long.
+    """
 
     def __init__(self, developer: HostingClient, game: str, namespace: str) -> None:
         self._developer = developer
@@ -29,7 +32,7 @@ class Deployment:
         self._namespace = namespace
 
     async def ensure_game(self, group_id: str, display_name: str) -> None:
-        """The game is there afterwards. This and all below raise ServiceRefused, TimeoutError."""
+        """Creates the game unless it exists."""
         games = (await self._call("GET", "/cloud/games"))["games"]
         if all(game["name_id"] != self._game for game in games):
             body = {
@@ -40,7 +43,7 @@ class Deployment:
             await self._call("POST", "/cloud/games", body)
 
     async def ensure_build(self, name: str, archive: bytes) -> str:
-        """An archive as a build; its id. `name` says what is in it."""
+        """Uploads an archive as a build unless a build with this name exists. Returns its id."""
         path = f"/cloud/games/{self._game}/builds"
         for build in (await self._call("GET", path))["builds"]:
             if build["display_name"] == name and build["complete"]:
@@ -56,7 +59,10 @@ class Deployment:
         return str(made["build_id"])
 
     async def ensure_site(self, name: str, files: Mapping[str, tuple[bytes, str]]) -> str:
-        """Files, by path with their content types, as a site; its id. `name` says what they are."""
+        """Uploads files as a site unless a site with this name exists. Returns its id.
+
+        `files` has content and content type by path.
+        """
         path = f"/cloud/games/{self._game}/cdn/sites"
         for site in (await self._call("GET", path))["sites"]:
             if site["display_name"] == name and site["complete"]:
@@ -72,13 +78,13 @@ class Deployment:
         return str(made["site_id"])
 
     async def deploy(self, version: str, config: dict[str, Any]) -> None:
-        """The namespace runs this version afterwards."""
+        """Creates a version unless one with this name exists, and sets it in the namespace."""
         version_id = await self._ensure_version(version, config)
         path = f"/cloud/games/{self._game}/namespaces/{self._namespace}/version"
         await self._call("PUT", path, {"version_id": version_id})
 
     async def token(self, kind: str) -> str:
-        """A new token: `public` for game clients, `environment` for a back end."""
+        """Creates a token of kind `public` (game clients) or `environment` (back end)."""
         paths = {
             "public": f"/cloud/games/{self._game}/namespaces/{self._namespace}/tokens/public",
             "environment": f"/games/{self._game}/environments/{self._namespace}/tokens/service",
@@ -99,7 +105,7 @@ class Deployment:
     async def _call(
         self, method: str, path: str, body: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """One call, again while the service is not quite there: the key makes that one change."""
+        """Repeats a call under one idempotency key while the service is unavailable."""
         content = b"" if body is None else json.dumps(body).encode()
         key = str(uuid.uuid4())
         async with asyncio.timeout(PATIENCE_S):
@@ -115,7 +121,7 @@ class Deployment:
 
 
 async def put(url: str, content: bytes) -> None:
-    """To where a presigned request says."""
+    """Uploads content to a presigned URL."""
     request = urllib.request.Request(url, content, method="PUT")
     await asyncio.to_thread(_send, request)
 

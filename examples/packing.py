@@ -1,7 +1,7 @@
-"""The arena as what is uploaded: an archive with its server, and the files of its page.
+"""Archive and page of the arena, ready for upload.
 
-The archive is a tar of a folder with `server.json` at its root. It has all that the server needs but Python itself:
-the arena's modules and the `websockets` library, as they are installed here. The same files make the same archive.
+The archive is a tar with `server.json` at its root. It contains the arena and the installed
+`websockets` library. Equal files give an equal archive.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/c
 
 
 def digest(content: bytes) -> str:
-    """A short name of a content."""
+    """Returns a short hash of the content."""
     return hashlib.sha256(content).hexdigest()[:12]
 
 
 def arena_archive() -> bytes:
-    """The server, as a tar."""
+    """Returns the build archive of the server."""
     files = {"server.json": json.dumps({"command": COMMAND}).encode()}
     files["examples/__init__.py"] = (ARENA.parent / "__init__.py").read_bytes()
     files |= dict(_files(ARENA, "examples/arena"))
@@ -42,7 +42,7 @@ def arena_archive() -> bytes:
 
 
 def arena_page() -> dict[str, tuple[bytes, str]]:
-    """The page: content and content type by path."""
+    """Returns content and content type of each file of the page, by path."""
     return {
         path: (content, _TYPES[Path(path).suffix])
         for path, content in sorted(_files(ARENA / "page", ""))
@@ -50,7 +50,7 @@ def arena_page() -> dict[str, tuple[bytes, str]]:
 
 
 def page_digest(page: dict[str, tuple[bytes, str]]) -> str:
-    """A short name of all of it."""
+    """Returns a short hash of all files of the page."""
     return digest(repr(sorted(page.items())).encode())
 
 

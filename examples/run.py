@@ -1,9 +1,7 @@
-"""`make run`: the service with the arena in it, on this machine, until Ctrl-C.
+"""`make run`: runs the service with the arena and its bots, until Ctrl-C.
 
-Owns the order of things: service, game and tokens, the arena as a build and its page as a site, a few bots, a lobby to
-play the server of by hand, and what is printed. Starts again what dies, ends all that it started; children end with it
-even when it is killed, and game servers that go on then are found and ended by the next run. The service and the arena
-are the ordinary ones: nothing here is known to either.
+The service and the arena run unchanged. This module creates the game, uploads the arena, and attaches
+the lobby of the mode `by-hand`. It restarts children that exit, and stops all of them at the end.
 """
 
 from __future__ import annotations
@@ -39,13 +37,13 @@ LOOK_S = 0.02
 RESTART_PAUSE_S = 0.2
 RESTART_PAUSE_MAX_S = 5.0
 STOP_TIMEOUT_S = 45.0
-"""Game servers have 30 s to end."""
+"""Longer than the 30 s that the service gives game servers to exit."""
 _PR_SET_PDEATHSIG = 1
 
 
 @dataclass
 class Stage:
-    """Where everything is."""
+    """Options of `make run`, and the addresses that the running service has reported."""
 
     data_dir: Path
     http: str
@@ -72,7 +70,7 @@ class Stage:
         return Path(self.addresses["cloud_token_file"]).read_text().strip()
 
     def is_served(self) -> bool:
-        """Whether the service that was started last says that it is ready, and where."""
+        """Returns whether the last started service is ready. Reads its addresses from the ready file."""
         if self.ready.exists():
             self.addresses = json.loads(self.ready.read_text())
             return True
@@ -83,12 +81,12 @@ class Stage:
 
 
 def end_with_parent() -> None:
-    """In a child before exec: the kernel ends it when this process ends, however that happens."""
+    """Makes the kernel stop this child when the parent ends. Called in the child before exec."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Child:
-    """A process that is started again when it ends, with a growing pause, until it is stopped."""
+    """A child process that is restarted with growing pauses until `stop()`."""
 
     def __init__(
         self,
@@ -96,7 +94,7 @@ class Child:
         start: Callable[[], Awaitable[asyncio.subprocess.Process]],
         ready: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`ready`: whether one that was started has begun its work."""
+        """Creates the child without starting it. `ready` returns whether a started process works."""
         self.name = name
         self._start = start
         self._ready = ready
@@ -135,12 +133,12 @@ class Child:
                 await asyncio.wait_for(self._stopping.wait(), pause_s)
 
     async def _note_ready(self) -> None:
-        while not self._ready():  # noqa: ASYNC110 — a file tells nobody
+        while not self._ready():  # noqa: ASYNC110 — a file change raises no event
             await asyncio.sleep(LOOK_S)
         self.started.set()
 
     def hurry(self) -> None:
-        """Whoever stops it does not want to wait."""
+        """Sends a second SIGTERM after the second signal from the user, which forces the shutdown."""
         if self._stopping.is_set() and self._is_alive:
             self._terminate()
 
@@ -167,7 +165,7 @@ class Child:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """For its owner only, and whole or not at all: a later run trusts what it finds."""
+    """Replaces a file atomically, readable only by its owner."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.unlink(missing_ok=True)
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -193,18 +191,17 @@ async def start_service(stage: Stage) -> asyncio.subprocess.Process:
         *("--data-dir", str(stage.data_dir), "--ready-file", str(stage.ready)),
         *("--http", http, "--grpc", grpc, "--cdn", cdn, "--metrics", metrics),
         *("--set", "runtime.end_with_service=true"),
-        # The arena is run with the Python that runs this.
+        # The arena runs with this Python installation, so game servers must be able to read it.
         *("--set", f"runtime.shared_paths={sys.base_prefix}"),
         preexec_fn=end_with_parent,
-        # Ctrl-C at a terminal is for us, who end it in order. Another signal would hurry it.
+        # Ctrl-C at a terminal signals the whole process group. In its own group, the service gets only
+        # the signal of `Child.stop()`.
         process_group=0,
     )
 
 
 async def prepare(stage: Stage) -> None:
-    """The arena on `prod`, and tokens for it in files that only their owner reads; each step is left out when an
-    earlier run came so far.
-    """
+    """Deploys the arena to `prod` and stores its tokens. Skips the steps of an earlier run."""
     developer = HostingClient(stage.api_url, stage.cloud_token)
     try:
         game = Deployment(developer, GAME, NAMESPACE)
@@ -224,7 +221,7 @@ async def prepare(stage: Stage) -> None:
 
 
 def configuration(build_id: str, site_id: str) -> dict[str, Any]:
-    """A version: the arena in lobbies that start when somebody wants to play, and one mode to be played by hand."""
+    """Returns the config of the version: the mode of the arena, and `by-hand` for attached lobbies."""
     arena = {
         "max_players": MAX_PLAYERS,
         "tier": TIER,
@@ -282,7 +279,7 @@ Ctrl-C ends all of it.
 
 
 def curl_lines(stage: Stage) -> tuple[str, str, str]:
-    """Find, connected and disconnected for a shell, in this order. Secrets are read from their files."""
+    """Returns shell commands for find, connected and disconnected. They read secrets from files."""
     json_type = "-H 'Content-Type: application/json'"
 
     def authorized(name: str) -> str:
@@ -338,7 +335,7 @@ async def play(stage: Stage) -> None:
 
 
 class Stopped(Exception):
-    """Ctrl-C came while something was starting."""
+    """A signal arrived during the start."""
 
 
 async def wait_or_stop(stop: asyncio.Event, what: Any) -> None:

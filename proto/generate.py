@@ -1,8 +1,7 @@
-"""Writes what is generated from this folder: Python messages and stubs, tables of errors, comments, examples.
+"""Generator of pyservice/pb from the protos, errors.toml and the examples in this folder.
 
-``python proto/generate.py`` writes, ``--check`` writes nowhere and fails when what is checked in is
-not what would be written, ``--lint`` runs buf. Protos of others are read from the installed
-packages; none is kept here.
+`python proto/generate.py` writes the files. `--check` writes nothing and fails if a checked-in file is
+out of date. `--lint` runs buf. Imported protos of other projects come from installed packages.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from grpc_tools import protoc
 PROTO = Path(__file__).resolve().parent
 ROOT = PROTO.parent
 TARGET = ROOT / "pyservice" / "pb"
-# Below TARGET, what is written by this script alone.
+# Entries of TARGET that only this script writes.
 GENERATED = ("hosting", "errors.py", "comments.py", "examples.py")
 EXAMPLES = PROTO / "examples"
 SAMPLES = "samples"
 EXAMPLE_FIELDS = ("token", "path", "query", "body")
-# A package holds google/api/*.proto beside its modules, grpcio-tools the well-known types.
+# Installed packages contain the imported protos: google/api in site-packages, well-known types in grpcio-tools.
 INCLUDES = (
     PROTO,
     Path(sysconfig.get_paths()["purelib"]),
@@ -44,13 +43,13 @@ OUR_IMPORT = re.compile(r"^from (hosting|buf)\.", re.MULTILINE)
 
 
 def our_files() -> list[str]:
-    """Names of our proto files, as protos import each other."""
+    """Returns the names of our proto files in the form that proto imports use."""
     return sorted(path.relative_to(PROTO).as_posix() for path in PROTO.rglob("*.proto"))
 
 
 def run_protoc(work: Path, *outputs: str) -> None:
-    """Runs protoc over all our files."""
-    # protovalidate brings its rules as a descriptor, not as a file.
+    """Runs protoc over all proto files of this repository."""
+    # protovalidate ships its rules as a descriptor set, not as a .proto file.
     rules = descriptor_pb2.FileDescriptorProto.FromString(
         protovalidate.ViolationPb.desc().file.proto.to_binary()
     )
@@ -63,7 +62,7 @@ def run_protoc(work: Path, *outputs: str) -> None:
 
 
 def generate(work: Path) -> Path:
-    """Writes all generated files below a fresh folder in ``work`` and returns it."""
+    """Generates all files into a new folder below `work` and returns that folder."""
     out = work / "pb"
     out.mkdir()
     run_protoc(work, f"--python_out={out}", f"--pyi_out={out}", f"--grpc_python_out={out}")
@@ -86,7 +85,7 @@ def generate(work: Path) -> Path:
 
 
 def error_table() -> str:
-    """The error table as a Python module."""
+    """Returns the table of errors as the source of a Python module."""
     table = tomllib.loads((PROTO / "errors.toml").read_text())
     lines = [
         '"""Generated from proto/errors.toml: what each error code means at the doors."""',
@@ -120,7 +119,10 @@ def error_table() -> str:
 
 
 def comment_table(work: Path) -> str:
-    """The comments of our public protos as a Python module: descriptors at run time have none."""
+    """Returns the comments of the public protos as a Python module.
+
+    Descriptors at run time have no comments.
+    """
     image = work / "comments.binpb"
     run_protoc(work, f"--descriptor_set_out={image}", "--include_source_info")
     found: dict[str, str] = {}
@@ -145,7 +147,7 @@ def comment_table(work: Path) -> str:
 
 
 def described(file: descriptor_pb2.FileDescriptorProto, path: list[int]) -> str:
-    """Full name of what is at a path of a file's source info; empty for anything that has no name."""
+    """Returns the full name of the element at a source-info path, or an empty text if it has no name."""
     thing: Any = file
     names = [file.package]
     for number, index in zip(path[::2], path[1::2], strict=False):
@@ -158,7 +160,7 @@ def described(file: descriptor_pb2.FileDescriptorProto, path: list[int]) -> str:
 
 
 def example_table() -> str:
-    """The examples of the operations as a Python module. Raises SystemExit for a row that says what nobody reads."""
+    """Returns the examples as a Python module. Exits on an unknown field or a repeated slug."""
     files = {path.stem: tomllib.loads(path.read_text()) for path in sorted(EXAMPLES.glob("*.toml"))}
     samples = files.pop(SAMPLES)
     lines = [
@@ -196,12 +198,12 @@ def example_table() -> str:
 
 
 def quoted(value: str | int | None) -> str:
-    """A value as Python source, text in double quotes."""
+    """Returns a value as Python source, with text in double quotes."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
 
 
 def files_below(folder: Path) -> set[Path]:
-    """Relative paths of the generated files of a folder."""
+    """Returns the relative paths of all generated files below a folder."""
     found: set[Path] = set()
     for name in GENERATED:
         root = folder / name
@@ -210,7 +212,7 @@ def files_below(folder: Path) -> set[Path]:
 
 
 def differences(fresh: Path) -> list[str]:
-    """What of the checked-in files is not as it would be generated."""
+    """Returns a line for each checked-in file that differs from the generated one."""
     wanted, present = files_below(fresh), files_below(TARGET)
     changed = {
         path
@@ -225,7 +227,7 @@ def differences(fresh: Path) -> list[str]:
 
 
 def install(fresh: Path) -> None:
-    """Replaces the checked-in files that differ, so that unchanged ones keep their times."""
+    """Replaces only the files that differ, so that unchanged files keep their timestamps."""
     wanted = files_below(fresh)
     for path in files_below(TARGET) - wanted:
         (TARGET / path).unlink()
@@ -237,12 +239,12 @@ def install(fresh: Path) -> None:
 
 
 def lint(work: Path) -> int:
-    """Runs buf over an image that protoc made: by itself it would fetch protos from the network."""
+    """Runs buf over a descriptor set of protoc. On source files, buf would download imported protos."""
     image = work / "image.binpb"
     run_protoc(work, f"--descriptor_set_out={image}", "--include_imports", "--include_source_info")
     buf: list[Path | str] = [Path(sys.executable).parent / "buf"]
     configuration = ROOT / "buf.yaml"
-    # Paths inside an image are relative to its root, so only our own package is named.
+    # The descriptor set includes imported protos. `--path` limits the rules to this repository's package.
     rules = [*buf, "lint", image, "--config", configuration, "--path", "hosting"]
     form = [*buf, "format", "--diff", "--exit-code", PROTO]
     return max(

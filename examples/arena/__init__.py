@@ -1,1 +1,1 @@
-"""Arena: a small authoritative WebSocket game that runs as a lobby of the hosting service."""
+"""Arena: a small WebSocket game in which the server decides everything."""

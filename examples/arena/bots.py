@@ -1,9 +1,7 @@
-"""Players without people: each finds a lobby, connects with its token and chases gems, until its
-time is up.
+"""Bots for the arena. Each bot finds a lobby, connects with its player token and collects gems.
 
-`python -m examples.arena.bots --help`. Leaves with status 1 when a bot did not
-get in, lost its socket, or was sent too few snapshots. With `--seconds 0` bots play until they are
-stopped and come back when a lobby ends.
+`python -m examples.arena.bots --help`. Exits with status 1 if a bot did not join, lost its socket or
+received too few snapshots. With `--seconds 0` the bots play until they are stopped.
 """
 
 import argparse
@@ -28,21 +26,21 @@ from .hosting import HostingClient, ServiceAway, ServiceRefused, retry_pauses_s
 from .settings import PORT_NAME
 from .world import DOWN, LEFT, RIGHT, TICK_HZ, UP
 
-# find waits up to 45 s for a lobby that starts.
+# The service answers a find that starts a lobby after at most 45 s.
 FIND_TIMEOUT_S = 50.0
 WELCOME_TIMEOUT_S = 15.0
 SNAPSHOT_BYTES_MAX = 1 << 20
-# A bot decides anew every few snapshots, like a person does.
+# A bot changes its direction every few snapshots, as a person does.
 DECIDE_EVERY_TICKS = 3
 COME_BACK_AFTER_S = 2.0
-# Of the TICK_HZ snapshots a second that a bot is due, this part must have come.
+# A bot reports a problem if it received less than this fraction of TICK_HZ snapshots a second.
 SNAPSHOTS_PART_MIN = 0.75
 _COLUMNS = ("bot", "name", "joined", "played", "snap/s", "score", "problem")
 
 
 @dataclass(slots=True)
 class Report:
-    """What one bot saw."""
+    """Result of one bot's game."""
 
     bot: int
     joined: bool = False
@@ -62,7 +60,7 @@ class Report:
         return self.snapshots / self.played_s if self.played_s else 0.0
 
     def problem(self) -> str:
-        """Why this was not a good game; empty when it was."""
+        """Returns why the game was not good, or an empty text if it was."""
         if self.error or not self.joined:
             return self.error or "did not join"
         if self.snapshots_per_s < TICK_HZ * SNAPSHOTS_PART_MIN:
@@ -71,9 +69,7 @@ class Report:
 
 
 class Mind:
-    """Where a bot wants to go: usually the nearest gem, sometimes after somebody, sometimes
-    anywhere.
-    """
+    """Chooses the direction of a bot: usually to the nearest gem, sometimes to a player or at random."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -90,7 +86,7 @@ class Mind:
             self._whim_ticks -= 1
             return self._whim_dirs
         if is_stuck or self._random.random() < 0.03:
-            # Long enough to get around the end of a wall.
+            # These ticks are enough to get around the end of a wall.
             self._whim_dirs = self._random.choice((UP, DOWN, LEFT, RIGHT, UP | LEFT, DOWN | RIGHT))
             self._whim_ticks = self._random.randint(3, 9)
             return self._whim_dirs
@@ -101,7 +97,7 @@ class Mind:
         return _towards(here, (target[1], target[2]))
 
     def _distaste(self, target: list[int]) -> float:
-        """Bots differ in what they like, so that not all run for the same gem."""
+        """Weights targets differently for each bot, so that bots do not all run for the same gem."""
         return 1 + (target[0] * 7919 + self._seed * 104729) % 8 / 4
 
 
@@ -124,7 +120,7 @@ class Bot:
         self._find_key = str(uuid.uuid4())
 
     async def play(self, stop: asyncio.Event) -> Report:
-        """One game, until `stop` or until the socket ends. May be called again for another game."""
+        """Plays one game, until `stop` is set or the socket closes. Can be called repeatedly."""
         self.report = Report(self.report.bot)
         stopped = asyncio.create_task(stop.wait())
         game = asyncio.create_task(self._game())
@@ -160,8 +156,8 @@ class Bot:
         except (ServiceAway, ServiceRefused, WebSocketException, OSError) as error:
             report.error = f"{type(error).__name__}: {error}"
             is_place_gone = isinstance(error, ServiceRefused)
-        # The same key gives the same place. A new one only when that place was used or is gone:
-        # else each try to reach a server that is away would reserve one more.
+        # find with the same key returns the same slot. Use a new key only if that slot was used or
+        # released. Otherwise each attempt to reach an unreachable server would reserve another slot.
         if report.joined or is_place_gone:
             self._find_key = str(uuid.uuid4())
 
@@ -213,8 +209,9 @@ def _me_and_others(
 
 
 async def find(hosting: HostingClient, mode: str, idempotency_key: str) -> Any:
-    """Find a lobby of this game mode. Tries again while the service is away; raises
-    `ServiceRefused`.
+    """Finds a lobby of the game mode. Repeats the request while the service is unavailable.
+
+    Raises `ServiceRefused`, or `ServiceAway` after FIND_TIMEOUT_S.
     """
     pauses = retry_pauses_s()
     body = json.dumps({"game_modes": [mode]}).encode()
@@ -236,7 +233,7 @@ async def find(hosting: HostingClient, mode: str, idempotency_key: str) -> Any:
 
 
 def socket_address(found: Any) -> str:
-    """The WebSocket address in the answer of find or join."""
+    """Returns the WebSocket URL from the response of find or join."""
     port = found["ports"][PORT_NAME]
     scheme = "wss" if port["is_tls"] else "ws"
     return f"{scheme}://{port['host']}/play?token={quote(found['player']['token'])}"
@@ -245,7 +242,7 @@ def socket_address(found: Any) -> str:
 async def run_bots(
     api_url: str, public_token: str, mode: str, count: int, seed: int, stop: asyncio.Event
 ) -> list[Report]:
-    """Let `count` bots play one game each, until `stop` is set."""
+    """Runs `count` bots for one game each, until `stop` is set."""
     hosting = HostingClient(api_url, public_token, calls_at_once=min(count, 32))
     try:
         bots = [Bot(number, hosting, mode, seed) for number in range(1, count + 1)]

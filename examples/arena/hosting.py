@@ -1,9 +1,7 @@
-"""The client of the hosting service: one HTTP call at a time per connection, and what its outcome
-means.
+"""HTTP client of the hosting service.
 
-`http.client` in threads of our own, with connections kept alive: a lobby makes a few calls a second
-at most, the standard library already knows framing, chunking and TLS, and a build then needs
-nothing but Python and `websockets`. Which calls a lobby owes the service, and when, is in lobby.py.
+It uses `http.client` in threads, so a build needs only Python and `websockets`. lobby.py decides
+which calls are made and when.
 """
 
 import asyncio
@@ -21,18 +19,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 ATTEMPT_TIMEOUT_S = 3.0
-# A `connected` call that takes longer counts as failed, even if the service processes it later.
+# A `connected` call that takes longer has failed for the player, even if the service completes it later.
 CONFIRM_TIMEOUT_S = 10.0
 RETRY_FIRST_S = 0.1
 RETRY_LONGEST_S = 2.0
 
-# The service gave no decision: the same call may be made again.
+# With these statuses the outcome is unknown: repeat the call under the same idempotency key.
 UNDECIDED_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 ANSWER_BYTES_MAX = 1 << 20
 
 
 class ServiceAway(Exception):
-    """No decision: the service cannot be reached, does not answer, or asks for another try."""
+    """The outcome of a call is unknown: no complete response, or a status that asks for a retry."""
 
     def __init__(self, cause: str, retry_after_s: float = 0.0) -> None:
         super().__init__(cause)
@@ -40,7 +38,7 @@ class ServiceAway(Exception):
 
 
 class ServiceRefused(Exception):
-    """The service decided against the call; asking again will not help."""
+    """The service rejected a call. A retry would get the same error."""
 
     def __init__(self, status: int, code: str, detail: str) -> None:
         super().__init__(f"{status} {code}: {detail}")
@@ -60,7 +58,7 @@ def retry_pauses_s() -> "Pauses":
 
 
 class Pauses:
-    """Growing pauses with jitter, so that lobbies do not all come back at the same instant."""
+    """Growing pauses with jitter, so that lobbies do not all retry at the same instant."""
 
     def __init__(self, first_s: float, longest_s: float) -> None:
         self._next_s = first_s
@@ -73,9 +71,7 @@ class Pauses:
 
 
 class Connections:
-    """Kept-alive connections to one origin, used from several threads. Blocking; `HostingClient` is
-    the async face.
-    """
+    """Blocking pool of kept-alive connections to one origin, safe for use from several threads."""
 
     def __init__(self, api_url: str) -> None:
         url = urlsplit(api_url)
@@ -93,14 +89,14 @@ class Connections:
     def request(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> Answer:
-        """Raises `ServiceAway` when there is no complete answer."""
+        """Sends a request. Raises `ServiceAway` if there is no complete response."""
         connection, is_reused = self._take(timeout_s)
         try:
             answer = self._exchange(connection, method, path, body, headers)
         except ConnectionError as error:
             self._drop(connection)
-            # The service closes idle connections; a reused one may have ended since. All our calls
-            # may be repeated.
+            # The service may have closed an idle connection. Every call carries an idempotency key,
+            # so a repeat on a new connection is safe.
             if is_reused:
                 return self.request(method, path, body, headers, timeout_s)
             raise ServiceAway(type(error).__name__) from error
@@ -120,7 +116,7 @@ class Connections:
         connection.request(method, self._path_prefix + path, body, dict(headers))
         response = connection.getresponse()
         content = response.read(ANSWER_BYTES_MAX)
-        # Only a connection whose answer was read to its end can carry another one.
+        # A connection can be reused only after its response was read to the end.
         if response.isclosed() and not response.will_close:
             self._give_back(connection)
         else:
@@ -157,7 +153,7 @@ class Connections:
         connection.close()
 
     def close(self) -> None:
-        """End all connections. Calls under way fail at once: no thread outlives the server."""
+        """Closes all connections. Running calls fail at once, so that their threads end."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -170,10 +166,9 @@ class Connections:
 
 
 class HostingClient:
-    """Calls to the hosting service under one bearer token.
+    """Async calls to the hosting service with one bearer token.
 
-    `outages` counts the calls that found no decision: who owes the service a declaration compares
-    it (lobby.py).
+    `outages` counts the calls with an unknown outcome. `Lobby` compares it to notice an outage.
     """
 
     def __init__(self, api_url: str, bearer_token: str, calls_at_once: int = 16) -> None:
@@ -191,7 +186,10 @@ class HostingClient:
         idempotency_key: str | None = None,
         timeout_s: float = ATTEMPT_TIMEOUT_S,
     ) -> Any:
-        """One attempt. Returns the decoded answer; raises `ServiceAway` or `ServiceRefused`."""
+        """Makes one attempt and returns the decoded response.
+
+        Raises `ServiceAway` or `ServiceRefused`.
+        """
         headers = {
             "authorization": self._authorization,
             "content-type": "application/json",
@@ -201,10 +199,8 @@ class HostingClient:
             self._threads, self._connections.request, method, path, body, headers, timeout_s
         )
         try:
-            # The timeout of the socket bounds one read; this bounds the wait for a free thread and
-            # all reads.
-            # Not wait_for: in Python 3.11 it swallows a cancellation that meets the answer, and the
-            # lobby would never end.
+            # The socket timeout limits one read. This timeout limits the whole call.
+            # asyncio.wait_for of Python 3.11 can swallow a cancellation, so do not use it here.
             async with asyncio.timeout(timeout_s):
                 answer = await attempt
             return _decision(answer)
@@ -218,16 +214,16 @@ class HostingClient:
     async def confirm_player(
         self, player_token: str, idempotency_key: str, within_s: float = CONFIRM_TIMEOUT_S
     ) -> None:
-        """`players.connected`, tried again until the service decides.
+        """Calls `players/connected` and repeats it until the outcome is known.
 
-        Raises `ServiceRefused`, or `ServiceAway` when `within_s` has passed. In the second case the
-        service may or may not have marked the slot: the caller releases the player.
+        Raises `ServiceRefused`, or `ServiceAway` after `within_s`. After `ServiceAway` the slot may be
+        marked as connected, so the caller must release the player.
         """
         deadline_s = time.monotonic() + within_s
         pauses = retry_pauses_s()
         body = json.dumps({"player_token": player_token}).encode()
         while True:
-            # A sleep may have ended a little late; a timeout must still be positive.
+            # The sleep may end late, and the timeout must be positive.
             left_s = max(deadline_s - time.monotonic(), 0.001)
             try:
                 await self.call(

@@ -1,9 +1,6 @@
-"""What a lobby owes the hosting service while it lives: ready, closed, state, heartbeats, and
-players let go.
+"""Calls that a lobby server makes for its lobby: ready, closed, state, heartbeat and disconnected.
 
-Each declaration is kept here as it should be and told again after an outage, because the service
-may have forgotten that it was speaking. What the declarations say is the server's business
-(server.py).
+After an outage, ready, closed and state are sent again, because it is unknown which calls arrived.
 """
 
 import asyncio
@@ -17,8 +14,8 @@ from .hosting import HostingClient, ServiceAway, ServiceRefused, retry_pauses_s
 
 HEARTBEAT_INTERVAL_S = 3.0
 STATE_INTERVAL_S = 1.0
-# Players to be let go that are kept for later tries. Past it the oldest is dropped: heartbeats
-# carry the list of who is here, so the service frees a forgotten slot by itself some seconds later.
+# If more releases fail, the oldest is dropped. The service then releases that slot itself, because
+# the heartbeats no longer list its token.
 RELEASES_MAX = 1024
 
 log = logging.getLogger("arena.lobby")
@@ -32,10 +29,10 @@ class Verdict(Enum):
 
 
 class Releases:
-    """Players whose slots are to be freed: `disconnected` for each, until the service has decided.
+    """Releases slots: calls `disconnected` for each player token until the outcome is known.
 
-    A token stays in `pending` until then, so that no new socket can use it meanwhile and then lose
-    its slot to a release that was meant for the socket before.
+    A token stays in `pending` until then. A new socket with that token must not be accepted, because
+    the pending release would free its slot.
     """
 
     def __init__(self, hosting: HostingClient) -> None:
@@ -46,9 +43,7 @@ class Releases:
         self._has_failed = asyncio.Event()
 
     def add(self, player_token: str) -> None:
-        """Free the slot of this token: tried at once, and again by `run()` if that finds no
-        decision.
-        """
+        """Releases the slot of this token now. If the call fails, `run()` repeats it."""
         self.pending[player_token] = None
         if len(self.pending) > RELEASES_MAX:
             oldest = next(iter(self.pending))
@@ -59,9 +54,7 @@ class Releases:
         first_try.add_done_callback(self._first_tries.discard)
 
     async def run(self) -> None:
-        """Retry what failed. One token is the probe: the others wait until the service decides on
-        it.
-        """
+        """Repeats failed releases. Sends one of them alone until the service responds again."""
         pauses = retry_pauses_s()
         while True:
             await self._has_failed.wait()
@@ -93,14 +86,14 @@ class Releases:
 
 
 class Lobby:
-    """Speaks for this lobby to the service. `run()` returns how the lobby ended."""
+    """Keeps the service informed about this lobby. `run()` returns how the lobby ended."""
 
     def __init__(self, hosting: HostingClient, player_tokens: Callable[[], list[str]]) -> None:
         self._hosting = hosting
         self._player_tokens = player_tokens
         self._is_closed = False
         self._state: bytes | None = None
-        # What the service has been told since the last outage. None of it survives one.
+        # Values that the service has confirmed since the last outage.
         self._told_at_outage = -1
         self._told_state: bytes | None = None
         self._heartbeat_due_s = 0.0
@@ -108,15 +101,13 @@ class Lobby:
         self._changed = asyncio.Event()
 
     def publish(self, state: bytes) -> None:
-        """Set what the service shows of this lobby; sent at most once per STATE_INTERVAL_S."""
+        """Sets the public state of the lobby. It is sent at most once per STATE_INTERVAL_S."""
         if state != self._state:
             self._state = state
             self._changed.set()
 
     async def close(self) -> None:
-        """Ask once, now, that nobody is sent here any more. For the way out: failures are left to
-        the heartbeats.
-        """
+        """Closes the lobby for new players, in one attempt. Used for the shutdown."""
         self._is_closed = True
         await self._put_closed()
 
@@ -156,7 +147,7 @@ class Lobby:
             self._heartbeat_due_s = now_s + HEARTBEAT_INTERVAL_S
 
     async def _declare(self) -> None:
-        """All as at the start: after an outage nobody knows what the service still knows."""
+        """Sends ready, closed and state, at the start and after each outage."""
         outage = self._hosting.outages
         self._told_state = None
         await self._post_ready()
@@ -190,4 +181,4 @@ class Lobby:
                 await self._changed.wait()
         except TimeoutError:
             return
-        # A new state still waits for its turn.
+        # A changed state may still have to wait until STATE_INTERVAL_S has passed.

@@ -1,8 +1,4 @@
-"""What goes over the socket, both ways, and how a socket may end.
-
-Parses what a client sends, writes what it is sent, and holds the limits and close codes that
-README.md documents. Knows no socket and no clock: times are arguments.
-"""
+"""Messages of the game's WebSocket, their limits, and the close codes that README.md documents."""
 
 import json
 from collections.abc import Iterable
@@ -22,20 +18,20 @@ from .world import (
     World,
 )
 
-# An input of the page has about 25 bytes; the longest legal one 36.
+# An input of the page has about 25 bytes. The longest valid input has 36.
 MESSAGE_BYTES_MAX = 256
 SEQ_MAX = 2**31 - 1
 
 # The page sends at most 30 inputs a second.
 MESSAGES_PER_S = 60.0
 MESSAGES_BURST = 120.0
-# Bytes of every kind, so that pings and empty fragments, which are no messages, have an end too.
+# This limit counts all received bytes. Pings and empty fragments are not messages, so MESSAGES_PER_S misses them.
 BYTES_PER_S = MESSAGES_PER_S * MESSAGE_BYTES_MAX
 BYTES_BURST = MESSAGES_BURST * MESSAGE_BYTES_MAX
 
 
 class End(Enum):
-    """Why the server closed a socket: close code and reason. 1009 (too big) is the library's."""
+    """Close code and reason of a socket. The library sends 1009 for a message that is too long."""
 
     SERVER_STOPPING = (1001, "the server is going away")
     TOKEN_MISSING = (4001, "connect with ?token=<player token>")
@@ -63,7 +59,7 @@ class End(Enum):
         return self.value[1]
 
 
-# The hosting service's refusals of `players.connected`, by its stable code.
+# Close code for each error code of `players/connected`.
 END_OF_REFUSAL = {
     "PLAYER_TOKEN_INVALID": End.TOKEN_INVALID,
     "PLAYER_TOKEN_WRONG_LOBBY": End.TOKEN_OF_OTHER_LOBBY,
@@ -74,7 +70,7 @@ END_OF_REFUSAL = {
 
 
 class Unacceptable(Exception):
-    """A message that ends its socket; `end` says how."""
+    """A message that is not valid. The server closes its socket with `end`."""
 
     def __init__(self, end: End) -> None:
         super().__init__(end.reason)
@@ -88,9 +84,7 @@ class Input:
 
 
 def parse_input(message: str | bytes, last_seq: int) -> Input:
-    """Read one message of a client. Raises `Unacceptable` for anything but an input newer than
-    `last_seq`.
-    """
+    """Parses a client message. Raises `Unacceptable` unless it is an input newer than `last_seq`."""
     if isinstance(message, bytes):
         raise Unacceptable(End.MALFORMED)
     try:
@@ -108,14 +102,14 @@ def parse_input(message: str | bytes, last_seq: int) -> Input:
 
 
 def _integer(value: Any, lowest: int, highest: int) -> int:
-    # JSON's true is an int to Python, so isinstance would not do.
+    # isinstance would accept True, which is JSON's true.
     if type(value) is int and lowest <= value <= highest:
         return value
     raise Unacceptable(End.MALFORMED)
 
 
 class TokenBucket:
-    """A rate with a burst. `take` says whether the amount was there; it never runs into debt."""
+    """Rate limiter with a burst. `take` returns whether the amount was available."""
 
     def __init__(self, per_s: float, burst: float, now_s: float) -> None:
         self._per_s = per_s
@@ -132,11 +126,8 @@ class TokenBucket:
         return True
 
 
-# What clients are sent.
-
-
 def welcome(player: Player, lobby_id: str) -> str:
-    """The first message after the hosting service has confirmed the player."""
+    """Returns the first message to a player after `players/connected` has succeeded."""
     return _compact(
         {
             "type": "welcome",
@@ -154,15 +145,16 @@ def welcome(player: Player, lobby_id: str) -> str:
 
 
 def roster(players: Iterable[Player]) -> str:
-    """Who is here: `[id, name, hue]` each. Sent when it changes."""
+    """Returns the list of players, each `[id, name, hue]`. It is sent when the list changes."""
     return _compact(
         {"type": "roster", "players": [[player.id, player.name, player.hue] for player in players]}
     )
 
 
 def snapshot(world: World) -> str:
-    """The same for everybody: players `[id, x, y, score, input seq, shaken 0/1]`, gems `[id, x, y,
-    value]`.
+    """Returns the message of one tick, equal for all players.
+
+    A player is `[id, x, y, score, input seq, shaken 0/1]`, a gem `[id, x, y, value]`.
     """
     players = [
         [
@@ -180,7 +172,7 @@ def snapshot(world: World) -> str:
 
 
 def lobby_state(world: World) -> bytes:
-    """What the hosting service shows of this lobby: the number of players and the best scores."""
+    """Returns the public state of the lobby: number of players and best scores."""
     best = [{"name": player.name, "score": player.score} for player in world.best(5)]
     return _compact({"players": len(world.players), "best": best}).encode()
 

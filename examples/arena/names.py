@@ -1,6 +1,4 @@
-"""Names that the server gives to players. Clients choose none, so no text of a stranger is ever
-shown.
-"""
+"""Player names. The server chooses them, so no text of one player is shown to another."""
 
 import random
 from collections.abc import Set
@@ -18,7 +16,7 @@ _SECOND = (
 
 
 def fresh_name(source: random.Random, taken: Set[str]) -> str:
-    """A name that is not in `taken`; with a number once luck runs out."""
+    """Returns a name that is not in `taken`, with a number if eight random names are taken."""
     name = ""
     for _ in range(8):
         name = f"{source.choice(_FIRST)} {source.choice(_SECOND)}"

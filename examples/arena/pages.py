@@ -1,6 +1,4 @@
-"""The page of the game over plain HTTP, on the port of the WebSocket: the files of one folder, read
-once, and nothing else.
-"""
+"""Serves the files of the game's page over HTTP, on the port of the WebSocket."""
 
 from http import HTTPStatus
 from pathlib import Path
@@ -15,8 +13,7 @@ _CONTENT_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
 }
-# The page talks to the hosting service and to the lobby that it names, wherever these are; all else
-# is its own.
+# connect-src is *: the page connects to the hosting service and to game servers at any address.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src *; "
     "base-uri 'none'"
@@ -33,7 +30,7 @@ class Pages:
         self._contents["/"] = self._contents.pop("/index.html")
 
     def answer(self, request: Request) -> Response | None:
-        """The answer to a plain request, or None when it is for the WebSocket."""
+        """Returns the response to a page request, or None for a WebSocket request."""
         path = request.path.partition("?")[0]
         if path == SOCKET_PATH:
             return None

@@ -1,6 +1,6 @@
-"""The arena as a process: environment and flags in, exit status out. The game is in sockets.py.
+"""Entry point of the arena's server: `python -m examples.arena.server`.
 
-Run it with `python -m examples.arena.server`; README.md has the environment and the flags.
+README.md lists environment variables and flags. sockets.py runs the game.
 """
 
 import argparse
@@ -30,13 +30,12 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def open_listener(host: str, port: int, inherited_fd: int | None = None) -> socket.socket:
-    """The listening socket: a new one, or one that whoever started us has opened."""
+    """Returns a new listening socket, or the inherited one with this file descriptor."""
     if inherited_fd is None:
         listener = socket.create_server((host, port))
     else:
         listener = socket.socket(fileno=inherited_fd)
-    # Accepted sockets inherit it. What is buffered in the kernel is lag: keep it below a few
-    # seconds of snapshots.
+        # Accepted sockets inherit the buffer size. Bytes in the kernel's buffer add delay, so keep it small.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES_MAX)
     return listener
 
@@ -64,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    # The library's debug and info lines may hold request paths, and these hold player tokens.
+    # Debug and info lines of the library can contain request paths, which contain player tokens.
     logging.getLogger("websockets").setLevel(logging.ERROR)
     try:
         settings = read_settings(os.environ)

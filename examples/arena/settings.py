@@ -1,8 +1,4 @@
-"""Settings of the server, from its environment. Read once; all problems are reported together.
-
-The environment is the hosting service's; what only the person who starts the server knows is a flag
-(see server.py).
-"""
+"""Settings of the server, read from the environment variables that the service sets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +8,7 @@ PORT_NAME = "game"
 
 
 class SettingsError(Exception):
-    """The environment cannot be used; `problems` has one line for each reason."""
+    """The environment is not usable. `problems` has one line for each reason."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -29,7 +25,7 @@ class Settings:
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
-    """Raises `SettingsError` that names every variable at fault."""
+    """Reads the settings. Raises `SettingsError` with all problems."""
     problems: list[str] = []
     api_url = environment.get("HOSTING_API_URL", "").rstrip("/")
     if urlsplit(api_url).scheme not in ("http", "https") or not urlsplit(api_url).hostname:
@@ -41,7 +37,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     if port_variable not in environment:
         port_variable = "PORT"
     port = _integer(environment, port_variable, "0", range(65536), problems)
-    # Whoever joins directly or with a party may come in above the limit of find.
+    # Joins of one player and of a party have their own limits, which can exceed the limit of find.
     places = _integer(environment, "HOSTING_MAX_PLAYERS", "32", range(1, 65536), problems)
     limits = [
         _integer(environment, name, str(places), range(1, 65536), problems)

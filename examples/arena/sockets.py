@@ -1,9 +1,4 @@
-"""The arena's sockets: lets confirmed players in, feeds their inputs to the rules, sends everybody
-what happened.
-
-The rules are in world.py, what may be said in messages.py, the talk with the hosting service in
-hosting.py and lobby.py.
-"""
+"""The WebSockets of the arena: confirms players, reads inputs and sends snapshots."""
 
 import asyncio
 import contextlib
@@ -29,14 +24,14 @@ from .settings import Settings
 from .world import TICK_HZ, World
 
 PLAYER_TOKEN_CHARS_MAX = 160
-# A client that does not read: first its snapshots are skipped, then it is closed.
+# The server first skips snapshots for a client that reads too slowly, then closes its socket.
 SEND_BUFFER_BYTES_MAX = 64 * 1024
 CONGESTED_MAX_S = 3.0
 CLOSE_TIMEOUT_S = 2.0
-# A client that vanished without a word keeps its slot for at most the sum of these.
+# A client that vanishes keeps its slot for at most the sum of these two.
 PING_INTERVAL_S = 5.0
 PING_TIMEOUT_S = 10.0
-# Ticks that a stall may make us late; beyond it they are left out, not run in one burst.
+# After a longer stall, missed ticks are skipped instead of run in one burst.
 LATE_TICKS_MAX = 5
 STOP_TIMEOUT_S = 3.0
 
@@ -44,9 +39,7 @@ log = logging.getLogger("arena")
 
 
 class PlayerConnection(ServerConnection):
-    """A connection whose bytes are counted: pings and empty fragments never reach `recv`, but cost
-    us too.
-    """
+    """Connection with a limit on received bytes, including pings and empty fragments."""
 
     _bytes_left: TokenBucket | None = None
     _ending: asyncio.Task[None] | None = None
@@ -67,7 +60,7 @@ class PlayerConnection(ServerConnection):
 
 @dataclass(slots=True, eq=False)
 class Seat:
-    """A confirmed player's socket."""
+    """Socket of a confirmed player."""
 
     connection: ServerConnection
     player_id: int
@@ -80,7 +73,7 @@ class Seat:
 
 @dataclass(slots=True)
 class Counts:
-    """For the log line at the end."""
+    """Counters for the last log line."""
 
     confirmed: int = 0
     refused: int = 0
@@ -89,7 +82,7 @@ class Counts:
 
 
 class Arena:
-    """All sockets of one lobby and the world that they share."""
+    """All sockets of one lobby, and the world of its players."""
 
     def __init__(self, settings: Settings, hosting: HostingClient, seed: int) -> None:
         self.counts = Counts()
@@ -105,7 +98,7 @@ class Arena:
     async def run(
         self, stop: asyncio.Event, listener: socket.socket, pages: Pages
     ) -> Verdict | None:
-        """Serve until `stop` is set or the lobby ends. Returns how it ended, None when stopped."""
+        """Serves until `stop` is set (returns None) or the lobby ends (returns how)."""
         server = await serve(
             self._handle,
             sock=listener,
@@ -129,12 +122,12 @@ class Arena:
         finally:
             await _cancel(*parts)
         for part in ended:
-            # A part that failed did so by an exception: it comes out here.
+            # Raises the exception of a failed task.
             part.result()
         return lobby.result() if lobby in ended else None
 
     async def _end_all(self, server: Server, is_lobby_alive: bool) -> None:
-        """Nobody new, everybody out with a reason, every slot freed if the service listens."""
+        """Closes the lobby, then all sockets with a reason, and releases all slots."""
         end = End.SERVER_STOPPING if is_lobby_alive else End.LOBBY_ENDED
         with contextlib.suppress(TimeoutError, ServiceAway, ServiceRefused):
             async with asyncio.timeout(STOP_TIMEOUT_S):
@@ -148,8 +141,6 @@ class Arena:
         for connection in server.all_connections:
             connection.transport.abort()
 
-    # One socket.
-
     async def _handle(self, connection: ServerConnection) -> None:
         assert connection.request is not None
         token = _player_token(connection.request)
@@ -160,7 +151,7 @@ class Arena:
             await end_socket(connection, end)
 
     def _reason_to_refuse(self, token: str) -> End | None:
-        """What can be told without asking the hosting service."""
+        """Returns why to reject a token without a call to the service, or None."""
         if not token:
             return End.TOKEN_MISSING
         if len(token) > PLAYER_TOKEN_CHARS_MAX or not token.isascii() or not token.isprintable():
@@ -176,7 +167,7 @@ class Arena:
         return None
 
     async def _admit_and_play(self, connection: ServerConnection, token: str) -> End | None:
-        """Returns why the server ends the socket, or None when the client has left."""
+        """Returns why the server closes the socket, or None if the client has left."""
         self._waiting_tokens.add(token)
         try:
             end = await self._confirm(connection, token)
@@ -201,17 +192,16 @@ class Arena:
         except ConnectionClosed:
             return None
         finally:
-            # The slot is freed now, not when the closing handshake is through.
+            # Release the slot before the closing handshake ends.
             del self._seats[player.id]
             self._world.leave(player.id)
             self._forget_rosters()
             self._releases.add(token)
 
     async def _confirm(self, connection: ServerConnection, token: str) -> End | None:
-        """Wait for the hosting service's word on this player, and for nothing else.
+        """Confirms a player with the service. Returns why the player is rejected, or None.
 
-        Returns why not. Whenever the service may have marked the slot without our knowing, it is
-        released.
+        Releases the slot if the service may have marked it as connected.
         """
         confirmation = asyncio.create_task(
             self._hosting.confirm_player(token, idempotency_key=str(uuid.uuid4()))
@@ -222,7 +212,7 @@ class Arena:
             if confirmation.done():
                 confirmation.result()
             if first_message.done():
-                # It spoke too early, or it left.
+                # The client sent a message too early, or closed the connection.
                 self._releases.add(token)
                 return End.TOO_EARLY
             return None
@@ -237,7 +227,7 @@ class Arena:
             await _cancel(confirmation, first_message)
 
     async def _read_inputs(self, seat: Seat) -> End:
-        """Take inputs until one is not acceptable. Raises `ConnectionClosed` when all is over."""
+        """Applies inputs until one is not valid. Raises `ConnectionClosed` if the client leaves."""
         last_seq = 0
         while True:
             message = await seat.connection.recv()
@@ -249,8 +239,6 @@ class Arena:
                 return unacceptable.end
             last_seq = given.seq
             self._world.steer(seat.player_id, given.seq, given.dirs)
-
-    # Everybody.
 
     def _connected_tokens(self) -> list[str]:
         return [seat.token for seat in self._seats.values()]
@@ -269,7 +257,7 @@ class Arena:
                 self.counts.late_ticks += int(late_s / tick_s)
                 due_s += late_s
             await asyncio.sleep(max(due_s - time.monotonic(), 0))
-            # An arena without players stands still and costs nothing.
+            # Without players the world does not change and needs no CPU.
             if self._seats:
                 self._world.step()
                 self._tell_everybody()
@@ -288,7 +276,7 @@ class Arena:
         broadcast([seat.connection for seat in keeping_up], messages.snapshot(self._world))
 
     def _keeps_up(self, seat: Seat, now_s: float) -> bool:
-        """Whether to send to this seat now. One that reads too slowly for too long is closed."""
+        """Returns whether to send to this player now. Closes a socket that is slow for too long."""
         if seat.connection.transport.get_write_buffer_size() <= SEND_BUFFER_BYTES_MAX:
             seat.congested_since_s = None
             return True
@@ -301,7 +289,7 @@ class Arena:
 
 
 async def end_socket(connection: ServerConnection, end: End) -> None:
-    """Close with a documented code; cut the connection when the other side does not play along."""
+    """Closes a socket with a code. Aborts the connection after CLOSE_TIMEOUT_S."""
     try:
         async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await connection.close(end.code, end.reason)

@@ -1,7 +1,6 @@
-"""The rules of the arena: who is where, who collected what, who bumped into whom.
+"""Rules of the arena: movement, collisions, gems and scores.
 
-Pure: no clock, no sockets, no randomness but the seeded generator, so a run is a function of the
-seed and the calls. Who may join and what a client may send is not decided here.
+The world has no clock and no I/O. It depends only on the seed and the calls.
 """
 
 import math
@@ -21,17 +20,17 @@ GEM_COUNT = 16
 BIG_GEM_EVERY = 8
 BIG_GEM_VALUE = 5
 
-# Velocities are units per second. Each tick keeps FRICTION of the velocity and adds THRUST, so that
-# running settles at THRUST / (1 - FRICTION) = 321. SPEED_MAX / TICK_HZ stays below the thickness of
-# a wall plus a radius: nobody can pass through a wall within one tick.
+# Velocities are units per second. Each tick multiplies the velocity by FRICTION and adds THRUST, so
+# the speed settles at THRUST / (1 - FRICTION) = 321. SPEED_MAX / TICK_HZ is less than the thickness of
+# a wall plus a radius, so that a player cannot pass a wall within one tick.
 FRICTION = 0.86
 THRUST = 45.0
 SPEED_MAX = 440.0
 BOUNCE = 0.9
 WALL_BOUNCE = 0.4
 
-# A bump that closes at this speed or faster knocks a gem out of the slower one, who is then safe
-# for a while.
+# A collision at this closing speed or more knocks a gem out of the slower player. That player cannot
+# lose another gem for SHAKEN_TICKS.
 HARD_BUMP_SPEED = 260.0
 SHAKEN_TICKS = 20
 
@@ -60,7 +59,7 @@ WALLS = (
 
 @dataclass(slots=True)
 class Player:
-    """One player. `input_seq` is that of the newest input that the rules have seen."""
+    """A player. `input_seq` is the number of the newest applied input."""
 
     id: int
     name: str
@@ -84,7 +83,7 @@ class Gem:
 
 
 class World:
-    """All there is in one arena. Call `step()` TICK_HZ times a second."""
+    """State of one arena. Call `step()` TICK_HZ times a second."""
 
     def __init__(self, seed: int) -> None:
         self.tick = 0
@@ -95,15 +94,13 @@ class World:
         self._last_gem_id = 0
         self._refill_gems()
 
-    # Players come, steer and go.
-
     def join(self) -> Player:
-        """Put a new player on the free spot that is farthest from everybody."""
+        """Adds a player at the free spot that is farthest from the other players."""
         self._last_player_id += 1
         spots = [self._free_spot(PLAYER_RADIUS) for _ in range(8)]
         x, y = max(spots, key=self._distance_to_nearest_player)
         name = fresh_name(self._random, {player.name for player in self.players.values()})
-        # The golden angle keeps the colours of neighbours in the list far apart.
+        # Steps of the golden angle give neighbours in the list very different colours.
         hue = int(self._last_player_id * 137.508) % 360
         player = Player(self._last_player_id, name, hue, float(x), float(y))
         self.players[player.id] = player
@@ -113,12 +110,10 @@ class World:
         self.players.pop(player_id, None)
 
     def steer(self, player_id: int, input_seq: int, dirs: int) -> None:
-        """Take an input: the direction bits hold until the next one."""
+        """Applies an input. Its direction bits hold until the next input."""
         player = self.players[player_id]
         player.input_seq = input_seq
         player.dirs = dirs & DIRS_MAX
-
-    # One tick.
 
     def step(self) -> None:
         self.tick += 1
@@ -126,15 +121,13 @@ class World:
             _run(player)
         for first, second in self._touching_pairs():
             self._bump(first, second)
-        # Walls last: whatever pushed a player, no snapshot ever shows one inside a wall.
+        # Walls are last, so that no snapshot shows a player inside a wall.
         for player in self.players.values():
             _keep_out_of_walls(player)
         self._collect_gems()
 
     def _touching_pairs(self) -> Iterator[tuple[Player, Player]]:
-        """Pairs that overlap. Sorted by x, so a player is compared with its neighbours only, not
-        with all.
-        """
+        """Returns the pairs of overlapping players. Sorting by x limits the comparisons to neighbours."""
         reach = 2 * PLAYER_RADIUS
         by_x = sorted(self.players.values(), key=lambda player: player.x)
         for index, first in enumerate(by_x):
@@ -145,13 +138,10 @@ class World:
                     yield first, second
 
     def _bump(self, first: Player, second: Player) -> None:
-        """Push two overlapping players apart and exchange their momentum along the line between
-        them.
-        """
+        """Pushes two overlapping players apart and exchanges their momentum."""
         dx, dy = second.x - first.x, second.y - first.y
         distance = math.hypot(dx, dy)
-        # Exactly on top of each other there is no line between them: any one will do, the same
-        # every time.
+        # Players at the same position have no line between them, so a fixed direction is used.
         nx, ny = (dx / distance, dy / distance) if distance > 1e-9 else (1.0, 0.0)
         overlap = 2 * PLAYER_RADIUS - distance
         if overlap > 0:
@@ -191,8 +181,6 @@ class World:
             del self.gems[gem_id]
         self._refill_gems()
 
-    # Places.
-
     def _refill_gems(self) -> None:
         while len(self.gems) < GEM_COUNT:
             is_big = (self._last_gem_id + 1) % BIG_GEM_EVERY == 0
@@ -210,7 +198,7 @@ class World:
                 return x, y
 
     def _free_spot_near(self, x: float, y: float) -> tuple[int, int]:
-        """A spot within a throw of (x, y), but out of the reach of who stands there."""
+        """Returns a spot near (x, y) that a player at (x, y) does not touch."""
         for _ in range(16):
             angle = self._random.uniform(0, math.tau)
             throw = self._random.uniform(60, 110)
@@ -227,15 +215,13 @@ class World:
         distances = (math.hypot(p.x - spot[0], p.y - spot[1]) for p in self.players.values())
         return min(distances, default=math.inf)
 
-    # What others are told.
-
     def best(self, count: int) -> list[Player]:
-        """The players with the highest scores, best first; on a tie who came first."""
+        """Returns the players with the highest scores, best first. On a tie the older player is first."""
         return sorted(self.players.values(), key=lambda player: (-player.score, player.id))[:count]
 
 
 def touches_wall(x: float, y: float, radius: float) -> bool:
-    """Whether a circle overlaps a wall (the outer border is not a wall)."""
+    """Returns whether a circle overlaps a wall. The outer border is not a wall."""
     for wall in WALLS:
         dx = x - min(max(x, wall.x), wall.x + wall.width)
         dy = y - min(max(y, wall.y), wall.y + wall.height)
@@ -245,12 +231,12 @@ def touches_wall(x: float, y: float, radius: float) -> bool:
 
 
 def _run(player: Player) -> None:
-    """Friction, thrust and one tick of motion."""
+    """Applies friction, thrust and one tick of motion."""
     player.vx *= FRICTION
     player.vy *= FRICTION
     ax = bool(player.dirs & RIGHT) - bool(player.dirs & LEFT)
     ay = bool(player.dirs & DOWN) - bool(player.dirs & UP)
-    # A diagonal is no faster than a straight line.
+    # A diagonal has the same total thrust as a straight direction.
     thrust = THRUST * (math.sqrt(0.5) if ax and ay else 1.0)
     _push(player, ax * thrust, ay * thrust)
     _move(player, player.vx / TICK_HZ, player.vy / TICK_HZ)
@@ -288,7 +274,7 @@ def _push_out_of(wall: Wall, player: Player) -> None:
         nx, ny = dx / distance, dy / distance
         depth = PLAYER_RADIUS - distance
     else:
-        # The centre itself is inside: leave by the nearest side.
+        # The centre is inside the wall: move to the nearest side.
         depth, nx, ny = min(
             (player.x - wall.x, -1.0, 0.0),
             (right - player.x, 1.0, 0.0),

@@ -1,6 +1,6 @@
-// The page of the arena: finds a lobby, plays in it, shows it. It decides nothing: it sends the directions that are
-// held and draws what the server says. Address of the API, public token and game mode come from the fragment of the
-// page's address (#api=...&token=...&mode=...), which no server and no log ever sees.
+// The page of the arena: finds a lobby, connects to its server, and sends the held directions.
+// API address, public token and game mode are in the fragment of the URL (#api=...&token=...&mode=...). Browsers do not
+// send the fragment to any server.
 
 import { Game } from "./game.js";
 import { Steering } from "./steering.js";
@@ -11,7 +11,7 @@ const PORT_NAME = "game";
 const REPEAT_INPUT_MS = 1000;
 const RETRY_MS = [500, 1000, 2000, 4000, 8000];
 const WORDS_EVERY_MS = 150;
-// After these the same again would end the same way; everything else is worth another find.
+// After these close codes a new attempt would end in the same way. After any other code the page calls find again.
 const FINAL_CLOSE_CODES = new Set([4010, 4011, 4012, 4013]);
 const CONNECTION_LOST = 1006;
 const FULL = ["The arena is full", "No lobby has a free place. You get in as soon as one has…"];
@@ -24,8 +24,6 @@ const FINAL_PROBLEMS = {
 
 const byId = (id) => document.getElementById(id);
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-
-// ---- where to play
 
 function readAddress() {
   const fields = new URLSearchParams(location.hash.slice(1));
@@ -71,7 +69,7 @@ async function find(address, key) {
   throw new Problem("The service is busy", `${answer.code ?? response.status}. Trying again…`);
 }
 
-// crypto.randomUUID exists on secure origins only; a page served over plain http needs this one.
+// crypto.randomUUID exists only on https and localhost.
 function newKey() {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
@@ -82,9 +80,7 @@ function socketAddress(found) {
   return `${port.is_tls ? "wss" : "ws"}://${port.host}/play?token=${encodeURIComponent(found.player.token)}`;
 }
 
-// ---- one game, and the next
-
-// Resolves with the close event when the game is over.
+// Resolves with the close code and reason when the game is over.
 function play(address, steering, onGame) {
   return new Promise((resolve) => {
     const socket = new WebSocket(address);
@@ -132,11 +128,11 @@ function drawForEver(view, current) {
   requestAnimationFrame(frame);
 }
 
-// Finds and plays until something final happens. Returns what that was.
+// Finds and plays until a problem that a new attempt cannot solve. Returns that problem.
 async function playUntilFinal(address, steering, current) {
   let tries = 0;
-  // The same key gives the same place. A new one only when that place was used or is gone: else each try would
-  // reserve one more.
+  // find with the same key returns the same slot. Use a new key only after that slot was used or released.
+  // Otherwise each attempt would reserve another slot.
   let key = newKey();
   for (;;) {
     try {

@@ -1,4 +1,4 @@
-// Which directions are held, by keys or by a finger.
+// The directions that the player holds, with keys or with a finger.
 
 const UP = 1, DOWN = 2, LEFT = 4, RIGHT = 8;
 const KEYS = {
@@ -31,7 +31,7 @@ export class Steering {
     addEventListener("keyup", (event) => {
       if (this.held.delete(event.code)) this.onChange();
     });
-    // A key that is released while another window has the focus would stay held.
+    // The browser reports no keyup while another window has the focus.
     addEventListener("blur", () => {
       this.held.clear();
       this.onChange();
@@ -70,7 +70,7 @@ export class Steering {
   }
 }
 
-// Eight directions: an axis counts from 22.5 degrees on.
+// Converts a vector to one of eight directions, each 45 degrees wide.
 function dirsOf(dx, dy) {
   const flat = Math.tan(Math.PI / 8);
   let dirs = 0;

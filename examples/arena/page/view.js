@@ -1,4 +1,4 @@
-// Draws a game on the canvas. Decides nothing and keeps nothing but the trails behind the players.
+// Draws the game on the canvas.
 
 const GEM_COLOURS = { small: "#5eead4", big: "#fbbf24" };
 const SPARK_MS = 600;
@@ -30,7 +30,7 @@ export class View {
     this.drawSparks(game);
   }
 
-  // As many pixels as the screen has, so that nothing is blurred.
+  // The canvas has as many pixels as the screen, so that the picture is sharp.
   fit(width, height) {
     const pixels = Math.round(this.canvas.clientWidth * devicePixelRatio);
     if (this.canvas.width !== pixels) {
@@ -131,14 +131,14 @@ export class View {
     pen.globalAlpha = 1;
   }
 
-  // Names after all bodies, with an outline: they stay readable in a crowd.
+  // Names are drawn after all players and with an outline, so that they stay readable.
   drawName(player, game, isBest) {
     const pen = this.pen;
     const isMe = player.id === game.welcome.id;
     const name = isMe ? "you" : game.roster.get(player.id)?.name ?? "";
     const text = `${isBest && player.score ? "♛ " : ""}${name}`;
     const reach = game.welcome.player_radius + 10;
-    // Above the head, or below the feet where the head is at the upper edge.
+    // The name is above the player, or below it at the upper edge.
     const y = player.y > reach + 24 ? player.y - reach : player.y + reach + 14;
     pen.textAlign = "center";
     pen.font = `${isMe ? 700 : 500} 18px system-ui, sans-serif`;
@@ -150,7 +150,7 @@ export class View {
     pen.fillText(text, player.x, y);
   }
 
-  // Eyes look where the player is going.
+  // The eyes look in the direction of movement.
   drawEyes(player) {
     const pen = this.pen;
     const speed = Math.hypot(player.dx, player.dy);

@@ -1,4 +1,4 @@
-// Everything on the page that is text: state, notices, scores, and a line that says what the canvas shows.
+// Texts of the page: status, notices, scores and positions.
 
 const byId = (id) => document.getElementById(id);
 
@@ -38,7 +38,7 @@ export function showScores(game) {
   }));
 }
 
-// Positions as text, for those who cannot see the canvas, and for tests.
+// Writes the positions as text, for screen readers and tests.
 export function showPositions(game) {
   const spell = ([id, x, y]) => `#${id} ${x},${y}`;
   const me = game.newest.players.find(([id]) => id === game.welcome.id);

@@ -1,4 +1,4 @@
-//! The HTTP API of the hosting service: one call, its answer, and how long to wait before it is made again.
+//! HTTP client of the hosting service, with retry pauses.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub struct Api {
 
 #[derive(Default)]
 pub struct Answer {
-    /// 0 when none came: the call may have been made.
+    /// HTTP status, or 0 if no response arrived. The service may have processed the call.
     pub status: u16,
     pub body: Value,
     retry_after: Duration,
@@ -21,13 +21,13 @@ pub struct Answer {
 
 impl Api {
     pub fn new(url: &str, token: &str) -> Self {
-        // A game server is small, and so are the answers that it gets.
+        // Responses to a game server are small, so small buffers save memory.
         let config = Agent::config_builder().input_buffer_size(16 << 10).output_buffer_size(16 << 10);
         let config = config.http_status_as_error(false).max_redirects(0).proxy(None).build();
         Self { agent: config.new_agent(), url: url.trim_end_matches('/').to_owned(), bearer: format!("Bearer {token}") }
     }
 
-    /// One call, of no more than `time`.
+    /// Makes one call, which takes at most `time`.
     pub fn call(&self, path: &str, body: &Value, key: Option<&str>, time: Duration) -> Answer {
         let url = format!("{}/matchmaker/{path}", self.url);
         let request = if path == "lobbies/closed" { self.agent.put(url) } else { self.agent.post(url) };
@@ -45,25 +45,25 @@ impl Api {
 }
 
 impl Answer {
-    /// No answer, 408, 429 and 5xx decide nothing: the same call is made again.
+    /// Returns false for no response, 408, 429 and 5xx. The caller repeats such a call under the same key.
     pub fn is_decided(&self) -> bool {
         !matches!(self.status, 0 | 408 | 429 | 500..)
     }
 
-    /// Of the error.
+    /// Returns the error code of the response.
     pub fn code(&self) -> &str {
         self.body["code"].as_str().unwrap_or("UNKNOWN")
     }
 
-    /// How long to wait after so many tries: up to 2 s, with jitter so that not all who wait come back at the same
-    /// instant, and never shorter than the service asks for.
+    /// Returns the pause before the next attempt, up to 2 s. It has jitter, so that clients do not retry at the same
+    /// instant, and is at least `Retry-After`.
     pub fn pause(&self, tries: u32) -> Duration {
         let longest = Duration::from_millis(100 << tries.min(5)).min(Duration::from_secs(2));
         longest.mul_f64(rand::random_range(0.5..1.0)).max(self.retry_after.min(Duration::from_secs(30)))
     }
 }
 
-/// The URL, if it is one that is spoken here.
+/// Returns the URL if its scheme is `http`.
 pub fn plain_url(url: &str) -> Result<String, String> {
     let https = "is https, which this program does not speak: give it the plain http address of the service, \
                  on the same machine or network";
@@ -74,7 +74,7 @@ pub fn plain_url(url: &str) -> Result<String, String> {
     }
 }
 
-/// For one thing that must be done once, however often it is asked for.
+/// Returns a random key. Use one key for all attempts of one operation.
 pub fn idempotency_key() -> String {
     format!("{:032x}", rand::random::<u128>())
 }

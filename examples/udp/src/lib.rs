@@ -1,5 +1,5 @@
-//! Stardust: players fly over a torus and gather stars, over UDP. What its server and its bot (`bin/`) are made of.
-// The fields and constants of a game say themselves what they are.
+//! Stardust: a game over UDP in which players fly over a torus and gather stars. Modules of its server and bot.
+// The fields and constants of the game have descriptive names.
 #![allow(missing_docs)]
 
 pub mod api;
@@ -9,7 +9,7 @@ pub mod service;
 pub mod settings;
 pub mod world;
 
-/// A line of the log. A log that nobody takes is no reason to end.
+/// Writes a line to the log. Ignores errors, so that a closed log does not end the game.
 pub fn say(line: &str) {
     let _ = std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{line}\n"));
 }

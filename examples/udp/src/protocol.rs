@@ -1,4 +1,4 @@
-//! What is in a datagram, field by field; numbers are big-endian. The README has it as a table.
+//! The datagrams of the game. Numbers are big-endian. README.md has a table of them.
 
 use std::io::Cursor;
 
@@ -6,25 +6,25 @@ use binrw::helpers::until_eof;
 use binrw::meta::{ReadEndian, WriteEndian};
 use binrw::{BinRead, BinWrite, binrw};
 
-/// No datagram is longer, either way: it fits every path whole.
+/// Longest datagram in either direction. It fits the MTU of every network path.
 pub const DATAGRAM_MAX: usize = 512;
 
-/// Why a hello is refused: those that are not codes of the hosting service, for which see `service`.
+/// Reasons to reject a hello. `service::refusal` has the reasons that come from the hosting service.
 pub const TOKEN_USED: u8 = 3;
 pub const UNDECIDED: u8 = 6;
 pub const FULL: u8 = 8;
 
-/// Why the game is over for a player.
+/// Reasons for the end of a session.
 pub const SERVER_STOPS: u8 = 1;
 pub const LOBBY_ENDED: u8 = 2;
 pub const SILENT: u8 = 3;
 
-/// From a client.
+/// Datagram of a client.
 #[binrw]
 #[derive(Debug, PartialEq)]
 #[brw(big, magic = b"\x5d\x01")]
 pub enum Said {
-    /// At least 64 bytes, so that no answer to somebody unknown is longer than the question.
+    /// It has at least 64 bytes, so that no response to an unconfirmed address is longer than the request.
     #[brw(magic = 1_u8)]
     Hello {
         #[br(temp)]
@@ -35,7 +35,7 @@ pub enum Said {
         #[brw(pad_size_to = 60)]
         token: String,
     },
-    /// The sign of life too. `cookie` is what the last path said; a `seq` that is not above the newest is stale.
+    /// It also shows that the client is alive. `cookie` is the one of the last `Path`. A `seq` that does not grow is stale.
     #[brw(magic = 2_u8)]
     Input { pass: Pass, cookie: u32, seq: u32, direction: u8 },
     #[brw(magic = 3_u8)]
@@ -44,7 +44,7 @@ pub enum Said {
     Ping(#[br(parse_with = until_eof)] Vec<u8>),
 }
 
-/// From the server.
+/// Datagram of the server.
 #[binrw]
 #[derive(Debug, PartialEq)]
 #[brw(big, magic = b"\x5d\x01")]
@@ -53,7 +53,8 @@ pub enum Told {
     Welcome { pass: Pass, tick: u32, tick_ms: u8 },
     #[brw(magic = 17_u8)]
     Refused(u8),
-    /// What one player sees: itself first, then others, and stars, nearest first. `here` counts those out of sight too.
+    /// The game as one player sees it: first that player, then other players and stars, nearest first.
+    /// `here` counts all players of the game.
     #[brw(magic = 18_u8)]
     State {
         tick: u32,
@@ -72,14 +73,14 @@ pub enum Told {
     },
     #[brw(magic = 19_u8)]
     Ended(u8),
-    /// You speak from elsewhere: show this cookie with the next input, and the session follows you.
+    /// Answer to an input from another address. The session moves when the next input has this cookie.
     #[brw(magic = 20_u8)]
     Path(u32),
     #[brw(magic = 21_u8)]
     Pong(#[br(parse_with = until_eof)] Vec<u8>),
 }
 
-/// Shown with all that a client says. Everybody may know the `id`, but the `secret` only the client and the server.
+/// Proof of a session in each datagram of a client. Other players know the `id`, but not the `secret`.
 #[binrw]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pass {
@@ -95,17 +96,17 @@ pub struct Player {
     pub score: u16,
 }
 
-/// From west to east, and from north to south. Both wrap.
+/// Position from west to east and from north to south. Both numbers wrap.
 pub type Place = (u16, u16);
 
-/// None: it is no message of this version, or not exactly so long as it should be.
+/// Returns the message, or None if the datagram is not valid or has a wrong length.
 pub fn read<T: for<'a> BinRead<Args<'a> = ()> + ReadEndian>(datagram: &[u8]) -> Option<T> {
     let mut cursor = Cursor::new(datagram);
     let message = T::read(&mut cursor).ok()?;
     (cursor.position() == datagram.len() as u64 && datagram.len() <= DATAGRAM_MAX).then_some(message)
 }
 
-/// Into memory, which cannot fail.
+/// Returns the bytes of a message. Writing to memory cannot fail.
 pub fn write<T: for<'a> BinWrite<Args<'a> = ()> + WriteEndian>(message: &T) -> Vec<u8> {
     let mut out = Cursor::new(Vec::new());
     let _ = message.write(&mut out);

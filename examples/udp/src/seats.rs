@@ -1,7 +1,7 @@
-//! Who is in the game, who waits for the hosting service's word, and what each is told. Time is an argument.
+//! Sessions of players, and hellos that wait for confirmation. Time is an argument.
 //!
-//! A seat is found by its pass, not by an address. Whoever shows a pass from elsewhere is sent a cookie there, and the
-//! seat moves when the cookie comes back: else anybody in the game could have its datagrams sent to a stranger.
+//! A pass identifies a session, not an address. A pass from another address gets a cookie there, and the session moves
+//! when the cookie comes back. Otherwise a player could direct the game's datagrams to any address.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -12,14 +12,14 @@ use crate::protocol::{FULL, Pass, Place, Player, SILENT, Said, TOKEN_USED, Told,
 use crate::service::Order;
 use crate::{say, world};
 
-/// A player about whom the service has decided nothing by then is refused.
+/// A player that the service has not confirmed by then is rejected.
 const CONFIRM: Duration = Duration::from_secs(10);
-/// More hellos are not answered, and come again.
+/// Further hellos get no answer. Clients repeat them.
 const WAITING_MAX: usize = 64;
 
 #[derive(Default)]
 pub struct Seats {
-    /// What is to be sent, and what the service is to be told: the loop of the server takes both from here.
+    /// Queues of datagrams for players and of orders for the service thread. The game loop empties both.
     pub told: Vec<(SocketAddr, Told)>,
     pub orders: Vec<Order>,
     places: u16,
@@ -28,7 +28,7 @@ pub struct Seats {
     stars: Vec<Place>,
     seats: HashMap<u16, Seat>,
     waiting: HashMap<String, (SocketAddr, Instant)>,
-    /// A cookie is a keyed hash of the address, so that nothing is kept for it.
+    /// Key of the cookies. A cookie is a keyed hash of the address, so the server stores no cookie.
     cookies: RandomState,
 }
 
@@ -36,7 +36,7 @@ struct Seat {
     token: String,
     pass: Pass,
     address: SocketAddr,
-    /// It has shown the secret that was sent to its address. Until then nothing long is sent there.
+    /// The client has shown the secret, so it receives at this address. Before that it gets no states.
     is_proven: bool,
     heard: Instant,
     seq: u32,
@@ -45,17 +45,17 @@ struct Seat {
 }
 
 impl Seats {
-    /// Whoever says nothing for `silence` is gone.
+    /// `silence` is the time without a datagram after which a session ends.
     pub fn new(places: u16, silence: Duration) -> Self {
         Self { places, silence, stars: (0..world::STARS).map(|_| rand::random()).collect(), ..Self::default() }
     }
 
-    /// Nobody plays or waits.
+    /// Returns true if no player is connected or waits.
     pub fn is_idle(&self) -> bool {
         self.seats.is_empty() && self.waiting.is_empty()
     }
 
-    /// A datagram has come.
+    /// Processes a datagram.
     pub fn take(&mut self, said: Said, from: SocketAddr, now: Instant) {
         match said {
             Said::Hello { token } => self.hello(token, from, now),
@@ -77,7 +77,7 @@ impl Seats {
 
     fn hello(&mut self, token: String, from: SocketAddr, now: Instant) {
         let answer = match (self.seats.values().find(|seat| seat.token == token), self.waiting.get(&token)) {
-            // It did not hear the welcome.
+            // The welcome was lost.
             (Some(seat), _) if seat.address == from => self.welcome(seat.pass),
             (None, Some((address, _))) if *address == from => return,
             (None, None) if self.waiting.len() >= WAITING_MAX => return,
@@ -91,7 +91,7 @@ impl Seats {
         self.told.push((from, answer));
     }
 
-    /// The service has decided, unless nobody waits for it any more.
+    /// Processes a decision of the service. Ignores it if the hello has timed out.
     pub fn decided(&mut self, token: String, decision: Result<(), u8>, now: Instant) {
         let Some((address, _)) = self.waiting.remove(&token) else { return };
         let free = (0..self.places).find(|id| !self.seats.contains_key(id));
@@ -113,7 +113,7 @@ impl Seats {
         self.told.push((address, answer));
     }
 
-    /// The world takes a step; those who are silent or wait for too long are told so.
+    /// Advances the game by one step and sends states. Ends silent sessions and rejects hellos that waited too long.
     pub fn step(&mut self, now: Instant) {
         self.tick = self.tick.wrapping_add(1);
         for seat in self.seats.values_mut() {
@@ -131,13 +131,13 @@ impl Seats {
         self.told.extend(silent.map(|seat| (seat.address, Told::Ended(SILENT))));
         self.let_go("was silent for too long", |seat| is_over(seat.heard, silence));
         for (token, (address, _)) in self.waiting.extract_if(|_, (_, since)| is_over(*since, CONFIRM)) {
-            // The service may have marked the slot.
+            // The service may have marked the slot as connected.
             self.orders.push(Order::Leave(token));
             self.told.push((address, Told::Refused(UNDECIDED)));
         }
     }
 
-    /// Everybody is told why.
+    /// Sends the reason of the end to all players.
     pub fn end(&mut self, why: u8) {
         self.told.extend(self.seats.values().map(|seat| (seat.address, Told::Ended(why))));
     }
@@ -169,7 +169,7 @@ mod tests {
         Said::Hello { token: token.to_owned() }
     }
 
-    /// One who came from address 1.
+    /// Returns seats with one player, at address 1.
     fn seated() -> (Seats, Pass, Instant) {
         let (mut seats, now) = (Seats::new(1, SILENCE), Instant::now());
         seats.take(hello("one"), address(1), now);

@@ -1,7 +1,7 @@
-//! The thread that calls the hosting service, so that the game never waits for it.
+//! The thread that calls the hosting service, so that the game loop never waits.
 //!
-//! Ready first and after every outage, then heartbeats with the list of players, then players who come and go, in the
-//! order in which they do. After a call without a decision all of them pause: it is one service that they go to.
+//! The order of calls is `ready`, due heartbeats, then players in the order in which they connect and leave. After a
+//! call with an unknown outcome, all calls pause and `ready` is sent again.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -15,24 +15,24 @@ use crate::protocol::TOKEN_USED;
 use crate::say;
 
 const HEARTBEAT: Duration = Duration::from_secs(3);
-/// One call takes no longer, nor does the end.
+/// Time limits of one call and of the shutdown.
 const CALL: Duration = Duration::from_secs(3);
 const END: Duration = Duration::from_secs(5);
-/// A release that is older is left to the heartbeats: whom they do not list loses the slot.
+/// Older releases are dropped. The service releases slots that the heartbeats do not list.
 const RELEASE: Duration = Duration::from_secs(60);
 
-/// What the service is to be told, about the player with this token. The game is over when the channel is dropped.
+/// Order for the service about the player with this token. The game loop drops the sender at its end.
 #[derive(Debug, PartialEq)]
 pub enum Order {
     Ask(String),
     Leave(String),
 }
 
-/// What the game has to know.
+/// Report to the game loop.
 pub enum News {
-    /// Whether the player may come in, or why not.
+    /// The player token was accepted, or the reason of the rejection.
     Decided(String, Result<(), u8>),
-    /// There is nothing to call for any more; Err: the service does not take our token.
+    /// The lobby has ended, or (Err) the lobby token is not valid.
     Over(Result<&'static str, String>),
 }
 
@@ -40,23 +40,23 @@ struct Clerk {
     api: Api,
     news: Sender<News>,
     line: VecDeque<Job>,
-    /// Whom the service has let in.
+    /// Tokens that `connected` accepted.
     here: Vec<String>,
     is_ready: bool,
     heartbeat: Instant,
-    /// Calls in a row that had no decision.
+    /// Number of consecutive calls with an unknown outcome.
     tries: u32,
     paused_until: Instant,
 }
 
-/// `connected`, under its idempotency key, or `disconnected`, which needs none.
+/// A call of `connected` with its idempotency key, or of `disconnected` without one.
 struct Job {
     token: String,
     key: Option<String>,
     since: Instant,
 }
 
-/// Starts the thread, which ends by itself when it is over, else some seconds after the orders do.
+/// Starts the thread. It ends with the lobby, or a few seconds after the sender of orders is dropped.
 pub fn start(api: Api) -> (Sender<Order>, Receiver<News>, JoinHandle<()>) {
     let ((order, orders), (news, heard), now) = (channel(), channel(), Instant::now());
     let (line, here) = (VecDeque::new(), Vec::new());
@@ -87,7 +87,7 @@ impl Clerk {
         }
     }
 
-    /// Some: it is over.
+    /// Sends `ready` or a heartbeat. Returns the reason if the lobby has ended.
     fn say_that_we_live(&mut self) -> Option<Result<&'static str, String>> {
         let players = json!({"player_tokens": self.here});
         let (path, body) = if self.is_ready { ("lobbies/heartbeat", players) } else { ("lobbies/ready", json!({})) };
@@ -102,33 +102,33 @@ impl Clerk {
             401 | 403 | 404 => {
                 return Some(Err(format!("the hosting service does not take the lobby token: {}", answer.code())));
             }
-            // A mistake of ours: asking at once would not mend it.
+            // The request is wrong, so an immediate retry would fail too.
             _ if answer.is_decided() => self.paused_until = Instant::now() + HEARTBEAT,
             _ => {}
         }
         None
     }
 
-    /// Who is first in line comes or goes.
+    /// Confirms or releases the first player in the queue.
     fn say_who(&mut self) {
         self.line.retain(|job| job.since.elapsed() < RELEASE);
         let Some(job) = self.line.pop_front() else { return };
         let path = if job.key.is_some() { "players/connected" } else { "players/disconnected" };
         let answer = self.call(path, &json!({"player_token": job.token}), job.key.as_deref(), CALL);
         match answer.status {
-            // The order stays: a release that comes later would free the slot under who comes meanwhile.
+            // The call stays first. A late release could free the slot of the next player.
             _ if !answer.is_decided() => self.line.push_front(job),
             _ if job.key.is_none() => {}
             200 => {
                 self.here.push(job.token.clone());
                 self.tell(News::Decided(job.token, Ok(())));
             }
-            // It is not released: the slot is somebody else's.
+            // The slot is not released: after an error it does not belong to this connection.
             _ => self.tell(News::Decided(job.token, Err(refusal(answer.code())))),
         }
     }
 
-    /// One call. Without a decision all of them pause, and nobody knows what the service still knows of us.
+    /// Makes one call. After an unknown outcome all calls pause, and `ready` is due again.
     fn call(&mut self, path: &str, body: &Value, key: Option<&str>, time: Duration) -> Answer {
         let answer = self.api.call(path, body, key, time);
         if answer.is_decided() {
@@ -140,7 +140,7 @@ impl Clerk {
         answer
     }
 
-    /// Nobody comes any more, and everybody is released.
+    /// Closes the lobby and releases all players.
     fn end(&mut self) {
         let began = Instant::now();
         let left = || END.saturating_sub(began.elapsed());
@@ -153,13 +153,13 @@ impl Clerk {
         }
     }
 
-    /// A game that is gone needs no news.
+    /// Reports to the game loop. Ignores a game loop that has ended.
     fn tell(&self, news: News) {
         let _ = self.news.send(news);
     }
 }
 
-/// The number by which a player is told the code of the service.
+/// Returns the reason in the datagram for an error code of the service.
 fn refusal(code: &str) -> u8 {
     match code {
         "PLAYER_TOKEN_INVALID" => 1,

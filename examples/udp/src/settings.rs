@@ -1,4 +1,4 @@
-//! What a program is told by its environment, its flags and signals. Every problem is told at once.
+//! Settings from environment variables and flags. All problems are reported together.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -13,7 +13,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Each flag has its value in the next word; `--json` has none.
+    /// Reads the flags. Each flag except `--json` takes the next argument as its value.
     pub fn read() -> Self {
         let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
         let mut settings = Self::default();
@@ -24,7 +24,7 @@ impl Settings {
         settings
     }
 
-    /// Of a flag or a variable. When that is a problem, anything.
+    /// Returns the value of a flag or variable. Notes a problem and returns the type's default if it is not valid.
     pub fn get<T: Default>(&mut self, name: &str, default: &str, parse: impl Fn(&str) -> Result<T, String>) -> T {
         let given = self.flags.remove(name).or_else(|| std::env::var(name).ok()).filter(|text| !text.is_empty());
         let parsed = match given.as_deref().unwrap_or(default) {
@@ -34,7 +34,7 @@ impl Settings {
         parsed.map_err(|problem| self.problems.push(format!("{name} {problem}"))).unwrap_or_default()
     }
 
-    /// Becomes true on SIGTERM and SIGINT. None: there were problems, which are told now.
+    /// Returns a flag that SIGTERM and SIGINT set. Prints all problems and returns None if there are any.
     pub fn finish(mut self, usage: &str) -> Option<Arc<AtomicBool>> {
         let stop = Arc::new(AtomicBool::new(false));
         let handled = [SIGTERM, SIGINT].map(|signal| signal_hook::flag::register(signal, stop.clone()));

@@ -1,15 +1,15 @@
-//! The rules: players fly over a torus and gather stars. Both coordinates are 16 bit numbers that wrap, so the torus
-//! needs no rule of its own, and the difference of two of them as a signed number is the shortest way.
+//! Rules of the game. Coordinates are 16-bit numbers that wrap, so the world is a torus. The signed difference of two
+//! coordinates is the shortest way.
 
 use crate::protocol::{Place, Player};
 
 pub const TICKS_PER_SECOND: u64 = 20;
-/// At any time: a gathered one appears elsewhere.
+/// Number of stars. A gathered star appears elsewhere.
 pub const STARS: usize = 32;
-/// The nearest; with all stars they fit a datagram.
+/// Number of players in a state. With all stars they fit into one datagram.
 const PLAYERS_SEEN: usize = 40;
 const REACH: u32 = 1500;
-/// What a step adds; 0 stays, 1 to 8 are north and then clockwise. Around the world in 8 s.
+/// Movement per step by direction. 0 stays, 1 to 8 are north and then clockwise. A player crosses the world in 8 s.
 pub const STEPS: [(i16, i16); 9] =
     [(0, 0), (0, -400), (283, -283), (400, 0), (283, 283), (0, 400), (-283, 283), (-400, 0), (-283, -283)];
 
@@ -18,7 +18,7 @@ pub fn moved((x, y): Place, direction: u8) -> Place {
     (x.wrapping_add_signed(east), y.wrapping_add_signed(south))
 }
 
-/// Each star goes to the nearest player that reaches it.
+/// Gives each star to the nearest player in reach.
 pub fn gather(stars: &mut [Place], mut players: Vec<&mut Player>) {
     for star in stars {
         let Some(nearest) = players.iter_mut().min_by_key(|player| distance(player.place, *star)) else { return };
@@ -29,7 +29,7 @@ pub fn gather(stars: &mut [Place], mut players: Vec<&mut Player>) {
     }
 }
 
-/// What one sees of the players and the stars, nearest first; it is the nearest itself.
+/// Returns players and stars as `own` sees them, nearest first. The first player is `own`.
 pub fn nearest(own: &Player, mut players: Vec<Player>, mut stars: Vec<Place>) -> (Vec<Player>, Vec<Place>) {
     players.sort_by_key(|player| (player.id != own.id, distance(own.place, player.place)));
     players.truncate(PLAYERS_SEEN);
@@ -37,13 +37,13 @@ pub fn nearest(own: &Player, mut players: Vec<Player>, mut stars: Vec<Place>) ->
     (players, stars)
 }
 
-/// The shortest way around the torus: to the east and to the south.
+/// Returns the shortest way around the torus, to the east and to the south.
 pub fn way(from: Place, to: Place) -> (i32, i32) {
     let along = |from: u16, to: u16| i32::from(to.wrapping_sub(from) as i16);
     (along(from.0, to.0), along(from.1, to.1))
 }
 
-/// Its square, which is at most 2 * 32768².
+/// Returns the square of the distance, at most 2 * 32768².
 fn distance(from: Place, to: Place) -> u32 {
     let (east, south) = way(from, to);
     east.unsigned_abs().pow(2) + south.unsigned_abs().pow(2)

@@ -1,4 +1,4 @@
-//! Bots in one process: each finds a lobby, flies to the nearest star, and notes what it saw of the network.
+//! Bots of Stardust. Each bot finds a lobby, flies to the nearest star, and measures the network.
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 const USAGE: &str = "usage: udp-bot --api http://127.0.0.1:8080 --token-file FILE --mode MODE\n\
     [--count 1] [--seconds 10] [--json]\n\
     --seconds 0: until Ctrl-C.";
-/// A find that starts a lobby is answered when the lobby is ready.
+/// The service answers a find that starts a lobby when the lobby is ready.
 const FIND: Duration = Duration::from_secs(60);
-/// A server that has not let us in by then does not: it has 10 s for its decision itself.
+/// The server rejects an unconfirmed player after 10 s, so this is longer.
 const HELLOS: Duration = Duration::from_secs(15);
 const HELLO: Duration = Duration::from_millis(250);
 const INPUT: Duration = Duration::from_millis(50);
@@ -28,32 +28,32 @@ const PING: Duration = Duration::from_millis(200);
 struct Plan {
     api: Api,
     mode: String,
-    /// How long to play; None: until asked to stop.
+    /// Playing time, or None to play until a signal.
     time: Option<Duration>,
     stop: Arc<AtomicBool>,
 }
 
-/// What one bot saw.
+/// Measurements of one bot.
 #[derive(Default)]
 struct Notes {
     failure: Option<String>,
     lobby_id: Option<String>,
     states: u64,
-    /// Those that never came though later ones did.
+    /// Number of states that did not arrive although a later one did.
     missed: u64,
-    /// The longest time without one.
+    /// Longest time without a state.
     gap: Duration,
     round_trips: Vec<Duration>,
     score: u16,
     here: u16,
-    /// How often it was asked to prove its address.
+    /// Number of requests to prove the address.
     moves: u64,
 }
 
 fn main() -> ExitCode {
     let mut settings = Settings::read();
     let url = settings.get("--api", "", plain_url);
-    // In a file, so that no list of processes shows it.
+    // The token is in a file, because the process list shows arguments.
     let token = settings.get("--token-file", "", |path| std::fs::read_to_string(path).map_err(|why| why.to_string()));
     let mode = settings.get("--mode", "", text);
     let count = settings.get("--count", "1", number(1..=10_000));
@@ -80,7 +80,7 @@ fn play(plan: &Plan) -> Notes {
     notes
 }
 
-/// A place in any lobby of the game mode; asked for again, under one key, while the service does not decide.
+/// Finds a lobby. Repeats the request under one key while its outcome is unknown.
 fn find(plan: &Plan) -> Result<Value, String> {
     let (until, key, body) = (Instant::now() + FIND, idempotency_key(), json!({"game_modes": [plan.mode]}));
     let mut tries = 0;
@@ -110,12 +110,12 @@ fn play_at(plan: &Plan, found: &Value, notes: &mut Notes) -> Result<(), String> 
     let pass = enter(plan, &socket, token)?;
     notes.lobby_id = found["lobby"]["lobby_id"].as_str().map(str::to_owned);
     fly(plan, &socket, pass, notes)?;
-    // One may be lost.
+    // The first datagram may be lost.
     (0..2).for_each(|_| tell(&socket, &Said::Bye(pass)));
     Ok(())
 }
 
-/// Says hello until it is answered.
+/// Repeats the hello until the server answers.
 fn enter(plan: &Plan, socket: &UdpSocket, token: &str) -> Result<Pass, String> {
     let until = Instant::now() + HELLOS;
     while Instant::now() < until && !plan.stop.load(Ordering::Relaxed) {
@@ -129,10 +129,10 @@ fn enter(plan: &Plan, socket: &UdpSocket, token: &str) -> Result<Pass, String> {
     Err("no answer".to_owned())
 }
 
-/// Until the time is over, somebody asks us to stop, or the server ends it.
+/// Plays until the time is over, a signal arrives, or the server ends the session.
 fn fly(plan: &Plan, socket: &UdpSocket, pass: Pass, notes: &mut Notes) -> Result<(), String> {
     let began = Instant::now();
-    // Those who see no star spread out.
+    // Without a visible star, bots start in different directions.
     let (mut cookie, mut seq, mut direction) = (0, 0, 1 + (pass.id % 8) as u8);
     let (mut next_input, mut next_ping, mut newest) = (began, began, (0, began));
     while !plan.stop.load(Ordering::Relaxed) && plan.time.is_none_or(|time| began.elapsed() < time) {
@@ -155,7 +155,7 @@ fn fly(plan: &Plan, socket: &UdpSocket, pass: Pass, notes: &mut Notes) -> Result
             Some(Told::State { tick, here, players, stars, .. }) if !players.is_empty() => {
                 (notes.states, notes.here) = (notes.states + 1, notes.here.max(here));
                 if tick <= newest.0 {
-                    // It was overtaken: one less is missed.
+                    // A late state was counted as missed when the newer one arrived.
                     notes.missed = notes.missed.saturating_sub(1);
                 } else {
                     notes.missed += if newest.0 > 0 { u64::from(tick - newest.0 - 1) } else { 0 };
@@ -172,7 +172,7 @@ fn fly(plan: &Plan, socket: &UdpSocket, pass: Pass, notes: &mut Notes) -> Result
     Ok(())
 }
 
-/// 0 when the places are as good as the same.
+/// Returns the direction to a place, or 0 if it is close enough.
 fn direction_to(from: Place, to: Place) -> u8 {
     let (east, south) = world::way(from, to);
     let part = |way: i32, other: i32| if way.abs() > (other.abs() / 2).max(200) { way.signum() } else { 0 };
@@ -184,10 +184,10 @@ fn tell(socket: &UdpSocket, said: &Said) {
     let _ = socket.send(&write(said));
 }
 
-/// What comes before then, if it is a message.
+/// Returns the next valid message, or None at `until`.
 fn hear(socket: &UdpSocket, until: Instant) -> Option<Told> {
     let mut datagram = [0; DATAGRAM_MAX + 1];
-    // Zero would be no timeout at all.
+    // A timeout of zero is an error.
     let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     socket.set_read_timeout(Some(left)).ok()?;
     let length = socket.recv(&mut datagram).ok()?;

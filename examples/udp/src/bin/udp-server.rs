@@ -1,4 +1,4 @@
-//! The server: environment and flags in, the loop of the game, exit status out.
+//! The server of Stardust: settings, socket and game loop.
 
 use std::net::UdpSocket;
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ const USAGE: &str = "usage: udp-server [--address 127.0.0.1] [--silence-ms 10000
     The rest is in the environment: HOSTING_API_URL, HOSTING_LOBBY_ID, HOSTING_LOBBY_TOKEN, PORT_GAME or PORT,\n\
     HOSTING_MAX_PLAYERS, HOSTING_MAX_PLAYERS_DIRECT, HOSTING_MAX_PLAYERS_PARTY (32 when not given).";
 const TICK: Duration = Duration::from_millis(1000 / TICKS_PER_SECOND);
-/// While nobody is in, signals and news are looked for so often.
+/// Interval of checks for signals and news while no player is connected or waits.
 const REST: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     let port = if std::env::var_os("PORT_GAME").is_some() { "PORT_GAME" } else { "PORT" };
     let port = settings.get(port, "", number(1..=u16::MAX.into())) as u16;
     let find = settings.get("HOSTING_MAX_PLAYERS", "32", number(1..=256));
-    // Who joins directly or with a party may come in above the limit of find.
+    // Joins of one player and of a party have their own limits, which can exceed the limit of find.
     let above = ["HOSTING_MAX_PLAYERS_DIRECT", "HOSTING_MAX_PLAYERS_PARTY"];
     let [direct, party] = above.map(|name| settings.get(name, &find.to_string(), number(1..=256)));
     let address = settings.get("--address", "127.0.0.1", text);
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Until it is over: why.
+/// Runs the game until it ends, and returns the reason.
 fn play(socket: &UdpSocket, mut seats: Seats, api: Api, stop: &AtomicBool) -> Result<&'static str, String> {
     let (orders, news, calls) = service::start(api);
     let mut next_step = Instant::now();
@@ -67,16 +67,16 @@ fn play(socket: &UdpSocket, mut seats: Seats, api: Api, stop: &AtomicBool) -> Re
         }
         if now >= next_step {
             seats.step(now);
-            // A world that is late does not catch up.
+            // After a stall, missed steps are skipped.
             next_step = (next_step + TICK).max(now);
         }
         tell(socket, &mut seats);
-        // If nobody takes them, the next news say so.
+        // If the service thread has ended, `news` reports that in the next round.
         seats.orders.drain(..).for_each(|order| drop(orders.send(order)));
         let wait = if seats.is_idle() { REST } else { next_step.saturating_duration_since(now) };
         listen(socket, &mut seats, wait);
     };
-    // The end of the orders lets the service know, while the players are told; a datagram may be lost.
+    // Closing the channel starts the final calls. Meanwhile players get the end three times, as a datagram may be lost.
     drop(orders);
     for _ in 0..3 {
         seats.end(if stop.load(Ordering::Relaxed) { SERVER_STOPS } else { LOBBY_ENDED });
@@ -87,12 +87,12 @@ fn play(socket: &UdpSocket, mut seats: Seats, api: Api, stop: &AtomicBool) -> Re
     over
 }
 
-/// For one datagram, no longer than that.
+/// Receives at most one datagram, for at most `time`.
 fn listen(socket: &UdpSocket, seats: &mut Seats, time: Duration) {
-    // Zero would be no timeout at all, and with a byte more than there may be a longer datagram is seen as one.
+    // A timeout of zero is an error. One extra byte shows that a datagram is too long.
     let (time, mut datagram) = (time.max(Duration::from_millis(1)), [0; DATAGRAM_MAX + 1]);
     let heard = socket.set_read_timeout(Some(time)).and_then(|()| socket.recv_from(&mut datagram));
-    // Else the time is over, a signal came, or an earlier datagram found nobody.
+    // An error means a timeout, a signal, or an earlier datagram that could not be delivered.
     if let Ok((length, from)) = heard
         && let Some(said) = read(&datagram[..length])
     {
@@ -100,7 +100,7 @@ fn listen(socket: &UdpSocket, seats: &mut Seats, time: Duration) {
     }
 }
 
-/// What cannot be sent now is lost, as any datagram may be.
+/// Sends all queued datagrams. A failed send counts as a lost datagram.
 fn tell(socket: &UdpSocket, seats: &mut Seats) {
     seats.told.drain(..).for_each(|(to, told)| drop(socket.send_to(&write(&told), to)));
 }
