@@ -1,7 +1,7 @@
 """Call, caller and operation: the interface between transports and operations.
 
-A transport builds a `Call`, `Operation.authorize` returns its `Caller`, and `Operation.run` returns
-a response or a `WaitForChange`.
+A transport creates a `Call`. `Operation.authorize` returns its `Caller`, and `Operation.run`
+returns a response or a `WaitForChange`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 
 class TokenKind(Enum):
-    """Kinds of tokens. TOKENLESS is access by `Origin`."""
+    """Kinds of tokens. TOKENLESS means access by the `Origin` header."""
 
     CLOUD = "cloud"
     ENVIRONMENT = "env"
@@ -25,15 +25,15 @@ class TokenKind(Enum):
     LOBBY = "lobby"
     TOKENLESS = "tokenless"
     CHANNEL = "channel"
-    """The secret of an event channel, chosen by its holder."""
+    """Secret of an event channel. The client chooses the secret."""
 
 
 @dataclass(slots=True)
 class Call:
     """One request as a transport received it.
 
-    `address` is the client address after trusted proxies: 4 bytes, or the first 8 bytes of IPv6.
-    `deadline` is in seconds of the event loop's clock.
+    `address` is the client address after trusted proxies: 4 bytes of IPv4, or the first 8 bytes of
+    IPv6. `deadline` is in seconds of the event loop's clock.
     """
 
     ray_id: str
@@ -49,12 +49,12 @@ class Call:
     client: IPv4Address | IPv6Address | None = None
     """Full client address. None: only `address` is known."""
     long_poll_expired: bool = False
-    """The hold time is over: respond with the current state."""
+    """True if the hold time is over. The operation then responds with the current state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a `cloud_` token grants: a group, a game, or all groups of the identity."""
+    """Access of a `cloud_` token: a group, a game, or all groups of the identity."""
 
     identity_id: str
     token_id: str
@@ -79,21 +79,21 @@ class Caller:
 
 
 class WaitForChange(NamedTuple):
-    """Returned instead of a response while nothing changed.
+    """Result of an operation that waits for a change instead of returning a response.
 
-    The server holds the request until a topic changes after `sequence` of `run`, or the hold time
-    ends. Then it runs the request again. `watch.Topics` creates it.
+    The server holds the request until a topic has a change after number `sequence` of `run`, or the
+    hold time ends. Then it runs the request again. `watch.Topics` creates this result.
     """
 
     topics: tuple[str, ...]
     sequence: int
-    """Number of the last change that the handler saw."""
+    """Number of the last change that the operation's response would include."""
     run: str
-    """A restarted service counts anew."""
+    """Run of the change numbers. A restarted service starts a new run."""
 
 
 Authorize = Callable[[Call], Caller | Awaitable[Caller]]
-"""Transports await only a result that is not a `Caller`. The hot path never waits."""
+"""Transports await a result only if it is not a `Caller`. So the hot path never suspends."""
 Run = Callable[[Any, Caller], Awaitable[Message | WaitForChange]]
 
 

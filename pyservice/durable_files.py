@@ -1,4 +1,4 @@
-"""Durable file replacement: after a crash there is the old file or the new one."""
+"""Durable file replacement: after a crash the path has either the old content or the new content."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Whether the disk or its quota is full."""
+    """Returns whether the error means a full disk or quota."""
     return error.errno in _NO_ROOM
 
 
 def write_file(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Replaces `path` atomically and syncs it. On OSError the old file stays."""
+    """Replaces the file at `path` atomically and syncs it. On OSError the old file stays."""
     write_files(path.parent, {path.name: content}, mode)
 
 
@@ -44,7 +44,7 @@ def _write_synced(path: str, content: bytes, mode: int) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, mode)
     try:
-        # An earlier crash may have left the file with another mode.
+        # An earlier crash may have left the temporary file with another mode.
         os.fchmod(descriptor, mode)
         rest = memoryview(content)
         while rest:

@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 from pyservice.pb.errors import TABLE, WORDS, ErrorRow
 
 TYPE_PREFIX = "urn:hosting:problem:"
-"""Prefix of a problem's ``type``. The code follows in lower case with dashes."""
+"""Prefix of a problem's ``type``. The error code follows in lower case with dashes."""
 
 
 class FieldProblem(NamedTuple):
-    """One problem of the input. ``path`` ends with a problem word."""
+    """One problem of the input. ``path`` is its location, followed by a problem word."""
 
     path: tuple[str, ...]
     message: str
 
 
 def field_problem(location: Iterable[str], word: str, reason: str = "") -> FieldProblem:
-    """Returns a problem at a field. Raises ValueError for an unknown word.
+    """Returns the problem ``word`` at a field. Raises ValueError for an unknown word.
 
-    ``reason`` replaces the text of the table.
+    ``reason`` replaces the table's text for the word.
     """
     if word not in WORDS:
         raise ValueError(f"{word} is no problem word")
@@ -31,8 +31,8 @@ def field_problem(location: Iterable[str], word: str, reason: str = "") -> Field
 
 
 class ServiceError(Exception):
-    """A failed request. ``detail`` defaults to the table. ``headers`` are added to the HTTP
-    response.
+    """A failed request. ``detail`` defaults to the text of the table. ``headers`` are added to the
+    HTTP response.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class ServiceError(Exception):
 
     @property
     def grpc(self) -> str | None:
-        """Name of the gRPC status, None for errors of HTTP only."""
+        """Name of the gRPC status. None for errors that only HTTP has."""
         return self.row.grpc
 
     @property
     def fault(self) -> str:
-        """Responsible party: client, server or upstream."""
+        """Party that caused the error: client, server or upstream."""
         return self.row.fault
 
     @property
@@ -77,7 +77,7 @@ class ServiceError(Exception):
         return self.row.title
 
     def problem(self, ray_id: str) -> dict[str, Any]:
-        """Returns the body of RFC 9457 with our members: a ``hosting.v1.Problem``."""
+        """Returns the RFC 9457 body with the service's own members: a ``hosting.v1.Problem``."""
         body: dict[str, Any] = {
             "type": TYPE_PREFIX + self.code.lower().replace("_", "-"),
             "title": self.row.title,
@@ -97,5 +97,5 @@ class ServiceError(Exception):
 
 
 def codes() -> frozenset[str]:
-    """Returns every code of the table."""
+    """Returns every error code."""
     return frozenset(TABLE)

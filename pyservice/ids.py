@@ -1,4 +1,6 @@
-"""Ids and names: creation and syntax. The engine creates lobby ids, which contain a shard number."""
+"""Ids and names: creation and syntax. The engine creates lobby ids, because they contain a shard
+number.
+"""
 
 from __future__ import annotations
 
@@ -22,27 +24,28 @@ _RANDOM_B_BITS = 62
 
 
 def is_uuid(text: str) -> bool:
-    """Whether the text is an id in lower case with dashes."""
+    """Returns whether the text is a UUID in lower case with dashes."""
     return _UUID_FORM.fullmatch(text) is not None
 
 
 def parse_uuid(text: str) -> bytes | None:
-    """Returns the 16 bytes of an id, None for other text."""
+    """Returns the 16 bytes of a UUID, or None for other text."""
     return bytes.fromhex(text.replace("-", "")) if is_uuid(text) else None
 
 
 def format_uuid(raw: bytes) -> str:
-    """Formats an id of 16 bytes. Raises ValueError."""
+    """Formats 16 bytes as a UUID. Raises ValueError for another length."""
     if len(raw) != _UUID_BYTES:
         raise ValueError(f"an id of {len(raw)} bytes")
-    # Three times as fast as a UUID object, and used often.
+    # This is three times as fast as a UUID object.
     text = raw.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def is_name_id(text: str, max_len: int) -> bool:
-    """Whether the text is a valid ``name_id``: ``[a-z0-9-]``, no dash at the ends or doubled, no
-    UUID.
+    """Returns whether the text is a valid ``name_id``.
+
+    A ``name_id`` matches ``[a-z0-9-]``, has no dash at an end, no double dash, and is not a UUID.
     """
     return len(text) <= max_len and _NAME_FORM.fullmatch(text) is not None and not is_uuid(text)
 
@@ -53,7 +56,7 @@ def display_name_flaws(text: str) -> Iterator[tuple[str, str]]:
         yield "too-short", f"must have 1 to {DISPLAY_NAME_MAX} characters"
     elif len(text) > DISPLAY_NAME_MAX:
         yield "too-long", f"must have 1 to {DISPLAY_NAME_MAX} characters"
-    # Bounds the work for long text.
+    # The limit bounds the work for long text.
     kinds = map(unicodedata.category, text[:DISPLAY_NAME_MAX])
     if not {"Cc", "Cs"}.isdisjoint(kinds):
         yield "invalid", "must not have control characters"
@@ -62,9 +65,9 @@ def display_name_flaws(text: str) -> Iterator[tuple[str, str]]:
 
 
 class RecordIds:
-    """Creates time-ordered ids (v7) for records.
+    """Creates time-ordered ids (UUID v7) for records.
 
-    The ids grow strictly, also within a millisecond and when the clock steps back.
+    The ids grow strictly, also within a millisecond and when the clock is set back.
     """
 
     def __init__(
@@ -76,7 +79,7 @@ class RecordIds:
         self._random_bits = random_bits
         self._lock = threading.Lock()
         self._last = 0
-        """Milliseconds and fraction of the last id."""
+        """Milliseconds and sub-millisecond fraction of the last id."""
 
     def new(self) -> str:
         milliseconds, nanoseconds = divmod(self._now_ns(), 1_000_000)

@@ -1,7 +1,7 @@
 """Change notification and long polls.
 
 `Topics` numbers changes and decides whether a request waits. `LongPolls` holds waiting requests and
-wakes them. Both live on one event loop.
+wakes them. Both belong to one event loop.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ HOLD_MS: Final = 40_000
 _TOPICS_MAX: Final = 100_000
 _RECENT_MAX: Final = 65_536
 WOKEN_A_TURN: Final = 100
-"""Requests woken in one turn of the event loop."""
+"""Number of requests that one iteration of the event loop wakes."""
 # Requests that expire within the same 400th of the hold time share one timer.
 _GRAINS: Final = 400
-# Topics are listed in a header, separated by commas.
+# Separators of the header that lists topics.
 _FORBIDDEN: Final = frozenset(' ,\r\n\t"')
 
 
@@ -46,17 +46,17 @@ class Change(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """Topics changed after a number, up to `sequence`."""
+    """Topics with changes after a number, up to `sequence`."""
 
     run: str
     sequence: int
     topics: tuple[Change, ...]
     is_complete: bool
-    """False: other topics may have changed too."""
+    """False if other topics may have changed too."""
 
 
 def wait_for_change(*topics: str, sequence: int, run: str) -> WaitForChange:
-    """Returns what a handler returns to wait. Raises ValueError for an invalid topic."""
+    """Returns the result with which an operation waits. Raises ValueError for an invalid topic."""
     if not topics or any(
         not topic or not topic.isascii() or _FORBIDDEN & set(topic) for topic in topics
     ):
@@ -65,19 +65,20 @@ def wait_for_change(*topics: str, sequence: int, run: str) -> WaitForChange:
 
 
 class Topics:
-    """What changed last, in memory.
+    """Number of the last change of each topic, in memory.
 
-    Handlers use it so, in this order, so that no change falls between reading and waiting::
+    An operation uses `Topics` in this order, so that no change is lost between reading and
+    waiting::
 
         index = topics.index_of(topic)
         parked = topics.wait_unless_changed(request.watch_index, caller.call, topic)
         if parked is not None:
             return parked
-        ...  # read the records, answer with watch.index = index
+        ...  # read the records, respond with watch.index = index
 
-    and whoever changes records calls `bump` after the commit. At most `capacity` topics are
-    remembered; one that is not remembered counts as changed at the floor, which is the number up to
-    which changes were forgotten: a watch on it may be answered once without need, never too late.
+    A writer calls `bump` after its commit. At most `capacity` topics are stored. A topic that is
+    not stored counts as changed at the largest change number that was forgotten. A watch on that
+    topic may be answered too early, but never too late.
     """
 
     def __init__(self, capacity: int = _TOPICS_MAX) -> None:
@@ -86,13 +87,13 @@ class Topics:
         """Number of the last change."""
         self._capacity = max(2, capacity)
         self._floor = 0
-        # Ordered by the number of the last change, oldest first.
+        # Topics in the order of their last change, oldest first.
         self._changed: dict[str, int] = {}
         self._news: list[asyncio.Future[None]] = []
         self._listeners: list[Callable[[Changes], None]] = []
 
     def listen(self, listener: Callable[[Changes], None]) -> None:
-        """Calls `listener` with each change, in place of `changes_after`."""
+        """Calls `listener` with each change. It replaces polling with `changes_after`."""
         self._listeners.append(listener)
 
     def bump(self, *topics: str) -> None:
@@ -125,7 +126,7 @@ class Topics:
         return f"{self.run}.{self._last_change(topics)}"
 
     def parse(self, watch_index: str) -> int | None:
-        """Returns the number in an index of this run, None for any other text."""
+        """Returns the change number of an index of this run, or None for any other text."""
         run, _, digits = watch_index.partition(".")
         if run != self.run or not (digits.isascii() and digits.isdigit()) or len(digits) > 19:
             return None
@@ -135,10 +136,10 @@ class Topics:
     def wait_unless_changed(
         self, watch_index: str | None, call: Call, *topics: str
     ) -> WaitForChange | None:
-        """Returns a wait while nothing is newer than the index, None when the request must be
+        """Returns a wait if no topic changed after the index, or None if the request must be
         answered.
 
-        It is answered without an index, with an index of another run, and after the hold time.
+        It must be answered without an index, with an index of another run, and after the hold time.
         """
         if not watch_index or call.long_poll_expired:
             return None
@@ -152,7 +153,7 @@ class Topics:
         return max(changed.get(topic, floor) for topic in topics)
 
     async def changes_after(self, run: str, sequence: int, wait_s: float) -> Changes:
-        """Waits up to `wait_s` for changes after a number. Returns at once for an unknown run or
+        """Waits up to `wait_s` for changes after `sequence`. Returns at once for an unknown run or
         number.
         """
         if run != self.run or not self._floor <= sequence <= self.sequence:
@@ -179,27 +180,29 @@ class Topics:
 
 
 class WaitingRequest:
-    """A held request. Servers subclass it to be woken."""
+    """A held request. Servers subclass it and implement `woken`."""
 
     __slots__ = ("doubted_in", "sequence", "topics", "until")
 
     def __init__(self) -> None:
         self.doubted_in = ""
-        """The run that was current when another run's wait woke this request. Empty: it was not."""
+        """The current run when this request was woken because it waits in another run. Empty:
+        never.
+        """
         self.topics: tuple[str, ...] = ()
         self.sequence = 0
         self.until = 0.0
         """End of the hold time, in seconds of the loop's clock. 0: not held yet."""
 
     def woken(self, *, is_over: bool) -> None:
-        """Ends the hold: a topic changed, or `is_over` and the time expired. Must not raise or hold
-        again.
+        """Ends the hold because a topic changed. `is_over`: because the hold time expired. Must not
+        raise or hold again.
         """
         raise NotImplementedError
 
 
 class WaitingTask(WaitingRequest):
-    """A waiting task, reused for all waits of one request."""
+    """Future of a waiting task, reused for all waits of one request."""
 
     __slots__ = ("future",)
 
@@ -213,21 +216,21 @@ class WaitingTask(WaitingRequest):
 
 
 class LongPolls:
-    """Held requests by topic, without a task or timer for each.
+    """Held requests by topic, without a task or timer for each request.
 
-    A change may arrive before the request that waits for it. So recent changes are remembered from
-    `_floor` on. A request is held only if none of its topics changed since; if that is unknown, it
-    is woken.
+    A change may arrive before the request that waits for it, so changes after `_floor` are stored.
+    A request is held only if none of its topics is known to have changed. If older changes may be
+    missing, it is woken.
 
-    Only one run is current, and an old run never becomes current again. Another run becomes current
-    when it answers the query for changes, or when a request that was sent again waits in it.
+    Only one run is current, and an old run never becomes current again. A new run becomes current
+    in two ways: the response to `question` names it, or a woken request waits in it again.
     """
 
     def __init__(self, hold_ms: int = HOLD_MS) -> None:
         self._hold_s = hold_ms / 1000
         self._grain_s = self._hold_s / _GRAINS
         self._held: dict[WaitingRequest, int] = {}
-        """Maps a request to the time grain of its expiry."""
+        """Timer group of each held request."""
         self._by_grain: dict[int, dict[WaitingRequest, None]] = {}
         self._by_topic: dict[str, dict[WaitingRequest, None]] = {}
         self._run = ""
@@ -236,7 +239,7 @@ class LongPolls:
         self._floor = 0
         self._recent: dict[str, int] = {}
         self._waking: dict[WaitingRequest, bool] = {}
-        """Requests to wake, in this order, and whether their time expired."""
+        """Requests to wake, in this order, with `is_over`."""
         self._timer: asyncio.TimerHandle | None = None
         self._wanted = asyncio.Event()
 
@@ -244,13 +247,16 @@ class LongPolls:
         return len(self._held)
 
     def hold(self, parked: WaitingRequest, park: WaitForChange) -> None:
-        """Holds a request until it is woken or dropped. It may be woken before this returns."""
+        """Holds a request until it is woken or dropped. The request may be woken before `hold`
+        returns.
+        """
         if park.run != self._run:
             if parked.doubted_in != self._run:
                 parked.doubted_in = self._run
                 parked.woken(is_over=False)
                 return
-            # The first run, or the service restarted and this server notices it first.
+            # Either this is the first run, or the service restarted and no response has named the
+            # new run yet.
             self._restart(park.run, park.sequence)
             self._wake(tuple(self._held))
         elif not self._held and park.sequence > self._after:
@@ -271,7 +277,7 @@ class LongPolls:
             self._set_timer()
 
     def drop(self, parked: WaitingRequest) -> None:
-        """Removes a request. Repeats do nothing."""
+        """Removes a request. Repeated calls do nothing."""
         grain = self._held.pop(parked, None)
         if grain is None:
             return
@@ -292,14 +298,16 @@ class LongPolls:
             self.drop(task)
 
     async def question(self) -> tuple[str, int]:
-        """Returns the run and the number to query changes after, once a request waits."""
+        """Waits until a request is held. Returns the run and the number after which to query
+        changes.
+        """
         await self._wanted.wait()
         return self._run, self._after
 
     def take(self, asked_run: str, changes: Changes) -> None:
-        """Applies the response to a query about a run, and wakes the requests that it concerns."""
+        """Applies the response to a query about a run, and wakes the requests with changed topics."""
         if asked_run != self._run:
-            return  # the run changed while it was asked for
+            return  # the run changed during the query
         if changes.run != self._run or not changes.is_complete:
             self._restart(changes.run, changes.sequence)
             self._wake(tuple(self._held))
@@ -327,7 +335,7 @@ class LongPolls:
         return any(recent.get(topic, 0) > park.sequence for topic in park.topics)
 
     def _wake(self, woken: Iterable[WaitingRequest], *, is_over: bool = False) -> None:
-        """Wakes some at once and the rest in later turns of the loop."""
+        """Wakes the first requests at once and the rest in later iterations of the loop."""
         is_idle = not self._waking
         for parked in woken:
             self._waking.setdefault(parked, is_over)

@@ -1,4 +1,6 @@
-"""Composition root: starts each role of the service. A role's module is imported when it runs."""
+"""Composition root: starts each role of the service. A role's module is imported when the role
+starts.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ __all__ = ["Launch", "load", "run_all", "run_control", "run_data", "run_edge_gua
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a process of ours was started."""
+    """Start parameters of one process of the service."""
 
     settings: Settings
     reread: Callable[[], Settings]
@@ -31,9 +33,9 @@ class Launch:
 
 
 def run_all(launch: Launch, flags: Sequence[str]) -> int:
-    """Supervises both planes, with these flags of `pyservice serve`, until a signal.
+    """Supervises both planes until a signal. Starts them with `flags` of `pyservice serve`.
 
-    Like each function here, returns the exit status and prints what prevents a start.
+    Like each function of this module, returns the exit status and prints start failures.
     """
     from pyservice.app.supervisor import run
 
@@ -41,13 +43,13 @@ def run_all(launch: Launch, flags: Sequence[str]) -> int:
 
 
 def load(role: str) -> None:
-    """Imports what `run_data` and `run_control` need."""
+    """Imports the modules that the role needs."""
     importlib.import_module("pyservice.app.plane_process")
     importlib.import_module(_MODULES[role])
 
 
 def run_data(launch: Launch) -> int:
-    """Serves as the data plane until a signal."""
+    """Runs the data plane until a signal."""
     from pyservice.app.data_plane import START_FAILURES, DataPlane
     from pyservice.app.plane_process import run_plane
 
@@ -58,16 +60,17 @@ def run_data(launch: Launch) -> int:
 
 
 def run_edge_guard(launch: Launch) -> int:
-    """Supervises edge-guard alone until a signal."""
+    """Supervises edge-guard until a signal. Starts neither plane."""
     from pyservice.app.edge_guard import run_edge_guard_role
 
     return run_edge_guard_role(launch)
 
 
 def run_control(launch: Launch) -> int:
-    """Serves as the control plane until a signal.
+    """Runs the control plane until a signal.
 
-    If the supervisor dies, it outlives the data plane, which needs it for its last requests.
+    If the supervisor dies, the control plane waits for the data plane to end, and serves its last
+    requests.
     """
     from pyservice.app.control_plane import FAILURES, ControlPlane
     from pyservice.app.plane_process import run_plane
@@ -86,7 +89,7 @@ def run_locked(
     locks: Sequence[tuple[Path, str]],
     live: Callable[[], Coroutine[Any, Any, int]],
 ) -> int:
-    """Runs while it holds these locks (folder and name). Returns the exit status."""
+    """Runs `live` while this process holds the locks (folder, name). Returns the exit status."""
     try:
         make_folder(launch.settings.data_dir)
         with contextlib.ExitStack() as held:

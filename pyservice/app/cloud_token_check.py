@@ -1,4 +1,4 @@
-"""Check of `cloud_` tokens by the control plane, with a cache of under a second."""
+"""Check of `cloud_` tokens by the control plane, with a cache of less than a second."""
 
 from __future__ import annotations
 
@@ -20,20 +20,18 @@ _TIMEOUT_S: Final = 2.0
 _RECONNECT_S: Final = 0.5
 _RETRY_S: Final = 0.1
 _BELIEVED_S: Final = 0.9
-"""Cache time of a token. Revocation takes effect within a second."""
+"""A cached token expires after this time, so that a revocation takes effect within a second."""
 _BELIEVED_MAX: Final = 20_000
 
 
 class _Checked(NamedTuple):
-    """Cached result."""
-
     scope: Scope
     reaches_game: bool
     found_at: float
 
 
 class CloudTokenCheck:
-    """Checks cloud_ tokens at the control plane."""
+    """Client of the control plane's check of `cloud_` tokens."""
 
     def __init__(
         self, client: InternalClient, clock_s: Callable[[], float] = time.monotonic
@@ -43,11 +41,13 @@ class CloudTokenCheck:
         self._believed: dict[tuple[str, bytes], _Checked] = {}
 
     async def scope(self, token: str) -> Scope:
-        """Raises TOKEN_INVALID, TOKEN_EXPIRED, TOKEN_REVOKED, CONTROL_PLANE_UNAVAILABLE."""
+        """Returns the token's scope. Raises TOKEN_INVALID, TOKEN_EXPIRED, TOKEN_REVOKED or
+        CONTROL_PLANE_UNAVAILABLE.
+        """
         return (await self._check(token, b"")).scope
 
     async def reaches(self, token: str, game_id: bytes) -> bool:
-        """Whether the token grants the game. Raises like `scope`."""
+        """Returns whether the token grants access to the game. Raises the errors of `scope`."""
         return (await self._check(token, game_id)).reaches_game
 
     async def _check(self, token: str, game_id: bytes) -> _Checked:
@@ -55,7 +55,7 @@ class CloudTokenCheck:
         believed = self._believed.get(key)
         if believed is not None and self._now_s() - believed.found_at <= _BELIEVED_S:
             return believed
-        # Age counts from the request, because the response may be late.
+        # The age of a cache entry counts from the request, because the response may be late.
         asked_at = self._now_s()
         self._believed.pop(key, None)
         request = control_pb2.CheckTokenRequest(

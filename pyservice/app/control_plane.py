@@ -67,24 +67,28 @@ from pyservice.transport.rate_limits import Limits, Rate
 from pyservice.watch import Topics
 
 FAILURES: Final[tuple[type[Exception], ...]] = (DatabaseUnusable, PartDied)
-"""Expected errors, reported by their message alone."""
+"""Errors that stop the process with their message and without a traceback."""
 
 _INTERNAL: Final = "hosting.internal.v1"
 _RETRY_MS: Final = 500
 _SWITCH_S: Final = 0.000_5
-"""Thread switch interval. With Python's 5 ms, an archive scan delays a request by 40 ms."""
+"""Thread switch interval in seconds. With Python's 5 ms, an archive scan delays a request by 40 ms.
+"""
 _ADDED_HEADERS_BYTES: Final = 4096
 
 _log = get_logger("service")
 
 
 class ControlPlane:
-    """All parts of a control plane process. Call `recover`, `start` and `stop` once each."""
+    """Control plane with all its parts. Call `recover`, `start` and `stop` once each."""
 
     def __init__(
         self, settings: Settings, *, is_orphan: Callable[[], bool] = lambda: False
     ) -> None:
-        """The folder exists and is locked. `is_orphan`: whether the supervisor was killed."""
+        """Binds the CDN listener. `settings.data_dir` exists and is locked.
+
+        `is_orphan` returns whether the supervisor was killed.
+        """
         self._settings = settings
         self._is_orphan = is_orphan
         self._tiers = settings.tiers
@@ -101,10 +105,13 @@ class ControlPlane:
         self._reload_due: Callable[[], Settings] | None = None
 
     async def recover(self, signals: StopSignals) -> bool:
-        """Migrates the database, waiting for it if needed, and creates the owner at the first
-        start.
+        """Migrates the database and creates the owner at the first start. Retries while the
+        database is unavailable.
+
+        Returns False if a stop signal arrived first.
         """
-        # Players need no control plane: if a part dies, it exits and the supervisor restarts it.
+        # If a background task dies, the process exits and the supervisor restarts it. Players need
+        # no control plane.
         self._tasks = BackgroundTasks(signals.stop.set)
         is_told = False
         while not signals.stop.is_set():
@@ -138,7 +145,6 @@ class ControlPlane:
         links = _links(settings, cdn_url, self._files.picture)
 
         def listens(address: str) -> None:
-            # The listener knows the actual port.
             if settings.public_url is None:
                 links.public_url = f"http://{reachable_address(address)}"
 
@@ -300,10 +306,10 @@ class ControlPlane:
         )
 
     async def start(self) -> dict[str, str]:
-        """Serves. Returns its entries of the ready file."""
+        """Starts all servers. Returns the control plane's entries of the ready file."""
         sys.setswitchinterval(_SWITCH_S)
         await self._counts_reader.read_current()
-        # Operations need to know what this node can run.
+        # The runtime starts first, because operations need to know the build kinds that run here.
         await self._runtime.start()
         await self._http.start()
         await self._rpc.start()
@@ -332,7 +338,7 @@ class ControlPlane:
         }
 
     def reload(self, reread: Callable[[], Settings]) -> None:
-        """Rereads rate limits and tiers (SIGHUP). Other settings need a restart."""
+        """Applies changed rate limits and tiers (SIGHUP). Other settings need a restart."""
         if not self._is_wired:
             self._reload_due = reread
             return
@@ -349,7 +355,7 @@ class ControlPlane:
         _log.info("reloaded")
 
     async def stop(self, signals: StopSignals) -> None:
-        """Stops in order. Raises PartDied at the end if a part died."""
+        """Stops all parts in order. Raises PartDied at the end if a background task died."""
         _log.info("stopping")
         doors = (self._http.stop, self._rpc.stop, self._files.stop)
         await signals.end_all(doors, self._settings.stop_grace_ms / 1000)
@@ -368,7 +374,9 @@ class ControlPlane:
 
 
 def _transport_settings(settings: Settings) -> TransportSettings:
-    """Allows more header bytes than the public server, which adds headers of its own."""
+    """Returns the settings of the internal server. It allows more header bytes than the public
+    server, which adds headers.
+    """
     http, messages = settings.http_limits, settings.grpc_limits
     return TransportSettings(
         is_internal=True,
@@ -407,11 +415,11 @@ def _platform(settings: Settings, database: Database, links: PublicUrls) -> Serv
 
 
 _LOCAL_ADDRESS: Final = "127.0.0.1"
-"""Host of lobbies in local mode."""
+"""Player host of lobbies in local mode."""
 
 
 def bootstrap(settings: Settings, links: PublicUrls) -> pb.GetBootstrapResponse:
-    """Returns the domains, or the listening addresses without domains."""
+    """Returns the bootstrap response. Without domains, it contains the listening addresses."""
     domains = settings.domains
     return pb.GetBootstrapResponse(
         access=settings.access,
@@ -440,7 +448,6 @@ def region_tiers(tiers: Iterable[Tier]) -> list[pb.RegionTier]:
 
 
 def datacenters(settings: Settings) -> list[pb.Datacenter]:
-    """Returns a datacenter for each region."""
     return [
         pb.Datacenter(id=region.name_id, slug=region.name_id, name=region.region_display_name)
         for region in settings.regions
@@ -448,7 +455,9 @@ def datacenters(settings: Settings) -> list[pb.Datacenter]:
 
 
 def service_domains(settings: Settings) -> list[str]:
-    """Domains that the service itself serves, with all below them."""
+    """Returns the domains that the service itself serves. Their subdomains belong to the service
+    too.
+    """
     domains = settings.domains
     return [one for one in (domains.main, domains.cdn, domains.job) if one is not None]
 

@@ -62,7 +62,7 @@ from pyservice.transport.rate_limits import Limits, Rate
 from pyservice.watch import Topics
 
 START_FAILURES: Final = (keyring.KeyringError, FeedFileError, engine.OpenFailed)
-"""Expected errors, reported by their message alone."""
+"""Errors that stop the process with their message and without a traceback."""
 
 _INTERNAL: Final = "hosting.internal.v1"
 _RETRY_MS: Final = 1_000
@@ -71,10 +71,10 @@ _log = get_logger("service")
 
 
 class DataPlane:
-    """All parts of a data plane process. Call `recover`, `start` and `stop` once each."""
+    """Data plane with all its parts. Call `recover`, `start` and `stop` once each."""
 
     def __init__(self, settings: Settings, *, is_control_awaited: bool = False) -> None:
-        """Binds the ports first, so that clients wait during the recovery.
+        """Binds the ports first, so that clients wait during the recovery instead of failing.
 
         `is_control_awaited`: a control plane starts at the same time.
         """
@@ -82,7 +82,8 @@ class DataPlane:
         self._tiers = settings.tiers
         self._phase = Phase()
         self._readiness: Readiness | None = None
-        # Players need it: if a part dies, it continues to serve and reports that it is not ready.
+        # If a background task dies, the data plane continues to serve players and reports that it
+        # is not ready.
         self._tasks = BackgroundTasks()
         self._http_socket = listen(settings.http, settings.http_limits.backlog)
         self._probes_socket = listen(settings.metrics, settings.http_limits.backlog)
@@ -102,7 +103,7 @@ class DataPlane:
             ),
             self._metrics.feed,
         )
-        # The recovered journal needs the configuration.
+        # The journal recovery needs the configuration.
         self._feed.load()
         self._client = InternalClient(settings.admin_socket)
         path = settings.feed_file
@@ -116,9 +117,10 @@ class DataPlane:
         self._probes = AsgiServer(probes, self._probes_socket)
 
     async def recover(self, signals: StopSignals) -> bool:
-        """Opens the engine while the probes respond, then the admin socket. Loads the feed file.
+        """Recovers the engine while the health probes respond, then starts the admin socket and
+        loads the feed file.
 
-        Waits while the disk is full. Returns False if a signal came first.
+        Waits while the disk is full. Returns False if a stop signal arrived first.
         """
         await self._probes.start()
         journal_dir = self._settings.data_dir / "journal"
@@ -302,14 +304,16 @@ class DataPlane:
         return answer
 
     async def _feed_file(self) -> None:
-        """Loads the feed file. Retries failures in the background, since the stored feed is valid."""
+        """Loads the feed file. Retries in the background after a failure, because the stored feed
+        is valid.
+        """
         if self._static_feed is not None:
             self._tasks.own(type(self._static_feed).__name__, self._static_feed.run())
             await self._static_feed.wait_fed()
 
     async def start(self) -> dict[str, str]:
-        """Serves. Returns the addresses."""
-        # Queued clients may hold state from before the restart.
+        """Starts the public servers. Returns their addresses."""
+        # Clients that connected during the recovery may hold state from before the restart.
         self._processes.runtime.expect_runtime()
         grpc_port = await self._doors.start()
         http = bound_address(self._http_socket)
@@ -324,7 +328,9 @@ class DataPlane:
         }
 
     def reload(self, reread: Callable[[], Settings]) -> None:
-        """Rereads rate limits, tiers and the feed file (SIGHUP). Other settings need a restart."""
+        """Applies changed rate limits, tiers and the feed file (SIGHUP). Other settings need a
+        restart.
+        """
         try:
             settings = reread()
         except SettingsError as error:
@@ -340,7 +346,8 @@ class DataPlane:
         _log.info("reloaded")
 
     async def stop(self, signals: StopSignals) -> None:
-        """Stops in order: not ready, lame duck, stop accepting, finish requests, sync.
+        """Stops in this order: not ready, lame duck, close listeners, finish requests, sync the
+        journal.
 
         A second signal forces the shutdown.
         """
@@ -381,7 +388,7 @@ class _FeedOverSocket:
         try:
             return await self._client.call(f"{_INTERNAL}.Feed.{name}", request)
         except Unreachable:
-            # The feeder retries.
+            # OVERLOADED makes the feeder retry.
             raise ServiceError("OVERLOADED") from None
 
 
@@ -442,13 +449,13 @@ class LobbyProcesses:
         self.runtime.wait_server_served = self.routes.wait_server_served
 
     def take_tiers(self, tiers: Iterable[Tier]) -> None:
-        """Sets the resources of lobbies started from now on."""
+        """Sets the resources of lobbies that start later."""
         self.runtime.set_tiers(
             {tier.tier_name_id: (tier.millicores, tier.memory) for tier in tiers}
         )
 
     def opened(self, http: str, grpc: str) -> None:
-        """Sets the addresses of the public servers, for game servers."""
+        """Sets the addresses of the public servers that game servers receive."""
         self.runtime.http_address, self.runtime.grpc_address = http, grpc
 
     def handlers(self) -> dict[str, Handler]:

@@ -21,20 +21,20 @@ _SIGN_TIMEOUT_S: Final = 1.0
 _AWAY_S: Final = 0.02
 _TOLD_AFTER: Final = 250
 _ITEM_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Limit of one namespace. The socket accepts four times as much."""
+"""Limit of one namespace in bytes. The socket accepts four times as much."""
 _OF_ONE: Final = frozenset({"INTERNAL", "BODY_INVALID"})
-"""Error codes that one item of a batch may cause."""
+"""Error codes that one item can cause for a whole batch."""
 _PATIENCE_S: Final = 10.0
-"""Time beyond the wait of a long poll."""
+"""Timeout of a request, added to the wait of a long poll."""
 
 
 class DataPlaneClient:
-    """Data plane services as the control plane uses them: feed, facts, runtime, signing."""
+    """Client of the data plane's feed, facts, runtime and signing services."""
 
     def __init__(
         self, client: InternalClient, listens: Callable[[str], None] = lambda address: None
     ) -> None:
-        """`listens` is called with the address of the public HTTP server, as host:port."""
+        """`listens` receives the address (host:port) of the data plane's public HTTP server."""
         self._client = client
         self._listens = listens
         self._fed = Batcher(
@@ -48,7 +48,7 @@ class DataPlaneClient:
         return await self._feed(feed_pb2.ManyItem(configuration=request.configuration))
 
     async def check(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse:
-        """Returns what `apply` would return. Changes nothing."""
+        """Returns the result that `apply` would return. Changes nothing."""
         item = feed_pb2.ManyItem(configuration=request.configuration, is_check=True)
         return await self._feed(item)
 
@@ -74,7 +74,7 @@ class DataPlaneClient:
         return answers
 
     async def held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
-        """Returns what the data plane holds, and reports its HTTP address."""
+        """Returns the revisions that the data plane holds. Passes its HTTP address to `listens`."""
         answer: feed_pb2.HeldResponse = await self._call("Feed.Held", request)
         if answer.http_address:
             self._listens(answer.http_address)
@@ -105,7 +105,7 @@ class DataPlaneClient:
         return answer
 
     async def lobby_places(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]:
-        """Slots of running lobbies by lobby id, at most 1,000."""
+        """Returns the slots of running lobbies by lobby id, for at most 1,000 ids."""
         request = facts_pb2.LobbiesRequest(lobby_ids=lobby_ids)
         answer = await self._call("Facts.Lobbies", request)
         return {one.lobby_id: one for one in answer.lobbies}
@@ -140,7 +140,9 @@ class DataPlaneClient:
         return [None] * len(reports)
 
     async def public_token(self, namespace_id: str, token_id: str) -> str:
-        """Raises CONTROL_PLANE_UNAVAILABLE when it does not answer."""
+        """Returns the signed token. Raises CONTROL_PLANE_UNAVAILABLE if the data plane does not
+        respond.
+        """
         return await self._sign(
             signing_pb2.SignTokenRequest(
                 kind=signing_pb2.SIGNED_KIND_PUBLIC, namespace_id=namespace_id, token_id=token_id
@@ -148,7 +150,9 @@ class DataPlaneClient:
         )
 
     async def development_token(self, namespace_id: str, token_id: str, expires_ms: int) -> str:
-        """Raises CONTROL_PLANE_UNAVAILABLE when it does not answer."""
+        """Returns the signed token. Raises CONTROL_PLANE_UNAVAILABLE if the data plane does not
+        respond.
+        """
         return await self._sign(
             signing_pb2.SignTokenRequest(
                 kind=signing_pb2.SIGNED_KIND_DEVELOPMENT,
@@ -181,6 +185,6 @@ def _is_of_one(error: Exception) -> bool:
 
 
 def reachable_address(address: str) -> str:
-    """Returns an address to reach a listener from this machine: loopback for a wildcard."""
+    """Returns an address that reaches a listener from this machine. A wildcard becomes loopback."""
     host, _, port = address.rpartition(":")
     return f"127.0.0.1:{port}" if host in ("0.0.0.0", "[::]") else address

@@ -1,4 +1,4 @@
-"""Supervision and configuration of edge-guard, and the role `edge-guard` of `pyservice serve`."""
+"""Supervision and configuration of edge-guard. Runs the role `edge-guard` of `pyservice serve`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ASK_S: Final = 0.5
 _START_S: Final = 10.0
 _END_S: Final = 5.0
 _HURRIED_END_S: Final = 0.5
-"""Timeout for a response or exit, and the shorter one for a forced shutdown."""
+"""Timeout for the response or exit of edge-guard during a forced shutdown."""
 _AGAIN_S: Final = (0.1, 0.5, 2.0, 5.0)
 _LOG_MAX_BYTES: Final = 1 << 20
 _CHECK_S: Final = 10.0
@@ -49,7 +49,7 @@ class EdgeGuard:
     def __init__(
         self, settings: Settings, reread: Callable[[], Settings], *, is_alone: bool = False
     ) -> None:
-        """`is_alone`: this process has no other role."""
+        """`is_alone`: the process has only the role `edge-guard`."""
         self._folder = settings.data_dir.resolve() / "edge"
         self._lock = EdgeGuardLock(self._folder)
         self._listeners = {"edge.http": settings.edge.http, "edge.https": settings.edge.https}
@@ -59,10 +59,11 @@ class EdgeGuard:
         self._is_vital = is_alone or settings.domains.job is not None
         self._goes_on = not settings.runtime.end_with_service
         self.serves = asyncio.Event()
-        """Set once it served."""
+        """Set when edge-guard serves for the first time."""
         self._pid = 0
         self._binary: list[int] = []
-        """Identity of the running binary, which may have been replaced on disk."""
+        """Identity of the running edge-guard binary. The file on disk may have been replaced since.
+        """
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -77,15 +78,16 @@ class EdgeGuard:
         except (FileNotFoundError, ValueError, KeyError):
             return False
         except OSError:
-            return True  # what cannot be read may be anything
+            return True  # an unreadable file may contain routes
 
     async def keep(
         self, stop: asyncio.Event, needed: asyncio.Event, failed: Callable[[], None]
     ) -> None:
-        """Keeps an edge-guard with the current settings running until `stop`. Does not raise.
+        """Runs edge-guard with the current settings until `stop`, and restarts it when it exits.
+        Does not raise.
 
-        Waits for `needed` while it has no players to forward. Calls `failed` if it does not start and a
-        domain, or this role, depends on it.
+        Waits for `needed` while edge-guard has no routes and is not vital. Calls `failed` if a
+        vital edge-guard does not start. It is vital for a domain or for this role.
         """
         if not self._has_routes and not self._is_vital:
             await _either(stop, needed)
@@ -99,7 +101,7 @@ class EdgeGuard:
                 await self._until_it_ends(stop)
                 if not stop.is_set():
                     _log.error("edge-guard ended; starting it again")
-            except Exception as error:  # noqa: BLE001 — whatever it is, players need edge-guard
+            except Exception as error:  # noqa: BLE001 — players need edge-guard, so any error is retried
                 foreseen = isinstance(error, (OSError, EdgeGuardFailed))
                 about = {} if foreseen else {"exc_info": error}
                 _log.error("edge-guard does not serve", error=str(error), **about)
@@ -110,26 +112,24 @@ class EdgeGuard:
             tried += 1
 
     def reload(self) -> None:
-        """Applies certificates, limits and timeouts of the current settings soon."""
+        """Makes `keep` apply the current certificates, limits and timeouts."""
         self._reload_due.set()
 
     async def leave(self, hurry: asyncio.Event) -> bool:
         """Stops edge-guard, unless game servers continue and players are connected.
 
-        Returns False if it had to be killed.
+        Returns False if edge-guard had to be killed.
         """
         if self._goes_on and await self._leads_somebody(hurry):
             return True
         if self._process is not None and self._lock.holder() != self._process.pid:
-            # It started too recently to forward players.
+            # The started process does not hold the lock, so it forwards no players yet.
             self._process.kill()
         return await self.end(hurry)
 
     async def end(self, hurry: asyncio.Event) -> bool:
-        """Ends edge-guard and its predecessor, and cuts connections. Returns False if one was
-        killed.
-        """
-        # The first signal drains, the second ends.
+        """Ends edge-guard and cuts its connections. Returns False if it had to be killed."""
+        # The first signal starts a drain. The second signal ends edge-guard.
         pid = self._lock.signal(signal.SIGTERM, signal.SIGTERM)
         if not pid or await self._has_ended(pid, hurry):
             return True
@@ -167,7 +167,7 @@ class EdgeGuard:
         _log.info("edge-guard started", pid=self._pid, replaced=before or None)
 
     def _wanted(self) -> str:
-        """Returns the text by which a later service recognizes these settings and sockets."""
+        """Returns a text that identifies these settings and sockets. A later service compares it."""
         of_ours = {"config": self._config, "binary": self._binary, "given": self._given()}
         return json.dumps(of_ours, sort_keys=True)
 
@@ -186,7 +186,8 @@ class EdgeGuard:
             config = await self._checked(self._reread())
             write_file(self._folder / "config.json", _text_of(config))
             self._config = config
-            # Not found yet, or about to be replaced: keep its start settings.
+            # If this edge-guard was not found yet or is about to be replaced, its start settings
+            # stay.
             if self._pid and self._pid == self._lock.holder():
                 write_file(self._folder / "started.json", self._wanted().encode())
         except SettingsError as error:
@@ -202,7 +203,7 @@ class EdgeGuard:
         fresh = edge_guard_config(settings, self._folder)
         config = {**self._config, **{name: fresh[name] for name in RELOADED_KEYS}}
         if bool(config["certificates"]) != bool(self._config["certificates"]):
-            # The data plane tells lobbies about TLS by its own start settings.
+            # The data plane reports TLS to lobbies by its own start settings.
             raise EdgeGuardFailed("edge.certificates: the first ones, and none, need a restart")
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         trial = self._folder / "config.new"
@@ -218,8 +219,9 @@ class EdgeGuard:
             return _begin(path, "--replace", log, is_apart=True, given=list(self._given()))
 
     async def _started(self, stop: asyncio.Event) -> bool:
-        """Waits until it serves. The lock alone may belong to one about to fail. Returns False if
-        not needed.
+        """Waits until edge-guard serves. Returns False if `stop` is set first.
+
+        A held lock is not enough: the new process may still fail.
         """
         assert self._process is not None
         async with asyncio.timeout(_START_S):
@@ -237,7 +239,9 @@ class EdgeGuard:
         return self._lock.holder() == pid and bool((await self._told()).get("is_ready"))
 
     async def _leads_somebody(self, hurry: asyncio.Event) -> bool:
-        """Asks edge-guard itself: on a full disk its route file is out of date."""
+        """Returns whether edge-guard has player connections. Asks edge-guard, because its route
+        file is out of date on a full disk.
+        """
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         while self._lock.holder():
@@ -274,7 +278,7 @@ class EdgeGuard:
                     await self._read_again()
                     await _either(ended, stop, self._reload_due)
         except OSError:
-            return  # it has ended already
+            return  # edge-guard has already ended
         self._reap()
 
     def _reap(self) -> None:
@@ -323,7 +327,8 @@ async def _check(path: Path) -> None:
 def _begin(
     path: Path, how: str, said: IO[bytes], *, is_apart: bool = False, given: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
-    # On the loop: a thread would outlive a killed main thread, and children would think we live.
+    # Popen runs on the event loop's thread. The child gets its death signal when the starting
+    # thread dies, and another thread could outlive the main thread.
     return subprocess.Popen(
         [str(EDGE_GUARD_BINARY), str(path), how],
         stdin=subprocess.DEVNULL,
@@ -367,11 +372,11 @@ def _version() -> list[int]:
 
 
 RELOADED_KEYS: Final = ("certificates", "limits", "timeouts")
-"""Keys that a running edge-guard reloads. The others are those of its start."""
+"""Keys of the settings file that a running edge-guard reloads."""
 
 
 def edge_guard_config(settings: Settings, folder: Path) -> dict[str, Any]:
-    """Returns the settings file of an edge-guard."""
+    """Returns the content of edge-guard's settings file."""
     edge, limits, domains = settings.edge, settings.edge.limits, settings.domains
     config: dict[str, Any] = {
         "folder": str(folder),
@@ -427,9 +432,7 @@ def edge_guard_config(settings: Settings, folder: Path) -> dict[str, Any]:
 
 
 def run_edge_guard_role(launch: Launch) -> int:
-    """Supervises edge-guard until a signal. Returns the exit status and prints what prevents a
-    start.
-    """
+    """Supervises edge-guard until a signal. Returns the exit status and prints start failures."""
     settings = launch.settings
     configure_logging(level=settings.log_level, format=settings.log_format)
     locks = [(settings.data_dir / "edge", GUARD_LOCK)]
@@ -444,7 +447,7 @@ class _EdgeGuardRole:
         self._status = 0
 
     async def live(self) -> int:
-        """Runs until a signal, or a failed start. Returns the exit status. Raises OSError."""
+        """Runs until a signal or a failed start. Returns the exit status. Raises OSError."""
         signals = self._signals
         signals.install(asyncio.get_running_loop(), self._guard.reload)
         keeping = asyncio.create_task(

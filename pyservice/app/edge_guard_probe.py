@@ -1,4 +1,4 @@
-"""Queries of a running edge-guard: its lock holder, admin socket and metrics."""
+"""Queries of a running edge-guard: the PID of its lock holder, its admin socket and its metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 
 EDGE_GUARD_BINARY: Final = Path(__file__).parent.parent / "bin" / "hosting-edge-guard"
 GUARD_LOCK: Final = "GUARD.LOCK"
-"""Lock of the supervising process, beside edge-guard's own."""
+"""Lock of the process that supervises edge-guard. Edge-guard has a lock of its own."""
 
 _PROCESSES: Final = Path("/proc")
 _NAME_MAX: Final = 15
@@ -20,7 +20,7 @@ _ENDED: Final = ("Z", "X")
 
 
 class EdgeGuardLock:
-    """Lock of an edge-guard, read without taking it.
+    """Reader of edge-guard's lock. It never takes the lock.
 
     Taking it would disturb a starting edge-guard, and a PID in a file may be reused.
     """
@@ -29,10 +29,10 @@ class EdgeGuardLock:
         self._path = folder / "LOCK"
 
     def holder(self) -> int:
-        """PID of the holder, or 0."""
+        """Returns the PID of the lock's holder, or 0."""
         try:
             found = self._path.stat()
-            # The holder writes before it truncates: only the first line is valid.
+            # The holder writes before it truncates, so only the first line is valid.
             signed = self._path.read_text().partition("\n")[0]
         except FileNotFoundError:
             return 0
@@ -40,14 +40,14 @@ class EdgeGuardLock:
         return int(signed) if signed.isdecimal() and _has_locked(int(signed), found) else 0
 
     def signal(self, *numbers: signal.Signals) -> int:
-        """Sends signals to the holder. Returns its PID, or 0."""
+        """Sends signals to the lock's holder. Returns its PID, or 0."""
         pid = self.holder()
         if not pid:
             return 0
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(pid)
             try:
-                # From here on the PID cannot be reused unnoticed.
+                # The open descriptor keeps the PID from being reused.
                 if self.holder() != pid:
                     return 0
                 for number in numbers:
@@ -58,14 +58,17 @@ class EdgeGuardLock:
 
 
 def _has_locked(pid: int, lock: os.stat_result) -> bool:
-    """Whether a process has this file open with the lock that was taken by it, or inherited."""
+    """Returns whether the process has the lock file open with a lock. The process may have
+    inherited the lock.
+    """
     process = _PROCESSES / str(pid)
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         try:
             descriptors = sorted(int(path.name) for path in (process / "fd").iterdir())
             return any(_is_lock(process, str(number), lock) for number in descriptors)
         except PermissionError:
-            # A process with capabilities, such as for low ports, cannot be inspected. Its name can.
+            # A process with capabilities, such as for low ports, cannot be inspected. Its name and
+            # state can be read.
             name, _, about = (process / "stat").read_text().partition("(")[2].rpartition(")")
             return name == EDGE_GUARD_BINARY.name[:_NAME_MAX] and about.split()[0] not in _ENDED
     return False
@@ -82,7 +85,7 @@ _MOST_BYTES: Final = 1 << 20
 
 
 async def query_edge_guard(folder: Path, path: str, within_s: float) -> tuple[int, bytes]:
-    """Sends GET to the admin socket. Returns status and body.
+    """Sends a GET request to the admin socket. Returns the status and the body.
 
     Raises OSError, also on a timeout, and ValueError for an invalid response.
     """
@@ -109,14 +112,15 @@ _UP: Final = (
 
 
 class EdgeGuardMetrics:
-    """Metrics of the edge-guard of a data directory."""
+    """Metrics of the edge-guard of one data directory."""
 
     def __init__(self, data_dir: Path) -> None:
         self._folder = data_dir / "edge"
 
     async def scrape(self) -> bytes:
-        """Returns `hosting_edge_up` and edge-guard's metrics. Only `hosting_edge_up 0` after 200
-        ms. Does not raise.
+        """Returns `hosting_edge_up` and edge-guard's metrics. Does not raise.
+
+        If edge-guard does not respond within 200 ms, returns only `hosting_edge_up 0`.
         """
         try:
             status, told = await query_edge_guard(self._folder, "/metrics", _TIMEOUT_S)

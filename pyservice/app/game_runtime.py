@@ -48,11 +48,11 @@ SYSTEM_PATHS: Final = tuple(
         *("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/resolv.conf"),
     )
 )
-"""Paths visible to every game server. They contain no secrets."""
+"""Paths visible to every game server. The paths contain no secrets."""
 
 _KNOWN_S: Final = 2.0
 _END_S: Final = 40.0
-"""Game servers have 30 s to end."""
+"""Timeout for the end of all game servers. Each of them has 30 s to end."""
 
 _NOTICES: Final = "notices"
 
@@ -60,7 +60,7 @@ _log = get_logger("runtime")
 
 
 class GameRuntime:
-    """Supervisor of game servers, with builds, isolation and containers."""
+    """Game servers of this node, with their builds, isolation and containers."""
 
     def __init__(
         self,
@@ -90,14 +90,14 @@ class GameRuntime:
         self._unenforced: list[str] = []
         self._has_containers = False
         self._no_containers = ""
-        """Why containers are not available. Empty: they are, or were not requested."""
+        """Reason why containers are not available. Empty if they are available or not requested."""
 
     def take_tiers(self, tiers: Iterable[Tier]) -> None:
-        """Applies to lobbies started from now on."""
+        """Sets the tiers of lobbies that start later."""
         self._tiers = {tier.tier_name_id: tier for tier in tiers}
 
     async def start(self) -> None:
-        """Finds running game servers. Raises OSError, KeeperFailed."""
+        """Recovers the game servers that still run. Raises OSError, KeeperFailed."""
         settings = self._settings
         data_dir = settings.data_dir.resolve()
         folder, builds = data_dir / "servers", data_dir / "builds"
@@ -163,28 +163,29 @@ class GameRuntime:
         return [f"{kind} is not run: {why}" for kind, why in reasons.items() if why is not None]
 
     def work(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
-        """Yields the permanent tasks."""
+        """Yields the permanent background tasks of the runtime."""
         assert self._supervisor is not None
         yield "runtime", self._supervisor.run()
         yield "lobbies", self.lobbies.run(self._supervisor)
         yield "servers", self.servers.run(self._supervisor)
 
     async def known(self) -> None:
-        """Waits up to 2 s until the data plane knows that lobbies run here."""
+        """Waits up to 2 s until the data plane knows that this node runs lobbies."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.lobbies.known.wait(), _KNOWN_S)
 
     async def stop(self, *, is_ordered: bool, hurry: asyncio.Event) -> None:
-        """Stops. Game servers continue, unless the operator wants them to end with the service.
+        """Stops the runtime. Game servers end only if `end_with_service` is set and the stop is
+        ordered.
 
-        A forced shutdown kills them.
+        A forced shutdown kills these game servers.
         """
         self.logs.close()
         if self._supervisor is None:
             return
         if is_ordered and self._settings.runtime.end_with_service:
             self._is_usable = False
-            # The next start reports ends that cannot be reported now.
+            # The next start reports the ends that were not reported by then.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_END_S):
                     await self._supervisor.stop_all(hurry)
@@ -193,11 +194,11 @@ class GameRuntime:
         await self._supervisor.close()
 
     def kinds(self) -> list[str]:
-        """Build kinds that run here."""
+        """Returns the build kinds that this node can run."""
         return [kind for kind in self._settings.runtime.kinds if self._is_run(kind)]
 
     def why_not(self, kind: str) -> str | None:
-        """Reason why builds of a kind are refused, as the end of a sentence. None: accepted."""
+        """Returns the reason why builds of a kind are refused, as the end of a sentence, or None."""
         if kind not in self._settings.runtime.kinds:
             return "the operator takes no others"
         if kind not in containers.KINDS and not self._isolation:
@@ -210,11 +211,11 @@ class GameRuntime:
         return self._has_containers if kind in containers.KINDS else self._is_usable
 
     def reserve(self, run_id: str, wanted: Resources) -> bool:
-        """Reserves resources of this node for a run. Returns False if there are too few."""
+        """Reserves resources of this node for a run. Returns False if too few are free."""
         return self._supervisor is not None and self._supervisor.capacity.reserve(run_id, wanted)
 
     def give_back(self, run_id: str) -> None:
-        """Returns a reservation. Does nothing for a started run."""
+        """Frees the reservation of a run. Does nothing for a started run."""
         if self._supervisor is not None:
             self._supervisor.capacity.give_back(run_id)
 
@@ -222,12 +223,14 @@ class GameRuntime:
         return self._settings.data_dir / "servers" / run_id
 
     def started_ms(self, run_id: str) -> int | None:
-        """Start of the process in Unix ms, if it started."""
+        """Returns the start time of the run's process in Unix ms, or None before the start."""
         state = RunFolder(self.folder_of(run_id)).state()
         return None if state is None else state.started_ms
 
     def processes(self, run_ids: Iterable[str]) -> dict[str, LobbyProcess]:
-        """Runs not known to be over. Reads a file for each."""
+        """Returns the processes of the runs that are not known to be over. Reads a file for each
+        run.
+        """
         runs = {} if self._supervisor is None else self._supervisor.runs
         found = [run for run in map(runs.get, run_ids) if run is not None]
         return {run.id: LobbyProcess(run.tier, self.started_ms(run.id)) for run in found}

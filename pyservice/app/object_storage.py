@@ -27,7 +27,7 @@ _PURPOSE: Final = b"url"
 
 
 class ObjectStorage:
-    """Stored objects, and the CDN server for objects and sites. Call `start` and `stop` once each."""
+    """Object store and CDN server of the control plane. Call `start` and `stop` once each."""
 
     def __init__(
         self, settings: Settings, folder: Path, base_url: str, keys: SigningKeyFile
@@ -53,7 +53,7 @@ class ObjectStorage:
         return self._cdn.counts if self._cdn is not None else CdnCounts()
 
     def picture(self, name: str) -> str:
-        """Returns the permanent URL of a picture, for `<upload id>.<png or jpeg>`."""
+        """Returns the permanent URL of a picture. `name` is `<upload id>.<png or jpeg>`."""
         upload_id, _, kind = name.partition(".")
         key = object_key("avatar", upload_id, name)
         return self.objects.presign_get(key, None, content_type=f"image/{kind}")
@@ -61,7 +61,7 @@ class ObjectStorage:
     async def start(
         self, database: Database, topics: Topics, listener: socket.socket, rays: Rays
     ) -> None:
-        """Serves sites and objects on a bound socket."""
+        """Starts the CDN server on a bound socket."""
         sites = SiteRecords(database, topics)
         settings = self._settings
         self._cdn = Cdn(
@@ -83,7 +83,9 @@ class ObjectStorage:
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
-        """Finishes requests for up to the grace period. Call it before the database is closed."""
+        """Stops the CDN server after up to `grace_s` for its requests. Call it before the database
+        is closed.
+        """
         if self._server is not None:
             await self._server.stop(grace_s)
         if self._cdn is not None:

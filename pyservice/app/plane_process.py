@@ -1,4 +1,4 @@
-"""Process of one plane: lock, signals, ready report, background tasks, shutdown."""
+"""Process of one plane: its lock, signals, ready report, background tasks and shutdown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pyservice.settings import Settings
 
 _CANCEL_S: Final = 0.5
 _LATE_MS: Final = 5_000
-"""Extra time for an orderly stop, beyond what the settings allow."""
+"""Time that an orderly stop may take beyond the times of the settings."""
 
 _log = get_logger("service")
 
@@ -35,13 +35,13 @@ class Plane(Protocol):
     """A plane. `run_plane` calls each method once, in this order."""
 
     async def recover(self, signals: StopSignals) -> bool:
-        """Restores the state needed to serve. Returns False if a signal came first."""
+        """Restores the state needed to serve. Returns False if a stop signal arrived first."""
 
     async def start(self) -> dict[str, str]:
-        """Serves. Returns the addresses for the ready file."""
+        """Starts to serve. Returns the addresses for the ready file."""
 
     def reload(self, reread: Callable[[], Settings]) -> None:
-        """Rereads the settings that can change without a restart (SIGHUP). Does not raise."""
+        """Applies the settings that can change without a restart (SIGHUP). Does not raise."""
 
     async def stop(self, signals: StopSignals) -> None:
         """Stops all parts in order. A second signal forces the shutdown. Raises the error that
@@ -57,10 +57,10 @@ def run_plane(
     *,
     outlived_dir: Path | None = None,
 ) -> int:
-    """Serves until a signal or the end of the plane. Returns the exit status.
+    """Runs a plane until a signal or its own end. Returns the exit status.
 
     Prints expected errors (OSError, DirectoryUnusable, `failures`) to standard error. If the
-    supervisor dies, waits until the process that locks `outlived_dir` has ended.
+    supervisor dies, waits for the end of the process that locks `outlived_dir`.
     """
     settings = launch.settings
     configure_logging(level=settings.log_level, format=settings.log_format)
@@ -69,7 +69,7 @@ def run_plane(
     try:
         if launch.parent is not None and not launch.parent.stop_on_supervisor_exit():
             return 1
-        # Children of a killed supervisor may still be stopping.
+        # The earlier holder may be a stopping child of a killed supervisor.
         timeout_ms = 0 if launch.parent is None else longest_end_ms(settings)
         make_folder(settings.data_dir)
         lock = DirectoryLock.take(lock_dir, timeout_ms=timeout_ms)
@@ -98,7 +98,7 @@ async def _left() -> list[str]:
 
 
 def _leave(left: Sequence[str], status: int) -> None:
-    """Exits at once if tasks remain: the orderly stop is over."""
+    """Exits at once if background tasks did not end within the orderly stop."""
     if left:
         said = f"pyservice: ended at once: {', '.join(left)} would not end"
         print(said, file=sys.stderr, flush=True)
@@ -106,7 +106,7 @@ def _leave(left: Sequence[str], status: int) -> None:
 
 
 def longest_end_ms(settings: Settings) -> int:
-    """Returns the longest orderly stop if no disk hangs."""
+    """Returns the duration of the longest orderly stop in ms. A hung disk can exceed it."""
     return settings.lame_duck_ms + settings.stop_grace_ms + _LATE_MS
 
 
@@ -159,7 +159,7 @@ class PartDied(Exception):
 
 
 class BackgroundTasks:
-    """Background tasks of one plane: permanent work, and work that outlives its request."""
+    """Background tasks of one plane: permanent tasks, and finite tasks that outlive their request."""
 
     def __init__(self, died: Callable[[], None] = lambda: None) -> None:
         """`died` is called when a permanent task ends by itself."""
@@ -172,29 +172,29 @@ class BackgroundTasks:
 
     @property
     def problem(self) -> str | None:
-        """Description for the operator. None: all tasks run."""
+        """Returns the dead tasks as a sentence for the operator, or None."""
         return f"{', '.join(self.dead)} died: see the log" if self.dead else None
 
     def own(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Starts permanent work, which `stop` cancels."""
+        """Starts a permanent task. `stop` cancels the task."""
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(self._ended)
         self._going_on.append(task)
 
     def finish(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Starts finite work, which `stop` waits for."""
+        """Starts a finite task. `stop` waits for the task."""
         task = asyncio.create_task(work, name=name)
         self._finishing.add(task)
         task.add_done_callback(self._finished)
 
     async def stop(self, grace_s: float = _GRACE_S) -> None:
-        """Waits up to `grace_s` for finite work, then cancels all tasks and waits as long again.
+        """Waits up to `grace_s` for finite tasks, then cancels all tasks and waits as long again.
 
-        Logs tasks that do not end. Call it once, after the last task was started.
+        Logs the tasks that do not end. Call it once, after the last task was started.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + grace_s
-        # Finite work may start more.
+        # A finite task may start another one.
         while self._finishing and loop.time() < until_s:
             await asyncio.wait(set(self._finishing), timeout=until_s - loop.time())
         self._is_stopping = True
@@ -202,8 +202,8 @@ class BackgroundTasks:
             _log.error("background task does not end", task=name)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        # Cancelled by `stop` or a failed start. A task may also be cancelled through what it
-        # awaits.
+        # `stop` or a failed start cancelled the task. A task may also end as cancelled because a
+        # future that it awaits was cancelled.
         if task.cancelled() and task.cancelling():
             return
         error = None if task.cancelled() else task.exception()
@@ -221,7 +221,7 @@ class BackgroundTasks:
 
 
 async def cancel_tasks(tasks: Collection[asyncio.Task[Any]], grace_s: float) -> list[str]:
-    """Cancels tasks. Returns the names of those that still run after `grace_s`."""
+    """Cancels tasks. Returns the names of the tasks that still run after `grace_s`."""
     if not tasks:
         return []
     for task in tasks:

@@ -1,4 +1,4 @@
-"""Public HTTP and gRPC servers. Forwards the control plane's operations and holds long polls."""
+"""Public HTTP and gRPC servers. They forward the control plane's operations and hold long polls."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from pyservice.transport.rate_limits import Limits
 from pyservice.watch import LongPolls, Topics
 
 _RPC_PART: Final = 4
-"""Divisor: part of the connections for gRPC, where each has many calls."""
+"""Divisor for the gRPC server's part of the connections. One gRPC connection has many calls."""
 
 
 class PublicServers:
-    """Both public servers. Call `start`, `stop` and `close` once each, in this order."""
+    """The public HTTP and gRPC servers. Call `start`, `stop` and `close` once each, in this order."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class PublicServers:
         self._grace_s = settings.stop_grace_ms / 1000
         door = _transport_settings(settings)
         passed = METHODS.keys() - table.keys()
-        # Each plane numbers its own changes.
+        # Each plane numbers its own changes, so each plane has its own long polls.
         self._own_waiters = own = LongPolls()
         topics.listen(lambda changes: own.take(topics.run, changes))
         self._passed_waiters = LongPolls()
@@ -85,25 +85,25 @@ class PublicServers:
         )
 
     def work(self, control: InternalClient) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
-        """Yields the task that receives the control plane's changes."""
+        """Yields the background task that polls the control plane's changes."""
         yield "ChangesPoll", ChangesPoll(control, self._passed_waiters).run()
 
     @property
     def held(self) -> int:
-        """Number of held long polls."""
+        """Returns the number of held long polls."""
         return len(self._own_waiters) + len(self._passed_waiters)
 
     async def start(self) -> int:
-        """Serves. Returns the gRPC port. Raises OSError if it is taken."""
+        """Starts both servers. Returns the gRPC port. Raises OSError if the port is in use."""
         await self._http.start()
         return await self._rpc.start()
 
     def say_stopping(self) -> None:
-        """Reports to clients of the gRPC health service that it stops."""
+        """Makes the gRPC health service report NOT_SERVING."""
         self._rpc.health.set_serving(False)
 
     async def stop(self, signals: StopSignals) -> None:
-        """Stops accepting and finishes requests. A second signal forces the shutdown."""
+        """Closes the listeners and finishes requests. A second signal forces the shutdown."""
         await signals.end_all([self._http.stop, self._rpc.stop], self._grace_s)
 
     async def close(self) -> None:
@@ -152,7 +152,7 @@ def listen(address: ListenAddress, backlog: int) -> socket.socket:
 
 
 def bound_address(listener: socket.socket) -> str:
-    """Returns the address as host:port."""
+    """Returns the listener's address as host:port."""
     host, port = listener.getsockname()[:2]
     return str(ListenAddress(host, port))
 
@@ -184,7 +184,7 @@ class AsgiServer:
         )
 
     async def stop(self) -> None:
-        """Closes the listener and finishes current requests."""
+        """Closes the listener and finishes the current requests."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._state.connections):

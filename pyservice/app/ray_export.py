@@ -18,7 +18,7 @@ StoreSpans = Callable[[Sequence[rays_pb2.SpanSet]], Awaitable[None]]
 
 
 class RayExport:
-    """Rays of one plane, or of the CDN server."""
+    """Rays of one plane or of the CDN server, with their export."""
 
     def __init__(
         self,
@@ -28,11 +28,11 @@ class RayExport:
         store: StoreSpans,
         namespace_of_lobby: Callable[[bytes], bytes | None] | None = None,
     ) -> None:
-        """`service` is the name in the rays."""
+        """`service` is the service name in the rays."""
         limits = settings.rays
         self.rays = Rays(
             service,
-            # Otherwise slow downloads of a busy site would displace the rays of requests.
+            # Slow downloads of a busy site would displace the rays of requests.
             per_second=-(-limits.per_second // _CDN_SHARE)
             if service == CDN_SERVICE
             else limits.per_second,
@@ -45,7 +45,7 @@ class RayExport:
         self.close = self._delivery.close
 
     def work(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
-        """Yields the permanent tasks."""
+        """Yields the permanent background tasks of the export."""
         yield "RayDelivery", self._delivery.run()
         yield "RayStoring", self._delivery.store()
 
@@ -53,13 +53,13 @@ class RayExport:
 DATA_SERVICE: Final = "data-plane"
 CONTROL_SERVICE: Final = "control-plane"
 CDN_SERVICE: Final = "cdn"
-"""CDN server, in the control plane process."""
+"""Service name of the CDN server, which runs in the control plane process."""
 _CDN_SHARE: Final = 10
-"""Divisor of a plane's limit."""
+"""Divisor for the CDN server's part of a plane's ray limit."""
 
 
 def store_over_socket(client: InternalClient) -> StoreSpans:
-    """Returns a store that sends rays to the control plane."""
+    """Returns a function that sends spans to the control plane for storage."""
 
     async def store(span_sets: Sequence[rays_pb2.SpanSet]) -> None:
         try:

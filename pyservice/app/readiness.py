@@ -1,6 +1,7 @@
 """Readiness and health metrics of the data plane, for `/readyz` and `/metrics`.
 
-Only a condition that stops all service makes it not ready. With a full disk most calls work.
+Only a condition that stops all service makes the data plane not ready. On a full disk most calls
+work.
 """
 
 from __future__ import annotations
@@ -27,8 +28,6 @@ _Family = tuple[str, str, str, float]
 
 @dataclass
 class Phase:
-    """Phase of the process."""
-
     name: str = "starting"
 
     @property
@@ -38,7 +37,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Collects the conditions of all parts."""
+    """Collects the health conditions of all parts of the data plane."""
 
     phase: Phase
     status: Callable[[], Status]
@@ -55,7 +54,7 @@ class Readiness:
     edge_guard: Callable[[], str]
 
     def conditions(self) -> Conditions:
-        """Returns the conditions, then the notes."""
+        """Returns the conditions, followed by the notes."""
         stalled_ms = self.journal.stalled_ms
         lag_ms = self.loop.worst_ms
         is_stalled = stalled_ms > _STALL_MS
@@ -112,7 +111,7 @@ class Readiness:
         return f"{self.namespaces()} namespaces, {len(problems)} problems, first: {first}"
 
     def render(self) -> bytes:
-        """Returns metrics in Prometheus text format."""
+        """Returns the metrics in Prometheus text format."""
         lines = [
             f"# HELP {name} {text}\n# TYPE {name} {kind}\n{name} {value}\n"
             for name, kind, text, value in (*self._of_machine(), *self._of_work())

@@ -1,4 +1,4 @@
-"""Supervisor of the data plane and control plane processes. Restarts a child that exited."""
+"""Supervisor of the data plane and control plane processes. It restarts a child that exited."""
 
 from __future__ import annotations
 
@@ -22,23 +22,21 @@ from pyservice.process.stop_signals import StopSignals
 SUPERVISOR_LOCK_NAME: Final = "SERVE.LOCK"
 
 _PINNED: Final = {"data": ("http", "grpc", "metrics"), "control": ("cdn", "http")}
-"""Addresses that a restarted child keeps."""
+"""Names of the addresses that a restarted child keeps."""
 _SAID: Final = ("http", "grpc", "cdn", "metrics", "owner_group_id", "cloud_token_file", "admin")
 _FIRST_WAIT_MS: Final = 100
 _LONGEST_WAIT_MS: Final = 5_000
 _HEALTHY_MS: Final = 60_000
-"""After this uptime the restart delay is reset."""
+"""After this uptime of a child, its restart delay is reset."""
 _CONTROL_MS: Final = 10_000
-"""How long the ready file waits for the control plane when the data plane can already serve."""
+"""Longest wait of the ready file for the control plane while the data plane can already serve."""
 _FORCE_INTERVAL_MS: Final = 200
 _FORCE_SIGNALS_MAX: Final = 25
-"""A child that ignores this many signals is killed."""
+"""A child that ignores this many stop signals is killed."""
 
 
 def run(launch: Launch, flags: Sequence[str]) -> int:
-    """Supervises both planes until a signal. Returns the exit status and prints what prevents a
-    start.
-    """
+    """Supervises both planes until a signal. Returns the exit status and prints start failures."""
     data_dir = launch.settings.data_dir
     locks = [(data_dir, SUPERVISOR_LOCK_NAME), (data_dir / "edge", GUARD_LOCK)]
     return run_locked(launch, locks, lambda: _Supervisor(launch, flags).live())
@@ -64,7 +62,8 @@ class _Supervisor:
         self._signals.install(asyncio.get_running_loop(), self._reload)
         for child in self._children:
             child.start()
-        # Imported late, because it takes long: the children load meanwhile.
+        # This slow import comes after the start of the children, which load their modules at the
+        # same time.
         from pyservice.observability.logging import configure_logging, get_logger
 
         settings = self._launch.settings
@@ -97,8 +96,6 @@ class _Supervisor:
         for child in self._children:
             child.reload()
         self._edge_guard.reload()
-
-    # Restarts
 
     async def _keep(self, child: ChildProcess) -> None:
         loop = asyncio.get_running_loop()
@@ -138,7 +135,9 @@ class _Supervisor:
         return True
 
     def _is_hopeless(self, child: ChildProcess, status: int) -> bool:
-        """A child that failed before it was ever ready fails again in the same way."""
+        """Returns whether a needed child failed before it was ever ready. It would fail again in
+        the same way.
+        """
         is_needed = child is self._data or self._needs_control
         return child.said is None and status > 0 and is_needed
 
@@ -147,18 +146,16 @@ class _Supervisor:
         return [f"--{name}={said[name]}" for name in _PINNED[child.role] if said.get(name)]
 
     def _note_end(self, child: ChildProcess, status: int) -> None:
-        # The child died from the signal before it installed a handler.
+        # -SIGTERM means that the signal arrived before the child installed a handler.
         if status not in (0, -signal.SIGTERM):
             self._log.error("ended badly", role=child.role, status=status)
             self._status = 1
 
-    # Shutdown
-
     async def _end(self, keeping: Sequence[asyncio.Task[None]]) -> None:
         """Stops the data plane first, because its last responses need the control plane.
 
-        If game servers end too, the control plane stops first: no player is sent to a server that
-        is gone.
+        If game servers end too, the control plane stops first. Players are then never sent to a
+        server that has ended.
         """
         ends = list(zip(self._children, keeping, strict=True))
         if self._launch.settings.runtime.end_with_service:
@@ -166,22 +163,18 @@ class _Supervisor:
         for child, kept in ends:
             child.signal(signal.SIGTERM)
             hurrying = asyncio.create_task(self._hurry(child))
-            # A child that hangs in a disk operation must not keep the other one.
+            # A child that hangs in a disk operation must not delay the other child.
             await asyncio.wait((kept, hurrying), return_when=asyncio.FIRST_COMPLETED)
             hurrying.cancel()
         await asyncio.gather(*keeping)
 
     async def _hurry(self, child: ChildProcess) -> None:
-        """Forces the shutdown of the child whose turn it is, and kills it if it ignores the
-        signals.
-        """
+        """Waits for a forced shutdown, then signals the child repeatedly and finally kills it."""
         await self._signals.forced.wait()
-        # Repeated, because signals that arrive together count as one.
+        # Two signals that arrive together count as one, so a single signal could be lost.
         for number in [signal.SIGTERM] * _FORCE_SIGNALS_MAX + [signal.SIGKILL]:
             child.signal(number)
             await asyncio.sleep(_FORCE_INTERVAL_MS / 1000)
-
-    # Readiness
 
     async def _tell(self) -> None:
         await self._wait_ready()
@@ -237,15 +230,15 @@ _PIPE_BYTES: Final = 65_536
 
 
 class ChildProcess:
-    """Child process of one role, at most one at a time."""
+    """Process of one role. At most one process runs at a time."""
 
     def __init__(self, role: str, flags: Sequence[str], changed: Callable[[], None]) -> None:
         """`changed` is called when the child becomes ready."""
         self.role = role
         self.said: dict[str, Any] | None = None
-        """Its last ready report."""
+        """The child's last ready report."""
         self.has_failed = False
-        """Whether it ever exited unasked."""
+        """Whether the child ever exited without a stop."""
         self._flags = list(flags)
         self._changed = changed
         self._process: subprocess.Popen[bytes] | None = None
@@ -257,11 +250,11 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """0: not running."""
+        """Returns the PID, or 0 if the child is not running."""
         return self._process.pid if self._process else 0
 
     def start(self, *pinned: str) -> None:
-        """Starts a process with extra flags. Raises OSError."""
+        """Starts the child with extra flags. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._ended.clear()
         self._told = b""
@@ -282,7 +275,7 @@ class ChildProcess:
             self._hear()
 
     def _hear(self) -> None:
-        # The child died while it wrote.
+        # The child died while it wrote the report.
         with contextlib.suppress(ValueError):
             self.said = dict(json.loads(self._told))
             self._is_ready = True
@@ -309,19 +302,21 @@ class ChildProcess:
         self._pipe = -1
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the running process, if there is one."""
+        """Sends a signal to the child if it is running."""
         if self._process is not None:
             self._process.send_signal(number)
 
     def reload(self) -> None:
-        """Sends SIGHUP once the child is ready. Earlier, the signal would kill it."""
+        """Sends SIGHUP once the child is ready. An earlier signal would kill it."""
         if self._is_ready:
             self.signal(signal.SIGHUP)
         else:
             self._is_reload_due = True
 
     async def ended(self) -> int:
-        """Waits for the end. Returns the exit status, or minus the signal."""
+        """Waits for the child's end. Returns its exit status, or minus the number of the signal
+        that killed it.
+        """
         await self._ended.wait()
         assert self._process is not None
         status, self._process = self._process.returncode, None

@@ -12,12 +12,14 @@ from typing import Final
 LOCK_FILE: Final = "LOCK"
 _POLL_INTERVAL_MS: Final = 20
 _UNANNOUNCED_EXIT_GRACE_MS: Final = 2_000
-"""How long a killed holder may take to announce that it is stopping."""
+"""Time that a killed holder has to announce that it is stopping."""
 _STOPPING: Final = "stopping"
 
 
 class DirectoryUnusable(Exception):
-    """The data directory cannot be used. The message has the reason and the PID of its holder."""
+    """The data directory cannot be used. The message has the reason and the PID of the lock's
+    holder.
+    """
 
 
 def make_folder(folder: Path) -> None:
@@ -60,17 +62,19 @@ class DirectoryLock:
         return lock
 
     def announce_stopping(self) -> None:
-        """Writes that this process is stopping, so that others keep waiting for the lock."""
+        """Writes into the lock file that this process is stopping. Other processes then keep
+        waiting for the lock.
+        """
         self._write(f"{os.getpid()} {_STOPPING}")
 
     def _write(self, text: str) -> None:
-        # The text is a hint. On a full disk the lock holds without it.
+        # The text is a hint. On a full disk the lock works without it.
         with contextlib.suppress(OSError):
             length = os.pwrite(self._descriptor, f"{text}\n".encode(), 0)
             os.ftruncate(self._descriptor, length)
 
     def release(self) -> None:
-        """Releases the lock. Repeats do nothing."""
+        """Releases the lock. Repeated calls do nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -92,13 +96,13 @@ def _wait_for_lock(descriptor: int, timeout_ms: int) -> None:
 
 
 def _holder(descriptor: int) -> tuple[str, bool]:
-    """Returns the PID of the holder, if known, and whether it is stopping."""
+    """Returns the PID of the lock's holder, if known, and whether the holder is stopping."""
     words = os.pread(descriptor, 64, 0).decode("ascii", "replace").split()
     return (words[0] if words else ""), words[1:] == [_STOPPING]
 
 
 def lock_holder_pid(folder: Path, name: str = LOCK_FILE) -> int | None:
-    """Returns the PID of the lock's holder, if there is one and it is known."""
+    """Returns the PID of the lock's holder, or None if the lock is free or the PID is unknown."""
     try:
         descriptor = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

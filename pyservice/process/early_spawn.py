@@ -1,7 +1,7 @@
 """Child processes of `serve`, spawned before the settings are read.
 
-Most of a start is loading modules. Children load theirs while the supervisor reads its settings,
-then wait for their flags. This module is loaded first and imports next to nothing.
+A start mostly loads modules. Children load theirs while the supervisor reads its settings, then
+wait for their flags. This module is loaded first and imports almost nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _early: dict[str, SpawnedChild] = {}
 
 
 class SpawnedChild:
-    """A child that waits for its flags. It writes its ready report to `ready`."""
+    """A child process that waits for its flags. It writes its ready report to the pipe `ready`."""
 
     def __init__(self, role: str, shown: Sequence[str]) -> None:
         """`shown` are the arguments that process lists show. Raises OSError."""
@@ -48,12 +48,12 @@ class SpawnedChild:
             os.close(flags_end)
 
     def send_flags(self, flags: Sequence[str]) -> None:
-        """Sends the flags. A child that is already dead is noticed when it is waited for."""
+        """Sends the flags. If the child has died, does nothing."""
         with contextlib.suppress(BrokenPipeError), open(self._flags, "wb") as pipe:
             pipe.write(json.dumps(list(flags)).encode())
 
     def kill(self) -> None:
-        """Kills an unused child."""
+        """Kills a child that was not used."""
         os.close(self.ready)
         os.close(self._flags)
         self.process.kill()
@@ -61,30 +61,32 @@ class SpawnedChild:
 
 
 def spawn_early(words: Sequence[str]) -> None:
-    """Spawns both children if the command line is a `serve` of all roles."""
+    """Spawns the children of both planes if the command line is `serve` without `--role`."""
     is_of_one_role = any(word == "--role" or word.startswith("--role=") for word in words)
     if not is_serve(words) or is_of_one_role:
         return
-    # The regular start reports that no process can be started.
+    # On an OSError the regular start fails in the same way and reports it.
     with contextlib.suppress(OSError):
         for role in ROLES:
             _early[role] = SpawnedChild(role, words[1:])
 
 
 def take_or_spawn(role: str, flags: Sequence[str]) -> SpawnedChild:
-    """Returns the child that was spawned early, or a new one. It still needs flags. Raises OSError."""
+    """Returns the child that was spawned early, or a new child. The child still waits for its
+    flags. Raises OSError.
+    """
     early = _early.pop(role, None)
     return SpawnedChild(role, flags) if early is None else early
 
 
 def kill_early() -> None:
-    """Kills the children that were not taken."""
+    """Kills the early children that `take_or_spawn` did not return."""
     while _early:
         _early.popitem()[1].kill()
 
 
 class PendingFlags:
-    """The flags that a child process still has to receive."""
+    """Flags that this child process still has to receive from its supervisor."""
 
     def __init__(self, own: Sequence[str], descriptor: int) -> None:
         self._own = list(own)
@@ -92,7 +94,9 @@ class PendingFlags:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> PendingFlags | None:
-        """Reads the command line. None: the process has all its flags."""
+        """Reads the pipe from the command line. Returns None if the process already has all its
+        flags.
+        """
         if not words or not words[-1].startswith(_FLAGS_FROM):
             return None
         return cls(words[-3:-1], int(words[-1].removeprefix(_FLAGS_FROM)))
@@ -103,11 +107,11 @@ class PendingFlags:
 
     @property
     def parent(self) -> str:
-        """In the form of `SupervisorLink.parse`."""
+        """Returns the supervisor link as a text for `SupervisorLink.parse`."""
         return self._own[1].partition("=")[2]
 
     def words(self) -> list[str] | None:
-        """Waits for the full command line. None: the supervisor does not need this child."""
+        """Waits for the full command line. Returns None if the supervisor does not need this child."""
         with open(self._descriptor, "rb") as pipe:
             told = pipe.read()
         return ["serve", *json.loads(told), *self._own] if told else None

@@ -1,4 +1,4 @@
-"""Signal to a process when its parent dies. Imports next to nothing, for children spawned early."""
+"""Signal to a process when its parent dies. Imports almost nothing, for children spawned early."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def signal_on_parent_death(number: int) -> None:
-    """Requests this signal for the death of the thread that started this process.
+    """Makes the kernel send this signal when the parent thread of this process dies.
 
-    The parent may have died before: check afterwards. Raises OSError.
+    The parent may already be dead, so check afterwards. Raises OSError.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:

@@ -20,15 +20,14 @@ _RETRY_MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class SupervisorLink:
-    """The supervisor that started this process."""
+    """PID and ready pipe of the supervisor that started this process."""
 
     pid: int
     ready_descriptor: int
-    """Pipe for the ready report."""
 
     @classmethod
     def parse(cls, text: str) -> SupervisorLink:
-        """Parses the text of `str`. Raises ValueError."""
+        """Parses the result of `str(link)`. Raises ValueError."""
         pid, descriptor = text.split(":")
         return cls(int(pid), int(descriptor))
 
@@ -41,7 +40,9 @@ class SupervisorLink:
 
     @property
     def _is_dying(self) -> bool:
-        """Whether its main thread ended. Other threads may keep the process for a moment."""
+        """Returns whether the supervisor's main thread has ended. Its other threads may keep the
+        process for a moment.
+        """
         try:
             stat = Path(f"/proc/{self.pid}/stat").read_text()
         except OSError:
@@ -49,14 +50,16 @@ class SupervisorLink:
         return stat.rpartition(")")[2].split()[0] in "ZX"
 
     def stop_on_supervisor_exit(self) -> bool:
-        """Requests SIGTERM at the supervisor's death. Returns False if it is already dead."""
-        # Children must not keep the pipe open: the supervisor reads to its end.
+        """Requests SIGTERM when the supervisor dies. Returns False if the supervisor is already
+        dead.
+        """
+        # Children must not inherit the pipe: the supervisor reads to its end.
         os.set_inheritable(self.ready_descriptor, False)
         signal_on_parent_death(signal.SIGTERM)
         return self.is_alive
 
     def report_ready(self, content: Mapping[str, object]) -> None:
-        """Sends the ready report, once. Ignores a dead supervisor."""
+        """Sends the ready report. Call it once. Ignores a dead supervisor."""
         with contextlib.suppress(BrokenPipeError), open(self.ready_descriptor, "wb") as pipe:
             pipe.write(json.dumps(content).encode())
 
@@ -67,7 +70,7 @@ def write_ready_file(path: Path, content: Mapping[str, object]) -> None:
 
 
 def remove_ready_file(path: Path) -> None:
-    """Removes the file of an earlier run."""
+    """Removes the ready file of an earlier run."""
     path.unlink(missing_ok=True)
 
 
@@ -79,7 +82,8 @@ async def report_ready(
 ) -> None:
     """Writes the ready file. Raises OSError.
 
-    On a full disk it retries, and calls `no_room` with the error and the delay in ms.
+    Retries while the disk is full. Before each retry it calls `no_room` with the error and the
+    delay in ms.
     """
     while not signals.stop.is_set():
         try:

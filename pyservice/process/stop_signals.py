@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 class StopSignals:
-    """SIGTERM and SIGINT as two events: `stop` for the first, `forced` for the second."""
+    """SIGTERM and SIGINT as two events: the first signal sets `stop`, the second sets `forced`."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
@@ -30,8 +30,8 @@ class StopSignals:
         reload: Callable[[], None],
         stopping: Callable[[], None] = lambda: None,
     ) -> None:
-        """Installs the handlers and delivers blocked signals. SIGHUP calls `reload`, the first stop
-        calls `stopping`.
+        """Installs the handlers and delivers blocked signals. SIGHUP calls `reload`. The first stop
+        signal calls `stopping`.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._received, stopping)
@@ -46,19 +46,19 @@ class StopSignals:
             stopping()
 
     async def pause(self, duration_ms: int) -> None:
-        """Sleeps for a time, or until a forced shutdown."""
+        """Sleeps for `duration_ms`, or until a forced shutdown."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.forced.wait(), duration_ms / 1000)
 
     async def wait_stop(self, duration_ms: int) -> None:
-        """Sleeps for a time, or until a stop."""
+        """Sleeps for `duration_ms`, or until a stop signal."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.stop.wait(), duration_ms / 1000)
 
     async def end_all(
         self, stops: Sequence[Callable[[float], Awaitable[None]]], grace_s: float
     ) -> None:
-        """Calls each with the grace period, and again with 0 on a forced shutdown."""
+        """Calls each of `stops` with the grace period, and again with 0 on a forced shutdown."""
         ending = asyncio.gather(*(stop(grace_s) for stop in stops))
         forced = asyncio.create_task(self.forced.wait())
         either: set[asyncio.Future[Any]] = {ending, forced}
@@ -69,7 +69,7 @@ class StopSignals:
         await ending
 
     async def unless_stopped(self, work: Coroutine[Any, Any, object]) -> None:
-        """Awaits the work, or cancels it at a stop."""
+        """Awaits the work. A stop signal cancels the work."""
         working = asyncio.create_task(work)
         stopping = asyncio.create_task(self.stop.wait())
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -79,9 +79,9 @@ class StopSignals:
             await working
 
     async def unless_hung(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Awaits work that depends on a disk. After a forced shutdown it gets 2 s more.
+        """Awaits work that depends on a disk. After a forced shutdown the work gets 2 s more.
 
-        Then the process exits with status 1, because threads that hang cannot be stopped.
+        Then the process exits with status 1, because hung threads cannot be stopped.
         """
         working = asyncio.create_task(work)
         forcing = asyncio.create_task(self.forced.wait())
@@ -95,7 +95,7 @@ class StopSignals:
 
 
 async def wait_for_exit(pid: int, signals: StopSignals, duration_ms: int) -> None:
-    """Waits for the end of a process, up to a time or until a forced shutdown."""
+    """Waits for the end of a process, at most `duration_ms` or until a forced shutdown."""
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:

@@ -1,4 +1,6 @@
-"""HTTP and gRPC code that both transports share: settings, addresses, rates, budgets, headers."""
+"""Code that the HTTP and gRPC servers share: settings, client addresses, rate limits, budgets,
+headers.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +20,35 @@ class TransportSettings:
     trusted_proxies: tuple[str | Network, ...] = ()
     """Networks that may set `X-Forwarded-For` and `x-coords`."""
     front_proxies: tuple[str | Network, ...] = ()
-    """Networks whose `X-Forwarded-For` edge-guard trusts. Their connections stand for many clients."""
+    """Networks of reverse proxies before edge-guard. A connection from such a network has many
+    clients.
+    """
     proxy_protocol: bool = False
     """HTTP connections from trusted proxies begin with a PROXY protocol v2 header."""
     cors_origins: tuple[str, ...] = ()
-    """Origins such as `https://console.example.com`, or `*`, for routes that are not open to all."""
+    """Origins such as `https://console.example.com`, or `*`. Routes that are open to all ignore
+    this list.
+    """
     body_limit_bytes: int = MIB
     headers_limit_bytes: int = 32 * KIB
-    """Names and values, plus 4 bytes for each header. For gRPC the metadata."""
+    """Limit of header names and values, plus 4 bytes for each header. For gRPC it limits the
+    metadata.
+    """
     url_limit_bytes: int = 8 * KIB
     bodies_limit_bytes: int = 128 * MIB
-    """All request bodies of an HTTP server together."""
+    """Limit of all request bodies of an HTTP server together."""
     receive_timeout_ms: int = 15_000
-    """For the head of a request, and again for its body."""
+    """Timeout for the head of a request, and again for its body."""
     keep_alive_timeout_ms: int = 75_000
     """An idle HTTP connection is closed after this time. 0: after every response."""
     backlog: int = 2048
     connections_max: int | None = None
-    """HTTP connections, half of them for one client address. None: no limit."""
+    """Limit of HTTP connections. One client address may have half of them. None: no limit."""
     rpc_connections_max: int | None = None
-    """None: no limit."""
+    """Limit of gRPC connections. None: no limit."""
     message_limit_bytes: int = MIB
     streams_per_connection: int = 1024
     is_internal: bool = False
-    """An internal server: its requests come from a public server, which names the client and holds
-    long polls.
+    """True for an internal server. A public server sends it the client address and holds its long
+    polls.
     """

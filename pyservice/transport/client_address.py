@@ -25,7 +25,7 @@ _TCP6: Final = 0x21
 
 
 def parse_address(text: str) -> Address | None:
-    """Parses an IP literal, None for other text. Maps IPv4-mapped IPv6 to IPv4."""
+    """Parses an IP literal. Returns None for other text. An IPv4-mapped IPv6 address becomes IPv4."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -34,7 +34,7 @@ def parse_address(text: str) -> Address | None:
 
 
 def without_mapping(address: Address) -> Address:
-    """Returns the IPv4 address of an IPv4-mapped one, and any other address without its zone."""
+    """Returns the IPv4 address of an IPv4-mapped address, and any other address without its zone."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped
@@ -44,12 +44,12 @@ def without_mapping(address: Address) -> Address:
 
 
 def packed_client(address: Address) -> bytes:
-    """Returns the key that tells clients apart: 4 bytes of IPv4, or the /64 (8 bytes) of IPv6."""
+    """Returns the key of a client: the 4 bytes of IPv4, or the /64 (8 bytes) of IPv6."""
     return address.packed[:8]
 
 
 class TrustedProxies:
-    """Networks that may state a client's address and coordinates."""
+    """Networks that may report a client's address and coordinates."""
 
     def __init__(self, networks: Iterable[str | Network]) -> None:
         """Raises ValueError for an invalid CIDR."""
@@ -62,10 +62,11 @@ class TrustedProxies:
         return any(address in network for network in self._networks)
 
     def client(self, peer: Address, forwarded_for: str | None) -> Address:
-        """Returns the client behind a peer: the rightmost forwarded address that is not a trusted
+        """Returns the client's address: the rightmost forwarded address that is not a trusted
         proxy.
 
-        Anything left of an invalid entry is untrusted. The last valid proxy is then the client.
+        Entries left of an invalid entry are untrusted. The proxy right of the invalid entry is then
+        the client.
         """
         if forwarded_for is None or not self.trusts(peer):
             return peer
@@ -90,7 +91,7 @@ def _forwarded(text: str) -> Address | None:
 
 
 def coordinates(text: str) -> tuple[float, float] | None:
-    """Parses `lat,long` of `x-coords` in degrees, None for other text."""
+    """Parses the `lat,long` degrees of `x-coords`. Returns None for other text."""
     latitude_text, separator, longitude_text = text.partition(",")
     try:
         latitude, longitude = float(latitude_text), float(longitude_text)
@@ -106,12 +107,14 @@ class ProxyHeader:
     """Parsed PROXY protocol v2 header."""
 
     source: Address | None
-    """None for a connection of the proxy itself (LOCAL), or a client without an IP address."""
+    """Client address. None for the proxy's own connection (LOCAL), or for a client without an IP
+    address.
+    """
     length_bytes: int
 
 
 def read_proxy_header(data: bytes) -> ProxyHeader | None:
-    """Reads the header at the start of a connection, None while bytes are missing.
+    """Reads the header at the start of a connection. Returns None while bytes are missing.
 
     Raises ValueError for an invalid header.
     """
@@ -128,7 +131,7 @@ def read_proxy_header(data: bytes) -> ProxyHeader | None:
     source: Address | None = None
     if command == _PROXY_PROXY and family in (_TCP4, _TCP6):
         size = 4 if family == _TCP4 else 16
-        # Two addresses and two ports. Extensions after them are ignored.
+        # The header has two addresses and two ports. Extensions after them are ignored.
         if length < 2 * size + 4:
             raise ValueError("a PROXY protocol header that is too short for its addresses")
         packed = data[_PROXY_HEAD.size : _PROXY_HEAD.size + size]

@@ -1,6 +1,4 @@
-"""Worker thread for large requests. Tenants take turns, so a hostile request never blocks the event
-loop.
-"""
+"""Worker thread for large requests, so that they do not block the event loop."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from pyservice.errors import ServiceError
 T = TypeVar("T")
 
 LARGE_BYTES: Final = 256 * 1024
-"""Smaller bodies are read at once, because a thread costs more."""
+"""Smaller bodies are read on the event loop, because a thread would cost more."""
 
 _BOUNDS: Final = FairQueueLimits(
     per_host=1, per_tenant_at_host=1, per_tenant=1, waiting_per_tenant=32
@@ -24,20 +22,20 @@ _BOUNDS: Final = FairQueueLimits(
 
 
 class LargeBodyWorker:
-    """One thread behind a fair queue."""
+    """One worker thread behind a fair queue of tenants."""
 
     def __init__(self, bounds: FairQueueLimits = _BOUNDS) -> None:
         self._turns = FairQueue(bounds)
         self._thread = ThreadPoolExecutor(1, "large request")
 
     async def run(self, whose: bytes, work: Callable[[], T]) -> T:
-        """Runs work in the thread, with a fair queue between tenants. Raises OVERLOADED if too much
-        waits.
+        """Runs `work` in the thread when it is the tenant's turn. Raises OVERLOADED if the queue is
+        full.
         """
         loop = asyncio.get_running_loop()
         try:
             async with self._turns.permit(whose, ""):
-                # The permit is held as long as the thread works.
+                # Cancellation does not free the permit while the thread still works.
                 return await await_despite_cancel(loop.run_in_executor(self._thread, work))
         except QueueFull:
             raise ServiceError(

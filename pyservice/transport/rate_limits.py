@@ -1,5 +1,6 @@
-"""Rate limits: which operations count, for which tenant, and the token buckets. The clock is an
-argument.
+"""Rate limits: the operations that count, their tenants, and the token buckets.
+
+All times are arguments.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from pyservice.observability.metrics import Meter
 CLIENT_OPERATIONS: Final = frozenset(
     {"find", "join", "create", "list", "regions", "statistics", "live_events"}
 )
-"""Operations counted for each client address, or for each `env_` token of a back end."""
+"""Operations that count for each client address. With an `env_` token they count for the token."""
 CONTROL_OPERATIONS: Final = frozenset({"attach", "detach"})
 ANONYMOUS_CHANGES: Final = frozenset({"prepare_device_link"})
-"""Control plane operations that create records for anyone: counted for each client address."""
+"""Control plane operations that create records without a token. They count for each client address.
+"""
 MAX_KEYS: Final = 100_000
 
 
@@ -41,11 +43,11 @@ ANONYMOUS_RATE: Final = Rate(per_second=0.2, burst=20)
 
 
 class Buckets:
-    """One token bucket per key, in memory bounded by the recently used keys.
+    """One token bucket for each key. The memory is bounded by the recently used keys.
 
-    A bucket is one number: the time at which it is full again. A full bucket equals none, and each
-    bucket is full after `burst / per_second` seconds without a request. So two generations of that
-    age hold everything. Beyond `max_keys` the generations change early.
+    A bucket is one number: the time at which it is full again. A full bucket needs no entry. Each
+    bucket is full after `burst / per_second` seconds without a request, so two generations of that
+    age hold all others. Beyond `max_keys` the generations change early.
     """
 
     def __init__(self, rate: Rate, max_keys: int = MAX_KEYS) -> None:
@@ -64,7 +66,7 @@ class Buckets:
 
     def take(self, key: bytes, now: float) -> float:
         """Takes a token at `now` (monotonic seconds). Returns 0.0, or the seconds until the next
-        one.
+        token.
         """
         if not self._interval:
             return 0.0
@@ -78,14 +80,14 @@ class Buckets:
         if full_at < now:
             full_at = now
         wait = full_at - now - self._patience
-        # Tolerates rounding errors of up to a nanosecond.
+        # The comparison tolerates rounding errors of up to a nanosecond.
         if wait > 1e-9:
             return wait
         self._young[key] = full_at + self._interval
         return 0.0
 
     def put_back(self, key: bytes) -> None:
-        """Returns an unused token."""
+        """Returns an unused token to the bucket."""
         for buckets in (self._young, self._old):
             if key in buckets:
                 buckets[key] -= self._interval
@@ -103,8 +105,9 @@ class Gate:
         self._tokens = tokens
 
     def wait_s(self, address: bytes, token: bytes, now: float, *, is_back_end: bool) -> float:
-        """Returns 0.0, or the seconds to wait. A back end counts by its token, because it calls for
-        many players.
+        """Takes a token. Returns 0.0, or the seconds to wait.
+
+        A back end counts by its token, because it calls for many players.
         """
         if self._addresses is None or is_back_end:
             return self._tokens.take(token, now)
@@ -112,7 +115,7 @@ class Gate:
 
 
 class Limits:
-    """All rate limits of a process, shared by both transports."""
+    """All rate limits of a process. Both transports share them."""
 
     def __init__(
         self,
@@ -137,13 +140,15 @@ class Limits:
         self._control_addresses.change(control)
 
     def control_gate(self, slug: str) -> Gate:
-        """Returns the limit of a control plane operation: per token, or per address without one."""
+        """Returns the limit of a control plane operation: per token, or per address without a
+        token.
+        """
         if slug in ANONYMOUS_CHANGES:
             return Gate(self._anonymous_addresses, self._control_tokens)
         return Gate(self._control_addresses, self._control_tokens)
 
     def gate(self, slug: str) -> Gate | None:
-        """Returns the limit of an operation, or None."""
+        """Returns the limit of a data plane operation, or None if the operation has no limit."""
         if slug in CLIENT_OPERATIONS:
             return Gate(self._client_addresses, self._client_tokens)
         if slug in CONTROL_OPERATIONS:
@@ -152,7 +157,7 @@ class Limits:
 
 
 def check_rate_limit(gate: Gate, caller: Caller, meter: Meter) -> None:
-    """Counts one call of the caller. Raises RATE_LIMITED."""
+    """Takes a token for one call of the caller. Raises RATE_LIMITED."""
     kind = caller.kind
     is_back_end = kind is TokenKind.ENVIRONMENT or kind is TokenKind.CLOUD
     wait_s = gate.wait_s(caller.call.address, caller.identity, monotonic(), is_back_end=is_back_end)

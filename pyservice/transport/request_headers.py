@@ -1,4 +1,4 @@
-"""Request headers that both transports read alike: trace context, idempotency key, internal headers."""
+"""Request headers of both transports: trace context, idempotency key, internal headers."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from pyservice.errors import ServiceError, field_problem
 TWO_HOSTS_DETAIL: Final = "Send one Host header: a request with several is ambiguous."
 NO_HOST_DETAIL: Final = "Send a Host header: HTTP/1.1 requires one."
 
-# From the public server to the internal one. Public servers drop these headers from clients.
+# Headers from the public server to the internal server. Public servers drop these headers of
+# clients.
 INTERNAL_CLIENT: Final = "x-hosting-client"
 INTERNAL_HELD: Final = "x-hosting-held"
-"""A long poll is sent again: `HELD_WOKEN` or `HELD_EXPIRED`."""
+"""Marks a repeated long poll with the reason: `HELD_WOKEN` or `HELD_EXPIRED`."""
 HELD_WOKEN: Final = "woken"
 HELD_EXPIRED: Final = "over"
-# From the internal server to the public one, instead of a response.
+# Header from the internal server to the public server, in place of a response.
 INTERNAL_WAIT: Final = "x-hosting-park"
-"""`<run>.<sequence> <topic>,<topic>`: what a long poll waits for."""
+"""Wait of a long poll, as `<run>.<sequence> <topic>,<topic>`."""
 
 _IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}")
 
 RAY_ID_DIGITS: Final = 32
 _BATCH: Final = 512
 _NO_TRACE: Final = "0" * RAY_ID_DIGITS
-# version-traceid-parentid-flags; a later version may append fields, version ff is forbidden.
+# The format is version-traceid-parentid-flags. Later versions may append fields. Version ff is
+# forbidden.
 _TRACEPARENT = re.compile(
     r"(?!ff)(?P<version>[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
     r"(?P<rest>-.*)?"
@@ -45,8 +47,8 @@ def check_idempotency_key(key: str | None) -> None:
 
 
 def _random_ids() -> Iterator[str]:
-    """Yields 128 random bits as hex. Reads the kernel in batches, because a system call per id is
-    slow.
+    """Yields 128 random bits as hex. Reads random bytes in batches, because a system call for each
+    id is slow.
     """
     while True:
         digits = os.urandom(RAY_ID_DIGITS // 2 * _BATCH).hex()
@@ -54,7 +56,7 @@ def _random_ids() -> Iterator[str]:
             yield digits[start : start + RAY_ID_DIGITS]
 
 
-# Only for the event loop's thread: a generator cannot be entered twice.
+# Call it only on the event loop's thread: two threads cannot enter one generator.
 new_ray_id = _random_ids().__next__
 
 
@@ -69,7 +71,7 @@ def continued_trace_id(traceparent: str) -> str | None:
 
 
 def read_traceparent(traceparent: str | None) -> tuple[str, str | None]:
-    """Returns the ray id of a request, and its `traceparent` if that is continued."""
+    """Returns the ray id of a request, and its `traceparent` if the ray continues that trace."""
     trace_id = continued_trace_id(traceparent) if traceparent else None
     return (new_ray_id(), None) if trace_id is None else (trace_id, traceparent)
 
@@ -79,7 +81,7 @@ def wait_text(wait: WaitForChange) -> str:
 
 
 def read_wait(text: str) -> WaitForChange:
-    """Parses `INTERNAL_WAIT`. Raises ValueError."""
+    """Parses the `INTERNAL_WAIT` header. Raises ValueError."""
     index, _, topics = text.partition(" ")
     run, _, sequence = index.partition(".")
     return WaitForChange(tuple(topics.split(",")), int(sequence), run)

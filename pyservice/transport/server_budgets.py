@@ -17,27 +17,30 @@ from pyservice.observability.metrics import DoorMetrics
 from pyservice.transport.client_address import Address, packed_client
 
 _ADDRESS_PART: Final = 2
-"""Divisor: one address may hold this part of all connections."""
+"""Divisor for the connections that one address may have."""
 
 WAIT_MS: Final = 2_000
 _WAITING_FACTOR: Final = 2
-"""Waiting requests per permit, of a token, of an address and of all."""
+"""Limit of waiting requests, as a multiple of the permits. It applies to a token, an address, and
+all requests.
+"""
 _NO_TOKEN: Final = "-"
 """Prefix of the key of requests without a token. No token begins with it."""
 
 SMALL_BYTES: Final = 64 * 1024
 """Bodies up to this size may exceed the budget by half, so that large bodies never block them."""
 _BODY_SHARES: Final = 8
-"""Divisor: the part of the budget for one address once half of the budget is held."""
+"""Divisor for the bytes that one address may have while half of the budget is in use."""
 
 _Key = str | bytes | None
 Keys = tuple[None, str, bytes]
-"""Counters of a request: all, its token, its address."""
+"""Counter keys of a request: all requests (None), its token, its address."""
 
 
 class ConnectionBudget:
-    """Open connections with the packed client address. None stands for many clients and has no
-    share.
+    """Open connections with the packed client address.
+
+    A connection with client None has many clients and is not counted for any of them.
     """
 
     def __init__(self, most: int | None) -> None:
@@ -47,25 +50,26 @@ class ConnectionBudget:
         self._counts: Counter[bytes] = Counter()
 
     def __len__(self) -> int:
-        """Number of open connections."""
         return len(self._clients)
 
     def enter(self, connection: Hashable, client: bytes | None) -> bool:
-        """Counts a connection until it leaves. Returns False if there is no room."""
+        """Counts a connection until `leave`. Returns False if the limit is reached."""
         if len(self._clients) >= self._most or not self._count(client):
             return False
         self._clients[connection] = client
         return True
 
     def introduce(self, connection: Hashable, client: bytes) -> bool:
-        """Assigns a shared connection to one client. Returns False if the client has no room."""
+        """Assigns a connection to one client, once the client is known. Returns False if the
+        client's limit is reached.
+        """
         if not self._count(client):
             return False
         self._clients[connection] = client
         return True
 
     def leave(self, connection: Hashable) -> None:
-        """Stops counting a connection. Does nothing for an unknown one."""
+        """Stops counting a connection. Does nothing for an unknown connection."""
         client = self._clients.pop(connection, None)
         if client is not None:
             self._counts[client] -= 1
@@ -96,13 +100,13 @@ class RequestPermit:
 
 
 class RequestPermits:
-    """Concurrency limit of one server. Belongs to one event loop."""
+    """Concurrency limit of one server, on one event loop."""
 
     def __init__(self, at_once: int, wait_ms: int = WAIT_MS) -> None:
-        """One token, or one address without a token, gets a quarter of the permits. One address
-        gets half.
+        """Sets the limits: one token gets a quarter of the permits, and one address gets half.
 
-        Twice as many requests may wait, for `wait_ms` each.
+        A request without a token counts like a token. Twice as many requests may wait, for
+        `wait_ms` each.
         """
         self._at_once = at_once
         self._of_token = max(1, at_once // 4)
@@ -111,24 +115,25 @@ class RequestPermits:
         self._taken: dict[_Key, int] = {}
         self._waiting: dict[_Key, int] = {}
         self._lines: dict[Keys, deque[asyncio.Future[None]]] = {}
-        """In the order of the next permits. A queue that got one moves to the end."""
+        """Waiting requests by key. The first queue gets the next permit and then moves to the end.
+        """
 
     def __len__(self) -> int:
-        """Number of permits in use."""
+        """Returns the number of permits in use."""
         return self._taken.get(None, 0)
 
     @property
     def waiting(self) -> int:
-        """Number of waiting requests."""
+        """Returns the number of waiting requests."""
         return self._waiting.get(None, 0)
 
     def permit(self, authorization: str | None, client: Address) -> RequestPermit:
         """Returns a permit for the bearer of this header.
 
-        Entering it raises OVERLOADED if too many requests wait, or after the wait time.
+        Entering the permit raises OVERLOADED if too many requests wait, or after the wait time.
         """
         address = packed_client(client)
-        # By token: one token can be written in many ways in a header.
+        # The key is the token, because a header can spell one token in many ways.
         token = _token(authorization)
         return RequestPermit(
             self, (None, f"{_NO_TOKEN}{address.hex()}" if token is None else token, address)
@@ -186,7 +191,7 @@ class RequestPermits:
         _count(self._waiting, keys, -1)
 
     def leave(self, keys: Keys) -> None:
-        """Returns a permit and grants it to the next request."""
+        """Returns a permit and grants it to the next waiting request."""
         waiting = self._waiting
         was_full = len(self) >= self._at_once
         _count(self._taken, keys, -1)
@@ -194,7 +199,7 @@ class RequestPermits:
             self._hand_out(is_one=was_full)
 
     def _hand_out(self, *, is_one: bool) -> None:
-        """`is_one`: exactly one permit is free. Otherwise several queues may be served."""
+        """Grants free permits to waiting requests. `is_one`: exactly one permit is free."""
         for keys in tuple(self._lines):
             if self._full(self._taken, keys) is not None:
                 continue
@@ -213,7 +218,7 @@ class RequestPermits:
                 return
 
     def _refusal(self, keys: Keys) -> ServiceError:
-        # Requests only wait at a limit.
+        # A request only waits at a limit.
         what = self._full(self._taken, keys) or f"{self._at_once} requests of all clients"
         return ServiceError(
             "OVERLOADED",
@@ -236,10 +241,10 @@ def _token(authorization: str | None) -> str | None:
 
 
 class BodyBudget:
-    """Bytes of request bodies held by one server."""
+    """Bytes of request bodies that one server holds in memory."""
 
     def __init__(self, total_bytes: int, largest_bytes: int, metrics: DoorMetrics) -> None:
-        """One address always has room for `largest_bytes`."""
+        """One address may always use `largest_bytes`."""
         self._share_bytes = max(total_bytes // _BODY_SHARES, largest_bytes)
         self._total_bytes = max(total_bytes, self._share_bytes)
         self._metrics = metrics
@@ -254,7 +259,7 @@ class BodyBudget:
         return BodyReservation(self, source)
 
     def take(self, source: bytes, more_bytes: int, *, is_small: bool) -> None:
-        """Counts more bytes. Raises OVERLOADED and counts nothing if there is no room."""
+        """Counts more bytes. If they exceed the budget, raises OVERLOADED and counts nothing."""
         held = self._held.get(source, 0) + more_bytes
         total, share = self._metrics.body_bytes + more_bytes, self._share_bytes
         reserve = share // 2 if is_small else 0
@@ -280,7 +285,7 @@ _ADDRESS_DETAIL: Final = (
 
 
 class BodyReservation:
-    """Bytes reserved for one body. Repeated `give_back` does nothing."""
+    """Bytes reserved for one body. Repeated calls of `give_back` do nothing."""
 
     __slots__ = ("_budget", "_size_bytes", "_source")
 

@@ -8,21 +8,22 @@ import struct
 from typing import Final
 
 MIN_BYTES_PER_SECOND: Final = 1024
-"""A client that reads less is stuck."""
+"""A client that reads fewer bytes per second is stuck."""
 LINGER_POLL_INTERVAL_S: Final = 2.5
 LINGER_MAX_S: Final = 30.0
-"""How long a client may continue to send, counted from the last byte written."""
+"""Time that a client may continue to send after the last byte of the response was written."""
 
 _BYTES_ACKED: Final = struct.Struct("=120xQ")
 """Offset of `tcpi_bytes_acked` in Linux's `struct tcp_info`."""
 _SILENT_POLLS: Final = 2
-"""Silent polls in a row that end a connection. One alone may be a delay of ours."""
+"""Number of silent polls in a row that end a connection. A single one may be a delay of the server.
+"""
 
 
 class ReadProgress:
     """Progress of a client that reads a response, measured by TCP acknowledgements.
 
-    Our own buffers empty in leaps that may be far apart.
+    The server's own buffers shrink in large steps with long pauses, so they do not show progress.
     """
 
     __slots__ = ("_looked_s", "_seen", "_transport")
@@ -33,20 +34,21 @@ class ReadProgress:
         self._seen = _read_bytes(transport)
 
     def goes_on(self, now_s: float) -> bool:
-        """Whether the client read enough since the last call."""
+        """Returns whether the client read enough since the last call."""
         seen, looked_s = self._seen, self._looked_s
         self._seen, self._looked_s = _read_bytes(self._transport), now_s
         return self._seen - seen >= max(MIN_BYTES_PER_SECOND * (now_s - looked_s), 1)
 
 
 def unread_bytes(transport: asyncio.Transport) -> int:
-    """Returns the bytes that have not reached the kernel."""
+    """Returns the number of bytes that have not reached the kernel."""
     return transport.get_write_buffer_size()
 
 
 def _read_bytes(transport: asyncio.Transport) -> int:
-    """Returns the bytes acknowledged by the client. Without TCP, a number that grows as our buffer
-    empties.
+    """Returns the bytes that the client acknowledged.
+
+    Without TCP, returns a number that grows as the write buffer empties.
     """
     connection = transport.get_extra_info("socket")
     try:
@@ -60,12 +62,12 @@ def _read_bytes(transport: asyncio.Transport) -> int:
 class LingeringClose:
     """Lingering close of a connection after its last response.
 
-    Closing at once would reset the connection, and many clients would lose the response. So
+    An immediate close would reset the connection, and many clients would lose the response. So
     incoming bytes are read and dropped for a limited time.
     """
 
     def __init__(self, transport: asyncio.Transport, now_s: float, read_timeout_s: float) -> None:
-        """Unread output is checked every `read_timeout_s`."""
+        """Progress of the client is checked every `read_timeout_s`."""
         self._transport = transport
         self._reading = ReadProgress(transport, now_s)
         self._read_timeout_s = read_timeout_s
@@ -77,7 +79,7 @@ class LingeringClose:
         self._silent_polls = 0
 
     def should_linger(self, now_s: float) -> bool:
-        """Whether to keep the connection open. Call it every LINGER_POLL_INTERVAL_S."""
+        """Returns whether to keep the connection open. Call it every LINGER_POLL_INTERVAL_S."""
         if unread_bytes(self._transport):
             self._silent_polls, self._ends_s = 0, now_s + LINGER_MAX_S
             return self._goes_on_reading(now_s)
