@@ -1,6 +1,6 @@
-//! How many events a second become durable with a given number of submissions outstanding, on a given folder.
-//! Prints file system, median `fdatasync`, batches and syncs per event; refuses memory file systems, where a sync
-//! costs nothing.
+//! Benchmark of durable events per second on a folder, with a fixed number of outstanding submissions.
+//! Prints the file system, the median `fdatasync` time, and batches and syncs per event. Rejects memory file systems,
+//! because a sync costs nothing there.
 //!
 //! `cargo run --release -p hosting-journal --example commit_rate -- FOLDER [--outstanding 256] [--seconds 5]
 //! [--event-bytes 40]`
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use hosting_journal::{Journal, Lsn, Options, RealFiles, State};
 
-/// Counts events, so that what was read back can be compared with what was written.
+/// Counts events, to compare the recovered events with the submitted events.
 #[derive(Default)]
 struct Count {
     events: u64,
@@ -66,7 +66,6 @@ fn parse() -> Result<Arguments, String> {
     Ok(arguments)
 }
 
-/// The name of a folder's file system, by its magic number.
 fn file_system(folder: &Path) -> Result<String, String> {
     let path = CString::new(folder.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
     // SAFETY: an all-zero value is valid, and the call fills it or fails.
@@ -85,7 +84,7 @@ fn file_system(folder: &Path) -> Result<String, String> {
     }
 }
 
-/// Waits until the journal signals, or a millisecond has passed.
+/// Waits at most one millisecond for the journal's signal.
 fn wait(journal: &Journal) {
     let mut poll = libc::pollfd { fd: journal.wake_fd(), events: libc::POLLIN, revents: 0 };
     let mut counter = [0_u8; 8];
@@ -97,8 +96,7 @@ fn wait(journal: &Journal) {
     }
 }
 
-/// Median time of one `fdatasync` after one small write to pre-written blocks, in nanoseconds: what a commit costs at
-/// least on this disk.
+/// Returns the median time of one `fdatasync` after a small write, the lower limit of a commit on this disk.
 fn median_fdatasync_ns(folder: &Path) -> io::Result<u64> {
     use std::os::unix::fs::FileExt;
     let path = folder.join(format!("fdatasync-{}", std::process::id()));
@@ -117,7 +115,7 @@ fn median_fdatasync_ns(folder: &Path) -> io::Result<u64> {
     Ok(times[times.len() / 2])
 }
 
-/// Keeps that many submissions outstanding until the time is up; how often there was no credit.
+/// Submits events until the time is over. Returns the number of attempts without credit.
 fn drive(journal: &Journal, options: &Options, arguments: &Arguments, event: &[u8]) -> Result<u64, String> {
     let until = Instant::now() + Duration::from_secs(arguments.seconds);
     let mut refused = 0_u64;
@@ -184,7 +182,6 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// The upper bound of the bucket that holds the median.
 fn median_bound_ns(stats: &hosting_journal::Stats) -> u64 {
     let half = stats.sync_ns.count() / 2;
     let mut seen = 0;

@@ -1,5 +1,4 @@
-//! How long the journal's share of a recovery takes: an image of many small records, and a log after it, both read,
-//! checked and iterated by a state that keeps nothing.
+//! Benchmark of a recovery: an image of many small records and a log, read by a state that stores nothing.
 //!
 //! `cargo run --release -p hosting-journal --example recovery_time -- FOLDER [--log-mib 256] [--records 1000000]`
 
@@ -14,10 +13,10 @@ use hosting_journal::{Lsn, Options, RealFiles, State};
 
 const RECORD: usize = 64;
 const EVENT: usize = 40;
-/// Events per submission; a batch holds about as many when 256 are outstanding.
+/// Events per submission, similar to a batch with 256 outstanding requests.
 const EVENTS_AT_ONCE: u32 = 128;
 
-/// Walks over records and events, and keeps only their number.
+/// Iterates over records and events, and counts them.
 #[derive(Default)]
 struct Walk {
     records: u64,
@@ -55,7 +54,7 @@ impl State for Walk {
     }
 }
 
-/// Processor time of this process, which other programs on the machine do not change much.
+/// Returns the processor time of this process, which depends little on other programs.
 fn cpu_ms() -> f64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` outlives the call.
@@ -68,7 +67,6 @@ fn number(name: &str, default: u64) -> u64 {
     words.next().and_then(|word| word.parse().ok()).unwrap_or(default)
 }
 
-/// Submits events until that many bytes are durable.
 fn fill(options: &Options, bytes: u64) -> Result<u64, hosting_journal::OpenError> {
     let (journal, _) = hosting_journal::open(options.clone(), Arc::new(RealFiles), &mut Walk::default())?;
     let events = [3_u8; EVENT * EVENTS_AT_ONCE as usize];

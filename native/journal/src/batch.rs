@@ -1,40 +1,38 @@
-//! The framing of one batch: a header of fixed length with checksums, the payload, zeros up to the next sector.
-//! Batches start on sectors, so that no write ever touches a sector that holds acknowledged bytes.
+//! Format of one batch: a header with checksums, the payload, and zeros up to the next sector.
+//! Batches begin on sector boundaries, so that a write never changes a sector with acknowledged bytes.
 
 use crate::Lsn;
 use crate::clock::ClockRecord;
 
-/// Batches begin and end on multiples of this.
+/// Alignment of batches, in bytes.
 pub(crate) const SECTOR: u64 = 512;
-/// Bytes of a header; within one sector, so that it is there as a whole or not at all.
+/// Bytes of a batch header. A header lies within one sector, so that no crash splits it.
 pub(crate) const HEADER: usize = 128;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"HJB1");
 
-/// Rounds up to the next sector.
 pub(crate) const fn to_sector(bytes: u64) -> u64 {
     bytes.div_ceil(SECTOR) * SECTOR
 }
 
-/// Bytes that a batch with a payload of `length` bytes takes in its segment.
+/// Returns the bytes that a batch with `length` payload bytes takes in its segment.
 pub(crate) const fn framed(length: u64) -> u64 {
     to_sector(HEADER as u64 + length)
 }
 
-/// Which segment a batch belongs to; a batch that names another one is a leftover of the file's former use.
+/// Identity of a segment file. Batches with another identity are left from an earlier use of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Home {
     pub shard: u16,
     pub segment: u64,
-    /// Random per use of a file: nobody who writes event bytes can forge a header.
+    /// Random number per use of a file, so that event bytes cannot forge a batch header.
     pub salt: u64,
 }
 
-/// What a batch says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub epoch: u64,
-    /// Number of the batch, from 1, counted over all segments; empty batches count too.
+    /// Number of the batch, from 1, over all segments and including empty batches.
     pub sequence: u64,
     pub first_lsn: Lsn,
     pub count: u32,
@@ -42,7 +40,7 @@ pub(crate) struct Header {
     pub clock: ClockRecord,
 }
 
-/// Writes header and padding around the payload that follows `HEADER` reserved bytes in `buffer`.
+/// Writes the header and the padding around the payload, which begins at byte `HEADER` of `buffer`.
 pub(crate) fn seal(buffer: &mut Vec<u8>, home: &Home, header: &Header) {
     let payload_crc = crc32fast::hash(&buffer[HEADER..]);
     let mut bytes = [0_u8; HEADER];
@@ -66,7 +64,7 @@ pub(crate) fn seal(buffer: &mut Vec<u8>, home: &Home, header: &Header) {
     buffer.resize(to_sector(buffer.len() as u64) as usize, 0);
 }
 
-/// Reads a header; nothing unless it is whole and belongs to `home`. The second value is the payload's checksum.
+/// Reads a batch header and the checksum of its payload. Returns `None` unless the header is valid for `home`.
 pub(crate) fn read_header(bytes: &[u8], home: &Home) -> Option<(Header, u32)> {
     if bytes.len() < HEADER || bytes[..4] != MAGIC.to_le_bytes() {
         return None;
@@ -77,7 +75,7 @@ pub(crate) fn read_header(bytes: &[u8], home: &Home) -> Option<(Header, u32)> {
     if !is_ours || crc32fast::hash(&bytes[8..HEADER]) != crc {
         return None;
     }
-    take.u16(); // Zero, for flags to come.
+    take.u16(); // Zero, reserved for flags.
     let payload_crc = take.u32();
     let epoch = take.u64();
     if take.u64() != home.segment {
@@ -94,12 +92,12 @@ pub(crate) fn read_header(bytes: &[u8], home: &Home) -> Option<(Header, u32)> {
     Some((header, payload_crc))
 }
 
-/// Whether the sector pretends to be a batch of this segment, damaged or not.
+/// Reports whether a sector begins like a batch of this segment, valid or damaged.
 pub(crate) fn claims_home(bytes: &[u8], home: &Home) -> bool {
     bytes.len() >= 16 && bytes[..4] == MAGIC.to_le_bytes() && bytes[8..16] == home.salt.to_le_bytes()
 }
 
-/// Fixed-width little-endian fields, written in order.
+/// Writer of consecutive little-endian fields.
 pub(crate) struct Put<'a> {
     pub bytes: &'a mut [u8],
     pub at: usize,
@@ -112,7 +110,7 @@ impl Put<'_> {
     }
 }
 
-/// The counterpart of [`Put`]. The caller has checked that there are enough bytes.
+/// Reader of fields that [`Put`] wrote. The caller checks that enough bytes are left.
 pub(crate) struct Take<'a> {
     pub bytes: &'a [u8],
 }

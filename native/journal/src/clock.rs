@@ -1,5 +1,5 @@
-//! Service time: boot time plus an offset that is carried over reboots by what the log recorded.
-//! Under one boot id the wall clock is never believed; under another it tells how long the machine was away.
+//! Service time: boot time plus an offset, which the log carries over restarts and reboots.
+//! The wall clock counts only after a reboot, for the time that the machine was down.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::error::OpenError;
 use crate::machine::Machine;
 
-/// What the clocks showed at one instant; part of every batch and image.
+/// Readings of all clocks at one instant. Every batch and every image contains a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockRecord {
-    /// Boot id of the kernel, as 16 bytes.
+    /// Boot id of the kernel.
     pub boot_id: [u8; 16],
     /// Boot time in milliseconds.
     pub boot_ms: u64,
@@ -21,19 +21,19 @@ pub struct ClockRecord {
     pub service_ms: u64,
 }
 
-/// Service time in milliseconds. Never runs back, neither in one run nor over restarts and reboots.
+/// Service clock in milliseconds. Service time never decreases, not even over restarts and reboots.
 pub struct Clock {
     machine: Arc<dyn Machine>,
     boot_id: [u8; 16],
-    /// Service time and boot time of the same instant; service time goes on from there at boot time's pace.
+    /// Service time when the boot clock showed `base_boot_ms`.
     base_service_ms: u64,
     base_boot_ms: u64,
-    /// Highest value handed out, so that a boot clock that steps back cannot take service time with it.
+    /// Highest returned value, so that service time never follows a boot clock that steps back.
     highest_ms: AtomicU64,
 }
 
 impl Clock {
-    /// Goes on from the last record of the log, or starts with boot time when there is none.
+    /// Continues from the last record of the log. Without a record, service time begins as boot time.
     pub(crate) fn resume(machine: Arc<dyn Machine>, boot_id: [u8; 16], last: Option<&ClockRecord>) -> Self {
         let boot_ms = machine.boot_ms();
         let service_ms = match last {
@@ -51,28 +51,27 @@ impl Clock {
         Self { machine, boot_id, base_service_ms: service_ms, base_boot_ms: boot_ms, highest_ms }
     }
 
-    /// Service time now, in milliseconds.
+    /// Returns the current service time in milliseconds.
     pub fn service_ms(&self) -> u64 {
         self.at(self.machine.boot_ms())
     }
 
     fn at(&self, boot_ms: u64) -> u64 {
         let now = self.base_service_ms.saturating_add(boot_ms.saturating_sub(self.base_boot_ms));
-        // Relaxed: the value carries no other data. The plain load spares the write in the common case.
+        // Relaxed: the value orders no other data. The plain load avoids the write in the common case.
         if self.highest_ms.load(Ordering::Relaxed) >= now {
             return self.highest_ms.load(Ordering::Relaxed);
         }
         self.highest_ms.fetch_max(now, Ordering::Relaxed).max(now)
     }
 
-    /// What is written into a batch.
     pub(crate) fn record(&self) -> ClockRecord {
         let boot_ms = self.machine.boot_ms();
         ClockRecord { boot_id: self.boot_id, boot_ms, wall_ms: self.machine.wall_ms(), service_ms: self.at(boot_ms) }
     }
 }
 
-/// Reads the kernel's boot id, a UUID in text, from the file that the options name.
+/// Reads the kernel's boot id, a UUID, from a file.
 pub(crate) fn read_boot_id(path: &Path) -> Result<[u8; 16], OpenError> {
     let refuse = |reason: String| OpenError::BootId { path: path.to_owned(), reason };
     let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;

@@ -1,5 +1,4 @@
-//! Makes an image from the one before and the closed segments after it. Runs in a child process of its own, reads
-//! only what no longer changes, and is told nothing: the files say which segments are closed.
+//! Compaction: writes an image of the closed segments. Runs in a child process and needs only the journal folder.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,25 +13,27 @@ use crate::options::{Options, State};
 use crate::reader::{Found, SegmentReader};
 use crate::recovery::{Replay, load_base};
 
-/// What a compaction did.
+/// Result of a compaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compacted {
-    /// Last event in the image, or in the one before if nothing was to be done.
+    /// Last event of the new image. Without a new image, the last event of the existing image.
     pub lsn: Lsn,
-    /// Closed segments that were applied; without any no image was written.
+    /// Number of closed segments in the new image, 0 without a new image.
     pub segments: u64,
-    /// Batches that were applied.
+    /// Number of applied batches.
     pub batches: u64,
-    /// Events that were applied.
+    /// Number of applied events.
     pub events: u64,
-    /// The image, if one was written.
+    /// Path of the new image.
     pub image: Option<PathBuf>,
-    /// Its length in bytes.
+    /// Length of the new image in bytes.
     pub image_bytes: u64,
 }
 
-/// Loads the newest image into a fresh state, applies the closed segments after it, and writes, syncs and names a new
-/// image. The segment in use is not touched. One at a time: another compaction of the folder is [`OpenError::Locked`].
+/// Writes a new durable image of the newest image and all closed segments after it.
+///
+/// The state must be empty. Does not touch the current segment. Returns [`OpenError::Locked`] if another compaction of
+/// the folder is running.
 pub fn compact(options: Options, files: Arc<dyn Files>, state: &mut dyn State) -> Result<Compacted, OpenError> {
     options.check()?;
     let folder = Folder { files, path: options.dir.clone() };
@@ -49,7 +50,7 @@ pub fn compact(options: Options, files: Arc<dyn Files>, state: &mut dyn State) -
         covered += 1;
     }
     if let Some(hole) = hole {
-        // What follows must follow what was read, or the end of the last segment is missing.
+        // The next segment must continue the log. Otherwise the end of the last closed segment is missing.
         replay.check_begins_after(covered + 1, hole)?;
     }
     let (cursor, segments) = (replay.cursor, covered + 1 - base.first_segment);
@@ -70,23 +71,21 @@ pub fn compact(options: Options, files: Arc<dyn Files>, state: &mut dyn State) -
     Ok(done)
 }
 
-/// Whether a segment has a whole first batch. Then the segment before it is closed and durable: its last sync came
-/// before that batch was written.
+/// Reports whether the first batch of a segment is valid. The previous segment is then closed, complete and synced.
 fn is_begun(folder: &Folder, options: &Options, number: u64) -> Result<bool, OpenError> {
     let mut reader = SegmentReader::open(folder, options, number)?;
     Ok(matches!(reader.next()?, Found::Batch(..)))
 }
 
-/// Lets this process end with its parent, whose process id is given: by signal when the parent ends, at once with an
-/// error when it already has.
+/// Makes the kernel kill this process when its parent process ends. Fails if `parent` is no longer the parent.
 ///
-/// The kernel watches the parent's *thread* that made this process: it must not end before.
+/// The kernel watches the *thread* that created this process, so that thread must not end earlier.
 pub fn end_with_parent(parent: u32) -> io::Result<()> {
     // SAFETY: plain call; the signal is delivered to this process only.
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0, 0, 0) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // After the call above, so that a parent that ends in between is seen by one of the two.
+    // Runs after `prctl`, so that no end of the parent is missed.
     // SAFETY: plain call.
     if unsafe { libc::getppid() } as u32 != parent {
         return Err(io::Error::other("the parent has ended"));

@@ -1,4 +1,4 @@
-//! Why a journal cannot be opened or compacted. Each case names the file, and the offset where there is one.
+//! Errors of opening and compacting a journal, with the file and the offset of the problem.
 
 use std::fmt;
 use std::io;
@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 
 use crate::Lsn;
 
-/// Why a journal cannot be opened or compacted.
+/// Error of opening or compacting a journal.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
     /// A file operation failed.
     Io {
-        /// What was tried.
+        /// The failed operation.
         operation: &'static str,
-        /// On which file or folder.
+        /// The file or folder.
         path: PathBuf,
-        /// Where in the file, if it was a read or a write.
+        /// Offset of the read or write.
         offset: Option<u64>,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// Another process has the folder open.
@@ -26,32 +26,32 @@ pub enum OpenError {
         /// The lock file.
         path: PathBuf,
     },
-    /// The options contradict themselves or the limits of the format.
+    /// An option is invalid.
     Options {
-        /// Which option, and why.
+        /// The option and the problem.
         reason: String,
     },
     /// The boot id cannot be read.
     BootId {
-        /// The file that the options name.
+        /// The file with the boot id.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// A file was written by a build with another format.
+    /// A file has a format version that this build cannot read.
     Version {
         /// The file.
         path: PathBuf,
-        /// Version in the file.
+        /// Version of the file.
         found: u32,
-        /// Version that this build reads.
+        /// Version of this build.
         known: u32,
     },
     /// A file belongs to another shard.
     Shard {
         /// The file.
         path: PathBuf,
-        /// Shard in the file.
+        /// Shard of the file.
         found: u16,
         /// Shard of the options.
         expected: u16,
@@ -60,87 +60,87 @@ pub enum OpenError {
     Header {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// A segment that the log needs is not there.
+    /// A required segment is missing.
     MissingSegment {
-        /// Its number.
+        /// Number of the segment.
         segment: u64,
-        /// The file that is missing.
+        /// The missing file.
         path: PathBuf,
     },
-    /// A batch is damaged although the log goes on after it: acknowledged events would be lost.
+    /// A damaged batch has valid batches after it, so that acknowledged events would be lost.
     Damaged {
         /// Segment of the damaged batch.
         segment: u64,
-        /// Its offset in the segment's file, in bytes.
+        /// Offset of the damaged batch in bytes.
         offset: u64,
-        /// Segment of a batch after it.
+        /// Segment of the next valid batch.
         next_segment: u64,
-        /// Offset of that batch.
+        /// Offset of the next valid batch in bytes.
         next_offset: u64,
     },
-    /// A valid batch does not continue the log.
+    /// A valid batch does not continue the sequence of the log.
     Gap {
-        /// Segment in which the log should have gone on.
+        /// Segment of the gap.
         segment: u64,
-        /// Offset at which it should have, in bytes.
+        /// Offset of the gap in bytes.
         offset: u64,
-        /// Event number that should have come.
+        /// Expected event number.
         expected: Lsn,
-        /// Event number that came.
+        /// Event number of the batch.
         found: Lsn,
-        /// Batch number that should have come.
+        /// Expected batch number.
         expected_batch: u64,
-        /// Batch number that came.
+        /// Actual batch number.
         found_batch: u64,
     },
-    /// The log ends before what an image proves to have been acknowledged.
+    /// The log ends before the last event of an image.
     EndsEarly {
-        /// Last event that was found.
+        /// Last event of the log.
         last: Lsn,
-        /// The image that covers more.
+        /// The image.
         path: PathBuf,
     },
-    /// An image is damaged and nothing older can replace it, or the state does not take it.
+    /// An image is damaged and no older image can replace it, or the state cannot load the image.
     Image {
-        /// The file.
+        /// The image.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// An event kind has another name in the log than in this build.
+    /// The log and this build have different names for an event kind.
     KindRenamed {
         /// The file.
         path: PathBuf,
         /// The kind.
         kind: u8,
-        /// Its name in the file.
+        /// Name in the file.
         found: String,
-        /// Its name in this build.
+        /// Name in this build.
         expected: &'static str,
     },
-    /// The log holds an event of a kind that this build does not know.
+    /// The log contains an event kind that this build does not know.
     UnknownKind {
         /// The kind.
         kind: u8,
-        /// Its name in the segment's header.
+        /// Name in the segment header.
         name: Option<String>,
-        /// Segment of the batch with the event.
+        /// Segment of the event.
         segment: u64,
-        /// Offset of that batch, in bytes.
+        /// Offset of the event's batch in bytes.
         offset: u64,
     },
-    /// The state refused a batch.
+    /// The state could not apply a batch.
     Apply {
         /// Segment of the batch.
         segment: u64,
-        /// Its offset, in bytes.
+        /// Offset of the batch in bytes.
         offset: u64,
-        /// Number of its first event.
+        /// Number of the first event in the batch.
         first_lsn: Lsn,
-        /// What the state said.
+        /// The error of the state.
         reason: String,
     },
 }
@@ -154,7 +154,7 @@ impl OpenError {
         Self::Io { operation, path: path.to_owned(), offset: Some(offset), source }
     }
 
-    /// Whether the disk or the quota is full: worth trying again when there is room.
+    /// Reports whether the disk or the quota is full, so that a retry can succeed later.
     pub fn is_no_space(&self) -> bool {
         matches!(self, Self::Io { source, .. } if crate::files::is_no_space(source))
     }

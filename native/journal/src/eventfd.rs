@@ -1,19 +1,18 @@
-//! The descriptor that wakes an event loop when a batch is durable.
+//! Event descriptor that wakes an event loop when a batch is durable.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// A non-blocking eventfd.
 pub(crate) struct EventFd(OwnedFd);
 
 impl EventFd {
     pub fn new() -> io::Result<Self> {
-        // SAFETY: plain call; the descriptor is owned by nobody else.
+        // SAFETY: plain call without pointers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -21,10 +20,10 @@ impl EventFd {
         self.0.as_raw_fd()
     }
 
-    /// Adds one. A full counter (`EAGAIN`) is as good: whoever waits is awake already.
+    /// Adds one to the counter. If the counter is full (`EAGAIN`), the reader is already awake.
     pub fn signal(&self) {
         let one = 1_u64.to_ne_bytes();
-        // SAFETY: pointer and length are those of one live array.
+        // SAFETY: pointer and length belong to one live array.
         unsafe { libc::write(self.raw(), one.as_ptr().cast(), one.len()) };
     }
 }

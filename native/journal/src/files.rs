@@ -1,5 +1,4 @@
-//! The file operations that the journal performs, as traits, and the real ones over libc.
-//! Which file is written when is decided elsewhere; here is only how a call is made and continued.
+//! File operations of the journal as traits, and their implementation with libc.
 
 use std::ffi::CString;
 use std::io;
@@ -7,59 +6,59 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// How a file is opened.
+/// Mode in which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// An existing file, to be read from front to back.
+    /// An existing file for sequential reads.
     Read,
-    /// An existing file, to be read and overwritten in place.
+    /// An existing file for reads and writes.
     Write,
-    /// A new file, or an existing one emptied.
+    /// A new or emptied file for reads and writes.
     Create,
 }
 
-/// One file of a folder.
+/// A file in a folder listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Name within the folder.
+    /// File name.
     pub name: String,
     /// Length in bytes.
     pub length: u64,
 }
 
-/// Every operation on names that the journal performs. Tests put a layer that loses, tears and refuses here.
+/// Folder operations. Tests implement this trait to simulate crashes and errors.
 pub trait Files: Send + Sync + 'static {
-    /// Makes a folder and its parents; an existing one is fine.
+    /// Creates a folder and its parents if they do not exist.
     fn create_folder(&self, path: &Path) -> io::Result<()>;
-    /// Regular files of a folder, in any order.
+    /// Returns the regular files of a folder in any order.
     fn list(&self, folder: &Path) -> io::Result<Vec<Entry>>;
     /// Opens a file.
     fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn FileHandle>>;
-    /// Renames a file over whatever has the new name.
+    /// Renames a file and replaces an existing file.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Removes a name.
+    /// Removes a file name.
     fn unlink(&self, path: &Path) -> io::Result<()>;
-    /// Makes renames, creations and removals within a folder durable.
+    /// Makes renames, creations and removals in a folder durable.
     fn sync_folder(&self, folder: &Path) -> io::Result<()>;
-    /// Takes an exclusive lock that ends with the returned value or the process; `WouldBlock` when somebody has it.
+    /// Takes an exclusive lock until the value is dropped. Fails with `WouldBlock` if the lock is taken.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>>;
 }
 
-/// Every operation on an open file that the journal performs.
+/// Operations on an open file.
 pub trait FileHandle: Send + Sync {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     fn length(&self) -> io::Result<u64>;
-    /// One `pread`; may be short, 0 at the end.
+    /// Calls `pread` once. The read can be short, and returns 0 at the end of the file.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// One `pwrite`; may be short.
+    /// Calls `pwrite` once. The write can be short.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
-    /// One `fdatasync`.
+    /// Calls `fdatasync` once.
     fn sync_data(&self) -> io::Result<()>;
-    /// Asks for room for `length` bytes, so that a full disk shows before it is filled; not being able to is no error.
+    /// Reserves disk space for `length` bytes. Fails only if the disk is full.
     fn allocate(&self, length: u64) -> io::Result<()>;
 }
 
-/// Writes all of `bytes`: short writes are continued.
+/// Writes all bytes, continuing after short writes.
 pub(crate) fn write_all_at(file: &dyn FileHandle, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
         let written = file.write_at(bytes, offset)?;
@@ -72,7 +71,7 @@ pub(crate) fn write_all_at(file: &dyn FileHandle, mut bytes: &[u8], mut offset: 
     Ok(())
 }
 
-/// Fills `buffer`: short reads are continued, the end of the file is an error.
+/// Fills the buffer, continuing after short reads. Fails at the end of the file.
 pub(crate) fn read_exact_at(file: &dyn FileHandle, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !buffer.is_empty() {
         let read = file.read_at(buffer, offset)?;
@@ -85,13 +84,12 @@ pub(crate) fn read_exact_at(file: &dyn FileHandle, mut buffer: &mut [u8], mut of
     Ok(())
 }
 
-/// Whether an error says that the disk or the quota is full.
+/// Reports whether the disk or the quota is full.
 pub(crate) fn is_no_space(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
-/// The operating system's files. Calls go through libc by name (`pwrite`, `fdatasync`), so that a preloaded library
-/// can stand in between.
+/// File operations of libc, called by symbol (`pwrite`, `fdatasync`), so that a preloaded library can replace them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealFiles;
 
@@ -101,7 +99,7 @@ fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// Repeats a call that a signal interrupted.
+/// Repeats a system call that a signal interrupted.
 fn retry(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
     loop {
         let result = call();
@@ -119,7 +117,7 @@ fn open_fd(path: &Path, flags: libc::c_int) -> io::Result<OwnedFd> {
     let path = c_path(path)?;
     // SAFETY: the path is a valid C string for the duration of the call.
     let fd = retry(|| unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, 0o600 as libc::c_uint) } as isize)?;
-    // SAFETY: the descriptor was just made and nobody else has it.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
 }
 
@@ -149,7 +147,7 @@ impl Files for RealFiles {
         };
         let fd = open_fd(path, flags)?;
         if access == Access::Read {
-            // SAFETY: plain call on an open descriptor. A refusal costs read-ahead, nothing else.
+            // SAFETY: plain call on an open descriptor. A failure only disables read-ahead.
             unsafe { libc::posix_fadvise(fd.as_raw_fd(), 0, 0, libc::POSIX_FADV_SEQUENTIAL) };
         }
         Ok(Box::new(RealFile(fd)))
@@ -188,19 +186,19 @@ impl FileHandle for RealFile {
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let fd = self.0.as_raw_fd();
-        // SAFETY: pointer and length are those of one live mutable slice.
+        // SAFETY: pointer and length belong to one live mutable slice.
         retry(|| unsafe { libc::pread(fd, buffer.as_mut_ptr().cast(), buffer.len(), offset as libc::off_t) })
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         let fd = self.0.as_raw_fd();
-        // SAFETY: pointer and length are those of one live slice.
+        // SAFETY: pointer and length belong to one live slice.
         retry(|| unsafe { libc::pwrite(fd, bytes.as_ptr().cast(), bytes.len(), offset as libc::off_t) })
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        // SAFETY: plain call on an open descriptor. Not repeated on any error: a second sync can succeed without
-        // having written what the first one lost.
+        // SAFETY: plain call on an open descriptor.
+        // The call is never repeated: a second sync can succeed although the first sync lost data.
         if unsafe { libc::fdatasync(self.0.as_raw_fd()) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 

@@ -1,4 +1,4 @@
-//! Names of a journal's files, and file operations whose errors name what they were done to.
+//! File names of a journal folder, and file operations with the path in their errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -9,22 +9,21 @@ use crate::Lsn;
 use crate::error::OpenError;
 use crate::files::{Access, FileHandle, Files};
 
-/// A journal folder.
 #[derive(Clone)]
 pub(crate) struct Folder {
     pub files: Arc<dyn Files>,
     pub path: PathBuf,
 }
 
-/// What a folder holds, by kind of file. Files with other names are left alone.
+/// Files of a folder by kind. Files with unknown names are ignored.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
-    /// Number and length.
+    /// Length in bytes by segment number.
     pub segments: BTreeMap<u64, u64>,
-    /// Number in the name, which says nothing, and length.
+    /// Length in bytes by the number in the file name, which has no meaning.
     pub free: BTreeMap<u64, u64>,
     pub images: BTreeSet<Lsn>,
-    /// Names of files that were being written.
+    /// Names of files from an unfinished write.
     pub unfinished: Vec<String>,
 }
 
@@ -43,7 +42,7 @@ impl Folder {
         self.path.join(format!("image-{lsn:020}.img"))
     }
 
-    /// Name of a file that is being written; removed at the next start if it stays.
+    /// Returns the path of a file during its write. The next start removes such a file.
     pub fn unfinished(&self, purpose: &str) -> PathBuf {
         self.path.join(format!("{purpose}{UNFINISHED}"))
     }
@@ -81,7 +80,7 @@ impl Folder {
         self.files.sync_folder(&self.path).map_err(|error| OpenError::io("sync", &self.path, error))
     }
 
-    /// Makes the folder itself durable, in case it was just made.
+    /// Makes the entry of the folder in its parent folder durable.
     pub fn sync_parent(&self) -> Result<(), OpenError> {
         let parent = match self.path.parent() {
             Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
@@ -91,7 +90,6 @@ impl Folder {
         self.files.sync_folder(parent).map_err(|error| OpenError::io("sync", parent, error))
     }
 
-    /// Takes one of the folder's locks.
     pub fn lock(&self, name: &str) -> Result<Box<dyn Send + Sync>, OpenError> {
         let path = self.path.join(name);
         self.files.lock(&path).map_err(|error| {

@@ -1,5 +1,4 @@
-//! Image files: the whole state after the last event of a closed segment, in one file with one checksum.
-//! Owns their framing; the content is the state's, and when one is made or read is decided elsewhere.
+//! Image files: the state after the last event of a closed segment, with one checksum. [`State`] defines the content.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -15,25 +14,21 @@ use crate::{FORMAT_VERSION, Lsn};
 
 const MAGIC: &[u8; 8] = b"HJIMAGE1";
 const END_MAGIC: &[u8; 8] = b"HJIMGEND";
-/// Bytes of an image header before the table of kinds.
+/// Bytes of an image header before the event kind table.
 const FIXED: usize = 128;
-/// Magic number, length of the content, checksum of all before.
+/// Bytes of the trailer: magic number, content length and checksum.
 const TRAILER: usize = 20;
-/// Bytes per write.
 const CHUNK: usize = 1024 * 1024;
 
-/// Up to where an image tells the log.
+/// Last position of the log that an image includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Covered {
-    /// Last event in the image.
     pub lsn: Lsn,
-    /// Last batch in the image.
+    /// Number of the last batch.
     pub sequence: u64,
-    /// Last segment in the image; the log goes on at the start of the next one.
+    /// Number of the last segment. The log continues at the start of the next segment.
     pub segment: u64,
-    /// Epoch of the last batch.
     pub epoch: u64,
-    /// Clocks of the last batch.
     pub clock: ClockRecord,
 }
 
@@ -89,7 +84,7 @@ fn decode_header(path: &Path, buffer: &[u8], options: &Options) -> Result<Covere
     Ok(covered)
 }
 
-/// An image whose header was right.
+/// An image with a valid header. The content is not checked yet.
 struct Opened {
     path: PathBuf,
     file: Box<dyn FileHandle>,
@@ -113,14 +108,14 @@ fn open(folder: &Folder, options: &Options, lsn: Lsn) -> Result<Opened, OpenErro
     Ok(Opened { path, file, header, covered })
 }
 
-/// Reads and checks an image's header only; what it covers, and the length of the file.
+/// Reads the header of an image. Returns the covered position and the file length.
 pub(crate) fn read_covered(folder: &Folder, options: &Options, lsn: Lsn) -> Result<(Covered, u64), OpenError> {
     let opened = open(folder, options, lsn)?;
     let length = opened.file.length().map_err(|error| OpenError::io("read", &opened.path, error))?;
     Ok((opened.covered, length))
 }
 
-/// An image whose checksum was right.
+/// An image with a valid checksum.
 pub(crate) struct Image {
     pub covered: Covered,
     pub path: PathBuf,
@@ -128,7 +123,7 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// Reads an image whole and checks it.
+    /// Reads and checks a whole image.
     pub fn read(folder: &Folder, options: &Options, lsn: Lsn) -> Result<Self, OpenError> {
         let Opened { path, file, header, covered } = open(folder, options, lsn)?;
         let mut content = Vec::new();
@@ -136,13 +131,13 @@ impl Image {
         Ok(Self { covered, path, content })
     }
 
-    /// Hands the content to a fresh state.
+    /// Loads the content into an empty state.
     pub fn load(&self, state: &mut dyn State) -> Result<(), OpenError> {
         state.load_image(&self.content).map_err(|reason| OpenError::Image { path: self.path.clone(), reason })
     }
 }
 
-/// Reads what follows the header and compares the checksum of it all; keeps the content if it is wanted.
+/// Checks the content against the checksum, and copies the content to `keep` if given.
 fn check_content(
     path: &Path,
     file: &dyn FileHandle,
@@ -158,7 +153,7 @@ fn check_content(
     hasher.update(header);
     let mut chunk = Vec::new();
     if let Some(keep) = keep.as_deref_mut() {
-        // Fresh zero pages: touched for the first time by the read itself.
+        // Zero pages from the kernel, which the read touches first.
         *keep = vec![0; content_length as usize];
     } else {
         chunk = vec![0; CHUNK];
@@ -193,7 +188,7 @@ fn check_trailer(path: &Path, file: &dyn FileHandle, content_length: u64, crc: u
     Ok(())
 }
 
-/// Collects small writes of the state into large ones of the file, and their checksum.
+/// Combines small writes of the state into large writes, and computes their checksum.
 struct ImageWriter<'a> {
     file: &'a dyn FileHandle,
     offset: u64,
@@ -225,7 +220,7 @@ impl Write for ImageWriter<'_> {
     }
 }
 
-/// Writes an image under an unfinished name, reads it back, and gives it its name. Its length in bytes.
+/// Writes an image under a temporary name, verifies it and renames it. Returns the path and the length in bytes.
 pub(crate) fn write(
     folder: &Folder,
     options: &Options,
@@ -241,7 +236,7 @@ pub(crate) fn write(
         Ok((path, length))
     };
     result.and_then(finish).inspect_err(|_| {
-        // A full disk needs the room back; if it cannot be removed, the next image or start overwrites or removes it.
+        // Frees the disk space. If the removal fails, the next image overwrites the file, or the next start removes it.
         let _ = folder.files.unlink(&unfinished);
     })
 }

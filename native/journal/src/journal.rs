@@ -1,5 +1,4 @@
-//! The handle that the caller keeps: submitting, asking what is durable, closing; and what its threads share.
-//! How it is opened is in `opening`, how a batch is written in `writer`, how segments come and go in `supply`.
+//! Journal handle: submission of events, the durable position, statistics and shutdown.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,10 +17,10 @@ use crate::stats::{LastCompaction, Stats};
 use crate::supply::Shelf;
 use crate::writer::{Counters, Writing};
 
-/// A heartbeat records the clocks when nothing was written for this long.
+/// Interval after which [`Journal::heartbeat`] records the clocks.
 const HEARTBEAT_MS: u64 = 1_000;
 
-/// Everything that the threads share.
+/// State that the handle, the writer thread and the supply thread share.
 pub(crate) struct Core {
     pub options: Options,
     pub folder: Folder,
@@ -29,41 +28,41 @@ pub(crate) struct Core {
     pub clock: Arc<Clock>,
     pub epoch: u64,
     pub shared: Mutex<Shared>,
-    /// Wakes the writer: there is something to write, or the end.
+    /// Wakes the writer thread when a batch is ready or the journal closes.
     pub writer_wake: Condvar,
-    /// Wakes the supply: a prepared segment was taken into use, or the end.
+    /// Wakes the supply thread when a prepared segment was taken or the journal closes.
     pub supply_wake: Condvar,
-    /// Held through the write and sync of a batch: one is in flight at most.
+    /// Locked during the write and sync of a batch, so that at most one batch is in flight.
     pub writing: Mutex<Writing>,
-    /// Held while a segment is prepared.
+    /// Locked while a segment is prepared.
     pub supplying: Mutex<()>,
-    /// Held while an image is taken over.
+    /// Locked while the segments covered by an image are recycled.
     pub recycling: Mutex<()>,
-    // Copies of what is in `shared`, to be read without its lock.
+    // Copies of values in `shared` that are read without its lock.
     pub durable: AtomicU64,
     pub last: AtomicU64,
     pub credit_total: AtomicU64,
     pub wake: EventFd,
-    /// The lock on the folder, until the shutdown.
+    /// Lock on the folder. The shutdown releases the lock.
     pub held: Mutex<Option<Box<dyn Send + Sync>>>,
 }
 
-/// What the journal's mutex protects.
+/// State behind the journal's mutex.
 pub(crate) struct Shared {
     pub queue: Queue,
     pub shelf: Shelf,
     pub counters: Counters,
     /// Monotonic time of the oldest submission in the batch that is being written.
     pub in_flight_since_ns: Option<u64>,
-    /// Boot time of the last batch.
+    /// Boot time of the last recorded batch.
     pub recorded_boot_ms: u64,
     pub is_writer_idle: bool,
     pub is_closing: bool,
-    /// A batch could not be written: nothing more is.
+    /// True after a failed write or sync. The journal then writes no more batches.
     pub is_dead: bool,
-    /// Why the last attempt to prepare a segment failed.
+    /// Reason of the failure, if the last attempt to prepare a segment failed.
     pub supply_stall: Option<String>,
-    /// Why the last attempt to write an image failed for want of room.
+    /// Reason of the failure, if the last image was not written because the disk was full.
     pub image_stall: Option<String>,
     pub last_compaction: Option<LastCompaction>,
 }
@@ -85,7 +84,7 @@ impl Shared {
         }
     }
 
-    /// What the next submission may have. While the disk is full, what is left is for events that free places.
+    /// Returns the credit of the next submission. While the disk is full, only the reserve is left.
     pub fn credit(&self) -> Credit {
         let mut credit = self.queue.credit();
         if self.supply_stall.is_some() || self.image_stall.is_some() {
@@ -95,13 +94,12 @@ impl Shared {
     }
 }
 
-/// Takes a mutex. A panic elsewhere leaves nothing half done under ours: each change is made in one go.
+/// Locks a mutex, also after a panic. No change of the protected values can panic halfway.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A journal that is open. Every method may be called from every thread and blocks on no file operation, except
-/// where it says so.
+/// An open journal. All methods are thread-safe, and they do no file operations unless their documentation says so.
 pub struct Journal {
     core: Arc<Core>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -132,17 +130,16 @@ impl Journal {
         Ok(())
     }
 
-    /// Bytes that can still be submitted. See [`Credit`] for what they promise.
+    /// Returns the number of bytes that can still be submitted.
     pub fn credit(&self) -> Credit {
         let largest = crate::segment::payload_of(self.core.options.segment_bytes);
         Credit { total: self.core.credit_total.load(Ordering::Acquire), reserve: largest, largest }
     }
 
-    /// Appends events to the batch that is written next. `first_lsn` must be `last() + 1`, so calls are made under
-    /// one lock of the caller's; credit was checked under the same lock.
+    /// Appends events to the batch that is written next. `first_lsn` must be `last() + 1`.
     ///
-    /// A submission without credit is kept in memory and becomes durable when there is room; one that is out of order
-    /// or larger than [`Credit::largest`] is fatal.
+    /// The caller checks the credit and submits under one lock. Events beyond the credit stay in memory until the disk
+    /// has room. Events that are out of order or larger than [`Credit::largest`] end the process.
     pub fn submit(&self, first_lsn: Lsn, count: u32, bytes: &[u8]) {
         let core = &*self.core;
         let expected = core.last.load(Ordering::Relaxed) + 1;
@@ -168,33 +165,35 @@ impl Journal {
         }
     }
 
-    /// Last event that is on disk. What tells of events up to it may be answered.
+    /// Returns the last event that is on disk. Responses that depend on later events must wait.
     pub fn durable(&self) -> Lsn {
         self.core.durable.load(Ordering::Acquire)
     }
 
-    /// Last event that was submitted.
+    /// Returns the last submitted event.
     pub fn last(&self) -> Lsn {
         self.core.last.load(Ordering::Acquire)
     }
 
-    /// A non-blocking eventfd, signalled after each durable batch that has events. It lives as long as the journal.
+    /// Returns a non-blocking eventfd, which the writer signals after each durable batch with events.
     pub fn wake_fd(&self) -> RawFd {
         self.core.wake.raw()
     }
 
-    /// Grows with each opening of the directory.
+    /// Returns the epoch of this run. Each opening of the folder increments the epoch.
     pub fn epoch(&self) -> u64 {
         self.core.epoch
     }
 
-    /// Service time.
+    /// Returns the service clock.
     pub fn clock(&self) -> &Clock {
         &self.core.clock
     }
 
-    /// Records the clocks in an empty batch if nothing was written for a second. It stops short of what is kept for
-    /// events: a clock that is not recorded is only less exact after a reboot.
+    /// Records the clocks in an empty batch if no batch was written for one second.
+    ///
+    /// Skips the batch when half of the reserve is used. A missing record only makes service time less exact after a
+    /// reboot.
     pub fn heartbeat(&self) {
         let core = &*self.core;
         let boot_ms = core.machine.boot_ms();
@@ -212,7 +211,7 @@ impl Journal {
         self.wake_writer(&shared);
     }
 
-    /// What the journal has done and where it stands.
+    /// Returns counters and the current state.
     pub fn stats(&self) -> Stats {
         let core = &*self.core;
         let now_ns = core.machine.elapsed_ns();
@@ -241,19 +240,22 @@ impl Journal {
         }
     }
 
-    /// Whether enough closed segments wait that a compaction should be started.
+    /// Reports whether enough closed segments exist to start a compaction.
     pub fn compaction_due(&self) -> bool {
         lock(&self.core.shared).shelf.is_compaction_due()
     }
 
-    /// To be called after a compaction ended well: takes the newest image's word for what it covers, frees those
-    /// segments and older images, and says how many segments. Blocks on file operations.
+    /// Recycles the segments that the newest image covers, removes older images, and returns the number of segments.
+    ///
+    /// Call this after a successful compaction. The call blocks on file operations.
     pub fn image_written(&self) -> Result<u64, OpenError> {
         self.core.take_image()
     }
 
-    /// To be called after a compaction failed, with the reason for the statistics. `is_no_space` means that the disk
-    /// was full: new places get no credit until a compaction succeeds, so try again each second.
+    /// Records the reason of a failed compaction.
+    ///
+    /// `is_no_space` means that the disk was full. Then only the reserve can be submitted until a compaction succeeds,
+    /// so retry the compaction each second.
     pub fn image_failed(&self, reason: &str, is_no_space: bool) {
         let mut shared = lock(&self.core.shared);
         shared.last_compaction = Some(LastCompaction::Failed { reason: reason.to_owned() });
@@ -261,25 +263,26 @@ impl Journal {
         self.core.refresh_credit(&shared);
     }
 
-    /// Writes and syncs the next batch if there is one; whether there was. Only for [`crate::open_stepped`].
+    /// Writes and syncs the next batch. Returns false if no batch was pending. Only for [`crate::open_stepped`].
     pub fn step_commit(&self) -> bool {
         self.core.commit_or_die()
     }
 
-    /// Prepares one segment if one is wanted; whether one was. Only for [`crate::open_stepped`].
+    /// Prepares a segment. Returns false if enough segments are ready. Only for [`crate::open_stepped`].
     pub fn step_supply(&self) -> Result<bool, OpenError> {
         self.core.supply_one()
     }
 
-    /// Writes what is pending, as far as segments reach, and ends the threads. Blocks until they have ended.
-    /// Nothing may be submitted after it; a second call does nothing.
+    /// Ends the threads, then writes the pending batches as far as the segments reach. Blocks until the threads end.
+    ///
+    /// Do not submit events after this call. A second call does nothing.
     pub fn shutdown(&self) {
         self.stop_threads();
         while self.core.commit_or_die() {}
         lock(&self.core.held).take();
     }
 
-    /// [`Journal::shutdown`] by value.
+    /// Calls [`Journal::shutdown`] and drops the journal.
     pub fn close(self) {
         self.shutdown();
     }
@@ -289,7 +292,7 @@ impl Journal {
         self.core.writer_wake.notify_all();
         self.core.supply_wake.notify_all();
         for thread in lock(&self.threads).drain(..) {
-            // A thread that panicked has called on_fatal already.
+            // A thread that panicked has already called on_fatal.
             let _ = thread.join();
         }
     }

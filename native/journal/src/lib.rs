@@ -1,12 +1,9 @@
-//! Durable log with group commit, and images that shorten it.
+//! Durable event log with group commit, crash recovery and compaction into images.
 //!
-//! Owns the files of one journal folder: what is appended, when it is on disk, what is read back after a crash, and
-//! service time. Knows bytes and event numbers only; what an event means is its caller's.
+//! Owns the files of one journal folder and the service clock. Events are opaque bytes with numbers.
 //!
-//! Read in this order: [`Options`] and [`State`] (what the caller brings), [`open`] and [`Journal`] (what it gets),
-//! [`compact`] (what a child process runs). A journal folder holds `seg-<number>.log` (segments in use, closed and
-//! prepared), `free-<number>.log` (pre-written files that wait for a new number), `image-<lsn>.img`, `lock` and
-//! `compact.lock`.
+//! Start with [`open`], [`Journal`], [`State`] and [`compact`]. A journal folder holds `seg-<number>.log` (segments),
+//! `free-<number>.log` (pre-written files for later segments), `image-<lsn>.img`, `lock` and `compact.lock`.
 
 mod batch;
 mod clock;
@@ -42,5 +39,5 @@ pub use stats::{BATCH_EVENT_BOUNDS, Histogram, LastCompaction, SYNC_NS_BOUNDS, S
 /// Number of an event, counted from 1; 0 means none.
 pub type Lsn = u64;
 
-/// Version of segment, batch and image framing that this build writes and reads.
+/// Format version of segments, batches and images.
 pub const FORMAT_VERSION: u32 = 1;

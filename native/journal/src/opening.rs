@@ -1,4 +1,4 @@
-//! Opening a folder: recovery, what it must make durable before anything is shown, and the first batch of the run.
+//! Opening of a journal folder: recovery, durability of the recovered events, and the first batch of the run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -17,38 +17,38 @@ use crate::recovery::{self, Cursor, LastBatch, Replay, Tail};
 use crate::supply::Shelf;
 use crate::writer::{Counters, Writing};
 
-/// What was found when a journal was opened.
+/// Result of the recovery of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
-    /// Last event of the log; all up to it were applied and are durable.
+    /// Last event of the log. All events up to this one are applied and durable.
     pub last_lsn: Lsn,
-    /// Last event of the image that was loaded, 0 without one.
+    /// Last event of the loaded image, 0 without an image.
     pub image_lsn: Lsn,
-    /// Batches that were read after the image.
+    /// Batches read after the image.
     pub batches: u64,
-    /// Events that were applied after the image.
+    /// Events applied after the image.
     pub events: u64,
-    /// Bytes of the batch that a crash cut short, as far as they can be told; it was never acknowledged.
+    /// Known bytes of a batch that a crash cut short. The events of that batch were never acknowledged.
     pub torn_bytes: u64,
-    /// Epoch of this run: one more than that of the run before.
+    /// Epoch of this run: the previous run's epoch plus one.
     pub epoch: u64,
     /// Service time at the end of recovery, in milliseconds.
     pub service_ms: u64,
 }
 
-/// Opens a journal: loads the newest image, applies every batch after it, cuts a torn tail, and starts the writer.
+/// Opens a journal: loads the newest image, applies the batches after the image, and starts the threads.
 ///
-/// When it returns, what was recovered is durable under this run's epoch. On an error nothing acknowledged is lost,
-/// and opening may be tried again.
+/// On success, all recovered events are durable under the epoch of this run. On an error, no acknowledged event is
+/// lost, and the caller can retry.
 pub fn open(options: Options, files: Arc<dyn Files>, state: &mut dyn State) -> Result<(Journal, Recovered), OpenError> {
     let (journal, recovered) = open_stepped(options, files, Arc::new(RealMachine), state)?;
     journal.start_threads()?;
     Ok((journal, recovered))
 }
 
-/// Opens a journal without threads, on a machine of the caller's: every batch is written by
-/// [`Journal::step_commit`] and every segment prepared by [`Journal::step_supply`]. For tests that decide when
-/// things happen.
+/// Opens a journal without threads, for tests that control time and scheduling.
+///
+/// Only [`Journal::step_commit`] writes batches, and only [`Journal::step_supply`] prepares segments.
 pub fn open_stepped(
     options: Options,
     files: Arc<dyn Files>,
@@ -90,7 +90,7 @@ pub fn open_stepped(
     Ok((Journal::new(core), recovered))
 }
 
-/// What reading the log has shown.
+/// Result of reading the log.
 struct Found {
     cursor: Cursor,
     first_segment: u64,
@@ -134,8 +134,9 @@ fn read_log(folder: &Folder, options: &Options, listing: &Listing, state: &mut d
     })
 }
 
-/// Makes durable what was read and may not be: names, and the last batch. A plain sync of it is not enough: one that
-/// failed in the run that wrote it may have marked its pages clean, so they are written again.
+/// Makes the recovered file names and the last batch durable.
+///
+/// Writes the last batch again, because a sync that failed in the previous run may have marked its pages as clean.
 fn settle(folder: &Folder, last_batch: Option<LastBatch>) -> Result<(), OpenError> {
     folder.sync()?;
     let Some(LastBatch { segment, start, end }) = last_batch else { return Ok(()) };
@@ -148,8 +149,9 @@ fn settle(folder: &Folder, last_batch: Option<LastBatch>) -> Result<(), OpenErro
 }
 
 impl Core {
-    /// Writes the first batch of this run, which makes its epoch and the cut of a torn tail durable, and sees to it
-    /// that new places have credit from the start.
+    /// Writes the first batch of this run and prepares segments until there is credit beyond the reserve.
+    ///
+    /// The first batch makes the new epoch and the cut of a torn tail durable.
     fn begin_run(&self, left_tail: Option<u64>) -> Result<(), OpenError> {
         if !lock(&self.shared).queue.has_segment() {
             self.prepare_or_stall()?;
@@ -172,8 +174,9 @@ impl Core {
         Ok(())
     }
 
-    /// Prepares a segment; whether one was. A full disk at the start is no error: there is no credit until there is
-    /// room.
+    /// Prepares one segment. Returns false if none was needed, or if the disk is full.
+    ///
+    /// A full disk is no start error. The journal then has no credit.
     fn prepare_or_stall(&self) -> Result<bool, OpenError> {
         match self.supply_one() {
             Err(error) if !error.is_no_space() => Err(error),

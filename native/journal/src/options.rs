@@ -1,4 +1,4 @@
-//! What the caller of the journal brings: settings, and the state that the log rebuilds.
+//! Journal options, and the trait of the state that the log rebuilds.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,34 +7,33 @@ use crate::Lsn;
 use crate::error::OpenError;
 use crate::segment;
 
-/// Smallest segment, in bytes.
+/// Smallest segment length in bytes.
 pub(crate) const SEGMENT_BYTES_MIN: u64 = 256 * 1024;
-/// Largest segment, in bytes: lengths of batches are 32 bits.
+/// Largest segment length in bytes. Batch lengths have 32 bits.
 const SEGMENT_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
-/// Segments are whole blocks of the file system.
+/// Block size of the file system. Segment lengths are multiples of this size.
 const SEGMENT_BYTES_MULTIPLE: u64 = 4096;
 
-/// Settings of a journal.
+/// Options of a journal.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Folder of the journal's files; made if it is not there.
+    /// Folder of the journal's files. [`open`](crate::open) creates a missing folder.
     pub dir: PathBuf,
-    /// File with the kernel's boot id, `/proc/sys/kernel/random/boot_id` outside tests.
+    /// File with the kernel's boot id.
     pub boot_id_path: PathBuf,
-    /// Shard whose log this is, from 1.
+    /// Number of the shard, from 1.
     pub shard: u16,
-    /// Length of a segment file: 64 MiB by default, at least 256 KiB, a multiple of 4 KiB. Files of another length
-    /// are read, but not used again.
+    /// Length of new segment files: a multiple of 4 KiB, at least 256 KiB. Files of another length are read, but not
+    /// reused.
     pub segment_bytes: u64,
-    /// Every event kind that this build writes, with its name. The table is part of each segment and image, so that
-    /// an older build can refuse an unknown kind by its name.
+    /// Number and name of every event kind of this build. Each segment and image contains this table.
     pub kinds: &'static [(u8, &'static str)],
-    /// Called when a batch could not be written or synced. Nothing of that batch was published, and nothing will be.
+    /// Function that ends the process after a failed write or sync. The events of that batch are never published.
     pub on_fatal: fn(&str) -> !,
 }
 
 impl Options {
-    /// Options with the defaults of a production journal.
+    /// Returns the options of a production journal.
     pub fn new(dir: impl Into<PathBuf>, shard: u16, kinds: &'static [(u8, &'static str)]) -> Self {
         Self {
             dir: dir.into(),
@@ -67,26 +66,24 @@ impl Options {
     }
 }
 
-/// Prints why and ends the process at once: no destructor, no answer, no further write.
+/// Prints the reason and aborts the process, so that no response and no further write follows.
 pub(crate) fn abort_process(reason: &str) -> ! {
     eprintln!("journal: {reason}; ending at once, nothing of it was answered");
     std::process::abort()
 }
 
-/// What the log rebuilds. Recovery and compaction drive it.
+/// State that the log rebuilds during recovery and compaction.
 pub trait State {
-    /// Takes the content of an image, as [`State::write_image`] wrote it. The state is fresh.
+    /// Loads an image that [`State::write_image`] wrote. The state is empty before the call.
     fn load_image(&mut self, bytes: &[u8]) -> Result<(), String>;
 
-    /// Applies the events of one batch: the bytes of one or more submissions, one after the other. `service_ms` is
-    /// the service time at which the batch was written.
+    /// Applies the events of one batch. `bytes` joins one or more submissions, and `service_ms` is the time of the write.
     fn apply(&mut self, first_lsn: Lsn, count: u32, bytes: &[u8], service_ms: u64) -> Result<(), String>;
 
-    /// Writes everything that recovery needs. Buffered and checksummed by the journal.
+    /// Writes the whole state. The journal adds buffering and a checksum.
     fn write_image(&self, out: &mut dyn io::Write) -> io::Result<()>;
 
-    /// Asked after [`State::apply`] failed: the event kind that was not known, if that was the reason. It becomes
-    /// [`OpenError::UnknownKind`] with the name that the segment's header gives it.
+    /// Returns the unknown event kind if that was the reason why [`State::apply`] failed.
     fn unknown_kind(&self) -> Option<u8> {
         None
     }

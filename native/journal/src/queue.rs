@@ -1,8 +1,7 @@
-//! What is submitted and not yet written, where in the pre-written segments it will go, and how much more fits.
-//! Pure bookkeeping under the journal's mutex: no file is touched here.
+//! Queue of batches before the write, with their positions in the prepared segments. Does no file operations.
 //!
-//! Every submission gets its place when it is made, so that the credit told to the next caller is exact. Batches are
-//! what was submitted while the batch before was being synced; a batch lies within one segment.
+//! Each submission gets its position at once, so that the credit is exact. A batch collects the submissions of one sync
+//! period, and lies within one segment.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,29 +10,28 @@ use crate::Lsn;
 use crate::batch::{HEADER, SECTOR, framed};
 use crate::segment::{HEADER_SPACE, Segment, payload_of};
 
-/// Bytes that can still be submitted.
+/// Bytes that can still be submitted, framing included.
 ///
-/// One submission of at most `total` bytes (and of at most `largest`) fits, one of at most `total - reserve` leaves a
-/// segment for what must not fail; framing is accounted for. It holds for one submission, made within a second: after
-/// it, ask again.
+/// One submission of at most `total` and `largest` bytes fits. A submission of at most `total - reserve` bytes leaves a
+/// segment for events that free slots. The values are valid for one submission within a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Credit {
-    /// Bytes of pre-written segment that nobody has taken.
+    /// Free bytes of the prepared segments.
     pub total: u64,
-    /// Bytes that are kept for events that free places; the payload of one segment.
+    /// Bytes kept for events that free slots: the payload of one segment.
     pub reserve: u64,
-    /// Bytes that one submission may have at most: it lies within one segment.
+    /// Largest submission in bytes, limited by the segment length.
     pub largest: u64,
 }
 
-/// Room that a heartbeat can take between asking for credit and submitting.
+/// Bytes that a heartbeat can use between a credit check and the submission.
 const HEARTBEAT_SLACK: u64 = SECTOR;
 
-/// A batch that is not yet written.
+/// A batch before its write.
 pub(crate) struct Pending {
-    /// Where it goes; nothing while no segment has room.
+    /// Segment and offset of the batch. `None` while no segment has room.
     pub place: Option<(Arc<Segment>, u64)>,
-    /// Room for the header, then the payload.
+    /// Space for the header, followed by the payload.
     pub bytes: Vec<u8>,
     pub first_lsn: Lsn,
     pub count: u32,
@@ -47,16 +45,16 @@ impl Pending {
     }
 }
 
-/// Batches and the segments that they will go into.
+/// Pending batches and the segments that receive them.
 pub(crate) struct Queue {
     pending: VecDeque<Pending>,
-    /// The segment that is being filled, and the first byte of it that nobody has taken.
+    /// The segment that is being filled, and its first free byte.
     fill: Option<(Arc<Segment>, u64)>,
-    /// Prepared segments, in the order of use.
+    /// Prepared segments in the order of use.
     ready: VecDeque<Arc<Segment>>,
-    /// Payload of a segment of the configured length.
+    /// Payload bytes of a segment of the configured length.
     payload: u64,
-    /// A buffer to be used again.
+    /// Buffer of a written batch, for reuse.
     spare: Vec<u8>,
 }
 
@@ -71,12 +69,12 @@ impl Queue {
         }
     }
 
-    /// Goes on in a segment that is already in use.
+    /// Continues in a segment that already holds batches.
     pub fn fill_from(&mut self, segment: Arc<Segment>, offset: u64) {
         self.fill = Some((segment, offset));
     }
 
-    /// Leaves the rest of a segment alone if it is the one in use.
+    /// Stops filling the segment `number` if it is the current segment.
     pub fn leave_segment(&mut self, number: u64) {
         if let Some((segment, offset)) = &mut self.fill
             && segment.home.segment == number
@@ -98,7 +96,6 @@ impl Queue {
         self.ready.len()
     }
 
-    /// Whether a place for a batch was taken or can be.
     pub fn has_segment(&self) -> bool {
         self.fill.is_some() || !self.ready.is_empty()
     }
@@ -119,7 +116,7 @@ impl Queue {
         Some(place)
     }
 
-    /// Appends events to the last batch, or begins one; `now_ns` is asked in the second case only.
+    /// Appends events to the last batch, or begins a new batch. Only a new batch calls `now_ns`.
     pub fn push(&mut self, first_lsn: Lsn, count: u32, bytes: &[u8], now_ns: impl FnOnce() -> u64) {
         if let Some(last) = self.pending.back_mut() {
             let grown = last.payload() + bytes.len() as u64;
@@ -140,18 +137,16 @@ impl Queue {
         self.begin(first_lsn, count, bytes, now_ns());
     }
 
-    /// Begins a batch of its own.
     pub fn begin(&mut self, first_lsn: Lsn, count: u32, bytes: &[u8], since_ns: u64) {
         let mut buffer = std::mem::take(&mut self.spare);
         buffer.clear();
         buffer.resize(HEADER, 0);
         buffer.extend_from_slice(bytes);
-        // Order is kept: while one batch waits for a segment, all after it do.
+        // While one batch waits for a segment, all later batches wait too, so that the order is kept.
         let place = if self.is_blocked() { None } else { self.place(bytes.len() as u64) };
         self.pending.push_back(Pending { place, bytes: buffer, first_lsn, count, since_ns });
     }
 
-    /// The next batch to be written, if it has a place.
     pub fn take(&mut self) -> Option<Pending> {
         if self.can_take() { self.pending.pop_front() } else { None }
     }
@@ -160,7 +155,7 @@ impl Queue {
         self.pending.front().is_some_and(|first| first.place.is_some())
     }
 
-    /// Whether the last batch waits for a segment.
+    /// Reports whether the last batch waits for a segment.
     pub fn is_blocked(&self) -> bool {
         self.pending.back().is_some_and(|last| last.place.is_none())
     }
@@ -173,20 +168,19 @@ impl Queue {
         self.pending.front().map(|first| first.since_ns)
     }
 
-    /// Takes a written batch's buffer back, unless it was unusually large.
+    /// Stores the buffer of a written batch for reuse, unless the buffer is larger than 1 MiB.
     pub fn give_back(&mut self, buffer: Vec<u8>) {
         if buffer.capacity() <= 1024 * 1024 {
             self.spare = buffer;
         }
     }
 
-    /// Bytes that the next submission may have.
     pub fn credit(&self) -> Credit {
         let largest = self.payload;
         if self.is_blocked() {
             return Credit { total: 0, reserve: largest, largest };
         }
-        // As if it had to begin a batch: the one that it could join may be taken by the writer meanwhile.
+        // Counts the header of a new batch, because the writer can take the current batch at any time.
         let room = |(segment, offset): &(Arc<Segment>, u64)| (segment.bytes - offset).saturating_sub(HEADER as u64);
         let rest = self.fill.as_ref().map_or(0, room);
         let total = (rest + self.ready.len() as u64 * self.payload).saturating_sub(HEARTBEAT_SLACK);

@@ -1,5 +1,4 @@
-//! Reads one segment from front to back with large reads, and tells whole batches from damaged ones.
-//! What a damaged batch means for the log is decided in `recovery`.
+//! Sequential segment reader with large reads. Reports whole, torn and missing batches.
 
 use std::path::PathBuf;
 
@@ -10,24 +9,23 @@ use crate::folder::Folder;
 use crate::options::Options;
 use crate::segment::{self, HEADER_SPACE, SegmentHeader};
 
-/// Bytes per read: large enough for the disk, small enough for the second-level cache.
+/// Bytes per read: efficient for the disk, and small enough for the second-level cache.
 const CHUNK: usize = 1024 * 1024;
 
-/// What is at a place in a segment.
+/// Content of a segment at one offset.
 pub(crate) enum Found<'a> {
-    /// A whole batch: header and payload.
+    /// A valid batch: header and payload.
     Batch(Header, &'a [u8]),
-    /// A batch whose header is whole and whose payload is not.
+    /// A batch with a valid header and a damaged payload.
     Torn(Header),
-    /// No batch of this segment.
+    /// No valid batch header of this segment.
     Nothing,
 }
 
-/// A segment that is being read.
 pub(crate) struct SegmentReader {
     pub path: PathBuf,
     pub header: SegmentHeader,
-    /// Where the next batch is looked for.
+    /// Offset of the next batch.
     pub offset: u64,
     file: Box<dyn FileHandle>,
     buffer: Vec<u8>,
@@ -35,7 +33,6 @@ pub(crate) struct SegmentReader {
 }
 
 impl SegmentReader {
-    /// Opens a segment and checks its header.
     pub fn open(folder: &Folder, options: &Options, number: u64) -> Result<Self, OpenError> {
         let path = folder.segment(number);
         let file = folder.open(&path, Access::Read)?;
@@ -49,7 +46,7 @@ impl SegmentReader {
         Ok(Self { path, header, offset: HEADER_SPACE, file, buffer, buffer_offset: 0 })
     }
 
-    /// Makes sure that `length` bytes from `offset` on are in the buffer, and says where; they must be in the file.
+    /// Reads `length` bytes at the file position `offset` into the buffer, and returns their index in the buffer.
     fn fill(&mut self, offset: u64, length: usize) -> Result<usize, OpenError> {
         let buffered = self.buffer_offset..self.buffer_offset + self.buffer.len() as u64;
         if !(buffered.contains(&offset) && offset + length as u64 <= buffered.end) {
@@ -64,7 +61,7 @@ impl SegmentReader {
         Ok((offset - self.buffer_offset) as usize)
     }
 
-    /// What is at the current place. After a whole batch the place is behind it, else it stays.
+    /// Reads the batch at the current offset, and moves the offset behind a valid batch.
     pub fn next(&mut self) -> Result<Found<'_>, OpenError> {
         if self.offset + SECTOR > self.header.bytes {
             return Ok(Found::Nothing);
@@ -85,7 +82,7 @@ impl SegmentReader {
         Ok(Found::Batch(header, &self.buffer[at..at + length]))
     }
 
-    /// Looks for a whole batch header at or after `offset`; its place, if there is one.
+    /// Returns the offset of the first valid batch header at or after `offset`.
     pub fn find_header(&mut self, mut offset: u64) -> Result<Option<u64>, OpenError> {
         while offset + SECTOR <= self.header.bytes {
             let at = self.fill(offset, SECTOR as usize)?;
@@ -99,7 +96,7 @@ impl SegmentReader {
         Ok(None)
     }
 
-    /// Bytes of the damaged batch at the current place, as far as they can be told.
+    /// Returns the known bytes of the damaged batch at the current offset.
     pub fn torn_bytes(&mut self) -> Result<u64, OpenError> {
         if self.offset + SECTOR > self.header.bytes {
             return Ok(0);

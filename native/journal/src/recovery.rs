@@ -1,5 +1,5 @@
-//! Reads a folder back: the newest image, then every batch after it, and where the log ends.
-//! Owns the judgement of damage: a torn tail may be cut, anything else is refused. Changes no file.
+//! Recovery: loads the newest image, replays the batches after the image, and finds the end of the log.
+//! Accepts a torn last batch and rejects all other damage. Changes no file.
 
 use crate::Lsn;
 use crate::batch::{Header, SECTOR};
@@ -11,7 +11,7 @@ use crate::options::{Options, State};
 use crate::reader::{Found, SegmentReader};
 use crate::segment::{HEADER_SPACE, names_all};
 
-/// How far the log has been read.
+/// Position up to which the log was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cursor {
     pub lsn: Lsn,
@@ -20,12 +20,12 @@ pub(crate) struct Cursor {
     pub clock: Option<ClockRecord>,
 }
 
-/// What the state holds before the first segment is read.
+/// State of the replay before the first segment.
 pub(crate) struct Base {
     pub cursor: Cursor,
-    /// The segment with which the log goes on.
+    /// Number of the first segment to read.
     pub first_segment: u64,
-    /// Last event of the image, 0 without one.
+    /// Last event of the image, 0 without an image.
     pub image_lsn: Lsn,
 }
 
@@ -47,7 +47,7 @@ impl Base {
         }
     }
 
-    /// The first segment that the log needs after this base and that is not there.
+    /// Returns the first missing segment of the log after this base.
     fn missing_segment(&self, listing: &Listing) -> Option<u64> {
         let last = listing.segments.last_key_value().map_or(0, |(&number, _)| number);
         let is_fresh = listing.segments.is_empty() && self.image_lsn == 0 && self.first_segment == 1;
@@ -56,8 +56,7 @@ impl Base {
     }
 }
 
-/// Loads the newest image that can be used into a fresh state. A damaged one is passed over only if everything that
-/// it covered is still there.
+/// Loads the newest usable image into an empty state. Skips a damaged image only if the segments of its events exist.
 pub(crate) fn load_base(
     folder: &Folder,
     options: &Options,
@@ -91,18 +90,17 @@ fn missing(folder: &Folder, segment: u64) -> OpenError {
     OpenError::MissingSegment { segment, path: folder.segment(segment) }
 }
 
-/// Where the log ends and goes on.
+/// End of the log, where the next batch begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tail {
     pub segment: u64,
-    /// Behind the last whole batch.
+    /// Offset after the last valid batch.
     pub offset: u64,
-    /// Bytes of the damaged batch that begins there, as far as they can be told.
+    /// Known bytes of the damaged batch at `offset`.
     pub torn_bytes: u64,
 }
 
-/// Where the last whole batch lies. The run that wrote it may have ended before it was synced; all before it were
-/// synced before it was written.
+/// Position of the last valid batch, which may not be synced. All earlier batches are synced.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastBatch {
     pub segment: u64,
@@ -110,7 +108,7 @@ pub(crate) struct LastBatch {
     pub end: u64,
 }
 
-/// Drives a state over segments.
+/// Replay of segments into a state.
 pub(crate) struct Replay<'a> {
     pub folder: &'a Folder,
     pub options: &'a Options,
@@ -121,7 +119,7 @@ pub(crate) struct Replay<'a> {
     pub last_batch: Option<LastBatch>,
 }
 
-/// A place in the log.
+/// Segment and offset in the log.
 type Place = (u64, u64);
 
 impl<'a> Replay<'a> {
@@ -133,12 +131,12 @@ impl<'a> Replay<'a> {
         SegmentReader::open(self.folder, self.options, number)
     }
 
-    /// Applies every batch from segment `first` on and finds the end of the log.
+    /// Applies all batches from segment `first` to the end of the log, and returns the end.
     pub fn run_to_end(&mut self, first: u64, last: u64) -> Result<Tail, OpenError> {
         let mut reader = self.open(first)?;
         let mut ended = self.apply_whole_batches(&mut reader, None)?;
         for number in first + 1..=last {
-            // The log goes on in the next segment if a batch was begun there: only one is ever in flight.
+            // Only one batch is in flight, so that any batch here proves the segment before to be complete.
             let mut next = self.open(number)?;
             let is_begun = !matches!(next.next()?, Found::Nothing);
             if !is_begun {
@@ -153,8 +151,9 @@ impl<'a> Replay<'a> {
         Ok(Tail { segment: ended.0, offset: ended.1, torn_bytes })
     }
 
-    /// Applies the batches of one segment up to the first place without a whole one, and says which place that is.
-    /// `hole` is where the segment before ended: a batch that is missing is missing there.
+    /// Applies the valid batches at the start of a segment, and returns the position after them.
+    ///
+    /// `hole` is the end of the previous segment. A gap before the first batch is reported for that position.
     pub fn apply_whole_batches(
         &mut self,
         reader: &mut SegmentReader,
@@ -181,7 +180,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Refuses a segment whose first batch does not continue the log, which ended at `hole`.
+    /// Fails if the first batch of a segment does not continue the log, which ended at `hole`.
     pub fn check_begins_after(&self, number: u64, hole: Place) -> Result<(), OpenError> {
         let mut reader = self.open(number)?;
         match reader.next()? {
@@ -229,7 +228,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Refuses if any batch was begun after the end that was found: then it is no end but a hole.
+    /// Fails if a batch exists after the end of the log, because acknowledged events would then be missing.
     fn refuse_anything_after(
         &mut self,
         reader: &mut SegmentReader,
@@ -250,14 +249,14 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// Whether a segment's header names every event kind that this build writes, and whether its file has the length
-/// that the options ask for.
+/// Reports whether a segment's header names every event kind of this build, and whether its length is the configured
+/// length.
 pub(crate) fn is_reusable(folder: &Folder, options: &Options, number: u64) -> Result<(bool, bool), OpenError> {
     let reader = SegmentReader::open(folder, options, number)?;
     Ok((names_all(&reader.header.kinds, options.kinds), reader.header.bytes == options.segment_bytes))
 }
 
-/// Refuses a log that ends before an image's name says.
+/// Fails if the log ends before the last event of the newest image.
 pub(crate) fn check_end(folder: &Folder, listing: &Listing, last: Lsn) -> Result<(), OpenError> {
     match listing.images.last() {
         Some(&lsn) if lsn > last => Err(OpenError::EndsEarly { last, path: folder.image(lsn) }),

@@ -1,5 +1,4 @@
-//! Segment files: their header, and the table of event kinds that segments and images share.
-//! When a segment is made, used or used again is decided in `supply`, `queue` and `writer`.
+//! Format of segment headers, and of the event kind table that segments and images share.
 
 use std::path::Path;
 
@@ -9,22 +8,21 @@ use crate::error::OpenError;
 use crate::files::FileHandle;
 use crate::options::Options;
 
-/// Bytes at the start of segments and images that hold their header; batches begin after it.
+/// Bytes reserved for the header of a segment or image. Batches begin after the header.
 pub(crate) const HEADER_SPACE: u64 = 16 * 1024;
 
 const MAGIC: &[u8; 8] = b"HJSEGMNT";
-/// Bytes of a segment header before the table of kinds.
+/// Bytes of a segment header before the event kind table.
 const FIXED: usize = 64;
 
-/// A segment that takes batches.
+/// A segment that is open for writing.
 pub(crate) struct Segment {
     pub home: Home,
-    /// Length of the file.
     pub bytes: u64,
     pub file: Box<dyn FileHandle>,
 }
 
-/// What a segment's header says.
+/// Content of a segment header.
 #[derive(Debug)]
 pub(crate) struct SegmentHeader {
     pub home: Home,
@@ -32,13 +30,13 @@ pub(crate) struct SegmentHeader {
     pub kinds: Vec<(u8, String)>,
 }
 
-/// Bytes that the largest submission to a fresh segment may have.
+/// Returns the payload bytes of the largest batch in an empty segment.
 pub(crate) const fn payload_of(segment_bytes: u64) -> u64 {
     segment_bytes - HEADER_SPACE - crate::batch::HEADER as u64
 }
 
 pub(crate) fn kinds_fit(kinds: &[(u8, &str)]) -> bool {
-    // The larger of the two fixed parts, and the checksum.
+    // Counts the larger fixed part (of images) and the checksum.
     FIXED * 2 + 2 + kinds.iter().map(|(_, name)| 2 + name.len()).sum::<usize>() + 4 <= HEADER_SPACE as usize
 }
 
@@ -50,7 +48,7 @@ pub(crate) fn put_kinds(put: &mut Put<'_>, kinds: &[(u8, &str)]) {
     }
 }
 
-/// Reads the table; nothing if it does not fit into the bytes that are left.
+/// Reads an event kind table. Returns `None` if the table is longer than the buffer.
 pub(crate) fn take_kinds(take: &mut Take<'_>) -> Option<Vec<(u8, String)>> {
     let count = if take.bytes.len() < 2 { return None } else { take.u16() };
     let mut kinds = Vec::new();
@@ -68,12 +66,12 @@ pub(crate) fn take_kinds(take: &mut Take<'_>) -> Option<Vec<(u8, String)>> {
     Some(kinds)
 }
 
-/// Whether every kind of this build has its name in the table, so that its events may go into that segment.
+/// Reports whether a segment's event kind table contains every event kind of this build.
 pub(crate) fn names_all(table: &[(u8, String)], kinds: &[(u8, &str)]) -> bool {
     kinds.iter().all(|(kind, name)| table.iter().any(|(k, n)| k == kind && n == name))
 }
 
-/// Refuses a table that gives a kind of this build another name.
+/// Fails if an event kind has one name in the table and another name in this build.
 pub(crate) fn check_names(path: &Path, table: &[(u8, String)], options: &Options) -> Result<(), OpenError> {
     for (kind, found) in table {
         if let Some((_, expected)) = options.kinds.iter().find(|(k, name)| k == kind && name != found) {
@@ -83,7 +81,7 @@ pub(crate) fn check_names(path: &Path, table: &[(u8, String)], options: &Options
     Ok(())
 }
 
-/// The first bytes of a segment: header, checksum at the end.
+/// Encodes a segment header, with its checksum at the end.
 pub(crate) fn encode_header(home: &Home, epoch: u64, bytes: u64, kinds: &[(u8, &str)]) -> Vec<u8> {
     let mut buffer = vec![0; HEADER_SPACE as usize];
     let end = buffer.len() - 4;
@@ -103,7 +101,7 @@ pub(crate) fn encode_header(home: &Home, epoch: u64, bytes: u64, kinds: &[(u8, &
     buffer
 }
 
-/// Reads and checks a segment's header. `length` is that of the file.
+/// Decodes and checks a segment header. `length` is the length of the file.
 pub(crate) fn decode_header(
     path: &Path,
     buffer: &[u8],
@@ -130,7 +128,7 @@ pub(crate) fn decode_header(
         return Err(OpenError::Shard { path: path.to_owned(), found: shard, expected: options.shard });
     }
     let home = Home { shard, segment: take.u64(), salt: take.u64() };
-    take.u64(); // The epoch of the run that prepared it, for people.
+    take.u64(); // Epoch of the run that prepared the segment. Only for inspection.
     let bytes = take.u64();
     if home.segment != number {
         return Err(damaged(format!("it is segment {}", home.segment)));

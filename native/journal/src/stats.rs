@@ -1,12 +1,12 @@
-//! Counters of the journal, as plain values for whoever renders metrics.
+//! Journal counters as plain values for metrics.
 
 use crate::Lsn;
 use crate::queue::Credit;
 
-/// Upper bounds, inclusive, of the buckets for events per batch; one more bucket holds what is above.
+/// Inclusive upper bounds of the buckets for events per batch. One more bucket counts larger values.
 pub const BATCH_EVENT_BOUNDS: [u64; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 4_096, 16_384];
 
-/// Upper bounds, inclusive, of the buckets for the time of one write and sync, in nanoseconds: 50 µs to 1 s.
+/// Inclusive upper bounds of the buckets for the time of one write and sync, in nanoseconds.
 pub const SYNC_NS_BOUNDS: [u64; 13] = [
     50_000,
     100_000,
@@ -23,14 +23,14 @@ pub const SYNC_NS_BOUNDS: [u64; 13] = [
     1_000_000_000,
 ];
 
-/// A histogram over fixed bounds. Counts are per bucket, not cumulative.
+/// A histogram with fixed bounds. Each count is for one bucket, not cumulative.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     /// Inclusive upper bounds.
     pub bounds: &'static [u64],
-    /// One count per bound, and one for what is above the last.
+    /// One count per bound, and one for values above the last bound.
     pub counts: Vec<u64>,
-    /// Sum of everything observed, in the unit of the bounds.
+    /// Sum of the observed values, in the unit of the bounds.
     pub sum: u64,
 }
 
@@ -44,47 +44,47 @@ impl Histogram {
         self.sum += value;
     }
 
-    /// How many values were observed.
+    /// Returns the number of observed values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 }
 
-/// How the last compaction ended.
+/// Result of the last compaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LastCompaction {
-    /// An image was taken over.
+    /// The compaction succeeded.
     Succeeded {
         /// Last event in the image.
         lsn: Lsn,
         /// Length of the image in bytes.
         image_bytes: u64,
-        /// Segments that it freed.
+        /// Number of recycled segments.
         segments: u64,
     },
-    /// No image, and why.
+    /// The compaction failed.
     Failed {
-        /// The reason, for a person.
+        /// The reason of the failure.
         reason: String,
     },
 }
 
-/// What the journal has done and where it stands.
+/// Counters of this run and the current state of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stats {
-    /// Durable batches of this run, empty ones included.
+    /// Durable batches, including empty batches.
     pub batches: u64,
-    /// Durable events of this run.
+    /// Durable events.
     pub events: u64,
-    /// Bytes written to segments by this run's batches, framing included.
+    /// Bytes written by batches, including framing.
     pub bytes: u64,
-    /// Syncs of batches of this run.
+    /// Syncs of batches.
     pub syncs: u64,
-    /// Events per batch; empty batches (heartbeats) are not counted.
+    /// Events per batch, without empty batches.
     pub batch_events: Histogram,
-    /// Time from the start of a batch's write to the end of its sync, in nanoseconds.
+    /// Time of one write and sync, in nanoseconds.
     pub sync_ns: Histogram,
-    /// Age of the oldest submission that is not durable, in nanoseconds; 0 without one.
+    /// Age of the oldest submission that is not durable, in nanoseconds. 0 if there is none.
     pub oldest_pending_ns: u64,
     /// Last submitted event.
     pub last_lsn: Lsn,
@@ -92,20 +92,19 @@ pub struct Stats {
     pub durable_lsn: Lsn,
     /// Epoch of this run.
     pub epoch: u64,
-    /// Prepared segments that wait for use.
+    /// Prepared segments.
     pub segments_ready: u64,
-    /// Pre-written files without a number.
+    /// Pre-written files without a segment number.
     pub segments_free: u64,
     /// Full segments that no image covers.
     pub segments_closed: u64,
     /// Bytes that can still be submitted.
     pub credit: Credit,
-    /// Whether the last attempt to prepare a segment or to write an image failed for want of room or otherwise: new
-    /// places get no credit.
+    /// True after a segment could not be prepared, or an image did not fit on the disk. Only the reserve is left then.
     pub is_stalled: bool,
-    /// Why, if it is.
+    /// The reason of the stall.
     pub stall_reason: Option<String>,
-    /// How the last compaction of this run ended.
+    /// Result of the last compaction of this run.
     pub last_compaction: Option<LastCompaction>,
 }
 

@@ -1,5 +1,5 @@
-//! Where segments come from and go to: pre-writing, taking into use, closing, and recycling after an image.
-//! Everything here happens beside the writer; the writer itself never changes a file's name or length.
+//! Segment supply: prepares segments before the writer needs them, and recycles segments that an image covers.
+//! The writer itself never renames or resizes a file.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
@@ -17,35 +17,36 @@ use crate::recovery::{Tail, is_reusable};
 use crate::segment::{self, Segment};
 use crate::stats::LastCompaction;
 
-/// Prepared segments beside the one in use: one is the reserve, so the second is the credit of new places.
+/// Prepared segments beside the current segment: one for the reserve and one for other events.
 const READY_WANTED: usize = 2;
-/// Closed segments from which on a compaction is worth its work.
+/// Number of closed segments at which a compaction is due.
 const COMPACTION_DUE: usize = 4;
-/// Files kept for use again; more are removed.
+/// Number of free files that are kept for reuse. More files are removed.
 const FREE_KEPT: usize = 6;
-/// Pause before preparing a segment is tried again.
+/// Pause after a failed attempt to prepare a segment.
 const RETRY: Duration = Duration::from_secs(1);
-/// Bytes per write of zeros.
+/// Bytes per write when a new file is filled with zeros.
 const ZEROS: usize = 1024 * 1024;
-/// Bytes of zeros after which a running journal's batches get their turn at the disk.
+/// Zero bytes between two syncs of a new file, so that the syncs of batches do not wait long.
 const ZEROS_PER_SYNC: u64 = 8 * 1024 * 1024;
 
-/// Numbers and files of segments that are not prepared.
+/// Numbers and files of the segments that are not prepared.
 pub(crate) struct Shelf {
-    /// The segment of the last batch, 0 before the first.
+    /// Segment of the last batch, 0 before the first batch.
     active: u64,
     /// Full segments that no image covers, oldest first.
     pub closed: Vec<u64>,
-    /// Whole pre-written files that have no number.
+    /// Pre-written files without a segment number.
     pub free: Vec<PathBuf>,
-    /// Number of the segment that is prepared next.
+    /// Number of the next prepared segment.
     next: u64,
 }
 
 impl Shelf {
-    /// Sorts the files of a folder after recovery: the tail goes on, later segments are ready, covered ones are free.
-    /// The second value is the tail's number if its header does not name all kinds of this build, so that after the
-    /// first batch, which has no events, its rest must be left alone.
+    /// Sorts the files of a folder after recovery into current, ready and free segments.
+    ///
+    /// The second value is the number of the current segment if its header lacks an event kind of this build. Only the
+    /// first batch, which has no events, may go into that segment.
     pub fn restore(
         folder: &Folder,
         options: &Options,
@@ -59,7 +60,7 @@ impl Shelf {
         shelf.collect_free(folder, options, listing, first)?;
         let Some(tail) = tail else { return Ok((shelf, None)) };
         let mut last = listing.segments.last_key_value().map_or(active, |(&number, _)| number);
-        // From the end, and each durable before the next: a segment is never missing below another.
+        // Frees the segments from the last one on, each durably, so that a crash leaves no gap in the numbers.
         while last > active && is_reusable(folder, options, last)? != (true, true) {
             shelf.free_segment(folder, options, last, listing.segments[&last])?;
             folder.sync()?;
@@ -74,7 +75,7 @@ impl Shelf {
         Ok((shelf, (!is_named).then_some(active)))
     }
 
-    /// Takes covered segments and files that were free already; removes what cannot be used.
+    /// Collects covered segments and existing free files, and removes files that cannot be reused.
     fn collect_free(
         &mut self,
         folder: &Folder,
@@ -110,7 +111,7 @@ impl Shelf {
         Ok(())
     }
 
-    /// Notes that the writer goes to a segment; whether that is another one than before.
+    /// Records the segment of the next batch. Returns true if the segment changed.
     pub fn write_to(&mut self, number: u64) -> bool {
         if self.active == number {
             return false;
@@ -134,8 +135,9 @@ fn open_segment(folder: &Folder, options: &Options, number: u64) -> Result<Segme
 }
 
 impl Core {
-    /// Prepares one segment if fewer are ready than wanted; whether one was. A failure takes the credit of new places
-    /// until an attempt succeeds.
+    /// Prepares one segment. Returns false if enough segments are ready.
+    ///
+    /// After a failure only the reserve can be submitted, until an attempt succeeds.
     pub fn supply_one(&self) -> Result<bool, OpenError> {
         let _one_at_a_time = lock(&self.supplying);
         let (number, free) = {
@@ -166,7 +168,7 @@ impl Core {
         result
     }
 
-    /// Makes a segment from a free file, or from nothing. It gets its name when it is whole and durable.
+    /// Prepares a segment from a free file or a new file, and names the file when its content is durable.
     fn prepare(&self, number: u64, free: Option<PathBuf>) -> Result<Segment, OpenError> {
         let is_new = free.is_none();
         let path = free.unwrap_or_else(|| self.folder.unfinished("segment"));
@@ -179,8 +181,7 @@ impl Core {
         result.inspect_err(|_| self.discard(&path))
     }
 
-    /// Removes a file of which nobody knows how much of it is on disk. If that fails too, the next attempt or start
-    /// overwrites it.
+    /// Removes a file with unknown content. If the removal fails, the next attempt or start overwrites the file.
     fn discard(&self, path: &Path) {
         let _ = self.folder.files.unlink(path);
     }
@@ -199,7 +200,7 @@ impl Core {
         Ok(Segment { home, bytes: options.segment_bytes, file })
     }
 
-    /// Writes a file full, so that a commit changes neither its length nor its extents.
+    /// Fills a new file with zeros, so that a commit changes neither its length nor its extents.
     fn write_zeros(&self, path: &Path, file: &dyn FileHandle) -> Result<(), OpenError> {
         let bytes = self.options.segment_bytes;
         file.allocate(bytes).map_err(|error| OpenError::io("allocate", path, error))?;
@@ -221,7 +222,7 @@ impl Core {
         Ok(())
     }
 
-    /// The supply thread.
+    /// Runs the supply thread.
     pub fn run_supply(&self) {
         loop {
             let is_stalled = self.supply_one().is_err();
@@ -239,8 +240,7 @@ impl Core {
         }
     }
 
-    /// Frees what the newest image covers. The image's name is made durable first, so that no crash can leave neither
-    /// image nor segments.
+    /// Recycles the segments that the newest image covers, and records the result.
     pub fn take_image(&self) -> Result<u64, OpenError> {
         let result = self.recycle_covered();
         let mut shared = lock(&self.shared);
@@ -267,6 +267,7 @@ impl Core {
             let reason = format!("it covers event {}, the log ends at {durable}", covered.lsn);
             return Err(OpenError::Image { path: self.folder.image(newest), reason });
         }
+        // The image's name must be durable before the covered segments are reused.
         self.folder.sync()?;
         let freed: Vec<u64> = {
             let shared = lock(&self.shared);
@@ -287,7 +288,7 @@ impl Core {
         for &lsn in listing.images.range(..newest) {
             self.folder.unlink(&self.folder.image(lsn))?;
         }
-        // Durable before a file is used again: its content must never be found under the old name.
+        // The renames must be durable before a file is reused. Otherwise a crash could leave new content under the old name.
         self.folder.sync()?;
         let mut shared = lock(&self.shared);
         shared.shelf.closed.retain(|number| *number > covered.segment);

@@ -1,5 +1,5 @@
-//! The one writer: takes all that is pending, one `pwrite`, one `fdatasync`, then publishes.
-//! A batch that cannot be written or synced ends the process; a sync is never tried twice.
+//! Batch writer: one `pwrite` and one `fdatasync` for each batch, then publication of the durable position.
+//! A failed write or sync ends the process. A sync is never retried.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,13 +12,13 @@ use crate::journal::{Core, lock};
 use crate::queue::Pending;
 use crate::stats::{BATCH_EVENT_BOUNDS, Histogram, SYNC_NS_BOUNDS};
 
-/// What the writer carries from batch to batch.
+/// State that the writer keeps between batches.
 pub(crate) struct Writing {
     /// Number of the last batch.
     pub sequence: u64,
 }
 
-/// What this run has made durable.
+/// Totals of the durable batches of this run.
 pub(crate) struct Counters {
     pub batches: u64,
     pub events: u64,
@@ -39,7 +39,6 @@ impl Counters {
     }
 }
 
-/// A batch that could not be made durable.
 pub(crate) struct WriteFailure {
     operation: &'static str,
     path: PathBuf,
@@ -54,7 +53,9 @@ impl WriteFailure {
 }
 
 impl Core {
-    /// Makes the next batch durable and publishes it; whether there was one. After a failure nothing more is written.
+    /// Makes the next batch durable and publishes it. Returns false if no batch was ready.
+    ///
+    /// After a failure the journal writes no more batches.
     pub fn commit(&self) -> Result<bool, WriteFailure> {
         let mut writing = lock(&self.writing);
         let Some(mut batch) = self.take_batch() else { return Ok(false) };
@@ -115,7 +116,7 @@ impl Core {
         }
     }
 
-    /// [`Core::commit`] for a journal that is open: a failure is fatal.
+    /// Calls [`Core::commit`], and ends the process on a failure.
     pub fn commit_or_die(&self) -> bool {
         match self.commit() {
             Ok(was_written) => was_written,
@@ -123,7 +124,7 @@ impl Core {
         }
     }
 
-    /// The writer thread.
+    /// Runs the writer thread.
     pub fn run_writer(&self) {
         loop {
             let mut shared = lock(&self.shared);
@@ -136,8 +137,8 @@ impl Core {
                 return;
             }
             drop(shared);
-            // Whoever is runnable on this core goes first, a slice at most: on a busy core more decisions share the sync
-            // then, and on an idle one this returns at once. Nothing sleeps.
+            // On a busy core, other threads can add events to this batch before the sync. On an idle core the call
+            // returns at once.
             std::thread::yield_now();
             self.commit_or_die();
         }

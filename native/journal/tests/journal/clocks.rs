@@ -10,7 +10,7 @@ use crate::world::World;
 const DAY_MS: u64 = 86_400_000;
 const OTHER_BOOT: &str = "9a1b2c3d-0000-4000-8000-00000000beef";
 
-/// A service that wrote its last batch at the service time that is returned.
+/// Returns a stopped service and the service time of its last batch.
 fn stopped() -> (World, u64) {
     let mut world = World::new(Disk::new(0));
     world.open().unwrap();
@@ -49,7 +49,7 @@ fn the_wall_clock_tells_how_long_a_reboot_took() {
     assert_eq!(opened_service_ms(&mut world), service_ms + 90_000);
     world.machine.pass(11);
     assert_eq!(world.journal().clock().service_ms(), service_ms + 90_011);
-    // The next start under that boot id goes by boot time again.
+    // The second start with the new boot id uses boot time again.
     world.write(1, 100);
     world.drop_journal();
     world.machine.wall_ms.fetch_add(DAY_MS, Ordering::Relaxed);
@@ -96,7 +96,7 @@ fn a_heartbeat_records_the_clocks_once_a_second_and_only_when_nothing_else_did()
     let service_ms = world.journal().clock().service_ms();
     world.drop_journal();
     world.disk.lose_power();
-    // An hour without a word, then a reboot: time goes on from the last heartbeat.
+    // After an idle hour and a reboot, service time continues from the last heartbeat.
     world.reboot(OTHER_BOOT, 1);
     world.machine.wall_ms.fetch_add(3_600_000, Ordering::Relaxed);
     assert_eq!(opened_service_ms(&mut world), service_ms + 3_600_000);

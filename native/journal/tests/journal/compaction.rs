@@ -1,11 +1,10 @@
-//! Images: what they cover, what they free, and what happens when one is damaged.
+//! Images: covered events, recycled segments and damaged images.
 
 use hosting_journal::{LastCompaction, OpenError};
 
 use crate::disk::Disk;
 use crate::world::{Memory, World};
 
-/// A journal with at least `closed` closed segments that no image covers.
 fn with_closed(closed: u64) -> World {
     let mut world = World::new(Disk::new(2));
     world.open().unwrap();
@@ -92,7 +91,6 @@ fn an_image_that_was_not_taken_over_is_used_at_the_next_start() {
     assert_eq!(world.journal().stats().segments_free, 3, "what it covers was freed");
 }
 
-/// Offsets in header, content and end of an image of some length.
 fn places(length: usize) -> [usize; 4] {
     [3, 40, length / 2, length - 3]
 }
@@ -177,7 +175,6 @@ fn an_image_without_the_segment_after_it_is_refused() {
 fn a_compaction_refuses_a_damaged_closed_segment() {
     let world = with_closed(2);
     let path = world.path("seg-000000000001.log");
-    // The last batch of the segment, and one in the middle.
     for offset in [16_384 + 512 + 3 * 50_688 + 200, 16_384 + 512 + 200] {
         world.disk.damage(&path, offset, 1);
         let error = world.compact().unwrap_err();

@@ -1,9 +1,8 @@
-//! What credit promises, on a disk with and without room.
+//! Credit with free space and on a full disk.
 
 use crate::disk::Disk;
 use crate::world::{Event, SEGMENT, World};
 
-/// Submits an event of a kind that may use the reserve; whether it fitted.
 fn submit_from_reserve(world: &mut World, length: u32) -> bool {
     let lsn = world.journal().last() + 1;
     let event = Event { run: 1, lsn, length };
@@ -58,7 +57,7 @@ fn a_full_disk_refuses_new_places_first_and_heals() {
     world.journal().heartbeat();
     world.commit();
     assert_eq!(world.journal().stats().batches, batches, "heartbeats leave the last of it to events");
-    // It comes back the same way, still full.
+    // The journal also opens on the full disk.
     world.drop_journal();
     world.disk.lose_power();
     world.open().unwrap();

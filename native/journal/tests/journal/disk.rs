@@ -1,5 +1,4 @@
-//! A disk in memory that behaves as badly as a real one may: what was not synced is lost in any combination of
-//! blocks, a crash tears what is in flight, a failed sync forgets what was dirty, calls fail, space runs out.
+//! In-memory disk for tests. Simulates lost and torn writes, failed syncs and calls, and a full disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -8,26 +7,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 mod calls;
 
-/// What happens at the chosen call.
+/// Effect at the planned call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The machine stops in the middle of the call; every later call fails until it is switched on again.
+    /// The machine stops during the call. Later calls fail until the next start.
     Crash,
-    /// The call fails with this error number, possibly half done.
+    /// The call fails with this error number, possibly after a part of its work.
     Error(i32),
 }
 
 #[derive(Clone, Default)]
 struct Content {
-    /// What readers see.
+    /// Content that readers see.
     cache: Vec<u8>,
-    /// What a power loss leaves.
+    /// Content that survives a power loss.
     platter: Vec<u8>,
-    /// Blocks that differ and that the next sync writes. A failed sync forgets them without having written all.
+    /// Blocks for the next sync. A failed sync clears the set, although some blocks may not be written.
     dirty: BTreeSet<usize>,
 }
 
-/// One change of names that no folder sync has made durable yet.
+/// A file name change that is not durable yet.
 #[derive(Clone)]
 struct NameChange {
     removed: Option<PathBuf>,
@@ -40,26 +39,26 @@ struct Inner {
     names: BTreeMap<PathBuf, usize>,
     platter_names: BTreeMap<PathBuf, usize>,
     changes: Vec<NameChange>,
-    /// Calls since the start or the last plan.
+    /// Calls since the start or the last planned fault.
     calls: u64,
     fault: Option<(u64, Fault)>,
     is_off: bool,
-    /// Handles of a former life fail.
+    /// Process generation. Handles of an earlier process fail.
     life: u64,
     random: u64,
     block: usize,
-    /// Bytes that files may have together.
+    /// Limit of the total file size in bytes.
     room: Option<usize>,
     is_short_writing: bool,
     log: Vec<&'static str>,
 }
 
-/// The disk; clones are the same one.
+/// An in-memory disk. Clones share the content.
 #[derive(Clone)]
 pub struct Disk(Arc<Mutex<Inner>>);
 
 impl Inner {
-    /// A small generator: every run of a test is the same.
+    /// Returns the next number of a deterministic generator.
     fn next(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut value = self.random;
@@ -72,7 +71,7 @@ impl Inner {
         self.next() & 1 == 1
     }
 
-    /// Counts a call, and says whether the fault is here.
+    /// Counts a call. Returns the fault if this call is the planned one.
     fn enter(&mut self, call: &'static str) -> io::Result<Option<Fault>> {
         if self.is_off {
             return Err(io::Error::from_raw_os_error(libc::EIO));
@@ -124,9 +123,9 @@ impl Inner {
         content.platter[start..end].copy_from_slice(&content.cache[start..end]);
     }
 
-    /// Writes some of the dirty blocks: a sync that was cut short, or the kernel on its own.
+    /// Persists some dirty blocks, like a sync that was cut short or a write by the kernel.
     fn persist_some(&mut self, content: usize) {
-        // Sometimes all or none: the cases that an even coin would hardly ever meet.
+        // Sometimes chooses all or none, which independent choices hardly produce.
         let mood = self.next() % 4;
         for block in self.contents[content].dirty.clone() {
             if mood == 1 || (mood > 1 && self.coin()) {
@@ -155,7 +154,7 @@ impl Inner {
         }
     }
 
-    /// Makes some changes of names durable: a beginning of them, as journaling file systems do, or any.
+    /// Persists some name changes: a prefix, as on journaling file systems, or any selection.
     fn persist_some_names(&mut self) {
         let changes = std::mem::take(&mut self.changes);
         let in_order = self.coin();
@@ -179,20 +178,19 @@ impl Disk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A disk with the same content, to try something else on.
+    /// Returns an independent copy of the disk.
     pub fn fork(&self, seed: u64) -> Self {
         let mut inner = self.inner().clone();
         inner.random = seed;
         Self(Arc::new(Mutex::new(inner)))
     }
 
-    /// Sets the fault at the n-th call from now, counted from 1.
+    /// Plans the fault for the n-th call from now, counted from 1.
     pub fn plan(&self, at: u64, fault: Fault) {
         let mut inner = self.inner();
         (inner.calls, inner.fault) = (0, Some((at, fault)));
     }
 
-    /// Whether the planned fault has happened.
     pub fn was_hit(&self) -> bool {
         let inner = self.inner();
         inner.fault.is_some_and(|(at, _)| inner.calls >= at)
@@ -202,7 +200,6 @@ impl Disk {
         self.inner().log.last().copied().unwrap_or("none")
     }
 
-    /// How often each call was made.
     pub fn call_counts(&self) -> BTreeMap<&'static str, usize> {
         self.inner().log.iter().fold(BTreeMap::new(), |mut counts, call| {
             *counts.entry(*call).or_default() += 1;
@@ -210,14 +207,14 @@ impl Disk {
         })
     }
 
-    /// Only the process that made the calls has ended; handles of others go on.
+    /// Clears the fault, as if only the failed process had ended. Handles stay valid.
     pub fn forget_fault(&self) {
         let mut inner = self.inner();
         inner.is_off = false;
         inner.fault = None;
     }
 
-    /// Limits the bytes that files may have together; `None` frees them.
+    /// Limits the total file size. `None` removes the limit.
     pub fn limit(&self, room: Option<usize>) {
         self.inner().room = room;
     }
@@ -230,7 +227,7 @@ impl Disk {
         self.inner().is_short_writing = is_short_writing;
     }
 
-    /// The process is gone, the machine is not: the page cache stays.
+    /// Ends the process. The page cache survives.
     pub fn kill(&self) {
         let mut inner = self.inner();
         inner.is_off = false;
@@ -238,7 +235,7 @@ impl Disk {
         inner.life += 1;
     }
 
-    /// The machine is gone and comes back with what reached the platter.
+    /// Cuts the power. Only persisted blocks and names survive.
     pub fn lose_power(&self) {
         let mut inner = self.inner();
         inner.persist_some_names();
@@ -258,7 +255,7 @@ impl Disk {
         self.kill();
     }
 
-    /// Changes bytes of a file for good, as decay does.
+    /// Damages bytes of a file, in the cache and on the disk.
     pub fn damage(&self, path: &Path, offset: usize, length: usize) {
         let mut inner = self.inner();
         let content = inner.names[path];
@@ -275,7 +272,7 @@ impl Disk {
         inner.contents[inner.names[path]].cache.clone()
     }
 
-    /// Replaces a file's bytes for good.
+    /// Replaces the content of a file, in the cache and on the disk.
     pub fn put(&self, path: &Path, bytes: &[u8]) {
         let mut inner = self.inner();
         let content = Content { cache: bytes.to_vec(), platter: bytes.to_vec(), dirty: BTreeSet::new() };
@@ -285,7 +282,7 @@ impl Disk {
         inner.platter_names.insert(path.to_owned(), number);
     }
 
-    /// Removes a file for good.
+    /// Removes a file, in the cache and on the disk.
     pub fn lose(&self, path: &Path) {
         let mut inner = self.inner();
         inner.names.remove(path);

@@ -1,20 +1,19 @@
-//! A fault at every call, one after the other, until a life passes without meeting it. After each: everything
-//! acknowledged is there, in order, nothing else is, and the service goes on.
+//! Faults at every single file call. After each fault, all acknowledged events must exist in order, and the service
+//! must continue.
 
 use hosting_journal::OpenError;
 
 use crate::disk::{Disk, Fault};
 use crate::world::World;
 
-/// What the machine does after the process has ended.
+/// State of the machine after the process has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
     Kill,
     PowerLoss,
 }
 
-/// First start, commits of several sizes, switches of segments, compaction twice, an orderly end, a second start, and
-/// an end without notice.
+/// Runs commits with segment changes and two compactions, an orderly stop, a second start and an abrupt end.
 fn whole_life(world: &mut World) -> Result<(), OpenError> {
     world.open()?;
     for round in 0..26_u32 {
@@ -35,7 +34,7 @@ fn whole_life(world: &mut World) -> Result<(), OpenError> {
     short_life(world)
 }
 
-/// A few commits on an open journal, the last one submitted and never written.
+/// Runs a few commits. The last submission is never written.
 fn short_life(world: &mut World) -> Result<(), OpenError> {
     for length in [100, 30_000, 300] {
         world.submit(length);
@@ -54,7 +53,7 @@ fn after(world: &World, after: After) {
     }
 }
 
-/// What must hold whatever has happened: it opens, has what it must have, keeps what it showed, and goes on.
+/// Checks that the journal opens, has the acknowledged events, and accepts new events.
 fn check_and_go_on(world: &mut World, kind: After, hint: &str) {
     world.drop_journal();
     after(world, kind);
@@ -69,7 +68,7 @@ fn check_and_go_on(world: &mut World, kind: After, hint: &str) {
     world.drop_journal();
 }
 
-/// Plays a life once per call that it makes, with the fault at that call. How many calls there were.
+/// Repeats a run with a fault at each of its calls, and returns the number of calls.
 fn at_every_call(
     base: &World,
     fault: Fault,
@@ -137,7 +136,7 @@ fn a_full_disk_at_every_call_loses_nothing() {
     at_every_call(&World::new(Disk::new(1)), Fault::Error(libc::ENOSPC), After::PowerLoss, 900, whole_life);
 }
 
-/// A service that died in the middle of a batch of many sectors, at the end of a segment or not.
+/// Returns a service that ended while a batch of many sectors was written.
 fn died_in_a_batch(seed: u64, before: usize) -> World {
     let mut world = World::new(Disk::new(seed));
     world.open().unwrap();
@@ -181,7 +180,7 @@ fn a_fault_at_every_call_of_a_recovery_loses_nothing() {
     }
 }
 
-/// A compaction that a fault ends, beside a journal that goes on, and another one after it.
+/// Lets a compaction fail beside a running journal, then compacts again.
 fn compaction_fails(call: u64, fault: Fault) -> bool {
     let mut world = World::new(Disk::new(call));
     world.open().unwrap();
@@ -238,7 +237,7 @@ fn nothing_is_published_after_a_failed_sync() {
         assert!(!lived.unwrap());
         let journal = world.journal();
         assert_eq!((journal.durable(), journal.last()), (1, 2));
-        // The process would be gone by now. Even if it were not, nothing more is written or told.
+        // on_fatal would have ended the process. The journal must not write or publish anything afterwards.
         journal.submit(3, 1, b"x");
         assert!(!journal.step_commit());
         assert_eq!((journal.durable(), journal.last()), (1, 2));

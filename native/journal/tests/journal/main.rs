@@ -1,5 +1,5 @@
-//! The journal through its public interface: over a disk in memory that loses, tears and refuses, and over the real
-//! one. Background work is stepped by the tests; nothing here waits for time to pass.
+//! Tests of the public journal interface, on an in-memory disk with faults and on the real disk.
+//! The tests step background work themselves and never sleep.
 #![allow(clippy::unwrap_used)]
 
 mod clocks;

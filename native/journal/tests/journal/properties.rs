@@ -1,4 +1,4 @@
-//! Random lives: any mixture of submissions, commits, housekeeping, faults, deaths and reboots.
+//! Random sequences of submissions, commits, compactions, faults, crashes and reboots.
 
 use hosting_journal::OpenError;
 use proptest::prelude::*;
@@ -44,7 +44,6 @@ fn take(world: &mut World, step: &Step) -> Result<(), OpenError> {
         Step::Submit(length) => drop(world.submit(*length)),
         Step::Commit => {
             world.commit();
-            // Every submission had credit, so none waits for a segment.
             assert_eq!(world.journal().durable(), world.journal().last());
         }
         Step::Supply => drop(world.journal().step_supply()),

@@ -1,4 +1,4 @@
-//! The journal with its threads, over the operating system's files.
+//! Journal with threads on the real file system.
 
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
@@ -16,14 +16,14 @@ fn options(folder: &Path) -> Options {
     Options { segment_bytes: SEGMENT, ..Options::new(folder.join("journal"), 1, KINDS) }
 }
 
-/// Waits for the journal's descriptor until an event is durable; a journal that never signals fails the test.
+/// Waits for the journal's signal until an event is durable. Fails if the signal does not arrive.
 fn wait_for(journal: &Journal, lsn: u64) {
     while journal.durable() < lsn {
         let mut poll = libc::pollfd { fd: journal.wake_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one live pollfd.
         assert_eq!(unsafe { libc::poll(&mut poll, 1, 30_000) }, 1, "no signal; durable {}", journal.durable());
         let mut counter = [0_u8; 8];
-        // SAFETY: pointer and length are those of one live array.
+        // SAFETY: pointer and length belong to one live array.
         unsafe { libc::read(journal.wake_fd(), counter.as_mut_ptr().cast(), counter.len()) };
     }
 }
@@ -52,7 +52,7 @@ fn what_the_descriptor_announced_is_there_after_a_restart() {
         assert_eq!(recovered.epoch, run);
         for round in 0..200 {
             if !has_credit(&journal, 9_000) {
-                // The supply thread makes the next segment; what is durable shows that it has.
+                // The supply thread prepares the next segment. The durable position proves that it did.
                 submit_from_reserve(&journal, &mut sent);
                 continue;
             }
@@ -122,7 +122,7 @@ fn segments_have_their_full_length_from_the_start_and_no_other_reader() {
     journal.close();
 }
 
-/// Real files whose data syncs wait while the gate is shut.
+/// Real files with a gate that delays data syncs.
 struct Gated {
     gate: Arc<Gate>,
 }
@@ -139,7 +139,7 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Returns when a sync has come to the shut gate.
+    /// Waits until a sync is blocked at the gate.
     fn wait_for_a_sync(&self, after: u64) {
         let state = self.state.lock().unwrap();
         drop(self.changed.wait_while(state, |(_, syncs)| *syncs <= after).unwrap());
@@ -211,7 +211,7 @@ fn while_a_sync_stalls_nothing_blocks_nothing_is_durable_and_all_who_wait_share_
     let gate = Arc::new(Gate::default());
     let files = Arc::new(Gated { gate: Arc::clone(&gate) });
     let (journal, _) = open(options(folder.path()), files, &mut Memory::default()).unwrap();
-    // The supply thread's last segment: from here on only batches are synced.
+    // Waits for the last segment of the supply thread. All later syncs belong to batches.
     while journal.stats().segments_ready < 2 {
         std::thread::yield_now();
     }
@@ -236,21 +236,21 @@ fn while_a_sync_stalls_nothing_blocks_nothing_is_durable_and_all_who_wait_share_
 
 const ROLE: &str = "HOSTING_JOURNAL_TEST_ROLE";
 
-/// Starts this test program again, in one of the roles below.
+/// Starts this test program in a role of `plays_a_role`.
 fn start(role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "real::plays_a_role", "--nocapture", "--quiet"]).env(ROLE, role).stdin(Stdio::piped());
     command
 }
 
-/// Not a test when run with the others: the processes of the one below.
+/// Runs the role of a child process, if the test below started this process.
 #[test]
 fn plays_a_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
     if role == "parent" {
         let mut child = start(&format!("child of {}", std::process::id())).spawn().unwrap();
         wait_for_a_word(child.stdout.as_mut().map(|out| out as &mut dyn Read));
-        // The child is told nothing and waited for by nobody: this process just ends.
+        // The child gets no message. This process just ends.
         std::mem::forget(child);
         std::process::exit(0);
     }
@@ -258,7 +258,7 @@ fn plays_a_role() {
         if end_with_parent(parent.parse().unwrap()).is_err() {
             std::process::exit(3);
         }
-        // Waits for ever: its standard input stays open in the test.
+        // Waits until the test closes standard input, which never happens.
         wait_for_a_word(Some(&mut std::io::stdin()));
     }
     std::process::exit(4);
@@ -282,12 +282,12 @@ fn a_child_whose_parent_is_another_one_ends_at_once() {
 
 #[test]
 fn a_child_ends_with_its_parent() {
-    // The write end of this pipe is inherited by parent and child: it reads as closed when both have ended.
+    // Parent and child inherit the write end of this pipe. The pipe reads as closed when both have ended.
     let mut ends = [0; 2];
-    // SAFETY: room for two descriptors.
+    // SAFETY: the array has room for two descriptors.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
     use std::os::fd::{FromRawFd, OwnedFd};
-    // SAFETY: both were just made.
+    // SAFETY: both descriptors are new.
     let (reader, writer) = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
     // SAFETY: plain call on an open descriptor.
     unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };

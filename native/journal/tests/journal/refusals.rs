@@ -1,4 +1,4 @@
-//! What a journal refuses to open, and that it says which file and where.
+//! Errors of opening a damaged journal, with file and offset.
 
 use hosting_journal::{OpenError, Options};
 
@@ -8,12 +8,12 @@ use crate::world::{KINDS, Memory, SEGMENT, World};
 const FIRST: usize = 16_384;
 /// Sectors of a batch with one event of 40,000 bytes.
 const BATCH: usize = 40_448;
-/// Where the n-th of them begins, after the opening batch.
+/// Offset of the n-th event's batch, after the first batch of the run.
 const fn batch(n: usize) -> usize {
     FIRST + 512 + n * BATCH
 }
 
-/// Six batches of one event in the first segment, three in the second.
+/// Writes six batches of one event into the first segment and three into the second.
 fn nine_events() -> World {
     let mut world = World::new(Disk::new(2));
     world.open().unwrap();
@@ -74,7 +74,7 @@ fn a_damaged_last_batch_is_a_torn_tail_and_stays_cut() {
     let recovered = world.try_open(&mut Memory::default()).unwrap();
     assert_eq!((recovered.last_lsn, recovered.torn_bytes), (8, BATCH as u64));
     world.drop_journal();
-    // Even if every byte of it came back but the first sector, which the cut has taken, it is not read again.
+    // The cut destroyed the first sector, so that the batch stays invalid even with all its other sectors.
     let mut revived = world.disk.read(&second(&world));
     revived[at + 512..at + BATCH].copy_from_slice(&bytes[at + 512..at + BATCH]);
     world.disk.put(&second(&world), &revived);
@@ -117,7 +117,7 @@ fn a_segment_in_another_ones_place_is_refused() {
 #[test]
 fn another_format_version_is_refused_by_number() {
     let mut world = nine_events();
-    // The version stands behind the magic number.
+    // The version follows the magic number.
     world.disk.damage(&first(&world), 8, 1);
     let error = refusal(&mut world);
     assert!(matches!(error, OpenError::Version { known: hosting_journal::FORMAT_VERSION, .. }), "{error}");
@@ -171,7 +171,7 @@ fn a_build_with_more_kinds_goes_on_in_a_segment_that_names_them() {
     world.disk.lose_power();
     assert_eq!(world.open().unwrap().last_lsn, 10);
     world.drop_journal();
-    // The older build still reads it: no event of the new kind is there.
+    // The older build can still read the log, because the log has no event of the new kind.
     world.options.kinds = KINDS;
     assert_eq!(world.open().unwrap().last_lsn, 10);
 }
@@ -192,7 +192,7 @@ fn the_length_of_segments_may_change_between_runs() {
 #[test]
 fn a_leftover_of_another_use_of_the_file_is_not_taken_for_the_log() {
     let mut world = nine_events();
-    // The same batches, as the same segment, under another salt.
+    // A valid segment with the same number and batches, but another salt.
     let mut other = World::new(Disk::new(2));
     other.machine.pass(1);
     hosting_journal::Machine::random(other.machine.as_ref()).unwrap();
@@ -223,7 +223,7 @@ fn a_tail_torn_across_a_switch_of_segments_is_cut_where_it_began() {
         assert!(!lived.unwrap());
         world.drop_journal();
         world.disk.kill();
-        // Of the first batch of the second segment only the header is there.
+        // Only the header of the second segment's first batch reached the disk.
         let mut bytes = world.disk.read(&second(&world));
         bytes[FIRST + 512..FIRST + 4_096].fill(0xAB);
         world.disk.put(&second(&world), &bytes);

@@ -1,5 +1,4 @@
-//! What the tests share: a state that remembers every event, a machine whose clocks stand still, and a ledger of what
-//! was acknowledged, kept outside the journal.
+//! Test service: a state that stores every event, a clock under test control, and a ledger of acknowledged events.
 
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +13,7 @@ use crate::disk::Disk;
 pub const KINDS: &[(u8, &str)] = &[(1, "Small"), (2, "Large")];
 pub const SEGMENT: u64 = 256 * 1024;
 
-/// What identifies an event: which run of the service sent it, its number, its length.
+/// Identity of an event: the run, the event number and the length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     pub run: u32,
@@ -25,7 +24,7 @@ pub struct Event {
 const EVENT_HEAD: usize = 21;
 
 impl Event {
-    /// Kind, fields, checksum, filling.
+    /// Appends kind, fields, checksum and padding.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.push(if self.length < 1_000 { 1 } else { 2 });
@@ -59,7 +58,7 @@ impl Event {
     }
 }
 
-/// Remembers every event. Its image is large enough to be written in several pieces.
+/// State that stores every event. Its image is large enough for several writes.
 #[derive(Clone, Default)]
 pub struct Memory {
     pub events: Vec<Event>,
@@ -110,7 +109,7 @@ impl State for Memory {
     }
 }
 
-/// Clocks that move when told to.
+/// Clocks under test control.
 pub struct StillMachine {
     pub boot_ms: AtomicU64,
     pub wall_ms: AtomicU64,
@@ -150,14 +149,14 @@ impl Machine for StillMachine {
     }
 }
 
-/// How a test process dies of a failed batch: without the panic hook's noise.
+/// Ends a test process after a failed batch, without output of the panic hook.
 struct Died;
 
 fn die(_reason: &str) -> ! {
     std::panic::resume_unwind(Box::new(Died))
 }
 
-/// A service over one disk, and a ledger of what it has acknowledged.
+/// A service on one disk, with a ledger of its acknowledged events.
 pub struct World {
     pub disk: Disk,
     pub machine: Arc<StillMachine>,
@@ -165,9 +164,9 @@ pub struct World {
     boot_id: Arc<tempfile::NamedTempFile>,
     run: u32,
     journal: Option<Journal>,
-    /// Acknowledged: must be there after anything.
+    /// Acknowledged events, which must survive.
     pub acknowledged: Vec<Event>,
-    /// Submitted after that: may be there, in this order, up to any of them.
+    /// Later submissions. Any prefix of them may survive.
     pub submitted: Vec<Event>,
 }
 
@@ -197,7 +196,7 @@ impl World {
         }
     }
 
-    /// The same service over a copy of its disk.
+    /// Returns the same service with a copy of its disk.
     pub fn fork(&self, seed: u64) -> Self {
         assert!(self.journal.is_none());
         let mut world = Self::with_boot_id(self.disk.fork(seed), Arc::clone(&self.boot_id));
@@ -209,7 +208,6 @@ impl World {
         world
     }
 
-    /// The machine was started anew.
     pub fn reboot(&self, boot_id: &str, boot_ms: u64) {
         std::fs::write(self.boot_id.path(), boot_id).unwrap();
         self.machine.boot_ms.store(boot_ms, Ordering::Relaxed);
@@ -223,7 +221,7 @@ impl World {
         self.journal.as_ref().unwrap()
     }
 
-    /// Opens without looking at what was recovered.
+    /// Opens the journal without a check of the recovered events.
     pub fn try_open(&mut self, state: &mut Memory) -> Result<Recovered, OpenError> {
         self.journal = None;
         self.run += 1;
@@ -234,7 +232,7 @@ impl World {
         Ok(recovered)
     }
 
-    /// Opens, and holds what was recovered against the ledger.
+    /// Opens the journal and compares the recovered events with the ledger.
     pub fn open(&mut self) -> Result<Recovered, OpenError> {
         let mut state = Memory::default();
         let recovered = self.try_open(&mut state)?;
@@ -246,13 +244,13 @@ impl World {
         assert_eq!(recovered.last_lsn, count as u64);
         assert_eq!(self.journal().durable(), count as u64);
         assert_eq!(self.journal().last(), count as u64);
-        // What an open journal shows is acknowledged.
+        // All recovered events count as acknowledged.
         self.acknowledged = state.events;
         self.submitted.clear();
         Ok(recovered)
     }
 
-    /// Submits one event if there is credit for it; whether there was.
+    /// Submits one event. Returns false without credit.
     pub fn submit(&mut self, length: u32) -> bool {
         let lsn = self.journal().last() + 1;
         let event = Event { run: self.run, lsn, length };
@@ -267,7 +265,7 @@ impl World {
         true
     }
 
-    /// Writes everything that is pending and notes what became durable.
+    /// Writes all pending events and moves the durable ones to the ledger.
     pub fn commit(&mut self) {
         loop {
             let before = self.journal().durable();
@@ -285,15 +283,15 @@ impl World {
     pub fn compact(&self) -> Result<Compacted, OpenError> {
         let mut state = Memory::default();
         let done = compact(self.options.clone(), Arc::new(self.disk.clone()), &mut state)?;
-        // An image never holds what is not acknowledged.
+        // An image contains only acknowledged events.
         assert!(state.events.len() <= self.acknowledged.len());
         assert_eq!(state.events, self.acknowledged[..state.events.len()]);
         Ok(done)
     }
 
-    /// What the caller of the journal does beside submitting.
+    /// Does the background work of the service: prepares segments and compacts.
     pub fn keep_house(&self) {
-        // A failure here is a stall, never the end; it shows in the credit.
+        // A failure is a stall, which shows in the credit.
         let _ = self.journal().step_supply();
         if self.journal().compaction_due() {
             match self.compact() {
@@ -310,12 +308,12 @@ impl World {
         self.acknowledged.append(&mut self.submitted);
     }
 
-    /// The process ends without another call.
+    /// Ends the process abruptly.
     pub fn drop_journal(&mut self) {
         self.journal = None;
     }
 
-    /// Submits and commits events of `length` bytes until `count` were acknowledged.
+    /// Submits and commits events of `length` bytes until `count` events are acknowledged.
     pub fn write(&mut self, count: usize, length: u32) {
         for _ in 0..count {
             while !self.submit(length) {
@@ -327,7 +325,7 @@ impl World {
         }
     }
 
-    /// Runs a life of the service; whether it lived to the end of it.
+    /// Runs a scenario. Returns false if a fault ended the service before the end of the scenario.
     pub fn live(&mut self, life: impl FnOnce(&mut Self) -> Result<(), OpenError>) -> Result<bool, OpenError> {
         let result = catch_unwind(AssertUnwindSafe(|| life(self)));
         match result {

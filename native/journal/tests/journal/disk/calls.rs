@@ -1,4 +1,4 @@
-//! The calls that the journal makes on the disk, and how each one goes wrong.
+//! File calls of the in-memory disk, and the effect of a fault on each call.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ impl Files for Disk {
         }
         let content = match (access, inner.names.get(path).copied()) {
             (Access::Create, _) => {
-                // A new one even where one was: a truncation that is lost leaves the old bytes.
+                // Creates new content, so that a lost truncation leaves the old bytes.
                 inner.contents.push(Content::default());
                 let content = inner.contents.len() - 1;
                 inner.change(NameChange { removed: None, set: Some((path.to_owned(), content)) });
@@ -87,7 +87,7 @@ impl Files for Disk {
     fn sync_folder(&self, folder: &Path) -> io::Result<()> {
         let mut inner = self.inner();
         match inner.enter("sync_folder")? {
-            // The folder of the folder: nothing that this disk could lose.
+            // The parent folder is always durable on this disk.
             None if folder == Path::new("/") => Ok(()),
             None => {
                 for change in std::mem::take(&mut inner.changes) {
@@ -139,7 +139,7 @@ impl FileHandle for Handle {
         let (mut inner, fault) = self.enter("write")?;
         let offset = offset as usize;
         if let Some(fault) = fault {
-            // Any of the blocks may have got there.
+            // Any of the blocks may have reached the disk.
             let block = inner.block;
             for (index, piece) in bytes.chunks(block).enumerate() {
                 if inner.coin() {
@@ -169,7 +169,7 @@ impl FileHandle for Handle {
                 for block in std::mem::take(&mut inner.contents[self.content].dirty) {
                     inner.persist(self.content, block);
                 }
-                // The length is part of what a data sync makes durable.
+                // A data sync also makes the length durable.
                 let content = &mut inner.contents[self.content];
                 content.platter.resize(content.cache.len(), 0);
                 Ok(())
