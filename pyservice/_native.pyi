@@ -1,10 +1,11 @@
-"""The native part: engine, journal and their metrics behind frozen handles.
+"""Native module: engine, journal and their metrics behind frozen classes.
 
-Values cross the boundary, no Python object is kept inside and nothing inside calls back. Ids are 16 bytes, times and
-durations milliseconds, LSNs positive integers where 0 means "nothing to wait for". An answer whose ``wait`` is not 0
-may leave the process only when ``Engine.durable()`` has reached it. Methods that do work in proportion to the data
-(``open``, ``heartbeat``, ``list_lobbies``, ``live_versions``, ``starts_of_version``, ``lobbies_of_version``,
-``render_metrics``, ``keys_in_use``, ``drop_key``, ``compact``, ``close``, ``change_files``) release the GIL.
+Ids are 16 bytes. Times and durations are milliseconds. An LSN is the number of a journal event. A result with an LSN
+(also `wait`) may leave the process when `Engine.durable()` has reached the LSN. LSN 0 needs no wait.
+
+The module calls no Python code. These methods release the GIL: `open`, `heartbeat`, `list_lobbies`,
+`live_versions`, `starts_of_version`, `lobbies_of_version`, `render_metrics`, `keys_in_use`, `drop_key`,
+`compact`, `close` and `change_files`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,41 +38,38 @@ __all__ = [
 ]
 
 SLUGS: Final[tuple[str, ...]]
-"""Every ``Refused.slug``; each is a code of the error table (decisions 2)."""
+"""Every possible `Refused.slug`. Each slug is a code of the error table."""
 
 build_profile: Final[str]
-"""``release`` or ``debug``: nothing is measured on a debug build."""
+"""`release` or `debug`. Only release builds are measured."""
 
 version: Final[str]
-"""Version of the extension module."""
 
 class OpenFailed(Exception):
-    """The data directory cannot be opened; the message names file and offset and says what to do."""
+    """The data directory cannot be opened. The message names the file, the offset and the remedy."""
 
 @final
 class Refused(Exception):
-    """A command that the engine refused. Nothing was changed by it."""
+    """The engine refused a command and changed nothing."""
 
     def __new__(
         cls, slug: str, wait: int, context: dict[str, str | int | tuple[int, ...]]
     ) -> Self: ...
     @property
     def slug(self) -> str:
-        """Wire code, one of ``SLUGS``."""
+        """Error code, one of `SLUGS`."""
     @property
     def wait(self) -> int:
-        """LSN that must be durable before the refusal may be told."""
+        """LSN that must be durable before the error may be sent."""
     @property
     def context(self) -> dict[str, str | int | tuple[int, ...]]:
-        """``reason`` and, when it is known, ``exit_code`` (start failed), ``limit`` (party too large), ``indexes`` (bad
-        tokens of a heartbeat list).
-
-        Indexes ascend; of more than 256 they are the first 256.
+        """`reason` and `exit_code` of a failed start, `limit` of the party size, or `indexes` of invalid tokens
+        in a heartbeat (ascending, at most 256).
         """
 
 @final
 class Port:
-    """One port of an attached lobby."""
+    """Port of an attached lobby."""
 
     @property
     def name(self) -> str: ...
@@ -84,7 +82,7 @@ class Port:
 
 @final
 class Lobby:
-    """A lobby as answers need it. Only ``is_*`` and the counts change after it was made."""
+    """A lobby at the time of the call."""
 
     @property
     def id(self) -> bytes: ...
@@ -100,23 +98,23 @@ class Lobby:
     def ports(self) -> tuple[Port, ...]: ...
     @property
     def max_players(self) -> tuple[int, int, int]:
-        """Limits of find, join and party."""
+        """Limits of the operations find, join and party."""
     @property
     def is_ready(self) -> bool: ...
     @property
     def is_closed(self) -> bool: ...
     @property
     def is_open(self) -> bool:
-        """Ready, not closed and not silent."""
+        """The lobby is ready, not closed, and its heartbeats arrive in time."""
     @property
     def players(self) -> tuple[int, int, int, int]:
-        """Held, reserved, connected, kept."""
+        """Slot counts: promised to holds, reserved, connected, kept."""
     @property
     def create_ts_ms(self) -> int:
         """Milliseconds since the Unix epoch."""
     @property
     def is_ours(self) -> bool:
-        """The service starts it: its ports are ``leased``. Else it was attached with ``ports``."""
+        """The service started the lobby, which has `leased` ports. An attached lobby has `ports`."""
     @property
     def is_public(self) -> bool: ...
     @property
@@ -127,27 +125,27 @@ class Lobby:
     def leased(self) -> tuple[LeasedPort, ...]: ...
     @property
     def lobby_config(self) -> bytes | None:
-        """JSON text that create was given."""
+        """JSON text from the create request."""
 
 @final
 class Placed:
-    """What find and join give: reserved places, or a hold on a starting lobby."""
+    """Result of find and create: reserved slots, or a hold on a starting lobby."""
 
     @property
     def lobby(self) -> bytes:
-        """While held: the starting lobby that the hold waits for."""
+        """Lobby with the reserved slots, or the starting lobby of the hold."""
     @property
     def tokens(self) -> tuple[str, ...]:
-        """One player token per player; empty while held."""
+        """One player token per player. Empty during a hold."""
     @property
     def hold(self) -> int:
-        """0 when reserved; else wait for ``Resolved`` with this number or call ``release_hold`` once."""
+        """0 if the slots are reserved. Else wait for `Resolved` with this number, or call `release_hold` once."""
     @property
     def wait(self) -> int: ...
 
 @final
 class Resolved:
-    """A hold that ended: places, or a refusal."""
+    """Result of a hold that ended: reserved slots or an error."""
 
     @property
     def hold(self) -> int: ...
@@ -158,8 +156,10 @@ class Resolved:
 
 @final
 class Make:
-    """A lobby that the service is to start. Its ports are (name, protocol, ``number`` | ``host`` | ``range``, first,
-    last of the range or 0). Raises ValueError for words that there are not.
+    """Template of a lobby that the service starts.
+
+    Each port is (name, protocol, `number` | `host` | `range`, first, last). First and last limit the range, and
+    are 0 for other ports. Raises ValueError for an unknown protocol or kind.
     """
 
     def __new__(
@@ -181,7 +181,7 @@ class Make:
 
 @final
 class LeasedPort:
-    """A port that a lobby or a server has."""
+    """Leased port of a lobby or a server."""
 
     @property
     def name(self) -> str: ...
@@ -189,16 +189,16 @@ class LeasedPort:
     def protocol(self) -> str: ...
     @property
     def number(self) -> int:
-        """The public number; 0: it is reached by host name, or by its range."""
+        """Public port number, or 0 if players use a host name or the range."""
     @property
     def range(self) -> tuple[int, int] | None: ...
     @property
     def backend(self) -> tuple[str, int] | None:
-        """Address and port of its process, once it is there."""
+        """Address and port of the process, None before it listens."""
 
 @final
 class Route:
-    """One way in, as edge-guard is told."""
+    """Route of edge-guard from a player address to a backend."""
 
     @property
     def owner(self) -> bytes: ...
@@ -211,7 +211,7 @@ class Route:
 
 @final
 class Routes:
-    """What is new of routes, and durable."""
+    """Durable route changes."""
 
     @property
     def version(self) -> int: ...
@@ -219,32 +219,32 @@ class Routes:
     def is_complete(self) -> bool: ...
     @property
     def changed(self) -> list[Route]:
-        """Of each owner all of its ports."""
+        """All routes of each owner that has a change."""
     @property
     def removed(self) -> list[bytes]:
-        """Owners whose routes have to go, until ``Servers.ports_returned``."""
+        """Owners without routes, until `Servers.ports_returned`."""
 
 @final
 class EmptyLobby:
-    """A ready lobby that nobody is in and that is not stopping."""
+    """A ready lobby without players that is not stopping."""
 
     @property
     def lobby(self) -> bytes: ...
     @property
     def empty_ms(self) -> int:
-        """For how long."""
+        """Time since the lobby became empty."""
     @property
     def was_used(self) -> bool:
-        """Somebody was in it before."""
+        """A player was connected earlier."""
     @property
     def is_findable(self) -> bool:
-        """Public and open."""
+        """The lobby is public and open."""
     @property
     def is_ours(self) -> bool: ...
 
 @final
 class SupplyGroup:
-    """Lobbies of one namespace, version, mode and region."""
+    """Lobby counts of one namespace, version, mode and region."""
 
     @property
     def namespace(self) -> bytes: ...
@@ -256,38 +256,41 @@ class SupplyGroup:
     def region(self) -> str: ...
     @property
     def starting(self) -> int:
-        """Public ones that start and that nobody waits for."""
+        """Starting public lobbies without holds."""
     @property
     def live(self) -> int:
-        """All, without those that are stopping."""
+        """Lobbies that are not stopping."""
     @property
     def failed(self) -> int:
-        """Of ours: ended by the engine, not ready in time or silent, since ``take_touched`` told of the group last."""
+        """Lobbies of the service that missed a timeout since `take_touched` last returned the group."""
     @property
     def empty(self) -> list[EmptyLobby]:
-        """Empty longest first."""
+        """Empty lobbies, the longest empty first."""
 
 @final
 class Servers:
-    """Commands around processes: lobbies of ours, ports. They return the LSN to wait for, last, and raise Refused."""
+    """Commands for processes and ports. The last result of a command is its LSN. Commands raise Refused."""
 
     def start_idle(self, namespace: bytes, version: bytes, make: Make) -> tuple[bytes, int]:
-        """A lobby for nobody: its id."""
+        """Create an idle lobby without players. Returns its id."""
     def stop(self, lobby: bytes, only_if_idle: bool) -> tuple[bool, int]:
-        """Whether it is stopping now: nobody gets in any more."""
+        """Stop a lobby, so that no player can enter. Returns whether the lobby is stopping."""
     def exited(self, lobby: bytes, exit_code: int | None = None) -> tuple[bool, int]:
-        """Its process is over; whether this ended the lobby."""
+        """Report the exit of a lobby's process. Returns whether the exit ended the lobby."""
     def lobby_token(self, lobby: bytes) -> str | None:
-        """``lobby_`` token of a lobby that has not ended."""
+        """Return the `lobby_` token of a lobby, or None if the lobby has ended."""
     def wanted_since(self, after: int) -> tuple[int, bool, list[tuple[bytes, bool]], list[bytes]]:
-        """(sequence, whether these are all, (lobby, is stopping) each, lobbies that ended); after 0: all."""
+        """Return changes of the lobbies that should run, after a sequence number.
+
+        The result is (sequence, is_complete, [(lobby, is_stopping)], ended lobbies). 0 returns all lobbies.
+        """
     def take_touched(self) -> list[SupplyGroup]:
-        """Groups that changed since the last call."""
+        """Return the groups that changed since the last call."""
     def supply_groups(self, namespace: bytes) -> list[SupplyGroup]: ...
     def starts_of_version(self, namespace: bytes, version: bytes) -> bool:
-        """Whether one of ours of it is neither ready nor told to stop; what is decided, durable or not."""
+        """Report whether the service is starting a lobby of the version. Includes changes that are not durable."""
     def lobbies_of_version(self, namespace: bytes, version: bytes) -> list[bytes]:
-        """Those that have not ended, stopping or not, oldest first; what is decided, durable or not."""
+        """Return all lobbies that have not ended, oldest first. Includes changes that are not durable."""
     def lease(
         self,
         owner: bytes,
@@ -295,27 +298,27 @@ class Servers:
         region: str,
         ports: Sequence[tuple[str, str, str, int, int]],
     ) -> tuple[tuple[LeasedPort, ...], int]:
-        """Ports of a dynamic server, as in ``Make``; the same server gets the same ones."""
+        """Lease ports for a dynamic server, in the format of `Make`. A repeated call returns the same ports."""
     def set_backends(self, owner: bytes, backends: Sequence[tuple[str, str, int]]) -> int:
-        """Where its process listens: (port name, address, port) each."""
+        """Set the (port name, address, port) on which the owner's process listens."""
     def end_lease(self, owner: bytes) -> tuple[bool, int]:
-        """The server is over; whether it had a lease until now."""
+        """End the lease of a server. Returns whether the lease existed."""
     def replace_port(self, owner: bytes, name: str, refused: int) -> tuple[int | None, int]:
-        """Edge-guard cannot have that number: the one that the port has now."""
+        """Replace a port number that edge-guard could not bind. Returns the current number of the port."""
     def ports_returned(self, owner: bytes) -> tuple[bool, int]:
-        """Edge-guard has closed its sockets; whether they were waited for."""
+        """Report that edge-guard closed the owner's sockets. Returns whether this report was expected."""
     def routes_since(self, after: int) -> Routes:
-        """What changed after a version; 0: all."""
+        """Return the route changes after a version. 0 returns all routes."""
     def leased_servers(self) -> list[bytes]:
-        """Dynamic servers whose leases have not ended."""
+        """Return the dynamic servers with a lease."""
 
 @final
 class Status:
-    """Where journal and engine are."""
+    """State of the journal and the engine."""
 
     @property
     def epoch(self) -> int:
-        """Grows with each opening of the directory."""
+        """Number of this run. Each opening of the directory increments it."""
     @property
     def durable(self) -> int: ...
     @property
@@ -327,20 +330,20 @@ class Status:
 
 @final
 class Fact:
-    """What became of one lobby, for the control plane's records.
+    """Change of one lobby, for the control plane's records.
 
-    ``version`` to ``create_ts_ms`` are of ``made`` and ``ended``, what follows is of ``ended`` alone; else None.
+    `version` to `create_ts_ms` are set for the kinds `made` and `ended`, later properties for `ended`.
     """
 
     @property
     def lsn(self) -> int:
-        """Its name: facts come in this order, each once."""
+        """Unique, ascending number of the fact."""
     @property
     def kind(self) -> str:
-        """``made``, ``ready``, ``closed``, ``opened``, ``stopping`` (it drains) or ``ended``."""
+        """`made`, `ready`, `closed`, `opened`, `stopping` or `ended`."""
     @property
     def ts_ms(self) -> int:
-        """Milliseconds since the Unix epoch; 0 when an earlier build did not write it."""
+        """Milliseconds since the Unix epoch, or 0 in facts of early builds without a time."""
     @property
     def lobby(self) -> bytes: ...
     @property
@@ -355,44 +358,44 @@ class Fact:
     def is_public(self) -> bool | None: ...
     @property
     def max_players(self) -> tuple[int, int, int] | None:
-        """Limits of find, join and party."""
+        """Limits of the operations find, join and party."""
     @property
     def create_ts_ms(self) -> int | None: ...
     @property
     def reason(self) -> str | None:
-        """``exited``, ``start_timeout``, ``silent`` or ``removed``."""
+        """`exited`, `start_timeout`, `silent` or `removed`."""
     @property
     def exit_code(self) -> int | None:
-        """None also when nobody knows it."""
+        """Exit code of the process, or None if it is unknown."""
     @property
     def player_ms(self) -> int | None:
-        """Sum of the times that players were connected."""
+        """Sum of the connection times of all players."""
     @property
     def peak_players(self) -> int | None:
-        """Most players connected at one time."""
+        """Largest number of players that were connected at one time."""
     @property
     def connections(self) -> int | None:
-        """How often somebody connected."""
+        """Number of connections."""
     @property
     def players(self) -> tuple[int, int, int] | None:
-        """Places at its end: reserved, connected, kept."""
+        """Slots when the lobby ended: reserved, connected, kept."""
 
 @final
 class Facts:
-    """A part of the facts, in order of LSN; all of it is durable."""
+    """Durable facts in order of LSN."""
 
     @property
     def facts(self) -> list[Fact]: ...
     @property
     def oldest(self) -> int:
-        """LSN of the oldest fact that is there, 0 when there is none."""
+        """LSN of the oldest stored fact, or 0 if none is stored."""
     @property
     def lost(self) -> int:
-        """At most so many facts after the ones read before are gone for good, all older than ``oldest``."""
+        """Upper limit for the number of facts that were removed unread, all older than `oldest`."""
 
 @final
 class Engine:
-    """One shard: engine, journal and timer. Thread safe."""
+    """One shard: engine, journal and timer thread. Thread safe."""
 
     @staticmethod
     def open(
@@ -407,67 +410,64 @@ class Engine:
         start_limit_ms: int = 300000,
         port_rest_ms: int = 60000,
     ) -> Engine:
-        """Recover the directory and go on, or an empty engine without a journal when it is None (measurements).
+        """Recover the journal and start. None starts an empty engine without a journal, for measurements.
 
-        ``mac_keys``: (key id, 32 bytes) each; ``hash_key``: 32 bytes, never rotated. Raises OpenFailed, or OSError
+        `mac_keys` are (key id, 32 bytes). `hash_key` is 32 bytes and never changes. Raises OpenFailed, or OSError
         with ENOSPC.
         """
     def close(self) -> None:
-        """Sync what is pending and stop the threads. Repeats do nothing."""
+        """Sync the pending events and stop the threads. A second call does nothing."""
 
     # Waiting
     def wake_fd(self) -> int:
-        """Eventfd that becomes readable when a batch is durable. The engine owns it; -1 without a journal."""
+        """Return the eventfd that signals durable batches, or -1 without a journal. The engine closes it."""
     def durable(self) -> int: ...
     def take_resolved(self) -> list[Resolved]:
-        """Holds that ended since the last call. They come with a batch, so ``wake_fd`` tells of them."""
+        """Return the holds that ended since the last call. Poll this after each signal of `wake_fd`."""
 
     # Tokens and hashes
     def lobby_of_token(self, lobby_token: str) -> bytes | None:
-        """Lobby id of an authentic ``lobby_`` token, None otherwise."""
+        """Return the lobby of a valid `lobby_` token, else None."""
     def public_token(self, namespace: bytes, token_id: bytes) -> str: ...
     def namespace_of_public_token(self, public_token: str) -> tuple[bytes, bytes] | None:
-        """(namespace, token id) of an authentic ``pub_`` token, None otherwise."""
+        """Return (namespace, token id) of a valid `pub_` token, else None."""
     def development_token(self, namespace: bytes, token_id: bytes, expires_ms: int) -> str:
-        """A ``dev_`` token, the same for the same arguments under the same key."""
+        """Return a `dev_` token. Equal arguments and keys give equal tokens."""
     def namespace_of_development_token(
         self, development_token: str
     ) -> tuple[bytes, bytes, int] | None:
-        """(namespace, token id, expires_ms) of an authentic ``dev_`` token, None otherwise."""
+        """Return (namespace, token id, expires_ms) of a valid `dev_` token, else None. Does not check the expiry."""
     def mock_player_token(self, namespace: bytes, token_id: bytes, nonce: bytes) -> str:
-        """A player token for a ``dev_`` token; the same 16 bytes in the same hour give the same."""
+        """Return a mock player token for a `dev_` token. An equal nonce in the same hour gives an equal token."""
     def consume_mock(self, namespace: bytes, token_id: bytes, player_token: str) -> int:
-        """Use a mock player token up; returns the LSN. Good once, for one to two hours.
-
-        Raises Refused: ``PLAYER_TOKEN_INVALID``, ``_CONSUMED``, ``_EXPIRED``, ``STORAGE_FULL``.
-        """
+        """Consume a mock player token, which is valid once and for one to two hours. Returns the LSN. Raises Refused."""
     def source(self, namespace: bytes, address: bytes) -> int:
-        """Keyed hash of a client address; never 0."""
+        """Return the keyed hash of a client address. Never 0."""
     def idempotency(self, caller: bytes, key: bytes, operation: str, message: bytes) -> bytes:
-        """32 bytes to hand to a command."""
+        """Return the 32-byte request key that commands take as `idempotency`."""
 
     def channel(self, secret: bytes) -> bytes:
-        """16 bytes, the keyed hash of the secret of an event channel."""
+        """Return the keyed hash of an event channel's secret, 16 bytes."""
 
     # MAC keys
     def add_key(self, key_id: int, secret: bytes) -> None:
-        """Sign with this key from now on. It must be on disk already. Raises ValueError."""
+        """Add a key that is already on disk, and sign with it. Raises ValueError."""
     def drop_key(self, key_id: int) -> bool:
-        """Forget a key; False, and nothing changed, when it signs or something names it."""
+        """Remove a key. Returns False if the key signs, or if stored tokens refer to the key."""
     def key_ids(self) -> list[int]:
-        """All keys of the ring, in the order in which they came."""
+        """Return all keys in the order of addition."""
     def keys_in_use(self) -> list[int]:
-        """Keys that lobbies, slots, remembered requests or channels name, ascending."""
+        """Return the keys of stored lobbies, slots, requests or channels, ascending."""
 
-    # Captcha standings of client addresses
+    # Captcha status of client addresses
     def standing(self, namespace: bytes, address: bytes) -> tuple[int | None, int]:
-        """(ms since it passed, requests since); None: not within 12 h."""
+        """Return (time since the last passed captcha or None after 12 h, requests since)."""
     def note_human(self, namespace: bytes, address: bytes) -> int:
-        """It passed now; returns the LSN. Raises Refused (``STORAGE_FULL``)."""
+        """Record a passed captcha. Returns the LSN. Raises Refused (`STORAGE_FULL`)."""
     def note_request(self, namespace: bytes, address: bytes) -> None:
-        """One request more of an address that passed."""
+        """Count a request of an address that passed a captcha."""
 
-    # Matchmaker clients. All raise Refused.
+    # Requests of players. All raise Refused.
     def find(
         self,
         namespace: bytes,
@@ -483,8 +483,10 @@ class Engine:
         channels: Sequence[bytes] | None = None,
         creation: Make | int | None = None,
     ) -> Placed:
-        """``channels``: the i-th gets the (i+1)-th token (see ``channel``). ``creation``: what is made when no lobby
-        fits; ``lobby_count_max`` where nothing can be made, None where nothing is to be.
+        """Find a lobby with free slots.
+
+        `channels`: the i-th channel receives the token of player i + 1. `creation`: the lobby to create if none
+        fits, `lobby_count_max` where creation is impossible, or None to prevent creation.
         """
     def create(
         self,
@@ -498,9 +500,9 @@ class Engine:
         idempotency: bytes | None = None,
         channels: Sequence[bytes] | None = None,
     ) -> Placed:
-        """A lobby for this caller alone; ``creation`` as in ``find``."""
+        """Create a lobby for this caller. `creation` as in `find`."""
     def servers(self) -> Servers:
-        """The commands around processes, of the same engine."""
+        """Return the commands for processes and ports of this engine."""
     def join(
         self,
         namespace: bytes,
@@ -514,18 +516,19 @@ class Engine:
         channels: Sequence[bytes] | None = None,
     ) -> Placed: ...
     def recall(self, idempotency: bytes) -> Placed | None:
-        """What find or join gave under this key, None when it is not known. A hold is waited for by
-        one request more.
+        """Return the stored result of find, create or join for a request key, or None.
+
+        A stored hold has one more waiting request after this call.
         """
     def release_hold(self, hold: int) -> None:
-        """One request that waited for it went away; the last one drops it."""
+        """Remove one waiting request from a hold. The last removal ends the hold."""
 
     def channel_events(self, channel: bytes) -> tuple[list[tuple[int, bytes, str]], int]:
-        """((Unix ms, lobby, player token) of each event, oldest first; LSN to wait for)."""
+        """Return ([(Unix ms, lobby, player token)], LSN), oldest event first."""
     def take_delivered(self) -> list[bytes]:
-        """Channels that something durable was sent to since the last call."""
+        """Return the channels with a durable new event since the last call."""
 
-    # Lobby servers. All return the LSN to wait for and raise Refused.
+    # Lobby servers. All return the LSN and raise Refused.
     def connected(
         self, lobby: bytes, player_token: str, idempotency: bytes | None = None
     ) -> int: ...
@@ -539,15 +542,14 @@ class Engine:
     def ready(self, lobby: bytes) -> int: ...
     def set_closed(self, lobby: bytes, is_closed: bool) -> int: ...
     def set_state(self, lobby: bytes, state: bytes) -> int:
-        """An empty state clears."""
+        """Set the lobby state. An empty state clears it."""
     def heartbeat(self, lobby: bytes, player_tokens: Sequence[str] | None = None) -> int: ...
     def state(
         self, namespaces: Sequence[bytes], lobby: bytes, speaker: bytes | None = None
     ) -> tuple[bytes | None, int]:
-        """(state, LSN to wait for), for who may see these namespaces.
+        """Return (state, LSN) of a lobby in one of these namespaces.
 
-        ``speaker``: the lobby whose token the call came with. It must not have ended, and the call
-        counts as its speaking.
+        `speaker` is the lobby of the request's token. It must not have ended. The request counts as its heartbeat.
         """
 
     # Operators
@@ -569,50 +571,44 @@ class Engine:
         lobby_count_max: int,
         idempotency: bytes | None = None,
     ) -> tuple[bytes, str, int]:
-        """(lobby id, lobby token, LSN). Ports: (name, address, port, is_tls)."""
+        """Attach a running lobby. Returns (lobby id, lobby token, LSN). Ports are (name, address, port, is_tls)."""
     def recall_attach(self, idempotency: bytes) -> tuple[bytes, str, int] | None:
-        """What attach gave under this key, None when it is not known."""
+        """Return the stored result of attach for a request key, or None."""
     def detach(self, namespaces: Sequence[bytes], lobby: bytes) -> tuple[bool, int]:
-        """(did_remove, LSN)."""
+        """Detach a lobby. Returns (did_remove, LSN)."""
 
-    # The control plane, which reads at its own pace. 100,000 facts wait; of more, the oldest go.
+    # Facts for the control plane. The engine stores the newest 100,000 facts.
     def read_facts(self, after_lsn: int, limit: int) -> Facts:
-        """Durable facts after an LSN, at most so many."""
+        """Return at most `limit` durable facts after an LSN."""
     def acknowledge_facts(self, lsn: int) -> None:
-        """The reader has stored all facts up to this LSN: they go.
-
-        Journalled, but nobody need wait for it: after a crash they may come again, under their LSNs.
-        """
+        """Remove the facts up to an LSN. After a crash they can appear again."""
     def counts(self, after_generation: int) -> tuple[int, bool, list[tuple[bytes, int, int]]]:
-        """(generation, is_all, [(namespace, connected players, live lobbies)]) of what changed since a generation.
+        """Return (generation, is_all, [(namespace, connected players, live lobbies)]) of changed namespaces.
 
-        ``is_all`` when ``after_generation`` is 0 or not of this engine: a namespace that is not told has nothing
-        then. Counts of what is decided, durable or not.
+        `is_all` is set if `after_generation` is 0 or of another engine. Namespaces without a row are then empty.
+        Includes changes that are not durable.
         """
 
-    # Reads that wait for nothing
+    # Queries without an LSN
     def lobby(self, lobby: bytes) -> Lobby | None: ...
     def list_lobbies(self, namespace: bytes, version: bytes) -> list[Lobby]:
-        """Public, open lobbies of the version, oldest first."""
+        """Return the public, open lobbies of a version, oldest first."""
     def namespace_that_had(self, lobby: bytes) -> bytes | None:
-        """Whose a lobby is, or was as long as its end is remembered."""
+        """Return the namespace of a lobby, also for a time after the lobby ended."""
     def live_versions(self, namespace: bytes) -> list[bytes]:
-        """Versions of its lobbies that have not ended, each once; what is decided, durable or not."""
+        """Return the versions with lobbies that have not ended. Includes changes that are not durable."""
     def player_counts(self, namespace: bytes) -> list[tuple[str, str, int]]:
-        """(mode, region, connected players)."""
+        """Return (mode, region, connected players)."""
     def status(self) -> Status: ...
     def render_metrics(self, namespace_labels: Mapping[bytes, str]) -> bytes:
-        """Prometheus text of the engine and journal families; labels are ``game/namespace``."""
+        """Return the metrics of engine and journal as Prometheus text. The labels are `game/namespace`."""
 
-    # Compaction (run by a child process, see ``compact``)
+    # Compaction (see `compact`)
     def is_compaction_due(self) -> bool: ...
     def image_written(self) -> None:
-        """A child finished: segments that its image covers are used again.
-
-        Raises OpenFailed, or OSError (ENOSPC).
-        """
+        """Recycle the journal segments that a new image covers. Raises OpenFailed, or OSError with ENOSPC."""
     def image_failed(self, reason: str, is_no_space: bool) -> None:
-        """A child failed. Without space new places get no credit until an image is written."""
+        """Record a failed compaction. With `is_no_space`, new slots are refused until an image is written."""
 
 def compact(
     journal_dir: str,
@@ -624,14 +620,16 @@ def compact(
     shard: int = 1,
     parent_pid: int = 0,
 ) -> int:
-    """Write an image of all closed segments; returns its LSN. Lowers its own priority and ends with ``parent_pid``.
+    """Write an image of all closed segments. Returns the LSN of the image. For a child process.
 
-    Raises OpenFailed, or OSError with ENOSPC when there is no room for the image.
+    Lowers the priority of this process, and ends the process when `parent_pid` ends. Raises OpenFailed, or OSError
+    with ENOSPC.
     """
 
 def change_files(steps: Sequence[tuple[str, PathLike[str] | str, int, bytes]]) -> None:
-    """Change files. A step: ``folder``, ``group``, ``file``, ``put`` or ``try``; where; mode of what is new; content.
+    """Run file changes in order, until the first failure.
 
-    One after the other, until the first that fails; releases the GIL once. Raises OSError with the file, ValueError for
-    a step that is none of these, before anything is done.
+    A step is (kind, path, mode, content). `folder` creates a folder, `group` a folder that may exist, `file` a new
+    file. `put` writes an existing file, `try` does so without errors. Raises OSError with the path, or ValueError
+    for an unknown kind before the first change.
     """

@@ -1,4 +1,4 @@
-//! How the journal reads the engine: replay at open, and the command that a child process runs to write an image.
+//! Journal state of the engine: replay at open, and the image that a child process writes.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ pub fn key_ring(keys: &[(u16, Vec<u8>)], current: u16) -> PyResult<KeyRing> {
     })
 }
 
-/// The engine as the state that the journal loads, replays into and writes out.
+/// Engine state for the journal: loads images, applies events and writes images.
 pub struct Replay<'a> {
     pub engine: &'a mut Engine,
     unknown_kind: Option<u8>,
@@ -75,7 +75,7 @@ impl State for Replay<'_> {
     }
 }
 
-/// No space on the device is an OSError with its number, so that the caller can tell it from a damaged file.
+/// Converts an open error. A full disk becomes an OSError with ENOSPC, other errors become `OpenFailed`.
 pub fn open_failed(error: &OpenError) -> PyErr {
     match error {
         OpenError::Io { source, .. } if source.raw_os_error() == Some(libc::ENOSPC) => {

@@ -1,5 +1,4 @@
-//! What crosses into Python: small frozen objects, the two exceptions, and the reading of ids and hashes. Every other
-//! file of this crate uses these and converts nothing itself.
+//! Conversion to Python values: frozen classes, exceptions, ids and hashes.
 
 use std::collections::HashMap;
 
@@ -13,7 +12,7 @@ use crate::servers::LeasedPort;
 
 pyo3::create_exception!(pyservice._native, OpenFailed, PyException, "The data directory cannot be opened.");
 
-/// The one exception of commands: a slug with typed context inside.
+/// Exception of refused commands: an error code with typed context.
 #[pyclass(frozen, extends = PyException, module = "pyservice._native")]
 pub struct Refused {
     #[pyo3(get)]
@@ -38,7 +37,7 @@ impl Refused {
     }
 }
 
-/// Wire word of a reason (decisions 2, metadata of `MATCHMAKER_LOBBY_START_FAILED`), and its label in metrics.
+/// Returns the word of an end reason in error metadata and metric labels.
 pub fn reason_word(reason: EndReason) -> &'static str {
     match reason {
         EndReason::Exited => "exited",
@@ -67,7 +66,7 @@ pub fn refused(py: Python<'_>, refusal: &Refusal, wait: u64) -> PyErr {
     }
 }
 
-/// Value and LSN of an answer, or the exception that tells its refusal.
+/// Returns the value and LSN of an answer, or raises `Refused`.
 pub fn settled<T>(py: Python<'_>, answer: core::Answer<T>) -> PyResult<(T, u64)> {
     match answer.result {
         Ok(value) => Ok((value, answer.wait)),
@@ -80,7 +79,7 @@ pub fn id(bytes: &[u8]) -> PyResult<Id> {
     Ok(Id(bytes))
 }
 
-/// A random v4 UUID whose leading 16 bits are the shard (decisions 1.4).
+/// Returns a random v4 UUID with the shard in its first 16 bits.
 pub fn fresh_lobby_id(shard: u16) -> PyResult<Id> {
     let mut bytes: [u8; 16] = random_bytes()?;
     bytes[..2].copy_from_slice(&shard.to_be_bytes());
@@ -95,7 +94,7 @@ pub fn random() -> PyResult<u64> {
 
 fn random_bytes<const N: usize>() -> PyResult<[u8; N]> {
     let mut bytes = [0_u8; N];
-    // SAFETY: the pointer and length are of one live, writable array.
+    // SAFETY: pointer and length belong to one live, writable array.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     if got != N as isize {
         return Err(PyValueError::new_err("the kernel gave no random bytes"));
@@ -264,7 +263,7 @@ impl Placed {
         Placed { lobby: Some(reservation.lobby), tokens: reservation.tokens, hold: 0, wait }
     }
 
-    /// `lobby`: the one that a hold waits for.
+    /// `lobby` is the starting lobby if the admission is a hold.
     pub fn of(placed: core::Admission, lobby: Option<Id>, wait: u64) -> Placed {
         match placed {
             core::Admission::Reserved(reservation) => Placed::reserved(reservation, wait),

@@ -1,5 +1,5 @@
-//! The `Engine` handle: argument conversion around `Shard`, one method per command. Single commands keep the GIL (they
-//! take less than a switch would); what works in proportion to the data releases it.
+//! `Engine` class: argument conversion for the commands of a `Shard`. Short commands keep the GIL, because releasing the
+//! GIL takes longer. Methods with work in proportion to the data release the GIL.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -26,18 +26,18 @@ use crate::{compaction, metrics, timer};
 #[pyclass(frozen, module = "pyservice._native")]
 pub struct Engine {
     shard: Arc<Shard>,
-    /// The ring of the engine once more, so that a token is checked without its lock.
+    /// Copy of the engine's key ring, so that token checks need no engine lock.
     keys: RwLock<KeyRing>,
     hash: HashKey,
     shard_number: u16,
-    /// Generations of counts are told from here on, so that those of an earlier process are not taken for ours.
+    /// First generation of the counts. Lower generations belong to an earlier process.
     first_generation: u64,
-    /// None without a journal.
+    /// `None` without a journal.
     recovered: Option<Recovered>,
     timer: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Where journal and engine are.
+/// State of the journal and the engine.
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct Status {
     epoch: u64,
@@ -47,7 +47,7 @@ pub struct Status {
     reserve_bytes: u64,
 }
 
-/// ts_ms, lobby, token.
+/// Time in Unix milliseconds, lobby id and player token.
 type ChannelEvent<'py> = (u64, Bound<'py, PyBytes>, String);
 
 type PortArgument = (String, String, u16, bool);
@@ -175,7 +175,7 @@ impl Engine {
     fn add_key(&self, key_id: u16, secret: &[u8]) -> PyResult<()> {
         let secret = convert::key32(secret)?;
         let known = |_| PyValueError::new_err(format!("the ring has a key {key_id}"));
-        // What the engine signs from now on must be checked with it already.
+        // Locked before the engine changes, so that tokens with the new key are verifiable at once.
         let mut keys = self.keys.write();
         keys.add(key_id, &secret).map_err(known)?;
         self.shard.run(|engine, _| engine.add_key(key_id, &secret)).map_err(known)
@@ -535,7 +535,7 @@ impl Engine {
     }
 
     fn counts<'py>(&self, py: Python<'py>, after_generation: u64) -> (u64, bool, Vec<CountRow<'py>>) {
-        // Of another engine, or of none: everything is news.
+        // A generation of an earlier engine becomes 0, which reports all counts.
         let after = after_generation.saturating_sub(self.first_generation);
         let presence = self.shard.read().engine.presence_since(after);
         let row = |(id, players, lobbies): (Id, u64, u64)| (PyBytes::new(py, &id.0), players, lobbies);
@@ -586,7 +586,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// Runs find or join; a hold is told with the lobby that it waits for.
+    /// Runs find or join. A hold is returned with its starting lobby.
     fn place(
         &self,
         py: Python<'_>,

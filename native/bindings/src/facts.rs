@@ -1,4 +1,4 @@
-//! Facts and counts for the control plane as Python sees them: frozen objects, service time as wall-clock time.
+//! Python classes of facts and counts. Converts service time to wall-clock time.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,12 +9,12 @@ use pyo3::types::PyBytes;
 use crate::convert::reason_word;
 use crate::shard::Shard;
 
-/// ms since the Unix epoch.
+/// Returns the current time in milliseconds since the Unix epoch.
 pub fn wall_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
-/// From a reading of service time to the wall clock, as it stands now.
+/// Conversion of service time to the current wall clock.
 #[derive(Clone, Copy)]
 struct Wall {
     now_ms: u64,
@@ -43,7 +43,7 @@ impl Fact {
         let ts_ms = match (&inner.what, inner.at) {
             (LobbyFactKind::Created(about), _) => about.create_ts_ms,
             (_, 0) => 0,
-            // The two clocks need not agree to the millisecond.
+            // The two clocks can differ by a millisecond.
             (LobbyFactKind::Ended(ended), at) => wall.at(at).max(ended.about.create_ts_ms),
             (_, at) => wall.at(at),
         };
@@ -142,7 +142,7 @@ impl Fact {
     }
 }
 
-/// Facts after an LSN, and what was lost before them.
+/// Facts after an LSN, and the number of lost facts before them.
 #[pyclass(frozen, module = "pyservice._native")]
 pub struct Facts {
     #[pyo3(get)]
@@ -153,7 +153,7 @@ pub struct Facts {
     lost: u64,
 }
 
-/// Only what is durable is told: the engine's own memory may be ahead of the disk.
+/// Returns facts that are durable. The engine can have later facts.
 pub fn read(py: Python<'_>, shard: &Shard, after: Lsn, limit: usize) -> PyResult<Facts> {
     let durable = shard.durable();
     let facts = shard.read().engine.read_facts(after, durable, limit);

@@ -1,5 +1,5 @@
-//! Several changes of files in one call, without the interpreter: a thread that asks for it anew after each of twenty
-//! small system calls waits longer for it than for them, and so does everybody else.
+//! Several file changes in one call without the GIL. Taking the GIL again after each system call would cost more than
+//! the system calls.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use pyo3::pybacked::PyBackedBytes;
 
 type Step = (String, PathBuf, u32, PyBackedBytes);
 
-/// The contract is in the stub.
+/// The stub documents the contract.
 #[pyfunction]
 pub fn change_files(py: Python<'_>, steps: Vec<Step>) -> PyResult<()> {
     if let Some((what, ..)) = steps.iter().find(|(what, ..)| !KNOWN.contains(&what.as_str())) {
@@ -32,7 +32,7 @@ fn take((what, path, mode, content): &Step) -> io::Result<()> {
             done => done,
         },
         "file" => OpenOptions::new().write(true).create_new(true).mode(*mode).open(path)?.write_all(content),
-        // A kernel file takes its text as a whole.
+        // Kernel files take their content in one write.
         "put" => OpenOptions::new().write(true).open(path)?.write_all(content),
         _ => {
             let _ = OpenOptions::new().write(true).open(path).and_then(|mut file| file.write_all(content));
@@ -41,7 +41,7 @@ fn take((what, path, mode, content): &Step) -> io::Result<()> {
     }
 }
 
-/// As Python's own functions raise it: its kind by its number, with the file.
+/// Converts an error to the `OSError` that Python raises for its number, with the path.
 fn told(error: &io::Error, path: &Path) -> PyErr {
     match error.raw_os_error() {
         Some(number) => {

@@ -1,5 +1,6 @@
-//! The Python module `pyservice._native`: engine, journal and their metrics as frozen handles. The documented contract
-//! is `pyservice/_native.pyi`; this crate converts, locks and wakes, and decides nothing.
+//! Python module `pyservice._native`: engine, journal and metrics as frozen classes.
+//!
+//! `pyservice/_native.pyi` documents the contract. This crate only converts, locks and wakes.
 
 #![allow(missing_docs)] // the Python contract is documented in the stub, which stubtest compares with this module
 

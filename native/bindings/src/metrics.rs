@@ -1,5 +1,4 @@
-//! Prometheus text of the engine and journal families. Runs without the GIL; namespaces come as `game/namespace`
-//! labels, at most [`NAMESPACES_MAX`] of them, all others add up under `other`.
+//! Prometheus text of the engine and journal metrics. Namespaces beyond [`NAMESPACES_MAX`] share the label `other`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::{Display, Write};
@@ -11,7 +10,7 @@ use hosting_journal::{Histogram, LastCompaction, Stats};
 use crate::convert::reason_word;
 use crate::shard::Shard;
 
-/// Label combinations of one family, not counting state (decisions 9).
+/// Limit of the namespace labels in one metric family.
 const NAMESPACES_MAX: usize = 1_000;
 const OTHER: &str = "other";
 
@@ -22,18 +21,18 @@ const PORT_STATES: [&str; 3] = ["free", "leased", "resting"];
 const TOKEN_OUTCOMES: [&str; 8] =
     ["issued", "connected", "invalid", "wrong_lobby", "consumed", "expired", "removed", "disconnected"];
 const END_CAUSES: [&str; 4] = ["expired", "consumed", "released", "lobby_gone"];
-/// In the order of `NamespaceCounts::lobby_ends`.
+/// End reasons in the order of `NamespaceCounts::lobby_ends`.
 const LOBBY_ENDS: [EndReason; 5] =
     [EndReason::Exited, EndReason::StartTimeout, EndReason::Silent, EndReason::Removed, EndReason::Stopped];
 
-/// What opening the journal found.
+/// Result of the journal recovery.
 pub struct Recovered {
     pub events: u64,
     pub torn_bytes: u64,
     pub took: Duration,
 }
 
-/// `recovered`: None without a journal.
+/// Returns the metrics text. `recovered` is `None` without a journal.
 pub fn render(shard: &Shard, recovered: Option<&Recovered>, labels: &HashMap<Id, String>) -> String {
     let machine = shard.read();
     let counts = machine.engine.namespace_counts();
@@ -105,7 +104,7 @@ fn add(sum: &mut NamespaceCounts, more: &NamespaceCounts) {
     each(&mut sum.lobby_ends, &more.lobby_ends);
 }
 
-/// A page under construction. Writing to a string does not fail, so results of `write!` are dropped here alone.
+/// Metrics text during its construction. Results of `write!` are ignored, because writes to a string cannot fail.
 struct Page(String);
 
 impl Page {
@@ -256,7 +255,7 @@ impl Page {
     }
 }
 
-/// Without the noise of binary fractions: 0.00005, not 0.000049999….
+/// Rounds off binary fractions, for example 0.000049999… to 0.00005.
 fn rounded(value: f64) -> f64 {
     (value * 1e9).round() / 1e9
 }

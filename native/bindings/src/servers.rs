@@ -1,4 +1,4 @@
-//! Lobbies that the service starts, public ports, and what runtime, supply and edge-guard are told, as Python sees them.
+//! `Servers` class: lobbies that the service starts, port leases, and routes for edge-guard.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use pyo3::types::{PyBytes, PyTuple};
 use crate::shard::Shard;
 use crate::{convert, facts};
 
-/// Name, protocol, how it is reached ("number", "host" or "range"), first and last of a range.
+/// Name, protocol, kind ("number", "host" or "range"), and first and last number of a range.
 type PortWish = (String, String, String, u16, u16);
 type BackendArgument = (String, String, u16);
 type WantedRow<'py> = (Bound<'py, PyBytes>, bool);
@@ -47,7 +47,7 @@ fn port_wishes(wishes: &[PortWish]) -> PyResult<Vec<PortRequest<'_>>> {
     Ok(ports)
 }
 
-/// A lobby to be made. The engine gives it an id and draws its ports.
+/// Template of a lobby that the service starts. The engine assigns the id and the ports.
 #[pyclass(frozen, module = "pyservice._native")]
 pub struct Make {
     mode: String,
@@ -105,7 +105,7 @@ impl Make {
 }
 
 impl Make {
-    /// Runs something with the core's form of it, under a fresh id.
+    /// Calls a function with the core type of the template, under a new id.
     pub fn with<R>(
         &self,
         shard_number: u16,
@@ -143,16 +143,16 @@ impl Make {
     }
 }
 
-/// What find and create may do when no lobby is there.
+/// Permission of find and create to create a lobby.
 #[derive(FromPyObject)]
 pub enum Creation {
     Possible(Py<Make>),
-    /// `lobby_count_max`.
+    /// Creation is not possible. Contains `lobby_count_max`.
     Impossible(u32),
 }
 
 impl Creation {
-    /// Runs something with the core's form of it.
+    /// Calls a function with the core type.
     pub fn with<R>(
         this: Option<&Creation>,
         shard_number: u16,
@@ -172,12 +172,12 @@ impl Creation {
     }
 }
 
-/// A port that a lobby or server has.
+/// A leased port of a lobby or server.
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct LeasedPort {
     name: String,
     protocol: &'static str,
-    /// The public number; 0: by host name, or by the range.
+    /// The public number. 0 means that players use a host name or a port range.
     number: u16,
     range: Option<(u16, u16)>,
     backend: Option<(String, u16)>,
@@ -200,7 +200,7 @@ impl LeasedPort {
     }
 }
 
-/// One way in, as edge-guard is told.
+/// Route of one player address to its backend.
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct Route {
     owner: Py<PyBytes>,
@@ -209,7 +209,7 @@ pub struct Route {
     port: Py<LeasedPort>,
 }
 
-/// What is new of routes.
+/// Durable route changes.
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct Routes {
     version: u64,
@@ -231,7 +231,7 @@ pub struct SupplyGroup {
     empty: Vec<Py<EmptyLobby>>,
 }
 
-/// A ready lobby that nobody is in.
+/// A ready lobby without players.
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct EmptyLobby {
     lobby: Py<PyBytes>,
@@ -259,7 +259,7 @@ fn group_of(py: Python<'_>, group: core::IdleLobbyGroup) -> PyResult<SupplyGroup
     })
 }
 
-/// The commands around processes; of the same engine as the handle that gave it.
+/// Commands for processes and ports, on the engine that created this object.
 #[pyclass(frozen, module = "pyservice._native")]
 pub struct Servers {
     pub shard: Arc<Shard>,

@@ -1,5 +1,4 @@
-//! One engine, its journal and the lock that orders them: a command is decided, applied and handed to the journal
-//! under one mutex, so that journal order is engine order. Owns nothing of Python.
+//! One engine, its journal, and the mutex under which commands run, so that journal order equals engine order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,23 +14,22 @@ pub struct Machine {
 
 pub struct Shard {
     machine: Mutex<Machine>,
-    /// None: measurements without a journal; every answer may leave at once.
+    /// `None` in measurements without a journal.
     pub journal: Option<Journal>,
-    /// When the timer thread means to wake; a command that makes an earlier deadline pokes it.
+    /// Time at which the timer thread wakes. A command with an earlier deadline notifies the thread.
     pub timer_target: AtomicU64,
     pub timer_wake: Condvar,
     pub timer: Mutex<TimerOrders>,
 }
 
-/// What the timer thread is told; set before it is woken, so that no order is lost while it is awake.
+/// Requests to the timer thread. They are set before its wake-up, so that none is lost.
 #[derive(Default)]
 pub struct TimerOrders {
     pub is_poked: bool,
     pub is_stopped: bool,
 }
 
-/// A panic half-way through a command would leave memory that no journal describes: the process ends instead, and
-/// recovery starts from what is durable.
+/// Aborts the process if a command panics, because the memory may then differ from the journal.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -65,7 +63,7 @@ impl Shard {
         self.journal.as_ref().map_or(Lsn::MAX, Journal::durable)
     }
 
-    /// Runs one command: time and credit in, events to the journal.
+    /// Runs one command with the current time and credit, and submits its events to the journal.
     pub fn run<R>(&self, command: impl FnOnce(&mut Engine, &mut Context<'_>) -> R) -> R {
         let mut machine = self.machine.lock();
         let _guard = AbortOnPanic;
@@ -90,7 +88,7 @@ impl Shard {
         result
     }
 
-    /// As `run`, for commands with an answer: what is durable already needs no waiting.
+    /// Runs a command with an answer. The LSN of the answer becomes 0 if it is already durable.
     pub fn ask<T>(&self, command: impl FnOnce(&mut Engine, &mut Context<'_>) -> Answer<T>) -> Answer<T> {
         let mut answer = self.run(command);
         if answer.wait <= self.durable() {

@@ -1,5 +1,5 @@
-//! The thread that expires what is due, so that a freed slot is findable and counted within 10 ms also when nobody asks,
-//! and that records the clock each second. Owned by the `Engine` handle, which stops it and waits for it.
+//! Timer thread: expires due deadlines within 10 ms and records the clock each second.
+//! The `Engine` stops this thread and waits for its end.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use crate::shard::Shard;
 
-/// The clock is recorded at least this often (design, "Service time").
+/// Interval of clock records.
 const HEARTBEAT_MS: u64 = 1_000;
-/// Deadlines are met within 10 ms; waiting in this grain leaves room for the scheduler.
+/// Wait granularity, which leaves time for the scheduler within the 10 ms.
 const GRAIN_MS: u64 = 4;
-/// How often expiry is tried again while the journal has no credit for it.
+/// Retry interval of expiry while the journal has no credit.
 const PUT_OFF_MS: u64 = 100;
 
 pub fn start(shard: Arc<Shard>) -> std::io::Result<JoinHandle<()>> {
@@ -27,7 +27,7 @@ pub fn stop(shard: &Shard) {
 fn run(shard: &Shard) {
     let mut heartbeat_at = 0;
     loop {
-        // From here on every command with a deadline pokes, so that none is missed between the look and the wait.
+        // From here on, every command with a deadline notifies this thread, so that no deadline is missed before the wait.
         shard.timer_target.store(u64::MAX, Ordering::Release);
         let now = shard.now();
         if now >= heartbeat_at {
@@ -39,7 +39,7 @@ fn run(shard: &Shard) {
         let expired = shard.run(|engine, context| engine.expire_due(context));
         let next = shard.read().engine.next_deadline();
         if expired > 0 && next.is_some_and(|deadline| deadline <= now) {
-            continue; // a bounded step was not enough; others had their turn at the lock between
+            continue; // One step was not enough. Other threads could take the lock between the steps.
         }
         let target = match next {
             Some(deadline) if deadline <= now => now + PUT_OFF_MS,
@@ -52,7 +52,7 @@ fn run(shard: &Shard) {
     }
 }
 
-/// Waits for the target, a poke or the end; false at the end.
+/// Waits for the target time or a notification. Returns false at shutdown.
 fn sleep_until(shard: &Shard, target: u64) -> bool {
     shard.timer_target.store(target, Ordering::Release);
     let mut orders = shard.timer.lock();
