@@ -440,7 +440,7 @@ class Engine:
     def mock_player_token(self, namespace: bytes, token_id: bytes, nonce: bytes) -> str:
         """Return a mock player token for a `dev_` token. An equal nonce in the same hour gives an equal token."""
     def consume_mock(self, namespace: bytes, token_id: bytes, player_token: str) -> int:
-        """Consume a mock player token, which is valid once and for one to two hours. Returns the LSN. Raises Refused."""
+        """Consume a mock player token, valid once and for one to two hours. Returns the LSN. Raises Refused."""
     def source(self, namespace: bytes, address: bytes) -> int:
         """Return the keyed hash of a client address. Never 0."""
     def idempotency(self, caller: bytes, key: bytes, operation: str, message: bytes) -> bytes:

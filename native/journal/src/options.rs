@@ -77,7 +77,7 @@ pub trait State {
     /// Loads an image that [`State::write_image`] wrote. The state is empty before the call.
     fn load_image(&mut self, bytes: &[u8]) -> Result<(), String>;
 
-    /// Applies the events of one batch. `bytes` joins one or more submissions, and `service_ms` is the time of the write.
+    /// Applies the events of one batch. `bytes` joins one or more submissions. `service_ms` is the time of the write.
     fn apply(&mut self, first_lsn: Lsn, count: u32, bytes: &[u8], service_ms: u64) -> Result<(), String>;
 
     /// Writes the whole state. The journal adds buffering and a checksum.

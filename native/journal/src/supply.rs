@@ -288,7 +288,7 @@ impl Core {
         for &lsn in listing.images.range(..newest) {
             self.folder.unlink(&self.folder.image(lsn))?;
         }
-        // The renames must be durable before a file is reused. Otherwise a crash could leave new content under the old name.
+        // The renames must be durable before a file is reused. A crash could leave new content under the old name.
         self.folder.sync()?;
         let mut shared = lock(&self.shared);
         shared.shelf.closed.retain(|number| *number > covered.segment);
