@@ -1,4 +1,4 @@
-"""Programs that tests have the service run, and how they become builds."""
+"""Game server programs for tests, and their upload as builds."""
 
 from __future__ import annotations
 
@@ -20,14 +20,10 @@ SETTINGS: Final[dict[str, Any]] = {
     "cpu_millicores": 64_000,
     "memory_mb": 64_000,
 }
-"""`runtime`: Python is where it is, and machines that test are small."""
-
 Cloud = Callable[[str, str, Any], Any]
-"""Method, path, body to what the service answers."""
 
 
 def server_archive(*command: str, **files: bytes) -> bytes:
-    """The small game server as an archive."""
     words = command or ("python3", "-S", "server.py")
     manifest = {"command": words, "env": {"PATH": PYTHON_PATH}}
     content = {
@@ -38,7 +34,6 @@ def server_archive(*command: str, **files: bytes) -> bytes:
 
 
 def upload_build(cloud: Cloud, game: str, archive: bytes, name: str = "server", **form: Any) -> str:
-    """A complete build; its id."""
     digest = hashlib.sha256(archive).hexdigest()
     image = {"path": "server.tar", "content_length": len(archive), "sha256": digest}
     made = cloud(

@@ -1,5 +1,5 @@
-"""A game server that wants more than its own: tries all that `goals.json` names, says what it could, and when it is
-over. `lives` tells that it lacks nothing that programs need.
+"""Game server that attempts the forbidden actions listed in `goals.json` and reports which
+succeed. `lives` proves that ordinary programs still work.
 """
 
 import asyncio
@@ -18,7 +18,6 @@ KINDS = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET, socket.SO
 
 @contextlib.contextmanager
 def trying(what: str) -> Iterator[None]:
-    """Says that it could, unless it is refused."""
     try:
         yield
     except OSError:
@@ -62,7 +61,6 @@ def touch(pid: int, *, is_scoped: bool) -> None:
 
 
 async def live() -> None:
-    """Event loops and children are made of pairs of sockets."""
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-S", "-c", "input()", stdin=asyncio.subprocess.PIPE
     )

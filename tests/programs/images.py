@@ -1,4 +1,4 @@
-"""Images and bundles that tests make without a network: tars in tars, as `docker save` and OCI tools write them."""
+"""Container images and OCI bundles, written by the tests without a network."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ needs_oci_runtime: Final = pytest.mark.skipif(
 
 @functools.cache
 def server_program() -> bytes:
-    """`contained.rs`, linked with nothing of the system."""
+    """Compiles `contained.rs` as a statically linked program."""
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "server"
         words = [
@@ -54,7 +54,6 @@ def server_program() -> bytes:
 def file(
     name: str, content: bytes = b"", mode: int = 0o644, **more: Any
 ) -> tuple[tarfile.TarInfo, bytes]:
-    """An entry with what is in it."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(content), mode
     for label, value in more.items():
@@ -71,7 +70,6 @@ def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tuple[tarfile
 
 
 def layer(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
-    """A tar of entries, in their order."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for info, content in entries:
@@ -80,7 +78,6 @@ def layer(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
 
 
 def server_layer(*more: tuple[tarfile.TarInfo, bytes]) -> bytes:
-    """A root with the server and nothing else."""
     passwd = b"root:x:0:0::/root:/bin/sh\ngame:x:1000:1001::/home/game:/bin/sh\n"
     group = b"root:x:0:\ngame:x:1001:\nplayers:x:1002:game\n"
     return layer(
@@ -102,7 +99,7 @@ def saved(
     tags: Sequence[str] | None = ("server:latest",),
     **more: Any,
 ) -> bytes:
-    """As `docker save` of before 25 writes an image."""
+    """Returns an image in the format of `docker save` before Docker 25."""
     told = _told(config, layers, **more)
     name = hashlib.sha256(told).hexdigest()
     paths = [f"{number:064x}/layer.tar" for number in range(len(layers))]
@@ -118,7 +115,9 @@ def laid_out(
     with_manifest: bool = False,
     others: Iterable[Mapping[str, Any]] = (),
 ) -> bytes:
-    """As an OCI image layout has it, its layers compressed; with the manifest that `docker save` of today adds."""
+    """Returns an OCI image layout with compressed layers and the manifest file that current
+    versions of `docker save` add.
+    """
     packed = [gzipped(one) for one in layers]
     told = _told(config, layers)
     blobs = {_blob(one): one for one in (told, *packed)}
@@ -150,7 +149,6 @@ def laid_out(
 def bundle(
     *more: tuple[tarfile.TarInfo, bytes], config: Mapping[str, Any] | None = None, **process: Any
 ) -> bytes:
-    """A bundle with the server in its root."""
     told = {
         "ociVersion": "1.0.2",
         "process": {"args": [PROGRAM], "cwd": "/", **process},

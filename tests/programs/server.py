@@ -1,11 +1,11 @@
-"""A game server as small as one can be: `python3 -S server.py`, told all by its environment.
+"""Small game server: `python3 -S server.py`.
 
-It listens on every port that it is given, says that it is ready, and gives back what it gets. What it does beside is in
-PLAY, words with spaces between: `mute` never says that it is ready, `exit:<code>` ends at once, `leaves` ends with 0 as
-soon as it is ready, `deaf` ignores SIGTERM,
-`guests` takes the first words of a stream for a player's token: the player is connected as long as the stream is;
-`whose` puts before a datagram that it gives back which port it came from, and a space.
-It writes a line when it begins, when it is ready, and for each player's first words.
+The server reads its settings from the environment, listens on every port that it gets, reports
+that it is ready and echoes what it receives. The variable PLAY holds words that change this:
+`mute` never reports ready, `exit:<code>` exits at once, `leaves` exits with 0 after it is ready,
+`deaf` ignores SIGTERM. With `guests`, the first bytes of a TCP stream are a player token, and the
+player is connected while the stream is open. With `whose`, each UDP reply starts with the sender's
+port and a space.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ def ports() -> dict[str, int]:
 
 
 def call(operation: str, **fields: str) -> str:
-    """A call of the service; its status line."""
+    """Calls the service and returns the status line of the response."""
     host, _, port = os.environ["HOSTING_API_URL"].removeprefix("http://").partition(":")
     body = json.dumps(fields)
     request = (
@@ -50,7 +50,9 @@ def call(operation: str, **fields: str) -> str:
 
 
 def is_ready() -> str:
-    """Says so until it is heard: the service may be killed before it has answered."""
+    """Reports ready until the service accepts the report. The service may be killed before it
+    responds.
+    """
     while True:
         with contextlib.suppress(OSError):
             if status := call("lobbies/ready"):

@@ -1,10 +1,11 @@
-"""Game servers that bring bad luck: `python3 -S trouble.py <which>`, beside `server.py`, whose ways they have.
+"""Faulty game servers: `python3 -S trouble.py <which>`, based on `server.py`.
 
-`plain` does nothing beside. `counts` writes numbered lines for ever. `beats` says all the time that it lives. `forks`
-goes on in a child alone. `leaks` takes memory for ever, as soon as it gets SIGUSR1; `leaks-early` before it is ready.
-`floods:<MiB>` writes so much as fast as it can. `astray` listens elsewhere than it was told and says that it is ready.
-`spies` tries the paths of its `lobby_config` and writes what of each it may do. `ranges` listens on the first free port
-of its range.
+`plain` adds nothing. `counts` writes numbered lines without end. `beats` sends heartbeats to the
+service. `forks` continues in a child process only. `leaks` allocates memory without end after
+SIGUSR1, and `leaks-early` before it is ready. `floods:<MiB>` writes that much output at full
+speed. `astray` listens on a wrong port and reports ready. `spies` tries the paths in its
+`lobby_config` and writes which kinds of access succeed. `ranges` listens on the first free port of
+its range.
 """
 
 import contextlib
@@ -22,19 +23,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.programs import server
 else:
-    import server  # beside it in the archive
+    import server  # `server.py` is in the same archive.
 
 LINE = b"flood " + b"x" * 93 + b"\n"
 
 
 def write(text: bytes) -> None:
-    """All of it, and between two lines of `server.say`."""
     while text:
         text = text[os.write(1, text) :]
 
 
 def beside(work: Callable[..., None], *given: int) -> int:
-    """A game server while the work is done."""
     threading.Thread(target=work, args=given, daemon=True).start()
     return server.main()
 
@@ -68,7 +67,7 @@ def flood(mib: int) -> None:
         write(LINE * ((1 << 20) // len(LINE)))
         write(b"y" * 10_000 + b"\n")
     while True:
-        # Of what comes too fast a part is not kept.
+        # The keeper drops part of the output when it arrives too fast.
         write(b"dry\n")
         time.sleep(0.05)
 
@@ -99,7 +98,6 @@ def astray() -> int:
 
 
 def attempt(path: str) -> str:
-    """What of it may be done."""
     ways: dict[str, Callable[[], object]] = {
         "read": lambda: os.open(path, os.O_RDONLY | os.O_NONBLOCK),
         "write": lambda: os.open(path, os.O_WRONLY | os.O_NONBLOCK),

@@ -1,4 +1,4 @@
-"""A node per test; all of them share what was unpacked once."""
+"""Fixture with one node for each test. All nodes share the unpacked builds."""
 
 from __future__ import annotations
 

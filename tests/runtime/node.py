@@ -1,5 +1,5 @@
-"""A node without a service: folders, real keepers, and whoever wants things run. Its supervisor may be dropped, as by a
-service that dies, and another one takes its place.
+"""Node without a service: folders, real keepers and a supervisor. A test can drop the supervisor,
+as when a service crashes, and start another.
 """
 
 from __future__ import annotations
@@ -30,25 +30,19 @@ from tests.support.leftover_processes import end_leftovers
 from tests.support.waiting import eventually
 
 SHELL: Final = "0192f000-0000-7000-8000-0000000000e0"
-"""A build that runs its argument as a script."""
 CAPACITY: Final = Resources(4_000, 4_000)
 
 
 def build_of(*command: str) -> bytes:
-    """An archive that runs a command."""
     return tar({"server.json": json.dumps({"command": command}).encode()})
 
 
 class Ear:
-    """Whoever wants things run: what it heard, in order."""
-
     def __init__(self) -> None:
         self.heard: list[tuple[str, str, Any]] = []
         self.tries: list[str] = []
         self.deaf: set[str] = set()
-        """What it is not there to hear."""
         self.stuck: set[str] = set()
-        """What it never answers."""
 
     async def placed(self, run_id: str, backends: Mapping[str, Backend]) -> None:
         await self._hear("placed", run_id, dict(backends))
@@ -68,12 +62,9 @@ class Ear:
         self.heard.append((what, run_id, about))
 
     def of(self, run_id: str) -> list[str]:
-        """What was told of a run."""
         return [what for what, one, _ in self.heard if one == run_id]
 
     async def told(self, run_id: str, what: str) -> Any:
-        """What was said with it last, as soon as it is."""
-
         async def found() -> Any:
             abouts = [about for one, of, about in self.heard if (one, of) == (what, run_id)]
             return [abouts[-1]] if abouts else None
@@ -88,7 +79,7 @@ class Ear:
 
 @contextlib.contextmanager
 def disk_of(folder: Path, inodes: int) -> Iterator[Path]:
-    """A file system of 8 MiB and so many inodes."""
+    """Returns a file system of 8 MiB with this number of inodes."""
     if os.geteuid() != 0:
         pytest.skip("needs root for a small file system")
     folder.mkdir()
@@ -101,8 +92,6 @@ def disk_of(folder: Path, inodes: int) -> Iterator[Path]:
 
 
 class Place:
-    """The node."""
-
     def __init__(self, folder: Path, builds: Path, ear: Ear) -> None:
         self.folder = folder
         self.ear = ear
@@ -119,7 +108,6 @@ class Place:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> RunSupervisor:
-        """Another supervisor, as of a service that starts."""
         self.supervisor = RunSupervisor(
             self.folder / "servers",
             UnpackedBuilds(self._builds, self.store, 0),
@@ -134,7 +122,7 @@ class Place:
         return self.supervisor
 
     async def drop(self) -> None:
-        """Whatever it was doing, it does not go on."""
+        """Drops the supervisor without a shutdown, as when a service crashes."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -149,7 +137,6 @@ class Place:
         return await self.start()
 
     def order(self, script: str = "exec sleep 3600", **more: Any) -> RunRequest:
-        """A new one."""
         self._count += 1
         run_id = f"0192f000-0000-7000-8000-{self._count:012d}"
         usual: dict[str, Any] = {
@@ -162,13 +149,12 @@ class Place:
         return RunRequest(run_id, **{**usual, **more})
 
     def want(self, script: str = "exec sleep 3600", **more: Any) -> RunRequest:
-        """It is wanted now."""
         order = self.order(script, **more)
         self.supervisor.ensure_running(order)
         return order
 
     def isolated_by_nothing(self) -> None:
-        """Of services that start from now on: no way works."""
+        """Makes every isolation unavailable for supervisors that start later."""
         self.node = dataclasses.replace(self.node, isolation=None)
 
     async def running(self, script: str = "exec sleep 3600", **more: Any) -> RunRequest:
@@ -190,8 +176,6 @@ class Place:
         return state.pid
 
     async def lines(self, order: RunRequest, count: int) -> list[str]:
-        """What it wrote, as soon as there are so many lines."""
-
         async def written() -> list[str] | None:
             found = [line.text for line in self.of(order).lines()]
             return found if len(found) >= count else None
@@ -201,8 +185,6 @@ class Place:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Returns as soon as it is true."""
-
     async def is_true() -> object:
         return condition()
 
@@ -210,7 +192,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether it runs, and not only waits to be told of."""
+    """Returns whether the process runs. A zombie process does not count."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -218,7 +200,6 @@ def is_alive(pid: int) -> bool:
 
 
 def nursery_of(place: Place) -> int:
-    """What starts keepers there."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (process / "cmdline").read_text().split("\0")
@@ -229,7 +210,6 @@ def nursery_of(place: Place) -> int:
 
 @contextlib.asynccontextmanager
 async def open_place(folder: Path, builds: Path) -> AsyncIterator[Place]:
-    """With a supervisor; nothing of it runs afterwards."""
     place = Place(folder, builds, Ear())
     await place.start()
     try:
@@ -240,6 +220,6 @@ async def open_place(folder: Path, builds: Path) -> AsyncIterator[Place]:
         pids = [state.pid for one in left if (state := one.state()) and state.status != "ended"]
         end_leftovers(folder)
         for pid in filter(None, pids):
-            # Whose keeper was killed.
+            # The keeper of this process may have been killed.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

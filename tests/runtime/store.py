@@ -1,4 +1,4 @@
-"""Where builds come from when there is no service around: archives that a test has."""
+"""Source of builds for tests without a service."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pyservice.runtime.unpacked_builds import BuildSource, BuildUnusable
 
 
 class Store:
-    """Builds by id; without a name, one for all."""
-
     def __init__(
         self, archive: bytes = b"", compression: str = "none", sha256: str | None = None
     ) -> None:

@@ -1,4 +1,4 @@
-"""What the tar of a build may hold (decisions 6.5), on archives of every kind, fed in pieces of every size."""
+"""Rules for the tar archive of a build: every compression, fed in chunks of every size."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_what_is_no_whole_tar_is_refused() -> None:
         file = packed(whole, compression)
         for content in (whole, file[: len(file) // 2], file + b"x", b""):
             assert word(content, compression) == "invalid", compression
-        # Frames one behind the other are one file.
+        # Consecutive compressed frames form one file.
         judge(packed(whole[:700], compression) + packed(whole[700:], compression), compression)
     broken = bytearray(whole)
     broken[0] ^= 1
@@ -121,8 +121,6 @@ def test_large_frames_one_behind_the_other_are_one_file(compression: str, step: 
     frames = (packed(whole[at : at + (2 << 20)], compression) for at in range(0, 7 << 20, 2 << 20))
     judge(b"".join(frames), compression, step)
 
-
-# What it unpacks to --------------------------------------------------------------------------------
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -177,7 +175,7 @@ def test_what_unpacks_to_much_and_no_more_than_anybody_may_have_is_taken() -> No
     content = bomb("zstd", GIB - 16 * MIB)
     assert len(content) < MIB
     judge(content, "zstd")
-    # What stands behind the end of a tar is unpacked, too.
+    # Data after the end of the tar is decompressed too.
     behind = content + packed(bytes(1024), "zstd") + packed(bytes(64 * MIB), "zstd")
     assert word(behind, "zstd") == "too-high"
 
@@ -221,7 +219,6 @@ ENTRIES = st.lists(
 
 
 def _unpack(folder: Path, name: str, kind: bytes, target: str) -> None:
-    """As carelessly as can be."""
     path = f"{folder}/{name}"
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if kind == LINK:
@@ -266,7 +263,7 @@ def test_nothing_that_is_taken_writes_outside_when_it_is_unpacked(
             with contextlib.suppress(OSError):
                 _unpack(target, *one)
         for path in target.rglob("*"):
-            # A circle of links leads nowhere.
+            # A cycle of links has no target.
             try:
                 resolved = path.resolve(strict=True)
             except (OSError, RuntimeError):

@@ -1,4 +1,4 @@
-"""How many processes a container may have, however many others have."""
+"""Process limit of a container, independent of the processes of other containers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ while (defined($pid = fork)) { $pid or sleep 1000; $made++ }
 print "$made\\n";
 sleep 1000"""
 FEW: Final = 8
-"""What makes a container is of it too where the service is no root."""
+"""Without root, the OCI runtime's own processes count against the limit too."""
 
 
 def begun(containers: ContainerRuntime, folder: Path, *command: str) -> RunFolder:

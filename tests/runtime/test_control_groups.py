@@ -1,5 +1,5 @@
-"""Limits that the kernel keeps for runs (decisions 6.6): memory and processors as the size of a run says, in either
-layout of control groups. Where no group can be made, these are skipped with the reason.
+"""Memory and CPU limits of runs, in both layouts of control groups. Skipped where no control group
+can be created.
 """
 
 from __future__ import annotations
@@ -19,12 +19,9 @@ from tests.runtime.node import Place, until
 pytestmark = pytest.mark.anyio
 
 LEAKS = "x=x; while :; do x=$x$x; done"
-"""Twice as much again and again."""
 
 
 class Groups:
-    """Those of the runs of a place."""
-
     def __init__(self, found: ControlGroups) -> None:
         assert found.memory is not None
         assert found.cpu is not None
@@ -32,7 +29,7 @@ class Groups:
         self._is_unified = found.is_unified
 
     def limits(self, order: RunRequest) -> tuple[int, int]:
-        """Bytes of memory; and shares of processors, in thousandths of what one has."""
+        """Returns the memory limit in bytes and the CPU limit in thousandths of one core."""
         if self._is_unified:
             memory, weight = self._text(order, "memory.max"), self._text(order, "cpu.weight")
             return int(memory), int(weight) * 10
@@ -40,7 +37,6 @@ class Groups:
         return int(memory), round(int(self._text(order, "cpu.shares")) / 1.024)
 
     def inside(self, order: RunRequest, controller: str) -> set[int]:
-        """Processes."""
         return {int(pid) for pid in self._text(order, "cgroup.procs", controller).split()}
 
     def oom_kills(self, order: RunRequest) -> int:
@@ -55,7 +51,6 @@ class Groups:
 
 @pytest.fixture
 async def groups(place: Place, tmp_path: Path) -> AsyncIterator[Groups]:
-    """The place has its limits from the kernel."""
     found = ControlGroups.find(tmp_path)
     if found.unenforced:
         pytest.skip("; ".join(found.unenforced))
@@ -65,7 +60,7 @@ async def groups(place: Place, tmp_path: Path) -> AsyncIterator[Groups]:
     made = Groups(found)
     yield made
     await place.supervisor.stop_all(asyncio.Event())
-    # A parent goes with the last of its groups.
+    # The parent group is removed with its last child group.
     assert [path for path in made.parents.values() if path.exists()] == []
 
 
@@ -86,7 +81,8 @@ async def test_a_run_and_all_that_it_starts_is_in_a_group_with_the_limits_of_its
     assert groups.limits(order) == limits
     for controller in groups.parents:
         assert groups.inside(order, controller) == {place.pid_of(order), child}
-    # The keeper is ours: it counts for nobody's limit, and outlives what the kernel ends.
+    # The keeper is outside the group: it does not count against the limit and survives an out-of-
+    # memory kill.
     assert place.keeper_of(order) not in groups.inside(order, "memory")
     place.supervisor.end(order.id, 0)
     await place.ear.end(order.id)
@@ -106,7 +102,7 @@ async def test_runs_of_two_sizes_have_groups_of_their_own(place: Place, groups: 
 async def test_a_program_that_leaks_is_ended_by_the_kernel_and_nobody_watches_its_memory(
     place: Place, groups: Groups
 ) -> None:
-    # Until its end is heard its group stays, with what the kernel counted.
+    # The group and its counters stay until the end of the run is acknowledged.
     place.ear.deaf.add("over")
     order = place.want(LEAKS, resources=Resources(500, 32))
     await until(lambda: "over" in place.ear.tries)

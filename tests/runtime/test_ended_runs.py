@@ -1,4 +1,4 @@
-"""Which logs of ended runs give way when the disk is short or there are too many of them, and which never do."""
+"""Removal of logs of ended runs when the disk is short or too many logs exist."""
 
 from __future__ import annotations
 
@@ -29,13 +29,11 @@ SAYS: Final = "logs of ended game servers are removed before their 7 days"
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    """With builds of its own."""
     async with open_place(tmp_path, tmp_path / "builds") as made:
         yield made
 
 
 async def ended(place: Place, *ages_s: float) -> list[RunRequest]:
-    """Runs whose ends were told so long ago."""
     orders = [place.want("echo said") for _ in ages_s]
     for order in orders:
         await place.ear.end(order.id)
@@ -75,7 +73,6 @@ async def test_the_oldest_go_until_the_disk_has_room_again_and_it_is_said_once(
     assert await place.lines(orders[1], 1) == ["said"]
     assert await place.lines(runs, 1) == ["said"]
     assert said.getvalue().count(SAYS) == 1
-    # The next time is another one.
     with logged() as said:
         await tidied.remove_expired()
         left = 0
@@ -96,7 +93,7 @@ async def test_a_supervisor_on_a_full_disk_keeps_what_runs_and_what_ended_just_n
         for path in (place.of(order).path, *place.of(order).path.iterdir()):
             os.utime(path, (0, 0), follow_symlinks=False)
     place.is_disk_full = True
-    # With a pass of its own at the start.
+    # A new supervisor removes expired logs at its start.
     await place.drop()
     await place.start()
     await until(lambda: not place.of(old).path.exists())

@@ -1,4 +1,4 @@
-"""What a service finds that another one left: it goes on, or it ends and says why (decisions 6.6, docs/servers.md)."""
+"""Runs that an earlier supervisor left: each one continues, or ends with a reason."""
 
 from __future__ import annotations
 

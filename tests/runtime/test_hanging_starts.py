@@ -1,8 +1,7 @@
-"""A start that hangs has an end: by its deadline or by a stop, with a reason, and nothing of it runs on
-(docs/servers.md).
+"""Starts that hang end at their deadline or by a stop, and leave no process behind.
 
-What hangs is real: a keeper or the process that is to become the program opens a FIFO that nobody else opens, or what
-starts keepers is suspended.
+A start hangs because a keeper or the forked process opens a FIFO without a writer, or because the
+keeper launcher is suspended.
 """
 
 from __future__ import annotations
@@ -33,13 +32,11 @@ MOMENTS_S: Final = (0.0, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
 
 
 def before_its_record(folder: RunFolder) -> None:
-    """Its keeper hangs on what it reads."""
     (folder.path / "spec").unlink()
     os.mkfifo(folder.path / "spec")
 
 
 def before_its_program(folder: RunFolder) -> None:
-    """What is about to be the program hangs on what it opens."""
     os.mkfifo(folder.path / "hangs")
     spec = folder.path / "spec"
     spec.write_bytes(b"cgroup=" + os.fsencode(folder.path / "hangs") + b"\0" + spec.read_bytes())
@@ -50,7 +47,6 @@ Hang = Callable[[RunFolder], None]
 
 
 async def laid_out(place: Place) -> RunRequest:
-    """One that a service left before it started it; another service is there."""
     place.ear.stuck.add("placed")
     order = place.want()
     await until(lambda: "placed" in place.ear.tries)
@@ -59,7 +55,6 @@ async def laid_out(place: Place) -> RunRequest:
 
 
 async def hanging(place: Place, hang: Hang) -> tuple[RunRequest, list[int]]:
-    """One that is being started, and the processes that hang."""
     order = await laid_out(place)
     hang(place.of(order))
     place.supervisor.ensure_running(order)
@@ -70,7 +65,6 @@ async def hanging(place: Place, hang: Hang) -> tuple[RunRequest, list[int]]:
 
 
 async def is_over(place: Place, order: RunRequest, pids: list[int]) -> None:
-    """Nothing of it is left but its log, and others are started as ever."""
     await until(lambda: order.id not in place.supervisor.runs)
     assert not any(is_alive(pid) for pid in pids)
     assert place.ear.of(order.id) == ["placed", "over"]
@@ -123,11 +117,7 @@ async def test_one_that_ended_by_its_deadline_is_not_begun_by_the_next_service(
     await until(lambda: not place.of(order).path.exists())
 
 
-# What starts keepers is deaf ----------------------------------------------------------------------
-
-
 async def asked_of_the_deaf(place: Place) -> tuple[RunRequest, int]:
-    """One that is asked of what starts keepers, which does nothing."""
     deaf = nursery_of(place)
     os.kill(deaf, signal.SIGSTOP)
     order = place.want()
@@ -160,9 +150,6 @@ async def test_what_starts_keepers_and_answers_nothing_is_replaced(
     assert await place.ear.end(order.id) == RunEnd("stopped")
 
 
-# Whatever moment it is ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("after_s", MOMENTS_S)
 async def test_a_deadline_in_whatever_moment_leaves_one_that_runs_or_one_that_is_over(
     place: Place, monkeypatch: pytest.MonkeyPatch, after_s: float
@@ -189,21 +176,15 @@ async def test_a_stop_in_whatever_moment_leaves_nothing_that_runs(
     place.supervisor.end(order.id, 0)
     assert (await place.ear.end(order.id)).reason == "stopped"
     await until(lambda: order.id not in place.supervisor.runs)
-    # The end is told by a keeper that has yet to go itself.
+    # The keeper reports the end before the keeper process exits.
     await until(lambda: not list(_kept(place, order)))
 
 
 def _kept(place: Place, order: RunRequest) -> list[int]:
-    """Keepers of it, and what they keep."""
     return list(pids_of(place.of(order).path))
 
 
-# Before it is started ----------------------------------------------------------------------------
-
-
 class Silent(Store):
-    """It never says whether there is such a build."""
-
     async def __call__(self, game_id: str, build_id: str) -> BuildSource:
         await asyncio.Event().wait()
         raise AssertionError
@@ -234,9 +215,6 @@ async def test_what_nobody_foresaw_is_told_without_its_text(place: Place) -> Non
         "lost",
         message="an unforeseen error happened while it was starting: the service's log has it",
     )
-
-
-# Control groups ----------------------------------------------------------------------------------
 
 
 async def test_a_run_that_never_began_leaves_no_control_group(place: Place) -> None:

@@ -50,7 +50,7 @@ def test_an_image_says_what_is_run_and_as_whom(tmp_path: Path) -> None:
 
 
 def test_users_are_not_read_from_outside(tmp_path: Path) -> None:
-    """A link where the file of users is leads to one of the root, or nowhere."""
+    """In the image, the user file is a link to a file outside of the image or to a missing file."""
     place = tmp_path / "build"
     base = layer(link("etc", "/../../../../etc"), link("passwd", "/etc/passwd"))
     with pytest.raises(BadManifest, match="no user 'root'"):

@@ -1,6 +1,4 @@
-"""Images, unpacked: layers over layers, what they take away, links that lead wherever they do, and those who mean harm
-(decisions 6.5).
-"""
+"""Unpacked images: layers, removed entries, links, and hostile entries."""
 
 from __future__ import annotations
 
@@ -24,9 +22,6 @@ from tests.runtime.unpacked import tree, unpacked
 
 HARD = tarfile.LNKTYPE
 IS_ROOT = os.geteuid() == 0
-
-
-# Layers -------------------------------------------------------------------------------------------
 
 
 def test_later_layers_are_over_earlier_ones(tmp_path: Path) -> None:
@@ -203,7 +198,6 @@ def image_of(layers: Layers) -> bytes:
 
 
 def has_files_and_links(layers: Layers) -> bool:
-    """Whether the image is accepted and files and links are unpacked."""
     with tempfile.TemporaryDirectory() as name:
         try:
             paths = [*unpacked(Path(name) / "build", image_of(layers)).rglob("*")]

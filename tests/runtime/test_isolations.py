@@ -1,6 +1,4 @@
-"""Which way of keeping game servers apart is taken on machines that have not all of them: real keepers that see another
-machine than this one (decisions 6.6).
-"""
+"""Choice of the isolation on machines without some of the kernel features."""
 
 from __future__ import annotations
 
@@ -35,14 +33,12 @@ keeper, folder = Path(sys.argv[2]), Path(sys.argv[3])
 chosen = asyncio.run(choose_isolation(sys.argv[1], keeper, folder, SYSTEM_PATHS))
 print(json.dumps([chosen, asyncio.run(unenforced_by_isolation(chosen, keeper, folder, SYSTEM_PATHS))]))
 """
-"""As an ordinary user, with a Python that may be where only root is let in."""
+"""Runs as an ordinary user. The Python installation may be in a folder that only root can read."""
 NOT_SCOPED: Final = 5
-"""The last version of Landlock that has no rule for signals."""
+"""The last version of Landlock without a rule for signals."""
 
 
 class Machine:
-    """As keepers see it."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         library = folder / "older_machine.so"
@@ -51,14 +47,13 @@ class Machine:
         subprocess.run(
             ["cc", "-shared", "-fPIC", *strict, "-o", str(library), str(source), "-ldl"], check=True
         )
-        # The one that is shipped is linked statically, and sees the machine as it is.
+        # The released keeper is linked statically and ignores the preloaded library.
         build = ["cargo", "build", "--quiet", "--package", "hosting-keeper"]
         subprocess.run(build, cwd=ROOT, check=True)
         target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
         shutil.copy(target / "debug" / "hosting-keeper", folder / "keeper")
 
     def keeper(self, landlock: int | None = None) -> Path:
-        """One that sees this version of Landlock, and no user namespaces."""
         path = self.folder / f"keeper-{landlock}"
         version = "" if landlock is None else f"OLDER_LANDLOCK={landlock}"
         preload = f"LD_PRELOAD={self.folder}/older_machine.so"
@@ -67,7 +62,6 @@ class Machine:
         return path
 
     def chosen(self, wanted: str, keeper: Path) -> Any:
-        """By an ordinary user, and what that does not keep off."""
         command = [sys.executable, "-c", CHOOSES, wanted, str(keeper), str(self.folder / "trials")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -77,7 +71,6 @@ class Machine:
 @pytest.fixture(scope="module")
 def machine() -> Iterator[Machine]:
     with tempfile.TemporaryDirectory() as name:
-        # Another user may go there.
         os.chmod(name, 0o777)
         made = Machine(Path(name))
         if made.chosen("landlock", made.keeper())[0] is None:

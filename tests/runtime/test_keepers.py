@@ -1,6 +1,4 @@
-"""What real keepers do for whoever runs game servers: logs in segments, hints of what happens, and keeping programs
-apart from what is ours (decisions 6.4, 6.6).
-"""
+"""Real keepers: log segments, hints and isolation of programs."""
 
 from __future__ import annotations
 
@@ -28,10 +26,6 @@ while [ $n -lt {LINES} ]; do
   [ $((n % 10)) -eq 0 ] && echo "$n" >&2
 done
 """
-"""Some megabytes of one stream, and a little of the other."""
-
-
-# Logs ---------------------------------------------------------------------------------------------
 
 
 def numbers(lines: list[LogLine]) -> list[int]:
@@ -39,7 +33,6 @@ def numbers(lines: list[LogLine]) -> list[int]:
 
 
 async def followed(logs: LogReader, path: Path, stream: LogStream) -> list[LogLine]:
-    """All that whoever goes on from the beginning is told, in pages."""
     found: list[LogLine] = []
     position = 0
     while (page := await logs.after(path, stream, position)) is not None and page.lines:
@@ -68,7 +61,7 @@ async def test_the_newest_lines_and_all_after_a_position_over_several_segments(
     assert numbers(list(newest.lines)) == [*range(LINES - LINES_MAX + 1, LINES + 1)]
     assert await logs.after(path, "std_out", newest.position) == ([], newest.position, True)
     assert await logs.after(path, "std_out", newest.position + 1) is None
-    # Of the rare stream the newest thousand are in more than the last segment.
+    # The newest thousand lines of the rare stream are in more segments than the last.
     rare = (await logs.newest(path, "std_err")).lines
     assert numbers(list(rare)) == [*range(LINES - 10 * LINES_MAX + 10, LINES + 1, 10)]
     assert numbers(await followed(logs, path, "std_out")) == [*range(1, LINES + 1)]
@@ -90,7 +83,7 @@ async def test_of_a_log_that_is_too_long_the_oldest_goes_and_the_rest_is_whole(
     found = numbers(await followed(logs, path, "std_out"))
     assert found == [*range(found[0], LINES + 1)]
     assert found[0] > 1
-    # Who comes with a position that is gone is told what is there.
+    # A read position before the first stored line continues at the first stored line.
     page = await logs.after(path, "std_out", 1)
     assert page is not None
     assert numbers(list(page.lines))[0] == found[0]
@@ -129,9 +122,6 @@ async def test_of_a_folder_that_is_gone_there_are_no_lines(tmp_path: Path, logs:
     assert await logs.after(gone, "std_err", 4711) is None
 
 
-# Hints --------------------------------------------------------------------------------------------
-
-
 async def test_who_follows_a_log_hears_that_it_grew_and_nobody_else_is_told(place: Place) -> None:
     script = "while :; do [ -e $HOME/say ] && rm $HOME/say && echo said; sleep 0.02; done"
     order, other = await place.running(script), await place.running(script)
@@ -144,7 +134,7 @@ async def test_who_follows_a_log_hears_that_it_grew_and_nobody_else_is_told(plac
         assert await place.lines(one, 1) == ["said"]
     await until(lambda: place.noticed)
     assert set(place.noticed) == {order.id}
-    # To follow what is over, or never was, is no mistake.
+    # It is not an error to end a run that is over or unknown.
     place.supervisor.end(order.id, 0)
     await place.ear.end(order.id)
     place.supervisor.follow(order.id, 60_000)
@@ -170,8 +160,6 @@ async def test_hints_are_lines_however_they_arrive_in_whatever_was_there(tmp_pat
         notices.close()
 
 
-# Apart --------------------------------------------------------------------------------------------
-
 LOOKS_AROUND: Final = """
 cat "$SECRET" && echo read a secret
 cat "$OTHERS" && echo read of others
@@ -187,7 +175,6 @@ ls /proc/self/fd | wc -l
 async def test_a_program_reads_its_build_writes_its_own_and_nothing_else(
     place: Place, unpacked_builds: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the way that this machine has."""
     monkeypatch.setenv("OUTSIDE", "ours")
     isolation = await choose_isolation("auto", KEEPER_BINARY, place.folder, SYSTEM_PATHS)
     if isolation is None:
@@ -208,7 +195,7 @@ async def test_a_program_reads_its_build_writes_its_own_and_nothing_else(
     place.supervisor.ensure_running(replace(order, env=places))
     await place.ear.end(order.id)
     said = [line.text for line in place.of(order).lines() if line.stream == "std_out"]
-    # Of descriptors there are the three of every program, and the one that lists them.
+    # The program has the three standard descriptors and the one that lists the folder.
     assert said == ["wrote what is its own", "read its build", "0", "4"], isolation
 
 
@@ -219,7 +206,7 @@ async def test_what_cannot_keep_programs_apart_is_not_chosen(tmp_path: Path) -> 
 
 
 def test_half_a_line_at_the_end_of_a_segment_hides_nothing_behind_it(tmp_path: Path) -> None:
-    """What was being written when the disk was full never gets its end."""
+    """A line that was cut when the disk was full never gets its rest."""
     (tmp_path / "log").mkdir()
     whole, half = b"1 o one\n", b"2 o tw"
     (tmp_path / "log" / f"{0:020}").write_bytes(whole + half)

@@ -1,4 +1,4 @@
-"""For how long builds stay on a node: they go when nothing has run them for a day, and never from under a run."""
+"""Retention of unpacked builds: a build without a run for a day is removed."""
 
 from __future__ import annotations
 
@@ -42,12 +42,10 @@ async def test_builds_that_nothing_runs_go_after_a_day_or_when_the_disk_is_full(
     assert {path.name for path in folder.iterdir()} == {used, fresh}
     await builds.remove_unused(lambda: {used}, is_full=True)
     assert {path.name for path in folder.iterdir()} == {used}
-    # What is wanted again is unpacked again.
     assert (await builds.unpacked(GAME, old)).root.is_dir()
 
 
 def _grow_old(folder: Path, build_id: str = BUILD) -> None:
-    """As if nothing had run it for two days."""
     then = time.time() - 2 * UNUSED_RETENTION_S
     os.utime(folder / build_id, (then, then))
 
@@ -116,7 +114,6 @@ def _of_an_earlier_boot(folder: Path, build_id: str = BUILD) -> None:
 
 
 async def test_a_start_after_a_reboot_waits_for_no_removal(folder: Path) -> None:
-    """Neither the start nor who wants one of the builds."""
     store = Store(whole())
     ids = [f"{BUILD[:-2]}{number:02}" for number in range(3)]
     before = opened(folder, store)
@@ -128,7 +125,6 @@ async def test_a_start_after_a_reboot_waits_for_no_removal(folder: Path) -> None
     assert {path.stat().st_ino for path in folder.glob("*/root/data/map")} == maps
     await builds.unpacked(GAME, ids[0])
     assert store.asked.count(f"{GAME}/{ids[0]}") == 2
-    # Nor does another start meanwhile, which finds what this one left.
     _of_an_earlier_boot(folder, ids[0])
     builds = opened(folder, store)
     await builds.unpacked(GAME, ids[0])
@@ -153,7 +149,7 @@ async def test_what_is_left_of_one_that_does_not_go_is_never_taken_for_whole(fol
 
 @contextlib.contextmanager
 def _busy(folder: Path) -> Iterator[None]:
-    """It cannot be removed, whatever the folders above it are called by then."""
+    """Returns a folder that cannot be removed, even after its parents were renamed."""
     if os.geteuid() != 0:
         pytest.skip("needs root for a file system")
     folder.mkdir()
@@ -170,7 +166,7 @@ async def test_one_of_an_earlier_boot_that_cannot_be_renamed_is_not_run(folder: 
     first = await opened(folder, store).unpacked(GAME, BUILD)
     elsewhere = first.root.parent.rename(folder.parent / "elsewhere")
     with disk_of(folder / BUILD, 100) as disk:
-        # What has a disk of its own keeps its name.
+        # A mount point cannot be renamed.
         shutil.copytree(elsewhere, disk, symlinks=True, dirs_exist_ok=True)
         _of_an_earlier_boot(folder)
         builds = opened(folder, store)

@@ -1,7 +1,4 @@
-"""What reading logs costs: each byte once, whatever stream is asked for, and nothing twice for whoever waits.
-
-Bytes are counted as the kernel counts them for this process.
-"""
+"""Cost of reading logs, in bytes that the kernel counts for this process: each byte is read once."""
 
 from __future__ import annotations
 
@@ -21,10 +18,9 @@ pytestmark = pytest.mark.anyio
 
 MIB: Final = 1 << 20
 SMALL: Final = MIB // 2
-"""What else a process reads meanwhile, and blocks that overlap by less than a line."""
+"""Allowance for other reads of the process and for blocks that overlap."""
 TEXT: Final = "x" * 60
 FULL: Final = f"echo early >&2; yes {TEXT} | head -n 1000000; echo late"
-"""More than a log has room for by default, all of it on one stream."""
 
 
 @pytest.fixture
@@ -40,7 +36,6 @@ class Count:
 
 @contextmanager
 def read() -> Iterator[Count]:
-    """How much is read within."""
     count, before = Count(), _read_bytes()
     yield count
     count.bytes = _read_bytes() - before
@@ -139,7 +134,6 @@ async def test_readers_take_turns(place: Place, logs: LogReader) -> None:
     for order in (full, short):
         await place.ear.end(order.id)
     path = place.of(full).path
-    # Places of their own in memory: each of them reads all.
     others = [path.rename(path.with_name("0"))]
     for number in range(1, 5):
         others.append(path.with_name(str(number)))
@@ -179,7 +173,7 @@ async def test_half_a_line_is_not_told_and_nothing_is_lost_when_it_is_whole(
     log = tmp_path / "log"
     log.mkdir()
     first, second = log / f"{0:020}", log / f"{20:020}"
-    # A segment that ends in the middle of a line: the disk took no more.
+    # The segment ends in the middle of a line because the disk was full.
     first.write_bytes(b"1 o one\n2 e two\n3 o ")
     second.write_bytes(b"4 o four\n5 o fi")
     for stream, texts in (("std_out", ["one", "four"]), ("std_err", ["two"])):

@@ -1,4 +1,6 @@
-"""Detection of a working OCI runtime, and its handling of a bundle: as root and not, on disk and in memory."""
+"""Detection of a working OCI runtime, and its handling of a bundle: as root and not, on disk and
+in memory.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +43,11 @@ os.setresuid(65534, 65534, 65534)
 folder = Path(sys.argv[1])
 print(*asyncio.run(choose_container_runtime(None, folder / "keeper", folder / "trials")))
 """
-"""Python itself may be where only root is let in."""
+"""The Python installation may be in a folder that only root can read."""
 
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """Another user may go there."""
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o777)
         yield Path(name)

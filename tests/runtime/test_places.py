@@ -1,4 +1,4 @@
-"""Ports that processes bind rest behind each run: nobody whom edge-guard still leads to it reaches another one."""
+"""Quarantine of ports after a run, so that players of the ended run do not reach another one."""
 
 from __future__ import annotations
 
@@ -21,12 +21,10 @@ pytestmark = pytest.mark.anyio
 
 GAME: Final = {"game": PortRequest(is_datagram=True)}
 FEW: Final = 8
-"""Numbers that are all there is: of those that nobody has one is drawn at once."""
+"""Port numbers of the node."""
 
 
 class Clock:
-    """Stands still."""
-
     now_s = 1_000.0
 
     def __call__(self) -> float:
@@ -35,8 +33,8 @@ class Clock:
 
 @pytest.fixture
 async def few(place: Place) -> range:
-    """All that the node has. Nobody binds them: it is about who has them by us. Each process that tests has numbers of
-    its own.
+    """Returns all ports of the node. No process binds them. Each test process has ports of its
+    own.
     """
     first = PROCESS_PORTS.start + os.getpid() % 900 * FEW
     numbers = range(first, first + FEW)
@@ -46,7 +44,6 @@ async def few(place: Place) -> range:
 
 
 def with_clock(place: Place) -> Clock:
-    """The node's ports rest by this clock from now on."""
     clock, numbers = Clock(), place.node.process_ports
     place.supervisor.placements = PlacementAllocator(
         has_users=False, numbers=numbers, monotonic_s=clock
@@ -60,7 +57,6 @@ async def number_of(place: Place, order: RunRequest) -> int:
 
 
 async def taken(place: Place, count: int) -> dict[int, RunRequest]:
-    """So many that run, by their ports."""
     orders = [await place.running(ports=GAME) for _ in range(count)]
     numbers = {await number_of(place, order): order for order in orders}
     assert len(numbers) == count
@@ -68,7 +64,6 @@ async def taken(place: Place, count: int) -> dict[int, RunRequest]:
 
 
 async def ended(place: Place, order: RunRequest) -> None:
-    """And that is told."""
     place.supervisor.end(order.id, 0)
     await place.ear.end(order.id)
     await until(lambda: order.id not in place.supervisor.runs)
@@ -119,7 +114,7 @@ async def test_a_port_rests_over_a_service_that_is_started_again(place: Place, f
         await ended(place, order)
     await place.drop()
     now_s = time.time()
-    # One ended a while ago, one before that; the last by a clock that has been set back since.
+    # The last end time comes from a clock that was set back later.
     for order, told_s in (
         (one, -PORT_QUARANTINE_S / 2),
         (other, -PORT_QUARANTINE_S),
@@ -166,7 +161,7 @@ def _all_but_one() -> dict[str, PortRequest]:
 
 
 def test_of_a_folder_that_is_over_for_long_nothing_is_read(tmp_path: Path) -> None:
-    """There may be a hundred thousand of them."""
+    """A node may have a hundred thousand such folders."""
 
     class Unread(StoredRun):
         def placed(self) -> None:
@@ -179,7 +174,6 @@ def test_of_a_folder_that_is_over_for_long_nothing_is_read(tmp_path: Path) -> No
 
 
 MANY: Final = range(40_000, 40_256)
-"""Nobody binds them."""
 
 
 def order_of(build_id: str, count: int) -> RunRequest:

@@ -1,4 +1,4 @@
-"""Ports that processes bind, on a machine where other programs have most of them, at whatever address."""
+"""Ports of game servers on a machine where other programs use most ports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 FREE: Final = 3
 NUMBERS: Final = range(first := 10_000 + os.getpid() % 100 * 20, first + 19)
-"""A foreign program is in the way at every address, so they are no other test's: each process has some of its own."""
+"""A foreign program may bind every address, so each test process uses ports of its own."""
 ONE: Final = range(NUMBERS.stop, NUMBERS.stop + 1)
 KINDS: Final = {"stream": socket.SOCK_STREAM, "datagram": socket.SOCK_DGRAM}
 HAS_IPV6: Final = Path("/proc/net/if_inet6").exists()
@@ -62,7 +62,6 @@ def foreigner(kind: socket.SocketKind) -> Iterator[Foreigner]:
 
 @pytest.fixture
 async def crowded(place: Place, foreigner: Foreigner) -> Place:
-    """A node that has no other numbers."""
     place.node = replace(place.node, process_ports=NUMBERS)
     await place.anew()
     return place
@@ -73,7 +72,6 @@ def family_of(address: str) -> socket.AddressFamily:
 
 
 def want(place: Place, kind: socket.SocketKind, address: str = "127.0.0.1") -> RunRequest:
-    """A game server that needs one port."""
     family = family_of(address).name
     program = BIND.format(family=family, kind=kind.name, address=address)
     script = f"exec '{sys.executable}' -S -c '{program}'"
@@ -81,7 +79,6 @@ def want(place: Place, kind: socket.SocketKind, address: str = "127.0.0.1") -> R
 
 
 async def bound(place: Place, order: RunRequest) -> int:
-    """The port of one that could bind it."""
     [(address, number)] = (await place.ear.told(order.id, "placed")).values()
     assert address == "127.0.0.1"
     assert await place.lines(order, 1) == ["bound"]
@@ -120,11 +117,7 @@ async def test_a_port_of_a_run_that_ended_is_drawn_again_when_it_has_rested(
         assert await bound(crowded, want(crowded, kind)) == number
 
 
-# What a foreign program may have
-
-
 def draw(kind: socket.SocketKind) -> int | None:
-    """Of the one number that there is; None: it is not free."""
     try:
         return node_allocation.draw_free_port(
             ONE, lambda number: False, is_datagram=kind is socket.SOCK_DGRAM
@@ -134,7 +127,6 @@ def draw(kind: socket.SocketKind) -> int | None:
 
 
 def hold(kind: socket.SocketKind, address: str) -> socket.socket:
-    """As most servers do."""
     held = socket.socket(family_of(address), kind)
     if held.family is socket.AF_INET6:
         held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -160,7 +152,7 @@ async def test_a_port_is_taken_at_whichever_address_somebody_listens(
 async def test_connections_that_are_being_forgotten_take_no_port(address: str) -> None:
     with hold(socket.SOCK_STREAM, address) as listening:
         with socket.create_connection((address, ONE[0])):
-            # Who closes first is who remembers it.
+            # The side that closes first keeps the connection in TIME_WAIT.
             listening.accept()[0].close()
         assert draw(socket.SOCK_STREAM) is None
     assert draw(socket.SOCK_STREAM) == ONE[0]
@@ -183,7 +175,7 @@ for kind in KINDS.values():
 
 
 def deny_ipv6() -> None:
-    """This process has no IPv6 any more, as with systemd's `RestrictAddressFamilies`: its `socket` knows none."""
+    """Removes IPv6 from this process, as `RestrictAddressFamilies` of systemd does."""
     load, equal, give_back = 0x20, 0x15, 0x06
     where_number, where_family = 0, 16
     number_of_socket = {"x86_64": 41, "aarch64": 198}[platform.machine()]

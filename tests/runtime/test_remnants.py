@@ -1,5 +1,7 @@
-"""What a game server started goes with it, also when its keeper is killed, where programs have no process ids of their
-own; and nothing goes that is another's.
+"""Processes that a game server started end with the run, even if the keeper was killed. Processes
+of other users stay.
+
+The programs run without a PID namespace.
 """
 
 from __future__ import annotations
@@ -27,19 +29,16 @@ pytestmark = pytest.mark.anyio
 
 LOST: Final = "its keeper died without recording how it ended"
 WAITS: Final = "sleep 3600 & echo $!; wait"
-"""The most usual of all: a script around the server."""
 DAEMON: Final = "setsid sh -c 'echo $$; exec sleep 3600' & wait"
-"""In a session of its own, with what it was told of itself."""
+"""Runs in a session of its own and keeps the environment of the run."""
 FORGETFUL: Final = "env -i /bin/sleep 3600 & echo $!; sleep 3600 & echo $!; wait"
-"""It forgets who it is, where it was begun, beside one that does not."""
 FORKS: Final = "sh -c 'echo $$; while :; do sleep 0.01 & wait; done' & wait"
 STRANGER: Final = "setsid env -i /bin/sh -c 'echo $$; exec sleep 3600' & wait"
-"""Nothing shows any more whose it is."""
+"""Has no trace of the run in its environment, session or working folder."""
 
 
 @pytest.fixture
 async def place() -> AsyncIterator[Place]:
-    """Where another user finds the way to."""
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         async with open_place(Path(name), Path(name) / "builds") as made:
@@ -48,7 +47,7 @@ async def place() -> AsyncIterator[Place]:
 
 @pytest.fixture(autouse=True)
 async def nothing_left(place: Place) -> AsyncIterator[None]:
-    """What a test has going on ends with it, all that is below it as well."""
+    """Ends all processes below the test process after the test."""
     yield
     for run_id in list(place.supervisor.runs):
         place.supervisor.end(run_id, 0)
@@ -57,13 +56,12 @@ async def nothing_left(place: Place) -> AsyncIterator[None]:
 
 @pytest.fixture(params=["none", "landlock"])
 async def apart(place: Place, request: pytest.FixtureRequest) -> Place:
-    """The node, where programs have no process ids of their own."""
     isolation = await choose_isolation(request.param, KEEPER_BINARY, place.folder, SYSTEM_PATHS)
     if isolation is None:
         pytest.skip("no Landlock here")
     place.node = replace(place.node, isolation=isolation, shared_paths=SYSTEM_PATHS)
     await place.anew()
-    # Under Landlock it is another user who goes through.
+    # Under Landlock, the game server runs as another user and must pass these folders.
     for folder in ("servers", "builds"):
         os.chmod(place.folder / folder, 0o711)
     return place
@@ -79,7 +77,6 @@ def groups(tmp_path: Path) -> Iterator[ControlGroups]:
 
 
 async def begun(place: Place, script: str, count: int = 1) -> tuple[RunRequest, list[int]]:
-    """A run, and its processes below the first."""
     order = await place.running(script)
     return order, [int(line) for line in await place.lines(order, count)]
 
@@ -141,7 +138,7 @@ async def test_who_is_only_found_by_a_control_group_is_found_by_it(
 
 
 async def test_who_has_only_the_number_of_its_session_is_not_ended(place: Place) -> None:
-    """Numbers are used again: what is in that session may be anybody's by now."""
+    """Session numbers are reused, so a process with the same number may be foreign."""
     order, below = await begun(place, WAITS)
     await place.drop()
     os.kill(place.keeper_of(order), signal.SIGKILL)
@@ -163,7 +160,6 @@ async def test_who_has_only_the_number_of_its_session_is_not_ended(place: Place)
 
 
 def _pretend(place: Place, order: RunRequest, pid: int) -> None:
-    """The program had this number, which is another's session now."""
     path = place.of(order).path / "state"
     path.write_text(path.read_text().replace(f"\npid={place.pid_of(order)}\n", f"\npid={pid}\n"))
     assert place.pid_of(order) == pid
@@ -173,7 +169,7 @@ async def test_of_a_run_that_goes_on_or_told_its_end_nothing_is_ended(place: Pla
     goes_on, below = await begun(place, WAITS)
     over = place.want("exit 0")
     await place.ear.end(over.id)
-    # One that has all that shows whose it is.
+    # This process has every mark of the run.
     environment = {"HOME": str(place.of(over).scratch), "HOSTING_SERVER_ID": over.id}
     stranger = subprocess.Popen(["sleep", "3600"], start_new_session=True, env=environment)
     try:

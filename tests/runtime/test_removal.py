@@ -1,4 +1,4 @@
-"""What foreign programs leave is removed, whatever it is."""
+"""Removal of files that game servers leave."""
 
 from __future__ import annotations
 

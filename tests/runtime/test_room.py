@@ -1,4 +1,4 @@
-"""Room on the node before a run begins: what is reserved is nobody else's, and is counted once."""
+"""Disk reserve of a run: counted once, before the run starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node keeps on its disk, and what it says when the disk does not do what it should."""
+"""Run folders on disk, and errors of the disk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ LONG: Final = "0192f000-0000-7000-8000-0000000000f1"
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    """With builds of its own."""
     async with open_place(tmp_path, tmp_path / "builds") as made:
         yield made
 
@@ -114,7 +113,8 @@ async def test_a_disk_that_takes_nothing_for_a_while_hides_no_end_and_repeats_no
     in_the_way.symlink_to(place.folder / "nothing" / "told")
     place.supervisor.end(order.id, 0)
     assert (await place.ear.end(order.id)).reason == "stopped"
-    # It is tried again each second, and is not over as long as it would be told once more by the next service.
+    # The supervisor retries each second. Until then the run does not count as over, so the next
+    # service reports its end too.
     assert order.id in place.supervisor.runs
     in_the_way.unlink()
     await until(lambda: not place.supervisor.runs)
@@ -143,7 +143,7 @@ async def test_of_those_that_are_over_and_told_nothing_is_read(place: Place) -> 
     await place.ear.end(order.id)
     await until(lambda: not place.supervisor.runs)
     await place.drop()
-    # Long enough for others to have its ports.
+    # After this time other runs may use the ports.
     then = time.time() - 24 * 3600
     os.utime(place.of(order).path / "told", (then, then))
     _become_fifo(place.of(order).path / "spec")
@@ -172,7 +172,7 @@ async def test_others_have_their_turn_while_a_service_looks_what_runs(place: Pla
 
 
 def _become_fifo(path: Path) -> None:
-    """Who reads it waits for a writer."""
+    """Replaces a file by a FIFO. A reader of the FIFO waits for a writer."""
     path.unlink()
     os.mkfifo(path)
 
@@ -185,7 +185,7 @@ def _opened_by_a_reader(fifo: Path, descriptors: list[int]) -> bool:
 
 @contextlib.contextmanager
 def _opened_in_the_end(fifo: Path) -> Iterator[Callable[[], bool]]:
-    """Who holds up everything with it is let go at last: whether somebody was."""
+    """Opens the FIFO for writing, which ends every wait on it. Returns whether a reader waited."""
     descriptors: list[int] = []
     timer = threading.Timer(PATIENCE_S, _opened_by_a_reader, (fifo, descriptors))
     timer.start()
@@ -204,7 +204,6 @@ async def test_a_build_is_kept_for_a_day_after_its_last_run_ended(place: Place) 
     folder = place.folder / "builds" / LONG
     then = time.time() - 2 * UNUSED_RETENTION_S
     os.utime(folder, (then, then))
-    # Whoever finds it has not unpacked it.
     await place.anew()
     place.supervisor.end(order.id)
     await until(lambda: not place.supervisor.runs)
@@ -225,7 +224,6 @@ async def test_logs_stay_for_seven_days_after_their_end_was_heard(place: Place) 
     for path in (place.of(goes_on).path, *place.of(goes_on).path.iterdir()):
         os.utime(path, (now - 2 * A_WEEK_S, now - 2 * A_WEEK_S), follow_symlinks=False)
     await place.start()
-    # A whole pass, beside that of the start.
     await place.supervisor._remove_expired()
     await until(lambda: not place.of(orders[2]).path.exists())
     kept = [order for order in (*orders, goes_on) if place.of(order).path.exists()]
@@ -246,7 +244,6 @@ async def test_one_folder_that_does_not_go_keeps_no_other(place: Place) -> None:
     then = time.time() - LOG_RETENTION_S - 60
     for folder in folders[:3]:
         os.utime(folder / "told", (then, then))
-    # And builds that do not go at all.
     builds = place.folder / "builds"
     os.utime(builds / SHELL, (then, then))
     (builds / f"{SHELL}.unpacking" / "root").mkdir(parents=True)
@@ -262,7 +259,7 @@ async def test_one_folder_that_does_not_go_keeps_no_other(place: Place) -> None:
 
 
 def _fill_deep(folder: Path) -> None:
-    """Deeper than one can recurse."""
+    """Creates folders that are nested deeper than Python's recursion limit."""
     folder.mkdir(exist_ok=True)
     at = os.open(folder, os.O_RDONLY)
     for _ in range(3_000):

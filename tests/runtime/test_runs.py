@@ -1,6 +1,4 @@
-"""What is wanted is run once, what is not is stopped, what ended is told: with real keepers, over every state and over
-services that die in it (docs/servers.md).
-"""
+"""Runs over every state, with real keepers and with supervisors that are dropped in each state."""
 
 from __future__ import annotations
 
@@ -22,9 +20,6 @@ pytestmark = pytest.mark.anyio
 GAME: Final = {"game": PortRequest(is_datagram=False)}
 DEAF: Final = "trap '' TERM; echo up; while :; do sleep 0.05; done"
 UNUSABLE, UNFINDABLE, BROKEN = (f"0192f000-0000-7000-8000-0000000000e{n}" for n in (1, 2, 3))
-
-
-# From being wanted to being over ------------------------------------------------------------------
 
 
 async def test_a_run_is_placed_started_stopped_and_told_in_this_order(place: Place) -> None:
@@ -151,9 +146,6 @@ async def test_who_is_in_a_hurry_waits_for_no_deadline(place: Place) -> None:
     assert (end.reason, end.exit_code) == ("stopped", 128 + 9)
 
 
-# Room on the node ---------------------------------------------------------------------------------
-
-
 async def test_who_waits_for_room_gets_it_in_order(place: Place) -> None:
     first = await place.running(resources=CAPACITY)
     waiting = [place.want(resources=CAPACITY) for _ in range(3)]
@@ -182,9 +174,6 @@ async def test_who_waits_too_long_for_room_is_told_how_much_there_was_not(
     await place.running(resources=CAPACITY)
     end = await place.ear.end(place.want(resources=Resources(20, 30)).id)
     assert end == RunEnd("capacity", message="no room for 20 millicores and 30 MB on this node")
-
-
-# Whoever wants things run is away -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", ["placed", "running", "over"])
@@ -222,7 +211,7 @@ async def test_one_whose_place_nobody_hears_is_not_started(
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_service_ends_in_whatever_moment_of_a_stop(place: Place, turns: int) -> None:
-    """Whoever would hear of the end is gone already."""
+    """The receiver of the end report is gone already."""
     place.ear.stuck.add("placed")
     place.ear.deaf.add("over")
     order = place.want(ports=GAME)
@@ -237,11 +226,7 @@ async def test_a_service_ends_in_whatever_moment_of_a_stop(place: Place, turns: 
     assert going_on == [], "and nothing is begun"
 
 
-# Found again --------------------------------------------------------------------------------------
-
-
 async def _laid_out(place: Place) -> tuple[str, dict[str, tuple[str, int]]]:
-    """Id and place of one that a service left before it started it."""
     place.ear.stuck.add("placed")
     order = place.want(ports=GAME)
     await until(lambda: "placed" in place.ear.tries)
@@ -316,7 +301,7 @@ async def test_the_end_of_one_that_ended_while_nobody_was_there_is_told(place: P
     await place.start()
     end = await place.ear.end(order.id)
     assert (end.reason, end.exit_code) == ("exited", 9)
-    # And what was told is not told again by the next, unless it is asked for.
+    # A new supervisor reports the end again only on request.
     await until(lambda: not place.supervisor.runs)
     await place.anew()
     assert not place.supervisor.runs
@@ -334,9 +319,6 @@ async def test_what_a_service_left_in_the_middle_of_laying_out_is_removed(place:
     await place.start()
     assert not half.exists()
     assert not place.supervisor.runs
-
-
-# What starts keepers fails -----------------------------------------------------------------------
 
 
 async def test_what_starts_keepers_may_end_in_any_moment(place: Place) -> None:
@@ -367,9 +349,6 @@ async def test_a_service_starts_nothing_beside_another_one(
     await other.open()
     await other.close()
     await place.start()
-
-
-# Keepers that fail --------------------------------------------------------------------------------
 
 
 async def test_one_whose_keeper_is_killed_is_lost(place: Place) -> None:

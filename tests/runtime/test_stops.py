@@ -1,4 +1,4 @@
-"""Whoever is asked to end is asked again, sooner, while what it was at is being given up."""
+"""A second stop request with a shorter deadline replaces the first."""
 
 from __future__ import annotations
 

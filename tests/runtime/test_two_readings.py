@@ -1,5 +1,5 @@
-"""Who judges a build and who unpacks it read its tar with two programs: what one of them sees the other sees as well,
-and what is unpacked is judged as it is unpacked (decisions 6.5).
+"""Differences between two tar readers: the validator of builds and the unpacker must see the same
+entries.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ LINK, HARD = tarfile.SYMTYPE, tarfile.LNKTYPE
 BLOCK: Final = 512
 END: Final = bytes(2 * BLOCK)
 Seen = tuple[str, str, str]
-"""Kind, name, what it leads to."""
+"""Kind, name and link target."""
 
 
 def header(name: bytes, kind: bytes, *, size: int = 0, link: bytes = b"", **more: bytes) -> bytes:
-    """One block, with the checksum that belongs to it. `magic`, `prefix`: as they are, else those of ustar and none."""
+    """Returns one header block with its checksum. Without `magic` and `prefix`, the header is an
+    ustar header.
+    """
     block = bytearray(BLOCK)
     block[:100] = name.ljust(100, b"\0")
     block[100:156] = b"0000644\x00" + b"0000000\x00" * 2 + b"%011o\x00" % size + bytes(20)
@@ -47,7 +49,6 @@ def padded(content: bytes, padding: bytes = b"") -> bytes:
 
 
 def pax(**fields: str) -> bytes:
-    """Records of attributes."""
     content = b""
     for name, value in fields.items():
         rest = f" {name}={value}\n".encode()
@@ -69,24 +70,26 @@ def hidden() -> bytes:
 
 
 def in_a_folder() -> bytes:
-    """What stands behind an old folder is skipped as its content by one, and read by the other."""
+    """One reader skips the data after an old folder entry as content; the other reads the data as
+    an entry.
+    """
     return header(b"x/", b"\0", size=len(hidden())) + hidden()
 
 
 def behind_attributes() -> bytes:
-    """Attributes that begin where they are said to end."""
+    """Returns an archive with pax attributes that begin at their declared end."""
     told = pax(comment="x")
     return header(b"pax", b"x", size=len(told)) + padded(told, pax(path="up", linkpath="../../.."))
 
 
 def behind_a_long_name() -> bytes:
-    """A name that goes on where it is said to end."""
+    """Returns an archive with a long name that continues after its declared end."""
     long = header(b"././@LongLink", b"K", size=4) + padded(b"a/..", b"/../../..\0")
     return long + header(b"a/up", LINK, link=b"a")
 
 
 def of_another_header() -> bytes:
-    """A prefix is one of ustar alone, and taken for one in every header."""
+    """Only ustar headers have a prefix, but one reader applies the field to every header."""
     old = header(b"up", LINK, link=b"..", magic=b"ustar  \0", prefix=b"a/b/c")
     return entry("a/b/c/d", tarfile.DIRTYPE).tobuf() + old
 
@@ -113,7 +116,7 @@ def test_what_two_programs_read_as_two_things_is_refused(trick: object, tmp_path
 
 
 def test_what_is_unpacked_is_judged_once_more_as_it_is_read_there(tmp_path: Path) -> None:
-    """Should there be one more trick."""
+    """The unpacker validates each entry again, in case the readers differ in another way."""
     (tmp_path / "secret").write_text("nobody's")
     root = tmp_path / "1" / "2" / "root"
     root.mkdir(parents=True)
@@ -127,8 +130,6 @@ def test_what_is_unpacked_is_judged_once_more_as_it_is_read_there(tmp_path: Path
 
 
 class Noted(FolderRules):
-    """What the judge sees."""
-
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[Seen] = []
@@ -179,7 +180,9 @@ TARS: Final = st.lists(st.one_of(PLAIN, ATTRIBUTES, LONGER), min_size=1, max_siz
 
 
 def read_by_both(parts: list[bytes]) -> tuple[list[Seen], list[Seen]] | None:
-    """Entries as the validator and tarfile read them; None if one of them refuses the tar."""
+    """Returns the entries that the validator and tarfile read. None means that a reader rejects
+    the tar.
+    """
     content = b"".join(parts) + END
     rules = Noted()
     validator = ArchiveValidator("none", SizeAllowance(len(content)), rules=rules)

@@ -1,4 +1,6 @@
-"""Unpacking of builds on a node: whole, once, read-only and in a separate process, or refused without leftovers."""
+"""Unpacking of builds on a node: whole, once, read-only and in a separate process, or refused
+without leftovers.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,6 @@ LINK, HARD, FOLDER = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE
 
 
 def opened(folder: Path, store: Store, reserve_bytes: int = 0) -> UnpackedBuilds:
-    """As a service that starts."""
     made = UnpackedBuilds(folder, store, reserve_bytes)
     made.recover()
     return made
@@ -44,7 +45,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 async def refused(folder: Path, store: Store) -> str:
-    """The sentence with which the build is refused; nothing of it is left."""
+    """Returns the error sentence for a rejected build, and checks that nothing of the build is
+    left.
+    """
     with pytest.raises(BuildUnusable) as caught:
         await opened(folder, store).unpacked(GAME, BUILD)
     assert list(folder.iterdir()) == []
@@ -54,11 +57,8 @@ async def refused(folder: Path, store: Store) -> str:
     return sentence
 
 
-# What is unpacked ---------------------------------------------------------------------------------
-
-
 def whole() -> bytes:
-    """An archive with everything that may be in one, with modes as they come."""
+    """Returns an archive with every kind of entry that a build may have."""
     told = {"command": ["./run", "--fast"], "env": {"A": "b"}, "workdir": "bin"}
     modes = {"bin/run": 0o6755, "data/map": 0o600, "server.json": 0o666, "data/run.sh": 0o4511}
     contents = {"server.json": json.dumps(told).encode(), "data/map": bytes(3 << 20)}
@@ -92,7 +92,8 @@ async def test_a_build_is_the_same_however_it_was_compressed(
         for path in root.rglob("*")
         if not path.is_symlink()
     }
-    # Nobody else may write, nothing has somebody's rights, and what may be run may be run by all.
+    # Only the owner may write, no set-user-ID bit stays, and executable files are executable for
+    # all users.
     assert modes == {
         "bin": "0o755",
         "bin/run": "0o755",
@@ -115,9 +116,6 @@ async def test_of_two_files_of_one_name_the_last_is_there(folder: Path) -> None:
     assert (build.root / "a").read_bytes() == b"second"
 
 
-# What is refused ----------------------------------------------------------------------------------
-
-
 def sparse() -> bytes:
     one = tarfile.TarInfo("a")
     one.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.size": "99999999999"}
@@ -125,7 +123,7 @@ def sparse() -> bytes:
 
 
 def endless() -> bytes:
-    """Says that it has more than may be unpacked; a thousand times less is there."""
+    """Returns an archive that claims a size over the limit and contains a thousandth of the limit."""
     large = tarfile.TarInfo("zeros")
     large.size = 1 << 40
     return packed(large.tobuf() + bytes(8 << 20), "gzip")
@@ -200,7 +198,6 @@ async def test_what_is_stored_has_to_be_what_was_uploaded(folder: Path) -> None:
 
 
 async def test_what_fills_the_disk_to_its_reserve_waits_for_room(folder: Path) -> None:
-    """A thousand times less was uploaded."""
     bomb = packed(tar({"server.json": MANIFEST, "zeros": bytes(BOMB_BYTES)}), "zstd")
     assert len(bomb) * 1_000 < BOMB_BYTES
     found = os.statvfs(folder.parent)
@@ -209,13 +206,10 @@ async def test_what_fills_the_disk_to_its_reserve_waits_for_room(folder: Path) -
     with pytest.raises(NoDiskSpace):
         await opened(folder, store, reserve_bytes).unpacked(GAME, BUILD)
     assert list(folder.iterdir()) == []
-    # With more room it is asked for anew.
     store.source = (whole(), "none", None)
     assert (await opened(folder, store).unpacked(GAME, BUILD)).root.is_dir()
     assert len(store.asked) == 2
 
-
-# What server.json says ----------------------------------------------------------------------------
 
 WRONG: Final = {
     "nothing": (None, ["has no server.json at its root"]),
@@ -252,9 +246,6 @@ async def test_a_developer_is_told_everything_that_is_wrong_with_server_json(
     told = await refused(folder, Store(archive))
     missing = [sentence for sentence in sentences if sentence not in told]
     assert not missing, told
-
-
-# Once ---------------------------------------------------------------------------------------------
 
 
 async def test_all_who_ask_at_once_get_the_same_and_it_is_unpacked_once(folder: Path) -> None:
@@ -327,7 +318,7 @@ async def test_what_is_whole_stays_over_a_restart_unless_the_machine_went_down(
     first = await opened(folder, store).unpacked(GAME, BUILD)
     assert await opened(folder, store).unpacked(GAME, BUILD) == first
     assert len(store.asked) == 1
-    # An earlier boot wrote another id, and perhaps not all of the rest.
+    # The build was unpacked before a reboot, perhaps not to its end.
     (folder / BUILD / "boot_id").write_text("0b9e0f5c-0000-4000-8000-000000000000")
     (first.root / "data/map").write_bytes(b"")
     again = await opened(folder, store).unpacked(GAME, BUILD)

@@ -37,16 +37,14 @@ MANY: Final = 1_200
 
 
 def same(count: int) -> bytes:
-    """A tar of so many entries."""
     return entry("usr/", FOLDER).tobuf() * count + END
 
 
 def deep(count: int) -> bytes:
-    """Files, each in 250 folders that nobody else is in, none of which is an entry."""
+    """Returns files that each have 250 parent folders of their own, without entries for the
+    folders.
+    """
     return tar({f"{number}/{'d/' * 249}f": b"" for number in range(count)})
-
-
-# How many -----------------------------------------------------------------------------------------
 
 
 def test_a_hundred_thousand_entries_are_taken_and_no_more() -> None:
@@ -93,7 +91,6 @@ def test_where_it_is_unpacked_too_many_are_refused_too(tmp_path: Path, kind: str
 def test_folders_that_come_to_be_behind_links_are_counted_when_they_are_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two entries make 200 folders."""
     monkeypatch.setattr(root_filesystem, "ENTRIES_MAX", 1_000)
 
     def content(count: int) -> bytes:
@@ -104,9 +101,6 @@ def test_folders_that_come_to_be_behind_links_are_counted_when_they_are_made(
     with pytest.raises(BadArchive) as caught:
         unpacked(tmp_path / "many", content(6))
     assert caught.value.word == "too-many"
-
-
-# How large ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [FOLDER, LINK, HARD, FILE])
@@ -141,11 +135,7 @@ def test_what_is_large_is_not_counted_twice() -> None:
     list(ArchiveValidator("none", allowance).feed(content))
 
 
-# What stays for others ----------------------------------------------------------------------------
-
-
 def of_kind(kind: str, entry_kind: bytes, count: int) -> bytes:
-    """A build of so many entries without content."""
     inside = "rootfs/" if kind == "oci_bundle" else ""
     target = "config.json" if entry_kind == HARD else "x"
     if entry_kind == HARD and inside:
@@ -157,7 +147,7 @@ def of_kind(kind: str, entry_kind: bytes, count: int) -> bytes:
 
 
 class Disk:
-    """What the file system says of itself: each entry takes a block and an inode."""
+    """File system statistics in which each entry takes one block and one inode."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -201,7 +191,7 @@ def test_what_has_no_content_does_not_eat_up_what_stays_for_others(
         unpacked(tmp_path, content, kind, reserve_bytes=reserve_blocks * 4_096)
     assert caught.value.errno == errno.ENOSPC
     assert MANY // 2 <= disk.made() <= MANY // 2 + 100
-    # One meaning of short, for logs and for builds.
+    # Logs and builds use the same disk reserve.
     assert is_disk_short(tmp_path, reserve_blocks * 4_096)
 
 
@@ -226,7 +216,7 @@ def test_a_file_system_that_does_not_count_inodes_is_not_short_of_them(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Of its inodes a twentieth stays."""
+    """A twentieth of the inodes is reserved."""
     with disk_of(tmp_path / "disk", 4_000) as mounted:
         yield mounted
 

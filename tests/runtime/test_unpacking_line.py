@@ -1,4 +1,6 @@
-"""Queue of builds to be unpacked: few at one time, one of each game. A waiting build can be stopped."""
+"""Queue of builds to be unpacked: few at one time, one of each game. A waiting build can be
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,11 @@ def build_id(number: int) -> str:
 
 
 class Gated:
-    """Builds that come as far as the test lets them."""
-
     def __init__(self) -> None:
         self.asked: list[str] = []
         self._gates: dict[str, asyncio.Event] = {}
 
     def let(self, *build_ids: str) -> None:
-        """All of these comes."""
         for one in build_ids:
             self._gate(one).set()
 
@@ -57,8 +56,6 @@ class Gated:
 
 
 class Line:
-    """Builds of games, and who waits for them."""
-
     def __init__(self, folder: Path) -> None:
         self.store = Gated()
         self.builds = UnpackedBuilds(folder, self.store, 0)
@@ -71,7 +68,6 @@ class Line:
         return task
 
     async def begun(self, *numbers: int) -> None:
-        """As soon as these were asked for, in this order; others were not."""
         wanted = [build_id(number) for number in numbers]
         await until(lambda: len(self.store.asked) >= len(wanted))
         assert self.store.asked == wanted
@@ -168,7 +164,7 @@ async def test_what_does_not_come_in_time_gives_up_its_place(
 async def test_what_goes_on_unpacking_when_its_time_is_over_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of it was given by then: a thread waits for the end of what unpacks it."""
+    """The archive was transferred completely, and a thread waits for the unpacking process."""
     store, folder = Store(bomb("zstd", 960 << 20), "zstd"), tmp_path / "builds"
     builds = UnpackedBuilds(folder, store, 0)
     builds.recover()
@@ -184,7 +180,7 @@ async def test_what_goes_on_unpacking_when_its_time_is_over_is_ended(
 
 
 def _unpackers(folder: Path) -> set[str]:
-    """Processes that unpack something there, and those that nobody waited for."""
+    """Returns the processes that unpack into the folder, and their zombies."""
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,6 @@
-"""File names that no file system accepts: refused at the check of the build. Other errors do not reveal the path."""
+"""File names that no file system accepts: refused at the check of the build. Other errors do not
+reveal the path.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,6 @@ LINK, HARD, FOLDER = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE
 NAME = "n" * 256
 UMLAUTS = "ä" * 128
 PATH = "/".join(["p" * 200] * 16)
-"""Each of its names is short enough."""
 
 
 def with_nul() -> bytes:
@@ -79,7 +80,7 @@ def test_a_file_of_an_image_that_is_no_layer_has_no_names() -> None:
 
 
 def test_what_the_machine_says_tells_nothing_of_where_it_is(tmp_path: Path) -> None:
-    """Behind a link a name comes to be of which no path says that it is too long."""
+    """Behind a link a path becomes too long although each name in the archive is short enough."""
     content = saved(layer(link("a", "x" * 300), file("a/b", b"x")))
     (tmp_path / "root").mkdir()
     ended = unpacked_apart(tmp_path, "docker_image", content)

@@ -45,7 +45,6 @@ async def test_what_packs_well_is_unpacked_as_long_as_it_is_small(tmp_path: Path
 
 
 def layers(compression: str) -> bytes:
-    """Two, neither of which is too large for itself."""
     return saved(*[bomb(compression, 640 * MIB)] * 2)
 
 

@@ -1,5 +1,5 @@
-"""Builds that this node cannot prepare now, for want of room or for a fault of its own: they are tried again until
-their run may wait no longer, and a run whose build never comes says so (decisions 6.6, docs/operator.md).
+"""Builds that a node cannot unpack now: the node retries until the run's deadline, and a run
+without its build ends with a reason.
 """
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ pytestmark = pytest.mark.anyio
 
 LATE: Final = RunEnd("build_unusable", message="the build did not come in time")
 INODES: Final = 20
-"""Of a disk that is short of them when none is left."""
 
 
 @contextlib.contextmanager
 def full_but_for(disk: Path, inodes: int) -> Iterator[None]:
-    """A disk that takes so many files or folders more."""
+    """Limits the disk to this number of further files and folders."""
     filling = [disk / f"{number}" for number in range(os.statvfs(disk).f_favail - inodes)]
     for path in filling:
         path.touch()
@@ -53,7 +52,6 @@ def full_but_for(disk: Path, inodes: int) -> Iterator[None]:
 async def test_a_disk_without_room_is_waited_for_whatever_it_does_not_take(
     tmp_path: Path, inodes: int
 ) -> None:
-    """The build's folder, its root, what is in it, and what says that it is whole."""
     with disk_of(tmp_path / "disk", INODES) as disk:
         builds = opened(disk / "builds", Store(tar({"server.json": MANIFEST})))
         with full_but_for(disk, inodes):
@@ -64,7 +62,6 @@ async def test_a_disk_without_room_is_waited_for_whatever_it_does_not_take(
 
 
 async def test_a_fault_of_the_machine_is_none_of_the_build(tmp_path: Path) -> None:
-    """Met by the process that unpacks."""
     archive = tar({"server.json": MANIFEST})
     with disk_of(tmp_path / "disk", INODES) as disk:
 
@@ -91,7 +88,6 @@ def _mount_again(disk: Path, how: str) -> None:
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    """With builds on a disk of their own."""
     node = tmp_path / "node"
     node.mkdir()
     with disk_of(tmp_path / "disk", INODES) as disk:
@@ -101,7 +97,6 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 async def waiting(place: Place) -> RunRequest:
-    """It was tried, more than once."""
     order = place.want(build_id=BUILD, args=())
     await until(lambda: len(place.store.asked) > 1)
     assert place.supervisor.runs[order.id].state == "preparing"
@@ -118,7 +113,7 @@ async def test_a_run_waits_for_room_and_begins(place: Place) -> None:
 async def test_a_run_waits_for_what_its_node_cannot_do_now_and_begins(place: Place) -> None:
     builds = place._builds
     builds.rename(builds.parent / "elsewhere")
-    # No folder can be made in it, and it is nobody's full disk.
+    # No folder can be created below a dangling link, and this is not a full disk.
     builds.symlink_to("nothing")
     order = await waiting(place)
     builds.unlink()

@@ -1,7 +1,6 @@
-"""Runs whose folder the disk does not give when a service starts: what begins to be readable is as it was, and nothing
-goes on that nobody has a record of (decisions 6.6).
+"""Runs with folders that cannot be read when a service starts.
 
-What is read is `/proc/self/mem`, whose first page is an input/output error.
+A link to `/proc/self/mem` stands for the unreadable file: reading its first page is an I/O error.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _become_unreadable(spec: Path) -> bytes:
-    """What it was."""
     content = spec.read_bytes()
     spec.unlink()
     spec.symlink_to("/proc/self/mem")
@@ -42,7 +40,6 @@ def _become_readable(spec: Path, content: bytes) -> None:
 
 
 async def unreadable(place: Place) -> RunRequest:
-    """It runs, and another service could not read what it is."""
     order = await place.running()
     await place.drop()
     _become_unreadable(place.of(order).path / "spec")

@@ -1,6 +1,4 @@
-"""Work that blocks beside the event loop: all of it is done, nobody waits for somebody else's, and what it raises is
-told to whoever asked.
-"""
+"""Pool of threads for blocking calls beside the event loop."""
 
 from __future__ import annotations
 
@@ -80,7 +78,7 @@ async def test_what_nobody_waits_for_any_more_is_not_begun(workers: BatchedThrea
 
 
 async def test_a_thread_that_ends_takes_what_came_meanwhile(workers: BatchedThreads) -> None:
-    """Each wave comes when the threads are just about to find nothing left."""
+    """Each wave of calls arrives when the threads are about to end."""
     async with asyncio.timeout(PATIENCE_S):
         for _ in range(300):
             waves = await asyncio.gather(*(workers.do(threading.get_ident) for _ in range(2)))

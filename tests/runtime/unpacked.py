@@ -1,4 +1,4 @@
-"""Builds that tests unpack without a service around."""
+"""Unpacked builds for tests without a service."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from pyservice.runtime.build_unpacking import unpack
 
 
 def unpacked(place: Path, content: bytes, kind: str = "docker_image", **more: Any) -> Path:
-    """The root of what was uploaded."""
     (place / "root").mkdir(parents=True)
     compression = more.pop("compression", "none")
     unpack(io.BytesIO(content), place, kind, compression, len(content), **more)
@@ -24,7 +23,9 @@ def unpacked(place: Path, content: bytes, kind: str = "docker_image", **more: An
 def unpacked_apart(
     folder: Path, kind: str, content: bytes, *, asking: int | None = None, reserve_bytes: int = 0
 ) -> subprocess.CompletedProcess[bytes]:
-    """By a process, as the service has it done; `asking` is whoever it was started for, else it is us."""
+    """Unpacks in a separate process, as the service does. `asking` is the process that the
+    unpacker belongs to, by default this one.
+    """
     words = [str(asking or os.getpid()), str(folder), kind, "none", str(len(content))]
     return subprocess.run(
         [sys.executable, "-m", "pyservice.runtime.build_unpacking", *words, str(reserve_bytes)],
@@ -39,7 +40,7 @@ def told(place: Path) -> Any:
 
 
 def tree(root: Path) -> dict[str, str]:
-    """Files with their content, links with their target, folders with nothing."""
+    """Returns each path with its file content, its link target after `->`, or `/` for a folder."""
     found = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
