@@ -1,6 +1,6 @@
-"""A service under a domain, and people out there who reach it by names.
+"""Service under a domain, and clients that reach it by host name.
 
-Names are resolved as the operator's DNS would: all of them to edge-guard, whose ports 80 and 443 another proxy has
+All names resolve to edge-guard, as in the operator's DNS. Another proxy owns the ports 80 and 443
 (`edge.is_fronted`).
 """
 
@@ -34,9 +34,9 @@ NAMES: Final = (
     *(f"local.{JOB}", f"*.lobby.local.{JOB}", f"*.server.local.{JOB}"),
 )
 PROXY: Final = "127.0.0.99"
-"""In front of edge-guard, which believes it."""
+"""Address of the proxy in front of edge-guard. Edge-guard trusts its forwarded addresses."""
 LINKS: Final = 3
-"""Device links that one address may make."""
+"""Number of device links that one address may create."""
 DEVELOPER: Final = "127.0.0.1"
 PROTOCOLS: Final = {
     "web": "http",
@@ -87,8 +87,6 @@ for server in servers:
 
 
 class Domain(FullService):
-    """A service that is reached by names."""
-
     def __init__(self, folder: Path) -> None:
         self.certificates = folder / "certificates"
         self.make_certificate()
@@ -119,16 +117,16 @@ class Domain(FullService):
         )
 
     def make_certificate(self) -> None:
-        """A new one of the same authority, for all names."""
+        """Replaces the certificate of all names. The certificate authority stays the same."""
         subprocess.run([str(EDGE_GUARD_BINARY), "ca", str(self.certificates), *NAMES], check=True)
 
     @property
     def trust(self) -> ssl.SSLContext:
-        """What believes our authority and nobody else."""
+        """Returns a TLS context that trusts only the tests' certificate authority."""
         return ssl.create_default_context(cafile=str(self.certificates / "ca.pem"))
 
     def listeners(self) -> dict[str, int]:
-        """Ports by scheme. Raises httpx.HTTPError while edge-guard does not serve."""
+        """Returns the ports by scheme. Raises httpx.HTTPError while edge-guard does not serve."""
         transport = httpx.HTTPTransport(uds=str(self.data_dir / "edge" / "admin.sock"))
         with httpx.Client(transport=transport, base_url="http://edge") as client:
             told = client.get("/readyz?verbose").raise_for_status().json()
@@ -136,7 +134,9 @@ class Domain(FullService):
 
 
 class Outside(httpx.AsyncBaseTransport):
-    """The way of somebody at `address`: each name has connections of its own to edge-guard, under its own name."""
+    """HTTP transport from one client address. Each host name gets its own connections to edge-
+    guard.
+    """
 
     def __init__(self, domain: Domain, address: str) -> None:
         self._domain = domain
@@ -160,8 +160,6 @@ class Outside(httpx.AsyncBaseTransport):
 
 
 class Door(HttpDoor):
-    """The API at its name."""
-
     def __init__(self, outside: Outside) -> None:
         self._client = httpx.AsyncClient(
             transport=outside, base_url=f"https://{API}", timeout=PATIENCE_S
@@ -170,7 +168,6 @@ class Door(HttpDoor):
 
 @contextlib.asynccontextmanager
 async def somebody(domain: Domain, address: str) -> AsyncIterator[httpx.AsyncClient]:
-    """A browser at this address."""
     async with httpx.AsyncClient(transport=Outside(domain, address), timeout=PATIENCE_S) as client:
         yield client
 
@@ -185,7 +182,7 @@ async def at_api(domain: Domain, address: str) -> AsyncIterator[Door]:
 
 
 class Game:
-    """A game whose lobbies have one port of each protocol, and a page."""
+    """Game with a site and with lobbies that have one port of each protocol."""
 
     def __init__(self, domain: Domain, developer: Developer, game_id: str) -> None:
         self.domain = domain
@@ -215,7 +212,6 @@ class Game:
         )
 
     async def build(self, archive: bytes) -> str:
-        """Uploaded where the answer says, as every developer has to."""
         token = await self.developer.service_token(self.game_id)
         back = Back(self.developer, self.game_id, token)
         digest = hashlib.sha256(archive).hexdigest()
@@ -246,11 +242,10 @@ class Game:
         return answer.body
 
 
-# How each port is reached, by what an answer says of it and nothing else
-
-
 def played(domain: Domain, port: Any) -> bytes:
-    """What a player hears who says hello over TCP."""
+    """Returns the echo of a TCP port, connected with or without TLS as the port description
+    requires.
+    """
     with socket.create_connection(("127.0.0.1", port["port"]), PATIENCE_S) as connection:
         if not port["is_tls"]:
             return echoed(connection)
@@ -272,7 +267,7 @@ def echoed_datagram(port: Any) -> bytes:
 
 
 def web_socket(domain: Domain, port: Any) -> connect:
-    """A WebSocket to a port with a name of its own, under this name."""
+    """Opens a WebSocket to a port that has its own host name."""
     scheme, is_tls = ("wss", True) if port["is_tls"] else ("ws", False)
     where: dict[str, Any] = {
         "host": "127.0.0.1",

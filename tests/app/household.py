@@ -1,4 +1,4 @@
-"""A real `pyservice serve` of the tests' own: the parent and its two children, on free ports."""
+"""Real `pyservice serve` with a supervisor and both planes, on free ports."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LOCKS: Final = {"data": "LOCK", "control": "control/LOCK"}
 
 
 class Household(Service):
-    """`process` is the parent. With the feed file of `Service`, so the data plane has somebody to serve."""
+    """Service whose `process` is the supervisor. The data plane reads a feed file."""
 
     role: tuple[str, ...] = ()
     doors: tuple[str, ...] = ("http", "grpc", "cdn", "metrics")
 
     def pid(self, role: str) -> int:
-        """Of the child that holds the lock of the role."""
+        """Returns the process id of the plane that holds the lock of this role."""
         return int((self.data_dir / LOCKS[role]).read_text().split()[0])
 
     def signal(self, number: signal.Signals) -> None:
@@ -33,7 +33,6 @@ class Household(Service):
         self.process.send_signal(number)
 
     def seen(self, path: str) -> Path:
-        """A file that the service names, as others find it."""
         return Path(path)
 
     def ready(self) -> dict[str, Any]:
@@ -41,7 +40,7 @@ class Household(Service):
         return said
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """What was logged under this name."""
+        """Returns the logged events of this name."""
         found = []
         for line in (self.folder / "log").read_text().splitlines():
             with contextlib.suppress(ValueError):
@@ -51,14 +50,14 @@ class Household(Service):
         return found
 
     def up(self) -> float:
-        """`hosting_control_plane_up`, by a scrape."""
+        """Returns the metric `hosting_control_plane_up`."""
         for line in self.probe("/metrics").text.splitlines():
             if line.startswith("hosting_control_plane_up "):
                 return float(line.split()[1])
         raise AssertionError("no metric hosting_control_plane_up")
 
     def close(self) -> None:
-        # What the parent would leave behind is what the tests are about: nothing may stay.
+        # The supervisor may leave planes behind when a test fails.
         pids = [process for process in self._children() if process != 0]
         super().close()
         for pid in pids:
@@ -75,7 +74,7 @@ class Household(Service):
 
 
 def command_of(pid: int) -> str:
-    """The command line of a process, empty when there is none."""
+    """Returns the command line of a process, or an empty string if the process does not exist."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:
@@ -83,7 +82,7 @@ def command_of(pid: int) -> str:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether the process has ended; nobody may have waited for it."""
+    """Returns whether the process has ended. A zombie process has ended too."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -92,7 +91,6 @@ def is_gone(pid: int) -> bool:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Command lines of all processes that name the folder."""
     listed = subprocess.run(
         ["ps", "-eww", "-o", "args"], capture_output=True, text=True, check=True
     )

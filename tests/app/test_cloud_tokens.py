@@ -18,7 +18,7 @@ GAME = bytes(range(16))
 
 
 class Plane:
-    """A control plane at a socket that knows one token for one game."""
+    """Control plane on a socket that knows one token for one game."""
 
     def __init__(self, folder: Path) -> None:
         self.asked = 0
@@ -67,7 +67,7 @@ async def test_a_token_is_believed_for_less_than_a_second(plane: Plane) -> None:
     assert plane.asked == 1
     plane.now_s += 0.05
     assert await _code(plane) == "TOKEN_REVOKED"
-    # What was refused is not remembered.
+    # A rejected token is not cached.
     plane.is_revoked = False
     assert await plane.tokens.scope("cloud_x") == scope
 

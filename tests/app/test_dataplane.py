@@ -1,4 +1,4 @@
-"""The data plane beside a control plane: waited for once, where there is nobody to serve without it."""
+"""Start of the data plane while the control plane is absent or slow."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_first_start_is_ready_with_the_control_plane_and_stays_so_withou
             return "control: down" in (await told())[1]
 
         async def is_scraped() -> bool:
-            # Its part is missing where it was late.
+            # The control plane's metrics are missing from the page if they arrive too late.
             scrape = (await client.get("/metrics")).text
             is_in_time = "\nhosting_control_plane_up 1\n" in scrape
             return is_in_time and scrape.endswith("hosting_control_x 1\n")

@@ -1,4 +1,4 @@
-"""The whole service with domains: API, sites and game servers behind one address, over TLS."""
+"""Whole service with domains: API, sites and game servers behind one address, over TLS."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ async def test_a_dynamic_server_is_reached_at_the_names_of_its_record(
                 return await asyncio.to_thread(played, domain, raw) == b"hello"
             return False
 
-        # Nobody says of a server that it is ready: players come when it listens.
+        # The server never reports ready. It is ready when it listens.
         await eventually(is_there)
         await eventually(is_heard)
 
@@ -167,7 +167,7 @@ async def test_the_api_counts_each_client_by_its_own_address(domain: Domain) -> 
 async def test_who_comes_through_a_proxy_in_front_is_counted_by_its_own_address(
     domain: Domain,
 ) -> None:
-    # All of them over one connection, as such proxies keep it.
+    # All requests use one connection, as from a proxy in front.
     async with at_api(domain, PROXY) as proxy:
 
         async def asked(client: str) -> int:
@@ -219,7 +219,7 @@ async def test_names_that_nobody_has_lead_nowhere(domain: Domain) -> None:
     async with somebody(domain, DEVELOPER) as client:
         assert (await client.get(f"https://nobody-web.lobby.local.{JOB}/")).status_code == 404
         assert (await client.get("http://elsewhere.example/")).status_code == 404
-        # There is no certificate for it, so nobody gets as far as asking.
+        # No certificate covers this name, so the TLS handshake fails.
         with pytest.raises(httpx.ConnectError):
             await client.get("https://elsewhere.example/")
 

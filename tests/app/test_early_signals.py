@@ -1,4 +1,6 @@
-"""Signals that come before a start can do anything about them: they are kept for later, and none of them ends it."""
+"""Signals that arrive before the process can handle them: the process handles them later, and none
+of them kills it.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +21,17 @@ ENDING = [signal.SIGTERM, signal.SIGINT]
 
 
 class Alone(Household):
-    """A data plane without a parent."""
-
     role: Any = ("--role", "data")
     doors: Any = ("http", "grpc", "metrics")
 
 
 class Control(Household):
-    """A control plane without a parent."""
-
     role: Any = ("--role", "control")
     doors: Any = ("cdn",)
 
 
 def blocked(pid: int) -> int:
-    """Signals that the process holds back, bit by bit."""
+    """Returns the bit mask of the blocked signals of a process."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("SigBlk:"):
             return int(line.split()[1], 16)
@@ -70,7 +68,6 @@ def test_one_that_ends_it_ends_it_well_as_soon_as_it_began(
     household = make(Household)
     process = household.spawn()
     until(lambda: len(processes_of(household.data_dir)) >= 3)
-    # Whatever it is at by then.
     time.sleep(later_s)
     household.signal(number)
     assert process.wait(WAIT_S) == 0
@@ -111,6 +108,6 @@ def test_who_serves_holds_nothing_back_and_neither_do_its_children(make: Make) -
     assert household.process is not None
     for pid in (household.process.pid, household.pid("data"), household.pid("control")):
         for number in (*ENDING, signal.SIGHUP):
-            # While it starts another process it holds all of them back for a moment.
+            # The process blocks all signals for a moment while it starts another process.
             until(lambda pid=pid, number=number: not blocked(pid) >> (number - 1) & 1)  # type: ignore[misc]
     assert household.stop() == 0

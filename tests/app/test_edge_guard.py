@@ -1,4 +1,6 @@
-"""Edge-guard beside `serve`: found, restarted, replaced and stopped. It keeps running without the service."""
+"""Edge-guard beside `serve`: found, restarted, replaced and stopped. It keeps running without the
+service.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,14 @@ from tests.support.waiting import PATIENCE_S, FreeTime, until
 
 
 class Held(Household):
-    """A service with an edge-guard that leads to a server of a static game."""
+    """Service with an edge-guard that forwards to a server of a static game."""
 
     def edge_pid(self) -> int:
         path = self.data_dir / "edge" / "LOCK"
         return int(path.read_text().partition("\n")[0] or 0) if path.exists() else 0
 
     def edge(self) -> Any:
-        """What it says of itself. Raises OSError, ValueError."""
+        """Returns the state that edge-guard reports. Raises OSError or ValueError."""
         with socket.socket(socket.AF_UNIX) as admin:
             admin.connect(str(self.data_dir / "edge" / "admin.sock"))
             admin.sendall(b"GET /readyz?verbose HTTP/1.0\r\nHost: edge\r\n\r\n")
@@ -62,13 +64,12 @@ def held(tmp_path: Path) -> Iterator[Held]:
 
 
 def with_server(held: Held) -> tuple[str, int]:
-    """Starts the service and a dynamic server in it; where the server is reached."""
+    """Starts the service and a dynamic server in it, and returns the player address."""
     held.start()
     return made_server(held, held.ready())
 
 
 def made_server(held: Held, said: dict[str, Any]) -> tuple[str, int]:
-    """A dynamic server in a service that is ready, and where it is reached."""
     token = Path(said["cloud_token_file"]).read_text().strip()
 
     def cloud(method: str, path: str, body: Any = None) -> Any:
@@ -109,7 +110,7 @@ def test_one_that_leads_nobody_ends_with_the_service(held: Held) -> None:
 
 
 def deafened(held: Held) -> int:
-    """It does nothing any more; its process id."""
+    """Suspends edge-guard and returns its process id."""
     until(lambda: held.events("edge-guard started"))
     pid = held.edge_pid()
     os.kill(pid, signal.SIGSTOP)
@@ -214,7 +215,6 @@ def test_one_whose_routes_found_no_room_on_the_disk_goes_on_as_well(held: Held) 
 
 
 def nice_values(pid: int) -> set[int]:
-    """Of all its threads."""
     stats = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat"))
     return {int(stat.rpartition(")")[2].split()[16]) for stat in stats}
 
@@ -253,7 +253,6 @@ def test_it_serves_where_the_system_grants_no_nice_value(tmp_path: Path) -> None
 
 @pytest.fixture
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
-    """Somebody else's process."""
     with subprocess.Popen(["sleep", "1000"]) as process:
         yield process
         process.kill()
@@ -268,7 +267,9 @@ def guard_of(data_dir: Path) -> EdgeGuard:
 async def test_only_who_has_the_lock_is_taken_for_edge_guard_and_ended(
     tmp_path: Path, bystander: subprocess.Popen[bytes]
 ) -> None:
-    """The number in the file may be another process's by now, and the lock that of one that has not signed yet."""
+    """The process id in the file may belong to another process by now. A process may hold the lock
+    before it writes its id.
+    """
     guard = guard_of(tmp_path)
     path = tmp_path / "edge" / "LOCK"
     path.parent.mkdir()
@@ -279,7 +280,7 @@ async def test_only_who_has_the_lock_is_taken_for_edge_guard_and_ended(
         assert guard.pid == 0, "it is ours, and not of whom the file tells"
         await guard.end(asyncio.Event())
         assert bystander.poll() is None
-        # As at a handover: the lock is that of the open file, whoever has it.
+        # The lock belongs to the open file, so a child process inherits it, as at a handover.
         holder = subprocess.Popen(["sleep", "1000"], pass_fds=[lock.fileno()])
     try:
         path.write_text(f"{holder.pid}\n7\n")
@@ -309,7 +310,6 @@ def test_a_lock_of_the_same_number_on_another_disk_is_no_lock_of_ours(
 
 @contextlib.contextmanager
 def mounted(place: Path) -> Iterator[None]:
-    """A disk of its own."""
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "test", str(place)], check=True)
     try:

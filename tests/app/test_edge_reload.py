@@ -1,5 +1,5 @@
-"""SIGHUP while edge-guard runs: certificates, limits and times are those of the settings of now, a mistake leaves those
-of before, and whoever is in stays in.
+"""SIGHUP for edge-guard: it loads new certificates, limits and times, keeps the old ones after an
+error, and keeps connected players.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from tests.support.waiting import PATIENCE_S, until
 
 
 class Operated(Held):
-    """A service whose settings of edge-guard are in a file."""
-
     @property
     def path(self) -> Path:
         return self.folder / "service.toml"
@@ -44,13 +42,13 @@ class Operated(Held):
         return self
 
     def hang_up(self) -> None:
-        """Returns when edge-guard's part of it was taken."""
+        """Sends SIGHUP and returns when edge-guard has loaded the settings."""
         before = len(self.events("settings of edge-guard reloaded"))
         self.signal(signal.SIGHUP)
         until(lambda: len(self.events("settings of edge-guard reloaded")) > before)
 
     def hang_up_in_vain(self) -> str:
-        """Returns why it was not taken."""
+        """Sends SIGHUP and returns the error that edge-guard reports."""
         before = len(self.events("settings of edge-guard not reloaded"))
         self.signal(signal.SIGHUP)
         until(lambda: len(self.events("settings of edge-guard not reloaded")) > before)
@@ -61,14 +59,14 @@ class Operated(Held):
         return json.loads((self.data_dir / "edge" / "config.json").read_text())
 
     def certificate(self, name: str) -> dict[str, Any]:
-        """A new one for a name, of an authority of its own."""
+        """Creates a certificate for a name, signed by its own authority."""
         folder = self.folder / name
         subprocess.run([str(EDGE_GUARD_BINARY), "ca", str(folder), name], check=True)
         pair = {"cert": str(folder / "server.pem"), "key": str(folder / "server.key")}
         return {"server_names": [name], **pair}
 
     def is_known(self, name: str) -> bool:
-        """Whether somebody who asks for this name sees its certificate."""
+        """Returns whether a TLS client that requests this name gets the certificate."""
         trust = ssl.create_default_context(cafile=str(self.folder / name / "ca.pem"))
         try:
             host, _, port = self.edge()["https"].rpartition(":")
@@ -91,7 +89,6 @@ def operated(tmp_path: Path) -> Iterator[Operated]:
 
 
 def said(player: socket.socket) -> bytes:
-    """What it hears who says hello; empty: the connection was closed."""
     try:
         player.sendall(b"hello")
         return player.recv(100)
@@ -100,7 +97,7 @@ def said(player: socket.socket) -> bytes:
 
 
 def inside(address: tuple[str, int]) -> socket.socket:
-    """A player who is in. Places of those who have just left may still be taken."""
+    """Connects a player. Retries while the slots of disconnected players are still taken."""
 
     def entered() -> socket.socket | None:
         player = socket.create_connection(address, PATIENCE_S)

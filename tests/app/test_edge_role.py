@@ -25,7 +25,6 @@ RoleOf = Callable[[str], Held]
 
 @pytest.fixture
 def role_of(tmp_path: Path) -> Iterator[RoleOf]:
-    """A process of one role; all of them have one data directory."""
     made = list[Held]()
 
     def make(role: str) -> Held:
@@ -110,7 +109,6 @@ def test_three_roles_are_a_service_and_players_outlive_each(role_of: RoleOf) -> 
 
 
 def of_sockets(pid: int) -> set[tuple[int, int]]:
-    """Which ones a process has."""
     found = set[tuple[int, int]]()
     for path in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -132,7 +130,6 @@ def status_at(listener: socket.socket) -> int:
 
 @pytest.fixture
 def named(role_of: RoleOf) -> Held:
-    """A service that is reached by a name."""
     service = role_of("all")
     service.settings["domains"] = {"main": API}
     return service
@@ -146,7 +143,9 @@ def hand_over(service: Held, listener: socket.socket) -> None:
 def test_a_socket_that_was_handed_over_is_edge_guards_alone_and_keeps_who_waits(
     named: Held,
 ) -> None:
-    """As systemd does: it stays open while edge-guard starts again, so nobody is refused."""
+    """The parent keeps the socket open, as systemd does, so no connection is refused while edge-
+    guard restarts.
+    """
     with socket.create_server(("127.0.0.1", 0)) as given:
         hand_over(named, given)
         named.start()

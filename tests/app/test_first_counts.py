@@ -1,5 +1,5 @@
-"""Numbers of players are read before the control plane's door opens, so that those who play through its restart are in
-its first answers. With a real data plane and the control plane's own parts.
+"""The control plane reads the player counts before its server opens, so that its first responses
+include players from before a restart.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def _same_switching() -> Iterator[None]:
-    """A control plane sets it for its process, which is ours here."""
+    """The control plane changes the thread switch interval of its process, here of the test
+    process.
+    """
     before_s = sys.getswitchinterval()
     yield
     sys.setswitchinterval(before_s)

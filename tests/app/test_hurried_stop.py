@@ -1,5 +1,5 @@
-"""A second signal, where game servers end with the service: what ignores its end is killed, and its end is told before
-the plane that hears of it goes.
+"""A second stop signal kills game servers that ignore SIGTERM. The data plane still records their
+end.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The whole service as root, by each way that keeps game servers apart: one is played, and one that wants more than its
-own reads no key of ours or of the machine's, and no file of another run.
+"""Whole service as root with each isolation: a hostile game server cannot read keys or files of
+other runs.
 """
 
 from __future__ import annotations
@@ -30,11 +30,9 @@ ISOLATIONS: Final = ("user", "namespace", "landlock")
 PYTHONS: Final = (Path(sys.base_prefix, "bin/python3"), Path("/usr/bin/python3"))
 USERS_FROM: Final = 2_000_000
 KEYS: Final = ("/etc/shadow", *(str(path) for path in Path("/etc/ssl/private").glob("*")))
-"""Of the machine."""
 
 
 def python() -> str:
-    """One where others may go."""
     for path in PYTHONS:
         with contextlib.suppress(OSError):
             found = path.resolve(strict=True)
@@ -44,16 +42,16 @@ def python() -> str:
 
 
 class StrictHouse(FullService):
-    """Whoever starts it lets nobody read what is made."""
+    """Service that starts with umask 077, so other users get no access to its new files."""
 
     interpreter = ("/bin/sh", "-c", 'umask 077; exec "$0" "$@"', sys.executable)
 
 
 @contextlib.contextmanager
 def serving(isolation: str, kind: type[FullService] = FullService) -> Iterator[FullService]:
-    """With data that nobody else was let into."""
     with tempfile.TemporaryDirectory() as name:
-        # The folder of pytest is root's alone, and what is above the data is the operator's matter.
+        # pytest creates its folder for root only. Access above the data directory is the
+        # operator's task.
         os.chmod(name, 0o755)
         full_service = kind(Path(name), runtime={**programs.SETTINGS, "isolation": isolation})
         for folder in (
@@ -87,7 +85,6 @@ async def test_a_game_server_of_roots_is_played_and_reads_nothing_of_others(
     other = await back.running()
     await eventually(lambda: reached(other))
     program = process_of(full_service, other["id"])
-    # Under `namespace` the first process is who keeps it, as the same user.
     assert os.stat(f"/proc/{program}/task/{program}").st_uid >= USERS_FROM or isolation != "user"
     await reaches_nothing(back, goals_of_root(full_service), python())
     assert await reached(other), "nobody noticed"
@@ -104,7 +101,8 @@ async def test_a_game_server_of_roots_is_played_and_reads_nothing_of_others(
 def goals_of_root(full_service: FullService) -> Any:
     goals = goals_of(full_service, is_scoped=True)
     goals["files"] += [path for path in KEYS if os.path.exists(path)]
-    # Where it has a root of its own it has folders of these names there, which lead to its own and to nothing else.
+    # In its own root file system, the game server has folders of these names, which contain only
+    # its own files.
     own = {str(full_service.data_dir.resolve() / name) for name in (".", "servers", "builds")}
     if full_service.settings["runtime"]["isolation"] != "landlock":
         goals["folders"] = [path for path in goals["folders"] if path not in own]
@@ -122,7 +120,6 @@ async def test_what_a_game_server_reads_does_not_depend_on_the_umask_of_who_star
 
 
 async def test_what_others_may_pass_to_has_a_mode_of_its_own() -> None:
-    """Other users of the machine pass where game servers do."""
     with serving("landlock") as full_service:
         async with back_end(full_service, "http", python(), "-S", "server.py") as back:
             made = await back.running()
@@ -141,7 +138,6 @@ async def test_what_others_may_pass_to_has_a_mode_of_its_own() -> None:
 
 
 def is_for_others(root: Path, path: Path) -> bool:
-    """Whether somebody else gets there, and may do anything with it."""
     above = path.relative_to(root).parents
     return bool(path.lstat().st_mode & 0o007) and all(
         (root / one).stat().st_mode & 0o001 for one in above

@@ -1,5 +1,5 @@
-"""More clients than the process may have open files: the surplus is sent away, everybody else is served, and whoever
-runs the service is told.
+"""More clients than the process may have open files: the service closes the surplus and reports it
+on /readyz.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 def fill(lines: ExitStack, address: str, said: bytes = b"") -> None:
-    """More connections than the process may have files, all from one address."""
+    """Opens more connections from one address than the process may have files."""
     host, port = address.rsplit(":", 1)
     for _ in range(HARD + 100):
         line = lines.enter_context(socket.create_connection((host, int(port)), timeout=10))
@@ -56,11 +56,11 @@ def test_idle_connections_leave_room_for_all_that_is_not_a_client(service: Servi
         answer = client.get(f"http://{host}:{port}/matchmaker/regions")
         assert answer.status_code == 401
         fill(lines, service.addresses["http"])
-        # One that came in time goes on, one that comes now is sent away at once.
+        # The service keeps the earlier connections and closes the new ones at once.
         assert client.get(f"http://{host}:{port}/matchmaker/regions").status_code == 401
         with pytest.raises(httpx.TransportError), httpx.Client() as late:
             late.get(f"http://{host}:{port}/matchmaker/regions")
-        # But they were all of one client, and there are others.
+        # The limit is per client, so another address still gets a connection.
         other_client = httpx.HTTPTransport(local_address=ELSEWHERE)
         with httpx.Client(transport=other_client) as other:
             assert other.get(f"http://{host}:{port}/matchmaker/regions").status_code == 401
@@ -77,7 +77,7 @@ def test_idle_grpc_connections_do_not_keep_the_service_from_what_is_durable(
     token = service.public_token()
     with ExitStack() as lines:
         fill(lines, service.addresses["grpc"], PREFACE)
-        # Connections over HTTP, the journal, and whatever else is opened have their room.
+        # The service reserves descriptors for the journal and its own connections.
         _, lobby_token = service.attach()
         found = service.find(token)
         assert found.status_code == 200, found.text

@@ -1,4 +1,6 @@
-"""The whole service as an ordinary user whose game servers have its own user: Landlock alone is between them."""
+"""Whole service as an ordinary user. The game servers have the same user, and only Landlock
+isolates them.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,15 @@ UNLIMITED: Final = {
     "memory is watched twice a second, not limited",
     "processors are shared by nice values",
 }
-"""What only who may make control groups has the kernel do."""
+"""Reported when the service may not create control groups."""
 SIGNALS: Final = "game servers can signal all processes of this user, the service's too"
 
 
 @contextlib.contextmanager
 def serving(isolation: str, *, landlock: int | None = None) -> Iterator[FullService]:
-    """`landlock`: on a machine without user namespaces, whose Landlock has this version."""
+    """Starts a service. `landlock` simulates a machine without user namespaces and with this
+    version of Landlock.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         keeper = None
@@ -70,12 +74,14 @@ def full_service() -> Iterator[FullService]:
 
 
 async def told_of_runtime(full_service: FullService) -> tuple[str, set[str]]:
-    """What `/readyz?verbose` says of game servers: what is run, and what is not enforced, without its reasons."""
+    """Returns the runtime line of `/readyz?verbose` without the reasons: the isolation and the
+    limits that are not enforced.
+    """
 
     async def looked() -> str | None:
         told = httpx.get(f"http://{full_service.said['metrics']}/readyz?verbose").text
         [line] = [line for line in told.splitlines() if line.startswith("runtime: ")]
-        # Who starts game servers asks a moment after the doors are open.
+        # The service detects the isolation shortly after its servers are open.
         return line.removeprefix("runtime: ") if "isolation" in line else None
 
     runs, _, unenforced = (await eventually(looked)).partition("; unenforced: ")
@@ -103,7 +109,6 @@ async def test_a_game_server_of_our_user_reaches_nothing_of_ours(
     await eventually(lambda: reached(other))
     goals = goals_of(full_service, is_scoped=SIGNALS not in unenforced)
     for path in goals["sockets"]:
-        # For us somebody is there.
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(path)
     await reaches_nothing(back, goals, "python3")
@@ -111,7 +116,7 @@ async def test_a_game_server_of_our_user_reaches_nothing_of_ours(
 
 
 async def reaches_nothing(back: Servers, goals: Any, python: str) -> None:
-    """A game server that tries all of them says so."""
+    """Returns whether the hostile game server reports that every attempt failed."""
     archive = programs.server_archive(
         *(python, "-S", "hostile.py"),
         **{
@@ -126,7 +131,6 @@ async def reaches_nothing(back: Servers, goals: Any, python: str) -> None:
 
 
 def goals_of(full_service: FullService, *, is_scoped: bool) -> Any:
-    """All that is in the data directory, and whoever serves it."""
     root = full_service.data_dir.resolve()
     everything = [path for path in root.rglob("*") if not path.is_symlink()]
     goals: Any = {

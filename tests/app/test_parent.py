@@ -1,4 +1,4 @@
-"""`pyservice serve` as a parent: two children, whatever dies, and nothing that stays behind."""
+"""`pyservice serve` as a supervisor: it restarts a plane that exits, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ def household(make_household: MakeHousehold, request: pytest.FixtureRequest) -> 
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Household]:
-    """One for the tests that only look."""
     household = Household(tmp_path_factory.mktemp("quiet"))
     household.start()
     yield household
@@ -57,7 +56,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Household]:
 
 
 def _without_control(household: Household) -> Path:
-    """Makes the control plane unable to start: its folder cannot be made."""
+    """Makes the control plane unable to start: its folder cannot be created."""
     folder = household.data_dir / "control"
     shutil.rmtree(folder, ignore_errors=True)
     folder.touch()
@@ -184,7 +183,7 @@ def test_a_start_waits_for_what_a_killed_parent_left_and_that_ends_in_order(
     stopping = household.events("stopping")
     assert stopping[0]["lame_duck_ms"] == 3_000
     until(household.ready_file.exists)
-    # A lock is given up a moment before its process is gone.
+    # A process releases its lock shortly before it exits.
     until(lambda: is_gone(control))
 
 
@@ -195,7 +194,7 @@ def test_both_end_in_order_and_the_control_plane_last(make_household: MakeHouseh
     until(lambda: household.up() == 1)
     household.signal(signal.SIGTERM)
     until(lambda: household.probe("/readyz").status_code == 503)
-    # What is still answered may need the control plane.
+    # Requests in progress may need the control plane.
     until(lambda: household.up() == 1)
     until(lambda: is_gone(data))
     assert household.process is not None
@@ -226,7 +225,7 @@ def test_ctrl_c_at_a_terminal_is_one_signal_for_each(make_household: MakeHouseho
     household = make_household(settings={"lame_duck_ms": 400})
     household.start()
     assert household.process is not None
-    # The terminal signals the whole foreground group; the children are not in it.
+    # The terminal signals the whole foreground process group, so the planes are in another group.
     assert os.getpgid(household.pid("data")) != os.getpgid(household.process.pid)
     assert os.getpgid(household.pid("control")) != os.getpgid(household.process.pid)
     began = time.monotonic()

@@ -1,5 +1,7 @@
-"""A start on a PostgreSQL server that has not the database, or does not let us in: it ends and says in a sentence what
-to do. Waiting would help nobody, as it does where a server is only away.
+"""Start on a PostgreSQL server that rejects the service: no database or no access. The start fails
+with a remedy.
+
+Waiting is only useful if the server is down.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from tests.support.waiting import PATIENCE_S, eventually
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 
 OWNER: Final = "://postgres:@"
-"""In the URLs of tests: who may do anything."""
+"""Superuser in the test URLs."""
 
 
 def name_of(url: str) -> str:
@@ -33,7 +35,6 @@ def name_of(url: str) -> str:
 
 @pytest.fixture
 def full_service(databases: Databases, tmp_path: Path) -> Iterator[FullService]:
-    """Its server has not its database."""
     made = FullService(tmp_path / "full_service", databases.url("postgresql"))
     databases.remove(made.database_url, tmp_path)
     try:
@@ -43,7 +44,6 @@ def full_service(databases: Databases, tmp_path: Path) -> Iterator[FullService]:
 
 
 def sentences(full_service: FullService) -> set[str]:
-    """What it said in words for people."""
     return {line for line in full_service.log().splitlines() if line.startswith("pyservice: ")}
 
 
@@ -61,7 +61,6 @@ async def test_a_first_start_on_a_database_that_is_not_there_ends_and_says_how_t
     done = run(tmp_path, "migrate", PYSERVICE_DATABASE_URL=full_service.database_url)
     assert (done.returncode, done.stdout) == (1, "")
     assert f'pyservice migrate: the PostgreSQL server says: database "{name}"' in done.stderr
-    # As it says.
     databases.server.psql(f"CREATE DATABASE {name}")
     await asyncio.to_thread(full_service.start)
     assert full_service.stop() == 0
@@ -80,7 +79,6 @@ async def test_players_are_served_while_the_database_is_not_there_and_it_is_used
         assert full_service.stop() == 0
         databases.server.psql(f"ALTER DATABASE {name} RENAME TO {name}_away")
         await asyncio.to_thread(full_service.start)
-        # The data plane has somebody to serve.
         assert full_service.said["owner_group_id"] is None
         assert any("createdb" in line for line in sentences(full_service))
         databases.server.psql(f"ALTER DATABASE {name}_away RENAME TO {name}")
@@ -93,7 +91,6 @@ async def test_players_are_served_while_the_database_is_not_there_and_it_is_used
 
 
 async def refusal(url: str, folder: Path) -> str:
-    """What is said of a database that is refused."""
     database = open_database(url, folder)
     with pytest.raises(DatabaseUnusable) as caught:
         await migrate(database, is_allowed=True)

@@ -1,4 +1,4 @@
-"""Background tasks of a plane: what becomes of one that dies, and of what is still to be finished."""
+"""Background tasks of a plane: a task that fails, and tasks at shutdown."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ if "--role=control" in sys.orig_argv:
 
 
 class FrailHouse(FullService):
-    """A service whose feeder can be struck dead, or has a defect of its own."""
+    """Service whose feeder the test can kill or break."""
 
     def __init__(self, folder: Path, defect: str = DIES, **settings: Any) -> None:
         super().__init__(folder, **settings)
@@ -156,7 +156,7 @@ async def test_one_that_others_cancel_has_ended_by_itself_too() -> None:
 
 
 async def test_one_that_is_told_to_end_has_not_died() -> None:
-    """As all are when a process leaves that could not start."""
+    """All tasks of a process are cancelled when its start fails."""
     tasks = BackgroundTasks(lambda: pytest.fail("nobody died"))
 
     async def goes_on() -> None:
@@ -209,11 +209,8 @@ async def test_what_fails_to_be_finished_is_no_death() -> None:
     assert tasks.problem is None
 
 
-# Stopped ------------------------------------------------------------------------------------------
-
-
 class Deaf:
-    """Work that does not end when it is cancelled."""
+    """Work that ignores its cancellation."""
 
     def __init__(self) -> None:
         self.may_end = asyncio.Event()
@@ -266,7 +263,7 @@ async def test_a_service_with_a_task_that_does_not_end_ends_all_the_same(
         assert await asyncio.to_thread(full_service.stop) == 0
         log = full_service.log()
         assert re.search(r"does not end.*feeder|feeder.*does not end", log), log
-        # What the plane has is taken down first.
+        # The plane closes its resources first.
         assert log.index('"event": "stopped"') < log.index("ended at once: feeder")
     finally:
         full_service.close()

@@ -38,7 +38,7 @@ def _environment(token: str, token_id: str, expires_ms: int | None = None) -> di
 
 
 class Scene:
-    """An authorizer over a real engine and one fed namespace."""
+    """Authorizer over a real engine and one namespace."""
 
     def __init__(self, engine: Engine) -> None:
         self.namespaces = NamespaceIndex()
@@ -257,7 +257,7 @@ async def test_state_is_read_by_lobbies_of_the_namespace_and_back_ends(scene: Sc
 
 
 class Cloud:
-    """A control plane that knows one token."""
+    """Control plane that knows one token."""
 
     async def scope(self, token: str) -> Scope:
         if token != "cloud_good":

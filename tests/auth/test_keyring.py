@@ -1,4 +1,6 @@
-"""The key file: made once, read afterwards, refused when it is open, damaged or lost."""
+"""Key file: created once, read later, rejected if other users can read it, or if it is damaged or
+lost.
+"""
 
 from __future__ import annotations
 

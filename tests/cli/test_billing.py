@@ -1,4 +1,4 @@
-"""`pyservice billing record`: which times are some. What is recorded is tested with the records."""
+"""`pyservice billing record`: accepted times. The tests of the control plane check the record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`pyservice check-config`: every problem of settings and feed, exit 1, and nothing is started."""
+"""`pyservice check-config` prints every problem of settings and feed, exits with 1 and starts
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,7 @@ def test_problems_of_settings_hide_none_of_the_feed(tmp_path: Path) -> None:
     for name in ("lame_duck_ms", "duel.max_players", "duel.regions.north"):
         assert name in errors
     assert len(errors.splitlines()) == 3
-    # What the operator allows is not known here, so nothing is said to be against it.
+    # The limits of the operator are unknown here, so no problem names them.
     code, _, errors = _check(
         *("--feed", str(feed), "--set", 'regions=[{"name_id": "A"}]'),
         *("--set", "player_limit_max=x"),

@@ -1,4 +1,4 @@
-"""`pyservice keys rotate` as an administrator uses it, beside players who notice nothing."""
+"""`pyservice keys rotate` while players are connected."""
 
 from __future__ import annotations
 

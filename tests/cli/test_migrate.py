@@ -1,4 +1,6 @@
-"""`pyservice migrate`: an empty database gets its tables, a service that runs is left alone."""
+"""`pyservice migrate` creates the tables of an empty database and refuses to run beside a running
+service.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def test_it_refuses_while_a_service_uses_the_database(url: str | None, tmp_path:
 
 
 def revision(url: str | None, folder: Path, wanted: str | None = None) -> str | None:
-    """That of the tables, in an empty database of `wanted` if that is given."""
+    """Returns the revision of the tables, in an empty database of `wanted` if given."""
 
     async def look() -> str | None:
         database = open_database(url, folder)

@@ -1,5 +1,5 @@
-"""Starts and ends of `pyservice serve` that meet bad luck: a disk without room or one that hangs, a
-signal too early, a part that dies.
+"""Start and shutdown of `pyservice serve` under faults: a full or slow disk, an early signal, a
+failed task.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WITH_BRAWL: dict[str, Any] = {"brawl": {}, **MODES}
 
 @contextmanager
 def _mounted(disk: SmallDisk) -> Iterator[int]:
-    """Pid of a process that keeps the disk mounted, whoever else comes and goes."""
+    """Returns the process id that keeps the disk mounted while other processes start and end."""
     before = disk.mount_point.stat().st_dev
     holder = subprocess.Popen([*disk.command_prefix, "sleep", "600"])
     with holder:
@@ -47,12 +47,12 @@ def _mounted(disk: SmallDisk) -> Iterator[int]:
 
 @pytest.fixture
 def small(make_service: MakeService, tmp_path: Path) -> Iterator[tuple[Service, Path]]:
-    """A service that ran, with data directory and ready file on a disk that is full since, and
-    what to remove to make room.
+    """Service after its first run, with data directory and ready file on a full disk, and the file
+    whose removal frees space.
     """
     disk = small_disk(tmp_path, 12)
     with _mounted(disk) as holder:
-        # The path of a unix socket has to be short.
+        # The path of a Unix socket has a maximum length.
         (tmp_path / "disk-inside").symlink_to(disk.inside(holder))
         service = make_service(settings={"journal": {"segment_bytes": 1 << 20}})
         service.data_dir = tmp_path / "disk-inside" / "data"
@@ -61,7 +61,8 @@ def small(make_service: MakeService, tmp_path: Path) -> Iterator[tuple[Service, 
         assert service.stop() == 0
         service.feed |= {"revision": 2, "versions": [version(**WITH_BRAWL)]}
         service.write_feed()
-        # A start removes it, and there would be room for the configuration.
+        # The service removes the ready file at its start. That would free space for the
+        # configuration.
         service.ready_file.unlink()
         yield service, disk.fill(holder)
         service.close()
@@ -116,7 +117,7 @@ def test_a_start_is_given_up_at_a_signal(make_service: MakeService) -> None:
     began = FreeTime()
     assert service.stop() == 0
     assert began.passed_s < 5
-    # Far from done: it was ended in the middle, and not after it was ready.
+    # The start was stopped before it had read all files.
     assert len(list(kept.glob("*.cfg"))) < many
     assert not service.ready_file.exists()
     assert process.returncode == 0
@@ -124,7 +125,7 @@ def test_a_start_is_given_up_at_a_signal(make_service: MakeService) -> None:
 
 @pytest.fixture
 async def shimmed(tmp_path: Path) -> AsyncIterator[Plane]:
-    """A running service whose journal's calls can be stalled."""
+    """Running service with a journal whose system calls can be stalled."""
     library = compile_library(tmp_path)
     folder = tmp_path / "plane"
     folder.mkdir()
@@ -150,7 +151,7 @@ async def test_whoever_hurries_does_not_wait_for_a_disk_that_hangs(shimmed: Plan
     await asyncio.gather(calling, return_exceptions=True)
     await door.close()
     stall.forget()
-    # Nothing was lost: it had not been answered.
+    # The request had no response, so the restart loses no acknowledged change.
     await shimmed.start()
     await shimmed.stop()
 

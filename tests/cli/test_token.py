@@ -1,4 +1,4 @@
-"""`pyservice token create` as a person uses it: a token that is good, or a reason and no trace."""
+"""`pyservice token create` prints a valid token, or an error and stores nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ WRONG = {"actions": {"join": {"enabled": True, "verification": {"url": "http://1
 
 
 def _feed(service: Service, **namespaces: dict[str, object]) -> None:
-    """Writes prod and staging, each with these changes, and waits until one is refused."""
+    """Writes the namespaces prod and staging with these changes, and waits until the feed rejects
+    one.
+    """
     staging = document(namespace_id=OTHER_NAMESPACE_ID, name_id="staging")
     prod = service.feed | namespaces.get("prod", {})
     fed = {"namespaces": [prod, staging | namespaces.get("staging", {})]}

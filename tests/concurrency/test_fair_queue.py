@@ -1,4 +1,4 @@
-"""Whose turn it is: bounds that hold whatever happens, and an order in which nobody is forgotten."""
+"""Limits and order of the fair queue."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ BOUNDS = FairQueueLimits(per_host=4, per_tenant_at_host=3, per_tenant=5, waiting
 
 
 class Crowd:
-    """Requests that keep their turn until they are told to go on."""
-
     def __init__(self, bounds: FairQueueLimits = BOUNDS) -> None:
         self.turns = FairQueue(bounds)
         self.order: list[tuple[bytes, str]] = []
@@ -39,7 +37,6 @@ class Crowd:
         return tasks
 
     async def go(self, tenant: bytes) -> None:
-        """The tenant's request that runs longest is answered."""
         next(done for done, (who, _) in self.running.items() if who == tenant).set()
         await settled()
 
@@ -48,7 +45,6 @@ class Crowd:
 
 
 async def settled() -> None:
-    """Everything that can go on has gone on."""
     for _ in range(8):
         await asyncio.sleep(0)
 
@@ -69,7 +65,7 @@ async def test_a_tenant_has_its_share_of_all_and_other_hosts_wait_for_it_too() -
     assert crowd.count(b"slow", "c") == 1
     tasks += await crowd.come(b"good", "d", 3)
     assert crowd.count(b"good", "d") == 3
-    # One turn that ends at one host lets it go on at another.
+    # A released permit at one host lets the tenant start a request at another host.
     await crowd.go(b"slow")
     assert crowd.count(b"slow", "a") == 1
     assert crowd.count(b"slow", "c") == 2
@@ -106,7 +102,7 @@ async def test_whoever_goes_away_takes_no_turn_along() -> None:
         FairQueueLimits(per_host=1, per_tenant_at_host=1, per_tenant=1, waiting_per_tenant=99)
     )
     tasks = await crowd.come(b"a", "host", 3)
-    # The first hands its turn to the second at the moment at which that goes away.
+    # The first request passes its permit to the second while the second is cancelled.
     next(iter(crowd.running)).set()
     await asyncio.sleep(0)
     tasks[1].cancel()

@@ -1,4 +1,4 @@
-"""Which addresses are public, in all the forms in which they can be written."""
+"""Public and private IP addresses, in every notation."""
 
 from __future__ import annotations
 

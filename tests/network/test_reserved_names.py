@@ -1,4 +1,4 @@
-"""What the service keeps for itself is the same wherever a configuration is judged."""
+"""Reserved names: every validation of a configuration rejects the same names."""
 
 from __future__ import annotations
 

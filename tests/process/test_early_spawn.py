@@ -1,5 +1,5 @@
-"""Children of `serve` that are begun before their parent knows its settings: they do nothing until they are told what,
-and nobody stays who is not told.
+"""Child processes that the supervisor starts before it knows its settings. A child waits for its
+command and exits if none arrives.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One process per data directory, two signals, a ready file that is whole."""
+"""Lock of the data directory, stop signals and the ready file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pyservice.process.ready_report import (
 from pyservice.process.stop_signals import StopSignals, wait_for_exit
 from tests.support.waiting import PATIENCE_S
 
-# Holds a lock until a line comes, says that it is ending, and ends at the next line.
+# Holds a lock until it reads a line, reports that it is ending, and exits at the next line.
 _ENDING_HOLDER = """
 import sys
 from pathlib import Path
@@ -43,7 +43,7 @@ print("stopping", flush=True)
 sys.stdin.readline()
 """
 
-# Shares the end of its parent, and tells when it came.
+# Dies with its parent and reports the death of the parent.
 _CHILD = """
 import signal, sys, time
 from pyservice.process.ready_report import SupervisorLink
@@ -52,7 +52,6 @@ print(SupervisorLink.parse(sys.argv[1]).stop_on_supervisor_exit(), flush=True)
 time.sleep(60)
 """
 
-# Starts such a child and waits for it.
 _PARENT = """
 import os, subprocess, sys
 subprocess.run([sys.executable, "-c", sys.argv[1], f"{os.getpid()}:0"])
@@ -81,7 +80,7 @@ def test_a_second_process_is_refused_with_the_holders_pid(tmp_path: Path) -> Non
             DirectoryLock.take(tmp_path)
         holder.kill()
         holder.wait()
-        # The lock of a killed process is gone with it, whatever the file says.
+        # The kernel releases the lock of a killed process; the file stays.
         assert (tmp_path / LOCK_FILE).read_text() == f"{holder.pid}\n"
         DirectoryLock.take(tmp_path).release()
 
@@ -160,7 +159,7 @@ def test_a_holder_that_says_it_is_ending_is_waited_for(tmp_path: Path) -> None:
         assert holder.stdout.readline() == b"stopping\n"
         assert lock_holder_pid(tmp_path) == holder.pid
         began = time.monotonic()
-        # Longer than one is waited for that does not say so.
+        # The wait is longer than for a process that does not report its end.
         with pytest.raises(DirectoryUnusable, match=f"process {holder.pid}:"):
             DirectoryLock.take(tmp_path, timeout_ms=2_500)
         assert time.monotonic() - began >= 2.5
@@ -184,7 +183,7 @@ def test_the_death_of_a_parent_is_a_signal_for_its_child() -> None:
 
 
 def test_a_parent_that_is_dead_already_is_noticed() -> None:
-    # Process 1 may be anything, but it did not start this one.
+    # Process 1 exists, but it is not the parent of the child.
     child = (
         "from pyservice.process.ready_report import SupervisorLink\n"
         "print(SupervisorLink(1, 0).stop_on_supervisor_exit())"
@@ -219,7 +218,6 @@ async def test_the_end_of_a_process_is_waited_for_but_not_in_a_hurry() -> None:
         signals.forced.set()
         await asyncio.wait_for(waiting, PATIENCE_S)
         cat.kill()
-    # Nobody: there is nothing to wait for.
     await asyncio.wait_for(wait_for_exit(cat.pid, StopSignals(), 60_000), PATIENCE_S)
 
 

@@ -1,4 +1,4 @@
-"""gRPC calls over HTTP/2 frames of our own: a client that begins messages and does not end them."""
+"""gRPC calls over hand-written HTTP/2 frames, for clients that never finish a message."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0)
-"""A client's first words."""
 
 
 def _field(name: str, value: str) -> bytes:
-    """A header that no table remembers, as it is."""
+    """Encodes a literal header without indexing."""
     coded = b"\0"
     for text in (name.encode(), value.encode()):
         assert len(text) < 127
@@ -32,7 +31,7 @@ def _field(name: str, value: str) -> bytes:
 
 
 class RawCalls:
-    """One connection. Streams are numbered as HTTP/2 does: 1, 3, 5."""
+    """One HTTP/2 connection. Its streams have the numbers 1, 3, 5 and so on."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -42,12 +41,10 @@ class RawCalls:
         self._windows: dict[int, int] = {}
         self._changed = asyncio.Event()
         self.ended: set[int] = set()
-        """Streams that the server has ended."""
         self._listening = asyncio.create_task(self._listen())
 
     @classmethod
     async def open(cls, host: str, port: int, client: str = "127.0.0.1") -> Self:
-        """From this address."""
         streams = await asyncio.open_connection(host, port, local_addr=(client, 0))
         streams[1].write(PREFACE)
         return cls(*streams)
@@ -58,7 +55,6 @@ class RawCalls:
         self._writer.transport.abort()
 
     def begin(self, stream: int, path: str, metadata: Mapping[str, str] | None = None) -> None:
-        """The head of a call."""
         fields = {
             ":method": "POST",
             ":scheme": "http",
@@ -73,7 +69,9 @@ class RawCalls:
         self._writer.write(_frame(_HEADERS, _END_HEADERS, stream, head))
 
     async def send(self, stream: int, data: bytes, *, is_last: bool = False) -> int:
-        """As much as the server takes before it ends the call; how much that was."""
+        """Sends data until all is sent or the server ends the call. Returns the number of bytes
+        sent.
+        """
         sent = 0
         while sent < len(data) and stream not in self.ended:
             size = min(len(data) - sent, _FRAME_MAX, self._window, self._windows[stream])
@@ -91,14 +89,12 @@ class RawCalls:
         return sent
 
     async def wait_ended(self, number: int) -> None:
-        """Until the server has ended so many calls."""
         async with asyncio.timeout(PATIENCE_S):
             while len(self.ended) < number:
                 self._changed.clear()
                 await self._changed.wait()
 
     async def wait_gone(self) -> None:
-        """Until the server has closed the connection."""
         await asyncio.wait({self._listening})
         assert isinstance(
             self._listening.exception(), (asyncio.IncompleteReadError, ConnectionError)
@@ -134,5 +130,5 @@ class RawCalls:
 
 
 def message_of(size: int) -> bytes:
-    """A gRPC message of so many bytes, which mean nothing."""
+    """Returns a gRPC message with this number of bytes. The content has no meaning."""
     return b"\0" + size.to_bytes(4, "big") + b"x" * size

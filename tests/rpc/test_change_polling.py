@@ -1,4 +1,4 @@
-"""News of changes between planes: over outages, restarts and with nobody waiting."""
+"""Change polling between planes: outages, restarts, and topics without watchers."""
 
 from __future__ import annotations
 
@@ -27,18 +27,17 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """The loop that serves in production."""
+    """Runs on the event loop of production."""
     return "asyncio", {"use_uvloop": True}
 
 
 class Plane:
-    """What changes, served on a socket, now and then."""
+    """Plane with changes, on a socket that can be closed and opened again."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "internal.sock"
         self.topics = Topics()
         self.failures = 0
-        """How often it was asked while it was away."""
         self._server: InternalServer | None = None
 
     async def start(self) -> None:
@@ -51,18 +50,14 @@ class Plane:
             self._server = None
 
     async def is_asked(self) -> None:
-        """Returns when somebody waits for its next change."""
         await until(lambda: bool(self.topics._news))
 
     def waits(self, waiters: LongPolls, topic: str) -> asyncio.Task[bool]:
-        """Somebody who read just now and waits for the next change of a topic."""
         parked = wait_for_change(topic, sequence=self.topics.sequence, run=self.topics.run)
         return asyncio.create_task(waiters.wait(WaitingTask(), parked))
 
 
 class Client(InternalClient):
-    """Counts the outages that it meets."""
-
     def __init__(self, plane: Plane) -> None:
         super().__init__(plane.path)
         self._plane = plane
@@ -122,7 +117,7 @@ async def test_after_a_time_without_anybody_news_go_on(plane: Plane) -> None:
             await asyncio.sleep(0.01 * number)
             plane.topics.bump("a")
             await asyncio.wait_for(waiting, PATIENCE_S)
-            # Nobody is told of these, and nobody has to be.
+            # No request waits for these changes.
             for _ in range(100):
                 plane.topics.bump("a", "b")
 

@@ -1,4 +1,4 @@
-"""How many connections the gRPC door takes, and how long one may do nothing."""
+"""Connection limit and idle timeout of the gRPC server."""
 
 from __future__ import annotations
 
@@ -26,19 +26,18 @@ HASTY = TransportSettings(receive_timeout_ms=300, keep_alive_timeout_ms=300)
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """The loop that serves in production."""
+    """Runs on the event loop of production."""
     return "asyncio", {"use_uvloop": True}
 
 
 class Line:
-    """A connection on which nobody speaks HTTP/2, or nothing more than its first words."""
+    """Connection that sends no HTTP/2, or only the connection preface."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     async def is_refused(self) -> bool:
-        """The door's first words come at once, or the end does."""
         async with asyncio.timeout(PATIENCE_S):
             try:
                 return await self._reader.read(9) == b""
@@ -69,7 +68,6 @@ async def opened(
 
 @asynccontextmanager
 async def client_of(server: RpcServer, port: int) -> AsyncIterator[GrpcDoor]:
-    """On a connection of its own."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
         yield GrpcDoor(channel, server, port)
@@ -91,7 +89,7 @@ async def test_more_connections_than_there_are_places_for_are_closed_at_once() -
         lines = [await connect(stack, port) for _ in range(2 * MOST)]
         refused = [await line.is_refused() for line in lines]
         assert refused.count(False) == MOST - 1
-        # Who has a place keeps it, and who leaves gives it to somebody else.
+        # Existing connections stay, and a closed connection frees its permit.
         assert (await first.call("PlayerConnected", CONNECTED)).code == "OK"
         lines[refused.index(False)].close()
         async with asyncio.timeout(PATIENCE_S):
@@ -105,7 +103,7 @@ async def test_addresses_of_a_name_have_no_more_places_together_than_one() -> No
     async with opened(settings, host="localhost") as (_, port), AsyncExitStack() as stack:
         lines = []
         for host in ("127.0.0.1", "::1") * (2 * MOST):
-            # Not every machine has both.
+            # Some machines have only IPv4 or only IPv6.
             with suppress(OSError):
                 lines.append(await connect(stack, port, host))
         assert len(lines) >= 2 * MOST
@@ -143,6 +141,6 @@ async def test_a_connection_with_a_call_is_kept_however_long_it_takes() -> None:
         stack.push_async_callback(idle.close)
         await asyncio.wait_for(
             idle.wait_gone(), PATIENCE_S
-        )  # so the time of an idle one has passed
+        )  # The timeout of an idle connection has passed.
         service.may_join.set()
         assert (await asyncio.wait_for(joining, PATIENCE_S)).code == "OK"

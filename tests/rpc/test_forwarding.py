@@ -1,4 +1,4 @@
-"""gRPC calls that the control plane answers, through the public door, over real sockets."""
+"""gRPC calls that the public server forwards to the control plane, over real sockets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """The loop that serves in production."""
+    """Runs on the event loop of production."""
     return "asyncio", {"use_uvloop": True}
 
 
@@ -74,7 +74,6 @@ async def raw(
 
 
 async def code_of(call: object) -> str:
-    """The code of the error that a call ends with."""
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await call  # type: ignore[misc]
     error = read_error(raised.value)
@@ -86,9 +85,6 @@ async def code_of(call: object) -> str:
 def create_group(doors: Doors, timeout: float = 10) -> asyncio.Task[bytes]:
     data = groups_pb2.CreateGroupRequest(display_name="a").SerializeToString()
     return asyncio.ensure_future(raw(doors, f"/{GROUPS}/CreateGroup", data, CLOUD, timeout))
-
-
-# What goes through
 
 
 async def test_an_answer_comes_back_with_the_ray_id_of_both_sides(doors: Doors) -> None:
@@ -131,7 +127,7 @@ async def test_the_client_the_trace_and_the_key_go_along(tmp_path: Path) -> None
         (call,) = doors.control.calls
         assert (call.ray_id, call.idempotency_key, str(call.client)) == (TRACE, "once", "192.0.2.7")
         assert call.deadline is not None
-        # grpc rounds what it writes into the header.
+        # grpc rounds the deadline that it writes into the header.
         assert 0 < call.deadline - asyncio.get_running_loop().time() < 11
 
 
@@ -174,9 +170,6 @@ async def test_operations_count_per_token(tmp_path: Path) -> None:
         await billing(doors)
         await billing(doors)
         assert await code_of(billing(doors)) == "RATE_LIMITED"
-
-
-# Nobody answers
 
 
 async def test_without_a_control_plane_its_operations_are_unavailable_and_others_go_on(
@@ -249,7 +242,7 @@ async def test_more_than_there_is_room_for_are_sent_away(tmp_path: Path) -> None
         slow: list[asyncio.Task[bytes]] = []
         for number, token in enumerate("aabbccdd"):
             if token not in "ab":
-                # One token at its bound has not taken the others' places.
+                # The permits of other tokens are still free.
                 await billing(doors, metadata=bearer(token, number))
             metadata = bearer(token, number)
             call = raw(doors, f"/{GROUPS}/CreateGroup", data, metadata)
@@ -257,7 +250,7 @@ async def test_more_than_there_is_room_for_are_sent_away(tmp_path: Path) -> None
             await until(partial(_is_creating, doors, number + 1))
             if number == 1:
                 assert await code_of(billing(doors, metadata=bearer("a", 9))) == "OVERLOADED"
-        # Nor has anybody more than there are.
+        # No tenant gets more than the total number of permits.
         assert await code_of(billing(doors, metadata=bearer("e", 9))) == "OVERLOADED"
         doors.control.go_on.set()
         await asyncio.gather(*slow)
@@ -269,7 +262,6 @@ async def test_a_back_end_that_asks_much_at_once_waits_and_is_answered(tmp_path:
         doors.control.is_slow = True
         calls = [create_group(doors) for _ in range(2)]
         await until(lambda: doors.control.waiting == 2)
-        # These have no place any more, whichever comes first.
         calls += [create_group(doors) for _ in range(4)]
         await until(lambda: doors.metrics.grpc.in_flight == 6)
         calls.pop().cancel()
@@ -281,9 +273,6 @@ async def test_a_back_end_that_asks_much_at_once_waits_and_is_answered(tmp_path:
 
 def _is_creating(doors: Doors, number: int) -> bool:
     return doors.control.waiting == number
-
-
-# Watches
 
 
 async def test_a_watch_waits_for_a_change_and_tells_it(doors: Doors) -> None:
@@ -343,7 +332,7 @@ async def test_another_run_of_the_control_plane_answers_a_watch(doors: Doors) ->
 async def test_watches_that_end_without_a_control_plane_do_not_wait_for_each_other(
     tmp_path: Path,
 ) -> None:
-    """In one line, so many would be told in three groups, each as much later as the door looks for the other side."""
+    """A queue would answer this number of watches in three groups, each one poll interval later."""
     async with open_doors(tmp_path, hold_ms=2_000) as doors:
         index = (await billing(doors)).watch.index
         watching = [asyncio.ensure_future(_ended_at(billing(doors, index))) for _ in range(70)]
@@ -354,7 +343,7 @@ async def test_watches_that_end_without_a_control_plane_do_not_wait_for_each_oth
 
 
 async def _ended_at(call: object) -> float:
-    """When it ended as unavailable, in seconds of the loop's clock."""
+    """Returns the loop time in seconds at which the call ended with UNAVAILABLE."""
     assert await code_of(call) == "CONTROL_PLANE_UNAVAILABLE"
     return asyncio.get_running_loop().time()
 
@@ -382,13 +371,13 @@ async def test_a_long_message_is_answered_but_not_parked(doors: Doors) -> None:
     parked = asyncio.ensure_future(raw(doors, path, _padded(request, 4096)))
     await until(partial(_is_parked, doors, 1))
     doors.control.pay(GROUP, "now")
-    # Also what need not wait is answered, however long.
+    # A response that needs no wait may be long too.
     for call in (parked, raw(doors, path, _padded(request, 60_000))):
         assert read(await asyncio.wait_for(call, PATIENCE_S)).group.payment_succeeded_ts == "now"
 
 
 def _padded(request: Message, size_bytes: int) -> bytes:
-    """The message with a field that nobody knows, so long in all."""
+    """Adds an unknown field to the message, up to this total size."""
     data = request.SerializeToString()
     length = size_bytes - len(data) - 5
     return (
@@ -396,9 +385,6 @@ def _padded(request: Message, size_bytes: int) -> bytes:
         + b"\xfa\x3f%c%c%c" % (length & 127 | 128, length >> 7 & 127 | 128, length >> 14)
         + (b"x" * length)
     )
-
-
-# One socket for both
 
 
 async def test_public_and_internal_calls_share_the_socket(doors: Doors) -> None:

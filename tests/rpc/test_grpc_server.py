@@ -1,4 +1,4 @@
-"""What only gRPC has: details of errors, deadlines, health, reflection, bytes of no message."""
+"""Behaviour of the gRPC server only: error details, deadlines, health, reflection, invalid bytes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """The loop that serves in production."""
+    """Runs on the event loop of production."""
     return "asyncio", {"use_uvloop": True}
 
 
@@ -60,14 +60,12 @@ async def door(service: SmallService, metrics: RequestMetrics) -> AsyncIterator[
 
 
 def raw_call(door: GrpcDoor, name: str) -> grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]:
-    """Bytes out, bytes in."""
     return door.channel.unary_unary(f"/{MATCHMAKER}/{name}")
 
 
 async def failure_of(
     door: GrpcDoor, name: str, data: bytes, metadata: Any = AUTHORIZED, timeout: float | None = None
 ) -> grpc.aio.AioRpcError:
-    """The failure of a call that sends these bytes."""
     call = raw_call(door, name)
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await call(data, metadata=metadata, timeout=timeout)
@@ -75,7 +73,7 @@ async def failure_of(
 
 
 def details_of(failure: grpc.aio.AioRpcError) -> dict[str, Any]:
-    """The details by the names of their messages."""
+    """Returns the error details by message name."""
     trailers = dict(failure.trailing_metadata() or ())
     status = status_pb2.Status.FromString(trailers["grpc-status-details-bin"])
     assert status.code == failure.code().value[0]
@@ -155,7 +153,7 @@ async def test_a_message_over_the_limit_is_refused(service: SmallService) -> Non
         data = pb.PlayerConnectedRequest(player_token="x" * 1000).SerializeToString()
         failure = await failure_of(door, "PlayerConnected", data)
         assert details_of(failure)["ErrorInfo"].reason == "BODY_TOO_LARGE"
-        # Far over it grpcio itself does not take it.
+        # grpcio itself rejects a message that is far over the limit.
         failure = await failure_of(door, "PlayerConnected", b"x" * 70_000)
         assert failure.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert service.calls == []
@@ -169,14 +167,14 @@ async def test_metadata_over_the_limit_is_refused(
         assert isinstance(door, GrpcDoor)
         data = pb.PlayerConnectedRequest(player_token="some token").SerializeToString()
         for large in ((("x-long", "v" * 2000),), tuple((f"x-{n}", "v" * 50) for n in range(40))):
-            # Nobody is asked for a token whose metadata nobody reads.
+            # Metadata over the limit is rejected before the token check.
             failure = await failure_of(door, "PlayerConnected", data, large)
             assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
             assert details_of(failure)["ErrorInfo"].reason == "HEADERS_TOO_LARGE"
             assert len(str(dict(failure.trailing_metadata() or ())["x-ray-id"])) == 32
         fits = (*AUTHORIZED, ("x-long", "v" * 1800), ("x-bytes-bin", b"v" * 50))
         assert await raw_call(door, "PlayerConnected")(data, metadata=fits) == b""
-        # Far over it grpcio itself does not take it.
+        # grpcio itself rejects metadata that is far over the limit.
         failure = await failure_of(door, "PlayerConnected", data, (("x-long", "v" * 9000),))
         assert failure.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert len(service.calls) == 1
@@ -219,7 +217,7 @@ async def test_an_operation_past_its_deadline_is_given_up(
     codes = metrics.grpc.meters["join"].codes
     while sum(codes.values()) == 0:
         await asyncio.sleep(0)
-    # The client gives up at the same time, and its word may be there first.
+    # The client's deadline ends at the same time, and its cancellation may arrive first.
     assert codes.get("DEADLINE_EXCEEDED", 0) + codes.get(CANCELLED, 0) == 1
 
 
@@ -244,9 +242,6 @@ async def test_a_unix_socket_will_do(service: SmallService, tmp_path: Path) -> N
         assert (await GrpcDoor(channel, server).call("PlayerConnected", CONNECTED)).code == "OK"
     await server.stop(0.0)
     assert service.calls[0].address == bytes([127, 0, 0, 1])
-
-
-# Health
 
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -278,11 +273,8 @@ async def test_a_watch_sees_every_change_and_the_end(door: GrpcDoor) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await watch.read()
     assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
-    # A watch keeps nobody from stopping.
+    # A health watch does not delay the shutdown.
     await asyncio.wait_for(stopping, PATIENCE_S)
-
-
-# Reflection
 
 
 async def reflect(door: GrpcDoor, **request: str) -> Any:
@@ -314,6 +306,6 @@ async def test_reflection_v1_describes_what_it_lists(door: GrpcDoor, symbol: str
         file.package == package and name in {service.name for service in file.service}
         for file in files
     )
-    # Whoever reads it gets everything that it imports.
+    # Reflection returns a file with all files that it imports.
     names = {file.name for file in files}
     assert all(set(file.dependency) <= names for file in files)

@@ -1,4 +1,4 @@
-"""Calls between our own processes, over a socket that nobody else can open."""
+"""gRPC calls between the planes, over a Unix socket that other users cannot open."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ CREATE_TOKEN = "hosting.internal.v1.Admin.CreateToken"
 
 
 async def create_token(request: pb.CreateTokenRequest) -> pb.CreateTokenResponse:
-    """Answers by the namespace that it is asked for."""
     if request.namespace == "broken":
         raise RuntimeError("secret of the inside")
     if request.namespace == "slow":
@@ -88,7 +87,7 @@ async def test_a_socket_that_a_killed_run_left_is_replaced(path: Path) -> None:
     first = InternalServer({CREATE_TOKEN: create_token}, path)
     await first.start()
     left = path.with_suffix(".left")
-    path.rename(left)  # so that stopping does not take it away
+    path.rename(left)  # With this name, the shutdown does not remove the socket.
     await first.stop(0.0)
     left.rename(path)
     second = InternalServer({CREATE_TOKEN: create_token}, path)

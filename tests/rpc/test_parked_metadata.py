@@ -1,4 +1,6 @@
-"""What a parked gRPC call keeps beside its message is bounded too: the library holds its metadata until it ends."""
+"""Memory limit for the metadata of parked gRPC calls, which the library stores until the call
+ends.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ Channel = grpc.aio.Channel
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """The loop that serves in production."""
+    """Runs on the event loop of production."""
     return "asyncio", {"use_uvloop": True}
 
 
@@ -43,7 +45,9 @@ def control() -> SmallControl:
 async def parking(
     request: pytest.FixtureRequest, tmp_path: Path, control: SmallControl
 ) -> AsyncIterator[tuple[Channel, LongPolls]]:
-    """A door that parks calls of another process, and one that parks its own; and where they wait."""
+    """Returns a server that parks forwarded calls, a server that parks its own calls, and the
+    place where each one parks.
+    """
     if request.param == "passed on":
         async with open_doors(tmp_path, control) as doors:
             yield doors.grpc.channel, doors.waiters

@@ -1,4 +1,4 @@
-"""Messages that come slowly or not at all, and large ones: how many of them the gRPC door holds."""
+"""Limits of the gRPC server for slow, incomplete and large messages."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ pytestmark = pytest.mark.anyio
 CONNECTED_PATH = "/hosting.v1.Matchmaker/PlayerConnected"
 LARGEST = 256 * KIB
 SETTINGS = TransportSettings(message_limit_bytes=64 * KIB, bodies_limit_bytes=512 * KIB)
-"""16 places for messages that take their time."""
+"""16 permits for slow messages."""
 PLACES = 16
 JOIN_PATH = "/hosting.v1.Matchmaker/JoinLobby"
-"""Who has no token may call it too."""
+"""Operation that needs no token."""
 REFLECTION_PATH = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 
 
@@ -66,7 +66,6 @@ Open = Callable[[str], Awaitable[RawCalls]]
 
 @pytest.fixture
 async def raw(stage: Stage) -> AsyncIterator[Open]:
-    """Opens a connection from an address."""
     async with AsyncExitStack() as stack:
 
         async def opened(client: str) -> RawCalls:
@@ -84,7 +83,9 @@ async def begin(
     metadata: Mapping[str, str] = GOOD,
     after: int = 0,
 ) -> None:
-    """So many calls that send all of a large message but its end, on the connection's streams behind the first."""
+    """Starts this number of calls and sends each large message without its end, on streams after
+    the first.
+    """
     streams = range(2 * after + 1, 2 * (after + number), 2)
     for stream in streams:
         calls.begin(stream, path, metadata)
@@ -93,7 +94,6 @@ async def begin(
 
 
 def streams_of(number: int) -> set[int]:
-    """The first ones of a connection."""
     return set(range(1, 2 * number, 2))
 
 
@@ -109,7 +109,7 @@ async def test_who_took_longest_of_the_address_with_most_gives_way_and_others_ar
     await greedy.wait_ended(14)
     assert greedy.ended == streams_of(14)
     assert (await stage.door.call("PlayerConnected", CONNECTED)).code == "OK"
-    # Who has a place may end his message, whatever it says.
+    # A call with a permit may finish its message.
     for calls in many:
         assert calls.ended == set()
         await calls.send(1, b"x", is_last=True)
@@ -122,7 +122,9 @@ async def test_who_took_longest_of_the_address_with_most_gives_way_and_others_ar
 
 @pytest.mark.parametrize("settings", [TransportSettings()])
 async def test_honest_slow_clients_of_one_address_are_all_served(stage: Stage, raw: Open) -> None:
-    """As many as sit behind one wireless network, each of which needs a second for a small message."""
+    """Clients behind one wireless network share an address, and each needs a second for a small
+    message.
+    """
     token, padding = b"some token", b"x" * 6 * KIB
     data = b"\x0a\x0a" + token + b"\xc2\x3e\x80\x30" + padding
     message = b"\0" + len(data).to_bytes(4, "big") + data
@@ -152,7 +154,7 @@ async def test_of_who_shows_no_token_where_one_is_needed_nothing_is_read(
 
 
 async def test_hoarders_without_a_token_never_keep_out_who_has_one(stage: Stage, raw: Open) -> None:
-    """Not even one who takes longer than all of them, from the address that has most."""
+    """The attackers are slower than every client with a token and use the same address."""
     honest = await raw("127.0.4.1")
     await begin(honest, 8, JOIN_PATH)
     hoarders = [await raw(f"127.0.4.{number}") for number in range(2, 8)]
@@ -160,7 +162,6 @@ async def test_hoarders_without_a_token_never_keep_out_who_has_one(stage: Stage,
     refused = 8 + 6 * len(hoarders) - PLACES
     await until(lambda: sum(len(calls.ended) for calls in hoarders) == refused)
     assert stage.codes("join")["OVERLOADED"] == refused
-    # Of each as many.
     assert {len(calls.ended) for calls in hoarders} <= {4, 5}
     assert honest.ended == set()
 
@@ -169,7 +170,7 @@ async def test_idle_streams_give_way_first(stage: Stage, raw: Open) -> None:
     calls, stubborn = await raw("127.0.4.1"), await raw("127.0.4.2")
     for stream in streams_of(12):
         calls.begin(stream, REFLECTION_PATH)
-        # A list of the services.
+        # The message requests a list of the services.
         await calls.send(stream, b"\0\0\0\0\x02\x3a\0")
     await begin(calls, 6, after=12)
     await calls.wait_ended(2)
@@ -231,9 +232,9 @@ async def test_a_stream_keeps_no_large_message(stage: Stage) -> None:
 
 @pytest.mark.parametrize("settings", [TransportSettings(bodies_limit_bytes=2 * MIB)])
 async def test_large_messages_count_until_their_answer_and_have_a_budget(stage: Stage) -> None:
-    """The largest that grpcio takes is 4 MiB, for which there is room."""
+    """grpcio accepts messages up to 4 MiB, which fit into the budget."""
     padding, size = b"x" * 900 * KIB, 900 * KIB
-    # A field that nobody knows is ignored, and was received all the same.
+    # The server ignores the unknown field, but its bytes count as received.
     coded = [size & 127 | 128, size >> 7 & 127 | 128, size >> 14]
     message = b"\x0a\x24" + LOBBY_ID.encode() + b"\xc2\x3e" + bytes(coded) + padding
     method: Any = stage.door.channel.unary_unary("/hosting.v1.Matchmaker/JoinLobby")

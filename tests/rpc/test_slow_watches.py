@@ -1,4 +1,4 @@
-"""Watches over gRPC that wake together while the records answer some of them late: the others do not wait for these."""
+"""gRPC watches that wake together: a slow database read of one watch does not delay the others."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ pytestmark = pytest.mark.anyio
 UNLIMITED = Limits(control=Rate(0, 1))
 PROXY = TransportSettings(trusted_proxies=("127.0.0.0/8",))
 AT_ONCE = 32
-"""Calls that wake and are quick: so many are with the other side at one time."""
+"""Number of woken calls that run at the control plane at one time."""
 OF_TOKEN = 64
-"""Of one token no more, however slow they are."""
+"""Limit for one token, also for slow calls."""
 Answered = asyncio.Task[groups_pb2.GetGroupBillingResponse]
 
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """The loop that serves in production."""
+    """Runs on the event loop of production."""
     return "asyncio", {"use_uvloop": True}
 
 
@@ -62,13 +62,13 @@ async def ask(
 
 
 async def watch(doors: Doors, tokens: list[str]) -> list[Answered]:
-    """Parked calls, one of each token, in this order."""
+    """Parks one call of each token, in this order."""
     index = (await ask(doors, "cloud_anybody")).watch.index
     parked = len(doors.waiters)
     watching = []
     for number, token in enumerate(tokens, 1):
         watching.append(asyncio.create_task(ask(doors, token, index)))
-        # One after the other: they wake in the order in which they were parked.
+        # Calls wake in the order in which they were parked.
         await until(partial(_are_parked, doors, parked + number))
     return watching
 
@@ -78,7 +78,7 @@ def _are_parked(doors: Doors, number: int) -> bool:
 
 
 async def read_soon(watching: list[Answered]) -> None:
-    """Each is answered, and told what changed."""
+    """Reads until every call has its response with the change."""
     answers = await asyncio.wait_for(asyncio.gather(*watching), PATIENCE_S)
     assert {answer.group.payment_succeeded_ts for answer in answers} == {"now"}
 
@@ -107,7 +107,7 @@ async def test_of_one_token_so_many_are_asked_for_at_once_and_another_ones_do_no
     control.pay(GROUP, "now")
     await read_soon(watching[len(slow) :])
     await until(lambda: control.reading == OF_TOKEN)
-    # Who leaves while its read is slow, or before it is asked for, is let go, and another one has its place.
+    # A call that is cancelled before or during its slow read frees its permit.
     reads = control.reads
     for call in (slow[-1], slow[0]):
         call.cancel()
@@ -151,7 +151,7 @@ async def test_when_the_control_plane_ends_meanwhile_the_slow_ones_are_told_and_
 
 
 async def watch_anew(doors: Doors) -> list[Answered]:
-    """Once the other side is there again."""
+    """Watches again after the control plane has restarted."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:

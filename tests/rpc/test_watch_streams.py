@@ -1,4 +1,6 @@
-"""Streams repeat a watched operation: an answer at once, then what is newer, until the client goes away."""
+"""A stream repeats a watched operation: it sends the current response, then each newer one until
+the client disconnects.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ GET = "hosting.v1.Events.GetLiveEvents"
 
 
 class Counter:
-    """Answers with its number; a request that knows the number waits for the next one."""
+    """Responds with its number. A request with the same number waits for the next one."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -32,7 +34,6 @@ class Counter:
         self.left = 0
         self._changed = asyncio.Condition()
         self.impatient = 0
-        """So many requests are answered with what they know already."""
 
     async def raise_to(self, number: int) -> None:
         async with self._changed:
