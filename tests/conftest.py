@@ -1,4 +1,4 @@
-"""What tests of several parts share: a message with every kind of field that a proto may have."""
+"""Fixtures for several folders: a message with every kind of proto field, and the event loop."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ _FIELDS: tuple[tuple[str, int, bool, bool], ...] = (
 
 
 def _add_file() -> Descriptor:
-    """Declares ``tests.shapes.Shape``; nothing of the service refers to it."""
+    """Declares the message ``tests.shapes.Shape``, which the service does not use."""
     file = descriptor_pb2.FileDescriptorProto(
         name="tests/shapes.proto",
         package="tests.shapes",
@@ -98,28 +98,29 @@ def _add_nested(shape: descriptor_pb2.DescriptorProto) -> None:
 
 @pytest.fixture(scope="session")
 def shape() -> type[Any]:
-    """The class of a message with one field of every kind."""
-    assert timestamp_pb2.DESCRIPTOR is not None  # in the pool before the file that imports it
+    assert (
+        timestamp_pb2.DESCRIPTOR is not None
+    )  # The descriptor pool needs this file before the file that imports it.
     return message_factory.GetMessageClass(_add_file())
 
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """The loop under asynchronous tests."""
     return "asyncio"
 
 
 @pytest.fixture(autouse=True)
 def quiet_ends(request: pytest.FixtureRequest) -> None:
-    """Asynchronous tests with `calls_of_ended_loops` in place."""
     if request.node.get_closest_marker("anyio") and "anyio_backend" in request.fixturenames:
         request.getfixturevalue("calls_of_ended_loops")
 
 
 @pytest.fixture
 async def calls_of_ended_loops(anyio_backend: Any) -> AsyncIterator[None]:
-    """grpcio has one queue for all loops of a process: the end of a call whose test, and loop, is over may arrive in a
-    later test, where it is nobody's failure. A service has one loop.
+    """Silences callbacks of calls that belong to a closed event loop.
+
+    grpcio has one queue for all loops of a process, so the end of a call may arrive in a later
+    test. A service has one loop.
     """
     loop = asyncio.get_running_loop()
     handler = loop.get_exception_handler()

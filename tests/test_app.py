@@ -1,4 +1,4 @@
-"""The process as a whole: from nothing to a player, over kill -9, restarts and its signals."""
+"""Data plane process: start, lobbies, players, crashes, restarts and signals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ def _metric(service: Service, name: str) -> float:
 
 @pytest.fixture(scope="module")
 def quiet_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """One for the tests that only look."""
     service = Service(tmp_path_factory.mktemp("quiet")).start()
     yield service
     service.close()
@@ -185,7 +184,6 @@ def test_rate_limits_hold_by_default(make_service: MakeService) -> None:
     public = service.public_token()
     path = "/matchmaker/regions"
     codes: list[int] = []
-    # Meanwhile there are more of them again.
     while 429 not in codes and len(codes) < 2_000:
         codes.append(service.ask("GET", path, None, public).status_code)
     assert codes[:100] == [200] * 100

@@ -1,6 +1,4 @@
-"""The pages for users are true: every shell, Python and JSON example of them runs against a real
-service, and their tables say what the code says. How a page is read is in `doc_pages`.
-"""
+"""User documentation: every example runs against a real service, and the tables match the code."""
 
 from __future__ import annotations
 
@@ -82,7 +80,6 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def wait_until_open(run: Run) -> dict[str, str]:
-    """The ports of a running `make run`."""
     run.wait_for("Ctrl-C ends all of it.")
     ready = json.loads((run.data_dir / "ready.json").read_text())
     return {
@@ -95,7 +92,7 @@ def wait_until_open(run: Run) -> dict[str, str]:
 
 
 def call(run: Run, method: str, path: str, kind: str, body: Any = None) -> Any:
-    """The answer of the service of a `make run`, once it gives one, with its token of this kind."""
+    """Calls the service of a `make run` until it responds, with its token of this kind."""
     token = (run.data_dir / f"{kind}.token").read_text().strip()
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     content = None if body is None else json.dumps(body).encode()
@@ -113,7 +110,7 @@ def call(run: Run, method: str, path: str, kind: str, body: Any = None) -> Any:
 
 
 def wait_for_players(run: Run, count: int) -> None:
-    """Returns when so many are in the game: numbers by region are told of regions with players."""
+    """Waits until the game has this number of players."""
     end = time.monotonic() + TIMEOUT_S
     statistics = "/matchmaker/players/statistics"
     while call(run, "GET", statistics, "public")["player_count"] < count:
@@ -146,7 +143,7 @@ def test_the_examples_of_a_page_run_with_a_service_of_their_own(
         ready_file.unlink(missing_ok=True)
         program, *words = text.split()
         assert [Path(program).name, words[0]] == ["pyservice", "serve"]
-        if "--config" not in words:  # the ports of the defaults may be somebody else's
+        if "--config" not in words:  # Another program may use the default ports.
             words += [f"--{name}=127.0.0.1:0" for name in ("http", "grpc", "cdn", "metrics")]
         command = [sys.executable, "-m", "pyservice", *words]
         with log.open("ab") as errors:
@@ -168,7 +165,7 @@ def test_the_examples_of_a_page_run_with_a_service_of_their_own(
         assert services[-1].wait(timeout=TIMEOUT_S) == 0, log.read_text()
 
     try:
-        # Before a service says which they are, any port will do.
+        # The ports are unknown until the service starts.
         unbound = dict.fromkeys((HTTP, GRPC, METRICS, CDN), "0")
         Reader(tmp_path, shell, unbound, serve, wait_stopped).follow(name)
         assert len(services) == starts
@@ -336,7 +333,7 @@ def test_alerts_are_rules_that_prometheus_takes(tmp_path: Path) -> None:
 )
 def test_every_field_of_the_feed_is_told(message: Any) -> None:
     told = page("operator.md")
-    # The source of a file is always 0; nobody writes it.
+    # Users do not write these fields. The source of a file is always 0.
     missing = {name for name in message.DESCRIPTOR.fields_by_name if name not in told}
     assert missing <= {"source_epoch", "dev_hostname"}
 
@@ -387,7 +384,7 @@ def test_the_table_of_commands_is_the_commands() -> None:
     for words, _ in table_of("operator.md", "commands"):
         first, *others = re.findall(r"`([^`]+)`", words)
         shown |= {first, *(f"{first.rpartition(' ')[0]} {other}" for other in others)}
-    # The service runs `compact` itself: it is told apart before the flags are read.
+    # The command line handles `compact` before it parses the flags.
     assert shown - {"pyservice compact"} == set(commands(typer.main.get_command(app)))
 
 

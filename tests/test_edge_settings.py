@@ -21,7 +21,6 @@ def certificate(tmp_path: Path) -> dict[str, Any]:
 
 
 def problems_of(**edge: Any) -> dict[str, str]:
-    """Of these with names for lobbies, by the name of the setting."""
     with pytest.raises(SettingsError) as caught:
         load({"domains": NAMES, "edge": edge}, environ={})
     return {problem.name: problem.message for problem in caught.value.problems}

@@ -1,4 +1,4 @@
-"""The error table and ServiceError."""
+"""Error table and ServiceError."""
 
 from __future__ import annotations
 
@@ -79,7 +79,6 @@ def test_every_row_is_complete() -> None:
         assert row.title
         assert not row.title.endswith(".")
         assert row.detail.endswith(".")
-        # Whoever is told to come back is told when.
         assert (row.retry_after_s is not None) == (row.http in {429, 503}), code
 
 

@@ -1,5 +1,5 @@
-"""Captcha and verification of a running service, through its doors: what players are told, what is
-refused when it is fed, and that who goes away is not asked about any longer.
+"""Captcha and verification in a running service: responses for players, rejected configurations,
+and cancelled requests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.data_plane_service import MODES, MakeService, Service, versio
 from tests.support.waiting import PATIENCE_S
 
 PASSES_S = 1.5
-"""By then a request is with the game's server, which does not answer it."""
+"""Time in which the request reaches the game's verification server, which does not respond."""
 LOOPBACK = {"verification_allowed_networks": ["127.0.0.0/8"]}
 RULE = {
     "captcha_a": {"secret_key": "never-shown", "site_key": "site-a"},
@@ -30,7 +30,7 @@ RULE = {
 
 
 class Game(ThreadingHTTPServer):
-    """The game's own server. It answers `status` once `go` is set."""
+    """Verification server of the game. It responds with `status` after `go` is set."""
 
     daemon_threads = True
 
@@ -57,7 +57,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.asked.append(json.loads(body))
         self.server.traces.append(self.headers["traceparent"])
         if not self.server.go.is_set():
-            # The end of the connection is what comes next.
             if not self.connection.recv(1):
                 self.server.gone.set()
             return
@@ -66,7 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        pass
 
 
 @pytest.fixture

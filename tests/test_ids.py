@@ -1,4 +1,4 @@
-"""Forms of ids and names, and the ids of records."""
+"""Syntax of ids and names, and random ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The Python module over engine and journal: its contract, its slugs, and who may run while it works."""
+"""Native module with engine and journal: type contract, error codes, and release of the
+interpreter lock.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from tests.support.waiting import PATIENCE_S
 
 NAMESPACE, VERSION = b"n" * 16, b"v" * 16
 
-# Codes about lobbies and players that are decided above the engine: configuration, captcha and verification.
+# Code above the engine raises these errors: configuration, captcha and verification.
 DECIDED_ABOVE = {
     "MATCHMAKER_GAME_MODE_NOT_FOUND",
     "MATCHMAKER_REGION_NOT_FOUND",
@@ -148,7 +150,7 @@ def test_answers_wait_for_the_journal_and_the_eventfd_tells(tmp_path: Path) -> N
 
 
 def samples(engine: _native.Engine, labels: dict[bytes, str]) -> dict[str, float]:
-    """Lines of the metrics by what stands before the value."""
+    """Returns the metric values by name and labels."""
     lines = engine.render_metrics(labels).decode().splitlines()
     pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     return {name: float(value) for name, value in pairs}
@@ -172,7 +174,8 @@ def test_metrics_name_a_thousand_namespaces_and_add_the_others_up(
     def of_other(family: str, label: str) -> float:
         return page[f'{family}{{namespace="other",{label}}}']
 
-    # Places are 1 more than the number of their namespace: 7 has no label, 1,001 and 1,002 come too late for theirs.
+    # Namespace n has n + 1 slots. Namespace 7 has no label, and 1,001 and 1,002 exceed the limit
+    # of labels.
     assert of_other("hosting_slots", 'state="free"') == 7 + 1_001 + 1_002
     assert of_other("hosting_slots", 'state="reserved"') == 3
     assert of_other("hosting_lobbies", 'state="ready"') == 3
@@ -202,7 +205,7 @@ def test_metrics_tell_what_a_start_recovered(tmp_path: Path) -> None:
         engine = open_engine(tmp_path / "journal", segment_bytes=262_144)
         page = samples(engine, {})
         if not events:
-            attach(engine)  # made, ready
+            attach(engine)  # create, ready
         engine.close()
         assert page["hosting_journal_recovered_events"] == events
         assert page["hosting_journal_recovery_torn_bytes"] == 0
@@ -214,7 +217,7 @@ def test_metrics_tell_what_a_start_cut_off(tmp_path: Path) -> None:
     engine = open_engine(folder, segment_bytes=262_144)
     attach(engine)
     engine.close()
-    first = min(folder.glob("seg-*.log"))  # the others are made ahead and hold no batch yet
+    first = min(folder.glob("seg-*.log"))  # The other segments are preallocated and empty.
     with first.open("r+b") as log:
         log.seek(len(first.read_bytes().rstrip(b"\0")) - 1)
         log.write(b"\0")
@@ -235,7 +238,7 @@ def test_a_directory_that_is_in_use_is_refused_by_name(tmp_path: Path) -> None:
     engine.close()
 
 
-# As many as have a label of their own: a page that takes long enough to be noticed.
+# The maximum number of labels, so that the page takes a measurable time.
 LABELS = {number.to_bytes(16, "big"): f"game/{number}" for number in range(1_000)}
 
 BATCH_CALLS: dict[str, Callable[[_native.Engine, bytes, list[str]], object]] = {
@@ -252,7 +255,7 @@ def test_batch_calls_let_other_threads_run(engine: _native.Engine, name: str) ->
         token for _ in range(300) for token in engine.join(NAMESPACE, lobby, party_size=64).tokens
     ]
     for _ in range(2_000):
-        attach(engine, places=1)  # so that listing takes long enough to be noticed
+        attach(engine, places=1)  # Makes the list operation take a measurable time.
     for namespace in LABELS:
         attach(engine, places=1, namespace=namespace)
     ran = threading.Event()
@@ -262,7 +265,7 @@ def test_batch_calls_let_other_threads_run(engine: _native.Engine, name: str) ->
         gate.acquire()
         ran.set()
 
-    # With so long an interval no thread is made to give way: the other one runs only when the call lets go.
+    # With this long interval, threads switch only when the call releases the interpreter lock.
     before = sys.getswitchinterval()
     sys.setswitchinterval(1_000)
     try:
@@ -305,11 +308,11 @@ def test_a_slot_is_free_within_10_ms_of_its_deadline_also_when_nobody_asks(
         before = time.clock_gettime(time.CLOCK_BOOTTIME)
         engine.join(NAMESPACE, lobby)
         after = time.clock_gettime(time.CLOCK_BOOTTIME)
-        # Looking at a lobby expires nothing: what is seen is the timer's work.
+        # Reading a lobby expires nothing, so this observes the timer.
         while (view := engine.lobby(lobby)) is not None and view.players[1]:
             pass
         freed = time.clock_gettime(time.CLOCK_BOOTTIME)
         assert (freed - before) * 1000 >= ttl_ms - 1, "freed early"
         late_ms.append((freed - after) * 1000 - ttl_ms)
-    # The lower quartile: many a round may meet another program on the core.
+    # The lower quartile, because other programs delay some rounds.
     assert sorted(late_ms)[len(late_ms) // 4] <= 10

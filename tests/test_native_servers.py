@@ -1,4 +1,6 @@
-"""The module's commands around processes: lobbies that the service starts, ports, and who is told what."""
+"""Commands of the native module for game servers: lobbies that the service starts, ports, and
+events.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measure by which tests judge what the product promises in seconds, on a machine that has other work."""
+"""Clock for promised times on a busy machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ BUSY = "print(flush=True)\nwhile True: pass"
 
 @pytest.fixture
 def crowded() -> Iterator[None]:
-    """A machine with more work than it can do."""
     if not Path("/proc/pressure/cpu").exists():
         pytest.skip("the kernel does not count who waits for a processor")
     with ExitStack() as stack:
@@ -77,6 +76,5 @@ async def test_what_comes_is_given_and_what_does_not_is_told_at_last(
     assert await promised(third, 0.05) == 1
     with pytest.raises(AssertionError, match="not within"):
         await eventually(never, 0.05)
-    # However busy the machine is.
     with pytest.raises(AssertionError, match="not within"):
         await promised(never, 0.05)

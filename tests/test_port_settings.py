@@ -1,4 +1,4 @@
-"""Ranges of ports that the operator may set: their form, and what they may not have in common."""
+"""Port range settings: syntax and overlaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A start on a disk without room waits for room; it does not give up and it can be stopped."""
+"""Start on a full disk: the data plane retries until space is free, and can be stopped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ async def plane(tmp_path: Path) -> data_plane.DataPlane:
 
 
 def _full(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first openings find no room."""
     real = engine.open_engine
     left = times
 

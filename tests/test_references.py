@@ -1,4 +1,6 @@
-"""References between files of the repository: pages, anchors and links, and the reference against the contract."""
+"""References between files of the repository: pages, anchors and links, and the reference pages
+against the proto contract.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ REFERENCE = ROOT / "docs" / "reference"
 PAGE = re.compile(r"docs/[\w./-]+\.md(?:#[\w-]+)?")
 LINK = re.compile(r"\]\(([^)\s:]+\.md)?(?:#([\w-]+))?\)")
 WORDS = re.compile(r"\w+")
-# References to a document that is not in the repository. The folders listed here have none.
+# References to a document that is not in the repository.
 OUTSIDE = re.compile(r"\bdecisions? \d|\bdesign: |\bdesign section \d")
 WITHOUT_OUTSIDE = (
     "docs/",
@@ -53,7 +55,6 @@ def anchors(path: Path) -> set[str]:
 
 @cache
 def texts() -> dict[Path, str]:
-    """Every tracked text file."""
     found = {}
     for path in tracked("*.py", "*.pyi", "*.rs", "*.proto", "*.md", "*.toml", "*.js", "Makefile"):
         found[path] = path.read_text()

@@ -1,4 +1,4 @@
-"""What the repository promises about itself: layers, single importers, sizes, fresh generated code, no secrets."""
+"""Repository rules: layers, single importers, file sizes, current generated code, no secrets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
-# Reasoned exceptions: what is longer than it should be, and why it is one thing all the same.
+# Files over the limit, with the reason.
 LONG_FILES: dict[str, str] = {
     "native/bindings/src/engine.rs": "PyO3 takes one block of methods per class; each is conversion and one call",
 }

@@ -1,4 +1,4 @@
-"""Where settings come from, which of them wins, and that every problem is told at once."""
+"""Settings: sources, precedence, and a report of all problems."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_what_fits_is_taken() -> None:
             "cdn_url",
             "give the CDN another host or port",
         ),
-        # Where nothing is set, what listens is what answers name.
+        # Without a setting, the listener's address is the public URL.
         (
             {"http": "api.example.com:80", **SITES_OF_EXAMPLE},
             "public_url",
@@ -252,7 +252,6 @@ def test_sites_never_share_an_origin_with_the_api_or_pages_of_people(
 def test_no_game_can_be_named_as_the_host_of_uploads_and_pictures(
     flags: dict[str, object], name: str
 ) -> None:
-    """A game `files` would have its site where everybody's files are."""
     [problem] = _problems({**flags, "domains": {"cdn": "cdn.example.com"}})
     assert problem.name == name
     assert "a game of that name would share its origin" in problem.message
@@ -274,7 +273,7 @@ def test_no_game_can_be_named_as_the_host_of_uploads_and_pictures(
         {"hub_url": "https://notexample.com", **SITES_OF_EXAMPLE},
         {"cdn_url": "https://files-cdn.example", "domains": {"cdn": "cdn.example"}},
         {"domains": {"main": "example.com", "cdn": "cdn.example.com"}, "cdn_url": FILES},
-        # What the service alone asks is no origin of a browser.
+        # Only the service uses this URL, so browsers have no origin for it.
         {
             "s3": {**BUCKET, "endpoint": "http://s3.example.com", "public_endpoint": FILES},
             **SITES_OF_EXAMPLE,
@@ -289,7 +288,7 @@ def test_origins_next_to_each_other_are_taken(flags: dict[str, object]) -> None:
     "cdn", ["127.0.0.1:8092", "[::1]:0", "0.0.0.0:80", "[::]:80", "localhost:1"]
 )
 def test_with_hosts_for_sites_addresses_of_files_are_not_of_this_machine_alone(cdn: str) -> None:
-    """Who uploads is where the sites are looked at: not here."""
+    """Clients that upload files are on other machines."""
     [problem] = _problems({"cdn": cdn, "domains": {"cdn": "cdn.example.com"}})
     assert (problem.name, problem.source) == ("cdn_url", "default")
     assert "domains.cdn" in problem.message
@@ -306,11 +305,11 @@ def test_with_hosts_for_sites_addresses_of_files_are_not_of_this_machine_alone(c
             "domains": {"main": "example.com", "job": "job.example.com"},
             "edge": {"is_fronted": True},
         },
-        # Where it listens it is reached.
+        # Clients can reach the listener's address.
         {"cdn": "192.0.2.1:80", "domains": {"cdn": "cdn.example.com"}},
         {"cdn": "[2001:db8::1]:80", "domains": {"cdn": "cdn.example.com"}},
         {"cdn": "files.example.com:80", "domains": {"cdn": "cdn.example.com"}},
-        # Here the sites are of this machine alone as well.
+        # The sites are on this machine only, too.
         {"cdn": "127.0.0.1:8092", "domains": {"cdn": "localhost"}},
         {"cdn": "127.0.0.1:8092", "domains": {"cdn": "sites.localhost"}},
         {"cdn_url": "https://files.example.com/x", "domains": {"cdn": "cdn.example.com"}},

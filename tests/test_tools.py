@@ -1,4 +1,6 @@
-"""Who lacks a tool is told which, and how this machine installs it; only what is asked for has to be there."""
+"""`scripts/check-tools`: it names each missing tool with the install command of this machine, and
+requires only the needed tools.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,6 @@ OF_SYSTEM = ("env", "bash", "dirname", "awk", "sort", "cc", "git")
 
 
 class Machine:
-    """What `scripts/check-tools` finds in a PATH of its own."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         for name in OF_SYSTEM:
@@ -45,7 +45,6 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """It has the Rust of a distribution, without rustfmt and clippy."""
     made = Machine(tmp_path)
     made.add("rustc", "echo 'rustc 1.88.0 (stable)'")
     made.add("cargo", 'echo "error: no such command: $1" >&2; exit 101')
@@ -97,7 +96,6 @@ def test_an_older_rust_is_updated_by_who_installed_it(machine: Machine) -> None:
 
 
 def test_lint_asks_for_its_tools_before_it_begins(machine: Machine) -> None:
-    """A linter that is not there would be told as a fault of the code."""
     told = machine.run("scripts/lint")
     assert told.returncode == 1
     assert told.stdout == ""

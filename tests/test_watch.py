@@ -1,4 +1,4 @@
-"""Watches: which requests wait, and that no change is missed in any order of things."""
+"""Watches: requests that wait, and no missed change."""
 
 from __future__ import annotations
 
@@ -33,17 +33,12 @@ def anyio_backend() -> str:
 
 
 class Request(WaitingRequest):
-    """A parked request that remembers how it was woken."""
-
     def __init__(self) -> None:
         super().__init__()
         self.wakings: list[bool] = []
 
     def woken(self, *, is_over: bool) -> None:
         self.wakings.append(is_over)
-
-
-# Topics
 
 
 def test_without_an_index_the_answer_is_given_at_once() -> None:
@@ -114,7 +109,6 @@ def test_forgotten_topics_count_as_changed_and_memory_is_bounded() -> None:
         topics.bump(f"game/{number}")
     assert len(topics._changed) <= 100
     assert topics.wait_unless_changed(index, CALL, "game/a") is None
-    # What is given out now is waited with again.
     assert topics.wait_unless_changed(topics.index_of("game/a"), CALL, "game/a") is not None
 
 
@@ -122,9 +116,6 @@ def test_forgotten_topics_count_as_changed_and_memory_is_bounded() -> None:
 def test_a_topic_that_cannot_be_told_in_a_header_is_a_mistake(topic: str) -> None:
     with pytest.raises(ValueError, match="topics are words"):
         wait_for_change(topic, sequence=1, run="r")
-
-
-# The long poll
 
 
 async def test_changes_are_told_at_once_when_there_are_any() -> None:
@@ -169,9 +160,6 @@ async def test_another_run_and_a_forgotten_number_are_told_as_incomplete(
     assert changes == Changes(topics.run, 20, (), is_complete=False)
 
 
-# LongPolls
-
-
 async def test_a_change_wakes_whom_it_concerns_and_nobody_else() -> None:
     waiters = LongPolls()
     concerned, other = Request(), Request()
@@ -212,13 +200,13 @@ async def test_another_run_wakes_everybody() -> None:
     waiters.take("r", Changes("s", 1, (), is_complete=False))
     assert first.wakings == [False]
     waiters.hold(second, WaitForChange(("a",), 1, "s"))
-    # An answer to a question about another run says nothing about this one.
+    # A response for another run of the plane means nothing for this run.
     waiters.take("r", Changes("r", 9, (Change("a", 9),), is_complete=True))
     assert second.wakings == []
 
 
 async def test_a_request_of_another_run_is_asked_again_before_that_is_believed() -> None:
-    """It may have been on its way since before a restart, so it is not held, and nobody is woken for it."""
+    """The request may be from before a restart, so it is not parked."""
     waiters, first, late = LongPolls(), Request(), Request()
     waiters.hold(first, WaitForChange(("a",), 1, "s"))
     waiters.hold(late, WaitForChange(("a",), 5, "r"))

@@ -1,4 +1,4 @@
-"""Watches: many that wake at one time are woken a few in a turn of the loop, each once, and none is forgotten."""
+"""Watches that wake together: a few in each loop iteration, each once, none forgotten."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ def anyio_backend() -> str:
 
 
 class Request(WaitingRequest):
-    """A parked request that writes down how it was woken."""
-
     def __init__(self, woken: list[tuple[Request, bool]]) -> None:
         super().__init__()
         self._woken = woken
@@ -33,8 +31,6 @@ class Request(WaitingRequest):
 
 
 class Crowd:
-    """Requests that are held for the same topic."""
-
     def __init__(self, waiters: LongPolls) -> None:
         self.woken: list[tuple[Request, bool]] = []
         self.requests = [Request(self.woken) for _ in range(COUNT)]
@@ -42,7 +38,7 @@ class Crowd:
             waiters.hold(request, WaitForChange(("a",), 1, "r"))
 
     async def all_woken(self) -> list[int]:
-        """How many were woken after each turn, until nothing more happens."""
+        """Returns the number of woken requests after each loop iteration, until the number stays."""
         counts = [len(self.woken)]
         while True:
             await asyncio.sleep(0)

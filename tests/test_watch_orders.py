@@ -1,4 +1,4 @@
-"""Watches: in no order in which parked requests, news and restarts arrive is a change missed."""
+"""Watches: no change is missed in any order of parked requests, changes and restarts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ CALL = Call("ray", b"\x7f\0\0\1")
 
 
 class Request(WaitingRequest):
-    """A request that is parked, on its way to the door, held there or woken."""
+    """Request in one of four states: parked by the plane, on its way to the server, held by the
+    server, or woken.
+    """
 
     def __init__(self, topic: str, index: str, plane: Topics, seen: int) -> None:
-        """Its client has seen change `seen` of the topic, in this run of the plane."""
+        """`seen` is the number of the last change that the client knows."""
         super().__init__()
         self.topic = topic
         self.index = index
@@ -33,20 +35,19 @@ class Request(WaitingRequest):
 
 
 class World:
-    """A plane, a door, and what is on its way between them."""
+    """Plane, public server, and the messages between them."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.plane = Topics(capacity)
         self.waiters = LongPolls()
         self.requests: list[Request] = []
-        """Those that are not answered yet."""
         self.parks: list[tuple[Request, WaitForChange]] = []
-        """Answers that park, on their way to the door."""
+        """Responses that park a request, on their way to the server."""
         self.question: tuple[str, int] | None = None
-        """The long poll, while the plane has nothing to tell."""
+        """Long poll that waits at the plane for changes."""
         self.news: tuple[str, Changes] | None = None
-        """Its answer, on its way to the door."""
+        """Response to the long poll, on its way to the server."""
         self.truth: dict[str, int] = {}
 
     def bump(self, topic: str) -> None:
@@ -54,14 +55,13 @@ class World:
         self.truth[topic] = self.plane.sequence
 
     def read(self, topic: str) -> None:
-        """A client reads, and asks at once for what comes next."""
         index = self.plane.index_of(topic)
         request = Request(topic, index, self.plane, self.truth.get(topic, 0))
         self.requests.append(request)
         self._send(request)
 
     def again(self, number: int) -> None:
-        """The door sends a woken request again."""
+        """The server repeats a woken request."""
         woken = [request for request in self.requests if request.is_woken]
         if woken:
             self._send(woken[number % len(woken)])
@@ -79,12 +79,12 @@ class World:
             self.waiters.hold(*self.parks.pop(number % len(self.parks)))
 
     def wait(self, _: None) -> None:
-        """The door asks for news, and the plane lets it wait."""
+        """The server polls for changes, and the plane has none yet."""
         if self.question is None and self.news is None and len(self.waiters):
             self.question = _now(self.waiters.question())
 
     def ask(self, _: None) -> None:
-        """The plane answers what the door asked, or asks now."""
+        """The plane responds to the waiting poll, or to a new one."""
         self.wait(None)
         if self.question is not None:
             (run, after), self.question = self.question, None
@@ -103,13 +103,13 @@ class World:
             self.requests.remove(request)
 
     def restart(self) -> None:
-        """Whoever waits for the plane is told that it is away; what it said before is on its way."""
+        """Restarts the plane. Its last responses are still on their way."""
         self.plane = Topics(self.capacity)
         self.truth = {}
         self.question = None
 
     def arrive(self) -> None:
-        """What is on its way arrives; then one question more is all that it takes to know everything."""
+        """Delivers all messages. After one more poll the server knows every change."""
         while self.parks:
             self.park(0)
         self.tell(None)
@@ -118,7 +118,9 @@ class World:
             self.tell(None)
 
     def check(self) -> None:
-        """Each waits at the door or was woken, and who waits has seen everything."""
+        """Asserts that each request is held or woken, and that a held request has seen every
+        change.
+        """
         for request in self.requests:
             is_held = request in self.waiters._held
             assert is_held != request.is_woken
@@ -129,7 +131,6 @@ class World:
 
 
 def _now(coroutine: Any) -> Any:
-    """The result of a coroutine that has nothing to wait for."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -151,7 +152,7 @@ _ACTIONS = (
 Steps = list[tuple[str, Any]]
 _STEPS: st.SearchStrategy[Steps] = st.lists(st.one_of(*_ACTIONS), min_size=10, max_size=60)
 
-# WaitingRequest requests of the run before arrive between those of the new one and the news that it asked for.
+# Requests to the old plane arrive between requests to the new plane and its first poll response.
 _BEFORE: Steps = [("read", topic) for topic in "aaac"]
 _AFTER: Steps = [
     *[("read", "b"), ("park", 1), ("read", "b"), ("park", 1)],
@@ -163,7 +164,7 @@ _AFTER: Steps = [
 @given(runs=st.lists(_STEPS, min_size=1, max_size=3), capacity=st.sampled_from([2, 1000]))
 @example(runs=[_BEFORE, _AFTER], capacity=2)
 def test_in_no_order_of_things_is_a_change_missed(runs: list[Steps], capacity: int) -> None:
-    """`runs`: what happens in each run of the plane."""
+    """`runs` holds the steps within each run of the plane."""
 
     async def live() -> None:
         world = World(capacity)
@@ -174,7 +175,7 @@ def test_in_no_order_of_things_is_a_change_missed(runs: list[Steps], capacity: i
                 getattr(world, step)(argument)
         world.arrive()
         world.check()
-        # Who was woken for nothing is held after few questions, and the others are answered.
+        # A request that was woken without a change is held again after few polls.
         for _ in range(3):
             for request in tuple(world.requests):
                 if request.is_woken:

@@ -1,4 +1,4 @@
-"""Watches at the public doors, over a restart of the control plane that nobody was waiting for."""
+"""Watches at the public servers after a restart of the control plane while no watch was open."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def doors(tmp_path: Path) -> AsyncIterator[Doors]:
-    """They know the run before this one, by a watch whose client has left.
-
-    Their question for changes has arrived there, too: one on its way would tell them of this one.
+    """Servers that know the previous run of the plane, from a watch that has ended. Their poll has
+    arrived, so no poll is on its way.
     """
     async with open_doors(tmp_path) as opened:
         connection = await watch(opened, await read_index(opened))

@@ -19,7 +19,7 @@ LOCKS: Final = {"data": "LOCK", "control": "control/LOCK"}
 
 
 class Household(Service):
-    """Service whose `process` is the supervisor. The data plane reads a feed file."""
+    """Service with a supervisor and both planes. The data plane reads a feed file."""
 
     role: tuple[str, ...] = ()
     doors: tuple[str, ...] = ("http", "grpc", "cdn", "metrics")

@@ -61,7 +61,7 @@ if "--role=control" in sys.orig_argv:
 
 
 class FrailHouse(FullService):
-    """Service whose feeder the test can kill or break."""
+    """Service with a feeder that the test can kill or break."""
 
     def __init__(self, folder: Path, defect: str = DIES, **settings: Any) -> None:
         super().__init__(folder, **settings)

@@ -1,4 +1,4 @@
-"""A site to be shown: its files, and a client for which it is where paths begin."""
+"""Example site and a browser for it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def key(prefix: str, path: str) -> str:
 
 
 class Browser(httpx.AsyncClient):
-    """A client for which a path without a slash is one of the arena's site."""
+    """Client that resolves relative paths within the example site."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(timeout=PATIENCE_S, **more)

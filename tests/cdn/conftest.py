@@ -1,4 +1,4 @@
-"""A listener that shows one site, on the loop of production."""
+"""Fixtures: a CDN listener with one site, on the event loop of production."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ async def client(listener: Listener) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Connect]:
-    """Opens connections that end with the test."""
     wires: list[Wire] = []
 
     async def open_wire(url: str, client: str = "127.0.0.1") -> Wire:

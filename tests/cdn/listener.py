@@ -1,7 +1,7 @@
-"""A listener as the control plane makes it, over a folder of its own, with sites given by a test.
+"""CDN listener over a folder, with sites that a test defines.
 
-Run as a program it serves in a process of its own, with a folder and the bytes that are to be left free, and says
-where in its first line.
+As a program, it listens in a process of its own. Its arguments are the folder and the bytes of
+free space to reserve, and its first output line is its URL.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ KEY = b"k" * 32
 
 @dataclass
 class GivenSites:
-    """The sites of a test: what the control plane's own source looks up in its records."""
-
     by_name: dict[tuple[str, str], Site] = field(default_factory=dict)
 
     async def find(self, game: str, namespace: str) -> Site | None:
@@ -41,8 +39,6 @@ class GivenSites:
 
 @dataclass
 class Listener:
-    """What a test needs of a running one."""
-
     url: str
     folder: Path
     blobs: FolderBlobStore
@@ -59,7 +55,7 @@ class Listener:
         return int(self.url.rpartition(":")[2])
 
     def left_behind(self) -> list[str]:
-        """Files of uploads that are neither pending nor kept."""
+        """Returns uploaded files that are neither pending nor complete."""
         return [path.name for path in (self.folder / "incoming").iterdir()]
 
 

@@ -1,4 +1,4 @@
-"""Which site a request means, and which paths nobody gets through."""
+"""Site of a request, and rejected paths."""
 
 from __future__ import annotations
 

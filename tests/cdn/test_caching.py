@@ -18,7 +18,7 @@ OF_SOME_CACHES = (
     *("CDN-Cache-Control", "Surrogate-Control", "Cloudflare-CDN-Cache-Control", "Edge-Control"),
     *("X-Accel-Expires", "Expires"),
 )
-"""Headers that a cache goes by in place of Cache-Control (RFC 9213, 2.1)."""
+"""Headers that a cache prefers to Cache-Control (RFC 9213, 2.1)."""
 AGES = {"Expires": "Tue, 02 Oct 2096 07:06:40 GMT", "X-Accel-Expires": "86400"}
 USERS = {"ann": bcrypt.hashpw(b"right", bcrypt.gensalt(4))}
 Show = Callable[..., None]
@@ -26,8 +26,6 @@ Show = Callable[..., None]
 
 @pytest.fixture
 def show(listener: Listener) -> Show:
-    """Shows the arena's files with these headers on each, as the site `cached` of arena."""
-
     def shown(headers: dict[str, str], users: dict[str, bytes] | None = None) -> None:
         routes = Routes([Route("**", 100, list(headers.items()))])
         site = make_site(FILES, routes=routes, users=users)
@@ -47,7 +45,7 @@ async def test_no_header_for_some_caches_keeps_a_page_from_being_asked_for_again
     again = await client.get("/arena/cached/", headers={"if-none-match": page.headers["etag"]})
     assert again.status_code == 304
     assert name not in again.headers
-    # What is no page may be kept for as long as the route says.
+    # Files other than pages may be cached for the time in the route.
     script = await client.get("/arena/cached/app.js")
     assert script.headers[name] == AGES.get(name, "public, max-age=86400")
 
@@ -70,7 +68,7 @@ async def test_no_header_for_some_caches_hands_files_past_a_password(
         ("max-age=5", "no-cache"),
         ("no-cache, max-age=5", "no-cache, max-age=5"),
         ("No-Store", "No-Store"),
-        # The words of a quoted text are no directives.
+        # Words within a quoted string are not directives.
         ('max-age=5, ext="a, no-cache, b"', "no-cache"),
         ('max-age=5, no-cache="etag"', "no-cache"),
         ('max-age=5, ext="\\", no-cache', "no-cache"),

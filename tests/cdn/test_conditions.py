@@ -1,4 +1,4 @@
-"""Conditions and ranges, as RFC 9110 has them."""
+"""Conditional and range requests (RFC 9110)."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_range_without_a_byte_of_the_file_cannot_be_satisfied(range_: bytes, l
         (b'W/"tag"', False),
         (b'"tag-gzip"', False),
         (b'"old"', False),
-        # Another version may be of the same second: a date never joins parts.
+        # Two versions may have the same second, so a date cannot validate a range.
         (DATE, False),
         (EARLIER, False),
         (LATER, False),

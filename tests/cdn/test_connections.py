@@ -1,4 +1,4 @@
-"""How many connections the listener takes, and how many of one address."""
+"""Connection limits of the CDN listener, in total and for each address."""
 
 from __future__ import annotations
 
@@ -72,14 +72,13 @@ async def test_a_trusted_proxy_stands_for_many(listener: Listener, connect: Conn
 async def test_a_connection_counts_until_it_is_closed_whatever_comes_on_it(
     listener: Listener, connect: Connect
 ) -> None:
-    """An upload is received by another part, and so is the rest of what was refused."""
+    """Other code serves the connection during an upload and after an error response."""
     for number in range(MOST // 2):
         wire = await connect(listener.url, HERE)
         url = await listener.objects.presign_put(f"up/a{number}", 2, 60)
         await wire.put_head(url, "Content-Length: 2", "Expect: 100-continue")
         assert (await wire.answer())[0] == 100
         if number == 0:
-            # After its upload it serves the next request.
             await wire.send(b"ab")
             assert (await wire.answer())[0] == 200
             assert await is_served(wire)

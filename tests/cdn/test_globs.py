@@ -1,4 +1,4 @@
-"""What globs of routes match, and that none of them is slow."""
+"""Globs of routes: matches and run time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_what_is_no_glob_is_refused(glob: str) -> None:
 
 
 def _seconds(glob: str, length: int) -> float:
-    """Of a path in which no two places are alike: what a matcher remembers is of no use."""
+    """Returns the match time for a path without repetition, so that caching does not help."""
     path = "".join("a" * (1 + number % 7) + "b" * (number % 3) for number in range(length // 4))
     compiled = Glob(glob)
     started = time.process_time()
@@ -65,5 +65,5 @@ def _seconds(glob: str, length: int) -> float:
 def test_time_is_linear_in_the_path_for_hostile_globs(glob: str) -> None:
     short = min(_seconds(glob, 500) for _ in range(3))
     long = min(_seconds(glob, 4_000) for _ in range(3))
-    # Eight times the path; a matcher that goes back would need 64 times as long or never end.
+    # The path is 8 times as long; a backtracking matcher would need at least 64 times as long.
     assert long < 24 * max(short, 0.0005)

@@ -1,4 +1,4 @@
-"""How fast an upload has to come: a rule over seconds and bytes, on a clock of the test."""
+"""Minimum speed of uploads, on a test clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOOK_S = 5
 def ends_after(
     pace: UploadPace, length: int, rate: float, *, most_s: int = 100 * HOUR_S
 ) -> int | None:
-    """When a client that sends so many bytes a second is told that it is too slow; None: it never is."""
+    """Returns the time at which a client with this speed is too slow, or None."""
     for now_s in range(LOOK_S, most_s, LOOK_S):
         missing = length - int(rate * now_s)
         if missing <= 0:

@@ -1,4 +1,4 @@
-"""Sites with passwords: who is let in, how often that is checked, and what guessing costs others."""
+"""Sites with passwords: access, cached checks, and limits for password guessing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,6 @@ async def test_a_password_is_asked_for_where_one_is_set(
     for header in ("Basic", "Basic !", "Basic YQ==", "Bearer x", "Basic " + "A" * 9):
         answer = await client.get("/arena/closed/app.js", headers={"authorization": header})
         assert answer.status_code == 401
-    # What is not there is not told either.
     assert (await client.get("/arena/closed/nothing")).status_code == 401
     assert (await client.get("/arena/locked/")).status_code == 401
     for auth in (("ann", "right:one"), ("bob", "ü"), ("ann", "right:one")):
@@ -74,7 +73,7 @@ async def test_a_password_is_checked_once_and_then_known(
         return check(password, expected)
 
     monkeypatch.setattr(bcrypt, "checkpw", noted)
-    # Of the cost of any other hash there is, so that one comparison is all.
+    # All other hashes have the same cost, so one comparison is enough.
     users = {"ann": bcrypt.hashpw(b"right", bcrypt.gensalt(10))}
     listener.sites.by_name["arena", "slow"] = make_site(FILES, users=users)
     for _ in range(6):
@@ -102,7 +101,7 @@ async def test_who_guesses_passwords_does_not_hold_up_others(
         await wire.send(head.encode())
     assert (await client.get("tiny.js")).content == b"1"
     answering = [asyncio.ensure_future(wire.answer(60)) for wire in wires]
-    # 64 wait their turn at most.
+    # At most 64 checks wait.
     while sum(one.done() for one in answering) < 80 - 64:
         await asyncio.sleep(0.01)
     let_go.set()
@@ -115,7 +114,6 @@ async def test_who_guesses_passwords_does_not_hold_up_others(
 
 
 async def ask(listener: Listener, client: str, user: str, password: str, *fields: str) -> int:
-    """The status that this address gets, asking the site `guessed`."""
     wire = await Wire.open(listener.url, client)
     shown = httpx.BasicAuth(user, password)._auth_header
     lines = ["GET /arena/guessed/tiny.js HTTP/1.1", "Host: x", f"Authorization: {shown}", *fields]
@@ -138,7 +136,7 @@ async def test_guessing_from_one_address_at_one_site_ends_for_it_alone(
     guessed_site(listener, "other")
     here, there = "127.0.3.1", "127.0.3.2"
     assert await ask(listener, here, "ann", "right") == 200
-    # Users who are there and who are not count alike, however many at once.
+    # Unknown and known users count alike, also in concurrent requests.
     asked = [
         ask(listener, here, "ann" if number % 2 else "eve", f"guess {number}")
         for number in range(30)
@@ -147,7 +145,7 @@ async def test_guessing_from_one_address_at_one_site_ends_for_it_alone(
     statuses = await asyncio.gather(*asked)
     assert 10 <= statuses.count(401) <= 11 + (time.monotonic() - began_s) / 6
     assert statuses.count(429) == 30 - statuses.count(401)
-    # Who is known stays in, and nobody else is locked out.
+    # Cached credentials still work.
     assert await ask(listener, here, "ann", "right") == 200
     assert [await ask(listener, there, *who) for who in (("ann", "no"), ("ann", "right"))] == [
         401,
@@ -164,7 +162,6 @@ async def test_good_passwords_are_not_counted_however_many_come_at_once(
     users = {f"user-{n}": bcrypt.hashpw(b"%d" % n, bcrypt.gensalt(4)) for n in range(30)}
     listener.sites.by_name["arena", "guessed"] = make_site(FILES, users=users)
     here = "127.0.3.3"
-    # The same one for all that is on a page, and then many people behind one address.
     page = [ask(listener, here, "user-0", "0") for _ in range(40)]
     assert await asyncio.gather(*page) == [200] * 40
     people = [ask(listener, here, f"user-{number}", str(number)) for number in range(30)]
@@ -172,7 +169,6 @@ async def test_good_passwords_are_not_counted_however_many_come_at_once(
 
 
 async def outcomes(checker: SitePasswords, users: int, wrong: int) -> Counter[bool | str]:
-    """Of so many, each with a password of their own, asked for at once behind one address; the first are wrong."""
     hashes = {f"user-{n}": bcrypt.hashpw(b"%d" % n, bcrypt.gensalt(4)) for n in range(users)}
 
     async def outcome(number: int) -> bool | str:
@@ -188,9 +184,8 @@ async def outcomes(checker: SitePasswords, users: int, wrong: int) -> Counter[bo
 
 async def test_who_is_right_waits_for_those_who_may_be_wrong_and_is_not_counted() -> None:
     checker = SitePasswords(clock_s=lambda: 0.0)
-    # One wrong one is left, which each of the others may have been in its turn.
     assert await outcomes(checker, users=40, wrong=9) == {False: 9, True: 31}
-    # And with the last wrong one nobody unknown is heard any more, right or not.
+    # After the last allowed failure, no uncached password is checked, correct or not.
     assert await outcomes(checker, users=40, wrong=1) == {False: 1, "TooManyWrongPasswords": 39}
     checker.close()
 

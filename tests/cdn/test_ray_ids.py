@@ -73,7 +73,7 @@ async def test_an_upload_has_one(listener: Listener, client: httpx.AsyncClient) 
         assert answer.status_code == 200
         assert RAY_ID.fullmatch(answer.headers["x-ray-id"])
         assert (answer.headers["x-ray-id"] == TRACE) is bool(headers)
-        # A script of another origin may read it, and may send a trace of its own.
+        # A script of another origin may read the ray id and send a trace context.
         assert "x-ray-id" in answer.headers["access-control-expose-headers"]
     allowed = (await client.options(url)).headers["access-control-allow-headers"]
     assert set(allowed.split(", ")) == {"content-type", "traceparent"}

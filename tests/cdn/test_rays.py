@@ -41,13 +41,12 @@ def nothing_is_kept_by_chance(listener: Listener) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def known_sites(listener: Listener) -> None:
-    """A site whose namespace has an id, and the same behind a password that nobody has."""
     listener.sites.by_name["arena", "mine"] = make_site(FILES, namespace_id=NAMESPACE)
     listener.sites.by_name["arena", "guarded"] = make_site(FILES, users={}, namespace_id=NAMESPACE)
 
 
 async def told(listener: Listener, ray_id: str = "") -> pb.SpanSet:
-    """The one request that is kept, when it has ended; with `ray_id` of others that were slow nothing is said."""
+    """Returns the stored request. Pass `ray_id` when slow requests may be stored too."""
     kept: list[Any] = []
     async with asyncio.timeout(PATIENCE_S):
         while not kept:
@@ -141,9 +140,9 @@ async def test_a_signed_object_is_of_its_upload(
 async def test_what_is_quick_and_good_is_not_kept(
     listener: Listener, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # On a machine that is busy the quick ones may be slow.
+    # On a busy machine, fast requests may count as slow.
     monkeypatch.setattr(rays, "SLOW_S", PATIENCE_S)
-    # Its first answer compresses it.
+    # The first response compresses the file.
     await client.get("/arena/mine/tiny.js")
     listener.rays.take_all()
     for _ in range(20):

@@ -1,5 +1,5 @@
-"""What becomes of a client that was refused while it still sends: it reads why, and holds the connection for no longer
-than it may.
+"""Clients that still send after an error response: they can read it, and the connection closes in
+time.
 """
 
 from __future__ import annotations
@@ -31,14 +31,12 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 @pytest.fixture
 async def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listener]:
-    """An impatient one."""
     monkeypatch.setattr(slow_readers, "LINGER_POLL_INTERVAL_S", LOOK_S)
     async with running_listener(tmp_path / "objects") as found:
         yield found
 
 
 async def refused(listener: Listener, connect: Connect) -> Wire:
-    """A client whose upload has not the length of its URL, and who goes on sending it."""
     wire = await connect(listener.url)
     url = await listener.objects.presign_put("up/a", 10, 60)
     await wire.put_head(url, "Content-Length: 900000000")
@@ -59,7 +57,7 @@ async def test_whoever_sends_slowly_for_a_long_time_reads_why_it_was_refused(
     until_s = loop.time() + 8 * LOOK_S
     while loop.time() < until_s:
         await wire.send(b"x" * 1000)
-        await asyncio.sleep(LOOK_S / 4)  # the line
+        await asyncio.sleep(LOOK_S / 4)
     status, _, body = await wire.answer()
     assert (status, orjson.loads(body)["code"]) == (400, "UPLOAD_LENGTH_MISMATCH")
     assert await wire.is_closed()
@@ -78,7 +76,7 @@ async def test_whoever_never_stops_sending_is_cut_off_all_the_same(
     async def go_on() -> None:
         while True:
             await wire.send(b"x" * 1000)
-            await asyncio.sleep(LOOK_S / 4)  # the line
+            await asyncio.sleep(LOOK_S / 4)
 
     with pytest.raises(ConnectionError):
         await asyncio.wait_for(go_on(), PATIENCE_S)
@@ -97,7 +95,7 @@ async def test_whoever_neither_sends_nor_closes_is_cut_off(
 async def test_what_was_answered_before_is_read_to_its_end_on_a_slow_line(
     listener: Listener,
 ) -> None:
-    """It takes many times as long as the refusal of what came behind it."""
+    """The slow response takes many times as long as the closing timeout for the error after it."""
     await put_whole(listener.objects, key("site", "whole.bin"), WHOLE)
     listener.sites.by_name["arena", "prod"] = make_site({"whole.bin": WHOLE})
     loop = asyncio.get_running_loop()
@@ -109,7 +107,7 @@ async def test_what_was_answered_before_is_read_to_its_end_on_a_slow_line(
         received, began_s = b"", loop.time()
         while piece := await asyncio.wait_for(loop.sock_recv(line, 2048), PATIENCE_S):
             received += piece
-            await asyncio.sleep(0.01)  # the line
+            await asyncio.sleep(0.01)
     _, _, rest = received.partition(b"\r\n\r\n")
     assert rest.startswith(WHOLE), f"cut off after {len(received)} bytes"
     assert rest.removeprefix(WHOLE).startswith(b"HTTP/1.1 400 ")

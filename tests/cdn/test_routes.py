@@ -1,4 +1,4 @@
-"""Which headers a file gets from the routes of its version."""
+"""Headers that the routes of a version add to a file."""
 
 from __future__ import annotations
 

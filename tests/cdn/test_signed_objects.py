@@ -1,4 +1,4 @@
-"""Signed URLs for reading: what they give, and that nothing of it can run as a page."""
+"""Signed URLs for reading: responses, and headers that keep a browser from running them as a page."""
 
 from __future__ import annotations
 

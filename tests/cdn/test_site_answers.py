@@ -1,4 +1,4 @@
-"""Sites as a browser meets them: files, folders, headers, caches, ranges, compression, passwords."""
+"""Site responses for a browser: files, folders, headers, caches, ranges, compression, passwords."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ async def test_what_is_asked_for_again_is_told_to_be_the_same(
         asked["if-none-match"] = first.headers["etag"]
         answer = await client.get(path, headers=asked)
         assert (answer.status_code, answer.content) == (304, b"")
-        # A cache that keeps both forms has to know which of them is meant (RFC 9111, 4.3.4).
+        # A cache that stores both encodings must know which one a 304 means (RFC 9111, 4.3.4).
         assert answer.headers["etag"] == first.headers["etag"]
         assert answer.headers["cache-control"] == "no-cache"
 
@@ -256,7 +256,8 @@ async def test_threads_that_compress_are_given_back_whatever_happens(
         )
         wire.abort()
         await wire.close()
-    # While they are busy files go as they are; were one lost each time, none would be left.
+    # Busy compressors leave files uncompressed. This loop finds a compressor that is never
+    # released.
     async with asyncio.timeout(PATIENCE_S):
         while "content-encoding" not in (await client.get("big.json", headers=gzipped)).headers:
             pass

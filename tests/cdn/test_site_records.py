@@ -1,4 +1,4 @@
-"""The age of a site's files in the records: since when they are shown, not only when they were uploaded."""
+"""Age of a site's files: counted from the time when the site shows them, not only from the upload."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ NAMESPACES = ("prod", "staging")
 
 
 class Shown:
-    """A game of two versions, old and new, with a file each; both namespaces show the old one."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
         self._topics = Topics()
@@ -31,7 +29,6 @@ class Shown:
         self._entries = 0
 
     async def deploy(self, version: str, now_ms: int) -> str:
-        """In prod; the entry of its history."""
         self._entries += 1
         entry = f"entry-{self._entries}"
         async with self._database.write() as tx:
@@ -46,7 +43,7 @@ class Shown:
         self._topics.bump(site_topic("prod"))
 
     async def age(self, namespace: str = "prod") -> tuple[str, int]:
-        """Whose file is shown, and of when it says to be, in ms."""
+        """Returns which version is shown, and the file time in milliseconds."""
         site = await self._records.find("arena", namespace)
         assert site is not None
         file = site.files["app.js"]
@@ -88,7 +85,6 @@ async def test_after_a_rollback_the_old_file_is_newer_than_the_new_one_was(shown
     assert await shown.age() == ("new", BEGIN_MS + 10_000)
     await shown.deploy("old", BEGIN_MS + 20_000)
     assert await shown.age() == ("old", BEGIN_MS + 20_000)
-    # Another namespace that shows the same site has not changed.
     assert await shown.age("staging") == ("old", BEGIN_MS)
 
 

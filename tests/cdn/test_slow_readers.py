@@ -1,4 +1,6 @@
-"""Who takes long to read an answer: on a slow line he gets all of it, and who reads nothing is cut off."""
+"""Clients that read slowly get the whole response, and the listener closes connections of clients
+that read nothing.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,11 @@ from tests.support.waiting import PATIENCE_S
 pytestmark = pytest.mark.anyio
 
 READ_S = 0.2
-"""For which a client may read nothing."""
 LOOK_BYTES = 32 << 10
-"""The server looks after each such piece: somebody who takes long for it reads all the same."""
+"""The server checks the client's progress after each piece of this size."""
 WHOLE = random.Random(3).randbytes(256 << 10)
 PACKED = random.Random(4).randbytes(450_000).hex().encode()
-"""As gzip it is half as long, and handed over in one piece."""
+"""The compressed file is half as large and is written in one piece."""
 PIECES = random.Random(5).randbytes(600_000)
 FILES = {"whole.bin": WHOLE, "packed.json": PACKED, "pieces.bin": PIECES}
 
@@ -37,7 +38,6 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 @pytest.fixture
 async def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listener]:
-    """An impatient one, which looks when it is told to."""
     monkeypatch.setattr(http_connection, "HEAD_TIMEOUT_S", READ_S)
     monkeypatch.setattr(http_connection, "READ_TIMEOUT_S", READ_S)
     async with running_listener(tmp_path / "objects") as found:
@@ -49,7 +49,7 @@ async def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 
 @asynccontextmanager
 async def slow_line(listener: Listener, *lines: str) -> AsyncIterator[socket.socket]:
-    """A connection on which a request was sent. As behind Ethernet, little waits in the kernel's buffers."""
+    """Opens a connection with small kernel buffers, as on Ethernet, and sends a request."""
     loop = asyncio.get_running_loop()
     with socket.socket() as line:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
@@ -61,7 +61,6 @@ async def slow_line(listener: Listener, *lines: str) -> AsyncIterator[socket.soc
 
 
 async def read_slowly(line: socket.socket, look: Callable[[], None]) -> tuple[int, float]:
-    """The bytes of one body, and how long they took."""
     loop = asyncio.get_running_loop()
     received, looked, began = b"", 0, loop.time()
     while True:
@@ -74,7 +73,7 @@ async def read_slowly(line: socket.socket, look: Callable[[], None]) -> tuple[in
             )
             if len(body) == length:
                 return length, loop.time() - began
-        await asyncio.sleep(0.01)  # the line
+        await asyncio.sleep(0.01)
         piece = await loop.sock_recv(line, 2048)
         assert piece, f"cut off after {len(received)} bytes"
         received += piece

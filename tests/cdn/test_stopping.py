@@ -1,4 +1,4 @@
-"""Stopping the listener: what goes on has its time and its answer, and then no connection is open any more."""
+"""Shutdown of the CDN listener: running requests finish in time, then all connections close."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ async def listener(tmp_path: Path) -> AsyncIterator[Listener]:
 
 
 async def begin_upload(listener: Listener, connect: Connect, key: str = "up/a") -> Wire:
-    """Of four bytes, on a connection that is kept."""
     wire = await connect(listener.url)
     url = await listener.objects.presign_put(key, 4, 60)
     await wire.put_head(url, "Content-Length: 4", "Expect: 100-continue")

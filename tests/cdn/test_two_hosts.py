@@ -1,5 +1,5 @@
-"""A request that names two hosts is refused: sites are told apart by it, and who stands in front may have gone by the
-other one. So is one of HTTP/1.1 that names none (RFC 9112, 3.2).
+"""Requests with two hosts are rejected, because a proxy in front may have used the other host.
+HTTP/1.1 requires one host (RFC 9112, 3.2).
 """
 
 from __future__ import annotations

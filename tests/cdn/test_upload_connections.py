@@ -1,4 +1,4 @@
-"""Uploads on connections that end with them, and what comes in one piece with their heads."""
+"""Uploads that close their connection, and uploads with head and body in one packet."""
 
 from __future__ import annotations
 

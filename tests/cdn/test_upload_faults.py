@@ -1,4 +1,4 @@
-"""What fails here while a request begins is told as our fault, is logged, and takes nothing with it."""
+"""Failures at the start of an upload request: a 500 response, a log entry and no leak."""
 
 from __future__ import annotations
 
@@ -37,14 +37,13 @@ async def listener(tmp_path: Path) -> AsyncIterator[Listener]:
 
 @pytest.fixture
 def log_lines() -> Iterator[Callable[[], list[Any]]]:
-    """Everything that is logged, as JSON."""
     with logged() as stream:
         yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 @contextmanager
 def a_broken_folder(listener: Listener) -> Iterator[None]:
-    """Its name leads to itself."""
+    """Replaces the folder by a symbolic link to itself."""
     aside = listener.folder.with_name("aside")
     listener.folder.rename(aside)
     listener.folder.symlink_to(listener.folder)
@@ -55,8 +54,6 @@ def a_broken_folder(listener: Listener) -> Iterator[None]:
 
 @contextmanager
 def no_memory(listener: Listener) -> Iterator[None]:
-    """No block can be had any more."""
-
     def refuse(*_: int) -> mmap.mmap:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 

@@ -1,4 +1,6 @@
-"""Places for uploads that come in at one time: one for a URL, and a share for each upload and each address."""
+"""Limits for concurrent uploads: one for each URL, and a share for each upload id and each
+address.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,6 @@ def code_of(body: bytes) -> str:
 
 
 class Sender:
-    """Begins uploads of two bytes and keeps their places."""
-
     def __init__(self, listener: Listener, connect: Connect) -> None:
         self._listener = listener
         self._connect = connect
@@ -46,7 +46,6 @@ class Sender:
         return await self._listener.objects.presign_put(key, 2, 60)
 
     async def begin(self, key: str, client: str, *lines: str) -> tuple[Wire, str]:
-        """The connection, and `CONTINUE` or the code of the refusal."""
         wire = await self._connect(self._listener.url, client)
         await wire.put_head(
             await self.url(key), "Content-Length: 2", *lines, "Expect: 100-continue"
@@ -55,7 +54,6 @@ class Sender:
         return wire, "CONTINUE" if status == 100 else code_of(body)
 
     async def fill(self, count: int, upload: str, client: str, *lines: str) -> list[Wire]:
-        """So many files; `{}` in the names is their number."""
         wires = []
         for number in range(count):
             key, host = f"{upload.format(number)}/a{number}", client.format(number)
@@ -73,7 +71,7 @@ def sender(listener: Listener, connect: Connect) -> Sender:
 async def test_one_url_has_one_place_and_the_newest_put_of_it_goes_on(
     listener: Listener, sender: Sender
 ) -> None:
-    """Whoever lost a connection comes again while the listener still takes the old one for good."""
+    """A client that lost its connection retries before the listener notices the loss."""
     former, told = await sender.begin("up/a", HERE)
     for _ in range(64):
         newer, told = await sender.begin("up/a", HERE)
@@ -115,7 +113,6 @@ async def test_many_slow_uploads_of_one_address_leave_places_to_others(
     _, told = await sender.begin("more/a", ELSEWHERE)
     assert told == "OVERLOADED"
     await sender.fill(SHARE, "far{}", "127.0.5.{}")
-    # What is over makes room, also for who has no more than a share.
     for wire in wires[: HALF - SHARE + 1]:
         await wire.send(b"ab")
         assert (await wire.answer())[0] == 200
@@ -132,7 +129,7 @@ async def test_many_slow_files_of_one_upload_leave_places_to_others(sender: Send
 
 
 async def test_clients_behind_a_trusted_proxy_have_shares_of_their_own(sender: Sender) -> None:
-    # Whom an address does not vouch for counts as itself, whatever it forwards.
+    # Only a trusted proxy may forward another client address.
     await sender.fill(HALF, "up{}", HERE, "X-Forwarded-For: 198.51.100.{}")
     _, told = await sender.begin("more/a", HERE, "X-Forwarded-For: 203.0.113.1")
     assert told == "OVERLOADED"
@@ -159,7 +156,7 @@ async def test_a_newer_put_that_is_refused_leaves_the_older_one_alone(
 async def test_a_place_is_free_again_when_the_disk_has_the_file(
     listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until then what came is in memory."""
+    """Until the file is synced, its data is in memory."""
     disk, sync = threading.Event(), os.fsync
 
     def slow_sync(file: int) -> None:
@@ -186,7 +183,6 @@ async def test_a_place_is_free_again_when_the_disk_has_the_file(
 async def test_an_upload_that_would_not_end_with_its_url_is_told_so(
     listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It never stands still."""
     monkeypatch.setattr(uploads, "LEAST_S", 8.0)
     length, piece = 64 << 20, b"x" * (64 << 10)
     slow, quick = await connect(listener.url), await connect(listener.url)

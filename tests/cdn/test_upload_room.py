@@ -1,4 +1,6 @@
-"""Room on the disk among uploads: it goes to what comes and not to what is announced, and the reserve is left."""
+"""Free disk space among uploads: received bytes count, announced lengths do not, and the reserve
+stays free.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,6 @@ RESERVE_BYTES = 8 * MIB
 
 @dataclass
 class SmallListener:
-    """A listener of its own process, whose folder is on a small disk."""
-
     url: str
     disk: SmallDisk
     pid: int
@@ -72,7 +72,7 @@ def small(tmp_path: Path) -> Iterator[SmallListener]:
 
 
 async def announce(wire: Wire, url: str, length: int) -> int:
-    """Sends the head alone; the status of what is said to it."""
+    """Sends only the head of an upload and returns the status of the response."""
     await wire.put_head(url, f"Content-Length: {length}", "Expect: 100-continue")
     return (await wire.answer())[0]
 
@@ -82,7 +82,6 @@ async def test_what_is_only_announced_takes_no_room_from_others(
 ) -> None:
     length = 1 << (small.free_bytes() - RESERVE_BYTES).bit_length() - 1
     for number in range(4):
-        # Each as much as the largest power of two that there is room for.
         wire = await connect(small.url)
         assert await announce(wire, small.target(f"up/a{number}", length), length) == 100
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
@@ -95,15 +94,17 @@ async def test_what_is_only_announced_takes_no_room_from_others(
 
 @contextlib.contextmanager
 def least_free(small: SmallListener) -> Iterator[list[int]]:
-    """The least that was free meanwhile, for longer than a moment: in that, ext4 takes blocks off twice while it gives
-    them their place.
+    """Measures the least free space that lasted for a moment.
+
+    ext4 subtracts blocks twice for a moment while it allocates them.
     """
     least, is_over = [small.free_bytes()], threading.Event()
 
     def look() -> None:
         while not is_over.is_set():
             end, most, looks = time.monotonic() + MOMENT_S, 0, 0
-            # On a machine that is busy a moment may last for as long as it is not this one's turn.
+            # On a busy machine this thread may not run during a moment, so a minimum number of
+            # reads is needed.
             while time.monotonic() < end or looks < LOOKS:
                 most, looks = max(most, small.free_bytes()), looks + 1
             least[0] = min(least[0], most)
@@ -140,6 +141,5 @@ async def test_uploads_that_are_too_much_together_end_at_the_reserve_and_leave_n
     for status, body in answers:
         assert status == 200 or b"STORAGE_FULL" in body
     assert small.files() == whole
-    # What was given up makes room again.
     answer = await asyncio.to_thread(httpx.put, small.target("up/b", MIB), content=b"x" * MIB)
     assert answer.status_code == 200

@@ -1,4 +1,6 @@
-"""Uploads to the folder over real connections: lengths, broken clients, many at once, full disks."""
+"""Uploads to the folder over real connections: lengths, broken clients, concurrent uploads, full
+disks.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +173,6 @@ async def test_uploads_of_one_key_at_once_leave_one_of_them_whole(
     url = await listener.objects.presign_put("up/a", 2_500_000, 60)
     contents = [bytes([65 + number]) * 2_500_000 for number in range(8)]
     answers = await asyncio.gather(*(client.put(url, content=content) for content in contents))
-    # One comes for each URL at a time: the newest.
     told = [answer.json()["code"] if answer.content else "OK" for answer in answers]
     assert set(told) <= {"OK", "IN_USE"}
     assert "OK" in told
@@ -185,7 +186,7 @@ async def test_more_uploads_at_once_than_there_is_room_for_are_told_to_wait(
 ) -> None:
     wires = []
     for number in range(uploads.UPLOADS_MAX):
-        # Of each address, and of each upload, an eighth.
+        # Each address and each upload id has a limit of one eighth.
         wire = await connect(listener.url, f"127.0.3.{number // 8 + 1}")
         url = await listener.objects.presign_put(f"up{number // 8}/a{number}", 2, 60)
         await wire.put_head(url, "Content-Length: 2", "Expect: 100-continue")
@@ -209,7 +210,8 @@ async def test_what_comes_with_and_behind_a_body_is_never_part_of_it(
     url = await listener.objects.presign_put("up/a", 3, 60)
     await wire.put_head(url, "Content-Length: 3", "X: y\r\n\r\nabcGET / HTTP/1.1\r\nHost: x")
     status, headers, _ = await wire.answer()
-    # The second request was sent before the answer to the first: it is for another connection.
+    # The second request was sent before the first response, so the client repeats it on another
+    # connection.
     assert (status, headers["connection"]) == (200, "close")
     await listener.objects.complete([PendingObject("up/a", [Part(0, 3)])])
     assert b"".join([block async for block in listener.objects.read("up/a")]) == b"abc"
@@ -279,7 +281,7 @@ async def test_a_full_disk_is_told_and_leaves_nothing(
 
         answer = await client.put(target("up/a", 64 << 20), content=b"x" * (64 << 20))
         assert (answer.status_code, answer.json()["code"]) == (503, "STORAGE_FULL")
-        # Admitted while there was room, which somebody else then took.
+        # The upload was accepted before another program filled the disk.
         wire = await connect(url)
         await wire.put_head(target("up/b", 20 << 20), "Content-Length: 20971520")
         await wire.send(b"x" * (4 << 20))
@@ -329,7 +331,6 @@ async def test_killed_at_any_moment_there_is_the_whole_upload_or_none(
 
 
 def missing(listener: Listener, key: str) -> int:
-    """Bytes of an upload that have not come."""
     return sum(one._missing for target, one in listener.uploads._open.items() if target.key == key)
 
 
@@ -349,7 +350,6 @@ async def test_clients_that_do_nothing_are_cut_off(
     await slow.send(b"x")
     for number in range(1, 11):
         await steady.send(b"x" * piece)
-        # It is looked at when that has come, however long it takes here.
         async with asyncio.timeout(PATIENCE_S):
             while missing(listener, "up/steady") > 1_000_000 - number * piece:
                 await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""What a client says byte by byte, where a polite library would not let it."""
+"""Raw HTTP client that sends invalid requests byte by byte."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from tests.support.waiting import PATIENCE_S
 
 
 class Wire:
-    """One raw connection to a listener."""
-
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     @classmethod
     async def open(cls, url: str, client: str = "127.0.0.1") -> Wire:
-        """From this address."""
         where = urlsplit(url)
         local = (client, 0)
         return cls(*await asyncio.open_connection(where.hostname, where.port, local_addr=local))
@@ -34,7 +31,6 @@ class Wire:
         await self.send("\r\n".join(head).encode())
 
     async def answer(self, timeout_s: float = PATIENCE_S) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body of the next answer."""
         async with asyncio.timeout(timeout_s):
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
@@ -42,7 +38,7 @@ class Wire:
         return int(head[0].split()[1]), headers, body
 
     async def is_closed(self, timeout_s: float = PATIENCE_S) -> bool:
-        """Whether the other side ends the connection in time, without another word."""
+        """Returns whether the server closes the connection in time without more data."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._reader.read() == b""
@@ -59,4 +55,3 @@ class Wire:
 
 
 Connect = Callable[..., Awaitable[Wire]]
-"""To a URL, from an address as in `Wire.open`."""

@@ -47,8 +47,8 @@ def _mounted(disk: SmallDisk) -> Iterator[int]:
 
 @pytest.fixture
 def small(make_service: MakeService, tmp_path: Path) -> Iterator[tuple[Service, Path]]:
-    """Service after its first run, with data directory and ready file on a full disk, and the file
-    whose removal frees space.
+    """Service after its first run, with data directory and ready file on a full disk, and a file
+    to remove to free space.
     """
     disk = small_disk(tmp_path, 12)
     with _mounted(disk) as holder:
@@ -125,7 +125,7 @@ def test_a_start_is_given_up_at_a_signal(make_service: MakeService) -> None:
 
 @pytest.fixture
 async def shimmed(tmp_path: Path) -> AsyncIterator[Plane]:
-    """Running service with a journal whose system calls can be stalled."""
+    """Running service with a journal on a disk that can stall."""
     library = compile_library(tmp_path)
     folder = tmp_path / "plane"
     folder.mkdir()

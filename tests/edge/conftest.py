@@ -1,4 +1,4 @@
-"""What a door does with a request up to the handler, for the tests of the codec."""
+"""Fixtures for the message codec: the HTTP server's processing of a request up to the handler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ Refusal = Callable[..., ServiceError]
 
 @pytest.fixture(scope="session")
 def decode() -> Decode:
-    """Takes slug of an operation, body, query, parameters of the path; raises ServiceError."""
     methods = {method.slug: method for method in METHODS.values()}
     decoders = {slug: message_codec.decoder(method) for slug, method in methods.items()}
 
@@ -34,8 +33,6 @@ def decode() -> Decode:
 
 @pytest.fixture(scope="session")
 def refusal(decode: Decode) -> Refusal:
-    """The error of a request that has to be refused."""
-
     def run(*request: Any, **parts: Any) -> ServiceError:
         with pytest.raises(ServiceError) as raised:
             decode(*request, **parts)

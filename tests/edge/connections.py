@@ -1,4 +1,4 @@
-"""Connections to a small service on either loop: fixtures that a module of this folder imports under their names."""
+"""Fixtures with connections to the sample service, on both event loops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tests.support.sample_service import Connect, SmallService, connections_to
 
 @pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    """The loop that serves in production, and the one that tools bring."""
     return "asyncio", {"use_uvloop": request.param}
 
 

@@ -1,5 +1,5 @@
-"""Bodies that come and never end, and how much of them the door holds: tokens first, a budget, a share for each
-address, and all of it given back.
+"""Memory budget for unfinished request bodies: token check first, a total, a share for each
+address, and release.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ JOIN = "/matchmaker/lobbies/join"
 TOKEN = {"authorization": "Bearer cloud_a"}
 LARGE = 900 * KIB
 BUDGET = TransportSettings(bodies_limit_bytes=8 * MIB, receive_timeout_ms=30_000)
-"""8 MiB in all, and once half is held 1 MiB for one address: room for the largest body."""
+"""8 MiB in total. After half is used, each address has 1 MiB, enough for the largest body."""
 SHARE = MIB
 HALF = 5 * 900 * KIB
-"""A little more, of five others."""
 
 
 @pytest.fixture
@@ -46,7 +45,6 @@ Client = Callable[..., Awaitable[HttpConnection]]
 
 @pytest.fixture
 async def client(doors: Doors) -> AsyncIterator[Client]:
-    """Opens a connection from 127.0.0.`number`."""
     async with AsyncExitStack() as stack:
 
         async def opened(number: int = 1) -> HttpConnection:
@@ -69,14 +67,12 @@ def held(doors: Doors) -> int:
 
 
 async def begin(connection: HttpConnection, sent: int, of: int) -> None:
-    """Most of a body; the rest does not come."""
     connection.say("POST", VALIDATE, None, {**TOKEN, "content-length": str(of)})
     connection.writer.write(b" " * sent)
     await connection.writer.drain()
 
 
 async def hold_half(doors: Doors, client: Client) -> None:
-    """Bodies of addresses that a test does not use otherwise."""
     for number in range(200, 205):
         await begin(await client(number), LARGE, MIB)
     await until(lambda: held(doors) == HALF)
@@ -87,16 +83,13 @@ def body_of(size: int) -> bytes:
     return text % (b"x" * (size - len(text) + 2))
 
 
-# The budget
-
-
 async def test_many_bodies_that_do_not_end_hold_no_more_than_the_budget(
     doors: Doors, client: Client
 ) -> None:
     peak = 0
 
     async def hostile(number: int) -> asyncio.Future[Response]:
-        """Who was refused some seconds ago is cut off, which is as good."""
+        """The server may also close the connection some seconds after the error."""
         nonlocal peak
         connection = await client(2 + number % 20)
         connection.say("POST", VALIDATE, None, {**TOKEN, "content-length": str(MIB)})
@@ -117,14 +110,12 @@ async def test_many_bodies_that_do_not_end_hold_no_more_than_the_budget(
     await until(lambda: bool(told()))
     assert all(response.headers["retry-after"] for response in told())
     assert {code_of(response) for response in told()} == {"OVERLOADED"}
-    # All the others are held.
     assert not all(one.done() for one in reading)
     for one in reading:
         one.cancel()
     await asyncio.gather(*reading, return_exceptions=True)
     assert 7 * MIB < peak <= 12 * MIB
     assert held(doors) <= 12 * MIB
-    # Small requests are answered meanwhile, whole or in pieces, also from an address that has used its share.
     for number in (2, 99):
         good = await client(number)
         assert (await good.ask("POST", CONNECTED_PATH, b'{"player_token":"x"}', GOOD)).status == 200
@@ -201,7 +192,6 @@ async def test_a_large_body_counts_until_its_answer(doors: Doors, client: Client
     connection.say("POST", "/cloud/groups", body, TOKEN)
     await until(doors.control.begun.is_set)
     assert held(doors) == len(body)
-    # What is pipelined behind it counts as well.
     connection.say("POST", VALIDATE, body_of(100 * KIB), TOKEN)
     await until(lambda: held(doors) == len(body) + 100 * KIB)
     doors.control.go_on.set()
@@ -216,11 +206,8 @@ async def test_the_metric_tells_what_is_held(doors: Doors, client: Client) -> No
     assert line.encode() in doors.metrics.render()
 
 
-# Given back on every way out
-
-
 def chunked(*rest: bytes) -> bytes:
-    """A request whose first chunk is large, and what follows it."""
+    """Returns a chunked request with a large first chunk."""
     head = f"POST {VALIDATE} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer cloud_a\r\n"
     body = b"%x\r\n%b\r\n" % (300 * KIB, b" " * 300 * KIB)
     return f"{head}transfer-encoding: chunked\r\n\r\n".encode() + body + b"".join(rest)
@@ -255,7 +242,7 @@ async def test_nothing_is_held_after_a_client_that(doors: Doors, client: Client,
     if code:
         assert code_of(await connection.read()) == code
         if code != "BODY_INVALID":
-            # Not even while the client may still read why.
+            # The budget is released before the client has read the error.
             assert held(doors) == 0
     else:
         await until(lambda: held(doors) > 0 or doors.control.calls != [])
@@ -295,9 +282,6 @@ async def test_nothing_is_held_after_a_client_that_left_or_a_door_that_stopped(
         await until(lambda: held(doors) == 0)
 
 
-# A token first
-
-
 @pytest.mark.parametrize(
     ("headers", "code"),
     [
@@ -321,7 +305,7 @@ async def test_who_shows_no_token_sends_no_large_body(
     assert (response.status, code_of(response)) == (401, code)
     assert response.headers["www-authenticate"] == "Bearer"
     assert held(doors) == 0
-    # Whoever sends on all the same can read that, and is cut off.
+    # A client that continues to send can read the error before the server closes the connection.
     for _ in range(5):
         connection.writer.write(b" " * 20 * KIB)
         await connection.writer.drain()
@@ -344,7 +328,7 @@ async def test_a_small_body_is_received_before_its_token_is_looked_at(
 async def test_what_takes_no_token_takes_large_bodies_without_one(
     doors: Doors, client: Client
 ) -> None:
-    # The small service wants a token all the same: that it is asked for one shows that the body came.
+    # The sample service requires a token. Its error shows that it received the body.
     connection = await client()
     padded = b'{"lobby_id":"x"}' + b" " * LARGE
     connection.say("POST", JOIN, None, {"content-length": str(len(padded) + 1)})
@@ -373,7 +357,6 @@ async def test_shares_are_of_clients_and_not_of_their_proxy(tmp_path: Path) -> N
     )
     async with open_doors(tmp_path, settings=settings) as doors:
         connections = [await HttpConnection.open(doors.http.address) for _ in range(9)]
-        # Five of an address each hold half, the others are two of each address.
         for number, connection in enumerate(connections, start=-5):
             forwarded = {
                 **TOKEN,

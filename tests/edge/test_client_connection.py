@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, and what happens when he takes his time."""
+"""Client address of a connection, and timeouts of slow clients."""
 
 from __future__ import annotations
 
@@ -29,10 +29,7 @@ STATE_PATH = f"/matchmaker/lobbies/{LOBBY_ID}/state"
 BODY = b'{"player_token":"some token"}'
 HASTY = TransportSettings(receive_timeout_ms=200, keep_alive_timeout_ms=200)
 FAIR = TransportSettings(receive_timeout_ms=1_000, keep_alive_timeout_ms=1_000)
-"""A machine that is busy may keep a client for a part of it, who reads and writes as well as he can."""
-
-
-# ClientAddresses that take their time
+"""Allowance for pauses of the test client on a busy machine."""
 
 
 async def test_a_head_that_does_not_end_in_time_is_given_up(connect: Connect) -> None:
@@ -97,7 +94,7 @@ async def test_a_request_that_waits_is_not_a_slow_client(
     connection.say("POST", "/matchmaker/lobbies/join", join, GOOD)
     await service.waiting.wait()
     other = await connect(FAIR)
-    assert await is_closed(other)  # so the time of a slow client has passed
+    assert await is_closed(other)
     service.may_join.set()
     assert (await connection.read()).status == 200
 
@@ -120,14 +117,14 @@ async def test_a_client_that_does_not_read_is_cut_off(connect: Connect) -> None:
 async def test_a_client_on_a_slow_line_gets_all_of_a_long_answer(
     connect: Connect, service: SmallService, is_last: bool
 ) -> None:
-    """It takes several times as long as a client may do nothing."""
+    """The response takes several times as long as the idle timeout."""
     service.state = b'"%b"' % (b"x" * 1_500_000)
     address = (await connect(FAIR)).writer.get_extra_info("peername")
     last = "connection: close\r\n" if is_last else ""
     head = f"GET {STATE_PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer pub_good\r\n{last}\r\n"
     loop = asyncio.get_running_loop()
     with socket.socket() as line:
-        # As behind Ethernet, little of it waits in the kernel's buffers: the door has the rest.
+        # As on Ethernet, the kernel buffers only a small part of the response.
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
         line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
         line.setblocking(False)
@@ -135,15 +132,13 @@ async def test_a_client_on_a_slow_line_gets_all_of_a_long_answer(
         await loop.sock_sendall(line, head.encode())
         received, began = b"", loop.time()
         while not received.endswith(b'x"'):
-            await asyncio.sleep(0.02)  # the line
+            await asyncio.sleep(0.02)
             piece = await loop.sock_recv(line, 8192)
             assert piece, f"cut off after {len(received)} bytes"
             received += piece
         assert received.partition(b"\r\n\r\n")[2] == service.state
         assert loop.time() - began > 3 * FAIR.receive_timeout_ms / 1000
 
-
-# PROXY protocol v2
 
 BEHIND_PROXY = TransportSettings(trusted_proxies=("127.0.0.1", "10.0.0.0/8"), proxy_protocol=True)
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
@@ -174,7 +169,7 @@ async def test_a_proxy_tells_the_client_in_front_of_the_connection(
     connect: Connect, service: SmallService, header: bytes, address: bytes
 ) -> None:
     connection = await connect(BEHIND_PROXY)
-    # Only somebody trusted is believed what he forwards.
+    # Only a trusted proxy may forward a client address.
     fields = dict(GOOD)
     if address == bytes([198, 51, 100, 7]):
         fields["x-forwarded-for"] = "198.51.100.7"

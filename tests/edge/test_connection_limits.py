@@ -1,4 +1,4 @@
-"""How many connections the HTTP door takes, and how many of one client address."""
+"""Connection limits of the HTTP server, in total and for each client address."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ def settings() -> TransportSettings:
 
 @pytest.fixture
 async def connect(service: SmallService, settings: TransportSettings) -> AsyncIterator[Connect]:
-    """Opens a connection to the door from an address; what it says first is its proxy header."""
     async with AsyncExitStack() as stack:
         door = await stack.enter_async_context(open_door("http", service, settings))
         assert isinstance(door, HttpDoor)
@@ -69,7 +68,7 @@ async def has_place(connect: Connect, client: str, header: bytes = b"") -> bool:
 
 
 async def until_there_is_a_place(connect: Connect, client: str, header: bytes = b"") -> None:
-    """After one was closed, of which the door hears soon."""
+    """Waits until the server has noticed a closed connection."""
     async with asyncio.timeout(PATIENCE_S):
         while not await has_place(connect, client, header):
             await asyncio.sleep(0.01)
@@ -78,7 +77,6 @@ async def until_there_is_a_place(connect: Connect, client: str, header: bytes = 
 async def test_one_address_has_at_most_half_of_the_connections(connect: Connect) -> None:
     mine = await fill(connect, MOST // 2, HERE)
     for _ in range(3):
-        # Who is sent away takes nobody's place with him.
         assert not await has_place(connect, HERE)
     await fill(connect, MOST // 2, ELSEWHERE)
     assert not await has_place(connect, NOBODY)
@@ -94,7 +92,7 @@ async def test_a_trusted_proxy_stands_for_many(connect: Connect) -> None:
 
 
 def introducing(client: str, command: int = 0x21) -> bytes:
-    """A header of PROXY protocol v2."""
+    """Returns a PROXY protocol v2 header."""
     source = bytes(map(int, client.split(".")))
     return SIGNATURE + struct.pack("!BBH", command, 0x11, 12) + source + source + bytes(4)
 
@@ -107,7 +105,7 @@ async def test_whom_a_proxy_introduces_has_a_share_of_his_own(connect: Connect) 
     await fill(connect, MOST // 2 - 1, PROXY, other)
     await first.pop().close()
     await until_there_is_a_place(connect, PROXY, one)
-    # Until it says for whom it is, a proxy's connection is nobody's.
+    # Until its PROXY header arrives, the connection counts for no client address.
     silent = await connect(PROXY)
     assert not await has_place(connect, PROXY, other)
     silent.writer.write(other)

@@ -1,4 +1,4 @@
-"""What only HTTP has: paths and methods, media types, browsers' preflights, status codes."""
+"""HTTP only: paths and methods, media types, CORS preflight requests, status codes."""
 
 from __future__ import annotations
 
@@ -183,9 +183,6 @@ async def test_the_user_agent_and_origin_are_passed_on(
     headers = {**GOOD, "user-agent": "engine/1.0", "origin": ORIGIN}
     await connection.ask("POST", CONNECTED_PATH, BODY, headers)
     assert (service.calls[0].user_agent, service.calls[0].origin) == ("engine/1.0", ORIGIN)
-
-
-# Browsers
 
 
 def cors_of(response: Response) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Callers that have to be asked for elsewhere: nothing waits but their own request, and the order of checks stays."""
+"""Operations with an asynchronous token check: other requests continue, and the order of checks stays."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PATH = "/matchmaker/players/connected"
 
 
 class SlowService(SmallService):
-    """Whether a `cloud_` token is good takes until `may_know`; other tokens are known at once."""
+    """The check of a `cloud_` token waits for `may_know`; other tokens are checked at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,9 +147,6 @@ async def test_a_body_that_is_too_large_is_told_after_the_token(service: SlowSer
             response = await connection.ask("POST", PATH, b"x" * 200, headers)
             assert code_of(response) == code
             await connection.close()
-
-
-# Operations of the door's own process that wait
 
 
 async def test_an_operation_of_the_own_process_waits_too() -> None:

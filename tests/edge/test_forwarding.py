@@ -1,4 +1,4 @@
-"""Operations that the control plane answers, through the public HTTP door, over real sockets."""
+"""HTTP requests that the public server forwards to the control plane, over real sockets."""
 
 from __future__ import annotations
 
@@ -56,15 +56,11 @@ async def ask(
     body: bytes | None = None,
     headers: dict[str, str] | None = None,
 ) -> Response:
-    """One request on a connection of its own."""
     connection = await HttpConnection.open(doors.http.address)
     try:
         return await connection.ask(method, path, body, CLOUD if headers is None else headers)
     finally:
         await connection.close()
-
-
-# What goes through
 
 
 async def test_an_answer_comes_back_as_it_is(doors: Doors) -> None:
@@ -207,7 +203,6 @@ async def test_sockets_between_the_planes_are_their_owners_alone(doors: Doors) -
 
 
 async def test_the_same_over_any_other_server(tmp_path: Path) -> None:
-    """ASGI: an answer, a parked request that is answered, and one whose client goes away."""
     async with open_doors(tmp_path) as doors:
         waiters = doors.waiters
         passing = HttpForwarder(doors.behind.http_path, waiters)
@@ -229,9 +224,6 @@ async def test_the_same_over_any_other_server(tmp_path: Path) -> None:
             await connection.close()
             await until(lambda: len(waiters) == 0)
         await passing.close()
-
-
-# Nobody answers
 
 
 async def test_without_a_control_plane_its_operations_are_unavailable_and_others_go_on(
@@ -287,7 +279,6 @@ async def test_more_than_there_is_room_for_are_sent_away(tmp_path: Path) -> None
             connection.say("POST", "/cloud/groups", NAME, bearer(token, number))
             await until(lambda: doors.control.waiting == len(slow))
             if number == 1:
-                # From wherever it comes, and the others go on.
                 refused = await ask(doors, "GET", BILLING, headers=bearer("a", 9))
                 assert (refused.status, code_of(refused)) == (503, "OVERLOADED")
                 assert int(refused.headers["retry-after"]) >= 1
@@ -295,7 +286,7 @@ async def test_more_than_there_is_room_for_are_sent_away(tmp_path: Path) -> None
         refused = await ask(doors, "GET", BILLING, headers=bearer("e", 9))
         assert (refused.status, code_of(refused)) == (503, "OVERLOADED")
         assert "retry-after" in refused.headers
-        # The matchmaker has room of its own.
+        # The matchmaker has permits of its own.
         assert (await doors.http.call("PlayerConnected", CONNECTED)).code == "OK"
         doors.control.go_on.set()
         assert [(await connection.read()).status for connection in slow] == [200] * 8
@@ -331,13 +322,12 @@ async def test_a_back_end_that_asks_much_at_once_waits_and_is_answered(tmp_path:
         connections = [await HttpConnection.open(doors.http.address) for _ in range(6)]
         for connection in connections[:2]:
             connection.say("POST", "/cloud/groups", NAME, CLOUD)
-        # These have their places before the others come.
+        # These requests take all permits first.
         await until(lambda: doors.control.waiting == 2)
         for connection in connections[2:]:
             connection.say("POST", "/cloud/groups", NAME, CLOUD)
         *served, gone = connections
         await until(lambda: doors.metrics.http.in_flight == 6)
-        # Who leaves the line is not asked for.
         await gone.close()
         await until(lambda: doors.metrics.http.in_flight == 5)
         doors.control.go_on.set()
@@ -367,9 +357,6 @@ async def test_requests_under_way_when_the_door_stops_are_answered(doors: Doors)
     assert (response.status, response.headers["connection"]) == (200, "close")
     await stopping
     await connection.close()
-
-
-# What a door is made of
 
 
 def test_a_door_without_a_way_passes_nothing_on() -> None:

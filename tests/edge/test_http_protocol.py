@@ -1,4 +1,4 @@
-"""HTTP as it arrives: in pieces, one request behind the other, too large, broken."""
+"""HTTP parsing: partial data, pipelining, oversized and invalid requests."""
 
 from __future__ import annotations
 
@@ -21,9 +21,6 @@ pytestmark = pytest.mark.anyio
 CONNECTED_PATH = "/matchmaker/players/connected"
 BODY = b'{"player_token":"some token"}'
 SMALL = TransportSettings(body_limit_bytes=1000, headers_limit_bytes=2000, url_limit_bytes=500)
-
-
-# Requests that are fine
 
 
 async def test_many_requests_use_one_connection(connect: Connect) -> None:
@@ -108,7 +105,7 @@ async def test_a_client_that_asks_first_is_told_to_go_on(connect: Connect) -> No
 async def test_head_is_answered_without_a_body(connect: Connect) -> None:
     connection = await connect()
     response = await connection.ask("HEAD", "/matchmaker/regions")
-    assert response.status == 404  # the small service has no such operation
+    assert response.status == 404
     assert int(response.headers["content-length"]) > 0
     assert (await connection.ask("POST", CONNECTED_PATH, BODY, GOOD)).status == 200
 
@@ -145,9 +142,6 @@ async def test_the_whole_url_may_be_the_target(connect: Connect) -> None:
         "GET", "http://host:1/matchmaker/lobbies/list?include_state=true", None, GOOD
     )
     assert response.json["lobbies"][0]["state"] == {"big": 2**64 - 1}
-
-
-# Requests that are not
 
 
 @pytest.mark.parametrize(

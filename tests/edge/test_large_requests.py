@@ -1,4 +1,4 @@
-"""While a door reads a large request, it answers the others."""
+"""The server answers other requests while it validates a large one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONG = "x" * 600_000
 
 
 class Stopped:
-    """Judging waits, whoever asks for it, until it is let go on or the request is small."""
+    """Pauses validation of large messages until the test continues it."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, module: Any, slug: str = "validate_game"
@@ -79,7 +79,7 @@ async def test_a_large_body_of_the_matchmaker_keeps_no_player_waiting(
         finally:
             stopped.go_on.set()
         refused = await large.read()
-        # Names that nobody knows are ignored here.
+        # Unknown fields are ignored here.
         assert [error["path"] for error in refused.json["errors"]] == [["game_modes", "required"]]
         assert stopped.threads == ["large request_0"]
         await large.close()

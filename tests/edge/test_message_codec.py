@@ -26,9 +26,6 @@ def paths(error: ServiceError) -> set[tuple[str, ...]]:
     return {problem.path for problem in error.errors}
 
 
-# Bodies
-
-
 def test_a_player_token_is_read(decode: Decode) -> None:
     assert decode("connected", b'{"player_token":"player_x"}').player_token == "player_x"
 
@@ -155,7 +152,7 @@ def test_every_problem_of_a_body_is_told_at_once(refusal: Refusal) -> None:
 def test_a_find_outside_of_the_limits_is_refused(
     refusal: Refusal, body: dict[str, Any], path: tuple[str, ...]
 ) -> None:
-    # Written by the standard library: orjson has no integers beyond 64 bits.
+    # Uses the standard library because orjson rejects integers over 64 bits.
     error = refusal("find", json.dumps(body).encode())
     assert error.code == "BODY_INVALID"
     assert paths(error) == {path}
@@ -204,9 +201,6 @@ def test_a_list_of_players_is_told_by_its_name_and_index(refusal: Refusal) -> No
     assert paths(refusal("heartbeat", too_many)) == {("player_tokens", "too-many")}
 
 
-# Unknown members
-
-
 def test_the_matchmaker_ignores_what_it_does_not_know(decode: Decode) -> None:
     body = b'{"player_token":"x","lobby_ports":{"a":[1]},"captcha":{}}'
     assert decode("connected", body) == matchmaker_pb2.PlayerConnectedRequest(player_token="x")
@@ -222,9 +216,6 @@ def test_the_cloud_refuses_what_it_does_not_know(refusal: Refusal) -> None:
 def test_what_is_in_the_path_is_not_taken_from_the_body(refusal: Refusal) -> None:
     body = b'{"game_mode":"a","namespace_id":"staging"}'
     assert paths(refusal("attach", body, path=ATTACH_PATH)) == {("namespace_id", "unknown-field")}
-
-
-# Raw JSON
 
 
 def test_verification_data_keeps_its_spelling(decode: Decode) -> None:

@@ -32,9 +32,6 @@ def paths(error: ServiceError) -> set[tuple[str, ...]]:
     return {problem.path for problem in error.errors}
 
 
-# Path and query
-
-
 @pytest.mark.parametrize("game", ["a", "my-game", LOBBY, "a" * 40])
 def test_a_game_is_named_by_id_or_name(decode: Decode, game: str) -> None:
     path = {"game_id": game, "lobby_id": LOBBY}
@@ -161,7 +158,7 @@ def test_other_operations_take_no_parameter(refusal: Refusal, slug: str) -> None
     ],
 )
 def test_a_number_in_a_query_is_decimal_digits(text: str, expected: int | str) -> None:
-    # No operation of today has a number there; one may.
+    # No current operation has a number in this position.
     method = replace(BY_SLUG["disconnected"], body_field="", http_method="GET")
     request, unread = message_codec.decoder(method)(b"", b"hold_ms=" + quote(text).encode(), {})
     if isinstance(expected, int):
@@ -172,9 +169,6 @@ def test_a_number_in_a_query_is_decimal_digits(text: str, expected: int | str) -
 
 def test_the_body_of_an_operation_without_one_is_not_looked_at(decode: Decode) -> None:
     assert decode("regions", b"{") == matchmaker_pb2.ListRegionsRequest()
-
-
-# Answers
 
 
 @pytest.mark.parametrize("slug", ["connected", "disconnected", "ready", "closed", "heartbeat"])
@@ -228,9 +222,6 @@ def test_the_state_of_a_lobby_is_given_back_bare() -> None:
 
 def test_what_did_not_happen_is_told_as_false() -> None:
     assert ENCODERS["detach"](matchmaker_pb2.DetachLobbyResponse()) == b'{"did_remove":false}'
-
-
-# Anything at all
 
 
 _json_values = st.recursive(

@@ -1,4 +1,4 @@
-"""The metrics listener: alive, ready or why not, and one exposition."""
+"""Metrics listener: liveness, readiness with reasons, and the metrics page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document: valid, complete, and saying of every request what the door says of it."""
+"""OpenAPI document: valid, complete, and in agreement with the server's validation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.edge.conftest import Decode
 
 BY_SLUG = {method.slug: method for method in METHODS.values()}
 WITH_BODY = sorted(slug for slug in BY_SLUG.keys() & EXAMPLES if BY_SLUG[slug].body_field == "*")
-"""An operation without an example is told once, by the test of what is owed."""
+"""Another test reports operations without an example."""
 
 
 @pytest.fixture(scope="module")
@@ -129,9 +129,6 @@ def test_tokens_are_told_as_security(document: dict[str, Any]) -> None:
     }
 
 
-# Requests -----------------------------------------------------------------------------------------
-
-
 def body_of(method: Method) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(fill_example(method).body or "{}")
     return body
@@ -171,7 +168,7 @@ ABSENT = object()
 
 
 def mutations(slug: str) -> Iterator[dict[str, Any]]:
-    """The example with one member of it, or of an object in it, being something else."""
+    """Yields the example with one changed field at any depth."""
     method = BY_SLUG[slug]
     names = [
         field.name
@@ -204,7 +201,6 @@ def inner(value: Any, place: tuple[Any, ...] = ()) -> Iterator[list[Any]]:
 def test_the_schema_refuses_nothing_that_the_door_takes_and_takes_what_it_can_say(
     document: dict[str, Any], decode: Decode, slug: str
 ) -> None:
-    """The door is the judge of what is valid; the schema has to say the same, as far as one can."""
     validator = validator_of(document, slug)
     path = fill_example(BY_SLUG[slug]).path
     for body in mutations(slug):
@@ -222,12 +218,9 @@ def test_the_schema_refuses_nothing_that_the_door_takes_and_takes_what_it_can_sa
 
 
 def is_unsayable(refusal: ServiceError) -> bool:
-    """Lengths in bytes and rules in CEL: what only the descriptions say."""
+    """Returns whether the rule is a byte length or CEL, which a JSON schema cannot express."""
     words = {problem.path[-1] for problem in refusal.errors}
     return bool(words) and words <= {"too-long", "not-allowed", "invalid"}
-
-
-# Forms of a message -------------------------------------------------------------------------------
 
 
 def schema_of(shape: type[Any], form: SchemaForm) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""ClientAddresses that send much at once: nobody waits for them, and little of it is held."""
+"""Clients that send large amounts: others do not wait, and little is buffered."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ JOIN_PATH = "/matchmaker/lobbies/join"
 BODY = b'{"player_token":"some token"}'
 JOIN = b'{"lobby_id":"00000000-0000-4000-8000-000000000001"}'
 HASTY = TransportSettings(receive_timeout_ms=2_000, keep_alive_timeout_ms=2_000)
-"""Not so much that a client on a busy machine has no time to say what comes next."""
+"""Long enough for a client on a busy machine to send its next request."""
 SHORTEST = b"GET / HTTP/1.1\r\nhost:\r\n\r\n"
 
 
@@ -85,8 +85,6 @@ async def test_what_is_pipelined_behind_a_request_that_waits_stays_raw(
 
 
 class Keeping(SmallService):
-    """Remembers every state."""
-
     def __init__(self) -> None:
         super().__init__()
         self.states: list[bytes] = []
@@ -154,7 +152,7 @@ async def test_what_a_client_could_not_send_while_it_was_not_read_is_not_late(
     connection.writer.write(SHORTEST * 300 + b"GET / HT")
     await service.waiting.wait()
     other = await connect(HASTY)
-    assert await is_closed(other)  # so the time of a slow client has passed
+    assert await is_closed(other)
     service.may_join.set()
     assert [(await connection.read()).status for _ in range(301)] == [200] + [404] * 300
     connection.writer.write(b"TP/1.1\r\nhost:\r\n\r\n")
@@ -169,7 +167,7 @@ async def test_half_a_request_behind_one_that_waits_is_not_late(
     connection.writer.write(SHORTEST + b"GET / HT")
     await service.waiting.wait()
     other = await connect(HASTY)
-    assert await is_closed(other)  # so the time of a slow client has passed
+    assert await is_closed(other)
     service.may_join.set()
     assert [(await connection.read()).status for _ in range(2)] == [200, 404]
     connection.writer.write(b"TP/1.1\r\nhost:\r\n\r\n")
@@ -203,7 +201,7 @@ async def test_a_client_that_leaves_with_much_unread_takes_it_along(service: Sma
 async def test_a_head_has_no_more_than_128_fields(
     connect: Connect, lines: list[str], status: int
 ) -> None:
-    """The host is one of them."""
+    """The host is one of the fields."""
     connection = await connect()
     for _ in range(2 if status == 404 else 1):
         connection.writer.write("\r\n".join(["GET / HTTP/1.1", "host:", *lines, "\r\n"]).encode())
@@ -221,7 +219,7 @@ async def test_a_head_without_an_end_holds_no_more_than_128_fields(connect: Conn
 
 
 async def come_to_rest(transport: asyncio.Transport) -> None:
-    """Returns when the kernel takes no more of what nobody reads."""
+    """Waits until the kernel's buffers of an unread connection are full."""
     left, quiet = -1, 0
     while quiet < 20:
         await asyncio.sleep(0.01)
@@ -256,7 +254,7 @@ async def test_a_refused_client_that_had_to_read_first_is_closed_too(
             transport.set_write_buffer_limits(high=20_000_000)
             transport.write(bytes(8_000_000))
             await come_to_rest(transport)
-            # There is room for all but the refusal.
+            # The write buffer takes everything except the error response.
             transport.set_write_buffer_limits(high=transport.get_write_buffer_size() + 50, low=0)
             await loop.sock_sendall(slow, b"BAD\r\n\r\n")
             while not pauses:
@@ -265,6 +263,6 @@ async def test_a_refused_client_that_had_to_read_first_is_closed_too(
             while piece := await loop.sock_recv(slow, 1 << 20):
                 received = received[-4000:] + piece
             assert b"HEADER_INVALID" in received
-            # The client keeps its side open: nothing but time ends this.
+            # The client keeps its side open, so only the timeout closes the connection.
             while door.server._connections:
                 await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Parked requests of the HTTP door: held, woken, sent again once for all equal ones, let go."""
+"""Parked requests of the HTTP server: stored, woken, sent once for equal requests, removed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.waiting import PATIENCE_S
 pytestmark = pytest.mark.anyio
 
 MANY = 300
-"""Parked requests of a test of many: more than may be sent at one time, of two descriptors each."""
+"""More than the limit for concurrent requests. Each request uses two file descriptors."""
 UNLIMITED = Limits(control=Rate(0, 1))
 
 
@@ -51,7 +51,6 @@ async def test_a_watch_waits_for_a_change_and_tells_it(doors: Doors) -> None:
     response = await asyncio.wait_for(connection.read(), PATIENCE_S)
     assert response.json["group"] == {"payment_succeeded_ts": "now"}
     assert response.json["watch"]["index"] != index
-    # The connection is as good as before.
     assert (await connection.ask("GET", BILLING, None, CLOUD)).status == 200
     assert doors.metrics.http.in_flight == 0
     await connection.close()
@@ -96,7 +95,7 @@ async def test_an_index_of_somebody_else_is_answered_at_once(doors: Doors) -> No
 async def test_equal_requests_are_asked_for_once_and_each_has_its_own_ray_id(
     doors: Doors,
 ) -> None:
-    """Once a turn in which some of them wake, that is."""
+    """Equal requests are combined if they wake in the same loop iteration."""
     watching = await watch_many(doors, await read_index(doors), MANY)
     reads = doors.control.reads
     doors.control.pay(GROUP, "now")
@@ -121,7 +120,6 @@ async def test_equal_requests_that_fail_tell_each_its_own_ray_id(doors: Doors) -
 
 
 async def test_whose_token_differs_is_asked_for_alone(doors: Doors) -> None:
-    """Also more of them than are sent again at one time."""
     watching = await watch_many(doors, await read_index(doors), MANY, tokens=True)
     doors.control.revoked.add("7")
     reads, seen = doors.control.reads, len(doors.control.calls)
@@ -175,7 +173,7 @@ async def test_a_client_may_go_away_while_its_request_is_sent_again(doors: Doors
 async def test_who_asks_behind_a_parked_request_gets_both_answers_now(
     doors: Doors, is_parked: bool
 ) -> None:
-    """A door that reads no further would not see that its client leaves."""
+    """A server that stops reading would not notice that the client disconnects."""
     index = await read_index(doors)
     connection = await watch(doors, index)
     if is_parked:
@@ -245,7 +243,6 @@ async def test_without_a_control_plane_a_watch_ends_as_unavailable_and_others_go
 async def test_who_is_parked_in_words_that_nobody_reads_fails_and_others_are_answered(
     tmp_path: Path,
 ) -> None:
-    """All of one message, as they wake in one turn."""
     control = WrongParks()
     async with open_doors(tmp_path, control, limits=UNLIMITED) as doors:
         paths = [f"/cloud/groups/{group}/billing" for group in (GROUP, OTHER_GROUP)]
@@ -267,7 +264,7 @@ async def test_who_is_parked_in_words_that_nobody_reads_fails_and_others_are_ans
 
 
 class WrongParks(SmallControl):
-    """Parks what asks for one group with a run that no header can tell."""
+    """Parks a group's request with an invalid run id."""
 
     is_wrong = False
 
@@ -280,7 +277,7 @@ class WrongParks(SmallControl):
 
 
 async def test_no_change_is_missed_between_reading_and_watching(doors: Doors) -> None:
-    """A hundred changes as fast as they come; a follower ends with the last one, whatever is lost between."""
+    """Makes a hundred rapid changes. The follower must receive the last one."""
     follower = await HttpConnection.open(doors.http.address)
 
     async def follow() -> None:
@@ -299,7 +296,9 @@ async def test_no_change_is_missed_between_reading_and_watching(doors: Doors) ->
 
 
 async def test_a_parked_request_costs_no_task_and_little_memory(doors: Doors) -> None:
-    """Of both ends and both doors in this process together; what the service takes is measured by the bench."""
+    """Counts the memory of both ends and both servers in this process. The benchmark measures the
+    service alone.
+    """
     index = await read_index(doors)
     watching = await watch_many(doors, index, 100)
     tasks, before = len(asyncio.all_tasks()), _resident_bytes()

@@ -1,4 +1,4 @@
-"""The budget of bodies under an ASGI server that is not ours."""
+"""Memory budget for bodies under another ASGI server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ async def test_other_servers_have_the_same_budget() -> None:
             await connection.close()
         await until(lambda: metrics.http.body_bytes == 0)
         await second.close()
-        # What is too large, broken, or without a token leaves nothing behind either.
         for path, body, headers, code in (
             (JOIN, b" " * LARGE, GOOD, "BODY_INVALID"),
             (JOIN, b" " * (MIB + 1), GOOD, "BODY_TOO_LARGE"),

@@ -1,4 +1,4 @@
-"""Which operation a path and a method lead to."""
+"""Operation of each path and method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches that wake together while the records answer one of them late: the others do not wait for it."""
+"""HTTP watches that wake together: a slow database read of one watch does not delay the others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Soon is later, for a busy machine."""
+    """Longer delay, for a busy machine."""
     monkeypatch.setattr(watch_batch_endpoint, "_MOMENT_S", 0.3)
 
 
@@ -50,7 +50,6 @@ async def doors(tmp_path: Path, control: SlowRecords) -> AsyncIterator[Doors]:
 
 
 async def watch_both(doors: Doors) -> list[HttpConnection]:
-    """Two watches that one change of both groups wakes together: of GROUP, and of another."""
     index = await read_index(doors)
     paths = (BILLING, f"/cloud/groups/{OTHER_GROUP}/billing")
     watching = [await watch(doors, index, path) for path in paths]
@@ -81,7 +80,6 @@ async def test_who_wakes_with_a_slow_one_is_answered_before_it(
     control.may_end.set()
     assert (await read_soon(slow)).status == 200
     assert doors.metrics.http.in_flight == 0
-    # What came in parts ended as it should: the way is as good as before.
     index = await read_index(doors)
     again = await watch(doors, index)
     await until(partial(_are_parked, doors, 1))
@@ -111,7 +109,7 @@ async def test_equal_requests_wait_for_their_own_slow_read_alone(
 async def test_slow_ones_in_each_of_many_portions_delay_nobody_else(
     doors: Doors, control: SlowRecords
 ) -> None:
-    """More portions than are under way at one time, each with a slow one among those that are begun first."""
+    """There are more batches than may run at one time, and each begins with a slow request."""
     watching = await watch_many(doors, await read_index(doors), 700, tokens=True)
     slow = set(range(7, 700, 50))
     control.slow |= {str(number) for number in slow}
@@ -137,7 +135,6 @@ async def test_a_client_that_leaves_while_its_read_is_slow_is_let_go(
     change_both(control)
     assert (await read_soon(other)).status == 200
     slow.writer.transport.abort()
-    # Nobody waits for the answer, and it harms nobody.
     await until(lambda: doors.metrics.http.in_flight == 0)
     control.may_end.set()
     await until(lambda: control.reading == 0)
@@ -184,9 +181,6 @@ async def test_a_door_that_stops_hurries_slow_ones_too(doors: Doors, control: Sl
     await doors.server.stop(0.0)
     assert code_of(await read_soon(slow)) == "SHUTTING_DOWN"
     await close_all([slow, other])
-
-
-# At the door behind -------------------------------------------------------------------------------
 
 
 async def test_those_that_are_there_soon_are_one_part_and_a_slow_one_is_another(

@@ -1,4 +1,4 @@
-"""The published document at the door: bytes, revalidation, any origin, nothing else."""
+"""Published document: bytes, revalidation, CORS, and other methods."""
 
 from __future__ import annotations
 

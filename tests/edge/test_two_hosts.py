@@ -1,5 +1,5 @@
-"""A request that names two hosts is refused at both HTTP doors: who stands in front may have gone by the other one. So
-is one of HTTP/1.1 that names none (RFC 9112, 3.2).
+"""Requests with two hosts are rejected, because a proxy in front may have used the other host.
+HTTP/1.1 requires one host (RFC 9112, 3.2).
 """
 
 from __future__ import annotations
@@ -95,13 +95,12 @@ async def test_other_headers_may_come_twice(
 
 
 async def test_a_trailer_names_no_host(connect: Connect) -> None:
-    """Other servers give a trailer as a header, if it came with the head: then it is one host too many."""
+    """Some ASGI servers report a trailer as a header if it arrives with the head."""
     connection = await connect()
     connection.writer.write(
         b"POST %b HTTP/1.1\r\nHost: a.example\r\n%btransfer-encoding: chunked\r\n\r\n"
         b"%x\r\n%b\r\n0\r\nHost: b.example\r\n\r\n" % (CONNECTED_PATH, TOKEN, len(BODY), BODY)
     )
     assert (await connection.read()).status == 200
-    # And the connection is as good as before.
     path = CONNECTED_PATH.decode()
     assert (await connection.ask("POST", path, BODY, GOOD)).status == 200

@@ -1,4 +1,4 @@
-"""Servers behind the door that are broken, slow, or close when they like; real ones, on a unix socket."""
+"""HTTP client for a Unix socket, with servers that are broken or slow, or that close connections."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 async def broken(
     folder: Path, serve: Serve, upstreams: list[UnixHttpClient] | None = None
 ) -> AsyncIterator[HttpDoor]:
-    """A public door in front of a server that does what `serve` does with each connection. `upstreams` gets what the
-    door has of it.
-    """
+    """Public server in front of a broken server. `upstreams` receives the client connections."""
     path = folder / "broken.sock"
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -218,7 +216,7 @@ async def test_a_server_that_says_it_closes_is_not_asked_again_on_that_connectio
         await reader.readuntil(NAME)
         writer.write(OK.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
         await writer.drain()
-        # It closes late: what is sent meanwhile would be lost.
+        # The server closes late, so a request on the connection would be lost.
         await is_over.wait()
 
     async with broken(tmp_path, serve) as door:
@@ -229,7 +227,7 @@ async def test_a_server_that_says_it_closes_is_not_asked_again_on_that_connectio
 
 
 async def test_who_goes_away_as_the_answer_comes_takes_nobody_with_it(tmp_path: Path) -> None:
-    """The connection is free by then, and another request may be on it."""
+    """The connection is free by then, and another request may use it."""
     path = tmp_path / "answers.sock"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
@@ -258,7 +256,7 @@ async def test_who_goes_away_as_the_answer_comes_takes_nobody_with_it(tmp_path: 
     await asyncio.sleep(0)
 
     def turn() -> None:
-        # The answer is read in this turn of the loop, before either of the two goes on.
+        # The response arrives before either task continues.
         answer()
         gate.set()
         leaving.cancel()
@@ -266,7 +264,6 @@ async def test_who_goes_away_as_the_answer_comes_takes_nobody_with_it(tmp_path: 
     asyncio.get_running_loop().call_soon(turn)
     with suppress(asyncio.CancelledError):
         await leaving
-    # It asks on the connection that was kept, or on a new one; it is answered, or told.
     serving = asyncio.create_task(asyncio.to_thread(_answer_next, listener, served))
     async with asyncio.timeout(PATIENCE_S):
         assert (await staying).body == b"hi"

@@ -1,4 +1,6 @@
-"""Many that wake together: each is answered for itself, and nobody else waits for all of them."""
+"""Batches of watches that wake together: each gets its own response and does not wait for the
+whole batch.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,6 @@ async def doors(tmp_path: Path) -> AsyncIterator[Doors]:
 
 
 class LargeAnswers(SmallControl):
-    """Long answers, each with the token that it is for."""
-
     def __init__(self, size_bytes: int) -> None:
         super().__init__()
         self.filling = "x" * size_bytes
@@ -58,8 +58,6 @@ class LargeAnswers(SmallControl):
 
 
 class NotingControl(SmallControl):
-    """Notes the messages that it was given."""
-
     messages: list[Message]
 
     async def get_billing(
@@ -70,8 +68,6 @@ class NotingControl(SmallControl):
 
 
 class DeafControl(SmallControl):
-    """Never learns who calls."""
-
     async def authorize(self, call: Call) -> Caller:
         self.calls.append(call)
         await asyncio.Event().wait()
@@ -104,7 +100,7 @@ async def test_a_player_who_comes_among_them_is_answered_before_most_of_them(doo
 async def test_long_answers_come_in_several_messages(
     tmp_path: Path, size_bytes: int, is_made_once: bool
 ) -> None:
-    """Those that are too long for what was begun together are made once more."""
+    """Responses that do not fit into the batch are computed again."""
     control = LargeAnswers(size_bytes)
     async with open_doors(tmp_path, control, limits=UNLIMITED) as doors:
         watching = await watch_many(doors, await read_index(doors), 100, tokens=True)
@@ -141,11 +137,7 @@ async def test_the_public_door_has_no_place_for_them(doors: Doors) -> None:
     await connection.close()
 
 
-# At the door behind -------------------------------------------------------------------------------
-
-
 def replies_of(answer: Answer) -> list[Reply]:
-    """In the order of the requests, each of which has one."""
     replies = watch_batch_format.BatchReplyReader()
     told = replies.feed(answer.body)
     replies.end()

@@ -1,4 +1,4 @@
-"""Woken requests in one message: what is written is what is read, and nothing else is taken for it."""
+"""Wire format of a batch of woken requests: round trip and invalid data."""
 
 from __future__ import annotations
 

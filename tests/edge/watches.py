@@ -1,4 +1,4 @@
-"""Watches at two doors, and a message of woken ones at the door behind without a socket."""
+"""Watches over two servers, and batches sent to the internal server without a socket."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ async def read_index(doors: Doors, path: str = BILLING) -> str:
 async def watch(
     doors: Doors, index: str, path: str = BILLING, headers: dict[str, str] = CLOUD
 ) -> HttpConnection:
-    """A connection whose request is on its way."""
     connection = await HttpConnection.open(doors.http.address)
     connection.say("GET", f"{path}?watch_index={index}", None, headers)
     return connection
@@ -38,12 +37,11 @@ async def watch(
 async def watch_many(
     doors: Doors, index: str, number: int, *, tokens: bool = False
 ) -> list[HttpConnection]:
-    """So many parked requests, each with a token of its own if wanted."""
     watching = []
     for count in range(1, number + 1):
         headers = {"authorization": f"Bearer {count}"} if tokens else CLOUD
         watching.append(await watch(doors, index, headers=headers))
-        # No more at a time than the door passes on.
+        # Stays within the limit of concurrently forwarded requests.
         if count % 100 == 0 or count == number:
             await until(partial(_is_parked, doors, count))
     return watching
@@ -73,8 +71,6 @@ def message(*tokens: str, target: str = BILLING, is_over: bool = False) -> Reque
 
 
 class Behind:
-    """The door behind, without a socket."""
-
     def __init__(self, control: SmallControl | None = None) -> None:
         self.control = control or SmallControl()
         self.metrics = RequestMetrics()

@@ -1,4 +1,4 @@
-"""A real OpenTelemetry collector's receiving end: an HTTP server on loopback that reads OTLP and notes the spans."""
+"""OTLP collector for tests: an HTTP server on loopback that stores the received spans."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 @dataclass(frozen=True)
 class Seen:
-    """One span as it was sent."""
-
     service: str
     name: str
     ray_id: str
@@ -35,7 +33,7 @@ class Seen:
 
 @dataclass
 class Collector:
-    """`bodies` are the requests as they came, unpacked."""
+    """`bodies` are the decompressed requests."""
 
     url: str = ""
     bodies: list[bytes] = field(default_factory=list)
@@ -68,14 +66,12 @@ class Collector:
             self._spans += seen
 
     def of_ray(self, ray_id: str) -> list[Seen]:
-        """The spans of a ray that came so far."""
         with self._lock:
             return [span for span in self._spans if span.ray_id == ray_id]
 
 
 @contextlib.contextmanager
 def running_collector() -> Iterator[Collector]:
-    """Receives until the end."""
     collector = Collector()
 
     class Receiver(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""The limit of open files: taken whole, watched, and told before nothing goes any more."""
+"""Limit of open files: raised at start, monitored, and reported before it is reached."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ def test_a_process_takes_its_hard_limit_and_knows_when_little_is_left_of_it() ->
     ).stdout.split("\n")
     assert said[0] == "64 96 96"
     assert said[1] == "False True"
-    # A gap in the middle is one less, and no more.
     assert said[2:6] == ["1", "96", "95", "False"]
 
 

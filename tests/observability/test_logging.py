@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line, readable on a terminal, and never a token."""
+"""Logs: one JSON object for each line, readable on a terminal, without tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyservice.observability.logging import fingerprint, get_logger, scrubbed
 from tests.support.captured_logs import logged
 
 KINDS = ("cloud", "env", "pub", "dev", "lobby", "player", "link")
-# Put together here: no token literal may stand in the tree.
+# Computed, because the repository must not contain token literals.
 TOKENS = {kind: f"{kind}_" + "Ab9-" * 12 for kind in KINDS}
 
 

@@ -1,4 +1,4 @@
-"""What is counted, and that it is told as Prometheus wants it."""
+"""Metrics and their Prometheus format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from pyservice.schema.methods import METHODS
 
 
 def samples(text: bytes, name: str) -> dict[frozenset[str], float]:
-    """The samples of a name by the values of their labels."""
     return {
         frozenset(sample.labels.values()): sample.value
         for family in text_string_to_metric_families(text.decode())

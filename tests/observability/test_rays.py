@@ -1,4 +1,4 @@
-"""What is noted of a request, which are kept, and what becomes of those."""
+"""Rays: recorded data of a request, choice of stored requests, export."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def given(flags: str = "00") -> str:
 
 @pytest.fixture(autouse=True)
 def nothing_is_sent_afterwards() -> Iterator[None]:
-    """What sends to a collector in vain pauses by chance, in a thread: Hypothesis, which later tests may use, takes
-    that for a strategy that does not repeat itself.
+    """The exporter's thread uses the global random generator, which Hypothesis in later tests
+    would report as an error.
     """
     yield
     for thread in threading.enumerate():
@@ -53,20 +53,18 @@ def nothing_is_sent_afterwards() -> Iterator[None]:
 
 
 def a_trace(traceparent: str | None = None, *, took_s: float = 0.001) -> Trace:
-    """A request that began so long ago, of a player of a namespace."""
     trace = Trace(RAY, perf_counter() - took_s, traceparent)
     trace.caller = Caller(TokenKind.PUBLIC, NAMESPACE, b"", b"", Call(RAY, b"\x7f\0\0\1"))
     return trace
 
 
 def end(rays: Rays, trace: Trace, code: str = OK) -> bool:
-    """Whether the request is kept."""
     rays.end(trace, "http", "find", code, perf_counter())
     return bool(rays.take_all())
 
 
 def quiet(rays: Rays) -> Rays:
-    """The next one is not drawn."""
+    """Prevents the random choice of the next request."""
     rays._until_drawn = 1_000_000
     return rays
 
@@ -92,7 +90,7 @@ def test_waiting_for_a_change_is_not_slowness() -> None:
 def test_of_the_rest_one_in_a_hundred_is_kept_at_random_distances() -> None:
     rays = Rays("data-plane", per_second=MANY)
     kept = [number for number in range(MANY) if end(rays, a_trace())]
-    # Binomial: 100 of 10,000, and seven standard deviations.
+    # Binomial: 100 of 10,000, with seven standard deviations.
     assert 30 < len(kept) < 170
     assert len({after - before for before, after in itertools.pairwise(kept)}) > 10
 
@@ -130,7 +128,7 @@ def test_more_than_is_allowed_in_a_second_or_has_room_is_dropped_and_counted() -
     count = RayMetrics()
     rays = quiet(Rays("data-plane", per_second=5, count=count))
     assert sum(end(rays, a_trace(), "INTERNAL") for _ in range(8)) == 5
-    # Those that were asked for have an allowance of their own: neither can keep the other away.
+    # Requested rays have a separate quota.
     assert end(rays, a_trace(given()))
     assert (count.kept, count.dropped) == (6, 3)
 
@@ -191,8 +189,6 @@ def test_spans_for_a_collector_are_a_tree_with_the_clients_span_at_its_root() ->
 
 
 class Store:
-    """Takes span sets, unless it is told not to."""
-
     def __init__(self) -> None:
         self.stored: list[pb.SpanSet] = []
         self.failures: list[str] = []
@@ -271,7 +267,7 @@ async def test_what_nobody_may_see_is_sent_to_the_collector_and_not_stored() -> 
         await until(lambda: not rays._queue)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        # And what was still queued goes at the end.
+        # The queue is exported at shutdown.
         rays.end(a_trace(), "http", "find", "INTERNAL", perf_counter())
         await delivery.close()
         assert [span.name for span in collector.of_ray("1" * 32)] == ["http none"]

@@ -1,4 +1,4 @@
-"""How much of what is wrong one answer tells: everything while it is little, then a number."""
+"""Number of problems in one error response: all of a few, then a count."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ def test_beyond_the_limit_the_last_one_says_how_many_more(more: int) -> None:
 @pytest.mark.parametrize("more", [0, 1, 1000])
 def test_what_no_answer_would_tell_is_counted_and_not_kept(more: int) -> None:
     made = unknown(MAX_PROBLEMS + 5)
-    # As seen from further and further up, beside others, and with some that were never made.
     once = bounded_findings(made, more)
     twice = bounded_findings([*nested_under("a", once), *nested_under("b", bounded_findings(made))])
     count = 2 * (MAX_PROBLEMS + 5) + more

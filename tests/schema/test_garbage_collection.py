@@ -1,4 +1,4 @@
-"""Large requests are read without the garbage collector, which afterwards goes on as it did."""
+"""Garbage collection is paused while a large request is parsed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pyservice.schema.json_text import LARGE_BYTES, garbage_collection_paused
 
 @pytest.fixture(autouse=True)
 def collector() -> Iterator[None]:
-    """As it was, whatever a test did."""
     yield
     gc.enable()
 
@@ -54,7 +53,7 @@ def test_a_text_of_many_lists_causes_no_collection_for_each_few_hundred_of_them(
     finally:
         gc.callbacks.remove(note)
     assert len(value["a"]) == 100_000
-    # One may be due each time when it is let go on; there were hundreds.
+    # One collection may be due after each pause; without pauses there are hundreds.
     assert len(collections) <= 6
     with pytest.raises(json_text.JsonTextError):
         json_text.parse(text[:-1])

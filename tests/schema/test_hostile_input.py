@@ -1,6 +1,6 @@
-"""The largest request that a door lets in, with nothing right in it: little time, a small answer.
+"""Largest requests with as many errors as possible: CPU time and response size stay small.
 
-Time is CPU time of this process; what is asked of it is several times what it takes.
+Time is CPU time of this process. Limits are several times the measured values.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pyservice.schema.validation import refuse_invalid
 
 MIB = 1 << 20
 RAY_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
-# Measured 0.01 to 0.4 s; a quadratic one takes minutes, and a busy machine must not fail a good one.
+# Measured 0.01 to 0.4 s. A quadratic algorithm takes minutes.
 MAX_CPU_S = 4.0
 MAX_ANSWER_BYTES = 64 * 1024
-# What the gRPC door adds to a response; clients take 8 KiB of headers.
+# The gRPC server adds this to a response. Clients accept 8 KiB of headers.
 MAX_TRAILER_BYTES = 6 * 1024
 
 BY_SLUG = {method.slug: method for method in METHODS.values()}
@@ -35,11 +35,11 @@ DECODERS = {slug: message_codec.decoder(method) for slug, method in BY_SLUG.item
 PATHS = {"attach": {"game_id": "arena", "namespace_id": "prod"}}
 
 Make = Callable[[int], bytes]
-"""A body of so many bytes or a few less."""
+"""Body size in bytes."""
 
 
 def filled(head: bytes, entry: bytes, tail: bytes) -> Make:
-    """Head, as often an entry as there is room for with commas between, tail."""
+    """Returns head, repeated entries and tail, up to the body size."""
 
     def make(size: int) -> bytes:
         count = (size - len(head) - len(tail) + 1) // (len(entry) + 1)
@@ -49,8 +49,6 @@ def filled(head: bytes, entry: bytes, tail: bytes) -> Make:
 
 
 def distinct(head: bytes, form: bytes, tail: bytes) -> Make:
-    """The same with a number in each entry."""
-
     def make(size: int) -> bytes:
         room = size - len(head) - len(tail) + 1
         entries: list[bytes] = []
@@ -62,14 +60,13 @@ def distinct(head: bytes, form: bytes, tail: bytes) -> Make:
 
 
 def text(head: bytes, piece: bytes, tail: bytes) -> Make:
-    """One long text between head and tail."""
     return lambda size: head + piece * ((size - len(head) - len(tail)) // len(piece)) + tail
 
 
 ATTACH = b'{"game_mode":"duel",'
 ONE_PORT = ATTACH + b'"ports":{"ws":{'
 
-# What is wrong, the operation, the body.
+# Name of the fault, operation and body.
 BODIES: dict[str, tuple[str, Make]] = {
     "modes: numbers": ("find", filled(b'{"game_modes":[', b"1", b"]}")),
     "modes: one bad name": ("find", filled(b'{"game_modes":[', b'"!"', b"]}")),
@@ -118,11 +115,9 @@ BODIES: dict[str, tuple[str, Make]] = {
 
 
 def http_cpu_s(slug: str, body: bytes, query: bytes = b"") -> tuple[float, ServiceError]:
-    """CPU seconds from the bytes of a request to the bytes of its refusal, and the refusal."""
     decode, method, path = DECODERS[slug], BY_SLUG[slug], PATHS.get(slug, {})
     started = time.process_time()
     message, unread = decode(body, query, path)
-    # What no answer would tell is counted, not kept.
     assert len(unread.in_body) <= MAX_PROBLEMS + 1
     with pytest.raises(ServiceError) as raised:
         refuse_invalid(method, message, unread)
@@ -151,12 +146,12 @@ def test_four_times_the_body_takes_four_times_as_long_and_not_sixteen(name: str)
 
 
 def assert_linear(small_s: Callable[[], float], large_s: Callable[[], float]) -> None:
-    """Of work that is four times as much. What is too short to be measured is fast enough."""
+    """Asserts linear time for four times the work. Times too short to measure pass."""
     resolution_s = 0.005
     gc.collect()
-    gc.disable()  # it runs at odd times, which is no cost of this request more than of another
+    gc.disable()  # A collection may start at any time.
     try:
-        for _ in range(4):  # a busy machine is given more chances; what is quadratic fails them all
+        for _ in range(4):  # Repeats on a busy machine. A quadratic algorithm fails each time.
             if large_s() <= 9 * max(min(small_s(), small_s()), resolution_s):
                 return
     finally:
@@ -181,9 +176,6 @@ def test_every_problem_is_told_while_there_are_few_and_a_number_afterwards() -> 
     assert len(error.errors) == MAX_PROBLEMS + 1
     assert error.errors[-1].path == ("too-many",)
     assert error.errors[-1].message == "and 2 more problems"
-
-
-# gRPC
 
 
 def many(number: int, size_of_one: int) -> range:
@@ -235,7 +227,6 @@ MESSAGES: dict[str, tuple[str, Callable[[int], Message]]] = {
 
 
 def grpc_cpu_s(slug: str, message: Message) -> tuple[float, ServiceError]:
-    """The same over gRPC: from a message to the bytes of the trailing metadata."""
     method = BY_SLUG[slug]
     started = time.process_time()
     with pytest.raises(ServiceError) as raised:
@@ -264,9 +255,6 @@ def test_four_times_the_message_takes_four_times_as_long_and_not_sixteen(name: s
     slug, make = MESSAGES[name]
     small, large = make(MIB // 4), make(MIB)
     assert_linear(lambda: grpc_cpu_s(slug, small)[0], lambda: grpc_cpu_s(slug, large)[0])
-
-
-# JSON as text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What JSON values a field takes, one kind after the other (decisions 1.2)."""
+"""JSON values that each kind of field accepts."""
 
 from collections.abc import Callable
 from typing import Any

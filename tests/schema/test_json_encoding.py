@@ -1,4 +1,4 @@
-"""What an answer looks like in JSON (decisions 1.1, 1.2, 1.6)."""
+"""JSON form of responses."""
 
 from typing import Any
 

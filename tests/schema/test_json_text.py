@@ -1,4 +1,4 @@
-"""What is JSON at all, and where a member's text begins and ends."""
+"""JSON syntax, and the position of each member's text."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The operations as the protos declare them."""
+"""Operations as the proto files declare them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,6 @@ def test_internal_services_have_no_route() -> None:
 
 
 def _declare(name: str, *, slug: str = "", path: str = "") -> FileDescriptor:
-    """A file with one method, annotated with what is given."""
     file = descriptor_pb2.FileDescriptorProto(
         name=f"tests/{name}.proto",
         package=f"tests.{name}",
@@ -140,7 +139,9 @@ def test_a_stream_goes_on_where_an_answer_ended() -> None:
 
 
 def _stream_file(name: str, method: str, kind: str) -> FileDescriptor:
-    """A service with a watched GetThings, and a stream of that name and kind of messages."""
+    """Returns a file with the watched operation GetThings and its stream, with this name and these
+    message types.
+    """
     file = descriptor_pb2.FileDescriptorProto(
         name=f"tests/{name}.proto",
         package=f"tests.{name}",

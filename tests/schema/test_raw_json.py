@@ -1,4 +1,6 @@
-"""Raw JSON and unwrapped messages below the top of a request: judged for both doors, told as sent."""
+"""Raw JSON fields and unwrapped messages below the top level of a request: validated alike in both
+transports.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def _fields(descriptor: Descriptor) -> Iterator[FieldDescriptor]:
 
 
 def test_every_request_with_raw_json_below_the_top_has_compiled_rules() -> None:
-    """The library knows nothing of raw JSON: beside it only the top of a message is looked at."""
+    """The validation library does not know raw JSON fields. Without compiled rules, only top-level
+    fields are checked.
+    """
     deep = {
         method.request
         for method in METHODS.values()

@@ -1,4 +1,4 @@
-"""Entries beyond what a field may have are told as one problem and not looked at."""
+"""Entries over a field's limit are reported as one problem and are not validated."""
 
 from __future__ import annotations
 
@@ -34,9 +34,6 @@ def test_every_repeated_field_and_map_of_a_request_has_a_limit(name: str) -> Non
 
 def paths(message: Message) -> list[tuple[str, ...]]:
     return [problem.path for problem in validate(message)]
-
-
-# Both doors: rules
 
 
 def test_entries_within_the_limit_still_tell_all_their_problems() -> None:
@@ -88,7 +85,6 @@ def test_the_library_is_asked_about_what_is_within_the_limits_and_the_message_st
 
 
 def excerpt_of(message: Message) -> Any:
-    """The copy within the limits, of which is seen that it is within them."""
     sizes = compile_size_limits(descriptor_of(message))
     assert sizes is not None
     copy = type(message)()
@@ -149,9 +145,6 @@ def test_an_excerpt_has_all_that_is_within_the_limits() -> None:
 
 def test_a_message_without_any_limit_has_no_sizes() -> None:
     assert compile_size_limits(descriptor_of(pb.PlayerConnectedRequest)) is None
-
-
-# JSON
 
 
 def read(message: Message, value: Any) -> list[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""The rules of the protos: the compiled ones say what the library says, for both doors."""
+"""Compiled validation rules give the same results as the protovalidate library."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from pyservice.schema.validation import (
 
 LOBBY = "01a1f816-c6c0-45cf-aea6-491dc6e0571b"
 
-# Values around every limit that the rules of hot messages have, and forms near those that they ask.
+# Values around each limit of the frequent messages' rules, and values close to each required
+# format.
 _TEXTS = st.one_of(
     st.sampled_from(
         ["", "a", "A_b-9", "a-b", "a--b", "-a", "a-", "a\n", "\na", "é", "é" * 32, "é" * 33]
@@ -84,7 +85,7 @@ _made: dict[str, st.SearchStrategy[Message]] = {}
 def _messages(message_class: type[Message]) -> st.SearchStrategy[Message]:
     descriptor = descriptor_of(message_class)
     if descriptor.full_name not in _made:
-        # The library knows nothing of raw JSON; that has tests of its own.
+        # The library does not know raw JSON fields. Other tests cover these.
         fields = [field for field in descriptor.fields if not form_of(field).raw_json]
         members = {field.name: _fields(field) for field in fields}
         made = st.fixed_dictionaries({}, optional=members).map(lambda given: message_class(**given))
@@ -114,7 +115,7 @@ def test_compiled_rules_say_what_the_library_says(message: Message) -> None:
 
 
 def _is_beyond(message: Message, path: tuple[str, ...]) -> bool:
-    """Whether it is about entries that are not judged because the field has too many of them."""
+    """Returns whether the problem is in an entry over the field's limit, which is not validated."""
     field = descriptor_of(message).fields_by_name[path[0]]
     limit = entry_limit(field) if field.is_repeated else None
     if limit is None or len(getattr(message, field.name)) <= limit:
@@ -135,7 +136,7 @@ def compile_for(message: Message) -> Any:
 
 
 def test_the_oracle_meets_messages_that_keep_the_rules_and_ones_that_break_each() -> None:
-    """Otherwise the test above could agree on nothing."""
+    """Without this, the comparison with the library could pass on valid messages alone."""
     words: set[str] = set()
     fine = 0
 
@@ -188,9 +189,6 @@ def test_a_text_without_a_longest_length_is_matched_however_long() -> None:
         ("lobby_id", "invalid"),
         ("client_address", "invalid"),
     }
-
-
-# Both kinds of message
 
 
 @pytest.mark.parametrize(
@@ -300,9 +298,6 @@ def test_a_message_of_a_problem_is_a_sentence() -> None:
     assert problem == field_problem(["party_size"], "too-high", "must be at most 64")
 
 
-# Refusals
-
-
 def _refusal(name: str, message: Message, unread: UndecodedFields | None = None) -> ServiceError:
     with pytest.raises(ServiceError) as raised:
         refuse_invalid(
@@ -362,9 +357,6 @@ def test_a_raw_body_over_its_limit_is_too_large_through_either_door() -> None:
     assert error.code == "BODY_TOO_LARGE"
 
 
-# What keeps this true
-
-
 def test_hot_messages_are_requests_of_the_contract() -> None:
     assert set(COMPILED_MESSAGES) <= {method.request for method in METHODS.values()}
 
@@ -380,7 +372,7 @@ def _request_fields(message_class: type[Message]) -> list[FieldDescriptor]:
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_field_of_a_request_is_required_or_tells_whether_it_is_set(name: str) -> None:
-    """Otherwise a field left out would pass for a zero."""
+    """Without presence, a missing field would count as zero."""
     for field in _request_fields(METHODS[name].request):
         is_bare = METHODS[name].body_field == field.name
         is_required = option(field, validate_pb2.field).required
@@ -388,7 +380,6 @@ def test_every_field_of_a_request_is_required_or_tells_whether_it_is_set(name: s
 
 
 def _message_with(rule: str, presence: bool = True) -> Any:
-    """A message with one string field and a rule of it."""
     name = f"Odd{abs(hash((rule, presence)))}"
     file = descriptor_pb2.FileDescriptorProto(
         name=f"tests/{name}.proto",

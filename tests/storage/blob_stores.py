@@ -1,4 +1,4 @@
-"""The two places of objects as a test uses them: a folder behind its listener, and an S3 bucket."""
+"""Object stores for tests: a folder behind its listener, and an S3 bucket."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from tests.support.waiting import PATIENCE_S
 
 @dataclass
 class Place:
-    """Where objects are, and a client that uploads to it."""
-
     objects: Objects
     blobs: BlobStore
     client: httpx.AsyncClient
@@ -30,7 +28,6 @@ class Place:
         return await self.client.put(url, content=content)
 
     async def kept(self, key: str, content: bytes) -> str:
-        """Uploads and completes an object of one part."""
         answer = await self.upload(key, content)
         assert answer.status_code == 200, answer.text
         await self.objects.complete([PendingObject(key, [Part(0, len(content))])])
@@ -69,5 +66,4 @@ Opens = Callable[[], contextlib.AbstractAsyncContextManager[Place]]
 
 
 async def put_whole(objects: Objects, key: str, content: bytes) -> None:
-    """As an upload in one part leaves it."""
     await objects._blobs.write(f"kept/{key}", content)

@@ -1,4 +1,4 @@
-"""Two numbers in a database, for tests of what databases promise, and the words for what became of a use of them."""
+"""Table with two numbers for database tests, and outcomes of transactions as words."""
 
 from __future__ import annotations
 
@@ -47,13 +47,12 @@ async def both(tx: Transaction) -> tuple[int, int]:
 
 
 def in_use(database: Database) -> int:
-    """Connections that somebody has."""
     assert isinstance(database, SqliteDatabase | PostgresDatabase)
     return database._connections.in_use
 
 
 async def at_once(database: Database, how: str, count: int, ask: Any) -> list[Any]:
-    """Asks on so many connections, all of them open at the same time."""
+    """Runs the calls on this number of connections at the same time."""
     answers: list[Any] = []
     everybody = asyncio.Barrier(count)
 
@@ -67,7 +66,7 @@ async def at_once(database: Database, how: str, count: int, ask: Any) -> list[An
 
 
 async def code_of(work: Callable[[], Awaitable[Any]]) -> str:
-    """OK, or the code of what it raises."""
+    """Returns OK or the code of the raised error."""
     try:
         await work()
     except ServiceError as error:

@@ -1,4 +1,4 @@
-"""A real S3 server for tests: `s3s-fs`, built once into `build/` with the toolchain that is there."""
+"""Real S3 server for tests: `s3s-fs`, compiled once into `build/`."""
 
 from __future__ import annotations
 
@@ -23,19 +23,15 @@ BUCKET: Final = "objects"
 
 @dataclass
 class S3Server:
-    """Where it listens, and the folder in which its buckets are folders."""
-
     endpoint: str
     folder: Path
     process: subprocess.Popen[bytes]
 
     def kill(self) -> None:
-        """It is away."""
         self.process.kill()
         self.process.wait()
 
     def revive(self) -> None:
-        """It is there again, at the same address."""
         port = int(self.endpoint.rpartition(":")[2])
         self.process = _spawn(self.folder, port)
         assert _answers(port, self.process), "see s3.log"
@@ -43,7 +39,7 @@ class S3Server:
 
 @contextlib.contextmanager
 def running_s3(folder: Path) -> Iterator[S3Server]:
-    """Runs a server with one empty bucket. Skips, visibly, where it could not be built."""
+    """Runs a server with one empty bucket. Skips the test if the server could not be compiled."""
     if not BINARY.exists():
         pytest.skip("no S3 server: `make build/s3/bin/s3s-fs` makes one with Rust 1.92 or newer")
     (folder / BUCKET).mkdir(parents=True)
@@ -56,7 +52,7 @@ def running_s3(folder: Path) -> Iterator[S3Server]:
 
 
 def _start(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
-    """It takes no port 0: a port that was free a moment ago, and another if it is not any more."""
+    """`s3s-fs` does not accept port 0, so this tries free ports."""
     for _ in range(5):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -77,7 +73,6 @@ def _spawn(folder: Path, port: int) -> subprocess.Popen[bytes]:
 
 
 def _answers(port: int, process: subprocess.Popen[bytes]) -> bool:
-    """Whether it listens; False when it has ended or says nothing for long."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):

@@ -1,4 +1,4 @@
-"""What is too much or too old goes in portions that an index finds, however much there is of everything else."""
+"""Deletion in batches that an index finds, independent of the number of remaining rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 NOW_MS = 1_000_000
 MANY = 2 * DELETION_BATCH_ROWS + 5
 AFTER_MS = NOW_MS + MANY + lobby_records.LOBBY_RETENTION_MS
-"""When lobbies that ended before `NOW_MS` + `MANY` are not told of any more."""
+"""Time at which the retention of lobbies that ended before `NOW_MS + MANY` is over."""
 
 
 @pytest.fixture(params=KINDS)
@@ -54,7 +54,7 @@ async def test_of_what_was_not_completed_the_newest_are_kept(database: Database)
     ids = await make_links(database, MANY)
     async with database.write() as tx:
         assert await tokens.complete_device_link(tx, ids[1], "game", "token", b"secret", NOW_MS)
-    # So many portions at most, and the rest another time.
+    # Deletes at most this number of batches at one time.
     assert await tokens.trim_uncompleted_device_links(database, 10, most=1) == DELETION_BATCH_ROWS
     assert (
         await tokens.trim_uncompleted_device_links(database, 10)
@@ -99,7 +99,6 @@ async def test_a_portion_is_one_transaction_and_leaves_room_for_others(
 
 
 def noted_writes(database: Database, monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """One for each transaction that began to write since."""
     begun: list[None] = []
     begin = database.write
 
@@ -112,8 +111,6 @@ def noted_writes(database: Database, monkeypatch: pytest.MonkeyPatch) -> list[No
 
 
 class Nobody:
-    """A data plane that is not asked."""
-
     async def read_facts(self, request: Any) -> Any:
         raise AssertionError
 
@@ -147,13 +144,12 @@ async def test_lobbies_that_ended_go_in_portions_and_others_stay(
     begun = noted_writes(database, monkeypatch)
     await lobby_records.LobbyFactReader(database, Nobody(), lambda: None, lambda: AFTER_MS)._prune()
     assert len(begun) == 4, "three for them, one for what became of their processes"
-    # The last one ended in the very millisecond from which on they are kept.
+    # The last lobby ended in the first retained millisecond.
     left = await names_of(database, tables.lobbies.c.lobby_id)
     assert sorted(left) == sorted([f"{MANY:036}", "alive"])
 
 
 async def add_rays(database: Database, count: int) -> None:
-    """Two of each millisecond."""
     about = {"parent_span_id": "", "span_set": b"", "identity_id": None, "group_id": None}
     rows = [
         {**about, "ray_id": "r", "span_id": f"{number:016}", "game_id": None, "create_ms": ms}
@@ -180,7 +176,7 @@ async def test_rays_that_are_too_old_or_too_many_go_in_portions(
     begun.clear()
     await RayStore(database, 11, lambda: clock[0]).prune()
     assert len(begun) > count // DELETION_BATCH_ROWS
-    # One of more than eleven is too many, and the other of its millisecond goes with it.
+    # The limit is eleven rows, and rows of the same millisecond are deleted together.
     left = await names_of(database, tables.rays.c.span_id)
     assert left == [f"{number:016}" for number in range(count - 10, count)]
 

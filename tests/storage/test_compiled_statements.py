@@ -1,5 +1,5 @@
-"""Statements give the same on both databases, however they are made: of a module, for one use, with lists, for several
-values. What PostgreSQL's driver is given is compiled once, and never with the values of somebody else.
+"""Compiled SQL statements: equal results on both databases, one compilation for each statement, no
+values of earlier calls.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ _BY_NAMES = (
 )
 _SET = update(NOTES).where(NOTES.c.name == bindparam("id")).values(number=bindparam("number"))
 _MAX = 40
-"""The longest name that a note may have."""
 
 
 @pytest.fixture(params=KINDS)
@@ -72,7 +71,7 @@ async def test_a_list_may_have_any_length(database: Database) -> None:
         for names in lists if database.name == "postgresql" else (*lists, ["a\0", "b"]):
             found = [row.name for row in await tx.all(_BY_NAMES, {"names": names})]
             assert found == sorted({"a", "b"} & set(names))
-            # The same with the list in the statement itself.
+            # The same query with the list as literal values.
             own = select(NOTES.c.name).where(NOTES.c.name.in_(names)).order_by(NOTES.c.name)
             assert [row.name for row in await tx.all(own)] == found
             others = select(NOTES.c.name).where(not_(NOTES.c.name.in_(names)))
@@ -116,7 +115,6 @@ async def test_values_may_come_in_any_order_and_with_other_columns(database: Dat
             assert await tx.run(insert(NOTES), values) == 1
         found = await tx.all(select(NOTES).where(NOTES.c.number > 0).order_by(NOTES.c.name))
         assert [tuple(row) for row in found] == [("c", 3), ("d", 4)]
-        # A row may be taken apart.
         first: Any = found[0]
         name, number = first
         assert (name, number) == ("c", 3)

@@ -1,6 +1,4 @@
-"""What the records promise, over both databases: durable, whole, one after the other, and honest when the disk or the
-server fails.
-"""
+"""Transactions on both databases: durability, atomicity, order, and errors of disk or server."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def _at_rest(database: Database) -> None:
-    """What somebody was in the middle of goes on to its end without him; then no connection is held."""
+    """Waits until the transactions of cancelled callers have ended and no connection is in use."""
     async with asyncio.timeout(PATIENCE_S):
         while in_use(database):
             await asyncio.sleep(0)
@@ -73,9 +71,6 @@ async def on_server(server: Server, tmp_path: Path) -> AsyncIterator[Database]:
     await made.close()
 
 
-# What was promised of connections ----------------------------------------------------------------
-
-
 async def test_every_connection_to_sqlite_syncs_each_commit_and_overwrites_what_it_deletes(
     on_sqlite: Database,
 ) -> None:
@@ -93,7 +88,7 @@ async def test_every_connection_to_sqlite_syncs_each_commit_and_overwrites_what_
 async def test_every_connection_to_postgresql_syncs_each_commit(
     on_server: Database, server: Server, how: str
 ) -> None:
-    # What a database's owner thinks of durability is not asked.
+    # The service sets durability itself and ignores the database's setting.
     server.configure("synchronous_commit", "off")
 
     async def ask(tx: Transaction) -> tuple[Any, ...]:
@@ -137,8 +132,6 @@ def test_who_keeps_records_in_a_file_waits_at_no_start_for_the_driver_of_a_serve
     assert said.stdout.split() == []
 
 
-# Durable ------------------------------------------------------------------------------------------
-
 WRITER = """
 import asyncio, sys
 from pathlib import Path
@@ -179,12 +172,9 @@ async def test_what_was_committed_is_there_after_kill_9_and_nothing_is_half(
         async with database.write() as tx:
             a, b = await both(tx)
         assert a == b
-        # The last one may have been committed and not told.
+        # The last transaction may be committed without an acknowledgement.
         assert told <= a <= told + 1
         told = a
-
-
-# One state, one writer ----------------------------------------------------------------------------
 
 
 async def test_a_reader_sees_one_state_whatever_is_written_meanwhile(database: Database) -> None:
@@ -231,9 +221,6 @@ async def test_readers_do_not_wait_for_a_writer(database: Database) -> None:
         await count_up(writing)
         async with asyncio.timeout(PATIENCE_S), database.read() as tx:
             assert await number(tx) == 0
-
-
-# Conflicts ----------------------------------------------------------------------------------------
 
 
 def nobody() -> Any:
@@ -318,9 +305,6 @@ async def test_changes_that_lock_each_other_out_are_both_made(database: Database
         assert await both(tx) == (2, 2)
 
 
-# Callers that go away -----------------------------------------------------------------------------
-
-
 async def test_a_cancelled_write_is_whole_or_not_at_all_and_leaves_no_lock_and_no_connection(
     database: Database,
 ) -> None:
@@ -336,14 +320,14 @@ async def test_a_cancelled_write_is_whole_or_not_at_all_and_leaves_no_lock_and_n
 
     for number_ in range(60):
         task = asyncio.create_task(write())
-        # At another moment each time: before the lock, between the statements, in the commit.
+        # Cancels at different moments: before the lock, between the statements, in the commit.
         for _ in range(number_ % 12):
             await asyncio.sleep(0)
         if number_ % 3 == 0:
             await asyncio.sleep(number_ / 20_000)
         task.cancel()
         await asyncio.sleep(0)
-        # A second one must not tear the commit away from its connection either.
+        # A second cancellation must not interrupt the commit either.
         task.cancel()
         await asyncio.wait({task})
         await _at_rest(database)
@@ -351,7 +335,7 @@ async def test_a_cancelled_write_is_whole_or_not_at_all_and_leaves_no_lock_and_n
         a, b = await both(tx)
         await count_up(tx, "a")
     assert a == b
-    # A commit that was cancelled may be done.
+    # A cancelled commit may have succeeded.
     assert committed <= a <= 60
     if database.name == "postgresql":
         async with database.write() as tx:
@@ -378,7 +362,7 @@ async def test_what_follows_a_change_and_fails_keeps_nothing_else_from_following
 
 
 async def test_nobody_else_reads_it_wherever_its_folder_is(tmp_path: Path) -> None:
-    """Also where an earlier service made it as everything else is made, and was killed."""
+    """An earlier service may have created the file with open permissions before it was killed."""
     files = [tmp_path / f"records.db{suffix}" for suffix in ("", "-wal", "-shm")]
     made = open_database(None, tmp_path)
     await migrate(made, is_allowed=True)

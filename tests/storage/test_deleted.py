@@ -1,5 +1,5 @@
-"""What was deleted is nowhere in the file of the records, whichever SQLite the machine has: many builds leave it there
-until they need the room.
+"""Deleted rows are gone from the SQLite file. Many builds of SQLite keep them until the page is
+reused.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from pyservice.storage.tables import device_links
 pytestmark = pytest.mark.anyio
 
 KEYS: Final = tuple(b"%064d" % number for number in range(1_000))
-"""So many that most pages of theirs are free afterwards."""
-
 LOG_BYTES: Final = 16 << 20
 _HAS_SECRET: Final = (
     update(device_links)
@@ -33,7 +31,7 @@ _HAS_SECRET: Final = (
 
 @pytest.fixture
 async def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
-    """Of a build of SQLite that deletes nothing unless it is asked to. Some do it unasked."""
+    """Some builds of SQLite enable secure_delete by default. Here it is off."""
     connect = sqlite3.connect
 
     def leaves_it(*arguments: Any, **options: Any) -> sqlite3.Connection:
@@ -49,7 +47,7 @@ async def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 
 
 def written_back(folder: Path) -> int:
-    """Everything of the log is in the file, and the log is empty; how many pages of the file are free."""
+    """Writes the whole log back to the file and returns the number of free pages."""
     other = sqlite3.connect(folder / "records.db", isolation_level=None)
     try:
         busy, _, _ = other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -61,7 +59,7 @@ def written_back(folder: Path) -> int:
 
 
 def left(folder: Path, markers: list[bytes]) -> int:
-    """How many of these can be read in the files."""
+    """Returns how many of the texts are still in the files."""
     content = b"".join(path.read_bytes() for path in sorted(folder.glob("records.db*")))
     return sum(marker in content for marker in markers)
 
@@ -120,7 +118,7 @@ async def test_a_log_that_once_became_long_is_cut_so_that_all_of_it_is_written_o
         for key in KEYS:
             await stored_responses.add(tx, key, b"", bytes(40_000), 1)
     assert log.stat().st_size > 2 * LOG_BYTES
-    # The first commit found it long and wrote it back, the next one begins it anew.
+    # The first commit writes the long log back, and the second restarts the log.
     async with database.write() as tx:
         await service_state.put_int(tx, service_state.WRITTEN_MS, 1)
     assert log.stat().st_size <= LOG_BYTES

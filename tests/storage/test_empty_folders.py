@@ -1,4 +1,6 @@
-"""Folders that a kill left empty go with the next sweeps, and whoever is about to write into one does not notice."""
+"""Sweeps remove folders that a crash left empty, also while an upload is about to write into a
+folder.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).resolve().parents[2]
 DAY_S = 86_400.0
 AT_ONCE_S = -5.0
-"""Older than this is everything."""
+"""Age limit that every folder exceeds."""
 TIMES = 2
 KILLED = """
 import asyncio, os, signal, sys
@@ -42,7 +44,7 @@ async def delete(folder):
 
 asyncio.run(delete(Path(sys.argv[1])))
 """
-"""Deletes all files of a build and is killed before it removes their folder."""
+"""Deletes all files of a build, and stops before it removes their folder, as a crash does."""
 
 
 @pytest.fixture
@@ -52,13 +54,11 @@ async def listener(tmp_path: Path) -> AsyncIterator[Listener]:
 
 
 def folders(folder: Path) -> set[str]:
-    """All below the three that are always there."""
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_dir()}
     return found - {"incoming", "pending", "kept"}
 
 
 def make_old(folder: Path) -> None:
-    """Nothing has happened in it for two days."""
     then_s = time.time() - 2 * DAY_S
     os.utime(folder, (then_s, then_s))
 
@@ -102,8 +102,8 @@ async def test_only_folders_go_that_have_been_empty_for_long(listener: Listener)
 async def swept(
     request: pytest.FixtureRequest, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[list[str]]:
-    """Just before this is done to a file or folder of an object all empty folders are swept, twice for each; what was
-    swept before.
+    """Sweeps all empty folders before each call of this function on a file of an object, twice for
+    each file. Yields the paths of these calls.
     """
     loop, name = asyncio.get_running_loop(), request.param
     places = tuple(f"{listener.folder}/{place}/" for place in ("kept", "pending"))

@@ -1,4 +1,4 @@
-"""Changes that are synced together: each is whole for itself, and all are told when they are durable."""
+"""Group commit: each transaction is atomic, and is acknowledged when it is durable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
-    """The connections that transactions used."""
     seen: list[sqlite3.Connection] = []
     begun = SqliteConnections.begun
 
@@ -126,7 +125,7 @@ async def test_an_error_of_the_commit_is_told_to_all_of_the_group(
 async def test_whoever_goes_on_after_a_full_disk_writes_nothing_outside_of_a_transaction(
     database: SqliteDatabase, opened: list[sqlite3.Connection]
 ) -> None:
-    """SQLite took the transaction back; what comes then would be committed by itself."""
+    """SQLite rolls back a transaction on a full disk. Later statements would commit on their own."""
     told = []
 
     async def go_on() -> None:
@@ -151,7 +150,6 @@ async def test_whoever_goes_on_after_a_full_disk_writes_nothing_outside_of_a_tra
 
 
 async def grow(tx: Transaction) -> None:
-    """Wants more pages than a full disk has."""
     name = "x" * 100_000
     await tx.run(text(f"INSERT INTO notes VALUES ('{name}', 1)"))
 
@@ -161,7 +159,7 @@ async def test_a_reader_whose_transaction_ended_reads_no_other_state(
 ) -> None:
     async with database.read() as tx:
         await number(tx)
-        # As an error of the disk does.
+        # SQLite also rolls back after an I/O error.
         opened[-1].execute("ROLLBACK")
         with pytest.raises(ServiceError, match="CONTROL_PLANE_UNAVAILABLE"):
             await number(tx)
@@ -172,7 +170,6 @@ async def test_a_reader_whose_transaction_ended_reads_no_other_state(
 async def test_who_waits_for_another_process_keeps_nobody_else_waiting(
     database: SqliteDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Longer than anybody here has patience.
     monkeypatch.setattr(sqlite, "_LOCKED_TIMEOUT_S", 2 * PATIENCE_S)
     other = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

@@ -1,4 +1,4 @@
-"""Pictures are told by their content."""
+"""Image formats, detected by content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every revision of the tables, over both databases and with data in it."""
+"""Each revision of the tables, on both databases and with rows."""
 
 from __future__ import annotations
 
@@ -40,18 +40,15 @@ async def database(url: str | None, tmp_path: Path) -> AsyncIterator[Database]:
     await made.close()
 
 
-# Rows of any tables -------------------------------------------------------------------------------
-
-
 def tables_of(connection: Connection) -> list[Table]:
-    """The tables that are there, those first that others refer to."""
+    """Returns the existing tables in the order of their foreign keys."""
     found = MetaData()
     found.reflect(connection)
     return [table for table in found.sorted_tables if table.name != "alembic_version"]
 
 
 def a_value(column: Any, number: int) -> Any:
-    """Something of the column's type that no other row has. Rows of the same number refer to each other."""
+    """Returns a unique value of the column's type. Rows with the same number refer to each other."""
     python = bytes if isinstance(column.type, LargeBinary) else column.type.python_type
     if python is bool:
         return True
@@ -62,7 +59,6 @@ def a_value(column: Any, number: int) -> Any:
 
 
 def fill(connection: Connection) -> None:
-    """Rows in every table, none of them empty in any column."""
     for table in tables_of(connection):
         for number in range(ROWS):
             row = {column.name: a_value(column, number) for column in table.columns}
@@ -70,7 +66,6 @@ def fill(connection: Connection) -> None:
 
 
 def contents(connection: Connection) -> dict[str, list[dict[str, Any]]]:
-    """Every row, by table."""
     return {
         table.name: [
             dict(row) for row in connection.execute(select(table).order_by(*table.c)).mappings()
@@ -80,7 +75,7 @@ def contents(connection: Connection) -> dict[str, list[dict[str, Any]]]:
 
 
 def kept(before: dict[str, list[dict[str, Any]]], after: dict[str, list[dict[str, Any]]]) -> None:
-    """Every row is still there, and says in the columns that are left what it said."""
+    """Asserts that each row and each remaining column is unchanged."""
     for name, rows in before.items():
         if name not in after:
             continue
@@ -89,9 +84,6 @@ def kept(before: dict[str, list[dict[str, Any]]], after: dict[str, list[dict[str
         assert [{key: row[key] for key in columns} for row in after[name]] == [
             {key: row[key] for key in columns} for row in rows
         ]
-
-
-# Revisions ----------------------------------------------------------------------------------------
 
 
 def test_the_last_script_is_the_revision_of_this_version() -> None:
@@ -144,7 +136,7 @@ def upgrade():
 
 
 def a_later_version(folder: Path, monkeypatch: pytest.MonkeyPatch, trouble: str = "") -> None:
-    """What a later version of us will be: these revisions, and one more."""
+    """Adds one revision, as a later version of the service would."""
     shutil.copytree(VERSIONS, folder / "versions", ignore=shutil.ignore_patterns("__pycache__"))
     content = NEXT.format(head=HEAD, trouble=trouble)
     (folder / "versions" / "next_tables.py").write_text(content)

@@ -1,4 +1,4 @@
-"""Objects, in a folder and in an S3 bucket alike: parts, completion, reading, deletion, sweeping."""
+"""Objects in a folder and in an S3 bucket: parts, completion, reading, deletion, sweeping."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_completing_again_is_harmless_also_when_the_first_was_cut_off(plac
     parts = [Part(0, 4000), Part(4000, 6000)]
     for offset, length in parts:
         await place.upload("up/e", CONTENT[offset : offset + length], offset)
-    # As a crash between the two steps of a completion leaves it: one part kept, no manifest.
+    # A crash within a completion leaves one part complete and no manifest.
     await place.blobs.keep([("pending/up/e.0", "kept/up/e.0")])
     upload = PendingObject("up/e", parts)
     await place.objects.complete([upload])
@@ -166,7 +166,7 @@ async def test_another_length_that_comes_while_it_is_completed_is_not_kept(
         keep = place.blobs.keep
 
         async def keep_late(names: Sequence[tuple[str, str]]) -> None:
-            # The lengths have been looked at: S3 takes what its URL does not say.
+            # Lengths were checked already. S3 accepts data of other lengths.
             assert (await place.client.put(url, content=late)).status_code == 200
             await keep(names)
 
@@ -194,7 +194,7 @@ async def test_an_altered_url_takes_nothing(place: Place) -> None:
     tried = [url.replace(*pair) for pair in alterations if pair[0] in url]
     assert len(tried) == 3
     for altered in tried:
-        # The S3 server may hang up on the body before its answer is read: refused all the same.
+        # The S3 server may close the connection before the client reads the error.
         with contextlib.suppress(httpx.RemoteProtocolError, httpx.WriteError):
             answer = await place.client.put(altered, content=CONTENT)
             assert answer.status_code == 403, altered
@@ -203,7 +203,7 @@ async def test_an_altered_url_takes_nothing(place: Place) -> None:
 
 async def test_an_expired_url_takes_nothing(place: Place) -> None:
     url = await place.objects.presign_put("up/j", len(CONTENT), 1)
-    await asyncio.sleep(2.1)  # its last second is the whole one that it was signed in
+    await asyncio.sleep(2.1)  # A signature is valid to the end of its last second.
     answer = await place.client.put(url, content=CONTENT)
     assert answer.status_code == 403
     assert await place.blobs.names("pending/up") == []

@@ -1,4 +1,6 @@
-"""The listener when objects are in a bucket: it reads from there, and uploads are not its own."""
+"""CDN listener with objects in a bucket: it reads from the bucket, and uploads go to the bucket
+directly.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signed URLs: only what was signed is allowed, until it expires."""
+"""Signed URLs allow only what was signed, until they expire."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_every_single_character_counts() -> None:
     target = UrlSigner(KEY).target(PUT)
     for at in range(len(target)):
         altered = target[:at] + ("x" if target[at] != "x" else "y") + target[at + 1 :]
-        # The last letter of base64 without padding has two bits that mean nothing.
+        # The last character of unpadded base64 has two unused bits.
         with pytest.raises(InvalidSignature):
             verified(altered)
 
@@ -108,7 +108,6 @@ def test_an_old_key_makes_nothing_that_lasts_longer_than_what_it_made() -> None:
     rotated = UrlSigner(OTHER, [RetiredKey(KEY, NOW_S + 60)], lambda key: key == "up/picture")
 
     def is_good(grant: UrlGrant) -> bool:
-        """What somebody signs who has got hold of the old key."""
         url = urlsplit(UrlSigner(KEY).target(grant))
         try:
             return rotated.verify(grant.method, url.path, url.query.encode(), NOW_S) == grant

@@ -1,4 +1,4 @@
-"""One upload on its way to the disk: what is synced before its answer, and where the disk refuses it."""
+"""Writer of one upload: sync before the response, and disk errors."""
 
 import asyncio
 import errno
@@ -29,7 +29,7 @@ async def test_what_comes_after_a_failure_leaves_no_file(
     folder = tmp_path / "incoming"
     upload = UploadWriter(folder / "a", 8, threads, lambda path: None, lambda size: nullcontext())
     first, second = asyncio.Event(), asyncio.Event()
-    upload.write(memoryview(b"1234"), first.set)  # the folder is not there: it cannot be written
+    upload.write(memoryview(b"1234"), first.set)  # The folder does not exist, so the write fails.
     await asyncio.wait_for(first.wait(), PATIENCE_S)
     with pytest.raises(FileNotFoundError):
         await upload.commit()
@@ -55,7 +55,7 @@ async def test_the_answer_comes_after_file_and_folder_are_synced(
         synced.append((str(path.relative_to(tmp_path)), size, names))
 
     async with folder_place(tmp_path) as place:
-        await place.upload("up/a", b"1")  # makes the folders
+        await place.upload("up/a", b"1")  # This upload creates the folders.
         monkeypatch.setattr(os, "fsync", fsync)
         answer = await place.upload("up/b", b"x" * length)
         monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""Logs of a test, as the service writes them."""
+"""Captured log output of a test."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from pyservice.observability.logging import configure_logging
 def logged(
     level: str = "info", format: Literal["json", "console"] = "json"
 ) -> Iterator[io.StringIO]:
-    """What is logged within. Behind it logging is as nobody had asked for anything, as other tests expect."""
+    """Yields the log output within the block, and restores the log configuration of the tests
+    afterwards.
+    """
     root = logging.getLogger()
     before = root.handlers[:], root.level
     stream = io.StringIO()
     configure_logging(level=level, format=format, stream=stream)
-    # Or loggers that are used within would stay as they are for the rest of the tests.
+    # A cached logger would keep this configuration for all later tests.
     structlog.configure(cache_logger_on_first_use=False)
     try:
         yield stream

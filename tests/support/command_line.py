@@ -1,4 +1,4 @@
-"""`pyservice ...` as a person types it, beside a running service."""
+"""Runs `pyservice ...` commands beside a running service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 
 
 def run(data_dir: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Against a data directory."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYSERVICE_")}
     return subprocess.run(
         [sys.executable, "-m", "pyservice", *words, "--data-dir", str(data_dir)],
@@ -25,7 +24,7 @@ def run(data_dir: Path, *words: str, **environment: str) -> subprocess.Completed
 
 
 async def output(data_dir: Path, *words: str) -> str:
-    """What a command prints that has to succeed, without the end of its last line."""
+    """Runs a command that must succeed. Returns its output without the last newline."""
     done = await asyncio.to_thread(run, data_dir, *words)
     assert (done.returncode, done.stderr) == (0, ""), done
     assert done.stdout == "" or done.stdout.endswith("\n")
@@ -33,12 +32,11 @@ async def output(data_dir: Path, *words: str) -> str:
 
 
 async def json_output(data_dir: Path, *words: str) -> Any:
-    """The JSON that it prints with --json."""
     return json.loads(await output(data_dir, *words, "--json"))
 
 
 async def error_output(data_dir: Path, *words: str) -> str:
-    """What a command says that has to fail."""
+    """Runs a command that must fail. Returns its error output."""
     done = await asyncio.to_thread(run, data_dir, *words)
     assert (done.returncode, done.stdout) == (1, ""), done
     return done.stderr

@@ -1,5 +1,5 @@
-"""A real `pyservice serve --role data` child process on free ports, with a static feed in a folder
-of its own. Tests start it, ask it over HTTP, kill it, and start it again.
+"""Real `pyservice serve --role data` process on free ports, with a static feed in a folder of its
+own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.leftover_processes import end_leftovers
 from tests.support.loopback import FREE_PORT
 
 if TYPE_CHECKING:
-    # Tests of pure parts run without the native module.
+    # Tests of pure Python code run without the native module.
     from pyservice.dataplane.engine import Engine
 
 __all__ = ["NAMESPACE_ID", "VERSION_ID", "Service", "document", "version"]
@@ -52,14 +52,14 @@ UNLIMITED: Final = {
 
 
 class Service:
-    """One data directory and, between `start` and `stop`, the process that serves it."""
+    """Data directory, and between `start` and `stop` the process that serves it."""
 
     role: tuple[str, ...] = ("--role", "data")
     doors: tuple[str, ...] = ("http", "grpc", "metrics")
     command_prefix: tuple[str, ...] = ()
-    """What runs the command, where something has to."""
+    """Command prefix that starts the service program."""
     passed: tuple[int, ...] = ()
-    """Descriptors that it is started with."""
+    """File descriptors that the process inherits."""
 
     def __init__(
         self,
@@ -68,7 +68,9 @@ class Service:
         modes: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> None:
-        """`settings` go into the TOML file, `fields` replace fields of the fed namespace."""
+        """Writes `settings` to the TOML file. `fields` replace fields of the namespace in the
+        feed.
+        """
         self.folder = folder
         self.data_dir = folder / "data"
         self.feed_file = folder / "feed.json"
@@ -92,10 +94,8 @@ class Service:
     def write_feed(self) -> None:
         self.feed_file.write_text(json.dumps({"namespaces": [self.feed]}))
 
-    # The process
-
     def spawn(self, *words: str) -> subprocess.Popen[str]:
-        """Starts the process and does not wait. After the first time it takes the same ports."""
+        """Starts the process and does not wait. A restart uses the same ports."""
         flags = [f"--{name}={self.addresses.get(name, FREE_PORT)}" for name in self.doors]
         self.ready_file.unlink(missing_ok=True)
         command = [
@@ -110,7 +110,7 @@ class Service:
         return self.process
 
     def start(self, *words: str) -> Service:
-        """Starts the process and returns when it is ready."""
+        """Starts the process and waits until it is ready."""
         process = self.spawn(*words)
         end = time.monotonic() + _START_S
         while not self.ready_file.exists():
@@ -125,13 +125,12 @@ class Service:
         return self
 
     def stop(self) -> int:
-        """SIGTERM, and the exit status."""
+        """Sends SIGTERM and returns the exit status."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(_STOP_S)
 
     def kill(self) -> None:
-        """SIGKILL, and it is gone."""
         if self.process is not None:
             self.process.kill()
             self.process.wait(_STOP_S)
@@ -146,7 +145,6 @@ class Service:
         return path.read_text()[-6000:] if path.exists() else ""
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """`pyservice ...` against this data directory."""
         return subprocess.run(
             [sys.executable, "-m", "pyservice", *words, "--data-dir", str(self.data_dir)],
             env=_environment(),
@@ -156,8 +154,6 @@ class Service:
             timeout=60,
         )
 
-    # HTTP
-
     def ask(
         self,
         method: str,
@@ -166,7 +162,6 @@ class Service:
         token: str | None = None,
         **headers: str,
     ) -> httpx.Response:
-        """One request to the HTTP door; header names with underscores."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if token is not None:
             sent["authorization"] = f"Bearer {token}"
@@ -175,13 +170,13 @@ class Service:
         return self.client.request(method, url, content=content, headers=sent)
 
     def good(self, *request: Any, **headers: str) -> Any:
-        """The JSON of a request that has to succeed."""
+        """Returns the JSON of a request that must succeed."""
         answer = self.ask(*request, **headers)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     def code(self, *request: Any, **headers: str) -> str:
-        """The code of a request that has to fail."""
+        """Returns the error code of a request that must fail."""
         answer = self.ask(*request, **headers)
         assert answer.status_code >= 400, answer.text
         code: str = answer.json()["code"]
@@ -189,8 +184,6 @@ class Service:
 
     def probe(self, path: str) -> httpx.Response:
         return self.client.get(f"http://{self.addresses['metrics']}{path}")
-
-    # The way in
 
     def public_token(self) -> str:
         done = self.command("token", "create", "--kind", "public", "--namespace", f"{GAME}/prod")
@@ -200,7 +193,7 @@ class Service:
     def attach(
         self, mode: str = "duel", *, is_ready: bool = True, **fields: Any
     ) -> tuple[str, str]:
-        """(lobby id, lobby token) of an attached lobby."""
+        """Attaches a lobby and returns its id and token."""
         body = {
             "game_mode": mode,
             "ports": {"game": {"address": "127.0.0.1", "port": 4000}},
@@ -225,7 +218,6 @@ def _environment() -> dict[str, str]:
 
 
 def _sets(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Settings as `--set` flags; lists are JSON."""
     words: list[str] = []
     for name, value in settings.items():
         if isinstance(value, dict):
@@ -237,14 +229,13 @@ def _sets(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 
 class MakeService(Protocol):
-    """Makes a service that is not started; keywords are arguments of `Service`."""
+    """Creates a service that is not started. Keyword arguments are those of `Service`."""
 
     def __call__(self, **given: Any) -> Service: ...
 
 
 @pytest.fixture
 def make_service(tmp_path: Path) -> Iterator[MakeService]:
-    """Makes services, and ends them after the test."""
     made: list[Service] = []
 
     def make(**given: Any) -> Service:
@@ -260,13 +251,12 @@ def make_service(tmp_path: Path) -> Iterator[MakeService]:
 
 @pytest.fixture
 def service(make_service: MakeService, request: pytest.FixtureRequest) -> Service:
-    """A running data plane; an indirect parameter is a dict of `Service` arguments."""
+    """Running data plane. An indirect parameter is a dict of `Service` arguments."""
     return make_service(**getattr(request, "param", {})).start()
 
 
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
-    """A native engine with a journal in a folder of its own."""
     from pyservice.dataplane.engine import EngineLimits, open_engine
 
     (tmp_path / "journal").mkdir()

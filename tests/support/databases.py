@@ -1,5 +1,7 @@
-"""Real databases for tests: a SQLite file, or a database of its own in a real PostgreSQL server of this test run.
-Who has bad luck in store for a server gets one of its own.
+"""Real databases for tests: a SQLite file, or a database of its own on the PostgreSQL server of
+this test run.
+
+A test that stops or stalls a PostgreSQL server uses a server of its own.
 """
 
 from __future__ import annotations
@@ -22,17 +24,16 @@ KINDS: Final = ("sqlite", "postgresql")
 
 
 class Databases:
-    """Makes empty databases. The PostgreSQL server is started by the first that needs it."""
+    """Creates empty databases. The first PostgreSQL database starts the server."""
 
     def __init__(self) -> None:
-        # Not below pytest's own folder: started by root, the server runs as a user who may not go there.
+        # If root starts the server, it runs as another user without access to pytest's folder.
         self._folder = Path(tempfile.mkdtemp(prefix="hosting-postgresql-"))
         self._folder.chmod(0o755)
         self._server: Any = None
 
     @property
     def server(self) -> Any:
-        """The PostgreSQL server."""
         if self._server is None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -43,7 +44,7 @@ class Databases:
         return self._server
 
     def url(self, kind: str) -> str | None:
-        """URL of a new empty database; None stands for the file of a control plane."""
+        """Returns the URL of a new empty database. None stands for the file of a control plane."""
         if kind == "sqlite":
             return None
         name = f"test_{uuid4().hex[:12]}"
@@ -52,7 +53,7 @@ class Databases:
         return url
 
     def remove(self, url: str | None, folder: Path) -> None:
-        """The database that `open_database` would open is gone. Nobody has it open."""
+        """Removes the database that `open_database` would open. It must not be open."""
         if url is None:
             for path in folder.glob("records.db*"):
                 path.unlink()
@@ -60,7 +61,7 @@ class Databases:
         assert "DROP DATABASE" in self.server.psql(f"DROP DATABASE {_name(url)}")
 
     def empty(self, url: str | None, folder: Path) -> None:
-        """Whoever opens it next finds nothing in it, as after a loss."""
+        """Replaces the database by an empty one, as after a loss of data."""
         self.remove(url, folder)
         if url is not None:
             self.server.psql(f"CREATE DATABASE {_name(url)}")
@@ -76,10 +77,10 @@ def _name(url: str) -> str:
 
 
 class Server:
-    """A PostgreSQL server of a test's own, which may be stopped, stalled, killed and started again."""
+    """PostgreSQL server of one test, which the test may stop, stall, kill and start again."""
 
     def __init__(self) -> None:
-        # As above: the server's user has to get there.
+        # The server's user needs access to the folder.
         self._folder = Path(tempfile.mkdtemp(prefix="hosting-postgresql-"))
         self._folder.chmod(0o755)
         with warnings.catch_warnings():
@@ -93,29 +94,25 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Of the postmaster."""
         return int(self._server.get_pid())
 
     def url(self) -> str:
-        """URL of a new empty database."""
         name = f"test_{uuid4().hex[:12]}"
         self.psql(f"CREATE DATABASE {name}")
         return str(self._server.get_uri(name))
 
     def psql(self, command: str) -> str:
-        """What the command says."""
         return str(self._server.psql(command))
 
     def stop(self, mode: str = "immediate") -> None:
-        """`immediate` is a crash: nothing is finished, and the next start recovers."""
+        """Stops the server. The mode `immediate` is a crash, and the next start recovers."""
         self._pg_ctl("-m", mode, "stop")
 
     def start(self) -> None:
-        """Returns when it takes connections."""
         self._server.ensure_postgres_running()
 
     def configure(self, name: str, value: str) -> None:
-        """Changes a setting of the running server, and returns when new connections have it."""
+        """Changes a setting of the running server, and waits until new connections have it."""
         self.psql(f"ALTER SYSTEM SET {name} = {value}; SELECT pg_reload_conf();")
         end = time.monotonic() + PATIENCE_S
         while value not in self.psql(f"SHOW {name}"):
@@ -134,7 +131,6 @@ class Server:
 
 @pytest.fixture(scope="session")
 def one_server() -> Iterator[Server]:
-    """The server behind `server`."""
     made = Server()
     yield made
     made.close()
@@ -142,7 +138,9 @@ def one_server() -> Iterator[Server]:
 
 @pytest.fixture
 def server(one_server: Server) -> Iterator[Server]:
-    """A server that nobody else uses now; whatever is done to it, the next test finds it well."""
+    """Server for one test at a time. After each test, the server runs with its default settings
+    again.
+    """
     yield one_server
     one_server.start()
     for name in ("fsync", "synchronous_commit"):

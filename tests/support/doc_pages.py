@@ -1,11 +1,10 @@
-"""How a page for users is read: its blocks, its tables, its links, a shell that runs its examples in
-order; and what the code says, in the words of the tables.
+"""Parser and runner for the pages of the user documentation: blocks, tables, links and examples.
 
-Shell blocks of a page run one after the other in one shell. A `text` or `json` block right after
-one is what it printed, where `...` stands for anything and numbers in JSON may differ. Comments
-before a block (`<!-- file: x -->`, `serve`, `stopped`, `until`, `shown`: is not run) say what a
-reader does with it.
-Port numbers of the defaults stand for the real ones, and a public port of edge-guard for any other.
+The shell blocks of a page run in order in one shell. A `text` or `json` block after a shell block
+is its output, where `...` matches anything and numbers in JSON may differ. A comment before a
+block gives the reader's action: `file: x` saves the block, `serve` starts a service, `stopped`
+waits for its end, `until` repeats the block, and `shown` does nothing. Default ports in a page
+stand for the real ports, and a public port of edge-guard for any other.
 """
 
 from __future__ import annotations
@@ -46,8 +45,6 @@ _BLOCK = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """One example of a page."""
-
     language: str
     text: str
     note: str
@@ -55,7 +52,6 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The file that a reader saves it as."""
         return self.note.removeprefix("file: ") if self.note.startswith("file: ") else None
 
 
@@ -77,7 +73,7 @@ def blocks_of(name: str) -> list[Block]:
 
 
 def table_of(name: str, table: str) -> list[list[str]]:
-    """The cells of the table after its comment, without its head."""
+    """Returns the cells of the table after its comment, without the header row."""
     after = page(name).split(f"<!-- table: {table} -->\n", 1)[1]
     lines = after.split("\n\n", 1)[0].splitlines()
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
@@ -88,7 +84,7 @@ def code(cell: str) -> str:
 
 
 class Shell:
-    """A reader's shell: what one block sets, the next one has. A command that fails ends it."""
+    """Shell that runs the blocks of a page. Variables stay, and a failed command ends the shell."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -106,7 +102,9 @@ class Shell:
         )
 
     def run(self, text: str, *, is_tried_again: bool = False) -> str:
-        """What the block printed. A failure ends the shell, unless the block is tried again."""
+        """Returns the output of the block. A failure ends the shell, unless the block may be
+        repeated.
+        """
         assert self._bash.stdin is not None
         assert self._bash.stdout is not None
         self._count += 1
@@ -126,7 +124,6 @@ class Shell:
         return output.read_text()
 
     def close(self) -> None:
-        """Ends it and everything that it left behind."""
         assert self._bash.stdin is not None
         assert self._bash.stdout is not None
         self._bash.stdin.close()
@@ -147,7 +144,7 @@ def help_of_curl() -> bytes:
 
 @dataclass
 class Reader:
-    """Follows a page. `ports` are the real ones by those that the page prints."""
+    """Runs a page. `ports` maps the ports in the page to the real ports."""
 
     folder: Path
     shell: Shell
@@ -215,14 +212,13 @@ def check_output(output: str, follower: Block, expected: str) -> None:
 
 
 def pattern(expected: str, anything: str) -> str:
-    """What a text of a page stands for."""
+    """Returns a regular expression that matches the expected output."""
     return _PUBLIC_PORT.sub(
         lambda _: _PUBLIC_PORT.pattern, re.escape(expected).replace(r"\.\.\.", anything)
     )
 
 
 def documents(text: str) -> Iterator[Any]:
-    """The JSON values of a text, one after the other."""
     decoder = json.JSONDecoder()
     rest = text.strip()
     while rest:
@@ -232,7 +228,7 @@ def documents(text: str) -> Iterator[Any]:
 
 
 def is_like(printed: Any, expected: Any) -> bool:
-    """The same shape and the same words; numbers may differ."""
+    """Returns whether two JSON values have the same structure and strings. Numbers may differ."""
     if isinstance(expected, dict):
         return (
             isinstance(printed, dict)
@@ -253,16 +249,13 @@ def is_like(printed: Any, expected: Any) -> bool:
 
 
 def check_problem(shown: dict[str, Any]) -> None:
-    """An error that a page shows without a request is the one of the table."""
+    """Compares an error example with the table of errors."""
     error = ServiceError(shown["code"], metadata=shown.get("metadata"))
     assert shown == error.problem(shown["ray_id"])
 
 
-# What tables and links are compared with ----------------------------------------------------------
-
-
 def settings_rows(model: type[BaseModel], prefix: str = "") -> Iterator[list[str]]:
-    """TOML name, environment variable, flag and default of every setting."""
+    """Returns TOML name, environment variable, flag and default of every setting."""
     flags = {"feed_file": "--feed", **{n: f"--{n}" for n in ("http", "grpc", "cdn", "metrics")}}
     flags["data_dir"] = "--data-dir"
     for name, setting in model.model_fields.items():
@@ -290,7 +283,7 @@ def shown_default(value: object) -> str:
 
 
 def metrics_of_all(url: str) -> str:
-    """The service's metrics page; not one from which edge-guard's are missing because it answered too late."""
+    """Returns the metrics page. Repeats until edge-guard's metrics are on the page."""
 
     def text() -> str:
         found = httpx.get(url, timeout=TIMEOUT_S).text
@@ -300,8 +293,8 @@ def metrics_of_all(url: str) -> str:
 
 
 def families_of(text: str) -> dict[str, tuple[str, set[str] | None]]:
-    """Type and labels of the families of ours on a /metrics page, by the name in its TYPE line. Labels
-    are None where there is nothing yet to count.
+    """Returns type and labels of each metric of the service by name. The labels are None for a
+    metric without samples.
     """
     found = {}
     names = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
@@ -314,7 +307,7 @@ def families_of(text: str) -> dict[str, tuple[str, set[str] | None]]:
 
 
 def families_shown(table: str) -> dict[str, tuple[str, set[str]]]:
-    """The same of a table of the operator's page."""
+    """Returns the metrics in a table of the operator's page, as `families_of` does."""
     return {
         code(name): (kind, set(re.findall(r"\w+", labels)))
         for name, kind, labels, meaning in table_of("operator.md", table)
@@ -331,14 +324,14 @@ def commands(group: Any, before: str = "pyservice") -> Iterator[str]:
 
 
 def links() -> Iterable[tuple[str, str, str]]:
-    """Page, file and heading of every link to a file or a heading of ours."""
+    """Yields page, file and heading of each link within the repository."""
     for name in PAGES:
         for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page(name)):
             yield name, target, heading
 
 
 def headings(path: Path) -> set[str]:
-    """As links name them."""
+    """Returns the headings in the form that links use."""
     titles = re.findall(r"^#+ (.+)$", path.read_text(), re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 

@@ -1,4 +1,4 @@
-"""A program that is not ours and has ports that ours would like to have, at this worker's own address."""
+"""Sockets of another program that occupy ports at the address of this test process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OTHER_FILES: Final = 1_000
 
 
 class Foreigner:
-    """It has all of these numbers but a few. Close it."""
+    """Binds all of these ports except a few."""
 
     def __init__(self, kind: socket.SocketKind, numbers: Collection[int], free: int) -> None:
         self.kind = kind
@@ -28,7 +28,6 @@ class Foreigner:
             held.bind((OWN_ADDRESS, number))
 
     def let_go(self) -> int:
-        """One of them, which is free now."""
         number, held = self._held.popitem()
         held.close()
         return number
@@ -40,7 +39,7 @@ class Foreigner:
 
 @contextlib.contextmanager
 def many_files(count: int) -> Iterator[None]:
-    """This process may have so many sockets meanwhile; without that the test is a skip."""
+    """Raises the limit of open files. Skips the test if the limit cannot be raised."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + _OTHER_FILES
     if before[1] < wanted:

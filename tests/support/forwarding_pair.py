@@ -1,7 +1,8 @@
-"""A public door and a door behind it, each on real sockets: for the tests of passing on and of watches.
+"""Public server and internal server on real sockets, for tests of forwarding and watches.
 
-Behind are a few operations of the control plane over one counter per topic. In front is the small
-service. Both are in one process and one loop; they share nothing but their sockets.
+The internal server has a few control plane operations and a change counter for each topic. The
+public server has the sample service. Both run in one process and one loop, and share only their
+sockets.
 """
 
 from __future__ import annotations
@@ -50,24 +51,24 @@ GAMES = "hosting.v1.Games"
 
 @dataclass
 class SmallControl:
-    """Operations of a control plane, and what they saw."""
+    """Control plane operations that record their calls."""
 
     calls: list[Call] = field(default_factory=list)
     topics: Topics = field(default_factory=Topics)
     paid: dict[str, str] = field(default_factory=dict)
-    """Time of the last payment by group: what a watch tells."""
+    """Time of the last payment of each group, which the watch returns."""
     revoked: set[str] = field(default_factory=set)
     is_slow: bool = False
-    """`create_group` waits until it is let on."""
+    """`create_group` waits for `go_on`."""
     waiting: int = 0
-    """Requests that it is slow with."""
+    """Number of `create_group` calls that wait."""
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
     reads: int = 0
     parks: int = 0
     polls: int = 0
-    """How often it was asked for changes."""
+    """Number of polls for changes."""
     parked: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def operations(self) -> dict[str, Operation]:
@@ -80,7 +81,7 @@ class SmallControl:
         return {name: Operation(name, self.authorize, run) for name, run in runs.items()}
 
     async def authorize(self, call: Call) -> Caller:
-        """As slow as a database: whoever comes later may be faster."""
+        """Yields to the loop, as a database query does, so a later request may overtake this one."""
         self.calls.append(call)
         await asyncio.sleep(0)
         token = (call.authorization or "").removeprefix("Bearer ")
@@ -128,7 +129,7 @@ class SmallControl:
         return groups_pb2.CreateGroupResponse(group_id=GROUP)
 
     def next_changes(self) -> Handler:
-        """The real one; `polls` says when a question has arrived."""
+        """Handles polls for changes. `polls` counts them when they arrive."""
         answer = next_changes(self.topics)
 
         async def counted(request: control_pb2.NextChangesRequest) -> Message:
@@ -146,7 +147,7 @@ class SmallControl:
 
 
 class Behind:
-    """A process behind the door: may be started, stopped, and started again on the same sockets."""
+    """Internal server that can be stopped and started again on the same sockets."""
 
     def __init__(self, folder: Path, limits: Limits | None = None) -> None:
         self.http_path = folder / "http.sock"
@@ -175,8 +176,6 @@ class Behind:
 
 @dataclass
 class Doors:
-    """The public doors, and what is behind them."""
-
     http: HttpDoor
     grpc: GrpcDoor
     behind: Behind
@@ -199,7 +198,7 @@ async def open_doors(
     limits: Limits | None = None,
     is_started: bool = True,
 ) -> AsyncIterator[Doors]:
-    """Both doors, the way between them, and the poll for changes."""
+    """Opens both servers, their connection and the polling for changes."""
     control = control or SmallControl()
     settings, metrics = settings or TransportSettings(), RequestMetrics()
     waiters = LongPolls(hold_ms)
@@ -247,7 +246,7 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Returns when the condition is true; fails when it does not become true."""
+    """Waits until the condition is true, and fails after a timeout."""
     async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.002)

@@ -1,7 +1,8 @@
-"""The whole service as an operator has it: a real `pyservice serve` with both planes, on SQLite or a real PostgreSQL,
-and clients of both doors that know every operation by its slug.
+"""Real `pyservice serve` with both planes, on SQLite or PostgreSQL, and clients that call
+operations by slug.
 
-Messages of the gRPC door are made of the same JSON by the doors' own codec, so that one test can go through both.
+The gRPC client encodes its messages from the same JSON as the HTTP client, so one test can use
+both transports.
 """
 
 from __future__ import annotations
@@ -40,19 +41,17 @@ UNLIMITED: Final = {"per_second": 0, "burst": 1}
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a door said. `code` is OK or a code of the error table."""
+    """Response of either transport. `code` is OK or an error code."""
 
     code: str
     body: Any
     errors: tuple[tuple[str, ...], ...] = ()
-    """Paths of field problems, each with its word at the end."""
+    """Paths of the field problems."""
     detail: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class HttpDoor:
-    """The HTTP door, every operation by slug."""
-
     name = "http"
 
     def __init__(self, address: str) -> None:
@@ -68,7 +67,6 @@ class HttpDoor:
         origin: str | None = None,
         traceparent: str | None = None,
     ) -> Answer:
-        """One request."""
         method = BY_SLUG[slug]
         rest = dict(fields or {})
         path = method.template
@@ -98,7 +96,6 @@ class HttpDoor:
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> httpx.Response:
-        """Any request."""
         sent = dict(headers or {})
         if token is not None:
             sent["authorization"] = f"Bearer {token}"
@@ -123,8 +120,6 @@ def _answer(answer: httpx.Response) -> Answer:
 
 
 class GrpcDoor:
-    """The gRPC door, every operation by slug."""
-
     name = "grpc"
 
     def __init__(self, address: str) -> None:
@@ -142,7 +137,6 @@ class GrpcDoor:
         origin: str | None = None,
         traceparent: str | None = None,
     ) -> Answer:
-        """One call."""
         method = BY_SLUG[slug]
         metadata: list[tuple[str, str]] = []
         if token is not None:
@@ -173,7 +167,6 @@ class GrpcDoor:
 
 
 def _message(method: Method, fields: Mapping[str, Any]) -> Message:
-    """The request of the same JSON that the HTTP door would be sent."""
     rest = dict(fields)
     path = {name: str(rest.pop(name)) for name in method.path_fields}
     body, query = b"", b""
@@ -193,10 +186,10 @@ Door = HttpDoor | GrpcDoor
 
 
 class FullService:
-    """One data directory and, between `start` and `stop`, the processes that serve it."""
+    """Data directory, and between `start` and `stop` the processes that serve it."""
 
     interpreter: Sequence[str] = (sys.executable,)
-    """What runs Python, as whoever the service is to be."""
+    """Command that runs Python, with another user if a test needs it."""
 
     def __init__(self, folder: Path, database_url: str | None = None, **settings: Any) -> None:
         self.folder = folder
@@ -211,10 +204,8 @@ class FullService:
         self.said: dict[str, Any] = {}
         self.process: subprocess.Popen[bytes] | None = None
 
-    # The processes
-
     def spawn(self, *words: str) -> subprocess.Popen[bytes]:
-        """Starts the service and does not wait. After the first time it takes the same ports."""
+        """Starts the service and does not wait. A restart uses the same ports."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.ready_file.unlink(missing_ok=True)
         flags = [
@@ -237,7 +228,7 @@ class FullService:
         return self.process
 
     def start(self, *words: str) -> FullService:
-        """Starts the service and returns when it is ready."""
+        """Starts the service and waits until it is ready."""
         process = self.spawn(*words)
         end = time.monotonic() + START_TIMEOUT_S
         while not self.ready_file.exists():
@@ -248,13 +239,12 @@ class FullService:
         return self
 
     def stop(self) -> int:
-        """SIGTERM, and the exit status."""
+        """Sends SIGTERM and returns the exit status."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(STOP_TIMEOUT_S)
 
     def close(self) -> None:
-        """Whatever it is doing, it is gone."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -266,8 +256,6 @@ class FullService:
     def log(self) -> str:
         path = self.folder / "log"
         return path.read_text()[-8000:] if path.exists() else ""
-
-    # What it said
 
     @property
     def group_id(self) -> str:
@@ -282,7 +270,9 @@ class FullService:
 
     @contextlib.asynccontextmanager
     async def opened(self, name: str) -> AsyncIterator[Door]:
-        """A door that is closed in the end: the test after one that failed finds no open socket of it."""
+        """Opens a client and closes it after the test, so that a failed test leaves no open
+        socket.
+        """
         door = self.door(name)
         try:
             yield door
@@ -295,7 +285,6 @@ Started = TypeVar("Started", bound=FullService)
 
 @contextlib.contextmanager
 def running(full_service: Started, *words: str) -> Iterator[Started]:
-    """It is ready, and is gone afterwards."""
     try:
         full_service.start(*words)
         yield full_service
@@ -304,7 +293,6 @@ def running(full_service: Started, *words: str) -> Iterator[Started]:
 
 
 def _sets(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Settings as `--set` flags; lists are JSON."""
     for name, value in settings.items():
         if isinstance(value, Mapping):
             yield from _sets(value, f"{prefix}{name}.")
@@ -321,15 +309,15 @@ ARENA_MODES: Final[dict[str, Any]] = {
 FED_CREATIONS: Final = frozenset(
     {"create_service_token", "create_public_token", "create_development_token"}
 )
-"""They make one more each time unless they are repeated with their key."""
+"""Each call creates one more token unless it repeats an idempotency key."""
 REPEATED_S: Final = 60.0
 HARMLESS: Final = "Repeating the request is harmless"
 AGAIN: Final = (HARMLESS, "; try again")
-"""What a 503 says that may be repeated: nothing was made, or the same will be answered."""
+"""Parts of a 503 detail that allow repetition of the request."""
 
 
 class Developer:
-    """A person with a cloud token, at one door. Methods assert success and return what was answered."""
+    """Client with a cloud token. Methods assert success and return the response body."""
 
     def __init__(self, full_service: FullService, door: Door, token: str | None = None) -> None:
         self.full_service = full_service
@@ -337,24 +325,23 @@ class Developer:
         self.token = token or full_service.cloud_token
 
     async def call(self, slug: str, key: str | None = None, **fields: Any) -> Answer:
-        """One call with the developer's token."""
         return await self.door.call(slug, fields, token=self.token, key=key)
 
     async def good(self, slug: str, key: str | None = None, **fields: Any) -> Any:
-        """The body of a call that has to succeed."""
+        """Returns the body of a call that must succeed."""
         answer = await self._answered(slug, key, fields)
         assert answer.code == "OK", answer
         return answer.body
 
     async def code(self, slug: str, key: str | None = None, **fields: Any) -> str:
-        """The code of a call that has to fail."""
+        """Returns the error code of a call that must fail."""
         answer = await self._answered(slug, key, fields)
         assert answer.code != "OK", answer
         return answer.code
 
     async def _answered(self, slug: str, key: str | None, fields: Mapping[str, Any]) -> Answer:
-        """What the data plane has not taken in, or signed, within its second is asked for again, as its 503 says: a
-        machine that runs several tests at a time may be that slow.
+        """Repeats the call while its 503 allows a repetition. On a busy machine the data plane may
+        be slower than its limit of one second.
         """
         if slug in FED_CREATIONS:
             key = key or uuid4().hex
@@ -365,7 +352,6 @@ class Developer:
         return answer
 
     async def game(self, **fields: Any) -> str:
-        """Id of a new game."""
         wanted = {
             "developer_group_id": self.full_service.group_id,
             "display_name": "Game",
@@ -375,14 +361,18 @@ class Developer:
         return str((await self.good("create_game", **wanted))["game_id"])
 
     async def version(self, game_id: str, config: Any = None, name: str = "1.0.0") -> str:
-        """Id of a new version; without a configuration it has the game mode `arena`."""
+        """Creates a version and returns its id. The default configuration has the game mode
+        `arena`.
+        """
         if config is None:
             config = {"matchmaker": {"game_modes": ARENA_MODES}}
         made = await self.good("create_version", game_id=game_id, display_name=name, config=config)
         return str(made["version_id"])
 
     async def arena(self) -> str:
-        """Id of a game whose `prod` runs a version with the game mode `arena`."""
+        """Creates a game with the namespace `prod` and the game mode `arena`. Returns the id of
+        the game.
+        """
         game_id = await self.game()
         version_id = await self.version(game_id)
         await self.good("set_version", game_id=game_id, namespace_id="prod", version_id=version_id)
@@ -399,7 +389,7 @@ class Developer:
         return str(made["token"])
 
     async def lobby(self, game_id: str, service_token: str, mode: str = "arena") -> Any:
-        """`lobby_id` and `lobby_token` of an attached lobby that is ready."""
+        """Attaches a lobby that is ready. Returns `lobby_id` and `lobby_token`."""
         fields = {
             "game_id": game_id,
             "namespace_id": "prod",

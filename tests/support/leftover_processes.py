@@ -1,5 +1,7 @@
-"""Ends what a service leaves running on purpose: edge-guard and the keepers of a data directory, and their control
-groups, whose pages would burden the machine's accounts for as long as they are cached.
+"""Cleanup of processes that outlive a service by design: edge-guard, keepers and their control
+groups.
+
+Memory of cached pages stays charged to a control group until the group is removed.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ from pyservice.runtime.control_groups import ControlGroups
 
 
 def end_leftovers(data_dir: Path) -> None:
-    """At once. Nothing of the service itself may run any more: it would start them again."""
-    # What a keeper is about to start is there a moment later.
+    """Kills the leftover processes. The service itself must have ended, because it would start
+    them again.
+    """
+    # A keeper may be about to start another process.
     while pids := list(pids_of(data_dir)):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -29,7 +33,9 @@ def end_leftovers(data_dir: Path) -> None:
 
 
 def _is_left(parent: Path | None) -> bool:
-    """Whether a group is. Who is still in it ends: a program may have forked away from a keeper that was killed."""
+    """Returns whether a group exists. Kills its processes, because a program may have forked after
+    its keeper was killed.
+    """
     if parent is None or not parent.exists():
         return False
     for members in parent.rglob("cgroup.procs"):
@@ -40,7 +46,9 @@ def _is_left(parent: Path | None) -> bool:
 
 
 def pids_of(data_dir: Path) -> Iterator[int]:
-    """Of edge-guard and keepers that name the directory, and of what keepers keep."""
+    """Yields the process ids of edge-guard and keepers of the directory, and of the keepers'
+    children.
+    """
     folder = str(data_dir.resolve())
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""Where this worker's services listen: at a loopback address that no other test process uses.
+"""Loopback address of this test process, where its services listen.
 
-A service that is started again takes the port it had. At 127.0.0.1 somebody's outgoing connection may have drawn that
-number meanwhile: the clients of all tests come from there.
+A restarted service uses the same port again. At 127.0.0.1, an outgoing connection of any test
+client could take this port meanwhile.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A few small operations, and the doors over them on real sockets, for the tests of the doors.
+"""Sample service with a few operations, and clients for each transport.
 
-`connected` answers at once, `find` refuses, `join` waits until it is told, `ready` fails in a way
-nobody foresaw. Their messages and rules are the service's own.
+`connected` responds at once, `find` returns an error, `join` waits for the test, and `ready`
+raises an unexpected exception. Messages and rules are those of the real service.
 """
 
 from __future__ import annotations
@@ -43,14 +43,12 @@ JOIN = {"lobby_id": LOBBY_ID}
 
 @dataclass
 class SmallService:
-    """The operations, and what they saw."""
-
     calls: list[Call] = field(default_factory=list)
     waiting: asyncio.Event = field(default_factory=asyncio.Event)
-    """`join` has begun to wait."""
+    """Set when `join` starts to wait."""
     may_join: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
-    """`join` was cancelled and has given up its place."""
+    """Set when `join` was cancelled."""
 
     def operations(self) -> dict[str, Operation]:
         runs: dict[str, Run] = {
@@ -70,7 +68,7 @@ class SmallService:
         }
 
     def authorize(self, call: Call) -> Caller:
-        """`Bearer pub_good` is a game client, `Bearer env_<n>` one of several back ends."""
+        """`Bearer pub_good` is a game client. `Bearer env_<n>` is one of several game back ends."""
         if call.authorization is None:
             raise ServiceError("TOKEN_MISSING")
         token = call.authorization.removeprefix("Bearer ")
@@ -134,7 +132,7 @@ class SmallService:
 
 @dataclass
 class Outcome:
-    """An answer of either door in one shape. `code` is OK or the code of the error table."""
+    """Response of either transport. `code` is OK or an error code."""
 
     code: str
     ray_id: str
@@ -146,8 +144,6 @@ class Outcome:
 
 @dataclass
 class Response:
-    """A response of HTTP."""
-
     status: int
     headers: dict[str, str]
     body: bytes
@@ -158,7 +154,7 @@ class Response:
 
 
 class HttpConnection:
-    """One connection that says exactly what a test wants said."""
+    """HTTP connection that sends exactly the bytes of the test."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -200,7 +196,7 @@ class HttpConnection:
         return Response(int(status_line.split()[1]), headers, await self.reader.readexactly(length))
 
     async def rest(self) -> bytes:
-        """What still comes until the server closes."""
+        """Returns the data until the server closes the connection."""
         return await self.reader.read()
 
     async def close(self) -> None:
@@ -210,8 +206,6 @@ class HttpConnection:
 
 
 class HttpDoor:
-    """Calls operations over HTTP, each on a connection of its own."""
-
     def __init__(self, address: tuple[str, int], server: HttpServer | None) -> None:
         self.address = address
         self.server = server
@@ -245,8 +239,6 @@ class HttpDoor:
 
 
 class GrpcDoor:
-    """Calls operations over gRPC."""
-
     def __init__(self, channel: grpc.aio.Channel, server: RpcServer, port: int = 0) -> None:
         self.port = port
         self.channel = channel
@@ -288,13 +280,13 @@ def code_of(response: Response) -> str:
 
 
 async def is_closed(connection: HttpConnection) -> bool:
-    """Whether the server closes without another word."""
+    """Returns whether the server closes the connection without more data."""
     return await asyncio.wait_for(connection.rest(), PATIENCE_S) == b""
 
 
 Door = HttpDoor | GrpcDoor
 DOORS = ("http", "asgi", "grpc")
-"""Our HTTP protocol, the ASGI application under another server, and gRPC."""
+"""The service's own HTTP protocol, the ASGI application under another server, and gRPC."""
 
 
 def listener() -> socket.socket:
@@ -305,7 +297,6 @@ def listener() -> socket.socket:
 
 @asynccontextmanager
 async def open_http(app: Edge) -> AsyncIterator[HttpDoor]:
-    """The edge under our own protocol."""
     bound = listener()
     server = make_server(app, [bound])
     await server.start()
@@ -317,7 +308,6 @@ async def open_http(app: Edge) -> AsyncIterator[HttpDoor]:
 
 @asynccontextmanager
 async def open_asgi(app: Any) -> AsyncIterator[HttpDoor]:
-    """An ASGI application under uvicorn's own protocol."""
     config = Config(
         app,
         loop="none",
@@ -325,7 +315,7 @@ async def open_asgi(app: Any) -> AsyncIterator[HttpDoor]:
         ws="none",
         lifespan="off",
         log_config=None,
-        proxy_headers=False,  # the edge decides itself whom to believe
+        proxy_headers=False,  # The application itself decides which proxies it trusts.
     )
     config.load()
     bound = listener()
@@ -352,7 +342,6 @@ async def open_door(
     metrics: RequestMetrics | None = None,
     limits: Limits | None = None,
 ) -> AsyncIterator[Door]:
-    """One of DOORS over the small service."""
     settings, metrics, limits = (
         settings or TransportSettings(),
         metrics or RequestMetrics(),
@@ -375,7 +364,6 @@ async def open_door(
 
 
 Connect = Callable[..., Awaitable[HttpConnection]]
-"""Opens a connection to an HTTP door with the given settings."""
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""A small control plane some of whose reads take as long as a test wants."""
+"""Control plane with reads that wait for the test."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from tests.support.forwarding_pair import SmallControl
 
 @dataclass
 class SlowRecords(SmallControl):
-    """Reads for one of `slow`, tokens and groups, end when they may."""
+    """Reads for the tokens and groups in `slow` wait for `may_end`."""
 
     slow: set[str] = field(default_factory=set)
     may_end: asyncio.Event = field(default_factory=asyncio.Event)
     reading: int = 0
-    """Slow reads that were begun and have not ended."""
 
     async def get_billing(
         self, message: groups_pb2.GetGroupBillingRequest, caller: Caller

@@ -1,8 +1,8 @@
-"""Test tiers: which tests `make test` leaves to `make test-full`.
+"""Test tiers: tests that run in `make test-full` and not in `make test`.
 
-The fast tier skips tests with the marker `full`. Of a test that runs over databases and transports it
-keeps the diagonal: SQLite over HTTP, and PostgreSQL over gRPC. A test that runs over one of the two keeps
-its first value.
+The fast tier skips tests with the marker `full`. Of a test over databases and transports it runs
+two combinations: SQLite with HTTP, and PostgreSQL with gRPC. Of a test over one of the two it runs
+the first value.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A service beside whose control plane a file feeds a namespace that it does not know, with a domain that nobody else
-may have: what claims that is refused.
+"""Service with a feed file for a namespace that the control plane does not know. The namespace
+claims a domain, so other claims of the domain fail.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ def full_service(
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
 ) -> Iterator[FullService]:
-    """One that nobody else changes the figures of."""
     folder: Path = tmp_path_factory.mktemp("full_service")
     feed_file = folder / "feed.json"
     feed_file.write_text(json.dumps({"namespaces": [STRANGER]}))

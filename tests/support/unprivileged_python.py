@@ -1,6 +1,4 @@
-"""A Python that runs as an ordinary user where tests run as root, with what comes with it, wherever that is, and with
-another keeper in the place of ours when that is wanted.
-"""
+"""Python that runs as an ordinary user although the tests run as root."""
 
 from __future__ import annotations
 
@@ -22,10 +20,11 @@ _NEEDED: Final = tuple(Path(one).resolve() for one in (sys.base_prefix, sys.pref
 
 
 def interpreter(folder: Path, keeper: Path | None = None) -> Sequence[str]:
-    """Words before the arguments of Python; `folder` becomes the user's. Skips where it cannot be had.
+    """Returns the command before the arguments of Python. Gives `folder` to the user. Skips the
+    test if no ordinary user is available.
 
-    Python and what is tested may be in a home that only root is let into. The user sees it with nothing else in it: in
-    mounts of its own, which end with its processes. `keeper`: what is found there in the place of ours.
+    Python and the project may be in a home folder that only root can read. The process then gets
+    mounts of its own that show only these folders. `keeper` replaces the keeper program.
     """
     if os.geteuid() != 0:
         if keeper is not None:
@@ -51,7 +50,9 @@ def interpreter(folder: Path, keeper: Path | None = None) -> Sequence[str]:
 
 
 def _mounts(place: Path) -> Iterator[str]:
-    """Commands; what is needed and closed is set aside, and put back where nothing closes it."""
+    """Yields mount commands. They show the needed folders and nothing else of a closed parent
+    folder.
+    """
     closed = {path: wall for path in _NEEDED if (wall := _wall(path)) is not None}
     kept = {path: place / str(number) for number, path in enumerate(closed)}
     for path, aside in kept.items():
@@ -65,6 +66,6 @@ def _mounts(place: Path) -> Iterator[str]:
 
 
 def _wall(path: Path) -> Path | None:
-    """The outermost folder above that others may not go through."""
+    """Returns the outermost parent folder that other users cannot enter."""
     above = (one for one in reversed(path.parents) if not one.stat().st_mode & 0o001)
     return next(above, None)

@@ -1,7 +1,7 @@
-"""How long tests wait, beside whatever else the machine does.
+"""Waiting in tests, independent of other load on the machine.
 
-What has to come is waited for with PATIENCE_S, which is no figure of the product. Where the product promises a time,
-the time is counted that the machine had for it: see `FreeTime`.
+A test waits up to PATIENCE_S for an event without a promised time. For a time that the product
+promises, `FreeTime` counts only time without waiting for resources.
 """
 
 from __future__ import annotations
@@ -17,19 +17,17 @@ from typing import Any, Final, TypeVar
 import httpx
 
 PATIENCE_S: Final = 30.0
-"""What has not come by then does not come. A watch that nobody wakes answers by itself after 40 s."""
+"""A watch without changes responds after 40 s by itself, so this must be shorter."""
 POLL_S: Final = 0.01
 SLACK: Final = 2.0
-"""Times what is promised: whoever looks needs some of it himself."""
+"""Factor on promised times, because the test process needs time too."""
 STEAL: Final = 8
-"""Field of `/proc/stat` with the ticks in which another machine had the processors."""
+"""Field of `/proc/stat` with the ticks that the hypervisor gave to other machines."""
 Found = TypeVar("Found")
 
 
 class FreeTime:
-    """Seconds since it was made, without those in which somebody on the machine waited for a processor or a disk: the
-    whole time on a quiet machine, and next to nothing on one that has more work than it can do.
-    """
+    """Clock without the time in which any process waited for a CPU or a disk."""
 
     def __init__(self) -> None:
         self._began_s = time.monotonic()
@@ -45,14 +43,14 @@ class FreeTime:
         return max(0.0, self.wall_s - max(lost))
 
     def is_within(self, promised_s: float) -> bool:
-        """Whether there may be more to come of what was promised within so many seconds."""
+        """Returns whether a promise of this many seconds can still be kept."""
         is_free = self.passed_s < SLACK * promised_s
         return is_free and self.wall_s < SLACK * promised_s + PATIENCE_S
 
 
 def _lost_s() -> tuple[float, ...]:
-    """Seconds that were lost until now: waiting for processors, for disks, for the host. A kernel that does not count
-    them may have lost all but a tenth.
+    """Returns the seconds lost to waiting for CPUs, for disks and for the hypervisor. A kernel
+    without pressure statistics counts as 90 % lost.
     """
     unknown = 0.9 * time.monotonic()
     waits = [_pressure_s(Path(f"/proc/pressure/{name}")) for name in ("cpu", "io")]
@@ -70,15 +68,16 @@ def _pressure_s(path: Path) -> float | None:
 
 
 def is_ready(answer: httpx.Response) -> bool:
-    """Whether /readyz finds nothing wrong but a loop that was late once: then a machine had other work, and it is said
-    for ten seconds.
+    """Returns whether /readyz is ready, or reports only a late event loop.
+
+    A busy machine causes a late loop, and /readyz reports it for ten seconds.
     """
     late = re.fullmatch(r"loop: late by \d+ ms\nnot ready\n", answer.text)
     return answer.status_code == 200 or late is not None
 
 
 def until(condition: Callable[[], Found]) -> Found:
-    """The first true value of the condition."""
+    """Waits for the first true value of the condition and returns the value."""
     end = time.monotonic() + PATIENCE_S
     while not (value := condition()):
         assert time.monotonic() < end, "it did not happen"
@@ -87,7 +86,7 @@ def until(condition: Callable[[], Found]) -> Found:
 
 
 async def eventually(check: Any, timeout_s: float = PATIENCE_S) -> Any:
-    """What an asynchronous check returns once it is true; what it waits for comes from elsewhere."""
+    """Waits for the first true value of an asynchronous check and returns the value."""
     end = time.monotonic() + timeout_s
     while not (result := await check()):
         assert time.monotonic() < end, f"not within {timeout_s} s: {result!r}"
@@ -96,7 +95,7 @@ async def eventually(check: Any, timeout_s: float = PATIENCE_S) -> Any:
 
 
 async def promised(check: Any, within_s: float) -> Any:
-    """The same of what the product promises within so many seconds, of `FreeTime`."""
+    """Waits as `eventually` does, for a time that the product promises, in seconds of `FreeTime`."""
     began = FreeTime()
     while not (result := await check()):
         assert began.is_within(within_s), f"not within {within_s} s: {result!r}"

@@ -1,4 +1,4 @@
-"""The budget of bodies: what is counted, whose share it is, and that all of it comes back."""
+"""Memory budget for bodies: counted bytes, shares for addresses, and release."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_address_has_up_to_half_while_the_other_half_is_free_and_then_its_sha
     with pytest.raises(ServiceError, match="OVERLOADED"):
         loans[31].grow_to(LARGE)
     assert one.held_bytes == 31 * LARGE <= TOTAL // 2
-    # Others have their eighth of what is left.
+    # Each other address may have an eighth of the rest.
     others = [one.reserve(b"b") for _ in range(7)]
     for loan in others:
         loan.grow_to(LARGE)
@@ -65,7 +65,6 @@ def test_an_address_has_up_to_half_while_the_other_half_is_free_and_then_its_sha
     )
 )
 def test_what_is_held_is_bounded_and_comes_back(steps: list[tuple[int, int | None]]) -> None:
-    """ConnectionBodyBudget grow and end in any order, those of few addresses among many."""
     tight = budget(8 * LARGE)
     loans = [tight.reserve(bytes([number % 6])) for number in range(21)]
     sizes = [0] * len(loans)

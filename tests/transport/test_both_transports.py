@@ -1,4 +1,4 @@
-"""What holds at every door alike: order of checks, client addresses, limits, errors, leaving."""
+"""Behaviour of both transports: order of checks, client addresses, limits, errors, disconnects."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ TRUSTING = TransportSettings(trusted_proxies=("127.0.0.0/8", "10.0.0.0/8"))
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """The loop that serves in production."""
     return "asyncio", {"use_uvloop": True}
 
 
@@ -132,9 +131,6 @@ async def test_a_state_over_its_limit_is_refused(door: Door, service: SmallServi
     assert service.state == fits
 
 
-# Who it comes from
-
-
 async def test_headers_of_proxies_mean_nothing_from_others(
     door: Door, service: SmallService
 ) -> None:
@@ -175,14 +171,13 @@ async def test_a_trusted_proxy_tells_where_the_client_is(
     assert service.calls[0].coords == coords
 
 
-# Rate limits
-
-
 @pytest.fixture
 async def slow_door(
     kind: str, service: SmallService, metrics: RequestMetrics
 ) -> AsyncIterator[Door]:
-    """Two client calls at once, one in a thousand seconds; behind a proxy, for its addresses."""
+    """Two requests at once, then one in a thousand seconds, for each address that the trusted
+    proxy forwards.
+    """
     limits = Limits(Rate(0.001, 2), Rate(0.001, 3))
     async with open_door(kind, service, TRUSTING, metrics, limits) as opened:
         yield opened
@@ -240,12 +235,8 @@ async def test_a_call_without_a_token_takes_nothing_from_the_limit(slow_door: Do
     assert (await slow_door.call("ListLobbies")).code == "OK"
 
 
-# What nobody foresaw
-
-
 @pytest.fixture
 def log_lines() -> Iterator[Any]:
-    """Everything that is logged, as JSON."""
     with logged() as stream:
         yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
 
@@ -260,9 +251,6 @@ async def test_an_unexpected_exception_is_logged_and_told_without_its_inside(
     assert line["level"] == "error"
     assert line["operation"] == "ready"
     assert "RuntimeError: secret of the inside" in line["exception"]
-
-
-# Clients that leave, and a server that stops
 
 
 async def test_a_client_that_leaves_frees_what_its_request_holds(

@@ -1,4 +1,4 @@
-"""Large requests are read in a thread: the loop goes on, and those who sent them come in turn."""
+"""Thread for parsing large requests, one request at a time."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_who_goes_away_keeps_the_turn_until_the_thread_is_done_with_it() -
         for task in (first, waiting):
             task.cancel()
             await asyncio.sleep(0)
-    # Who waited has left the line, and nothing is handed to the thread behind what it still reads.
+    # The cancelled request left the queue, and no request follows while the thread is busy.
     assert (waiting.cancelled(), first.done(), other.done()) == (True, False, False)
     assert apart._thread._work_queue.qsize() == 0
     go_on.set()

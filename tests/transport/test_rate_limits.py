@@ -1,4 +1,4 @@
-"""Rate limits on a clock of the test's own."""
+"""Rate limits, on a test clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ TOKEN = b"t" * 16
 
 
 def take(buckets: Buckets, times: int, now: float, key: bytes = b"k") -> int:
-    """How many of so many attempts are let through."""
     return sum(buckets.take(key, now) == 0.0 for _ in range(times))
 
 
@@ -60,7 +59,7 @@ def test_keys_count_each_for_itself() -> None:
 def test_buckets_agree_with_tokens_counted_one_by_one(
     rate: int, burst: int, gaps: list[int]
 ) -> None:
-    # In whole units of 1 / (1000 · rate) seconds, where nothing is rounded.
+    # Time in units of 1 / (1000 · rate) seconds avoids rounding.
     buckets = Buckets(Rate(rate, burst))
     tokens, now_ms = burst * 1000, 0
     for gap_ms in gaps:
@@ -85,7 +84,8 @@ def test_forgetting_never_gives_a_token_away() -> None:
     buckets = Buckets(Rate(1, 10))
     now = 0.0
     assert take(buckets, 20, now) == 10
-    # Others come all the time, so that generations change as often as they can.
+    # Requests of other tenants arrive all the time, so that generations change as often as
+    # possible.
     for step in range(1, 100):
         now = step * 0.5
         buckets.take(step.to_bytes(4, "big"), now)
@@ -171,7 +171,7 @@ def test_control_operations_count_per_token_and_without_one_per_address() -> Non
     assert not refused(same, b"elsewhere", TOKEN, has_token=True)
     assert refused(gate, b"elsewhere", TOKEN, has_token=True)
     assert not refused(gate, ADDRESS, b"another", has_token=True)
-    # Who has no token counts by address, whatever he is called.
+    # A request without a token counts by address.
     assert not refused(gate, ADDRESS, b"x", has_token=False)
     assert not refused(gate, ADDRESS, b"y", has_token=False)
     assert refused(gate, ADDRESS, b"z", has_token=False)

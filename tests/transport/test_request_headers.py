@@ -1,4 +1,4 @@
-"""What doors tell each other, as text."""
+"""Headers between the transports of both planes."""
 
 from __future__ import annotations
 

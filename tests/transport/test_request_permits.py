@@ -1,4 +1,4 @@
-"""Places with the other side: a share for each token and each address, and a line for who finds none."""
+"""Permits for forwarded requests: a share for each token and each address, and a queue."""
 
 from __future__ import annotations
 
@@ -33,14 +33,11 @@ def impatient(at_once: int) -> RequestPermits:
 
 
 async def settled() -> None:
-    """Everything that can go on has gone on."""
     for _ in range(8):
         await asyncio.sleep(0)
 
 
 class Crowd:
-    """Requests that keep their place until they are told to go on."""
-
     def __init__(self, shares: RequestPermits) -> None:
         self.shares = shares
         self.order: list[str] = []
@@ -61,19 +58,14 @@ class Crowd:
         return tasks
 
     async def go(self, token: str) -> None:
-        """The token's request that runs longest is answered."""
         self.running[token].pop(0).set()
         await settled()
-
-
-# RequestPermits
 
 
 async def test_a_token_has_a_quarter_and_others_go_on() -> None:
     shares = impatient(8)
     async with AsyncExitStack() as stack:
         for number in range(2):
-            # From wherever its requests come.
             await stack.enter_async_context(place(shares, "cloud_a", f"192.0.2.{number}"))
         assert "2 requests of this token are" in await refusal(shares, "cloud_a", "192.0.2.9")
         async with place(shares, "cloud_b"):
@@ -135,9 +127,6 @@ async def test_a_request_that_fails_gives_its_place_back() -> None:
     assert len(shares) == 0
 
 
-# Waiting
-
-
 async def test_more_than_a_share_at_once_are_all_served() -> None:
     shares = RequestPermits(8, wait_ms=60_000)
     crowd = Crowd(shares)
@@ -155,12 +144,10 @@ async def test_no_more_than_twice_the_share_wait_and_the_next_one_is_told_at_onc
     crowd = Crowd(shares)
     tasks = await crowd.come("cloud_a", 6)
     assert "2 requests of this token are" in await refusal(shares, "cloud_a")
-    # Of an address, with however many tokens.
     for number in range(20):
         tasks += await crowd.come(f"cloud_{number}", 3, "192.0.2.2")
     assert shares.waiting == 4 + 8
     assert sum(task.done() for task in tasks) == 60 - 4 - 8
-    # And of all.
     tasks += [
         task for number in range(9) for task in await crowd.come("cloud_z", 2, f"10.0.0.{number}")
     ]
@@ -184,7 +171,7 @@ async def test_tokens_are_served_in_turn() -> None:
     crowd.order.clear()
     for number in range(3):
         await crowd.go(f"cloud_x{number}")
-    # The address of the first two has half of all.
+    # The first two tokens share an address, which has half of all permits.
     assert crowd.order == ["cloud_a", "cloud_b", "cloud_c"]
     await crowd.go("cloud_x3")
     assert crowd.order == ["cloud_a", "cloud_b", "cloud_c"]
@@ -212,7 +199,7 @@ async def test_who_goes_away_leaves_the_line() -> None:
     crowd = Crowd(shares)
     [first, second, third] = await crowd.come("cloud_a", 3)
     second.cancel()
-    # In the same moment the place is free, which the next one gets.
+    # The permit is free at the same moment, and the next request gets it.
     crowd.running["cloud_a"].pop(0).set()
     await settled()
     assert (len(shares), shares.waiting, crowd.order) == (1, 0, ["cloud_a"] * 2)
@@ -238,7 +225,7 @@ async def test_a_place_that_is_given_to_who_just_left_goes_to_the_next() -> None
 async def test_what_one_leaves_may_serve_a_token_and_an_address() -> None:
     shares = RequestPermits(8, wait_ms=60_000)
     crowd = Crowd(shares)
-    # Of a token two, of an address four: both are full for what comes next.
+    # Limit of two for each token and four for each address: both are reached.
     tasks = await crowd.come("env_a", 2)
     tasks += await crowd.come("env_b", 2)
     tasks += await crowd.come("env_c")
@@ -246,7 +233,6 @@ async def test_what_one_leaves_may_serve_a_token_and_an_address() -> None:
     assert (len(shares), shares.waiting) == (4, 2)
     crowd.running["env_a"].pop(0).set()
     await settled()
-    # One place of the address is free, and one of the token.
     assert (len(shares), shares.waiting) == (5, 0)
     for events in crowd.running.values():
         for event in events:

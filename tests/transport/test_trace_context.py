@@ -1,4 +1,4 @@
-"""Ray ids, from traceparent and of our own making."""
+"""Ray ids: from the traceparent header or random."""
 
 from __future__ import annotations
 
