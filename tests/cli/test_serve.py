@@ -21,8 +21,8 @@ from pyservice.app.data_plane import DataPlane
 from pyservice.app.public_servers import bound_address
 from pyservice.process.stop_signals import StopSignals
 from pyservice.settings import load
-from tests.faults.actors import attach_fields
 from tests.faults.disk import SmallDisk, small_disk
+from tests.faults.lobby_setup import attach_fields
 from tests.faults.plane import Plane
 from tests.faults.shim import Shim, compile_library
 from tests.support.data_plane_service import MODES, MakeService, Service, document, version
@@ -137,7 +137,7 @@ async def shimmed(tmp_path: Path) -> AsyncIterator[Plane]:
 
 @pytest.mark.anyio
 async def test_whoever_hurries_does_not_wait_for_a_disk_that_hangs(shimmed: Plane) -> None:
-    door = shimmed.http_door()
+    door = shimmed.http_transport()
     stall = shimmed.commanded.stall("fdatasync")
     calling = asyncio.create_task(
         door.call("attach", attach_fields("duel"), token=shimmed.environment_token)

@@ -1,4 +1,4 @@
-"""One running data plane for the whole suite, and the door that a test goes through: every test runs once per door."""
+"""Fixtures of the contract tests: one data plane for all, and each test over each transport."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.doors import Answer, Door, Fields
 from tests.faults.plane import GAME, NAMESPACE, Plane
+from tests.faults.transports import Answer, Fields, Transport
 
 MODES: dict[str, dict[str, Any]] = {
     "duel": {"max_players": 2},
@@ -73,8 +73,8 @@ async def public_token(plane: Plane) -> str:
 
 
 @pytest.fixture(params=["http", "grpc"])
-async def door(request: pytest.FixtureRequest, plane: Plane) -> AsyncIterator[Door]:
-    made: Door = plane.http_door() if request.param == "http" else plane.grpc_door()
+async def transport(request: pytest.FixtureRequest, plane: Plane) -> AsyncIterator[Transport]:
+    made: Transport = plane.http_transport() if request.param == "http" else plane.grpc_transport()
     try:
         yield made
     finally:
@@ -90,10 +90,10 @@ class Lobby:
 
 
 class Game:
-    """A game seen from all sides through one door: back end, lobby servers, clients."""
+    """A game seen from all sides through one transport: back end, lobby servers, clients."""
 
-    def __init__(self, door: Door, plane: Plane, public_token: str) -> None:
-        self.door = door
+    def __init__(self, transport: Transport, plane: Plane, public_token: str) -> None:
+        self.transport = transport
         self.public_token = public_token
         self.environment_token = plane.environment_token
         self._plane = plane
@@ -102,17 +102,17 @@ class Game:
     async def client(
         self, operation: str, fields: Fields | None = None, key: str | None = None
     ) -> Answer:
-        return await self.door.call(operation, fields, token=self.public_token, key=key)
+        return await self.transport.call(operation, fields, token=self.public_token, key=key)
 
     async def back_end(
         self, operation: str, fields: Fields | None = None, key: str | None = None
     ) -> Answer:
-        return await self.door.call(operation, fields, token=self.environment_token, key=key)
+        return await self.transport.call(operation, fields, token=self.environment_token, key=key)
 
     async def server(
         self, lobby: Lobby, operation: str, fields: Fields | None = None, key: str | None = None
     ) -> Answer:
-        return await self.door.call(operation, fields, token=lobby.token, key=key)
+        return await self.transport.call(operation, fields, token=lobby.token, key=key)
 
     async def attach(self, mode: str = "duel", *, ready: bool = True, **fields: Any) -> Lobby:
         ports = {"game": {"address": "127.0.0.1", "port": 7777}}
@@ -146,8 +146,8 @@ class Game:
 
 
 @pytest.fixture
-async def game(door: Door, plane: Plane, public_token: str) -> AsyncIterator[Game]:
-    made = Game(door, plane, public_token)
+async def game(transport: Transport, plane: Plane, public_token: str) -> AsyncIterator[Game]:
+    made = Game(transport, plane, public_token)
     yield made
     await made.detach_all()
 

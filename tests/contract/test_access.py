@@ -1,12 +1,12 @@
-"""Who may call what, and what attach refuses, over both doors."""
+"""Who may call what, and what attach refuses, over both transports."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.contract.conftest import Game
-from tests.faults.doors import Door
 from tests.faults.plane import GAME, NAMESPACE, Plane
+from tests.faults.transports import Transport
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
         ({"namespace_id": "nowhere"}, "NAMESPACE_NOT_FOUND"),
     ],
 )
-async def test_attach_names_what_is_in_the_way(
+async def test_attach_returns_a_code_for_each_obstacle(
     game: Game, change: dict[str, object], code: str
 ) -> None:
     ports = {"game": {"address": "127.0.0.1", "port": 7777}}
@@ -50,14 +50,14 @@ SHAPES: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("operation", [*CLIENT, *SERVER, *OPERATOR, "get_state"])
-async def test_every_operation_wants_a_token_of_its_kind(
-    game: Game, door: Door, plane: Plane, operation: str
+async def test_every_operation_requires_a_token_of_its_kind(
+    game: Game, transport: Transport, plane: Plane, operation: str
 ) -> None:
     fields = SHAPES.get(operation, {})
     lobby = await game.attach("duel")
-    missing = await door.call(operation, fields)
+    missing = await transport.call(operation, fields)
     assert missing.code == "TOKEN_MISSING"
-    nonsense = await door.call(operation, fields, token="pub_nonsense")
+    nonsense = await transport.call(operation, fields, token="pub_nonsense")
     assert nonsense.code in ("TOKEN_INVALID", "FORBIDDEN")
     wrong = {
         **dict.fromkeys(CLIENT, lobby.token),
@@ -65,4 +65,4 @@ async def test_every_operation_wants_a_token_of_its_kind(
         **dict.fromkeys(OPERATOR, game.public_token),
         "get_state": game.public_token,
     }[operation]
-    assert (await door.call(operation, fields, token=wrong)).code == "FORBIDDEN"
+    assert (await transport.call(operation, fields, token=wrong)).code == "FORBIDDEN"

@@ -10,8 +10,8 @@ import pytest
 
 from pyservice.pb.hosting.v1 import events_pb2 as pb
 from tests.contract.conftest import Game
-from tests.faults.doors import Answer
 from tests.faults.plane import Plane
+from tests.faults.transports import Answer
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +21,7 @@ OLE = "ole_chose_another_one_of_forty_characters"
 
 
 async def _live(game: Game, secret: str | None, **fields: Any) -> Answer:
-    return await game.door.call("live_events", fields, token=secret)
+    return await game.transport.call("live_events", fields, token=secret)
 
 
 def _joins(answer: Answer) -> list[dict[str, Any]]:
@@ -29,9 +29,9 @@ def _joins(answer: Answer) -> list[dict[str, Any]]:
     return [event["kind"]["matchmaker_lobby_join"] for event in answer.body.get("events", [])]
 
 
-async def test_the_members_of_a_party_get_lobby_ports_and_a_token_each(game: Game) -> None:
+async def test_party_members_get_lobby_ports_and_their_tokens(game: Game) -> None:
     lobby = await game.attach("party")
-    secrets = [f"{name}-of-{game.door.name}-reads-this" for name in ("mina", "ole")]
+    secrets = [f"{name}-of-{game.transport.name}-reads-this" for name in ("mina", "ole")]
     wanted = {"game_modes": ["party"], "party_size": 3, "event_channels": secrets}
     found = await game.client("find", wanted)
     assert found.code == "OK", found
@@ -44,8 +44,8 @@ async def test_the_members_of_a_party_get_lobby_ports_and_a_token_each(game: Gam
         assert connected.code == "OK", connected
 
 
-async def test_a_reader_waits_for_what_was_not_there(game: Game) -> None:
-    secret = f"waits-at-the-door-{game.door.name}"
+async def test_reader_waits_for_the_next_event(game: Game) -> None:
+    secret = f"waits-at-the-transport-{game.transport.name}"
     before = await _live(game, secret)
     assert _joins(before) == []
     index = before.body["watch"]["index"]
@@ -61,7 +61,9 @@ async def test_a_reader_waits_for_what_was_not_there(game: Game) -> None:
 
 
 @pytest.mark.parametrize(("secret", "code"), [(None, "TOKEN_MISSING"), ("short", "TOKEN_INVALID")])
-async def test_without_a_secret_nothing_is_told(game: Game, secret: str | None, code: str) -> None:
+async def test_channel_without_its_secret_returns_no_events(
+    game: Game, secret: str | None, code: str
+) -> None:
     assert (await _live(game, secret)).code == code
 
 
@@ -75,7 +77,7 @@ async def test_without_a_secret_nothing_is_told(game: Game, secret: str | None, 
         ({"event_channels": ["a+" * 11], "party_size": 2}, ("event_channels", "0", "invalid")),
     ],
 )
-async def test_channels_that_cannot_be_are_refused_by_name(
+async def test_invalid_channels_are_refused_by_name(
     game: Game, fields: dict[str, Any], path: tuple[str, ...]
 ) -> None:
     lobby = await game.attach()
@@ -85,11 +87,11 @@ async def test_channels_that_cannot_be_are_refused_by_name(
     assert _joins(await _live(game, MINA)) == []
 
 
-async def test_a_stream_tells_what_there_is_and_what_comes(plane: Plane, public_token: str) -> None:
-    door = plane.grpc_door()
-    game = Game(door, plane, public_token)
+async def test_stream_sends_existing_and_new_events(plane: Plane, public_token: str) -> None:
+    transport = plane.grpc_transport()
+    game = Game(transport, plane, public_token)
     secret = "reads-a-stream-of-live-events"
-    method: Any = door.channels[0].unary_stream(
+    method: Any = transport.channels[0].unary_stream(
         "/hosting.v1.Events/StreamLiveEvents",
         request_serializer=pb.StreamLiveEventsRequest.SerializeToString,
         response_deserializer=pb.StreamLiveEventsResponse.FromString,
@@ -110,5 +112,5 @@ async def test_a_stream_tells_what_there_is_and_what_comes(plane: Plane, public_
     finally:
         stream.cancel()
         await game.detach_all()
-        await door.close()
+        await transport.close()
     assert stream.cancelled() or await stream.code() is grpc.StatusCode.CANCELLED

@@ -15,13 +15,13 @@ import httpx
 import pytest
 
 from tests.app.household import Household, until
-from tests.contract import provocations
-from tests.contract.conditions import swept
-from tests.contract.judge import Judge
-from tests.contract.scene import BY_SLUG, Scene, World, open_world
+from tests.contract import error_cases
+from tests.contract.response_check import ResponseChecker
+from tests.contract.scenario import BY_SLUG, Scenario, World, open_world
+from tests.contract.service_errors import swept
 from tests.faults.disk import SmallDisk, small_disk
 
-provocations.load_areas()
+error_cases.load_areas()
 
 DISK_MIB: Final = 48
 SETTINGS: Final = {"journal": {"segment_bytes": 1 << 20}, "storage_reserve_bytes": 1 << 20}
@@ -59,26 +59,24 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.proof
-def test_what_has_something_to_write_waits_for_room_and_all_else_goes_on(world: World) -> None:
-    writes = swept(
-        "STORAGE_FULL", test_what_has_something_to_write_waits_for_room_and_all_else_goes_on
-    )
-    judge, service = Judge(world.document), world.service
-    asked = {slug: _changing(world.scene(), slug) for slug in BY_SLUG}
+def test_writes_fail_on_a_full_disk_and_reads_continue(world: World) -> None:
+    writes = swept("STORAGE_FULL", test_writes_fail_on_a_full_disk_and_reads_continue)
+    checker, service = ResponseChecker(world.document), world.service
+    asked = {slug: _changing(world.scenario(), slug) for slug in BY_SLUG}
 
     def ask(slug: str) -> str:
-        return judge.code(slug, service.client.send(asked[slug]))
+        return checker.code(slug, service.client.send(asked[slug]))
 
     assert isinstance(service, OnDisk)
-    scene = world.scene()
+    scenario = world.scenario()
     numbers = itertools.count(1)
-    assert scene.call("set_state", body="small").status_code == 200
+    assert scenario.call("set_state", body="small").status_code == 200
     filler = service.fill()
-    _use_up(lambda: scene.call("set_state", body=f"{next(numbers)}{STATE}"))
+    _use_up(lambda: scenario.call("set_state", body=f"{next(numbers)}{STATE}"))
     # Where there is no room for a large change there is for a small one.
-    _use_up(lambda: scene.call("create_group", fields={"display_name": "Another"}))
-    _use_up(lambda: scene.call("reserve_version_name"))
-    _use_up(lambda: scene.call("set_mm_config", fields={"max_players": next(numbers)}))
+    _use_up(lambda: scenario.call("create_group", fields={"display_name": "Another"}))
+    _use_up(lambda: scenario.call("reserve_version_name"))
+    _use_up(lambda: scenario.call("set_mm_config", fields={"max_players": next(numbers)}))
     told = {slug: ask(slug) for slug in asked}
     assert told == {slug: "STORAGE_FULL" if slug in writes else "OK" for slug in asked}
     print(f"\n{dict(Counter(told.values()))}")
@@ -90,15 +88,15 @@ def test_what_has_something_to_write_waits_for_room_and_all_else_goes_on(world: 
     assert service.stop() == 0
 
 
-def _changing(scene: Scene, slug: str) -> httpx.Request:
+def _changing(scenario: Scenario, slug: str) -> httpx.Request:
     """The example of an operation, where it is of what is already so a change."""
     if slug == "ready":
-        lobby = scene.attach(is_ready=False)
-        return scene.request(slug, bearer=lobby.token, token=None)
+        lobby = scenario.attach(is_ready=False)
+        return scenario.request(slug, bearer=lobby.token, token=None)
     if slug == "set_version":
-        other = scene.good("create_version", fields={"display_name": scene.name})
-        return scene.request(slug, fields={"version_id": other["version_id"]})
-    return scene.request(slug)
+        other = scenario.good("create_version", fields={"display_name": scenario.name})
+        return scenario.request(slug, fields={"version_id": other["version_id"]})
+    return scenario.request(slug)
 
 
 def _use_up(ask: Callable[[], httpx.Response]) -> None:

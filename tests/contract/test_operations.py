@@ -1,4 +1,4 @@
-"""Every operation over both doors, against a running service: what it answers and what it changes."""
+"""Every operation over both transports, against a running service: what it answers and what it changes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pyservice.auth import keyring
 from pyservice.dataplane import engine
 from pyservice.ids import format_uuid
 from tests.contract.conftest import Game, Lobby
-from tests.faults.doors import Door
 from tests.faults.plane import GAME, NAMESPACE, Plane
+from tests.faults.transports import Transport
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_player_finds_a_lobby_connects_plays_and_leaves(game: Game) -> None:
+async def test_player_finds_a_lobby_connects_and_leaves(game: Game) -> None:
     lobby = await game.attach("duel")
     found = await game.client("find", {"game_modes": ["duel"]})
     assert found.code == "OK"
@@ -31,7 +31,7 @@ async def test_a_player_finds_a_lobby_connects_plays_and_leaves(game: Game) -> N
     assert ended.code == "PLAYER_TOKEN_CONSUMED"
 
 
-async def test_the_answer_of_find_has_the_attached_ports_and_repeats_them_for_older_clients(
+async def test_find_returns_attached_ports_also_for_older_clients(
     game: Game,
 ) -> None:
     await game.attach(
@@ -54,7 +54,7 @@ async def test_the_answer_of_find_has_the_attached_ports_and_repeats_them_for_ol
     assert "players" not in body
 
 
-async def test_a_second_connect_is_refused_and_keeps_the_slot(game: Game) -> None:
+async def test_second_connect_is_refused_and_keeps_the_slot(game: Game) -> None:
     lobby = await game.attach("duel")
     token = await game.join(lobby)
     assert (await game.server(lobby, "connected", {"player_token": token})).code == "OK"
@@ -65,7 +65,7 @@ async def test_a_second_connect_is_refused_and_keeps_the_slot(game: Game) -> Non
     assert full.code == "MATCHMAKER_LOBBY_FULL"
 
 
-async def test_a_wrong_lobby_leaves_the_slot_to_its_player(game: Game) -> None:
+async def test_disconnect_by_another_lobby_keeps_the_slot(game: Game) -> None:
     lobby, other = await game.attach("duel"), await game.attach("duel")
     token = await game.join(lobby)
     wrong = await game.server(other, "connected", {"player_token": token})
@@ -76,7 +76,7 @@ async def test_a_wrong_lobby_leaves_the_slot_to_its_player(game: Game) -> None:
 
 
 @pytest.mark.parametrize("spoil", ["flip", "truncate", "word", "kind"])
-async def test_a_token_that_is_not_ours_is_invalid(game: Game, spoil: str) -> None:
+async def test_foreign_player_token_is_invalid(game: Game, spoil: str) -> None:
     lobby = await game.attach("duel")
     token = await game.join(lobby)
     last = "A" if token[-5] != "A" else "B"
@@ -91,7 +91,7 @@ async def test_a_token_that_is_not_ours_is_invalid(game: Game, spoil: str) -> No
     assert (await game.server(lobby, "connected", {"player_token": token})).code == "OK"
 
 
-async def test_a_party_gets_all_its_places_or_none(game: Game) -> None:
+async def test_party_gets_all_its_slots_or_none(game: Game) -> None:
     lobby = await game.attach("party")
     together = await game.client("join", {"lobby_id": lobby.id, "party_size": 3})
     assert together.code == "OK"
@@ -105,7 +105,7 @@ async def test_a_party_gets_all_its_places_or_none(game: Game) -> None:
     assert (await game.client("join", {"lobby_id": lobby.id})).code == "MATCHMAKER_LOBBY_FULL"
 
 
-async def test_a_party_larger_than_the_limit_is_told_so(game: Game) -> None:
+async def test_party_above_the_limit_is_too_large(game: Game) -> None:
     lobby = await game.attach("duel")
     found = await game.client("find", {"game_modes": ["duel"], "party_size": 3})
     assert (found.code, found.errors) == ("BODY_INVALID", (("party_size", "too-high"),))
@@ -113,7 +113,7 @@ async def test_a_party_larger_than_the_limit_is_told_so(game: Game) -> None:
     assert (joined.code, joined.errors) == ("BODY_INVALID", (("party_size", "too-high"),))
 
 
-async def test_find_fills_the_fullest_lobby_that_fits_and_the_oldest_of_equals(game: Game) -> None:
+async def test_find_prefers_the_fullest_then_the_oldest_lobby(game: Game) -> None:
     oldest, fuller = await game.attach("party"), await game.attach("party")
     await game.join(fuller)
     assert (await game.client("find", {"game_modes": ["party"]})).lobby_id == fuller.id
@@ -122,7 +122,7 @@ async def test_find_fills_the_fullest_lobby_that_fits_and_the_oldest_of_equals(g
     ).lobby_id == oldest.id
 
 
-async def test_find_with_tags_gets_a_lobby_that_has_all_of_them(game: Game) -> None:
+async def test_find_with_tags_returns_a_lobby_with_all_tags(game: Game) -> None:
     await game.attach("duel", tags={"map": "cave"})
     tagged = await game.attach("duel", tags={"map": "hill", "rank": "gold"})
     found = await game.client(
@@ -146,7 +146,7 @@ async def test_find_with_tags_gets_a_lobby_that_has_all_of_them(game: Game) -> N
         ({"game_modes": ["duel"]}, "MATCHMAKER_NO_AVAILABLE_LOBBIES"),
     ],
 )
-async def test_find_names_what_is_in_the_way(
+async def test_find_returns_a_code_for_each_obstacle(
     game: Game, wish: dict[str, object], code: str
 ) -> None:
     assert (await game.client("find", wish)).code == code
@@ -166,7 +166,7 @@ async def test_find_names_what_is_in_the_way(
         ({"game_mode": "made"}, "CAPACITY_EXHAUSTED"),
     ],
 )
-async def test_create_names_what_is_in_the_way(
+async def test_create_returns_a_code_for_each_obstacle(
     game: Game, wish: dict[str, object], code: str
 ) -> None:
     answer = await game.client("create", wish)
@@ -174,7 +174,7 @@ async def test_create_names_what_is_in_the_way(
     assert (answer.retry_after_s is not None) == (code == "CAPACITY_EXHAUSTED")
 
 
-async def test_join_names_what_is_in_the_way(game: Game) -> None:
+async def test_join_returns_a_code_for_each_obstacle(game: Game) -> None:
     stranger = await game.client("join", {"lobby_id": "00010000-0000-4000-8000-000000000000"})
     assert stranger.code == "MATCHMAKER_LOBBY_NOT_FOUND"
     disabled = await game.attach("public")
@@ -186,7 +186,7 @@ async def test_join_names_what_is_in_the_way(game: Game) -> None:
     await game.join(closed)
 
 
-async def test_a_detached_lobby_is_gone_for_everybody_and_says_so(game: Game) -> None:
+async def test_detached_lobby_is_gone_for_all_callers(game: Game) -> None:
     lobby = await game.attach("duel")
     token = await game.join(lobby)
     names = {"game_id": GAME, "lobby_id": lobby.id}
@@ -207,7 +207,7 @@ async def test_a_detached_lobby_is_gone_for_everybody_and_says_so(game: Game) ->
         assert refused.code == "MATCHMAKER_LOBBY_STOPPED", operation
 
 
-async def test_a_lobby_that_nobody_remembers_has_an_expired_token(game: Game, plane: Plane) -> None:
+async def test_token_of_a_forgotten_lobby_is_expired(game: Game, plane: Plane) -> None:
     # Our keys, and a lobby that ended long ago or that a restored backup lacks.
     elsewhere = engine.open_engine(None, keyring.load(plane.data_dir), engine.EngineLimits())
     id_, token, _ = elsewhere._native.attach(
@@ -228,7 +228,7 @@ async def test_a_lobby_that_nobody_remembers_has_an_expired_token(game: Game, pl
         assert refused.status in ("401", "UNAUTHENTICATED")
 
 
-async def test_a_find_waits_for_a_lobby_that_starts(game: Game) -> None:
+async def test_find_waits_for_a_starting_lobby(game: Game) -> None:
     lobby = await game.attach("duel", ready=False)
     waiting = asyncio.create_task(game.client("find", {"game_modes": ["duel"]}))
     second = asyncio.create_task(game.client("join", {"lobby_id": lobby.id}))
@@ -242,7 +242,7 @@ async def test_a_find_waits_for_a_lobby_that_starts(game: Game) -> None:
         assert (await game.server(lobby, "connected", {"player_token": token})).code == "OK"
 
 
-async def test_whoever_waits_for_a_lobby_that_ends_is_told_why(game: Game) -> None:
+async def test_find_waiting_for_a_lobby_that_ends_returns_the_reason(game: Game) -> None:
     lobby = await game.attach("duel", ready=False)
     waiting = asyncio.create_task(game.client("find", {"game_modes": ["duel"]}))
     while await game.held() < 1:
@@ -251,7 +251,7 @@ async def test_whoever_waits_for_a_lobby_that_ends_is_told_why(game: Game) -> No
     assert (await waiting).code == "MATCHMAKER_LOBBY_START_FAILED"
 
 
-async def test_a_key_gives_the_same_answer_and_another_message_is_refused(game: Game) -> None:
+async def test_repeat_under_a_key_replays_and_another_message_is_refused(game: Game) -> None:
     lobby = await game.attach("party")
     key = f"find-{lobby.id}"
     wish = {"game_modes": ["party"], "party_size": 2}
@@ -273,11 +273,13 @@ async def test_a_key_gives_the_same_answer_and_another_message_is_refused(game: 
     assert (await game.client("find", wish, key=key)).tokens == first.tokens
 
 
-async def test_a_key_is_the_same_key_through_the_other_door(game: Game, plane: Plane) -> None:
+async def test_idempotency_key_is_shared_by_both_transports(game: Game, plane: Plane) -> None:
     lobby = await game.attach("party")
     wish = {"game_modes": ["party"], "tags": {}, "regions": ["local"]}
     first = await game.client("find", wish, key=lobby.id)
-    other: Door = plane.grpc_door() if game.door.name == "http" else plane.http_door()
+    other: Transport = (
+        plane.grpc_transport() if game.transport.name == "http" else plane.http_transport()
+    )
     try:
         again = await other.call("find", wish, token=game.public_token, key=lobby.id)
     finally:
@@ -285,17 +287,17 @@ async def test_a_key_is_the_same_key_through_the_other_door(game: Game, plane: P
     assert again.tokens == first.tokens
 
 
-async def test_an_attach_repeated_under_its_key_is_one_lobby(game: Game) -> None:
+async def test_attach_repeated_under_its_key_is_one_lobby(game: Game) -> None:
     ports = {"game": {"address": "127.0.0.1", "port": 7777}}
     wanted = {"game_id": GAME, "namespace_id": NAMESPACE, "game_mode": "duel", "ports": ports}
-    key = f"attach-{game.door.name}"
+    key = f"attach-{game.transport.name}"
     first = await game.back_end("attach", wanted, key=key)
     again = await game.back_end("attach", wanted, key=key)
     assert first.body["lobby_id"] == again.body["lobby_id"]
     await game.back_end("detach", {"game_id": GAME, "lobby_id": first.body["lobby_id"]})
 
 
-async def test_a_kept_place_is_taken_up_again_by_its_player_alone(game: Game) -> None:
+async def test_kept_slot_is_only_for_its_player(game: Game) -> None:
     lobby = await game.attach("duel")
     token, other = await game.join(lobby), await game.join(lobby)
     for player in (token, other):
@@ -316,7 +318,7 @@ async def test_a_kept_place_is_taken_up_again_by_its_player_alone(game: Game) ->
     assert both.code == "BODY_INVALID"
 
 
-async def test_a_token_that_nobody_used_in_time_expires_and_frees_its_slot(game: Game) -> None:
+async def test_unused_player_token_expires_and_frees_its_slot(game: Game) -> None:
     lobby = await game.attach("quick")
     second = await game.join(lobby)
     assert (await game.server(lobby, "connected", {"player_token": second})).code == "OK"
@@ -328,7 +330,7 @@ async def test_a_token_that_nobody_used_in_time_expires_and_frees_its_slot(game:
     ).code == "PLAYER_TOKEN_EXPIRED"
 
 
-async def test_state_is_given_back_byte_for_byte(game: Game) -> None:
+async def test_lobby_state_is_returned_byte_for_byte(game: Game) -> None:
     lobby = await game.attach("duel")
     path = {"lobby_id": lobby.id}
     none = (await game.back_end("get_state", path)).body
@@ -344,7 +346,7 @@ async def test_state_is_given_back_byte_for_byte(game: Game) -> None:
     assert (await game.back_end("get_state", path)).body in (b"null", b"")
 
 
-async def test_state_above_its_limit_or_not_json_changes_nothing(game: Game) -> None:
+async def test_invalid_lobby_state_changes_nothing(game: Game) -> None:
     lobby = await game.attach("duel")
     assert (await game.server(lobby, "set_state", {"state": b"[1]"})).code == "OK"
     large = json.dumps("x" * 65_536).encode()
@@ -353,7 +355,7 @@ async def test_state_above_its_limit_or_not_json_changes_nothing(game: Game) -> 
     assert (await game.back_end("get_state", {"lobby_id": lobby.id})).body == b"[1]"
 
 
-async def test_the_list_has_open_public_lobbies_of_listable_modes(game: Game) -> None:
+async def test_list_has_open_public_lobbies_of_listable_modes(game: Game) -> None:
     shown = await game.attach("party")
     await game.attach("quiet")
     await game.attach("party", ready=False)
@@ -376,14 +378,14 @@ async def test_the_list_has_open_public_lobbies_of_listable_modes(game: Game) ->
     assert {region["region_id"] for region in body["regions"]} == {"local", "far"}
 
 
-async def test_regions_are_told_with_their_places(game: Game) -> None:
+async def test_regions_have_player_counts(game: Game) -> None:
     regions = (await game.client("regions")).body["regions"]
     assert [region["region_id"] for region in regions] == ["local", "far"]
     assert regions[1]["datacenter_coord"] == {"latitude": -33.9, "longitude": 151.2}
     assert regions[0]["region_display_name"] == "Local"
 
 
-async def test_a_heartbeat_list_with_a_stranger_frees_nothing(game: Game) -> None:
+async def test_heartbeat_with_an_unknown_token_frees_nothing(game: Game) -> None:
     lobby, other = await game.attach("duel"), await game.attach("duel")
     mine, theirs = await game.join(lobby), await game.join(other)
     for stranger in (theirs, "player_nonsense"):
@@ -395,7 +397,7 @@ async def test_a_heartbeat_list_with_a_stranger_frees_nothing(game: Game) -> Non
     assert (await game.server(lobby, "connected", {"player_token": mine})).code == "OK"
 
 
-async def test_repeats_of_lobby_operations_are_harmless(game: Game) -> None:
+async def test_repeated_lobby_operations_have_no_further_effect(game: Game) -> None:
     lobby = await game.attach("duel")
     token = await game.join(lobby)
     assert (await game.server(lobby, "ready")).code == "OK"

@@ -1,6 +1,6 @@
 """Every operation against its published description: examples, generated requests, and each code provoked.
 
-No answer may be outside of the document or say that the service failed (`judge.is_failure`), and every
+No answer may be outside of the document or say that the service failed (`checker.is_failure`), and every
 operation reaches its success and every code that it can be made to answer, on both databases. `-s` shows the
 counts. Conditions of the whole service are `test_sweeps`'.
 """
@@ -33,14 +33,14 @@ from pyservice.openapi.error_codes import declared_codes, implied_codes
 from pyservice.openapi.examples import FilledExample, curl, fill_example
 from pyservice.openapi.security_schemes import CredentialKind, credential_kinds
 from pyservice.pb.errors import TABLE
-from tests.contract import provocations
-from tests.contract.areas.developing import ask_mock, check_mock
-from tests.contract.conditions import CONDITIONS, left_to_others
-from tests.contract.judge import Judge, is_failure
-from tests.contract.scene import BY_SLUG, ORIGIN, Scene, World, open_world
+from tests.contract import error_cases
+from tests.contract.areas.mock_responses import ask_mock, check_mock
+from tests.contract.response_check import ResponseChecker, is_failure
+from tests.contract.scenario import BY_SLUG, ORIGIN, Scenario, World, open_world
+from tests.contract.service_errors import CONDITIONS, left_to_others
 from tests.support.databases import KINDS, Databases
 
-provocations.load_areas()
+error_cases.load_areas()
 
 SHORT: Final = (12, 6)
 LONG: Final = (100, 50)
@@ -103,8 +103,8 @@ def strict_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def judge(world: World) -> Judge:
-    return Judge(world.document)
+def checker(world: World) -> ResponseChecker:
+    return ResponseChecker(world.document)
 
 
 @pytest.fixture(scope="module")
@@ -119,17 +119,17 @@ def _configuration() -> schemathesis.Config:
 
 @ON_BOTH
 @EACH
-def test_the_example_of_an_operation_succeeds(slug: str, world: World, judge: Judge) -> None:
-    _example(slug, world, judge)
+def test_operation_example_succeeds(slug: str, world: World, checker: ResponseChecker) -> None:
+    _example(slug, world, checker)
 
 
 @ON_ONE
 @EACH
-def test_the_shell_command_of_an_example_succeeds(slug: str, world: World) -> None:
+def test_shell_command_of_an_example_succeeds(slug: str, world: World) -> None:
     if shutil.which("curl") is None:
         pytest.skip("the commands of the document use curl: apt-get install curl")
-    scene = world.scene()
-    example = scene.example(slug)
+    scenario = world.scenario()
+    example = scenario.example(slug)
     command = f"{curl(BY_SLUG[slug], example)} --silent --show-error --fail-with-body"
     done = subprocess.run(
         ["/bin/bash", "-c", command],
@@ -137,7 +137,7 @@ def test_the_shell_command_of_an_example_succeeds(slug: str, world: World) -> No
             "PATH": os.environ["PATH"],
             "HOSTING_URL": f"http://{world.service.addresses['http']}",
             "ORIGIN": ORIGIN,
-            "TOKEN": scene.bearer(example.token) if example.token in Scene.kinds() else "",
+            "TOKEN": scenario.bearer(example.token) if example.token in Scenario.kinds() else "",
         },
         capture_output=True,
         check=False,
@@ -148,57 +148,59 @@ def test_the_shell_command_of_an_example_succeeds(slug: str, world: World) -> No
 
 @ON_ONE
 @EACH
-def test_an_operation_takes_every_kind_of_token_that_it_says(
-    slug: str, world: World, judge: Judge
+def test_operation_accepts_every_declared_token_kind(
+    slug: str, world: World, checker: ResponseChecker
 ) -> None:
-    kinds = {kind.value for kind in credential_kinds(BY_SLUG[slug])} & {*Scene.kinds(), "origin"}
+    kinds = {kind.value for kind in credential_kinds(BY_SLUG[slug])} & {*Scenario.kinds(), "origin"}
     for kind in kinds:
-        code = judge.code(slug, world.scene().call(slug, token=kind))
+        code = checker.code(slug, world.scenario().call(slug, token=kind))
         assert code not in ("FORBIDDEN", "TOKEN_INVALID", "TOKEN_MISSING"), (kind, code)
 
 
 @ON_ONE
 @pytest.mark.parametrize("slug", DEVELOPED)
-def test_a_developers_machine_gets_a_mock_as_described(
-    slug: str, world: World, judge: Judge
+def test_dev_token_gets_a_mock_response_as_documented(
+    slug: str, world: World, checker: ResponseChecker
 ) -> None:
-    answer = ask_mock(world.scene(), slug)
-    assert judge.code(slug, answer) == "OK", answer.text
+    answer = ask_mock(world.scenario(), slug)
+    assert checker.code(slug, answer) == "OK", answer.text
     check_mock(slug, answer.json())
 
 
 @ON_BOTH
 @EACH
-def test_an_operation_reaches_every_code_and_answers_as_described(
-    slug: str, world: World, judge: Judge
+def test_operation_reaches_every_declared_code(
+    slug: str, world: World, checker: ResponseChecker
 ) -> None:
     reached: Counter[str] = Counter()
-    for code, row in provocations.rows_of(BY_SLUG[slug]):
+    for code, row in error_cases.rows_of(BY_SLUG[slug]):
         if code in reached and world.database_url is not None:
             continue  # another form of what has met the database
-        told = judge.code(slug, row(world.scene()))
-        assert told == code, f"{slug}: what provokes {code} answers {told}"
+        told = checker.code(slug, row(world.scenario()))
+        assert told == code, f"{slug}: the request for {code} answers {told}"
         reached[code] += 1
     _require_all(slug, reached)
 
 
 @ON_ONE
 @pytest.mark.parametrize("slug", LIMITED)
-def test_an_operation_that_is_limited_says_so(slug: str, strict_world: World, judge: Judge) -> None:
-    scene = strict_world.scene()
+def test_rate_limited_operation_returns_its_code(
+    slug: str, strict_world: World, checker: ResponseChecker
+) -> None:
+    scenario = strict_world.scenario()
     # Only what the limit stands before: what an example needs might be limited itself.
     example = fill_example(BY_SLUG[slug], lambda name: "none")
     for _ in range(2):
-        told = judge.code(slug, _bare(scene, slug, example))
+        told = checker.code(slug, _bare(scenario, slug, example))
     assert told == LIMIT, f"{slug} is limited and answers {told}"
 
 
 @ON_ONE
 @EACH
-def test_generated_requests_are_answered_as_described(
-    slug: str, world: World, judge: Judge, schema: Any
+def test_generated_requests_are_answered_as_documented(
+    slug: str, world: World, checker: ResponseChecker, schema: Any
 ) -> None:
-    reached = _generated(slug, world, judge, schema, SHORT)
+    reached = _generated(slug, world, checker, schema, SHORT)
     print(f"\n{slug}: {_counts(reached)}")
 
 
@@ -206,11 +208,11 @@ def test_generated_requests_are_answered_as_described(
 @pytest.mark.timeout(1_200)
 @ON_BOTH
 @EACH
-def test_a_hundred_generated_requests_are_answered_as_described(
-    slug: str, world: World, judge: Judge, schema: Any
+def test_many_generated_requests_are_answered_as_documented(
+    slug: str, world: World, checker: ResponseChecker, schema: Any
 ) -> None:
-    reached = Counter(_example(slug, world, judge))
-    reached += _generated(slug, world, judge, schema, LONG)
+    reached = Counter(_example(slug, world, checker))
+    reached += _generated(slug, world, checker, schema, LONG)
     assert reached["OK"], f"{slug} never succeeded: {dict(reached)}"
     assert reached.total() > LONG[0]
     print(f"\n{slug}: {_counts(reached)}")
@@ -218,37 +220,37 @@ def test_a_hundred_generated_requests_are_answered_as_described(
 
 @ON_ONE
 @EACH
-def test_no_operation_may_fail_though_its_description_has_a_500(slug: str, judge: Judge) -> None:
+def test_documented_500_still_counts_as_a_failure(slug: str, checker: ResponseChecker) -> None:
     method = BY_SLUG[slug]
     codes = {*declared_codes(method), *implied_codes(method)}
     failures = {code for code in codes if is_failure(slug, TABLE[code].http)}
     assert failures == {"INTERNAL"}
     answer = httpx.Response(500, headers=_PROBLEM, json=ServiceError("INTERNAL").problem(_RAY_ID))
     with pytest.raises(AssertionError, match="the service failed"):
-        judge.code(slug, answer)
+        checker.code(slug, answer)
     # The other answers of 500 and above are as described.
     for code in codes - failures:
         if TABLE[code].http >= 500:
             error = ServiceError(code)
             headers = {**_PROBLEM, "retry-after": "1"}
             body = error.problem(_RAY_ID)
-            assert judge.code(slug, httpx.Response(error.row.http, headers=headers, json=body))
+            assert checker.code(slug, httpx.Response(error.row.http, headers=headers, json=body))
 
 
-def test_every_row_is_of_a_code_that_its_operation_declares() -> None:
+def test_every_case_has_a_code_that_its_operation_declares() -> None:
     known = {
         (slug, code)
         for slug, method in BY_SLUG.items()
         for code in (*declared_codes(method), *implied_codes(method))
     }
-    stale = sorted((provocations.ELSEWHERE.keys() | provocations.ROWS.keys()) - known)
+    stale = sorted((error_cases.ELSEWHERE.keys() | error_cases.ROWS.keys()) - known)
     assert not stale, f"declare these in the (operation) of their protos, or drop them: {stale}"
 
 
-def test_what_is_left_to_other_tests_is_shown_by_them() -> None:
+def test_referenced_tests_exist_and_name_their_code() -> None:
     """Each is there, and its file names the code; in Rust it is a name in camel case."""
     left = {(code, one.test) for code, ways in CONDITIONS.items() for one in ways}
-    left |= {(code, one.test) for (_, code), one in provocations.ELSEWHERE.items()}
+    left |= {(code, one.test) for (_, code), one in error_cases.ELSEWHERE.items()}
     root = Path(__file__).resolve().parents[2]
     for code, test in sorted(left):
         path, _, name = test.partition("::")
@@ -261,24 +263,24 @@ def test_what_is_left_to_other_tests_is_shown_by_them() -> None:
 # Parts --------------------------------------------------------------------------------------------
 
 
-def _example(slug: str, world: World, judge: Judge) -> list[str]:
-    code = judge.code(slug, world.scene().call(slug))
+def _example(slug: str, world: World, checker: ResponseChecker) -> list[str]:
+    code = checker.code(slug, world.scenario().call(slug))
     assert code == "OK", f"the example of {slug} in proto/examples answers {code}"
     return [code]
 
 
-def _bare(scene: Scene, slug: str, example: FilledExample) -> Any:
+def _bare(scenario: Scenario, slug: str, example: FilledExample) -> Any:
     method = BY_SLUG[slug]
-    url = f"http://{scene.service.addresses['http']}{method.template.format(**example.path)}"
-    return scene.service.client.request(
-        method.http_method, url, headers=scene.headers(example.token), content=example.body
+    url = f"http://{scenario.service.addresses['http']}{method.template.format(**example.path)}"
+    return scenario.service.client.request(
+        method.http_method, url, headers=scenario.headers(example.token), content=example.body
     )
 
 
 def _require_all(slug: str, reached: Counter[str]) -> None:
     method = BY_SLUG[slug]
     wanted = {*declared_codes(method), *implied_codes(method)}
-    wanted -= {*CONDITIONS, LIMIT, *(code for of, code in provocations.ELSEWHERE if of == slug)}
+    wanted -= {*CONDITIONS, LIMIT, *(code for of, code in error_cases.ELSEWHERE if of == slug)}
     missing = sorted(wanted - set(reached))
     others = (f"  {code} {how}" for code, how in left_to_others(method, reached))
     print("\n".join([f"\n{slug}: {_counts(reached)}", *others]))
@@ -300,11 +302,11 @@ _CHECKS: Final = [
 
 
 def _generated(
-    slug: str, world: World, judge: Judge, schema: Any, numbers: tuple[int, int]
+    slug: str, world: World, checker: ResponseChecker, schema: Any, numbers: tuple[int, int]
 ) -> Counter[str]:
     """Answers by code. Raises AssertionError with every request that was answered otherwise."""
     operation = schema.find_operation_by_id(slug)
-    run = _Run(slug, world, judge, is_repeatable=numbers == SHORT)
+    run = _Run(slug, world, checker, is_repeatable=numbers == SHORT)
     for mode, number in zip(
         (GenerationMode.POSITIVE, GenerationMode.NEGATIVE), numbers, strict=True
     ):
@@ -323,13 +325,15 @@ def _generated(
 class _Run:
     """The generated requests of one operation."""
 
-    def __init__(self, slug: str, world: World, judge: Judge, *, is_repeatable: bool) -> None:
+    def __init__(
+        self, slug: str, world: World, checker: ResponseChecker, *, is_repeatable: bool
+    ) -> None:
         self._is_repeatable = is_repeatable
         self.slug = slug
         self.reached: Counter[str] = Counter()
         self.failures: list[str] = []
         self.count = 0
-        self._judge = judge
+        self._judge = checker
         self._world = world
         self._session = requests.Session()
         self._base_url = f"http://{world.service.addresses['http']}"
@@ -358,11 +362,11 @@ class _Run:
                 raise
 
     def _ask(self, case: Case[Any], data: st.DataObject, *, is_valid: bool) -> None:
-        scene = self._world.scene()
-        example = scene.example(self.slug)
+        scenario = self._world.scenario()
+        example = scenario.example(self.slug)
         with_real_ids(case, example, data, is_valid=is_valid)
-        kinds = [kind for kind in _security(case) if kind in (*Scene.kinds(), "origin")]
-        headers = scene.headers(data.draw(st.sampled_from(kinds)) if kinds else None)
+        kinds = [kind for kind in _security(case) if kind in (*Scenario.kinds(), "origin")]
+        headers = scenario.headers(data.draw(st.sampled_from(kinds)) if kinds else None)
         answer = case.call(base_url=self._base_url, headers=headers, session=self._session)
         self.count += 1
         names = {name.lower(): values[0] for name, values in answer.headers.items()}
@@ -372,7 +376,7 @@ class _Run:
                 self.reached["no such path"] += 1
                 return
             case.validate_response(answer, checks=_CHECKS)
-            code = self._judge.judge(self.slug, answer.status_code, names, answer.content)
+            code = self._judge.check(self.slug, answer.status_code, names, answer.content)
         except Exception as error:  # noqa: BLE001
             self.failures.append(f"{error}\n{case.as_curl_command(headers)}")
             return

@@ -20,7 +20,7 @@ from pyservice.errors import ServiceError
 from pyservice.storage import service_state
 from pyservice.storage.database import Database, open_database
 from pyservice.storage.migrations import migrate
-from tests.faults.control.struck import StruckHouse
+from tests.faults.control.killed_service import KilledService
 from tests.faults.shim import compile_library
 from tests.support.databases import KINDS, Databases, Server
 from tests.support.databases import one_server as one_server
@@ -219,16 +219,16 @@ async def says(full_service: FullService, line: str, within_s: float = 30.0) -> 
 
 
 @pytest.fixture
-def struck(tmp_path: Path) -> Iterator[StruckHouse]:
+def struck(tmp_path: Path) -> Iterator[KilledService]:
     """A service whose disk does what a test says."""
-    made = StruckHouse(tmp_path / "full_service", compile_library(tmp_path), None)
+    made = KilledService(tmp_path / "full_service", compile_library(tmp_path), None)
     try:
         yield made
     finally:
         made.close()
 
 
-async def test_removed_file_is_reported_until_it_is_back(struck: StruckHouse) -> None:
+async def test_removed_file_is_reported_until_it_is_back(struck: KilledService) -> None:
     await asyncio.to_thread(struck.start)
     await says(struck, "ok")
     folder = struck.data_dir / "control"
@@ -244,7 +244,7 @@ async def test_removed_file_is_reported_until_it_is_back(struck: StruckHouse) ->
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.EROFS, errno.ENOSPC])
-async def test_full_disk_is_reported_until_it_has_space(struck: StruckHouse, error: int) -> None:
+async def test_full_disk_is_reported_until_it_has_space(struck: KilledService, error: int) -> None:
     await asyncio.to_thread(struck.start)
     await says(struck, "ok")
     rule = struck.shim.fail("pwrite", LOG, error=error)

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from pyservice.storage.tables import idempotent_answers
 from tests.control.files import MANIFEST, png, put, tar, without_addresses
 from tests.control.namespace_scenario import Records
-from tests.faults.control.struck import StruckHouse
+from tests.faults.control.killed_service import KilledService
 from tests.faults.shim import compile_library
 from tests.support.command_line import output
 from tests.support.databases import KINDS, Databases
@@ -29,16 +29,16 @@ def moved(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
-) -> Iterator[StruckHouse]:
+) -> Iterator[KilledService]:
     """A service of its own, whose wall clock the tests move."""
     library = compile_library(tmp_path_factory.mktemp("faults"))
     folder = tmp_path_factory.mktemp("moved")
-    with running(StruckHouse(folder, library, databases.url(request.param))) as made:
+    with running(KilledService(folder, library, databases.url(request.param))) as made:
         yield made
 
 
 @pytest.fixture(params=["http", "grpc"])
-async def mover(request: pytest.FixtureRequest, moved: StruckHouse) -> AsyncIterator[Developer]:
+async def mover(request: pytest.FixtureRequest, moved: KilledService) -> AsyncIterator[Developer]:
     door = moved.door(request.param)
     moved.shim.shift_wall_clock(0)
     try:
@@ -47,7 +47,7 @@ async def mover(request: pytest.FixtureRequest, moved: StruckHouse) -> AsyncIter
         await door.close()
 
 
-def pass_time(full_service: StruckHouse, seconds: float) -> None:
+def pass_time(full_service: KilledService, seconds: float) -> None:
     full_service.shim.shift_wall_clock(seconds)
 
 
@@ -95,7 +95,7 @@ def requests_of(answer: Any) -> list[Any]:
 
 @pytest.mark.parametrize("slug", PREPARATIONS)
 async def test_replay_has_valid_urls_after_expiry(
-    moved: StruckHouse, mover: Developer, slug: str
+    moved: KilledService, mover: Developer, slug: str
 ) -> None:
     fields, content = PREPARATIONS[slug]
     fields, key = {"game_id": await mover.game(), **fields}, str(uuid4())
@@ -111,7 +111,7 @@ async def test_replay_has_valid_urls_after_expiry(
 
 
 async def test_replay_of_a_namespace_upload_has_valid_urls(
-    moved: StruckHouse, mover: Developer
+    moved: KilledService, mover: Developer
 ) -> None:
     """Its answer has no id of the upload: that is remembered beside it."""
     game_id, key = await mover.game(), str(uuid4())
@@ -133,7 +133,7 @@ async def test_replay_of_a_namespace_upload_has_valid_urls(
     assert (refused.status_code, refused.json()["code"]) == (409, "UPLOAD_ALREADY_COMPLETE")
 
 
-async def test_uploaded_parts_stay_after_a_replay(moved: StruckHouse, mover: Developer) -> None:
+async def test_uploaded_parts_stay_after_a_replay(moved: KilledService, mover: Developer) -> None:
     content = tar({**MANIFEST, "level": bytes(101 << 20)})
     image = {"path": "a.tar", "content_length": len(content)}
     fields: dict[str, Any] = {"game_id": await mover.game(), "display_name": "x"}
@@ -165,7 +165,7 @@ async def test_deleted_upload_is_not_replayed(
 
 
 async def test_former_member_gets_no_replayed_urls_or_tokens(
-    moved: StruckHouse, mover: Developer
+    moved: KilledService, mover: Developer
 ) -> None:
     data_dir = moved.data_dir
     person = await output(data_dir, "identity", "create", "--display-name", "Person")

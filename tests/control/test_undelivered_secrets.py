@@ -31,7 +31,7 @@ from pyservice.storage import tokens as rows
 from pyservice.storage.database import Transaction, open_database
 from pyservice.watch import Topics
 from tests.control.feeder_setup import Fed, FedPlane, Source
-from tests.faults.cut import Way, way_to
+from tests.faults.postgres_proxy import PostgresProxy, open_postgres_proxy
 from tests.support.databases import KINDS, Databases
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -77,7 +77,7 @@ class Moment:
 class Desk:
     """Tokens of one namespace, without doors. The plane that is fed signs none: who gets so far is told nothing."""
 
-    def __init__(self, fed: Fed, folder: Path, way: Way | None) -> None:
+    def __init__(self, fed: Fed, folder: Path, way: PostgresProxy | None) -> None:
         self.fed = fed
         self.database = fed.source.database
         self.after_commit = Moment(self.database)
@@ -177,7 +177,7 @@ async def desk(
 ) -> AsyncIterator[Desk]:
     url = databases.url(request.param)
     async with contextlib.AsyncExitStack() as stack:
-        way = None if url is None else await stack.enter_async_context(way_to(url))
+        way = None if url is None else await stack.enter_async_context(open_postgres_proxy(url))
         source = Source(open_database(None if way is None else way.url, tmp_path))
         stack.push_async_callback(source.database.close)
         await source.prepare()

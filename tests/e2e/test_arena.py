@@ -75,7 +75,7 @@ def wait_until(condition: Any, what: str) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_32_bots_play_for_a_minute_and_nobody_loses_a_place(start_run: StartRun) -> None:
+def test_32_bots_play_for_a_minute_and_keep_their_slots(start_run: StartRun) -> None:
     run = start_run()
     run.wait_for("Ctrl-C ends all of it")
     reports = play_bots(run, 32, 60)
@@ -113,7 +113,7 @@ def address_of(found: Any) -> str:
     return f"ws://{found['ports']['game']['host']}/play?token={found['player']['token']}"
 
 
-def test_closing_a_socket_frees_its_slot_for_a_find_that_was_full_before(
+def test_closed_socket_frees_its_slot_for_find(
     start_run: StartRun,
 ) -> None:
     run = start_run()
@@ -130,7 +130,7 @@ def test_closing_a_socket_frees_its_slot_for_a_find_that_was_full_before(
 
 
 @needs_curl
-def test_the_curl_lines_do_what_they_say_as_printed(start_run: StartRun) -> None:
+def test_printed_curl_commands_work(start_run: StartRun) -> None:
     run = start_run()
     run.wait_for("Ctrl-C ends all of it")
     lines = run.curl_lines
@@ -146,7 +146,7 @@ def test_the_curl_lines_do_what_they_say_as_printed(start_run: StartRun) -> None
     assert metric(run, "hosting_player_tokens_total", 'outcome="disconnected"') == 1
 
 
-def test_ctrl_c_ends_everything_that_was_started(start_run: StartRun) -> None:
+def test_ctrl_c_ends_every_started_process(start_run: StartRun) -> None:
     run = start_run(bots=2)
     run.wait_for("Ctrl-C ends all of it")
     wait_until(lambda: metric(run, "hosting_slots", 'state="connected"') == 2, "bots do not play")
@@ -159,7 +159,7 @@ def test_ctrl_c_ends_everything_that_was_started(start_run: StartRun) -> None:
     assert all(is_gone(pid) for pid in (*children, *beside)), "something goes on"
 
 
-def test_a_killed_run_leaves_nothing_and_the_next_one_plays_on_its_data(
+def test_run_after_a_kill_reuses_the_data_without_leftovers(
     start_run: StartRun,
 ) -> None:
     first = start_run(bots=1)
@@ -175,7 +175,7 @@ def test_a_killed_run_leaves_nothing_and_the_next_one_plays_on_its_data(
     assert all(report["joined"] for report in play_bots(second, 2, 1))
 
 
-def test_players_notice_nothing_while_the_whole_service_is_killed_and_started_again(
+def test_players_keep_playing_across_a_service_restart(
     start_run: StartRun,
 ) -> None:
     """Their server is a process under a keeper, the way to it is edge-guard's: both go on by themselves."""
@@ -205,7 +205,7 @@ def test_players_notice_nothing_while_the_whole_service_is_killed_and_started_ag
     assert all(map(is_gone, beside))
 
 
-def test_players_play_on_while_the_service_is_killed_and_new_ones_get_in_after(
+def test_kill_keeps_players_and_allows_new_ones_after_restart(
     start_run: StartRun,
 ) -> None:
     run = start_run(bots=3, at=FREE_PORT)
@@ -242,9 +242,7 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
-def test_a_person_opens_the_printed_address_moves_and_sees_a_bot_move(
-    start_run: StartRun, browser: Any
-) -> None:
+def test_browser_player_moves_and_sees_a_bot_move(start_run: StartRun, browser: Any) -> None:
     run = start_run(bots=2)
     run.wait_for("Ctrl-C ends all of it")
     page = browser.new_page()

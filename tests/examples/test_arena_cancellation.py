@@ -14,7 +14,7 @@ from examples.arena.hosting import HostingClient, ServiceAway
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_cancellation_that_meets_an_answer_is_not_lost() -> None:
+async def test_cancellation_during_a_response_is_not_lost() -> None:
     random.seed(1)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))

@@ -43,7 +43,7 @@ async def client_of(url: str) -> AsyncIterator[HostingClient]:
         hosting.close()
 
 
-async def test_refused_connection_is_an_outage_and_counted(refused_url: str) -> None:
+async def test_refused_connection_counts_as_an_outage(refused_url: str) -> None:
     async with client_of(refused_url) as hosting:
         for count in (1, 2):
             with pytest.raises(ServiceAway):
@@ -61,7 +61,7 @@ async def test_silent_service_is_an_outage_after_the_timeout(silent_url: str) ->
         assert hosting.outages == 1
 
 
-async def test_confirm_is_tried_again_until_its_time_is_up(refused_url: str) -> None:
+async def test_confirm_is_retried_until_its_deadline(refused_url: str) -> None:
     async with client_of(refused_url) as hosting:
         started = FreeTime()
         with pytest.raises(ServiceAway):
@@ -70,7 +70,7 @@ async def test_confirm_is_tried_again_until_its_time_is_up(refused_url: str) -> 
         assert hosting.outages >= 2
 
 
-async def test_confirm_gives_up_on_a_silent_service_in_time(silent_url: str) -> None:
+async def test_confirm_times_out_on_a_silent_service(silent_url: str) -> None:
     async with client_of(silent_url) as hosting:
         started = FreeTime()
         with pytest.raises(ServiceAway):
@@ -78,7 +78,7 @@ async def test_confirm_gives_up_on_a_silent_service_in_time(silent_url: str) -> 
         assert started.is_within(0.75)
 
 
-async def test_closing_ends_a_call_under_way() -> None:
+async def test_close_cancels_a_running_call() -> None:
     has_request, is_over = asyncio.Event(), asyncio.Event()
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -99,14 +99,14 @@ async def test_closing_ends_a_call_under_way() -> None:
         is_over.set()
 
 
-async def test_no_token_in_the_words_of_an_outage(refused_url: str) -> None:
+async def test_outage_message_has_no_token(refused_url: str) -> None:
     async with client_of(refused_url) as hosting:
         with pytest.raises(ServiceAway) as caught:
             await hosting.confirm_player("player_very_secret", "key", within_s=0.1)
         assert "secret" not in str(caught.value)
 
 
-async def test_kept_connection_that_ended_meanwhile_is_replaced() -> None:
+async def test_closed_idle_connection_is_replaced() -> None:
     """Any HTTP server closes idle connections; the next call must not fail for it."""
     connections_made = 0
     answered = asyncio.Event()
@@ -135,7 +135,7 @@ async def test_kept_connection_that_ended_meanwhile_is_replaced() -> None:
             assert hosting.outages == 0
 
 
-async def test_open_connection_is_used_again() -> None:
+async def test_open_connection_is_reused() -> None:
     connections_made = 0
 
     async def answer_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -156,7 +156,7 @@ async def test_open_connection_is_used_again() -> None:
             assert connections_made == 1
 
 
-async def test_lobby_goes_on_trying_while_the_service_is_away(refused_url: str) -> None:
+async def test_lobby_retries_during_an_outage(refused_url: str) -> None:
     async with client_of(refused_url) as hosting:
         lobby = asyncio.create_task(Lobby(hosting, list).run())
         async with asyncio.timeout(PATIENCE_S):
@@ -166,7 +166,7 @@ async def test_lobby_goes_on_trying_while_the_service_is_away(refused_url: str) 
         lobby.cancel()
 
 
-async def test_release_stays_pending_while_the_service_is_away(refused_url: str) -> None:
+async def test_release_stays_pending_during_an_outage(refused_url: str) -> None:
     async with client_of(refused_url) as hosting:
         releases = Releases(hosting)
         running = asyncio.create_task(releases.run())
@@ -179,7 +179,7 @@ async def test_release_stays_pending_while_the_service_is_away(refused_url: str)
         running.cancel()
 
 
-async def test_pending_releases_are_bounded_and_the_oldest_go(refused_url: str) -> None:
+async def test_pending_releases_are_bounded_and_the_oldest_are_dropped(refused_url: str) -> None:
     async with client_of(refused_url) as hosting:
         releases = Releases(hosting)
         for number in range(RELEASES_MAX + 10):
@@ -190,7 +190,7 @@ async def test_pending_releases_are_bounded_and_the_oldest_go(refused_url: str) 
         await releases.finish_first_tries()
 
 
-def test_pauses_grow_up_to_the_longest() -> None:
+def test_back_off_grows_to_its_maximum() -> None:
     pauses = Pauses(first_s=0.1, longest_s=1.0)
     taken = [pauses.take() for _ in range(8)]
     for pause_s, ceiling_s in zip(taken, (0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 1.0), strict=True):
@@ -222,13 +222,13 @@ def test_settings_come_from_the_environment() -> None:
     assert "secret" not in repr(given)
 
 
-def test_named_port_wins_and_the_widest_limit_counts() -> None:
+def test_named_port_and_largest_limit_are_used() -> None:
     given = read_settings(ENVIRONMENT | {"PORT_GAME": "9001", "HOSTING_MAX_PLAYERS_PARTY": "20"})
     assert given.port == 9001
     assert given.max_players == 20
 
 
-def test_every_problem_of_the_environment_is_told_at_once() -> None:
+def test_all_environment_problems_are_reported_at_once() -> None:
     with pytest.raises(SettingsError) as caught:
         read_settings({"PORT": "http", "HOSTING_MAX_PLAYERS": "0", "HOSTING_API_URL": "nowhere"})
     named = [problem.split()[0] for problem in caught.value.problems]

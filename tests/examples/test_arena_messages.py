@@ -69,14 +69,14 @@ def test_malformed_message_ends_the_socket(message: str | bytes) -> None:
 
 
 @pytest.mark.parametrize("field", ["x", "y", "position", "score", "id", "tick"])
-def test_claimed_field_ends_the_socket(field: str) -> None:
+def test_forbidden_field_ends_the_socket(field: str) -> None:
     with pytest.raises(Unacceptable) as caught:
         parse_input(json.dumps({"seq": 1, "dirs": 1, field: 5}), last_seq=0)
     assert caught.value.end is End.NOT_YOURS_TO_SAY
 
 
 @pytest.mark.parametrize("seq", [1, 4, 5])
-def test_seq_must_grow(seq: int) -> None:
+def test_seq_must_increase(seq: int) -> None:
     with pytest.raises(Unacceptable) as caught:
         parse_input(json.dumps({"seq": seq, "dirs": 1}), last_seq=5)
     assert caught.value.end is End.MALFORMED
@@ -89,11 +89,11 @@ def test_close_codes_are_unique_and_reasons_fit_a_close_frame() -> None:
         assert len(end.reason.encode()) <= 123
 
 
-def test_every_refusal_of_a_player_token_has_an_end_of_its_own() -> None:
+def test_every_player_token_error_has_its_close_code() -> None:
     assert len(set(END_OF_REFUSAL.values())) == len(END_OF_REFUSAL) == 5
 
 
-def test_thousand_messages_a_second_run_dry_within_the_burst() -> None:
+def test_1000_messages_per_second_exceed_the_burst() -> None:
     bucket = TokenBucket(MESSAGES_PER_S, MESSAGES_BURST, now_s=0)
     taken = sum(bucket.take(1, number / 1000) for number in range(1000))
     assert taken == pytest.approx(MESSAGES_BURST + MESSAGES_PER_S, abs=2)
@@ -110,7 +110,7 @@ def _fresh_bucket_after(messages: int) -> TokenBucket:
     return bucket
 
 
-def test_the_allowed_rate_never_runs_dry() -> None:
+def test_allowed_message_rate_is_never_limited() -> None:
     bucket = TokenBucket(MESSAGES_PER_S, MESSAGES_BURST, now_s=0)
     assert all(bucket.take(1, number / MESSAGES_PER_S) for number in range(10_000))
 
@@ -125,7 +125,7 @@ def test_whole_burst_of_the_longest_messages_fits_the_byte_budget() -> None:
     assert BYTES_BURST >= MESSAGES_BURST * MESSAGE_BYTES_MAX
 
 
-def test_snapshot_names_everybody_and_all_gems() -> None:
+def test_snapshot_has_all_players_and_gems() -> None:
     world = World(seed=1)
     players = [world.join() for _ in range(3)]
     world.steer(players[1].id, 12, 0)
@@ -138,7 +138,7 @@ def test_snapshot_names_everybody_and_all_gems() -> None:
     assert len(state["gems"]) == GEM_COUNT
 
 
-def test_welcome_tells_a_player_who_and_where_it_is() -> None:
+def test_welcome_has_the_id_and_position_of_the_player() -> None:
     world = World(seed=1)
     player = world.join()
     told = json.loads(welcome(player, "lobby-1"))

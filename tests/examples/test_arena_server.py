@@ -100,12 +100,12 @@ async def test_socket_without_one_token_is_closed_at_once(arena: Running, query:
 
 
 @pytest.mark.parametrize("token", ["x" * 161, "%C3%A4", "player_%0Aa"])
-async def test_what_cannot_be_a_token_is_not_asked_for(arena: Running, token: str) -> None:
+async def test_malformed_token_causes_no_request(arena: Running, token: str) -> None:
     async with arena.connect(f"?token={token}") as connection:
         assert await end_of(connection) == End.TOKEN_INVALID.code
 
 
-async def test_second_socket_with_the_same_token_is_closed_and_the_first_stays(
+async def test_second_socket_with_the_same_token_is_closed(
     arena: Running,
 ) -> None:
     async with (
@@ -116,13 +116,13 @@ async def test_second_socket_with_the_same_token_is_closed_and_the_first_stays(
         assert await (await first.ping()) >= 0
 
 
-async def test_socket_that_speaks_before_the_welcome_is_closed(arena: Running) -> None:
+async def test_message_before_the_welcome_closes_the_socket(arena: Running) -> None:
     async with arena.connect("?token=player_a") as connection:
         await connection.send('{"seq":1,"dirs":1}')
         assert await end_of(connection) == End.TOO_EARLY.code
 
 
-async def test_token_that_may_have_been_consumed_is_not_taken_again_before_it_is_released(
+async def test_possibly_consumed_token_is_refused_until_released(
     arena: Running,
 ) -> None:
     async with arena.connect("?token=player_a") as connection:
@@ -140,7 +140,7 @@ async def test_unconfirmed_player_is_closed_within_ten_seconds(arena: Running) -
     assert started.passed_s < 12
 
 
-async def test_no_more_wait_than_there_are_places(arena: Running) -> None:
+async def test_waiting_sockets_are_limited_to_the_slot_count(arena: Running) -> None:
     waiting = [await arena.connect(f"?token=player_{number}") for number in range(WAITING_MAX)]
     # A pong says that the handshake is through; the places are taken in the order of the
     # handshakes.
@@ -176,7 +176,7 @@ async def test_flood_of_pings_is_closed(arena: Running) -> None:
         assert await ending == End.TOO_MANY_MESSAGES.code
 
 
-async def test_stopping_tells_everybody_that_the_server_goes_away(refused_port: int) -> None:
+async def test_stop_closes_all_sockets_with_1001(refused_port: int) -> None:
     async with running_arena(refused_port) as running:
         connection = await running.connect("?token=player_a")
     assert await end_of(connection) == End.SERVER_STOPPING.code
@@ -213,7 +213,7 @@ async def get(port: int, target: str, method: str = "GET") -> Page:
         ("/style.css", "style.css", "text/css"),
     ],
 )
-async def test_page_is_served_whole(
+async def test_page_is_served_completely(
     arena: Running, target: str, name: str, content_type: str
 ) -> None:
     page = await get(arena.port, target)
@@ -222,7 +222,7 @@ async def test_page_is_served_whole(
     assert page.body == (PAGE / name).read_bytes()
 
 
-async def test_page_may_load_nothing_from_elsewhere(arena: Running) -> None:
+async def test_page_policy_allows_no_other_origin(arena: Running) -> None:
     policy = (await get(arena.port, "/")).headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "script-src 'self'" in policy
@@ -234,7 +234,7 @@ async def test_page_may_load_nothing_from_elsewhere(arena: Running) -> None:
 @pytest.mark.parametrize(
     "target", ["/index.html", "/server.py", "/../server.py", "/%2e%2e/server.py", "//", "/page/"]
 )
-async def test_nothing_else_is_served(arena: Running, target: str) -> None:
+async def test_other_paths_are_not_served(arena: Running, target: str) -> None:
     assert (await get(arena.port, target)).status == 404
 
 
@@ -302,7 +302,7 @@ async def test_signal_ends_the_server_with_status_0_and_sockets_with_1001(
     assert b"secret" not in await process.stderr.read()
 
 
-async def test_idle_connection_does_not_hold_up_the_end(refused_port: int) -> None:
+async def test_idle_connection_does_not_delay_shutdown(refused_port: int) -> None:
     process = await start_server(environment_of(refused_port))
     _, writer = await asyncio.open_connection("127.0.0.1", await listening_port(process))
     process.terminate()
@@ -320,7 +320,7 @@ async def test_inherited_listener_is_used(refused_port: int) -> None:
     assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
 
 
-async def test_incomplete_environment_is_told_whole_and_nothing_starts() -> None:
+async def test_incomplete_environment_is_reported_and_nothing_starts() -> None:
     process = await start_server({"PORT": "x"})
     _, told = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     assert process.returncode == 1

@@ -92,7 +92,7 @@ def test_direction_bits_move_the_player(world: World, dirs: int, dx: int, dy: in
     assert (player.y != 450) == (dy != 0)
 
 
-def test_running_settles_at_one_speed_also_on_a_diagonal(world: World) -> None:
+def test_running_speed_is_the_same_on_a_diagonal(world: World) -> None:
     straight, diagonal = put(world, 60, 60), put(world, 60, 120)
     world.steer(straight.id, 1, RIGHT)
     world.steer(diagonal.id, 1, RIGHT | DOWN)
@@ -104,7 +104,7 @@ def test_running_settles_at_one_speed_also_on_a_diagonal(world: World) -> None:
     )
 
 
-def test_input_holds_until_the_next_one(world: World) -> None:
+def test_input_applies_until_the_next_input(world: World) -> None:
     player = put(world, 100, 100)
     world.steer(player.id, 1, RIGHT)
     run(world, 5)
@@ -128,7 +128,7 @@ def test_unknown_direction_bits_are_ignored(world: World) -> None:
 
 @pytest.mark.parametrize("wall", WALLS)
 @pytest.mark.parametrize(("dx", "dy"), [(-1, 0), (1, 0), (0, -1), (0, 1), (1, 1), (-1, 1)])
-def test_no_wall_can_be_run_through_at_the_highest_speed(wall: Wall, dx: int, dy: int) -> None:
+def test_walls_stop_players_at_the_highest_speed(wall: Wall, dx: int, dy: int) -> None:
     world = World(seed=1)
     reach = PLAYER_RADIUS + SPEED_MAX / TICK_HZ
     x = wall.x + wall.width / 2 - dx * (wall.width / 2 + reach)
@@ -150,7 +150,7 @@ def test_no_wall_can_be_run_through_at_the_highest_speed(wall: Wall, dx: int, dy
         assert past < 0
 
 
-def test_border_holds(world: World) -> None:
+def test_border_stops_players(world: World) -> None:
     player = put(world, 40, 40)
     world.steer(player.id, 1, LEFT | UP)
     run(world, 40)
@@ -159,7 +159,7 @@ def test_border_holds(world: World) -> None:
     assert player.x == pytest.approx(PLAYER_RADIUS, abs=5)
 
 
-def test_small_gem_counts_one_and_another_appears(world: World) -> None:
+def test_small_gem_scores_one_and_is_replaced(world: World) -> None:
     player = put(world, 560, 450)
     world.gems[1] = Gem(1, 570, 450, 1)
     world.step()
@@ -168,21 +168,21 @@ def test_small_gem_counts_one_and_another_appears(world: World) -> None:
     assert len(world.gems) == GEM_COUNT
 
 
-def test_big_gem_counts_five(world: World) -> None:
+def test_big_gem_scores_five(world: World) -> None:
     player = put(world, 560, 450)
     world.gems[1] = Gem(1, 570, 450, BIG_GEM_VALUE)
     world.step()
     assert player.score == 5
 
 
-def test_gem_goes_to_the_nearer_of_two(world: World) -> None:
+def test_gem_is_taken_by_the_nearer_player(world: World) -> None:
     near, far = put(world, 540, 450), put(world, 590, 450)
     world.gems[1] = Gem(1, 560, 450, 1)
     world.step()
     assert (near.score, far.score) == (1, 0)
 
 
-def test_gem_out_of_reach_stays(world: World) -> None:
+def test_gem_out_of_reach_is_not_taken(world: World) -> None:
     player = put(world, 560, 450)
     world.gems[1] = Gem(1, 560 + PLAYER_RADIUS + GEM_RADIUS, 450, 1)
     world.step()
@@ -190,7 +190,7 @@ def test_gem_out_of_reach_stays(world: World) -> None:
     assert 1 in world.gems
 
 
-def test_bump_pushes_the_resting_player_on(world: World) -> None:
+def test_bump_pushes_the_resting_player(world: World) -> None:
     runner, rester = put(world, 500, 450, vx=300), put(world, 545, 450)
     run(world, 3)
     assert rester.vx > 100
@@ -209,7 +209,7 @@ def test_hard_bump_knocks_one_gem_out_of_the_slower(world: World) -> None:
     assert math.dist((dropped.x, dropped.y), (rester.x, rester.y)) > PLAYER_RADIUS + GEM_RADIUS
 
 
-def test_the_slower_of_two_that_run_together_loses(world: World) -> None:
+def test_slower_player_loses_a_bump(world: World) -> None:
     fast, slow = put(world, 600, 450, vx=-400, score=1), put(world, 555, 450, vx=100, score=1)
     run(world, 2)
     assert (fast.score, slow.score) == (1, 0)
@@ -222,7 +222,7 @@ def test_soft_bump_costs_nothing(world: World) -> None:
     assert (runner.score, rester.score) == (3, 3)
 
 
-def test_shaken_player_is_safe_for_a_second(world: World) -> None:
+def test_bumped_player_is_protected_for_a_second(world: World) -> None:
     rester = put(world, 560, 450, score=5)
 
     def ram() -> None:
@@ -240,7 +240,7 @@ def test_shaken_player_is_safe_for_a_second(world: World) -> None:
     assert rester.score == 3
 
 
-def test_nobody_loses_what_he_has_not(world: World) -> None:
+def test_player_without_gems_loses_none(world: World) -> None:
     put(world, 500, 450, vx=400)
     rester = put(world, 545, 450)
     run(world, 2)
@@ -248,13 +248,13 @@ def test_nobody_loses_what_he_has_not(world: World) -> None:
     assert len(world.gems) == GEM_COUNT
 
 
-def test_players_on_one_spot_are_parted(world: World) -> None:
+def test_players_on_one_spot_are_separated(world: World) -> None:
     first, second = put(world, 560, 450), put(world, 560, 450)
     world.step()
     assert math.dist((first.x, first.y), (second.x, second.y)) == pytest.approx(2 * PLAYER_RADIUS)
 
 
-def test_left_player_is_gone_and_leaving_twice_is_harmless(world: World) -> None:
+def test_removed_player_is_gone_and_removal_is_idempotent(world: World) -> None:
     player = world.join()
     world.leave(player.id)
     world.leave(player.id)
@@ -268,7 +268,7 @@ def test_ids_and_names_of_present_players_are_unique() -> None:
     assert len({player.id for player in players}) == len({player.name for player in players}) == 600
 
 
-def test_best_is_sorted_by_score_then_by_who_came_first(world: World) -> None:
+def test_best_players_are_sorted_by_score_then_arrival(world: World) -> None:
     for score in (1, 3, 2, 3):
         put(world, 560, 450, score=score)
     assert [(player.id, player.score) for player in world.best(3)] == [(2, 3), (4, 3), (3, 2)]
@@ -287,7 +287,7 @@ moves = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 1000), moves=moves)
-def test_whatever_is_done_everybody_is_inside_and_every_point_was_a_gem(
+def test_random_play_keeps_players_inside_and_points_equal_to_gems(
     seed: int, moves: list[tuple[str, int, int]]
 ) -> None:
     world = World(seed)

@@ -40,7 +40,7 @@ def version_of(address: tuple[str, int]) -> bytes | None:
         return None
 
 
-def test_a_server_that_knows_nothing_of_us_is_started_reached_and_ended(
+def test_unmodified_bzflag_server_starts_serves_and_ends(
     full_service: FullService,
 ) -> None:
     headers = {"authorization": f"Bearer {full_service.cloud_token}"}

@@ -70,7 +70,7 @@ def players(stage: Stage) -> Iterator[Players]:
         yield players
 
 
-def test_find_starts_it_and_bots_play_through_edge_guard_until_they_leave(stage: Stage) -> None:
+def test_find_starts_a_lobby_and_bots_play_through_edge_guard(stage: Stage) -> None:
     with contextlib.closing(stage.bots("crowd", 8, seconds=4)) as bots:
         report = bots.report()
     assert (report["joined"], report["played"], report["failures"]) == (8, 8, {})
@@ -89,7 +89,7 @@ def test_find_starts_it_and_bots_play_through_edge_guard_until_they_leave(stage:
     assert stage.lines(lobby_id, "std_err") == []
 
 
-def test_players_reach_it_at_a_port_of_edge_guard(stage: Stage, players: Players) -> None:
+def test_player_address_is_a_port_of_edge_guard(stage: Stage, players: Players) -> None:
     player = players.enter("wire")
     host, port = player.place.server
     assert host == "127.0.0.1"
@@ -100,7 +100,7 @@ def test_players_reach_it_at_a_port_of_edge_guard(stage: Stage, players: Players
     assert 12_000 <= int(bound[1]) <= 19_999
 
 
-def test_a_player_who_says_goodbye_frees_the_slot_at_once(stage: Stage, players: Players) -> None:
+def test_goodbye_frees_the_slot_at_once(stage: Stage, players: Players) -> None:
     one, other = players.enter("pair"), players.enter("pair")
     assert one.place.lobby_id == other.place.lobby_id
     full = stage.find("pair", prevent_auto_create_lobby=True)
@@ -110,15 +110,13 @@ def test_a_player_who_says_goodbye_frees_the_slot_at_once(stage: Stage, players:
     assert stage.place("pair").lobby_id == other.place.lobby_id
 
 
-def test_a_player_who_falls_silent_is_told_so_and_frees_the_slot(
-    stage: Stage, players: Players
-) -> None:
+def test_silent_player_times_out_and_frees_the_slot(stage: Stage, players: Players) -> None:
     player = players.enter("impatient")
     assert player.wait_for(ENDED) == bytes([SILENT])
     until(lambda: stage.players("impatient") == 0)
 
 
-def test_two_lobbies_do_not_mix(stage: Stage, players: Players) -> None:
+def test_player_of_one_lobby_cannot_enter_another(stage: Stage, players: Players) -> None:
     here, there = players.enter("alone"), players.enter("other-pair")
     with contextlib.closing(stage.bots("other-pair", 3, seconds=2)) as bots:
         report = bots.report()
@@ -133,7 +131,7 @@ def test_two_lobbies_do_not_mix(stage: Stage, players: Players) -> None:
     players.at(reserved).enter()
 
 
-def test_sigterm_to_a_server_ends_it_in_order_and_players_at_edge_guard_are_told(
+def test_sigterm_stops_the_server_and_notifies_players_at_edge_guard(
     stage: Stage, players: Players
 ) -> None:
     player = players.enter("stopped")
@@ -144,7 +142,7 @@ def test_sigterm_to_a_server_ends_it_in_order_and_players_at_edge_guard_are_told
     assert stage.lines(player.place.lobby_id, "std_err") == []
 
 
-def test_the_server_of_a_deleted_lobby_ends_in_order(stage: Stage, players: Players) -> None:
+def test_server_of_a_deleted_lobby_stops_cleanly(stage: Stage, players: Players) -> None:
     lobby_id = players.enter("wire").place.lobby_id
     stage.remove(lobby_id)
     until(lambda: stage.lines(lobby_id)[-1].endswith("ended: asked to stop"))
@@ -166,9 +164,7 @@ def ended_with(server: HandMade) -> tuple[int, str, str]:
     return server.process.returncode, said, problems
 
 
-def test_sigterm_closes_the_lobby_tells_the_players_and_frees_their_slots(
-    stage: Stage, players: Players
-) -> None:
+def test_sigterm_closes_the_lobby_and_frees_its_slots(stage: Stage, players: Players) -> None:
     with stage.by_hand() as server:
         player = by_hand(stage, players)
         assert stage.players(BY_HAND) == 1
@@ -182,9 +178,7 @@ def test_sigterm_closes_the_lobby_tells_the_players_and_frees_their_slots(
         assert stage.lobby(server.lobby_id)["is_closed"] is True
 
 
-def test_a_server_whose_lobby_has_ended_tells_the_players_and_ends_by_itself(
-    stage: Stage, players: Players
-) -> None:
+def test_server_exits_when_its_lobby_has_ended(stage: Stage, players: Players) -> None:
     with stage.by_hand() as server:
         player = by_hand(stage, players)
         stage.remove(server.lobby_id)
@@ -194,7 +188,7 @@ def test_a_server_whose_lobby_has_ended_tells_the_players_and_ends_by_itself(
         assert "the hosting service has ended this lobby" in said
 
 
-def test_a_server_with_players_is_small(stage: Stage, players: Players) -> None:
+def test_server_with_players_uses_little_memory(stage: Stage, players: Players) -> None:
     with stage.by_hand() as server:
         by_hand(stage, players)
         rollup = Path(f"/proc/{server.process.pid}/smaps_rollup").read_text()
@@ -203,7 +197,7 @@ def test_a_server_with_players_is_small(stage: Stage, players: Players) -> None:
         assert int(pss[1]) < PSS_MAX_KB
 
 
-def test_nobody_is_told_more_than_was_said_before_a_token_is_confirmed(
+def test_replies_before_confirmation_are_not_larger_than_requests(
     stage: Stage, players: Players
 ) -> None:
     stranger = players.at(stage.place("wire"))
@@ -228,7 +222,7 @@ def test_nobody_is_told_more_than_was_said_before_a_token_is_confirmed(
     assert all(one is None or one.kind == WELCOME for one in later)
 
 
-def test_a_token_has_one_session(players: Players) -> None:
+def test_token_has_one_session(players: Players) -> None:
     player = players.enter("wire")
     second = players.at(player.place)
     assert second.wait_for(REFUSED, second.hello) == bytes([TOKEN_USED])
@@ -239,9 +233,7 @@ def test_a_token_has_one_session(players: Players) -> None:
     assert later.wait_for(REFUSED, later.hello) == bytes([TOKEN_USED])
 
 
-def test_a_client_whose_address_changes_goes_on_once_it_hears_at_the_new_one(
-    stage: Stage, players: Players
-) -> None:
+def test_client_continues_at_a_new_address(stage: Stage, players: Players) -> None:
     player = players.enter("wire")
     player.move()
     told = player.wait_for(MOVED, player.input)
@@ -255,7 +247,7 @@ def test_a_client_whose_address_changes_goes_on_once_it_hears_at_the_new_one(
 
 
 @pytest.mark.timeout(300)
-def test_nobody_loses_a_session_while_the_service_is_killed_and_started_again(
+def test_sessions_survive_a_service_restart(
     stage: Stage,
 ) -> None:
     with contextlib.closing(stage.bots("siege", 12)) as bots:
@@ -276,7 +268,7 @@ def test_nobody_loses_a_session_while_the_service_is_killed_and_started_again(
 
 
 @pytest.mark.timeout(300)
-def test_an_outage_holds_up_no_tick_and_a_player_who_cannot_be_confirmed_is_released(
+def test_outage_delays_no_tick_and_releases_unconfirmed_players(
     stage: Stage, players: Players
 ) -> None:
     player = players.enter("outage")
@@ -303,7 +295,7 @@ def test_an_outage_holds_up_no_tick_and_a_player_who_cannot_be_confirmed_is_rele
     players.at(again).enter()
 
 
-def test_every_problem_of_the_environment_is_told_at_once(programs: Path) -> None:
+def test_all_environment_problems_are_reported_at_once(programs: Path) -> None:
     wrong = {"HOSTING_API_URL": "https://127.0.0.1", "PORT": "70000", "HOSTING_LOBBY_ID": "x"}
     server = run_server(programs, wrong)
     said, problems = server.communicate(timeout=PATIENCE_S)
@@ -315,7 +307,7 @@ def test_every_problem_of_the_environment_is_told_at_once(programs: Path) -> Non
     assert usage[0].startswith("usage:")
 
 
-def test_a_bot_that_is_told_too_little_says_all_that_is_missing(programs: Path) -> None:
+def test_bot_reports_all_missing_arguments(programs: Path) -> None:
     command = [str(programs / "udp-bot"), "--api", "http://127.0.0.1:1"]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     assert made.returncode == 2

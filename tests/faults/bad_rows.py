@@ -1,4 +1,4 @@
-"""Requests that both doors can carry and that are wrong, with the code and the problems of each."""
+"""Requests that both transports can carry and that are wrong, with the code and the problems of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_LOBBY = "0001aaaa-0000-4000-8000-000000000000"
 
 @dataclass(frozen=True)
 class Row:
-    """Fields that are wrong in ways that both doors can carry, and all that is wrong with them."""
+    """Fields that are wrong in ways that both transports can carry, and all that is wrong with them."""
 
     name: str
     operation: str
@@ -28,7 +28,7 @@ def problems(*paths: str) -> frozenset[tuple[str, ...]]:
 
 ATTACH = {"game_id": GAME, "namespace_id": NAMESPACE}
 PORTS = {"game": {"address": "127.0.0.1", "port": 12000}}
-BOTH_DOORS = (
+BOTH_TRANSPORTS = (
     Row(
         "find without modes", "find", "client", {}, "BODY_INVALID", problems("game_modes/required")
     ),

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 import pytest
 
-from tests.faults.doors import Doors
 from tests.faults.plane import Plane
+from tests.faults.shared_plane import SharedPlane, open_shared_plane
 from tests.faults.shim import Shim, compile_library
-from tests.faults.stage import Stage, open_stage
+from tests.faults.transports import Transports
 
 
 @pytest.fixture(scope="session")
@@ -47,26 +47,26 @@ def make_plane(shim_library: Path, tmp_path: Path) -> Iterator[MakePlane]:
         plane.end()
 
 
-class OpenDoors(Protocol):
-    """Opens clients of both doors of a running plane."""
+class OpenTransports(Protocol):
+    """Opens clients of both transports of a running plane."""
 
-    def __call__(self, plane: Plane) -> Doors: ...
+    def __call__(self, plane: Plane) -> Transports: ...
 
 
 @pytest.fixture
-async def open_doors() -> AsyncIterator[OpenDoors]:
+async def open_transports() -> AsyncIterator[OpenTransports]:
     async with AsyncExitStack() as stack:
 
-        def open_both(plane: Plane) -> Doors:
-            doors = Doors(plane.http_door(), plane.grpc_door())
-            for door in doors:
-                stack.push_async_callback(door.close)
-            return doors
+        def open_both(plane: Plane) -> Transports:
+            transports = Transports(plane.http_transport(), plane.grpc_transport())
+            for transport in transports:
+                stack.push_async_callback(transport.close)
+            return transports
 
         yield open_both
 
 
 @pytest.fixture(scope="module")
-async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    async with open_stage(tmp_path_factory.mktemp("stage")) as opened:
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SharedPlane]:
+    async with open_shared_plane(tmp_path_factory.mktemp("shared")) as opened:
         yield opened

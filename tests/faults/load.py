@@ -1,4 +1,4 @@
-"""Players, lobby servers and operators who use a service through both doors, repeat what was lost,
+"""Players, lobby servers and operators who use a service through both transports, repeat what was lost,
 and check each answer against the ledger at once. When the service dies is the test's matter.
 """
 
@@ -11,8 +11,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
-from tests.faults.doors import Answer, Door, Fields, Lost
 from tests.faults.ledger import Ledger, Lobby, Ticket
+from tests.faults.transports import Answer, Fields, Lost, Transport
 
 # What find and join may say when there is no place; anything else but OK is a defect.
 _NO_PLACE = frozenset(
@@ -26,11 +26,11 @@ _AWAY = frozenset({"SHUTTING_DOWN", "OVERLOADED"})
 
 
 class World:
-    """Doors, tokens and seeded chance that everybody of the load shares."""
+    """Transports, tokens and seeded chance that everybody of the load shares."""
 
     def __init__(
         self,
-        doors: Sequence[Door],
+        transports: Sequence[Transport],
         client_token: str,
         operator_token: str,
         *,
@@ -40,7 +40,7 @@ class World:
         miss_chance: float = 0.02,
         state_bytes: int = 0,
     ) -> None:
-        self.doors = doors
+        self.transports = transports
         self.client_token = client_token
         self.operator_token = operator_token
         self.random = random.Random(seed)
@@ -67,9 +67,11 @@ class World:
             await self.pause(0.3)
 
     async def ask(self, operation: str, fields: Fields, token: str, key: str | None) -> Answer:
-        """One request through either door. Raises Lost when the service is not there."""
-        answer = await self.random.choice(self.doors).call(operation, fields, token=token, key=key)
-        self.ledger.counts[f"{answer.door} answers"] += 1
+        """One request through either transport. Raises Lost when the service is not there."""
+        answer = await self.random.choice(self.transports).call(
+            operation, fields, token=token, key=key
+        )
+        self.ledger.counts[f"{answer.transport} answers"] += 1
         if answer.code in _AWAY:
             raise Lost(answer.code)
         return answer
@@ -279,12 +281,12 @@ class Operator:
             assert answer.code == code, answer
         path = {"game_id": world.game, "lobby_id": lobby.id}
         answer, _ = await world.insist("detach", path, world.operator_token)
-        # proto3 JSON of the other door leaves false out.
+        # proto3 JSON of the other transport leaves false out.
         assert answer.code == "OK", answer
         assert not answer.body.get("did_remove"), answer
 
 
-async def check_no_place_is_leaked(
+async def check_no_slot_is_leaked(
     world: World, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> None:
     """When all deadlines have passed each lobby takes its limit of players and not one more."""

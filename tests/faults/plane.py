@@ -26,8 +26,8 @@ from uuid import uuid4
 import grpc
 
 from pyservice.pb.hosting.internal.v1 import admin_pb2
-from tests.faults.doors import GrpcDoor, HttpDoor
 from tests.faults.shim import Shim
+from tests.faults.transports import GrpcTransport, HttpTransport
 from tests.support.loopback import FREE_PORT
 from tests.support.waiting import PATIENCE_S
 
@@ -214,11 +214,11 @@ class Plane:
     def log_tail(self) -> str:
         return self.log.read_text(errors="replace")[-4000:] if self.log.exists() else ""
 
-    def http_door(self) -> HttpDoor:
-        return HttpDoor(self.addresses["http"])
+    def http_transport(self) -> HttpTransport:
+        return HttpTransport(self.addresses["http"])
 
-    def grpc_door(self, channels: int = 1) -> GrpcDoor:
-        return GrpcDoor(self.addresses["grpc"], channels)
+    def grpc_transport(self, channels: int = 1) -> GrpcTransport:
+        return GrpcTransport(self.addresses["grpc"], channels)
 
     async def public_token(self) -> str:
         """A fresh pub_ token."""

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.faults.bad_rows import problems
-from tests.faults.doors import Response
-from tests.faults.stage import SLOW_CLIENT_MS, Stage, check_problem
-from tests.faults.stillness import nothing_changes
+from tests.faults.shared_plane import SLOW_CLIENT_MS, SharedPlane, check_problem
+from tests.faults.transports import Response
+from tests.faults.unchanged_state import assert_unchanged
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
@@ -110,7 +110,7 @@ BODIES = (
 
 
 async def send(
-    stage: Stage,
+    shared: SharedPlane,
     method: str,
     path: str,
     text: bytes = b"",
@@ -119,8 +119,8 @@ async def send(
     **headers: str,
 ) -> Response:
     given = {name.replace("_", "-"): value for name, value in headers.items()}
-    authorization = {"authorization": f"Bearer {stage.tokens[token]}"}
-    return await stage.doors.http.request(method, path, authorization | given, text)
+    authorization = {"authorization": f"Bearer {shared.tokens[token]}"}
+    return await shared.transports.http.request(method, path, authorization | given, text)
 
 
 def paths_of(problem: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -129,9 +129,9 @@ def paths_of(problem: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("row", BODIES, ids=lambda row: row.name)
-async def test_a_body_that_is_wrong_tells_every_problem(stage: Stage, row: Body) -> None:
-    async with nothing_changes(stage.plane, stage.doors.http):
-        problem = check_problem(await send(stage, "POST", JOIN, row.text), 400, "BODY_INVALID")
+async def test_invalid_body_lists_every_problem(shared: SharedPlane, row: Body) -> None:
+    async with assert_unchanged(shared.plane, shared.transports.http):
+        problem = check_problem(await send(shared, "POST", JOIN, row.text), 400, "BODY_INVALID")
     found = paths_of(problem)
     if row.errors is None:
         assert len(found) == 1, found
@@ -140,14 +140,14 @@ async def test_a_body_that_is_wrong_tells_every_problem(stage: Stage, row: Body)
         assert len(found) == len(row.errors)
 
 
-async def test_unknown_fields_are_refused_where_operators_write(stage: Stage) -> None:
+async def test_unknown_fields_are_refused_in_operator_requests(shared: SharedPlane) -> None:
     text = {
         "game_mode": "duel",
         "modes": [],
         "ports": {"game": {"address": "127.0.0.1", "port": 1, "tls": True}},
     }
-    async with nothing_changes(stage.plane, stage.doors.http):
-        response = await send(stage, "POST", ATTACH, json.dumps(text).encode(), token="env")
+    async with assert_unchanged(shared.plane, shared.transports.http):
+        response = await send(shared, "POST", ATTACH, json.dumps(text).encode(), token="env")
     found = paths_of(check_problem(response, 400, "BODY_INVALID"))
     assert set(found) == problems("modes/unknown-field", "ports/game/tls/unknown-field")
 
@@ -171,12 +171,12 @@ async def test_unknown_fields_are_refused_where_operators_write(stage: Stage) ->
         ("POST", f"{JOIN}?lobby_id={ID}", None),
     ],
 )  # fmt: skip
-async def test_a_query_that_is_wrong_tells_every_problem(
-    stage: Stage, method: str, path: str, errors: frozenset[tuple[str, ...]] | None
+async def test_invalid_query_lists_every_problem(
+    shared: SharedPlane, method: str, path: str, errors: frozenset[tuple[str, ...]] | None
 ) -> None:
-    text = json.dumps({"lobby_id": stage.lobby.id}).encode() if method == "POST" else b""
-    async with nothing_changes(stage.plane, stage.doors.http):
-        problem = check_problem(await send(stage, method, path, text), 400, "QUERY_INVALID")
+    text = json.dumps({"lobby_id": shared.lobby.id}).encode() if method == "POST" else b""
+    async with assert_unchanged(shared.plane, shared.transports.http):
+        problem = check_problem(await send(shared, method, path, text), 400, "QUERY_INVALID")
     assert problem["errors"]
     if errors is not None:
         assert set(paths_of(problem)) == errors
@@ -197,54 +197,56 @@ async def test_a_query_that_is_wrong_tells_every_problem(
         ("BREW", JOIN, 400, "HEADER_INVALID"),
     ],
 )
-async def test_a_way_that_does_not_exist_gets_its_code(
-    stage: Stage, method: str, path: str, status: int, code: str
+async def test_unknown_route_returns_its_code(
+    shared: SharedPlane, method: str, path: str, status: int, code: str
 ) -> None:
-    async with nothing_changes(stage.plane, stage.doors.http):
-        response = await send(stage, method, path, token="env")
+    async with assert_unchanged(shared.plane, shared.transports.http):
+        response = await send(shared, method, path, token="env")
         check_problem(response, status, code)
         if status == 405:
             assert response.headers["allow"] == "POST"
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", "json"])
-async def test_another_media_type_is_not_taken(stage: Stage, media_type: str) -> None:
-    text = json.dumps({"lobby_id": stage.lobby.id}).encode()
-    async with nothing_changes(stage.plane, stage.doors.http):
-        response = await send(stage, "POST", JOIN, text, content_type=media_type)
+async def test_unsupported_media_type_is_refused(shared: SharedPlane, media_type: str) -> None:
+    text = json.dumps({"lobby_id": shared.lobby.id}).encode()
+    async with assert_unchanged(shared.plane, shared.transports.http):
+        response = await send(shared, "POST", JOIN, text, content_type=media_type)
         check_problem(response, 415, "MEDIA_TYPE_UNSUPPORTED")
 
 
-async def test_a_media_type_with_parameters_or_none_is_taken(stage: Stage) -> None:
+async def test_media_type_with_parameters_or_none_is_accepted(shared: SharedPlane) -> None:
     for media_type in ("application/json; charset=utf-8", "Application/JSON"):
-        response = await send(stage, "POST", JOIN, b"{}", content_type=media_type)
+        response = await send(shared, "POST", JOIN, b"{}", content_type=media_type)
         check_problem(response, 400, "BODY_INVALID")
-    response = await stage.doors.http.send(head(stage, "POST", JOIN, "content-length: 2") + b"{}")
+    response = await shared.transports.http.send(
+        head(shared, "POST", JOIN, "content-length: 2") + b"{}"
+    )
     check_problem(response, 400, "BODY_INVALID")
 
 
-def head(stage: Stage, method: str, path: str, *lines: str) -> bytes:
-    authorization = f"authorization: Bearer {stage.tokens['client']}"
+def head(shared: SharedPlane, method: str, path: str, *lines: str) -> bytes:
+    authorization = f"authorization: Bearer {shared.tokens['client']}"
     return "\r\n".join([f"{method} {path} HTTP/1.1", "host: x", authorization, *lines]).encode() + (
         b"\r\n\r\n"
     )
 
 
-async def test_sizes_over_the_limits_get_their_codes(stage: Stage) -> None:
-    door, padding = stage.doors.http, b" " * MIB
+async def test_exceeded_size_limits_return_their_codes(shared: SharedPlane) -> None:
+    transport, padding = shared.transports.http, b" " * MIB
     chunk = b"100001\r\n" + padding + b" \r\n0\r\n\r\n"
-    async with nothing_changes(stage.plane, door):
+    async with assert_unchanged(shared.plane, transport):
         for request, status, code in (
-            (head(stage, "POST", JOIN, f"content-length: {MIB + 1}"), 413, "BODY_TOO_LARGE"),
-            (head(stage, "POST", JOIN, CHUNKED) + chunk, 413, "BODY_TOO_LARGE"),
-            (head(stage, "GET", f"{LIST}?{'a' * 8192}"), 414, "URI_TOO_LONG"),
-            (head(stage, "GET", LIST, f"x-long: {'a' * 32_768}"), 431, "HEADERS_TOO_LARGE"),
-            (head(stage, "GET", LIST, *(f"x-{n}: {n:0100}" for n in range(400))), 431,
+            (head(shared, "POST", JOIN, f"content-length: {MIB + 1}"), 413, "BODY_TOO_LARGE"),
+            (head(shared, "POST", JOIN, CHUNKED) + chunk, 413, "BODY_TOO_LARGE"),
+            (head(shared, "GET", f"{LIST}?{'a' * 8192}"), 414, "URI_TOO_LONG"),
+            (head(shared, "GET", LIST, f"x-long: {'a' * 32_768}"), 431, "HEADERS_TOO_LARGE"),
+            (head(shared, "GET", LIST, *(f"x-{n}: {n:0100}" for n in range(400))), 431,
              "HEADERS_TOO_LARGE"),
         ):  # fmt: skip
-            check_problem(await door.send(request), status, code)
+            check_problem(await transport.send(request), status, code)
         state = b'"%s"' % (b"x" * 65_535)
-        response = await send(stage, "PUT", STATE, state, token="lobby")
+        response = await send(shared, "PUT", STATE, state, token="lobby")
         check_problem(response, 413, "BODY_TOO_LARGE")
 
 
@@ -264,12 +266,14 @@ async def test_sizes_over_the_limits_get_their_codes(stage: Stage) -> None:
         b"transfer-encoding: chunked\r\n\r\nzz",
     ],
 )
-async def test_what_is_not_http_is_refused_and_the_connection_ends(
-    stage: Stage, request_bytes: bytes
+async def test_malformed_http_is_refused_and_the_connection_closed(
+    shared: SharedPlane, request_bytes: bytes
 ) -> None:
-    reader, writer = await asyncio.open_connection(stage.doors.http.host, stage.doors.http.port)
+    reader, writer = await asyncio.open_connection(
+        shared.transports.http.host, shared.transports.http.port
+    )
     try:
-        async with nothing_changes(stage.plane, stage.doors.http):
+        async with assert_unchanged(shared.plane, shared.transports.http):
             writer.write(request_bytes)
             async with asyncio.timeout(PATIENCE_S):
                 answer = await reader.read()
@@ -282,13 +286,15 @@ async def test_what_is_not_http_is_refused_and_the_connection_ends(
 
 
 @pytest.mark.parametrize("sent", ["head", "body"])
-async def test_a_client_that_is_too_slow_is_cut_off(stage: Stage, sent: str) -> None:
-    request = head(stage, "POST", JOIN, "content-length: 100")
+async def test_slow_client_is_disconnected(shared: SharedPlane, sent: str) -> None:
+    request = head(shared, "POST", JOIN, "content-length: 100")
     begun = request[:40] if sent == "head" else request + b"{"
-    reader, writer = await asyncio.open_connection(stage.doors.http.host, stage.doors.http.port)
+    reader, writer = await asyncio.open_connection(
+        shared.transports.http.host, shared.transports.http.port
+    )
     began = time.monotonic()
     try:
-        async with nothing_changes(stage.plane, stage.doors.http):
+        async with assert_unchanged(shared.plane, shared.transports.http):
             writer.write(begun)
             async with asyncio.timeout(30):
                 answer = await reader.read()
@@ -299,11 +305,13 @@ async def test_a_client_that_is_too_slow_is_cut_off(stage: Stage, sent: str) -> 
     assert b"REQUEST_TIMEOUT" in answer
 
 
-async def test_a_request_that_is_cut_short_changes_nothing(stage: Stage) -> None:
-    text = json.dumps({"lobby_id": stage.lobby.id}).encode()
-    request = head(stage, "POST", JOIN, f"content-length: {len(text) + 1}") + text
-    async with nothing_changes(stage.plane, stage.doors.http):
-        _, writer = await asyncio.open_connection(stage.doors.http.host, stage.doors.http.port)
+async def test_truncated_request_changes_nothing(shared: SharedPlane) -> None:
+    text = json.dumps({"lobby_id": shared.lobby.id}).encode()
+    request = head(shared, "POST", JOIN, f"content-length: {len(text) + 1}") + text
+    async with assert_unchanged(shared.plane, shared.transports.http):
+        _, writer = await asyncio.open_connection(
+            shared.transports.http.host, shared.transports.http.port
+        )
         writer.write(request)
         await writer.drain()
         writer.close()
@@ -313,8 +321,8 @@ async def test_a_request_that_is_cut_short_changes_nothing(stage: Stage) -> None
 @pytest.mark.parametrize(
     "traceparent", ["", "00", "00-" + "0" * 32 + "-" + "0" * 16 + "-00", "x" * 55]
 )
-async def test_a_trace_that_is_none_is_not_continued(stage: Stage, traceparent: str) -> None:
-    response = await send(stage, "GET", LIST, traceparent=traceparent)
+async def test_invalid_trace_header_is_ignored(shared: SharedPlane, traceparent: str) -> None:
+    response = await send(shared, "GET", LIST, traceparent=traceparent)
     assert response.status == 200
     ray_id = response.headers["x-ray-id"]
     assert len(ray_id) == 32

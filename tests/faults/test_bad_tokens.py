@@ -17,11 +17,11 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
-from tests.faults.actors import Scene, until
-from tests.faults.conftest import MakePlane, OpenDoors
+from tests.faults.conftest import MakePlane, OpenTransports
+from tests.faults.lobby_setup import ApiSession, until
 from tests.faults.plane import GAME, NAMESPACE, Plane
-from tests.faults.stage import Stage, check_problem
-from tests.faults.stillness import nothing_changes
+from tests.faults.shared_plane import SharedPlane, check_problem
+from tests.faults.unchanged_state import assert_unchanged
 from tests.support.waiting import PATIENCE_S, promised
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
@@ -45,41 +45,41 @@ def environment_token(**fields: Any) -> tuple[str, dict[str, Any]]:
     return token, {"token_id": str(uuid4()), "sha256": sha256, **fields}
 
 
-async def test_tokens_that_ended_are_told_why_and_a_revocation_holds_within_a_second(
-    make_plane: MakePlane, open_doors: OpenDoors
+async def test_ended_token_returns_its_reason_within_a_second(
+    make_plane: MakePlane, open_transports: OpenTransports
 ) -> None:
     plane = make_plane(shim=None)
     lasting, lasting_entry = environment_token()
     expired, expired_entry = environment_token(expires_ms=1)
     change_feed(plane, environment_tokens=[lasting_entry, expired_entry])
     await plane.start()
-    doors = open_doors(plane)
+    transports = open_transports(plane)
     plane.environment_token = lasting
-    await Scene(plane, doors.http, lasting).attach("duel")
+    await ApiSession(plane, transports.http, lasting).attach("duel")
     public, revoked_id = await plane.new_public_token()
     other = await plane.public_token()
-    async with nothing_changes(plane, doors.http):
-        for door in doors:
-            answer = await door.call("attach", token=expired, fields=attach_duel())
+    async with assert_unchanged(plane, transports.http):
+        for transport in transports:
+            answer = await transport.call("attach", token=expired, fields=attach_duel())
             assert answer.code == "TOKEN_EXPIRED"
     change_feed(plane, revoked_token_ids=[revoked_id], environment_tokens=[lasting_entry])
     plane.process_signal(signal.SIGHUP)
 
     async def is_revoked() -> bool:
-        return (await doors.http.call("list", token=public)).code == "TOKEN_REVOKED"
+        return (await transports.http.call("list", token=public)).code == "TOKEN_REVOKED"
 
     await promised(is_revoked, 1.0)
     ended = {expired: "TOKEN_INVALID", public: "TOKEN_REVOKED"}
-    for door in doors:
+    for transport in transports:
         for token, code in ended.items():
-            answer = await door.call("find", {"game_modes": ["duel"]}, token=token)
-            assert answer.code == code, (door.name, answer)
-        assert (await door.call("find", {"game_modes": ["duel"]}, token=other)).code == "OK"
+            answer = await transport.call("find", {"game_modes": ["duel"]}, token=token)
+            assert answer.code == code, (transport.name, answer)
+        assert (await transport.call("find", {"game_modes": ["duel"]}, token=other)).code == "OK"
     await plane.kill()
     await plane.start()
-    for door in doors:
-        assert (await door.call("list", token=public)).code == "TOKEN_REVOKED"
-        assert (await door.call("list", token=other)).code == "OK"
+    for transport in transports:
+        assert (await transport.call("list", token=public)).code == "TOKEN_REVOKED"
+        assert (await transport.call("list", token=other)).code == "OK"
     await plane.stop()
 
 
@@ -102,31 +102,31 @@ def attach_duel() -> dict[str, Any]:
         ("https://xplay.example.com", 401),
     ],
 )
-async def test_without_a_token_only_pages_of_the_namespace_come_in(
-    stage: Stage, origin: str, status: int
+async def test_tokenless_access_needs_an_origin_of_the_namespace(
+    shared: SharedPlane, origin: str, status: int
 ) -> None:
-    door = stage.doors.http
+    transport = shared.transports.http
     body = json.dumps({"lobby_id": "0001aaaa-0000-4000-8000-000000000000"}).encode()
     code = "TOKEN_MISSING" if status == 401 else "MATCHMAKER_LOBBY_NOT_FOUND"
-    async with nothing_changes(stage.plane, door):
-        response = await door.request("POST", JOIN, {"origin": origin}, body)
+    async with assert_unchanged(shared.plane, transport):
+        response = await transport.request("POST", JOIN, {"origin": origin}, body)
         check_problem(response, status, code)
         for path in ("/matchmaker/players/connected", "/matchmaker/lobbies/ready"):
-            response = await door.request("POST", path, {"origin": origin}, b"{}")
+            response = await transport.request("POST", path, {"origin": origin}, b"{}")
             check_problem(response, 401, "TOKEN_MISSING")
 
 
-async def test_where_the_control_plane_has_to_be_asked_it_is_said_that_it_is_away(
-    stage: Stage,
+async def test_token_check_without_control_plane_returns_unavailable(
+    shared: SharedPlane,
 ) -> None:
     token = "cloud_" + "A" * 43
-    async with nothing_changes(stage.plane, stage.doors.http):
-        for door in stage.doors:
-            answer = await door.call("attach", attach_duel(), token=token)
+    async with assert_unchanged(shared.plane, shared.transports.http):
+        for transport in shared.transports:
+            answer = await transport.call("attach", attach_duel(), token=token)
             assert answer.code == "CONTROL_PLANE_UNAVAILABLE"
             assert answer.status in ("503", "UNAVAILABLE")
             assert answer.retry_after_s
-            answer = await door.call("find", {"game_modes": ["duel"]}, token=token)
+            answer = await transport.call("find", {"game_modes": ["duel"]}, token=token)
             assert answer.code == "FORBIDDEN"
 
 
@@ -143,13 +143,13 @@ async def test_where_the_control_plane_has_to_be_asked_it_is_said_that_it_is_awa
         "Bearer " * 99,
     ],
 )
-async def test_an_authorization_of_any_other_form_is_no_token(
-    stage: Stage, authorization: str
+async def test_malformed_authorization_header_is_no_token(
+    shared: SharedPlane, authorization: str
 ) -> None:
-    door = stage.doors.http
-    async with nothing_changes(stage.plane, door):
+    transport = shared.transports.http
+    async with assert_unchanged(shared.plane, transport):
         headers = {"authorization": authorization}
-        response = await door.request("POST", JOIN, headers, b"{}")
+        response = await transport.request("POST", JOIN, headers, b"{}")
     assert response.status == 401
     assert json.loads(response.body)["code"] in ("TOKEN_INVALID", "TOKEN_MISSING")
 
@@ -162,10 +162,10 @@ def code_of(error: grpc.aio.AioRpcError) -> str:
     return ""
 
 
-async def raw_call(stage: Stage, rpc: str, request: bytes) -> grpc.aio.AioRpcError:
+async def raw_call(shared: SharedPlane, rpc: str, request: bytes) -> grpc.aio.AioRpcError:
     """A call with any bytes; it must fail."""
-    call: Any = stage.doors.grpc.channels[0].unary_unary(f"/hosting.v1.Matchmaker/{rpc}")
-    metadata = [("authorization", f"Bearer {stage.tokens['client']}")]
+    call: Any = shared.transports.grpc.channels[0].unary_unary(f"/hosting.v1.Matchmaker/{rpc}")
+    metadata = [("authorization", f"Bearer {shared.tokens['client']}")]
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call(request, metadata=metadata, timeout=PATIENCE_S)
     return caught.value
@@ -176,40 +176,40 @@ async def raw_call(stage: Stage, rpc: str, request: bytes) -> grpc.aio.AioRpcErr
     [b"\xff", b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x02\xff\xfe", b"{}"],
     ids=["no field", "a length beyond the end", "text that is not UTF-8", "JSON"],
 )
-async def test_bytes_that_are_no_message_are_a_wrong_body(
-    stage: Stage, request_bytes: bytes
+async def test_undecodable_grpc_message_is_an_invalid_body(
+    shared: SharedPlane, request_bytes: bytes
 ) -> None:
-    async with nothing_changes(stage.plane, stage.doors.http):
-        error = await raw_call(stage, "JoinLobby", request_bytes)
+    async with assert_unchanged(shared.plane, shared.transports.http):
+        error = await raw_call(shared, "JoinLobby", request_bytes)
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert code_of(error) == "BODY_INVALID"
 
 
-async def test_a_message_that_is_too_large_does_not_get_in(stage: Stage) -> None:
+async def test_too_large_grpc_message_is_refused(shared: SharedPlane) -> None:
     # Field 5, a text of a little more than the limit.
     size = (1 << 20) + 1
     request = b"\x2a\x81\x80\x40" + b"x" * size
-    async with nothing_changes(stage.plane, stage.doors.http):
-        error = await raw_call(stage, "JoinLobby", request)
+    async with assert_unchanged(shared.plane, shared.transports.http):
+        error = await raw_call(shared, "JoinLobby", request)
     assert error.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT)
 
 
-async def test_a_method_that_does_not_exist_is_said_to_be_none(stage: Stage) -> None:
-    error = await raw_call(stage, "OpenAllDoors", b"")
+async def test_unknown_grpc_method_is_unimplemented(shared: SharedPlane) -> None:
+    error = await raw_call(shared, "OpenAllDoors", b"")
     assert error.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_a_deadline_that_passes_ends_the_wait_and_frees_the_place(
-    make_plane: MakePlane, open_doors: OpenDoors
+async def test_grpc_deadline_ends_the_wait_and_frees_the_slot(
+    make_plane: MakePlane, open_transports: OpenTransports
 ) -> None:
     plane = make_plane(shim=None)
     await plane.start()
-    doors = open_doors(plane)
-    scene = Scene(plane, doors.http, await plane.public_token())
-    lobby = await scene.attach("single", is_ready=False)
-    call: Any = doors.grpc.channels[0].unary_unary("/hosting.v1.Matchmaker/JoinLobby")
+    transports = open_transports(plane)
+    session = ApiSession(plane, transports.http, await plane.public_token())
+    lobby = await session.attach("single", is_ready=False)
+    call: Any = transports.grpc.channels[0].unary_unary("/hosting.v1.Matchmaker/JoinLobby")
     request = b"\x0a\x24" + lobby.id.encode()
-    metadata = [("authorization", f"Bearer {scene.client_token}")]
+    metadata = [("authorization", f"Bearer {session.client_token}")]
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call(request, metadata=metadata, timeout=1.0)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -219,9 +219,9 @@ async def test_a_deadline_that_passes_ends_the_wait_and_frees_the_place(
 
     await until(is_free, "the place to be free")
     staying = asyncio.create_task(
-        doors.http.call("join", {"lobby_id": lobby.id}, token=scene.client_token)
+        transports.http.call("join", {"lobby_id": lobby.id}, token=session.client_token)
     )
     await plane.wait_metric("hosting_slots", 1, state="held")
-    await scene.must("ready", token=lobby.token)
+    await session.must("ready", token=lobby.token)
     assert (await staying).code == "OK"
     await plane.stop()

@@ -13,8 +13,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.faults.actors import LobbyActor, Scene, until
-from tests.faults.conftest import MakePlane, OpenDoors
+from tests.faults.conftest import MakePlane, OpenTransports
+from tests.faults.lobby_setup import ApiSession, AttachedLobby, until
 from tests.faults.plane import Plane
 from tests.support.waiting import PATIENCE_S, FreeTime
 
@@ -39,8 +39,8 @@ MODES = {
 class Story:
     """A full lobby: a player who came, one who will, and one who never does."""
 
-    scene: Scene
-    lobby: LobbyActor
+    session: ApiSession
+    lobby: AttachedLobby
     came: str
     comes: str
     absent: str
@@ -48,14 +48,14 @@ class Story:
     reserved: FreeTime
 
     async def connected(self, token: str) -> str:
-        answer = await self.scene.door.call(
+        answer = await self.session.transport.call(
             "connected", {"player_token": token}, token=self.lobby.token
         )
         return answer.code
 
     async def is_full(self) -> bool:
-        answer = await self.scene.door.call(
-            "join", {"lobby_id": self.lobby.id}, token=self.scene.client_token
+        answer = await self.session.transport.call(
+            "join", {"lobby_id": self.lobby.id}, token=self.session.client_token
         )
         assert answer.code in ("OK", "MATCHMAKER_LOBBY_FULL"), answer
         return answer.code != "OK"
@@ -84,30 +84,30 @@ class Story:
         assert await self.connected(self.came) == "PLAYER_TOKEN_CONSUMED"
 
 
-async def begin(plane: Plane, open_doors: OpenDoors) -> Story:
+async def begin(plane: Plane, open_transports: OpenTransports) -> Story:
     starting = FreeTime()
     await plane.start()
     wanted_s = STARTS_OF_TTL * starting.wall_s
     ttl_s = next((one for one in TTLS_S if one > wanted_s), TTLS_S[-1])
-    doors = open_doors(plane)
-    scene = Scene(plane, doors.http, await plane.public_token())
-    lobby = await scene.attach(f"short-{ttl_s}")
-    came = await scene.player(lobby, is_connected=True)
+    transports = open_transports(plane)
+    session = ApiSession(plane, transports.http, await plane.public_token())
+    lobby = await session.attach(f"short-{ttl_s}")
+    came = await session.player(lobby, is_connected=True)
     reserved = FreeTime()
-    comes, absent = await scene.join(lobby, party_size=2)
-    return Story(scene, lobby, came, comes, absent, ttl_s, reserved)
+    comes, absent = await session.join(lobby, party_size=2)
+    return Story(session, lobby, came, comes, absent, ttl_s, reserved)
 
 
-async def step_while_it_runs(plane: Plane, open_doors: OpenDoors, step_s: int) -> None:
-    story = await begin(plane, open_doors)
+async def step_while_it_runs(plane: Plane, open_transports: OpenTransports, step_s: int) -> None:
+    story = await begin(plane, open_transports)
     plane.commanded.shift_wall_clock(step_s)
     await story.check_nobody_expired()
     await story.check_the_absent_one_expires_in_time()
     await plane.stop()
 
 
-async def step_over_a_restart(plane: Plane, open_doors: OpenDoors, step_s: int) -> None:
-    story = await begin(plane, open_doors)
+async def step_over_a_restart(plane: Plane, open_transports: OpenTransports, step_s: int) -> None:
+    story = await begin(plane, open_transports)
     await plane.kill()
     plane.commanded.shift_wall_clock(step_s)
     await plane.start()
@@ -116,46 +116,50 @@ async def step_over_a_restart(plane: Plane, open_doors: OpenDoors, step_s: int) 
     await plane.stop()
 
 
-@pytest.mark.parametrize("scene", [step_while_it_runs, step_over_a_restart])
-async def test_a_step_of_the_wall_clock_by_a_day_changes_no_deadline(
+@pytest.mark.parametrize("session", [step_while_it_runs, step_over_a_restart])
+async def test_wall_clock_step_changes_no_deadline(
     make_plane: MakePlane,
-    open_doors: OpenDoors,
-    scene: Callable[[Plane, OpenDoors, int], Coroutine[None, None, None]],
+    open_transports: OpenTransports,
+    session: Callable[[Plane, OpenTransports, int], Coroutine[None, None, None]],
 ) -> None:
     # Two services at once, one a day ahead and one a day behind: most of the time is waiting.
     async with asyncio.TaskGroup() as group:
         for step_s in (DAY_S, -DAY_S):
-            group.create_task(scene(make_plane(modes=MODES), open_doors, step_s))
+            group.create_task(session(make_plane(modes=MODES), open_transports, step_s))
 
 
-async def test_a_step_of_the_wall_clock_neither_silences_a_lobby_nor_keeps_a_silent_one(
-    make_plane: MakePlane, open_doors: OpenDoors
+async def test_wall_clock_step_changes_no_heartbeat_timeout(
+    make_plane: MakePlane, open_transports: OpenTransports
 ) -> None:
     async with asyncio.TaskGroup() as group:
         for step_s in (DAY_S, -DAY_S):
-            group.create_task(step_beside_heartbeats(make_plane(modes=MODES), open_doors, step_s))
+            group.create_task(
+                step_beside_heartbeats(make_plane(modes=MODES), open_transports, step_s)
+            )
 
 
-async def step_beside_heartbeats(plane: Plane, open_doors: OpenDoors, step_s: int) -> None:
+async def step_beside_heartbeats(
+    plane: Plane, open_transports: OpenTransports, step_s: int
+) -> None:
     await plane.start()
-    doors = open_doors(plane)
-    scene = Scene(plane, doors.grpc, await plane.public_token())
-    lobby = await scene.attach("beating")
-    token = await scene.player(lobby, is_connected=True)
+    transports = open_transports(plane)
+    session = ApiSession(plane, transports.grpc, await plane.public_token())
+    lobby = await session.attach("beating")
+    token = await session.player(lobby, is_connected=True)
 
     async def is_found() -> bool:
-        listed = await scene.must("list", token=scene.client_token)
+        listed = await session.must("list", token=session.client_token)
         return any(one["lobby_id"] == lobby.id for one in listed.body.get("lobbies", ()))
 
     async def speaks_and_is_found() -> bool:
-        await scene.must("heartbeat", token=lobby.token)
+        await session.must("heartbeat", token=lobby.token)
         return await is_found()
 
-    await scene.must("heartbeat", token=lobby.token)
+    await session.must("heartbeat", token=lobby.token)
     plane.commanded.shift_wall_clock(step_s)
     await until(speaks_and_is_found, "the speaking lobby to be found")
     spoke = FreeTime()
-    await scene.must("heartbeat", token=lobby.token)
+    await session.must("heartbeat", token=lobby.token)
 
     async def is_hidden() -> bool:
         return not await is_found()
@@ -165,13 +169,13 @@ async def step_beside_heartbeats(plane: Plane, open_doors: OpenDoors, step_s: in
     assert spoke.passed_s < 2.5 * SILENCE_S
 
     async def is_ended() -> bool:
-        counted = await scene.must("statistics", token=scene.client_token)
+        counted = await session.must("statistics", token=session.client_token)
         return int(counted.body.get("player_count", 0)) == 0
 
     await until(is_ended, "the silent lobby to be ended")
     assert spoke.wall_s > 2.9 * SILENCE_S
     assert spoke.passed_s < 6 * SILENCE_S
-    answer = await scene.door.call("connected", {"player_token": token}, token=lobby.token)
+    answer = await session.transport.call("connected", {"player_token": token}, token=lobby.token)
     assert answer.code == "PLAYER_REMOVED"
     await plane.stop()
 
@@ -195,45 +199,45 @@ class TestReboot:
         plane.commanded.shift_boot_clock(1 - time.clock_gettime(time.CLOCK_BOOTTIME))
         await plane.start()
 
-    async def test_a_short_outage_expires_nobody(
-        self, plane: Plane, boot_id: Path, open_doors: OpenDoors
+    async def test_short_outage_expires_no_token(
+        self, plane: Plane, boot_id: Path, open_transports: OpenTransports
     ) -> None:
-        story = await begin(plane, open_doors)
+        story = await begin(plane, open_transports)
         await plane.kill()
         await self.reboot(plane, boot_id)
         await story.check_nobody_expired()
         await story.check_the_absent_one_expires_in_time()
 
-    async def test_the_outage_counts_for_deadlines(
-        self, plane: Plane, boot_id: Path, open_doors: OpenDoors
+    async def test_outage_counts_toward_deadlines(
+        self, plane: Plane, boot_id: Path, open_transports: OpenTransports
     ) -> None:
-        story = await begin(plane, open_doors)
+        story = await begin(plane, open_transports)
         await plane.kill()
         await asyncio.sleep(max(0.0, story.ttl_s + 0.5 - story.reserved.wall_s))
         await self.reboot(plane, boot_id)
         assert await story.connected(story.absent) == "PLAYER_TOKEN_EXPIRED"
         assert await story.connected(story.comes) == "PLAYER_TOKEN_EXPIRED"
         assert await story.connected(story.came) == "PLAYER_TOKEN_CONSUMED"
-        await story.scene.join(story.lobby, party_size=2)
+        await story.session.join(story.lobby, party_size=2)
         assert await story.is_full()
 
-    async def test_an_outage_of_a_day_counts_for_deadlines(
-        self, plane: Plane, boot_id: Path, open_doors: OpenDoors
+    async def test_day_long_outage_counts_toward_deadlines(
+        self, plane: Plane, boot_id: Path, open_transports: OpenTransports
     ) -> None:
-        story = await begin(plane, open_doors)
+        story = await begin(plane, open_transports)
         await plane.kill()
         # The true time, as far as the service can know it: the machine was off for a day.
         plane.commanded.shift_wall_clock(DAY_S)
         await self.reboot(plane, boot_id)
         assert await story.connected(story.comes) == "PLAYER_TOKEN_EXPIRED"
         assert await story.connected(story.came) == "PLAYER_TOKEN_CONSUMED"
-        await story.scene.join(story.lobby, party_size=2)
+        await story.session.join(story.lobby, party_size=2)
 
     @pytest.mark.proof
-    async def test_a_wall_clock_that_was_set_back_takes_nobody_into_the_past(
-        self, plane: Plane, boot_id: Path, open_doors: OpenDoors
+    async def test_wall_clock_set_back_does_not_move_time_back(
+        self, plane: Plane, boot_id: Path, open_transports: OpenTransports
     ) -> None:
-        story = await begin(plane, open_doors)
+        story = await begin(plane, open_transports)
         await plane.kill()
         plane.commanded.shift_wall_clock(-DAY_S)
         await self.reboot(plane, boot_id)

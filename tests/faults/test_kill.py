@@ -1,4 +1,4 @@
-"""`kill -9` at random moments under load from both doors: every answered token is good exactly once
+"""`kill -9` at random moments under load from both transports: every answered token is good exactly once
 and no place is lost.
 """
 
@@ -12,35 +12,35 @@ import pytest
 
 from tests.faults.conftest import MakePlane
 from tests.faults.plane import Plane
+from tests.faults.restarts_under_load import EndProcess, restart_under_load
 from tests.faults.shim import Rule, Shim
-from tests.faults.siege import Fate, besiege
 
 pytestmark = pytest.mark.anyio
 
 SEED = 20_251_120
 
 
-def within(longest_s: float, chance: random.Random, end: Fate) -> Fate:
+def within(longest_s: float, chance: random.Random, end: EndProcess) -> EndProcess:
     """Lets it live for a while and then ends it."""
 
-    async def fate(plane: Plane) -> None:
+    async def end_process(plane: Plane) -> None:
         await asyncio.sleep(chance.random() * longest_s)
         await end(plane)
 
-    return fate
+    return end_process
 
 
 @pytest.mark.parametrize(
     "kills", [3, pytest.param(20, marks=[pytest.mark.proof, pytest.mark.timeout(600)])]
 )
-async def test_kills_at_random_moments_lose_nothing_that_was_answered(
-    make_plane: MakePlane, kills: int
-) -> None:
+async def test_random_kills_lose_no_answered_request(make_plane: MakePlane, kills: int) -> None:
     chance = random.Random(SEED)
     plane = make_plane()
-    fates = [within(1.5, chance, Plane.kill) for _ in range(kills)]
+    endings = [within(1.5, chance, Plane.kill) for _ in range(kills)]
     # In the long form the log grows fast enough for images to be written in between.
-    world = await besiege(plane, fates, seed=SEED, state_bytes=10_000 if kills > 10 else 0)
+    world = await restart_under_load(
+        plane, endings, seed=SEED, state_bytes=10_000 if kills > 10 else 0
+    )
     counts = world.ledger.counts
     assert counts["restarts"] == kills
     # A load that met no kill would prove nothing.
@@ -55,35 +55,35 @@ async def test_kills_at_random_moments_lose_nothing_that_was_answered(
     await plane.stop()
 
 
-async def test_a_stop_in_the_middle_of_everything_is_clean_and_loses_nothing(
+async def test_stop_under_load_is_clean_and_loses_nothing(
     make_plane: MakePlane,
 ) -> None:
     chance = random.Random(SEED)
     plane = make_plane()
-    fates = [within(1.0, chance, Plane.stop) for _ in range(2)]
-    world = await besiege(plane, fates, seed=SEED)
+    endings = [within(1.0, chance, Plane.stop) for _ in range(2)]
+    world = await restart_under_load(plane, endings, seed=SEED)
     assert world.ledger.counts["restarts"] == 2
     await plane.stop()
     assert "Traceback" not in plane.log.read_text()
 
 
-def deaths(chance: random.Random) -> list[Fate]:
+def deaths(chance: random.Random) -> list[EndProcess]:
     """Every way to die, in random order and at random moments."""
 
-    def by_rule(arm: Callable[[Shim], Rule]) -> Fate:
-        async def fate(plane: Plane) -> None:
+    def by_rule(arm: Callable[[Shim], Rule]) -> EndProcess:
+        async def end_process(plane: Plane) -> None:
             rule = arm(plane.commanded)
             try:
                 await plane.wait_ended(timeout_s=60)
             finally:
                 rule.forget()
 
-        return fate
+        return end_process
 
     def later() -> int:
         return chance.randint(1, 200)
 
-    ways: list[Fate] = [Plane.kill, Plane.kill, Plane.stop]
+    ways: list[EndProcess] = [Plane.kill, Plane.kill, Plane.stop]
     for _ in range(3):
         ways += [
             by_rule(lambda shim: shim.fail("fdatasync", "seg-*", first=later())),
@@ -99,12 +99,10 @@ def deaths(chance: random.Random) -> list[Fate]:
 @pytest.mark.proof
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_many_deaths_of_all_kinds_in_a_row_lose_nothing(
-    make_plane: MakePlane, seed: int
-) -> None:
-    fates = deaths(random.Random(seed))
+async def test_repeated_kills_of_all_kinds_lose_nothing(make_plane: MakePlane, seed: int) -> None:
+    endings = deaths(random.Random(seed))
     plane = make_plane()
-    world = await besiege(plane, fates, seed=seed, state_bytes=5_000)
-    assert world.ledger.counts["restarts"] == len(fates)
+    world = await restart_under_load(plane, endings, seed=seed, state_bytes=5_000)
+    assert world.ledger.counts["restarts"] == len(endings)
     assert await plane.metric("hosting_ledger_violations_total") == 0
     await plane.stop()

@@ -56,9 +56,7 @@ def run(shim: Shim, program: str, *arguments: str) -> tuple[int, list[str]]:
     return process.returncode, output.splitlines()
 
 
-def test_every_call_below_the_folder_is_a_step_and_others_are_not(
-    shim: Shim, tmp_path: Path
-) -> None:
+def test_only_calls_below_the_folder_are_steps(shim: Shim, tmp_path: Path) -> None:
     run(shim, WRITER, str(shim.journal_folder / "seg-1.log"))
     assert [(step.kind, step.name) for step in shim.steps()] == 4 * [
         ("pwrite", "seg-1.log"),
@@ -70,7 +68,7 @@ def test_every_call_below_the_folder_is_a_step_and_others_are_not(
     assert shim.steps() == []
 
 
-def test_a_stalled_sync_goes_on_when_it_is_released(shim: Shim) -> None:
+def test_stalled_sync_continues_when_released(shim: Shim) -> None:
     rule = shim.stall("fdatasync", "seg-*")
     process = spawn(shim, WRITER, str(shim.journal_folder / "seg-1.log"))
     end = time.monotonic() + 20
@@ -84,7 +82,7 @@ def test_a_stalled_sync_goes_on_when_it_is_released(shim: Shim) -> None:
     assert output.splitlines() == [f"durable {number}" for number in range(4)]
 
 
-def test_the_nth_call_fails_with_the_error_and_is_not_made(shim: Shim) -> None:
+def test_failing_call_returns_the_error_and_is_not_made(shim: Shim) -> None:
     shim.fail("pwrite", error=errno.ENOSPC, first=2, last=3)
     file = shim.journal_folder / "seg-1.log"
     _, lines = run(shim, WRITER, str(file))
@@ -94,7 +92,7 @@ def test_the_nth_call_fails_with_the_error_and_is_not_made(shim: Shim) -> None:
 
 
 @pytest.mark.parametrize(("after", "written"), [(False, 16), (True, 24)])
-def test_a_kill_comes_before_or_after_the_nth_call(shim: Shim, after: bool, written: int) -> None:
+def test_kill_happens_before_or_after_the_nth_call(shim: Shim, after: bool, written: int) -> None:
     rule = shim.kill("pwrite", "seg-*", at=3, after=after)
     file = shim.journal_folder / "seg-1.log"
     code, lines = run(shim, WRITER, str(file))
@@ -104,7 +102,7 @@ def test_a_kill_comes_before_or_after_the_nth_call(shim: Shim, after: bool, writ
     assert (rule.matched, rule.struck) == (3, 1)
 
 
-def test_a_torn_write_leaves_its_first_bytes(shim: Shim) -> None:
+def test_torn_write_leaves_its_first_bytes(shim: Shim) -> None:
     shim.tear("seg-*", at=2, keep=3)
     file = shim.journal_folder / "seg-1.log"
     code, _ = run(shim, WRITER, str(file))
@@ -112,7 +110,7 @@ def test_a_torn_write_leaves_its_first_bytes(shim: Shim) -> None:
     assert file.read_bytes() == b"abcdefghabc"
 
 
-def test_a_rename_is_a_step_of_its_new_name(shim: Shim) -> None:
+def test_rename_is_recorded_with_its_new_name(shim: Shim) -> None:
     old, new = shim.journal_folder / "image.tmp", shim.journal_folder / "image-7.img"
     old.touch()
     shim.kill("rename", "image-*")
@@ -144,7 +142,7 @@ LAYING_OUT = """if True:
         ("ask", "run", False, ["run", "run/spec"]),
     ],
 )
-def test_a_folder_a_file_and_a_request_that_names_them_are_steps(
+def test_file_creation_and_requests_naming_files_are_steps(
     shim: Shim, kind: str, name: str, after: bool, left: list[str]
 ) -> None:
     folder = shim.journal_folder
@@ -154,7 +152,7 @@ def test_a_folder_a_file_and_a_request_that_names_them_are_steps(
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) == left
 
 
-def test_a_file_is_left_half_and_undisturbed_all_is_done(shim: Shim, tmp_path: Path) -> None:
+def test_half_written_file_is_left_after_a_kill(shim: Shim, tmp_path: Path) -> None:
     shim.tear("run/spec", kind="write", keep=3)
     assert run(shim, LAYING_OUT, str(shim.journal_folder)) == (-signal.SIGKILL, [])
     assert (shim.journal_folder / "run" / "spec").read_bytes() == b"abc"
@@ -165,7 +163,7 @@ def test_a_file_is_left_half_and_undisturbed_all_is_done(shim: Shim, tmp_path: P
 
 
 @pytest.mark.parametrize("shift_s", [DAY_S, -DAY_S, 0.75, -0.75])
-def test_the_wall_clock_steps_and_no_other_clock_does(shim: Shim, shift_s: float) -> None:
+def test_only_the_wall_clock_is_shifted(shim: Shim, shift_s: float) -> None:
     program = """if True:
         import time
         wall, atomic = time.clock_gettime(time.CLOCK_REALTIME), time.clock_gettime(time.CLOCK_TAI)
@@ -182,7 +180,7 @@ def test_the_wall_clock_steps_and_no_other_clock_does(shim: Shim, shift_s: float
     assert monotonic == pytest.approx(time.monotonic(), abs=20)
 
 
-def test_the_wall_clock_can_step_while_a_process_runs(shim: Shim) -> None:
+def test_wall_clock_can_be_shifted_while_a_process_runs(shim: Shim) -> None:
     program = "import time\nwhile True: print(time.time(), flush=True); input()"
     process = subprocess.Popen(
         [sys.executable, "-c", program],

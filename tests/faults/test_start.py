@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.actors import Scene, until
-from tests.faults.conftest import MakePlane, OpenDoors
+from tests.faults.conftest import MakePlane, OpenTransports
+from tests.faults.lobby_setup import ApiSession, until
 from tests.faults.plane import Plane
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
@@ -40,8 +40,8 @@ def files_of(folder: Path) -> dict[str, tuple[int, int]]:
     }
 
 
-async def test_a_second_process_on_a_data_directory_is_refused_with_the_pid_of_the_first(
-    make_plane: MakePlane, open_doors: OpenDoors
+async def test_second_process_on_a_data_directory_is_refused_with_the_pid(
+    make_plane: MakePlane, open_transports: OpenTransports
 ) -> None:
     plane = make_plane(shim=None)
     await plane.start()
@@ -57,9 +57,9 @@ async def test_a_second_process_on_a_data_directory_is_refused_with_the_pid_of_t
     assert "Traceback" not in second.stderr
     assert not (plane.folder / "second.json").exists()
     assert files_of(plane.data_dir) == before
-    doors = open_doors(plane)
-    for door in doors:
-        answer = await door.call("list", token=plane.environment_token)
+    transports = open_transports(plane)
+    for transport in transports:
+        answer = await transport.call("list", token=plane.environment_token)
         assert answer.code == "OK"
     await plane.kill()
     # The lock died with its holder: nobody has to remove a file.
@@ -100,7 +100,9 @@ WRONG_NAMES = (
 
 
 @pytest.mark.parametrize("command", ["serve", "check-config"])
-def test_wrong_settings_print_every_problem_and_start_nothing(tmp_path: Path, command: str) -> None:
+def test_invalid_settings_print_every_problem_and_start_nothing(
+    tmp_path: Path, command: str
+) -> None:
     config = tmp_path / "settings.toml"
     config.write_text(WRONG_SETTINGS)
     data_dir = tmp_path / "data"
@@ -134,8 +136,8 @@ def wrong_feed(plane: Plane) -> dict[str, Any]:
     return content
 
 
-async def test_a_wrong_feed_file_tells_every_problem_and_what_is_right_in_it_counts(
-    make_plane: MakePlane, open_doors: OpenDoors
+async def test_feed_file_problems_are_all_logged_and_valid_parts_apply(
+    make_plane: MakePlane, open_transports: OpenTransports
 ) -> None:
     plane = make_plane(shim=None)
     plane.feed_file.write_text(json.dumps(wrong_feed(plane)))
@@ -152,19 +154,19 @@ async def test_a_wrong_feed_file_tells_every_problem_and_what_is_right_in_it_cou
     assert status == 200
     assert "1 namespaces" in text
     assert "problems" in text
-    answer = await open_doors(plane).http.call("list", token=plane.environment_token)
+    answer = await open_transports(plane).http.call("list", token=plane.environment_token)
     assert answer.code == "OK"
     await plane.stop()
 
 
-async def test_a_feed_that_turns_wrong_leaves_the_last_good_configuration_in_force(
-    make_plane: MakePlane, open_doors: OpenDoors
+async def test_invalid_feed_update_keeps_the_last_valid_configuration(
+    make_plane: MakePlane, open_transports: OpenTransports
 ) -> None:
     plane = make_plane(shim=None)
     await plane.start()
-    doors = open_doors(plane)
-    scene = Scene(plane, doors.http, plane.environment_token)
-    lobby = await scene.attach("duel")
+    transports = open_transports(plane)
+    session = ApiSession(plane, transports.http, plane.environment_token)
+    lobby = await session.attach("duel")
     content = json.loads(plane.feed_file.read_text())
     content["namespaces"][0]["revision"] += 1
     modes = content["namespaces"][0]["versions"][0]["matchmaker"]["game_modes"]
@@ -179,13 +181,13 @@ async def test_a_feed_that_turns_wrong_leaves_the_last_good_configuration_in_for
     assert "verification" in checked.stderr
     plane.process_signal(signal.SIGHUP)
     await until(lambda: "verification" in plane.log_tail(), "the refusal to be told")
-    await scene.join(lobby)
+    await session.join(lobby)
     # Kept on disk: a restart with the wrong file has the last good one too.
     await plane.kill()
     await plane.start()
-    await scene.join(lobby)
-    crowd = await scene.attach("crowd")
-    await scene.join(crowd, party_size=2)
+    await session.join(lobby)
+    crowd = await session.attach("crowd")
+    await session.join(crowd, party_size=2)
     await plane.stop()
 
 
@@ -193,15 +195,15 @@ async def test_a_feed_that_turns_wrong_leaves_the_last_good_configuration_in_for
 IN_THE_EVENTS = 140
 
 
-async def test_a_log_that_is_damaged_in_its_middle_is_refused_and_says_where(
-    make_plane: MakePlane, open_doors: OpenDoors
+async def test_journal_damaged_in_the_middle_is_refused_with_its_position(
+    make_plane: MakePlane, open_transports: OpenTransports
 ) -> None:
     plane = make_plane()
     await plane.start()
-    scene = Scene(plane, open_doors(plane).http, plane.environment_token)
-    lobby = await scene.attach("crowd")
+    session = ApiSession(plane, open_transports(plane).http, plane.environment_token)
+    lobby = await session.attach("crowd")
     for _ in range(5):
-        await scene.join(lobby)
+        await session.join(lobby)
     commits = [
         step for step in plane.commanded.steps() if (step.kind, step.name[:4]) == ("pwrite", "seg-")
     ]

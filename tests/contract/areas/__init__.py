@@ -1,1 +1,1 @@
-"""What scenes need and how codes are provoked, a module per area of the contract."""
+"""What scenarios need and how codes are provoked, a module per area of the contract."""

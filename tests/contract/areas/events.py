@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import httpx
 
-from tests.contract.provocations import provokes
-from tests.contract.scene import Scene, credential
+from tests.contract.error_cases import error_case
+from tests.contract.scenario import Scenario, credential
 
 
 @credential("channel")
-def _(scene: Scene) -> str:
-    """The secret of a channel that is the scene's alone."""
-    return f"{scene.name}-{'c' * 24}"[:64]
+def _(scenario: Scenario) -> str:
+    """The secret of a channel that is the scenario's alone."""
+    return f"{scenario.name}-{'c' * 24}"[:64]
 
 
-@provokes("live_events", "TOKEN_INVALID")
-def _(scene: Scene) -> httpx.Response:
+@error_case("live_events", "TOKEN_INVALID")
+def _(scenario: Scenario) -> httpx.Response:
     """Any text that may be a secret is the secret of some channel; this one is too short for one."""
-    return scene.call("live_events", bearer="short")
+    return scenario.call("live_events", bearer="short")

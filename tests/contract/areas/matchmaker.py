@@ -8,83 +8,83 @@ from typing import Any
 
 import httpx
 
-from tests.contract.provocations import provokes
-from tests.contract.scene import SOURCE_LIMIT, Lobby, Scene, before, credential, place
+from tests.contract.error_cases import error_case
+from tests.contract.scenario import SOURCE_LIMIT, Lobby, Scenario, before, credential, place
 
 WAIT_S = 20.0
 
 
-# What scenes need ---------------------------------------------------------------------------------
+# What scenarios need ---------------------------------------------------------------------------------
 
 
 @credential("pub")
-def _(scene: Scene) -> str:
-    return scene.world.public_token
+def _(scenario: Scenario) -> str:
+    return scenario.world.public_token
 
 
 @credential("env")
-def _(scene: Scene) -> str:
-    return scene.world.environment_tokens["prod"]
+def _(scenario: Scenario) -> str:
+    return scenario.world.environment_tokens["prod"]
 
 
 @credential("lobby")
-def _(scene: Scene) -> str:
-    return scene.lobby.token
+def _(scenario: Scenario) -> str:
+    return scenario.lobby.token
 
 
 @place("lobby_id")
-def _(scene: Scene) -> str:
-    return scene.lobby.id
+def _(scenario: Scenario) -> str:
+    return scenario.lobby.id
 
 
 @place("player_token")
-def _(scene: Scene) -> str:
-    return joined(scene, scene.lobby)
+def _(scenario: Scenario) -> str:
+    return joined(scenario, scenario.lobby)
 
 
 @before("find")
-def _(scene: Scene) -> Lobby:
-    return scene.lobby
+def _(scenario: Scenario) -> Lobby:
+    return scenario.lobby
 
 
-def joined(scene: Scene, lobby: Lobby, **fields: Any) -> str:
+def joined(scenario: Scenario, lobby: Lobby, **fields: Any) -> str:
     """The token of a new player in a lobby."""
     wanted = {"lobby_id": lobby.id, "party_size": None, **fields}
-    return str(scene.good("join", fields=wanted)["player"]["token"])
+    return str(scenario.good("join", fields=wanted)["player"]["token"])
 
 
-def detach(scene: Scene, lobby: Lobby) -> None:
-    scene.good("detach", path={"lobby_id": lobby.id})
+def detach(scenario: Scenario, lobby: Lobby) -> None:
+    scenario.good("detach", path={"lobby_id": lobby.id})
 
 
-def ended(scene: Scene) -> Lobby:
+def ended(scenario: Scenario) -> Lobby:
     """A lobby that was, a moment ago."""
-    lobby = scene.attach()
-    detach(scene, lobby)
+    lobby = scenario.attach()
+    detach(scenario, lobby)
     return lobby
 
 
-def served(scene: Scene, slug: str, lobby: Lobby, **changes: Any) -> httpx.Response:
+def served(scenario: Scenario, slug: str, lobby: Lobby, **changes: Any) -> httpx.Response:
     """A lobby server's call for its lobby."""
-    return scene.call(slug, bearer=lobby.token, token=None, **changes)
+    return scenario.call(slug, bearer=lobby.token, token=None, **changes)
 
 
-def while_it_starts(scene: Scene, lobby: Lobby, slug: str, **changes: Any) -> httpx.Response:
+def while_it_starts(scenario: Scenario, lobby: Lobby, slug: str, **changes: Any) -> httpx.Response:
     """The answer to a call that waits for a lobby that starts, and ends while it waits."""
-    request = scene.request(slug, **changes)
-    before_it = held(scene)
+    request = scenario.request(slug, **changes)
+    before_it = held(scenario)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(scene.service.client.send, request)
+        waiting = pool.submit(scenario.service.client.send, request)
         end = time.monotonic() + WAIT_S
-        while held(scene) <= before_it and not waiting.done():
+        while held(scenario) <= before_it and not waiting.done():
             assert time.monotonic() < end, "nobody waits for the lobby"
-        detach(scene, lobby)
+        detach(scenario, lobby)
         return waiting.result(WAIT_S)
 
 
-def held(scene: Scene) -> float:
+def held(scenario: Scenario) -> float:
     """Places that are held for calls that wait."""
-    lines = scene.service.probe("/metrics").text.splitlines()
+    lines = scenario.service.probe("/metrics").text.splitlines()
     slots = [line for line in lines if line.startswith("hosting_slots{") and '"held"' in line]
     return sum(float(line.rsplit(" ", 1)[1]) for line in slots)
 
@@ -92,145 +92,145 @@ def held(scene: Scene) -> float:
 # find ---------------------------------------------------------------------------------------------
 
 
-def find(scene: Scene, mode: str, **fields: Any) -> httpx.Response:
-    return scene.call("find", fields={"game_modes": [mode], **fields})
+def find(scenario: Scenario, mode: str, **fields: Any) -> httpx.Response:
+    return scenario.call("find", fields={"game_modes": [mode], **fields})
 
 
-def tagged(scene: Scene) -> dict[str, str]:
-    """The tag that only lobbies of the scene have."""
-    return {"scene": scene.name}
+def tagged(scenario: Scenario) -> dict[str, str]:
+    """The tag that only lobbies of the scenario have."""
+    return {"scenario": scenario.name}
 
 
-@provokes("find", "MATCHMAKER_GAME_MODE_NOT_FOUND")
-def _(scene: Scene) -> httpx.Response:
-    return find(scene, "nothing")
+@error_case("find", "MATCHMAKER_GAME_MODE_NOT_FOUND")
+def _(scenario: Scenario) -> httpx.Response:
+    return find(scenario, "nothing")
 
 
-@provokes("find", "MATCHMAKER_REGION_NOT_FOUND")
-def _(scene: Scene) -> httpx.Response:
-    return find(scene, "duel", regions=["nowhere"])
+@error_case("find", "MATCHMAKER_REGION_NOT_FOUND")
+def _(scenario: Scenario) -> httpx.Response:
+    return find(scenario, "duel", regions=["nowhere"])
 
 
-@provokes("find", "MATCHMAKER_FIND_DISABLED")
-def _(scene: Scene) -> httpx.Response:
-    return find(scene, "invited")
+@error_case("find", "MATCHMAKER_FIND_DISABLED")
+def _(scenario: Scenario) -> httpx.Response:
+    return find(scenario, "invited")
 
 
-@provokes("find", "MATCHMAKER_REGION_NOT_ENABLED")
-def _(scene: Scene) -> httpx.Response:
-    return find(scene, "elsewhere", regions=["local"])
+@error_case("find", "MATCHMAKER_REGION_NOT_ENABLED")
+def _(scenario: Scenario) -> httpx.Response:
+    return find(scenario, "elsewhere", regions=["local"])
 
 
-@provokes("find", "MATCHMAKER_TAGS_DISABLED")
-def _(scene: Scene) -> httpx.Response:
-    return find(scene, "quiet", tags={"a": "b"})
+@error_case("find", "MATCHMAKER_TAGS_DISABLED")
+def _(scenario: Scenario) -> httpx.Response:
+    return find(scenario, "quiet", tags={"a": "b"})
 
 
-@provokes("find", "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED")
-def _(scene: Scene) -> httpx.Response:
-    return find(scene, "duel", max_players=2)
+@error_case("find", "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED")
+def _(scenario: Scenario) -> httpx.Response:
+    return find(scenario, "duel", max_players=2)
 
 
-@provokes("find", "MATCHMAKER_NO_AVAILABLE_LOBBIES")
-def _(scene: Scene) -> httpx.Response:
-    return find(scene, "empty")
+@error_case("find", "MATCHMAKER_NO_AVAILABLE_LOBBIES")
+def _(scenario: Scenario) -> httpx.Response:
+    return find(scenario, "empty")
 
 
-@provokes("find", "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE")
-def _(scene: Scene) -> httpx.Response:
-    scene.attach("crowd")
-    crowd: dict[str, Any] = {"mode": "crowd", "party_size": SOURCE_LIMIT, "tags": tagged(scene)}
-    assert find(scene, **crowd).status_code == 200
-    return find(scene, **crowd)
+@error_case("find", "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE")
+def _(scenario: Scenario) -> httpx.Response:
+    scenario.attach("crowd")
+    crowd: dict[str, Any] = {"mode": "crowd", "party_size": SOURCE_LIMIT, "tags": tagged(scenario)}
+    assert find(scenario, **crowd).status_code == 200
+    return find(scenario, **crowd)
 
 
-@provokes("find", "DEADLINE_EXCEEDED")
-def _(scene: Scene) -> httpx.Response:
-    scene.attach("pair", is_ready=False)
-    return find(scene, "pair", tags=tagged(scene))
+@error_case("find", "DEADLINE_EXCEEDED")
+def _(scenario: Scenario) -> httpx.Response:
+    scenario.attach("pair", is_ready=False)
+    return find(scenario, "pair", tags=tagged(scenario))
 
 
-@provokes("find", "MATCHMAKER_LOBBY_STOPPED")
-def _(scene: Scene) -> httpx.Response:
+@error_case("find", "MATCHMAKER_LOBBY_STOPPED")
+def _(scenario: Scenario) -> httpx.Response:
     """A repetition gives the same lobby, which has ended meanwhile."""
-    lobby = scene.attach("pair")
+    lobby = scenario.attach("pair")
     again = {
-        "fields": {"game_modes": ["pair"], "tags": tagged(scene)},
-        "headers": {"idempotency-key": scene.name},
+        "fields": {"game_modes": ["pair"], "tags": tagged(scenario)},
+        "headers": {"idempotency-key": scenario.name},
     }
-    assert scene.good("find", **again)["lobby"]["lobby_id"] == lobby.id
-    detach(scene, lobby)
-    return scene.call("find", **again)
+    assert scenario.good("find", **again)["lobby"]["lobby_id"] == lobby.id
+    detach(scenario, lobby)
+    return scenario.call("find", **again)
 
 
-@provokes("find", "IDEMPOTENCY_KEY_REUSED")
-def _(scene: Scene) -> httpx.Response:
-    key = {"idempotency-key": scene.name}
-    scene.good("find", headers=key)
-    return scene.call("find", headers=key, fields={"party_size": 2})
+@error_case("find", "IDEMPOTENCY_KEY_REUSED")
+def _(scenario: Scenario) -> httpx.Response:
+    key = {"idempotency-key": scenario.name}
+    scenario.good("find", headers=key)
+    return scenario.call("find", headers=key, fields={"party_size": 2})
 
 
 # join ---------------------------------------------------------------------------------------------
 
 
-def join(scene: Scene, lobby: Lobby, **fields: Any) -> httpx.Response:
-    return scene.call("join", fields={"lobby_id": lobby.id, "party_size": None, **fields})
+def join(scenario: Scenario, lobby: Lobby, **fields: Any) -> httpx.Response:
+    return scenario.call("join", fields={"lobby_id": lobby.id, "party_size": None, **fields})
 
 
-@provokes("join", "MATCHMAKER_LOBBY_STOPPED")
-def _(scene: Scene) -> httpx.Response:
-    return join(scene, ended(scene))
+@error_case("join", "MATCHMAKER_LOBBY_STOPPED")
+def _(scenario: Scenario) -> httpx.Response:
+    return join(scenario, ended(scenario))
 
 
-@provokes("join", "MATCHMAKER_JOIN_DISABLED")
-def _(scene: Scene) -> httpx.Response:
-    return join(scene, scene.attach("public"))
+@error_case("join", "MATCHMAKER_JOIN_DISABLED")
+def _(scenario: Scenario) -> httpx.Response:
+    return join(scenario, scenario.attach("public"))
 
 
-@provokes("join", "MATCHMAKER_LOBBY_CLOSED")
-def _(scene: Scene) -> httpx.Response:
-    lobby = scene.attach()
-    assert served(scene, "closed", lobby).status_code == 200
-    return join(scene, lobby)
+@error_case("join", "MATCHMAKER_LOBBY_CLOSED")
+def _(scenario: Scenario) -> httpx.Response:
+    lobby = scenario.attach()
+    assert served(scenario, "closed", lobby).status_code == 200
+    return join(scenario, lobby)
 
 
-@provokes("join", "MATCHMAKER_LOBBY_FULL")
-def _(scene: Scene) -> httpx.Response:
-    lobby = scene.attach("pair")
-    joined(scene, lobby, party_size=2)
-    return join(scene, lobby)
+@error_case("join", "MATCHMAKER_LOBBY_FULL")
+def _(scenario: Scenario) -> httpx.Response:
+    lobby = scenario.attach("pair")
+    joined(scenario, lobby, party_size=2)
+    return join(scenario, lobby)
 
 
-@provokes("join", "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE")
-def _(scene: Scene) -> httpx.Response:
-    lobby = scene.attach("crowd")
-    joined(scene, lobby, party_size=SOURCE_LIMIT)
-    return join(scene, lobby)
+@error_case("join", "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE")
+def _(scenario: Scenario) -> httpx.Response:
+    lobby = scenario.attach("crowd")
+    joined(scenario, lobby, party_size=SOURCE_LIMIT)
+    return join(scenario, lobby)
 
 
-@provokes("join", "MATCHMAKER_LOBBY_START_FAILED")
-def _(scene: Scene) -> httpx.Response:
-    lobby = scene.attach("pair", is_ready=False)
-    return while_it_starts(scene, lobby, "join", fields={"lobby_id": lobby.id})
+@error_case("join", "MATCHMAKER_LOBBY_START_FAILED")
+def _(scenario: Scenario) -> httpx.Response:
+    lobby = scenario.attach("pair", is_ready=False)
+    return while_it_starts(scenario, lobby, "join", fields={"lobby_id": lobby.id})
 
 
-@provokes("join", "DEADLINE_EXCEEDED")
-def _(scene: Scene) -> httpx.Response:
-    return join(scene, scene.attach("pair", is_ready=False))
+@error_case("join", "DEADLINE_EXCEEDED")
+def _(scenario: Scenario) -> httpx.Response:
+    return join(scenario, scenario.attach("pair", is_ready=False))
 
 
-@provokes("join", "PLAYER_TOKEN_INVALID")
-def _(scene: Scene) -> httpx.Response:
-    return join(scene, scene.lobby, rejoin_token="player_AAAA")
+@error_case("join", "PLAYER_TOKEN_INVALID")
+def _(scenario: Scenario) -> httpx.Response:
+    return join(scenario, scenario.lobby, rejoin_token="player_AAAA")
 
 
-@provokes("join", "PLAYER_TOKEN_WRONG_LOBBY")
-def _(scene: Scene) -> httpx.Response:
-    return join(scene, scene.attach(), rejoin_token=scene.value("player_token"))
+@error_case("join", "PLAYER_TOKEN_WRONG_LOBBY")
+def _(scenario: Scenario) -> httpx.Response:
+    return join(scenario, scenario.attach(), rejoin_token=scenario.value("player_token"))
 
 
-@provokes("join", "IDEMPOTENCY_KEY_REUSED")
-def _(scene: Scene) -> httpx.Response:
-    key = {"idempotency-key": scene.name}
-    scene.good("join", headers=key)
-    return scene.call("join", headers=key, fields={"party_size": 2})
+@error_case("join", "IDEMPOTENCY_KEY_REUSED")
+def _(scenario: Scenario) -> httpx.Response:
+    key = {"idempotency-key": scenario.name}
+    scenario.good("join", headers=key)
+    return scenario.call("join", headers=key, fields={"party_size": 2})

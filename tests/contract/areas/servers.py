@@ -7,78 +7,80 @@ from typing import Any, Final
 import httpx
 
 from tests import programs
-from tests.contract.provocations import elsewhere, provokes
-from tests.contract.scene import Scene, before, place
+from tests.contract.error_cases import elsewhere, error_case
+from tests.contract.scenario import Scenario, before, place
 from tests.support.data_plane_service import GAME
 
-# What scenes need ---------------------------------------------------------------------------------
+# What scenarios need ---------------------------------------------------------------------------------
 
 _BRIEF: Final = ("true",)
 _PATIENT: Final = ("sh", "-c", "exec sleep 3600")
 """What a server runs: one that is over at once, as nobody ends those that examples make, and one that waits."""
 
 
-def _build(scene: Scene, name: str, command: tuple[str, ...]) -> str:
+def _build(scenario: Scenario, name: str, command: tuple[str, ...]) -> str:
     def made() -> str:
         archive = programs.server_archive(*command)
-        return programs.upload_build(scene.world.cloud, GAME, archive, name)
+        return programs.upload_build(scenario.world.cloud, GAME, archive, name)
 
-    return scene.world.once(f"{name} build", made)
+    return scenario.world.once(f"{name} build", made)
 
 
 @place("environment_id", "Servers")
-def _(scene: Scene) -> str:
-    """The one that the scenes' service token is for."""
+def _(scenario: Scenario) -> str:
+    """The one that the scenarios' service token is for."""
     return "prod"
 
 
 @place("build_id", "Servers")
-def _(scene: Scene) -> str:
-    return _build(scene, "brief", _BRIEF)
+def _(scenario: Scenario) -> str:
+    return _build(scenario, "brief", _BRIEF)
 
 
-def _server(scene: Scene) -> str:
+def _server(scenario: Scenario) -> str:
     """It runs until it is ended."""
-    runtime = {"build": _build(scene, "patient", _PATIENT)}
+    runtime = {"build": _build(scenario, "patient", _PATIENT)}
     small = {"cpu": 10, "memory": 16}
-    made = scene.good("create_server", fields={"runtime": runtime, "resources": small})
+    made = scenario.good("create_server", fields={"runtime": runtime, "resources": small})
     return str(made["server"]["id"])
 
 
 @before("destroy_server")
-def _(scene: Scene) -> str:
-    """One for the scene alone."""
-    return str(scene.once("server", lambda: _server(scene)))
+def _(scenario: Scenario) -> str:
+    """One for the scenario alone."""
+    return str(scenario.once("server", lambda: _server(scenario)))
 
 
 @place("server_id")
-def _(scene: Scene) -> str:
-    return str(scene.once("server", lambda: scene.world.once("server", lambda: _server(scene))))
+def _(scenario: Scenario) -> str:
+    return str(
+        scenario.once("server", lambda: scenario.world.once("server", lambda: _server(scenario)))
+    )
 
 
 # Codes --------------------------------------------------------------------------------------------
 
 
-def create(scene: Scene, **fields: Any) -> httpx.Response:
-    return scene.call("create_server", fields=fields)
+def create(scenario: Scenario, **fields: Any) -> httpx.Response:
+    return scenario.call("create_server", fields=fields)
 
 
-@provokes("create_server", "REGION_NOT_FOUND")
-def _(scene: Scene) -> httpx.Response:
-    return create(scene, datacenter="nowhere")
+@error_case("create_server", "REGION_NOT_FOUND")
+def _(scenario: Scenario) -> httpx.Response:
+    return create(scenario, datacenter="nowhere")
 
 
-@provokes("create_server", "VALIDATION_FAILED")
-def _(scene: Scene) -> httpx.Response:
+@error_case("create_server", "VALIDATION_FAILED")
+def _(scenario: Scenario) -> httpx.Response:
     """Of a build that nobody has."""
-    return create(scene, runtime={"build": scene.world.version_id})
+    return create(scenario, runtime={"build": scenario.world.version_id})
 
 
-@provokes("create_server", "CAPACITY_EXHAUSTED")
-def _(scene: Scene) -> httpx.Response:
+@error_case("create_server", "CAPACITY_EXHAUSTED")
+def _(scenario: Scenario) -> httpx.Response:
     """More than the node has, whatever runs on it."""
     most = {"cpu": programs.SETTINGS["cpu_millicores"], "memory": 524_288}
-    return create(scene, resources=most)
+    return create(scenario, resources=most)
 
 
 elsewhere(
@@ -89,19 +91,19 @@ elsewhere(
 )
 
 
-@provokes("list_servers", "QUERY_INVALID")
-def _(scene: Scene) -> httpx.Response:
-    return scene.call("list_servers", query={"tags_json": "[]"})
+@error_case("list_servers", "QUERY_INVALID")
+def _(scenario: Scenario) -> httpx.Response:
+    return scenario.call("list_servers", query={"tags_json": "[]"})
 
 
 def _another_message(slug: str, **changes: Any) -> None:
     """Under the key of the example, which a back end asked for."""
 
-    @provokes(slug, "IDEMPOTENCY_KEY_REUSED")
-    def _(scene: Scene) -> httpx.Response:
-        key = {"idempotency-key": scene.name}
-        scene.good(slug, headers=key)
-        return scene.call(slug, headers=key, **changes)
+    @error_case(slug, "IDEMPOTENCY_KEY_REUSED")
+    def _(scenario: Scenario) -> httpx.Response:
+        key = {"idempotency-key": scenario.name}
+        scenario.good(slug, headers=key)
+        return scenario.call(slug, headers=key, **changes)
 
 
 _another_message("create_server", fields={"tags": {"mode": "other"}})

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.faults.control.scene import Fields, Scene
-from tests.faults.control.struck import MOMENTS, RECORDS, Step
+from tests.faults.control.game_fixture import Fields, GameFixture
+from tests.faults.control.killed_service import MOMENTS, RECORDS, Step
 from tests.support.full_service import Answer
 
-Ask = Callable[[Scene, Fields, str], Awaitable[Answer]]
+Ask = Callable[[GameFixture, Fields, str], Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class Change:
     """Its slug; of a command the method that it calls."""
     ask: Ask
     """Of fields and a key."""
-    fields: Callable[[Scene, Fields], Fields]
-    prepare: Callable[[Scene], Awaitable[Any]] | None = None
+    fields: Callable[[GameFixture, Fields], Fields]
+    prepare: Callable[[GameFixture], Awaitable[Any]] | None = None
     """Makes what is changed."""
     steps: tuple[Step, ...] = ()
     """Those of files beside the records."""
@@ -44,21 +44,21 @@ class Change:
         yield from MOMENTS
 
 
-def asked(slug: str, fields: Callable[[Scene, Fields], Fields], **more: Any) -> Change:
+def asked(slug: str, fields: Callable[[GameFixture, Fields], Fields], **more: Any) -> Change:
     """At the public door; `name` of several with one slug."""
 
-    async def ask(scene: Scene, wanted: Fields, key: str) -> Answer:
-        return await scene.developer.call(slug, key, **wanted)
+    async def ask(fixture: GameFixture, wanted: Fields, key: str) -> Answer:
+        return await fixture.developer.call(slug, key, **wanted)
 
     return Change(more.pop("name", slug), slug, ask, fields, **more)
 
 
 def commanded(
-    name: str, method: str, fields: Callable[[Scene, Fields], Fields], **more: Any
+    name: str, method: str, fields: Callable[[GameFixture, Fields], Fields], **more: Any
 ) -> Change:
     """`pyservice …` asks the control plane for it; there are no keys."""
 
-    async def ask(scene: Scene, wanted: Fields, _: str) -> Answer:
-        return await scene.command(method, **wanted)
+    async def ask(fixture: GameFixture, wanted: Fields, _: str) -> Answer:
+        return await fixture.command(method, **wanted)
 
     return Change(name, method, ask, fields, **more)

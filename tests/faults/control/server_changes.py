@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Final
 
 from tests.faults.control.change import asked
-from tests.faults.control.scene import Fields, Scene
-from tests.faults.control.struck import (
+from tests.faults.control.game_fixture import Fields, GameFixture
+from tests.faults.control.killed_service import (
     ENDED,
     ENDED_IN_RECORDS,
     IN_CONTAINER,
@@ -20,16 +20,16 @@ from tests.faults.control.struck import (
 from tests.programs import images
 
 
-def _new_server(scene: Scene, _: Fields) -> Fields:
-    return scene.servers.wanted()
+def _new_server(fixture: GameFixture, _: Fields) -> Fields:
+    return fixture.servers.wanted()
 
 
-def _the_server(timeout_ms: int) -> Callable[[Scene, Fields], Fields]:
+def _the_server(timeout_ms: int) -> Callable[[GameFixture, Fields], Fields]:
     """To be ended, so long after SIGTERM, which it ignores."""
 
-    def fields(scene: Scene, _: Fields) -> Fields:
-        named = {"server_id": scene.server_id, "override_kill_timeout": timeout_ms}
-        return {**scene.environment, **named}
+    def fields(fixture: GameFixture, _: Fields) -> Fields:
+        named = {"server_id": fixture.server_id, "override_kill_timeout": timeout_ms}
+        return {**fixture.environment, **named}
 
     return fields
 
@@ -44,14 +44,14 @@ _OF_ARCHIVES: Final = (
     asked(
         "create_server",
         _new_server,
-        prepare=lambda scene: scene.servers.prepare(),
+        prepare=lambda fixture: fixture.servers.prepare(),
         steps=STARTED,
         in_records=(*RECORDS, *STARTED_IN_RECORDS),
     ),
     asked(
         "destroy_server",
         _the_server(0),
-        prepare=Scene.new_server,
+        prepare=GameFixture.new_server,
         steps=ENDED,
         in_records=(*RECORDS, *ENDED_IN_RECORDS),
     ),
@@ -59,7 +59,7 @@ _OF_ARCHIVES: Final = (
         "destroy_server",
         _the_server(_IN_ITS_TIME_MS),
         name="destroy a server in its time",
-        prepare=Scene.new_server,
+        prepare=GameFixture.new_server,
         steps=(*ENDED, *_WHILE_IT_ENDS),
         in_records=(*RECORDS, *ENDED_IN_RECORDS),
     ),
@@ -67,7 +67,7 @@ _OF_ARCHIVES: Final = (
         "create_server",
         _new_server,
         name="create a server of a new build",
-        prepare=lambda scene: scene.servers.prepare_new(),
+        prepare=lambda fixture: fixture.servers.prepare_new(),
         steps=UNPACKED,
         in_records=(),
     ),
@@ -77,7 +77,7 @@ _IN_CONTAINERS: Final = (
         "create_server",
         _new_server,
         name="create a server in a container",
-        prepare=lambda scene: scene.servers.prepare_contained(),
+        prepare=lambda fixture: fixture.servers.prepare_contained(),
         steps=(*STARTED, *IN_CONTAINER),
         in_records=STARTED_IN_RECORDS,
     ),
@@ -85,9 +85,9 @@ _IN_CONTAINERS: Final = (
         "destroy_server",
         _the_server(0),
         name="destroy a server in a container",
-        prepare=lambda scene: scene.new_server(is_contained=True),
+        prepare=lambda fixture: fixture.new_server(is_contained=True),
         steps=ENDED,
         in_records=ENDED_IN_RECORDS,
     ),
 )
-OF_SERVERS: Final = (*_OF_ARCHIVES, *(_IN_CONTAINERS if images.has_oci_runtime() else ()))
+SERVER_CHANGES: Final = (*_OF_ARCHIVES, *(_IN_CONTAINERS if images.has_oci_runtime() else ()))

@@ -14,7 +14,7 @@ from pyservice.ids import RecordIds
 from pyservice.storage.database import Database, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.tables import cloud_tokens, groups, identities
-from tests.faults.control.struck import LOG, Step, StruckHouse
+from tests.faults.control.killed_service import LOG, KilledService, Step
 from tests.support.databases import Databases
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
@@ -50,10 +50,10 @@ FEW: Final = (STEPS[1], STEPS[5], STEPS[7])
         for step in steps
     ],
 )
-async def test_a_first_start_that_dies_is_gone_on_with(
+async def test_killed_first_start_is_completed_by_the_next(
     kind: str, step: Step, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    full_service = StruckHouse(tmp_path / "full_service", shim_library, databases.url(kind))
+    full_service = KilledService(tmp_path / "full_service", shim_library, databases.url(kind))
     rule = full_service.arm(step)
     try:
         await asyncio.to_thread(full_service.start)
@@ -83,7 +83,7 @@ async def counts(database: Database) -> tuple[int, ...]:
     return tuple(found)
 
 
-async def test_two_services_that_start_on_one_database_at_once_make_one_owner(
+async def test_concurrent_first_starts_create_one_owner(
     tmp_path: Path, databases: Databases
 ) -> None:
     """PostgreSQL alone: a file has one service."""

@@ -29,8 +29,8 @@ from tests.faults.control.changes import (
     OF_PEOPLE,
     OF_SITES,
 )
-from tests.faults.control.scene import Fields, Scene
-from tests.faults.control.struck import (
+from tests.faults.control.game_fixture import Fields, GameFixture
+from tests.faults.control.killed_service import (
     ENDED,
     FED,
     KEPT,
@@ -38,9 +38,9 @@ from tests.faults.control.struck import (
     RECORDS,
     STARTED,
     UNPACKED,
+    KilledService,
     Rows,
     Step,
-    StruckHouse,
     answer_of,
     struck,
 )
@@ -56,7 +56,7 @@ ELSEWHERE: Final = {"RemoveOrphans": "test_killed_orphans", "RotateControlKeys":
 """Commands that change no record, and where planes are killed while they ask."""
 
 
-def test_whatever_changes_something_is_killed_in_the_middle() -> None:
+def test_every_change_has_a_kill_test() -> None:
     """Operations that change records, as each is found to in the authorization table, and commands of the control
     plane. A new one has to be among the changes.
     """
@@ -72,8 +72,8 @@ def test_whatever_changes_something_is_killed_in_the_middle() -> None:
 class Asking:
     """A change that is asked for, always with the same fields and the same key."""
 
-    def __init__(self, scene: Scene, change: Change, fields: Fields) -> None:
-        self.scene = scene
+    def __init__(self, fixture: GameFixture, change: Change, fields: Fields) -> None:
+        self.fixture = fixture
         self.change = change
         self.fields = fields
         self.key = uuid4().hex
@@ -83,33 +83,33 @@ class Asking:
         answers: list[Answer] = []
 
         async def ask() -> Answer:
-            answers.append(await self.change.ask(self.scene, self.fields, self.key))
+            answers.append(await self.change.ask(self.fixture, self.fields, self.key))
             return answers[-1]
 
         answer = await answer_of(ask())
         return answers[-1] if answers and NOT_MADE in answers[-1].detail else answer
 
     async def again(self) -> Answer:
-        answer = await self.change.ask(self.scene, self.fields, self.key)
+        answer = await self.change.ask(self.fixture, self.fields, self.key)
         end = time.monotonic() + PATIENCE_S
         # Such as a server whose ports edge-guard does not serve yet: its caller is told to try again, and does.
         while answer.code == "OVERLOADED" and time.monotonic() < end:
             await asyncio.sleep(POLL_S)
-            answer = await self.change.ask(self.scene, self.fields, self.key)
+            answer = await self.change.ask(self.fixture, self.fields, self.key)
         assert answer.code == "OK", (str(self.change), answer)
         self.keep(answer)
         return answer
 
     def keep(self, answer: Answer | None) -> None:
         if answer is not None and answer.code == "OK":
-            self.scene.keep(self.key, answer.body)
+            self.fixture.keep(self.key, answer.body)
 
 
-async def asking_for(scene: Scene, change: Change, told: Fields | None = None) -> Asking:
+async def asking_for(fixture: GameFixture, change: Change, told: Fields | None = None) -> Asking:
     """`told`: what was seen before, if that will do."""
     if change.prepare is not None:
-        await change.prepare(scene)
-    return Asking(scene, change, change.fields(scene, told or await scene.seen()))
+        await change.prepare(fixture)
+    return Asking(fixture, change, change.fields(fixture, told or await fixture.seen()))
 
 
 def footprint(before: Rows, after: Rows) -> Counter[str]:
@@ -138,43 +138,45 @@ def same(answer: Answer, other: Answer) -> bool:
     return bool(without_addresses(answer.body) == without_addresses(other.body))
 
 
-async def undisturbed(scene: Scene, change: Change, told: Fields | None = None) -> Counter[str]:
+async def undisturbed(
+    fixture: GameFixture, change: Change, told: Fields | None = None
+) -> Counter[str]:
     """The footprint of such a change in which nobody dies."""
-    asking = await asking_for(scene, change, told)
-    before = await scene.witness.records()
+    asking = await asking_for(fixture, change, told)
+    before = await fixture.witness.records()
     await asking.again()
-    return footprint(before, await scene.witness.records())
+    return footprint(before, await fixture.witness.records())
 
 
-async def settled(scene: Scene) -> Fields:
+async def settled(fixture: GameFixture) -> Fields:
     """What is told twice: what was asked may still be under way in the plane that did not die."""
-    found = await scene.seen()
-    while (again := await scene.seen()) != found:
+    found = await fixture.seen()
+    while (again := await fixture.seen()) != found:
         found = again
     return found
 
 
-async def die_at(scene: Scene, change: Change, step: Step) -> None:
+async def die_at(fixture: GameFixture, change: Change, step: Step) -> None:
     """One change, one death, and everything that has to be true afterwards."""
-    scene.begin()
-    expected = await undisturbed(scene, change)
-    asking = await asking_for(scene, change)
-    before = await scene.seen()
-    answer = await struck(scene.full_service, step, asking.first)
+    fixture.begin()
+    expected = await undisturbed(fixture, change)
+    asking = await asking_for(fixture, change)
+    before = await fixture.seen()
+    answer = await struck(fixture.full_service, step, asking.first)
     asking.keep(answer)
-    await scene.witness.agree()
-    found = await settled(scene)
-    await scene.check_effects(found)
+    await fixture.witness.agree()
+    found = await settled(fixture)
+    await fixture.check_effects(found)
     again = await asking.again()
-    last = await scene.seen()
+    last = await fixture.seen()
     states = (before, found, last)
     if change.is_repeatable:
         assert footprint(before["records"], last["records"]) == expected
         await check_one_effect(asking, states, answer, again)
     else:
         check_whole_ones([state["records"] for state in states], answer, expected)
-    await scene.witness.agree()
-    await scene.check_effects(last)
+    await fixture.witness.agree()
+    await fixture.check_effects(last)
 
 
 async def check_one_effect(
@@ -191,7 +193,7 @@ async def check_one_effect(
     assert found in (before, last), [footprint(*pair) for pair in itertools.pairwise(records)]
     # And once more: the same answer, and nothing changes.
     assert same(await asking.again(), again)
-    assert await asking.scene.seen() == last
+    assert await asking.fixture.seen() == last
 
 
 def check_whole_ones(
@@ -209,18 +211,20 @@ def check_whole_ones(
 
 
 @contextlib.asynccontextmanager
-async def scene_of(folder: Path, library: Path, url: str | None) -> AsyncIterator[Scene]:
+async def open_game_fixture(
+    folder: Path, library: Path, url: str | None
+) -> AsyncIterator[GameFixture]:
     runtime = dict(programs.SETTINGS)
     if images.has_oci_runtime():
         runtime["kinds"] = images.KINDS
     # Rays are written down when nobody waits for them: a plane is to die at what was asked for.
-    full_service = StruckHouse(folder, library, url, rays={"per_second": 0}, runtime=runtime)
+    full_service = KilledService(folder, library, url, rays={"per_second": 0}, runtime=runtime)
     try:
         full_service.start()
         door = full_service.door("http")
-        scene = await Scene(full_service, door).prepare()
-        yield scene
-        await scene.witness.close()
+        fixture = await GameFixture(full_service, door).prepare()
+        yield fixture
+        await fixture.witness.close()
         await door.close()
         assert full_service.stop() == 0
     finally:
@@ -255,13 +259,15 @@ FEW: Final = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_plane_that_dies_in_a_change_leaves_the_old_or_the_new(
+async def test_killed_plane_leaves_the_old_or_the_new_state(
     kind: str, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    async with scene_of(tmp_path / "full_service", shim_library, databases.url(kind)) as scene:
+    async with open_game_fixture(
+        tmp_path / "full_service", shim_library, databases.url(kind)
+    ) as fixture:
         for name, step in FEW[kind]:
-            await scene.full_service.refresh()
-            await die_at(scene, BY_NAME[name], step)
+            await fixture.full_service.refresh()
+            await die_at(fixture, BY_NAME[name], step)
 
 
 CROWD: Final = (*OF_SITES, *OF_FILES, *OF_PEOPLE, *COMMANDS)
@@ -276,25 +282,27 @@ CROWD: Final = (*OF_SITES, *OF_FILES, *OF_PEOPLE, *COMMANDS)
     ],
     ids=str,
 )
-async def test_of_many_changes_under_way_each_is_there_or_is_not(
+async def test_kill_applies_each_concurrent_change_or_none_of_it(
     kind: str, step: Step, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    async with scene_of(tmp_path / "full_service", shim_library, databases.url(kind)) as scene:
-        told = await scene.seen()
-        expected = [await undisturbed(scene, change, told) for change in CROWD]
-        crowd = [await asking_for(scene, change, told) for change in CROWD]
-        before = await scene.witness.records()
+    async with open_game_fixture(
+        tmp_path / "full_service", shim_library, databases.url(kind)
+    ) as fixture:
+        told = await fixture.seen()
+        expected = [await undisturbed(fixture, change, told) for change in CROWD]
+        crowd = [await asking_for(fixture, change, told) for change in CROWD]
+        before = await fixture.witness.records()
         answers = await struck(
-            scene.full_service, step, lambda: asyncio.gather(*(one.first() for one in crowd))
+            fixture.full_service, step, lambda: asyncio.gather(*(one.first() for one in crowd))
         )
         for asking, answer in zip(crowd, answers, strict=True):
             asking.keep(answer)
-        await scene.witness.agree()
-        await scene.check_effects(await scene.seen())
-        found = await scene.witness.records()
+        await fixture.witness.agree()
+        await fixture.check_effects(await fixture.seen())
+        found = await fixture.witness.records()
         for asking, answer in zip(crowd, answers, strict=True):
             again = await asking.again()
-            last = await scene.witness.records()
+            last = await fixture.witness.records()
             if not asking.change.is_repeatable:
                 assert last != found
             elif answer is not None:
@@ -302,11 +310,11 @@ async def test_of_many_changes_under_way_each_is_there_or_is_not(
                 assert same(again, answer)
                 assert found == last, str(asking.change)
             found = last
-        await scene.check_effects(await scene.seen())
+        await fixture.check_effects(await fixture.seen())
         for asking in crowd:
             if asking.change.is_repeatable:
                 await asking.again()
-        assert await scene.witness.records() == found
+        assert await fixture.witness.records() == found
         check_numbers(crowd, answers, expected, footprint(before, found))
 
 
@@ -335,10 +343,12 @@ def check_numbers(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("change", CHANGES, ids=str)
-async def test_either_plane_dies_at_every_step_of_every_change(
+async def test_kill_at_every_step_of_every_change(
     kind: str, change: Change, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    async with scene_of(tmp_path / "full_service", shim_library, databases.url(kind)) as scene:
+    async with open_game_fixture(
+        tmp_path / "full_service", shim_library, databases.url(kind)
+    ) as fixture:
         for step in change.all_steps(kind):
-            await scene.full_service.refresh()
-            await die_at(scene, change, step)
+            await fixture.full_service.refresh()
+            await die_at(fixture, change, step)

@@ -124,7 +124,7 @@ def full_service(
     made.close()
 
 
-async def test_without_control_plane_and_database_the_data_plane_starts_twice_and_all_play(
+async def test_data_plane_restarts_without_control_plane_or_database(
     full_service: FullService, databases: Databases
 ) -> None:
     await asyncio.to_thread(full_service.start)
@@ -148,7 +148,7 @@ async def test_without_control_plane_and_database_the_data_plane_starts_twice_an
     assert full_service.stop() == 0
 
 
-async def test_a_service_whose_control_plane_cannot_start_serves_players(
+async def test_players_are_served_if_the_control_plane_cannot_start(
     full_service: FullService, databases: Databases
 ) -> None:
     await asyncio.to_thread(full_service.start)
@@ -176,7 +176,7 @@ async def test_a_service_whose_control_plane_cannot_start_serves_players(
     full_service.close()
 
 
-async def test_a_new_database_beside_an_old_data_plane_takes_nothing_away_from_players(
+async def test_new_database_does_not_affect_players_of_old_namespaces(
     full_service: FullService, databases: Databases
 ) -> None:
     await asyncio.to_thread(full_service.start)
@@ -210,7 +210,7 @@ async def codes(full_service: FullService, played: Played) -> set[str]:
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-async def test_a_database_that_goes_away_is_503_players_go_on_and_it_heals(
+async def test_database_outage_returns_503_and_players_continue(
     mode: str, server: Server, tmp_path: Path
 ) -> None:
     full_service = FullService(tmp_path / "full_service", server.url())
@@ -306,7 +306,7 @@ async def kill_control_plane(full_service: FullService) -> None:
         pytest.param("postgresql", 6, marks=[pytest.mark.proof, pytest.mark.timeout(400)]),
     ],
 )
-async def test_no_request_of_a_player_fails_while_the_control_plane_is_killed_again_and_again(
+async def test_repeated_control_plane_kills_fail_no_player_request(
     kind: str, kills: int, tmp_path: Path, databases: Databases
 ) -> None:
     full_service = FullService(tmp_path / "full_service", databases.url(kind))

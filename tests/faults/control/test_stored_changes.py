@@ -58,7 +58,7 @@ def inner_door(full_service: FullService, name: str) -> Door:
     return GrpcDoor(f"unix:{folder / 'grpc.sock'}")
 
 
-class Scene:
+class ChangeFixture:
     """A game, asked about at the public doors and changed at the inner ones."""
 
     def __init__(self, full_service: FullService, name: str) -> None:
@@ -68,7 +68,7 @@ class Scene:
         self.developer = Developer(full_service, self.outer)
         self.inside = Developer(full_service, self.inner)
 
-    async def prepare(self) -> Scene:
+    async def prepare(self) -> ChangeFixture:
         self.game_id = await self.developer.arena()
         self.place = {"game_id": self.game_id, "namespace_id": "prod"}
         self.domain = f"{uuid4().hex[:16]}.example"
@@ -103,7 +103,7 @@ class Change:
     """An operation that waits for the data plane. `prepare` says what to send, and what has to come of it."""
 
     slug: str
-    prepare: Callable[[Scene], Awaitable[tuple[Fields, Effect]]]
+    prepare: Callable[[ChangeFixture], Awaitable[tuple[Fields, Effect]]]
 
     def __str__(self) -> str:
         return self.slug
@@ -112,24 +112,26 @@ class Change:
 CHANGES: dict[str, Change] = {}
 
 
-def change(slug: str) -> Callable[[Callable[[Scene], Awaitable[tuple[Fields, Effect]]]], None]:
-    def register(prepare: Callable[[Scene], Awaitable[tuple[Fields, Effect]]]) -> None:
+def change(
+    slug: str,
+) -> Callable[[Callable[[ChangeFixture], Awaitable[tuple[Fields, Effect]]]], None]:
+    def register(prepare: Callable[[ChangeFixture], Awaitable[tuple[Fields, Effect]]]) -> None:
         CHANGES[slug] = Change(slug, prepare)
 
     return register
 
 
 @change("set_version")
-async def _(scene: Scene) -> tuple[Fields, Effect]:
+async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
     modes = {"other": ARENA_MODES["arena"]}
     config = {"matchmaker": {"game_modes": modes}}
-    version_id = await scene.developer.version(scene.game_id, config)
-    token = await scene.developer.public_token(scene.game_id)
+    version_id = await fixture.developer.version(fixture.game_id, config)
+    token = await fixture.developer.public_token(fixture.game_id)
 
     async def effect(_: Any) -> None:
-        listed = await scene.outer.call("list", {}, token=token)
+        listed = await fixture.outer.call("list", {}, token=token)
         assert [one["game_mode_id"] for one in listed.body["game_modes"]] == ["other"]
-        history = await scene.developer.good("version_history", **scene.place)
+        history = await fixture.developer.good("version_history", **fixture.place)
         ran = [one["version_id"] for one in history["versions"]]
         # Once, however often it was asked for.
         assert (ran[0], ran.count(version_id)) == (version_id, 1)
@@ -138,99 +140,101 @@ async def _(scene: Scene) -> tuple[Fields, Effect]:
 
 
 @change("set_mm_config")
-async def _(scene: Scene) -> tuple[Fields, Effect]:
-    service_token = await scene.developer.service_token(scene.game_id)
+async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
+    service_token = await fixture.developer.service_token(fixture.game_id)
 
     async def effect(_: Any) -> None:
-        await scene.developer.lobby(scene.game_id, service_token)
+        await fixture.developer.lobby(fixture.game_id, service_token)
         ports = {"game": {"address": "127.0.0.1", "port": 4000}}
-        fields = {**scene.place, "game_mode": "arena", "ports": ports}
-        answer = await scene.outer.call("attach", fields, token=service_token)
+        fields = {**fixture.place, "game_mode": "arena", "ports": ports}
+        answer = await fixture.outer.call("attach", fields, token=service_token)
         assert answer.code == "MATCHMAKER_TOO_MANY_LOBBIES"
 
     return {"lobby_count_max": 1, "max_players": 7}, effect
 
 
 @change("set_domain_public_auth")
-async def _(scene: Scene) -> tuple[Fields, Effect]:
-    page = {"origin": f"https://{scene.domain}"}
-    await scene.developer.good("set_domain_public_auth", **scene.place, enabled=False)
-    assert await scene.regions(**page) == "TOKEN_MISSING"
+async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
+    page = {"origin": f"https://{fixture.domain}"}
+    await fixture.developer.good("set_domain_public_auth", **fixture.place, enabled=False)
+    assert await fixture.regions(**page) == "TOKEN_MISSING"
 
     async def effect(_: Any) -> None:
-        assert await scene.regions(**page) == "OK"
+        assert await fixture.regions(**page) == "OK"
 
     return {"enabled": True}, effect
 
 
 @change("add_domain")
-async def _(scene: Scene) -> tuple[Fields, Effect]:
+async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
     domain = f"{uuid4().hex[:16]}.example"
 
     async def effect(_: Any) -> None:
-        assert await scene.regions(origin=f"https://{domain}") == "OK"
+        assert await fixture.regions(origin=f"https://{domain}") == "OK"
 
     return {"domain": domain}, effect
 
 
 @change("remove_domain")
-async def _(scene: Scene) -> tuple[Fields, Effect]:
+async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
     async def effect(_: Any) -> None:
-        assert await scene.regions(origin=f"https://{scene.domain}") == "TOKEN_MISSING"
+        assert await fixture.regions(origin=f"https://{fixture.domain}") == "TOKEN_MISSING"
 
-    return {"domain": scene.domain}, effect
+    return {"domain": fixture.domain}, effect
 
 
 @change("create_service_token")
-async def _(scene: Scene) -> tuple[Fields, Effect]:
+async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
     async def effect(body: Any) -> None:
-        await scene.developer.lobby(scene.game_id, body["token"])
+        await fixture.developer.lobby(fixture.game_id, body["token"])
         # What nobody was told of is not there.
-        assert await scene.tokens("env") == 1
+        assert await fixture.tokens("env") == 1
 
     return {"environment_id": "prod"}, effect
 
 
 @change("create_public_token")
-async def _(scene: Scene) -> tuple[Fields, Effect]:
+async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
     async def effect(body: Any) -> None:
-        assert await scene.regions(token=body["token"]) == "OK"
-        assert await scene.tokens("pub") == 1
+        assert await fixture.regions(token=body["token"]) == "OK"
+        assert await fixture.tokens("pub") == 1
 
     return {}, effect
 
 
 @change("create_development_token")
-async def _(scene: Scene) -> tuple[Fields, Effect]:
+async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
     async def effect(body: Any) -> None:
-        assert await scene.regions(token=body["token"]) == "OK"
-        assert await scene.tokens("dev") == 1
+        assert await fixture.regions(token=body["token"]) == "OK"
+        assert await fixture.tokens("dev") == 1
 
     return {"hostname": "127.0.0.1", "ports": {}}, effect
 
 
 @change("revoke_namespace_token")
-async def _(scene: Scene) -> tuple[Fields, Effect]:
-    made = await scene.developer.good("create_public_token", **scene.place)
+async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
+    made = await fixture.developer.good("create_public_token", **fixture.place)
 
     async def effect(_: Any) -> None:
-        assert await scene.regions(token=made["token"]) == "TOKEN_REVOKED"
+        assert await fixture.regions(token=made["token"]) == "TOKEN_REVOKED"
 
     return {"token_id": made["token_id"]}, effect
 
 
-def request(scene: Scene, slug: str, fields: Fields) -> Fields:
+def request(fixture: ChangeFixture, slug: str, fields: Fields) -> Fields:
     if slug == "create_service_token":
-        return {"game_id": scene.game_id, **fields}
-    return {**scene.place, **fields}
+        return {"game_id": fixture.game_id, **fields}
+    return {**fixture.place, **fields}
 
 
 # The service --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=DOORS)
-async def scene(request: pytest.FixtureRequest, full_service: FullService) -> AsyncIterator[Scene]:
-    made = Scene(full_service, request.param)
+async def fixture(
+    request: pytest.FixtureRequest, full_service: FullService
+) -> AsyncIterator[ChangeFixture]:
+    made = ChangeFixture(full_service, request.param)
     try:
         yield await made.prepare()
     finally:
@@ -252,15 +256,15 @@ def stopped_data_plane(full_service: FullService) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("slug", CHANGES)
-async def test_a_change_that_the_data_plane_does_not_confirm_is_stored_and_takes_effect_later(
-    slug: str, scene: Scene
+async def test_unconfirmed_change_is_stored_and_takes_effect_later(
+    slug: str, fixture: ChangeFixture
 ) -> None:
-    fields, effect = await CHANGES[slug].prepare(scene)
-    fields, key = request(scene, slug, fields), uuid4().hex
-    with stopped_data_plane(scene.full_service):
+    fields, effect = await CHANGES[slug].prepare(fixture)
+    fields, key = request(fixture, slug, fields), uuid4().hex
+    with stopped_data_plane(fixture.full_service):
         for _ in range(2):
             began = FreeTime()
-            answer = await scene.inside.call(slug, key, **fields)
+            answer = await fixture.inside.call(slug, key, **fields)
             assert answer.code == "CONTROL_PLANE_UNAVAILABLE", answer
             # Nobody could ask for the same env_ token again.
             is_lost = slug == "create_service_token"
@@ -269,21 +273,21 @@ async def test_a_change_that_the_data_plane_does_not_confirm_is_stored_and_takes
             assert HARMLESS in answer.detail
             assert began.wall_s > 0.9 * WAITED_S
             assert began.is_within(1.5 * WAITED_S)
-            if scene.inner.name == "http":
+            if fixture.inner.name == "http":
                 assert int(answer.headers["retry-after"]) > 0
-    body = await scene.developer.good(slug, key, **fields)
+    body = await fixture.developer.good(slug, key, **fields)
     await effect(body)
 
 
-async def test_what_was_stored_takes_effect_though_nobody_repeats_it(scene: Scene) -> None:
-    page = {"origin": f"https://{scene.domain}"}
-    fields = {**scene.place, "domain": scene.domain}
-    with stopped_data_plane(scene.full_service):
-        answer = await scene.inside.call("remove_domain", **fields)
+async def test_stored_change_takes_effect_without_a_retry(fixture: ChangeFixture) -> None:
+    page = {"origin": f"https://{fixture.domain}"}
+    fields = {**fixture.place, "domain": fixture.domain}
+    with stopped_data_plane(fixture.full_service):
+        answer = await fixture.inside.call("remove_domain", **fields)
         assert answer.code == "CONTROL_PLANE_UNAVAILABLE", answer
 
     async def is_there() -> bool:
-        return await scene.regions(**page) == "TOKEN_MISSING"
+        return await fixture.regions(**page) == "TOKEN_MISSING"
 
     await promised(is_there, EFFECT_S)
 
@@ -292,29 +296,29 @@ async def test_what_was_stored_takes_effect_though_nobody_repeats_it(scene: Scen
 
 
 @contextlib.asynccontextmanager
-async def claimed_domain(scene: Scene, code: str) -> AsyncIterator[None]:
+async def claimed_domain(fixture: ChangeFixture, code: str) -> AsyncIterator[None]:
     """The records want what another namespace has: as long as this is so, the data plane takes nothing of them."""
-    claim = {**scene.place, "domain": CLAIMED}
+    claim = {**fixture.place, "domain": CLAIMED}
     try:
-        assert (await scene.developer.call("add_domain", **claim)).code == code
+        assert (await fixture.developer.call("add_domain", **claim)).code == code
         yield
     finally:
-        await scene.developer.good("remove_domain", **claim)
+        await fixture.developer.good("remove_domain", **claim)
 
 
 @pytest.mark.parametrize("slug", CHANGES)
-async def test_a_change_that_the_data_plane_refuses_says_so_and_takes_effect_when_it_is_set_right(
-    slug: str, scene: Scene
+async def test_refused_change_takes_effect_after_the_conflict_is_resolved(
+    slug: str, fixture: ChangeFixture
 ) -> None:
-    fields, effect = await CHANGES[slug].prepare(scene)
-    fields, key = request(scene, slug, fields), uuid4().hex
-    before = await scene.page()
+    fields, effect = await CHANGES[slug].prepare(fixture)
+    fields, key = request(fixture, slug, fields), uuid4().hex
+    before = await fixture.page()
     # Without public authentication a domain is not taken from anybody until it is switched on.
     is_off = slug == "set_domain_public_auth"
-    async with claimed_domain(scene, "OK" if is_off else "VALIDATION_FAILED"):
-        refused = await scene.developer.call(slug, key, **fields)
+    async with claimed_domain(fixture, "OK" if is_off else "VALIDATION_FAILED"):
+        refused = await fixture.developer.call(slug, key, **fields)
         assert refused.code == "VALIDATION_FAILED"
         assert refused.errors == (("domain", "not-unique"),)
-        assert await scene.page() == before
-        assert await scene.regions(origin=f"https://{CLAIMED}") == "OK"
-    await effect(await scene.developer.good(slug, key, **fields))
+        assert await fixture.page() == before
+        assert await fixture.regions(origin=f"https://{CLAIMED}") == "OK"
+    await effect(await fixture.developer.good(slug, key, **fields))

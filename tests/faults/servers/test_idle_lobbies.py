@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from tests import programs
-from tests.faults.servers.scene import (
+from tests.faults.servers.failing_game import (
     LONG_MS,
     Bystander,
-    Troubled,
+    FailingGame,
     address_of,
     kill,
     processes_of,
@@ -41,10 +41,10 @@ def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullServi
 
 
 @pytest.fixture
-async def game(full_service: FullService) -> AsyncIterator[Troubled]:
+async def game(full_service: FullService) -> AsyncIterator[FailingGame]:
     door = full_service.door("http")
     developer = Developer(full_service, door)
-    yield Troubled(developer, await developer.game())
+    yield FailingGame(developer, await developer.game())
     await door.close()
 
 
@@ -53,7 +53,7 @@ def idle(least: int, most: int, **more: Any) -> dict[str, Any]:
     return {"idle_lobbies": {"min": least, "max": most}, "player_token_ttl": LONG_MS, **more}
 
 
-async def standing(game: Troubled, count: int, *, without: str = "") -> set[str]:
+async def standing(game: FailingGame, count: int, *, without: str = "") -> set[str]:
     """Lobbies that are ready, as soon as there are so many, and this one is not among them."""
 
     async def looked() -> list[set[str]]:
@@ -67,7 +67,7 @@ async def standing(game: Troubled, count: int, *, without: str = "") -> set[str]
     return found[0]
 
 
-async def only(game: Troubled, lobby_ids: set[str], *, live: bool = False) -> None:
+async def only(game: FailingGame, lobby_ids: set[str], *, live: bool = False) -> None:
     """Returns when these lobbies have been begun in the game and no others; `live`: and these are not over."""
 
     async def are_there() -> bool:
@@ -77,11 +77,11 @@ async def only(game: Troubled, lobby_ids: set[str], *, live: bool = False) -> No
     await eventually(are_there)
 
 
-async def found_standing(game: Troubled) -> Any:
+async def found_standing(game: FailingGame) -> Any:
     return await game.found("duel", prevent_auto_create_lobby=True)
 
 
-async def test_they_are_the_same_ones_however_both_planes_are_killed(game: Troubled) -> None:
+async def test_idle_lobbies_survive_kills_of_both_planes(game: FailingGame) -> None:
     full_service = game.developer.full_service
     await game.deploy(duel=idle(2, 3))
     before = await standing(game, 2)
@@ -97,7 +97,7 @@ async def test_they_are_the_same_ones_however_both_planes_are_killed(game: Troub
 
 
 @pytest.mark.parametrize("roles", [[], ["data", "control"]], ids=["alone", "with both planes"])
-async def test_one_that_is_killed_is_replaced_once(game: Troubled, roles: list[str]) -> None:
+async def test_killed_idle_lobby_is_replaced_once(game: FailingGame, roles: list[str]) -> None:
     await game.deploy(duel=idle(2, 2))
     before = await standing(game, 2)
     killed, other = before
@@ -112,8 +112,8 @@ async def test_one_that_is_killed_is_replaced_once(game: Troubled, roles: list[s
     await only(game, before | after)
 
 
-async def test_those_that_leave_before_anybody_came_are_replaced_after_growing_pauses(
-    game: Troubled,
+async def test_exited_idle_lobbies_are_replaced_with_back_off(
+    game: FailingGame,
 ) -> None:
     """Each has a public port that rests for a minute: without pauses the other games would soon have none."""
     await game.deploy(duel=idle(1, 1, docker={"env": {"PLAY": "leaves"}}))
@@ -131,7 +131,7 @@ async def test_those_that_leave_before_anybody_came_are_replaced_after_growing_p
         assert (began - datetime.fromisoformat(stopped["stop_ts"])).total_seconds() > pause_s - 0.1
 
 
-async def test_those_of_a_former_version_go_and_who_plays_in_one_stays(game: Troubled) -> None:
+async def test_idle_lobbies_of_the_previous_version_end_unless_in_use(game: FailingGame) -> None:
     await game.deploy(duel=idle(2, 2))
     first = await standing(game, 2)
     found = await found_standing(game)
@@ -159,9 +159,7 @@ async def test_those_of_a_former_version_go_and_who_plays_in_one_stays(game: Tro
 
 
 @pytest.mark.parametrize("most", [0, 1])
-async def test_when_their_players_are_gone_no_more_stay_than_the_most(
-    game: Troubled, most: int
-) -> None:
+async def test_idle_lobbies_above_the_maximum_end(game: FailingGame, most: int) -> None:
     guests = {"docker": {"env": {"PLAY": "guests"}}}
     await game.deploy(duel=idle(0, most, max_players=1, **guests))
     places = await asyncio.gather(game.found("duel"), game.found("duel"))

@@ -18,7 +18,14 @@ import pytest
 
 from tests import programs
 from tests.control.test_servers import Servers, reached
-from tests.faults.servers.scene import PLAIN, Troubled, address_of, echoed, kill, troubled
+from tests.faults.servers.failing_game import (
+    PLAIN,
+    FailingGame,
+    address_of,
+    echoed,
+    failing_game,
+    kill,
+)
 from tests.support.foreign_ports import Foreigner, many_files
 from tests.support.full_service import FullService, eventually, running
 from tests.support.loopback import OWN_ADDRESS
@@ -53,13 +60,13 @@ def crowded_house(
         yield full_service
 
 
-async def test_lobbies_get_ports_that_nobody_else_has(
+async def test_lobbies_get_ports_unused_by_other_programs(
     crowded_house: FullService, foreigners: list[Foreigner]
 ) -> None:
     names = {"game": {"protocol": "tcp"}, "voice": {"protocol": "udp"}, "chat": {"protocol": "tcp"}}
     modes: dict[str, Any] = {PLAIN: {"docker": {"ports": names}}}
     streams, datagrams = foreigners
-    async with troubled(crowded_house, **modes) as game:
+    async with failing_game(crowded_house, **modes) as game:
         found = await asyncio.gather(
             *(game.found(PLAIN, tags={"n": str(n)}) for n in range(LOBBIES))
         )
@@ -82,10 +89,10 @@ def answered(address: tuple[str, int]) -> bytes:
         return player.recv(100)
 
 
-async def test_the_port_in_the_answer_of_a_new_server_is_its_own(
+async def test_port_of_a_new_server_reaches_that_server(
     crowded_house: FullService, foreigners: list[Foreigner]
 ) -> None:
-    async with troubled(crowded_house) as game:
+    async with failing_game(crowded_house) as game:
         token = await game.developer.service_token(game.game_id)
         back = Servers(game.developer, game.game_id, token)
         await back.prepare_build()
@@ -155,11 +162,11 @@ class OldClients:
         await eventually(nothing_came)
 
 
-async def test_the_ports_of_a_lobby_are_nobodys_for_a_while_whatever_is_killed_meanwhile(
+async def test_ports_of_an_ended_lobby_stay_quarantined_across_kills(
     crowded_house: FullService, foreigners: list[Foreigner]
 ) -> None:
     edge_lock = crowded_house.data_dir / "edge" / "LOCK"
-    async with troubled(crowded_house, **TALK) as game:
+    async with failing_game(crowded_house, **TALK) as game:
         first = await game.found(PLAIN, tags={"n": "first"})
         old = {address_of(port) for port in first["ports"].values()}
         assert len(old) == MANY
@@ -222,14 +229,14 @@ def span() -> dict[str, int]:
 @pytest.fixture(params=["http", "grpc"])
 async def game(
     full_service: FullService, span: dict[str, int], request: pytest.FixtureRequest
-) -> AsyncIterator[Troubled]:
+) -> AsyncIterator[FailingGame]:
     port = {"protocol": "tcp", "proxy": "none", "port_range": span}
     mode = {"docker": {"network_mode": "host", "ports": {"game": port}}}
-    async with troubled(full_service, door_name=request.param, ranges=mode) as game:
+    async with failing_game(full_service, door_name=request.param, ranges=mode) as game:
         yield game
 
 
-async def said(game: Troubled, lobby_id: str, word: str) -> Any:
+async def said(game: FailingGame, lobby_id: str, word: str) -> Any:
     """What the server wrote behind this word."""
 
     async def line() -> str | None:
@@ -239,8 +246,8 @@ async def said(game: Troubled, lobby_id: str, word: str) -> Any:
     return json.loads(await eventually(line))
 
 
-async def test_lobbies_of_one_range_listen_in_it_themselves_and_players_are_told_the_range(
-    game: Troubled, span: dict[str, int]
+async def test_lobby_with_a_port_range_listens_in_it_directly(
+    game: FailingGame, span: dict[str, int]
 ) -> None:
     wanted = {
         "host": None,

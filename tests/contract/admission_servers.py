@@ -1,0 +1,103 @@
+"""Whom a namespace asks before it lets a user in: captcha providers and a game's own server, real ones on loopback.
+
+Owns the servers, and what versions and settings have to say to have them asked. What comes of it is the rows' matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from examples.captcha_provider import PASSING, Provider
+
+HUMAN: Final = {"captcha_a": {"client_response": PASSING}}
+ROBOT: Final = {"captcha_a": {"client_response": "robot"}}
+UNJUDGED: Final = {"captcha_b": {"client_response": PASSING}}
+"""Answers of a client: that the first provider takes, that it does not, and of the second, which is broken."""
+_LOOPBACK: Final = "127.0.0.0/8"
+
+
+class GameServer(ThreadingHTTPServer):
+    """Answers with the status that the last part of the path names, whoever asks."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _StatusHandler)
+        self.asked: list[str] = []
+        """Paths, as they were asked."""
+
+    def url(self, status: int) -> str:
+        return f"http://127.0.0.1:{self.server_port}/{status}"
+
+
+class _StatusHandler(BaseHTTPRequestHandler):
+    server: GameServer
+    timeout = 10
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.asked.append(self.path)
+        self.send_response(int(self.path.rpartition("/")[2]))
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+
+class AdmissionServers:
+    """The servers, and how a service comes to ask them."""
+
+    def __init__(self, provider: Provider, game_server: GameServer) -> None:
+        self._provider = provider
+        self.game_server = game_server
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of the operator. The second provider never says anything that could be understood."""
+        return {
+            "captcha": {
+                "captcha_a_url": self._provider.url,
+                "captcha_b_url": self.game_server.url(500),
+            },
+            "verification_allowed_networks": [_LOOPBACK],
+        }
+
+    @property
+    def captcha(self) -> dict[str, Any]:
+        """Asks each time anew."""
+        return {
+            "captcha_a": {"secret_key": "secret-a", "site_key": "site-a"},
+            "captcha_b": {"secret_key": "secret-b", "site_key": "site-b"},
+            "requests_before_reverify": 0,
+            "verification_ttl": 60_000,
+        }
+
+    def actions(self, status: int) -> dict[str, Any]:
+        """Ways into a game mode that ask the game's server, which answers with the status."""
+        verification = {"url": self.game_server.url(status), "headers": {}}
+        asked = {"enabled": True, "verification": verification}
+        return {"find": asked, "join": asked, "create": asked}
+
+
+@contextlib.contextmanager
+def open_admission_servers() -> Iterator[AdmissionServers]:
+    """The servers run until the end of the context."""
+    with Provider() as provider, GameServer() as game_server:
+        threads = [
+            threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+            for server in (provider, game_server)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield AdmissionServers(provider, game_server)
+        finally:
+            for server in (provider, game_server):
+                server.shutdown()
+            for thread in threads:
+                thread.join()

@@ -1,0 +1,46 @@
+"""Changes that the records take and the data plane does not: of a namespace that wants what another one has."""
+
+from __future__ import annotations
+
+import httpx
+
+from tests.contract.error_cases import error_case
+from tests.contract.scenario import CLAIMED, Scenario
+from tests.support.data_plane_service import GAME
+
+BLOCKED = "blocked"
+
+
+def blocked_token(scenario: Scenario) -> str:
+    """Id of a token of the namespace that is refused, whatever changes in it."""
+
+    def made() -> str:
+        base = f"/cloud/games/{GAME}/namespaces"
+        version_id = scenario.world.version_id
+        names = {"display_name": BLOCKED, "name_id": BLOCKED, "version_id": version_id}
+        scenario.world.cloud("POST", base, names)
+        token = scenario.world.cloud("POST", f"{base}/{BLOCKED}/tokens/public", {})
+        path = f"{base}/{BLOCKED}/domains"
+        answer = scenario.service.ask("POST", path, {"domain": CLAIMED}, scenario.world.cloud_token)
+        assert answer.json()["code"] == "VALIDATION_FAILED", answer.text
+        return str(token["token_id"])
+
+    return scenario.world.once("blocked", made)
+
+
+def _refused(slug: str, named: str = "namespace_id") -> None:
+    @error_case(slug, "VALIDATION_FAILED")
+    def _(scenario: Scenario) -> httpx.Response:
+        path = {named: BLOCKED}
+        token_id = blocked_token(scenario)
+        if slug == "revoke_namespace_token":
+            path["token_id"] = token_id
+        return scenario.call(slug, path=path)
+
+
+_refused("create_service_token", "environment_id")
+for _slug in (
+    *("set_version", "set_domain_public_auth", "remove_domain"),
+    *("create_public_token", "revoke_namespace_token"),
+):
+    _refused(_slug)

@@ -1,0 +1,104 @@
+"""The control plane's nouns: games, groups, namespaces, versions, tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from tests.contract.error_cases import error_case
+from tests.contract.scenario import Scenario, before, place
+
+# What scenarios need ---------------------------------------------------------------------------------
+
+
+@place("group_id")
+def _(scenario: Scenario) -> str:
+    return scenario.world.group_id
+
+
+@place("version_id")
+def _(scenario: Scenario) -> str:
+    return scenario.world.version_id
+
+
+@place("new_name_id")
+def _(scenario: Scenario) -> str:
+    return f"n{scenario.name}"
+
+
+@place("domain")
+def _(scenario: Scenario) -> str:
+    return f"{scenario.name}.example.com"
+
+
+@place("user")
+def _(scenario: Scenario) -> str:
+    return f"user-{scenario.name}"
+
+
+def public_token(scenario: Scenario) -> Any:
+    return scenario.once("public token", lambda: scenario.good("create_public_token"))
+
+
+def service_token(scenario: Scenario) -> Any:
+    return scenario.once("service token", lambda: scenario.good("create_service_token"))
+
+
+def game_token(scenario: Scenario) -> Any:
+    return scenario.once("game token", lambda: scenario.good("create_game_token"))
+
+
+@place("token_id")
+def _(scenario: Scenario) -> str:
+    return str(public_token(scenario)["token_id"])
+
+
+@place("cloud_token_id")
+def _(scenario: Scenario) -> str:
+    return str(game_token(scenario)["token_id"])
+
+
+@before("remove_domain")
+def _(scenario: Scenario) -> Any:
+    return scenario.good("add_domain")
+
+
+@before("remove_auth_user")
+def _(scenario: Scenario) -> Any:
+    return scenario.good("set_auth_user")
+
+
+# What a token of one game may not do ---------------------------------------------------------------
+
+
+def _wider_than_a_game(slug: str) -> None:
+    @error_case(slug, "FORBIDDEN")
+    def _(scenario: Scenario) -> httpx.Response:
+        return scenario.call(slug, bearer=game_token(scenario)["token"])
+
+
+for _slug in (
+    *("create_game", "create_group", "get_group", "get_billing"),
+    *("list_group_tokens", "revoke_group_token"),
+):
+    _wider_than_a_game(_slug)
+
+
+# What breaks a rule -------------------------------------------------------------------------------
+
+
+def _invalid(slug: str, **fields: Any) -> None:
+    @error_case(slug, "VALIDATION_FAILED")
+    def _(scenario: Scenario) -> httpx.Response:
+        return scenario.call(slug, fields=fields)
+
+
+_invalid("create_game", display_name=" two  spaces")
+_invalid("create_group", display_name="")
+_invalid("create_namespace", name_id="not--a-name")
+_invalid("create_version", display_name="")
+_invalid("add_domain", domain="not a domain")
+_invalid("set_auth_user", user="a:b")
+_invalid("set_mm_config", lobby_count_max=0)
+_invalid("create_development_token", ports={"game": {"port": 7777, "protocol": "smoke"}})

@@ -1,0 +1,161 @@
+"""Lobbies that the service starts as processes: how each refusal of create comes about, and what of find and join no
+attached lobby can show.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+import httpx
+
+from tests.contract.areas.matchmaker import WAIT_S, detach, find, join, tagged
+from tests.contract.error_cases import elsewhere, error_case
+from tests.contract.scenario import SOURCE_LIMIT, Lobby, Scenario
+
+# create -------------------------------------------------------------------------------------------
+
+
+def create(scenario: Scenario, mode: str = "hosted", **fields: Any) -> httpx.Response:
+    return scenario.call("create", fields={"game_mode": mode, "publicity": None, **fields})
+
+
+@error_case("create", "MATCHMAKER_GAME_MODE_NOT_FOUND")
+def _(scenario: Scenario) -> httpx.Response:
+    return create(scenario, "nothing")
+
+
+@error_case("create", "MATCHMAKER_REGION_NOT_FOUND")
+def _(scenario: Scenario) -> httpx.Response:
+    return create(scenario, region="nowhere")
+
+
+@error_case("create", "MATCHMAKER_CREATE_DISABLED")
+def _(scenario: Scenario) -> httpx.Response:
+    return create(scenario, "duel")
+
+
+@error_case("create", "MATCHMAKER_REGION_NOT_ENABLED")
+def _(scenario: Scenario) -> httpx.Response:
+    return create(scenario, "elsewhere", region="local")
+
+
+@error_case("create", "MATCHMAKER_TAGS_DISABLED")
+def _(scenario: Scenario) -> httpx.Response:
+    return create(scenario, "quiet", tags={"a": "b"})
+
+
+@error_case("create", "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED")
+def _(scenario: Scenario) -> httpx.Response:
+    return create(scenario, "quiet", max_players=2)
+
+
+@error_case("create", "MATCHMAKER_PUBLICITY_DISABLED")
+def _(scenario: Scenario) -> httpx.Response:
+    return create(scenario, "quiet", publicity="public")
+
+
+@error_case("create", "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE")
+def _(scenario: Scenario) -> httpx.Response:
+    lobby = scenario.attach("crowd")
+    assert join(scenario, lobby, party_size=SOURCE_LIMIT).status_code == 200
+    return create(scenario)
+
+
+@error_case("create", "CAPACITY_EXHAUSTED")
+def _(scenario: Scenario) -> httpx.Response:
+    """Its mode has no image. `test_sweeps` shows it for one that nobody would start."""
+    return create(scenario, "empty")
+
+
+@error_case("create", "DEADLINE_EXCEEDED")
+def _(scenario: Scenario) -> httpx.Response:
+    return create(scenario, "mute")
+
+
+@error_case("create", "MATCHMAKER_LOBBY_STOPPED")
+def _(scenario: Scenario) -> httpx.Response:
+    """A repetition gives the same lobby, which has ended meanwhile."""
+    again = {"headers": {"idempotency-key": scenario.name}}
+    made = scenario.good("create", **again)["lobby"]["lobby_id"]
+    assert scenario.good("create", **again)["lobby"]["lobby_id"] == made
+    detach(scenario, Lobby(made, ""))
+    end = time.monotonic() + WAIT_S
+    # Its process has its time to say goodbye.
+    while (answer := scenario.call("create", **again)).status_code == 200:
+        assert time.monotonic() < end, "it does not end"
+    return answer
+
+
+@error_case("create", "IDEMPOTENCY_KEY_REUSED")
+def _(scenario: Scenario) -> httpx.Response:
+    key = {"idempotency-key": scenario.name}
+    scenario.good("create", headers=key)
+    return scenario.call("create", headers=key, fields={"party_size": 2})
+
+
+# find and create ----------------------------------------------------------------------------------
+
+
+def make(scenario: Scenario, slug: str, mode: str, **changes: Any) -> httpx.Response:
+    """A find or a create that has to have a new lobby."""
+    asked = {"game_mode": mode} if slug == "create" else {"game_modes": [mode]}
+    return scenario.call(slug, fields={**asked, "tags": tagged(scenario)}, **changes)
+
+
+def _making(slug: str) -> None:
+    @error_case(slug, "MATCHMAKER_TOO_MANY_LOBBIES")
+    def _(scenario: Scenario) -> httpx.Response:
+        """Where one may be, and is."""
+        token = scenario.world.environment_tokens["small"]
+        scenario.call("attach", bearer=token, path={"namespace_id": "small"})
+        return make(scenario, slug, "hosted", bearer=token)
+
+    @error_case(slug, "MATCHMAKER_LOBBY_START_FAILED")
+    def _(scenario: Scenario) -> httpx.Response:
+        answer = make(scenario, slug, "broken")
+        told = answer.json()["metadata"]
+        assert (told["reason"], told["exit_code"]) == ("exited", "3")
+        return answer
+
+    elsewhere(
+        slug,
+        "PORTS_EXHAUSTED",
+        "tests/dataplane/test_edge_routes.py::test_exhausted_ports_create_no_lobby",
+        "there are 6,000 ports of either family, and no setting makes them fewer",
+    )
+
+
+for _slug in ("find", "create"):
+    _making(_slug)
+
+
+# join ---------------------------------------------------------------------------------------------
+
+
+@error_case("join", "MATCHMAKER_LOBBY_DRAINING")
+def _(scenario: Scenario) -> httpx.Response:
+    """Its one player has left, so it is to stop, and does not listen."""
+    found = find(scenario, "deaf", tags=tagged(scenario))
+    assert found.status_code == 200, found.text
+    told = found.json()
+    lobby = Lobby(told["lobby"]["lobby_id"], "")
+    assert is_listed(scenario, lobby)
+    visit(told["ports"]["game"], told["player"]["token"])
+    end = time.monotonic() + WAIT_S
+    while is_listed(scenario, lobby):
+        assert time.monotonic() < end, "an empty lobby goes on"
+        time.sleep(0.02)
+    return join(scenario, lobby)
+
+
+def visit(port: Any, player_token: str) -> None:
+    """A player comes to the game server, hears from it, and leaves."""
+    with socket.create_connection((port["hostname"], port["port"]), WAIT_S) as connection:
+        connection.sendall(player_token.encode())
+        assert connection.recv(65_536) == player_token.encode()
+
+
+def is_listed(scenario: Scenario, lobby: Lobby) -> bool:
+    return lobby.id in {one["lobby_id"] for one in scenario.good("list")["lobbies"]}

@@ -1,0 +1,53 @@
+"""Mock responses for `dev_` tokens, for every operation that accepts one."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import httpx
+
+from pyservice.dataplane.development_mocks import LOBBY_ID, REGION_ID
+from tests.contract.scenario import Scenario, credential
+
+_PROD: Final = {"namespace_id": "prod"}
+
+
+@credential("dev")
+def _(scenario: Scenario) -> str:
+    """With the port of the example of its making."""
+
+    def made() -> str:
+        return str(scenario.good("create_development_token", path=_PROD)["token"])
+
+    return scenario.world.once("development token", made)
+
+
+def ask_mock(scenario: Scenario, slug: str) -> httpx.Response:
+    """The example of an operation with a developer's token; players of its own stand in for those in it."""
+    fields: dict[str, Any] = {}
+    if slug in ("connected", "disconnected"):
+        fields = {"player_token": _mock_player(scenario)}
+    elif slug == "heartbeat":
+        fields = {"player_tokens": [_mock_player(scenario)]}
+    return scenario.call(slug, token="dev", fields=fields)
+
+
+def _mock_player(scenario: Scenario) -> str:
+    return str(scenario.good("find", token="dev")["player"]["token"])
+
+
+def check_mock(slug: str, told: Any) -> None:
+    """It is of the developer's machine, whatever lobbies there are."""
+    match slug:
+        case "find" | "join" | "create":
+            lobby = told["lobby"]
+            assert (lobby["lobby_id"], lobby["region"]["region_id"]) == (LOBBY_ID, REGION_ID)
+            assert {name: port["port"] for name, port in told["ports"].items()} == {"game": 7777}
+        case "list":
+            assert [one["lobby_id"] for one in told["lobbies"]] == [LOBBY_ID]
+        case "regions":
+            assert [one["region_id"] for one in told["regions"]] == [REGION_ID]
+        case "statistics":
+            assert told["player_count"] == 0
+        case _:
+            assert told == {}

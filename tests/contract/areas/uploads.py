@@ -1,0 +1,176 @@
+"""What is uploaded: builds, sites, pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+from tests.contract.error_cases import error_case
+from tests.contract.scenario import Scenario, place
+from tests.control.files import png, tar
+
+# What scenarios need ---------------------------------------------------------------------------------
+
+
+@place("environment_id", "Builds")
+def _(scenario: Scenario) -> str:
+    """The one that the scenarios' service token is for."""
+    return "prod"
+
+
+def _put(scenario: Scenario, request: Any, content: bytes) -> None:
+    answer = scenario.service.client.put(request["url"], content=content)
+    assert answer.status_code == 200, answer.text
+
+
+def _new_build(scenario: Scenario, content: bytes, *, is_uploaded: bool = True) -> Any:
+    image = {"path": "server.tar", "content_length": len(content)}
+    made = scenario.good("create_game_build", fields={"image_file": image})
+    if is_uploaded:
+        _put(scenario, made["image_presigned_request"], content)
+    return made
+
+
+def build(scenario: Scenario) -> Any:
+    """The scenario's build: uploaded, to be completed."""
+    return scenario.once("build", lambda: _new_build(scenario, tar()))
+
+
+@place("build_id")
+def _(scenario: Scenario) -> str:
+    return str(build(scenario)["build_id"])
+
+
+@place("upload_id")
+def _(scenario: Scenario) -> str:
+    return str(build(scenario)["upload_id"])
+
+
+def _picture(scenario: Scenario, kind: str, content: bytes) -> str:
+    fields = {"path": "picture.png", "content_length": len(content), "mime": "image/png"}
+    made = scenario.good(f"prepare_{kind}", fields=fields)
+    _put(scenario, made["presigned_request"], content)
+    return str(made["upload_id"])
+
+
+def _unsent_picture(scenario: Scenario, kind: str) -> str:
+    return str(scenario.good(f"prepare_{kind}")["upload_id"])
+
+
+@place("avatar_upload_id")
+def _(scenario: Scenario) -> str:
+    return _picture(scenario, "avatar", png())
+
+
+@place("banner_upload_id")
+def _(scenario: Scenario) -> str:
+    return _picture(scenario, "banner", png())
+
+
+@place("logo_upload_id")
+def _(scenario: Scenario) -> str:
+    return _picture(scenario, "logo", png())
+
+
+# Codes --------------------------------------------------------------------------------------------
+
+_KINDS = ("avatar", "banner", "logo")
+
+
+def _too_large(slug: str, fields: Any) -> None:
+    @error_case(slug, "UPLOAD_TOO_LARGE")
+    def _(scenario: Scenario) -> httpx.Response:
+        return scenario.call(slug, fields=fields)
+
+
+def _invalid(slug: str, **fields: Any) -> None:
+    @error_case(slug, "VALIDATION_FAILED")
+    def _(scenario: Scenario) -> httpx.Response:
+        return scenario.call(slug, fields=fields)
+
+
+_LARGE_IMAGE = {"path": "server.tar", "content_length": (8 << 30) + 1}
+_too_large("prepare_build", {"image_file": _LARGE_IMAGE})
+_too_large("create_game_build", {"image_file": _LARGE_IMAGE})
+_too_large("create_site", {"files": [{"path": "a", "content_length": (1 << 30) + 1}]})
+_invalid("prepare_build", kind="diskette")
+_invalid("create_game_build", compression="rar")
+_invalid("create_site", files=[{"path": "../a", "content_length": 1}])
+_invalid("patch_build_tags", tags={"": "x"})
+for _kind in _KINDS:
+    _too_large(f"prepare_{_kind}", {"content_length": (2 << 20) + 1})
+    _invalid(f"prepare_{_kind}", path="picture.gif")
+
+
+@error_case("delete_build", "IN_USE")
+def _(scenario: Scenario) -> httpx.Response:
+    scenario.good("complete_upload")
+    docker = {"image_id": build(scenario)["build_id"], "ports": {"game": {"protocol": "tcp"}}}
+    config = {"matchmaker": {"game_modes": {"duel": {"docker": docker}}}}
+    scenario.good("create_version", fields={"config": config})
+    return scenario.call("delete_build")
+
+
+def _gone(slug: str, id_of: Callable[[Any], Any]) -> None:
+    """A preparation that is repeated under its key when its build was deleted."""
+
+    @error_case(slug, "UPLOAD_NOT_FOUND")
+    def _(scenario: Scenario) -> httpx.Response:
+        key = {"idempotency-key": scenario.name}
+        made = scenario.good(slug, headers=key)
+        scenario.good("delete_build", path={"build_id": id_of(made)})
+        return scenario.call(slug, headers=key)
+
+
+_gone("create_game_build", lambda made: made["build_id"])
+_gone("prepare_build", lambda made: made["build"]["id"])
+
+
+@error_case("list_builds", "QUERY_INVALID")
+def _(scenario: Scenario) -> httpx.Response:
+    return scenario.call("list_builds", query={"tags_json": "[]"})
+
+
+def _of_build(slug: str, named: str) -> None:
+    """Completions of a build, by its own id or by its upload's."""
+
+    def call(scenario: Scenario, made: Any) -> httpx.Response:
+        return scenario.call(slug, path={named: made[named]})
+
+    @error_case(slug, "UPLOAD_INCOMPLETE")
+    def _(scenario: Scenario) -> httpx.Response:
+        return call(scenario, _new_build(scenario, tar(), is_uploaded=False))
+
+    @error_case(slug, "VALIDATION_FAILED")
+    def _(scenario: Scenario) -> httpx.Response:
+        return call(scenario, _new_build(scenario, b"no tar" * 100))
+
+    @error_case(slug, "UPLOAD_ALREADY_COMPLETE")
+    def _(scenario: Scenario) -> httpx.Response:
+        scenario.good(slug)
+        return scenario.call(slug)
+
+
+def _of_picture(kind: str) -> None:
+    slug = f"complete_{kind}"
+
+    @error_case(slug, "UPLOAD_INCOMPLETE")
+    def _(scenario: Scenario) -> httpx.Response:
+        return scenario.call(slug, path={"upload_id": _unsent_picture(scenario, kind)})
+
+    @error_case(slug, "VALIDATION_FAILED")
+    def _(scenario: Scenario) -> httpx.Response:
+        return scenario.call(slug, path={"upload_id": _picture(scenario, kind, b"no picture")})
+
+    @error_case(slug, "UPLOAD_ALREADY_COMPLETE")
+    def _(scenario: Scenario) -> httpx.Response:
+        scenario.good(slug)
+        return scenario.call(slug)
+
+
+_of_build("complete_build", "build_id")
+_of_build("complete_upload", "upload_id")
+for _kind in _KINDS:
+    _of_picture(_kind)

@@ -1,0 +1,93 @@
+"""Holds an answer against the published document, whoever asked for it.
+
+The document has a 500 for every operation, because a service may break; one that does is broken all the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import httpx
+import jsonschema_rs
+
+from pyservice.openapi.error_codes import declared_codes
+from pyservice.pb.errors import TABLE
+from pyservice.schema.methods import METHODS
+
+_UNFINISHED: Final = frozenset({503, 504})
+"""Of 500 and above, what a whole service may answer to anything: it cannot now, or not in time."""
+_BY_SLUG: Final = {method.slug: method for method in METHODS.values()}
+
+
+class ResponseChecker:
+    """Every answer of an operation has to be one that the document has for it."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._components = document["components"]
+        self._operations = {
+            operation["operationId"]: operation
+            for item in document["paths"].values()
+            for operation in item.values()
+        }
+        self._validators: dict[tuple[str, str], Any] = {}
+
+    def code(self, slug: str, answer: httpx.Response) -> str:
+        """`OK` or the code of an answer. Raises AssertionError for one outside of the document, and for one that
+        says that the service failed.
+        """
+        return self.check(slug, answer.status_code, answer.headers, answer.content)
+
+    def check(self, slug: str, status: int, headers: Mapping[str, str], body: bytes) -> str:
+        """The same for an answer in parts; names of headers are in lower case."""
+        told = f"{slug}: {status} {body[:600]!r}"
+        assert not is_failure(slug, status), f"the service failed: {told}"
+        response = self._response(slug, str(status))
+        assert response is not None, f"the document has no such status: {told}"
+        (media_type,) = response["content"]
+        assert headers.get("content-type") == media_type, (
+            f"type {headers.get('content-type')}: {told}"
+        )
+        for name, reference in response["headers"].items():
+            header = self._resolved(reference)
+            assert name in headers, f"no header {name}: {told}"
+            text = headers[name]
+            value: Any = int(text) if header["schema"].get("type") == "integer" else text
+            assert jsonschema_rs.is_valid(header["schema"], value), f"{name}: {value}: {told}"
+        value = json.loads(body)
+        problems = [
+            f"{'/'.join(map(str, error.instance_path))}: {error.message}"
+            for error in self._validator(slug, str(status), response, media_type).iter_errors(value)
+        ]
+        assert not problems, f"{'; '.join(problems)}: {told}"
+        return "OK" if status == 200 else str(value["code"])
+
+    def _validator(self, slug: str, status: str, response: Any, media_type: str) -> Any:
+        key = (slug, status)
+        if key not in self._validators:
+            schema = response["content"][media_type]["schema"]
+            self._validators[key] = jsonschema_rs.Draft202012Validator(
+                {"allOf": [schema], "components": self._components}, validate_formats=True
+            )
+        return self._validators[key]
+
+    def _response(self, slug: str, status: str) -> Any:
+        found = self._operations[slug]["responses"].get(status)
+        return None if found is None else self._resolved(found)
+
+    def _resolved(self, value: Any) -> Any:
+        if "$ref" not in value:
+            return value
+        _, _, kind, name = value["$ref"].split("/")
+        return self._components[kind][name]
+
+
+def is_failure(slug: str, status: int) -> bool:
+    """Whether a status says that the service is broken: 500 and above, but for 503, 504, and what a code has that the
+    operation itself declares (a 502 where somebody else is asked). INTERNAL never counts as one of those.
+    """
+    if status < 500 or status in _UNFINISHED:
+        return False
+    own = {TABLE[code].http for code in declared_codes(_BY_SLUG[slug]) if code != "INTERNAL"}
+    return status not in own

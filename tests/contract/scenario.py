@@ -1,0 +1,387 @@
+"""A running service with a game in it, and scenarios in it: what one request needs, made when asked for.
+
+Other areas add what their operations need in a module of `tests.contract.areas`: a value for a
+placeholder (`place`), a token of a kind (`credential`), what has to be there before an operation's
+example (`before`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from pyservice.openapi.examples import FilledExample, fill_example
+from pyservice.schema.methods import METHODS, Method
+from tests import programs
+from tests.app.household import Household
+from tests.contract.admission_servers import AdmissionServers, open_admission_servers
+from tests.support.data_plane_service import GAME, UNLIMITED, document
+
+PORTS: Final = {"game": {"protocol": "tcp"}}
+MODES: Final[dict[str, dict[str, Any]]] = {
+    "duel": {"max_players": 64, "taggable": True},
+    "pair": {"max_players": 2, "taggable": True},
+    "crowd": {"max_players": 256, "taggable": True},
+    "quick": {"max_players": 2, "player_token_ttl": 5_000},
+    "empty": {"max_players": 2, "actions": {"create": {"enabled": True}}},
+    "quiet": {"max_players": 2, "taggable": False, "actions": {"create": {"enabled": True}}},
+    "invited": {"max_players": 2, "actions": {"find": {"enabled": False}}},
+    "public": {"max_players": 2, "actions": {"join": {"enabled": False}}},
+    "elsewhere": {
+        "max_players": 2,
+        "regions": {"far": {}},
+        "actions": {"create": {"enabled": True}},
+    },
+}
+"""Whose lobbies are attached: there is nothing to start."""
+HOSTED: Final[dict[str, dict[str, str]]] = {
+    "hosted": {},
+    "mute": {"PLAY": "mute"},
+    "broken": {"PLAY": "exit:3"},
+    "deaf": {"PLAY": "guests deaf"},
+}
+"""Modes whose lobbies the service starts, with what their game server is told (`tests.programs.server`)."""
+VERIFIED: Final = {"allowed": 200, "denied": 403, "unanswered": 500}
+"""Modes whose game server is asked, with the status that it answers. The service starts their lobbies."""
+REGIONS: Final = [
+    {"name_id": "local", "region_display_name": "Local", "latitude": 50.1, "longitude": 8.7},
+    {"name_id": "far", "region_display_name": "Far away", "latitude": -33.9, "longitude": 151.2},
+]
+SOURCE_LIMIT: Final = 64
+"""Players of one client address in the namespace."""
+SETTINGS: Final[dict[str, Any]] = {
+    **UNLIMITED,
+    "regions": REGIONS,
+    "trusted_proxies": ["127.0.0.1"],
+    "find_wait_ms": 3_000,
+    "empty_lobby_grace_ms": 0,
+    "runtime": programs.SETTINGS,
+}
+ORIGIN: Final = "https://play.example.com"
+CLAIMED: Final = "claimed.example.com"
+"""Domain of a namespace that the control plane does not know."""
+STRANGER: Final = document(
+    game={
+        "game_id": "0192f000-0000-7000-8000-0000000000a9",
+        "name_id": "stranger",
+        "display_name": "Stranger",
+    },
+    access={"domains": [CLAIMED]},
+)
+BY_SLUG: Final[dict[str, Method]] = {method.slug: method for method in METHODS.values()}
+
+
+@dataclass(repr=False)
+class World:
+    """A running service with one game, whose namespaces prod and small (one lobby) run its version; that of guarded
+    asks for a captcha. `database_url` is None for the file of its control plane.
+    """
+
+    service: Household
+    admission_servers: AdmissionServers
+    cloud_token: str
+    group_id: str
+    database_url: str | None = None
+    version_id: str = ""
+    environment_id: str = ""
+    public_token: str = ""
+    guarded_public_token: str = ""
+    environment_tokens: dict[str, str] = field(default_factory=dict)
+    """By the names of their namespaces."""
+    document: dict[str, Any] = field(default_factory=dict)
+    _made: dict[str, str] = field(default_factory=dict)
+
+    def once(self, name: str, make: Callable[[], str]) -> str:
+        """What `make` gives, made once for all scenarios: what takes a while to be there."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
+    def scenario(self) -> Scenario:
+        return Scenario(self)
+
+    def cloud(self, method: str, path: str, body: Any = None) -> Any:
+        """What an operation of the owner answers, which has to succeed."""
+        return self.service.good(method, path, body, self.cloud_token)
+
+
+@contextlib.contextmanager
+def open_world(
+    folder: Path,
+    changes: Mapping[str, Any] | None = None,
+    make: Callable[..., Household] = Household,
+    limits: Mapping[str, Any] | None = None,
+    database_url: str | None = None,
+) -> Iterator[World]:
+    """A world in a folder, `changes` beside its settings. With rate limits it is started again, once all is there.
+    `make` makes its service, which is not started, of the folder and `settings`. Its records are in the file of the
+    control plane, or in the empty database of the URL.
+    """
+    stored = {} if database_url is None else {"database_url": database_url}
+    with open_admission_servers() as admission_servers:
+        settings = {**SETTINGS, **admission_servers.settings, **stored, **(changes or {})}
+        service = make(folder, settings=settings)
+        service.feed_file.write_text(json.dumps({"namespaces": [STRANGER]}))
+        try:
+            service.start()
+            said = service.ready()
+            token = service.seen(said["cloud_token_file"]).read_text().strip()
+            world = World(service, admission_servers, token, said["owner_group_id"], database_url)
+            _furnish(world)
+            if limits:
+                service.stop()
+                service.settings["rate_limits"] = limits
+                service.start()
+            world.document = service.good("GET", "/openapi.json")
+            yield world
+        finally:
+            service.close()
+
+
+def _furnish(world: World) -> None:
+    game = {"developer_group_id": world.group_id, "display_name": GAME.capitalize()}
+    world.cloud("POST", "/cloud/games", game)
+    build_id = programs.upload_build(world.cloud, GAME, programs.server_archive())
+    hosted = {name: _hosted(build_id, env) for name, env in HOSTED.items()}
+    asked = {
+        name: {**_hosted(build_id), "actions": world.admission_servers.actions(status)}
+        for name, status in VERIFIED.items()
+    }
+    world.version_id = _version(world, "1.0.0", {**MODES, **hosted, **asked})
+    guarded = {"duel": MODES["duel"], "hosted": hosted["hosted"]}
+    guarded_id = _version(world, "guarded", guarded, captcha=world.admission_servers.captcha)
+    base = f"/cloud/games/{GAME}"
+    for name, lobbies in (("prod", 10_000), ("small", 1), ("lab", 10_000), ("guarded", 10_000)):
+        where = f"{base}/namespaces/{name}"
+        if name == "prod":
+            world.cloud("PUT", f"{where}/version", {"version_id": world.version_id})
+        else:
+            version_id = guarded_id if name == "guarded" else world.version_id
+            wanted = {"display_name": name, "name_id": name, "version_id": version_id}
+            world.cloud("POST", f"{base}/namespaces", wanted)
+        sizes = {"lobby_count_max": lobbies, "max_players": SOURCE_LIMIT}
+        world.cloud("POST", f"{where}/mm-config", sizes)
+        tokens = f"/games/{GAME}/environments/{name}/tokens/service"
+        world.environment_tokens[name] = world.cloud("POST", tokens, {})["token"]
+    world.cloud("POST", f"{base}/namespaces/prod/domains", {"domain": "play.example.com"})
+    world.public_token, world.guarded_public_token = (
+        world.cloud("POST", f"{base}/namespaces/{name}/tokens/public", {})["token"]
+        for name in ("prod", "guarded")
+    )
+
+
+def _hosted(build_id: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A mode whose lobbies are processes. They are small, and over when nobody came to the place that was reserved."""
+    return {
+        "max_players": 64,
+        "taggable": True,
+        "allow_dynamic_max_players": True,
+        "player_token_ttl": 5_000,
+        "tier": "basic-1d16",
+        "actions": {"create": {"enabled": True, "enable_public": True}},
+        "docker": {"image_id": build_id, "env": dict(env or {}), "ports": PORTS},
+    }
+
+
+def _version(world: World, name: str, modes: dict[str, dict[str, Any]], **level: Any) -> str:
+    """Id of a new version; every mode has the ports of the world."""
+    entries = {mode: {"docker": {"ports": PORTS}, **values} for mode, values in modes.items()}
+    config = {"matchmaker": {"game_modes": entries, **level}}
+    made = world.cloud(
+        "POST", f"/cloud/games/{GAME}/versions", {"display_name": name, "config": config}
+    )
+    return str(made["version_id"])
+
+
+Of = Callable[["Scenario"], str]
+_PLACES: Final[dict[tuple[str, str], Of]] = {}
+_ANY: Final = ""
+_CREDENTIALS: Final[dict[str, Of]] = {}
+_BEFORE: Final[dict[str, Callable[[Scenario], object]]] = {}
+
+
+def place(name: str, service: str = _ANY) -> Callable[[Of], Of]:
+    """Says what stands for the placeholder `{name}` of an example; of one service, or of all others."""
+    return lambda make: _PLACES.setdefault((name, service), make)
+
+
+def credential(kind: str) -> Callable[[Of], Of]:
+    """Says how a scenario gets a token of a kind (the prefix of the token)."""
+    return lambda make: _CREDENTIALS.setdefault(kind, make)
+
+
+def before(*slugs: str) -> Callable[[Callable[[Scenario], object]], None]:
+    """Says what has to be there before an operation's example can succeed."""
+
+    def register(make: Callable[[Scenario], object]) -> None:
+        for slug in slugs:
+            _BEFORE[slug] = make
+
+    return register
+
+
+@dataclass(frozen=True, repr=False)
+class Lobby:
+    """A lobby that the scenario attached."""
+
+    id: str
+    token: str
+
+
+class Scenario:
+    """One request's own surroundings. What is asked for twice is the same."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.service = world.service
+        self.name = secrets.token_hex(4)
+        # A client of its own, so that scenarios do not use up each other's limits.
+        self.address = ".".join(["10", *(str(part) for part in secrets.token_bytes(3))])
+        self._made: dict[str, Any] = {}
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        """What `make` gives, made once in this scenario."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
+    def value(self, name: str, service: str = _ANY) -> str:
+        """What stands for a placeholder. Raises KeyError for one that nobody fills."""
+        key = (name, service) if (name, service) in _PLACES else (name, _ANY)
+        make = _PLACES[key]
+        return str(self.once(str(key), lambda: make(self)))
+
+    def example(self, slug: str) -> FilledExample:
+        """The example of an operation with what is there in it."""
+        self.prepare(slug)
+        method = BY_SLUG[slug]
+        service = method.name.rsplit(".", 2)[1]
+        return fill_example(method, lambda name: self.value(name, service))
+
+    def bearer(self, kind: str) -> str:
+        """A token of a kind; the world's kinds are `kinds`."""
+        return str(self.once(f"token {kind}", lambda: _CREDENTIALS[kind](self)))
+
+    @staticmethod
+    def kinds() -> list[str]:
+        """The kinds of tokens that scenarios can get."""
+        return sorted(_CREDENTIALS)
+
+    @staticmethod
+    def can_fill(name: str) -> bool:
+        """Whether there is a value for a placeholder."""
+        return (name, _ANY) in _PLACES
+
+    def prepare(self, slug: str) -> None:
+        if slug in _BEFORE:
+            self.once(f"before {slug}", lambda: _BEFORE[slug](self))
+
+    def headers(self, kind: str | None) -> dict[str, str]:
+        """Headers of a client of this scenario, with a token of a kind."""
+        shown = {"x-forwarded-for": self.address}
+        if kind == "origin":
+            shown["origin"] = ORIGIN
+        elif kind is not None:
+            shown["authorization"] = f"Bearer {self.bearer(kind)}"
+        return shown
+
+    def call(self, slug: str, **changes: Any) -> httpx.Response:
+        """The example of an operation, changed.
+
+        `fields` replace members of the body (None leaves one out), `body` or `content` (bytes) all of
+        it, `path` and `query` single parameters, `token` the kind, `bearer` the very token, `headers`
+        add to what there is.
+        """
+        request = self.request(slug, **changes)
+        return self.service.client.send(request)
+
+    def request(
+        self,
+        slug: str,
+        *,
+        token: str | None = "example",
+        bearer: str | None = None,
+        fields: Mapping[str, Any] | None = None,
+        body: Any = ...,
+        content: bytes | None = None,
+        path: Mapping[str, str] | None = None,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Request:
+        method = BY_SLUG[slug]
+        example = self.example(slug)
+        sent = self.headers(example.token if token == "example" else token)
+        if bearer is not None:
+            sent["authorization"] = f"Bearer {bearer}"
+        if content is None and method.body_field:
+            content = (example.body or "").encode()
+            if body is not ...:
+                content = json.dumps(body).encode()
+            if fields:
+                merged = {**json.loads(content or b"{}"), **fields}
+                content = json.dumps(
+                    {name: value for name, value in merged.items() if value is not None}
+                ).encode()
+        target = method.template.format(**{**example.path, **(path or {})})
+        return self.service.client.build_request(
+            method.http_method,
+            f"http://{self.service.addresses['http']}{target}",
+            params={**example.query, **(query or {})} or None,
+            content=content,
+            headers={**sent, **(headers or {})},
+        )
+
+    def good(self, slug: str, **changes: Any) -> Any:
+        """The JSON of a request that has to succeed."""
+        answer = self.call(slug, **changes)
+        assert answer.status_code == 200, f"{slug}: {answer.text}"
+        return answer.json()
+
+    def attach(self, mode: str = "duel", *, is_ready: bool = True, **fields: Any) -> Lobby:
+        """A new lobby; in modes that take tags it carries the scenario's name."""
+        if mode not in MODES or MODES[mode].get("taggable"):
+            fields.setdefault("tags", {"scenario": self.name})
+        made = self.good("attach", fields={"game_mode": mode, **fields})
+        lobby = Lobby(made["lobby_id"], made["lobby_token"])
+        if is_ready:
+            self.good("ready", bearer=lobby.token, token=None)
+        return lobby
+
+    @property
+    def lobby(self) -> Lobby:
+        """The scenario's lobby: ready, of mode duel."""
+        found: Lobby = self.once("lobby", self.attach)
+        return found
+
+
+@credential("cloud")
+def _(scenario: Scenario) -> str:
+    return scenario.world.cloud_token
+
+
+@place("game_id")
+def _(scenario: Scenario) -> str:
+    return GAME
+
+
+@place("namespace_id")
+def _(scenario: Scenario) -> str:
+    """What is done to a namespace is done to one where nobody plays."""
+    return "lab"
+
+
+@place("namespace_id", "Matchmaker")
+def _(scenario: Scenario) -> str:
+    return "prod"
+
+
+@place("environment_id")
+def _(scenario: Scenario) -> str:
+    return "lab"

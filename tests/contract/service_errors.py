@@ -1,0 +1,144 @@
+"""Codes that tell of the whole service and not of an operation: which sweep brings operations to answer them, and which
+test shows them where no request of the HTTP transport can meet them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Final, NamedTuple
+
+from pyservice.openapi.error_codes import declared_codes, implied_codes
+from pyservice.schema.methods import METHODS, Method
+
+SWEEPS: Final = "tests/contract/test_service_errors.py"
+_OF_DATA_PLANE: Final = ("hosting.v1.Matchmaker.", "hosting.v1.Events.")
+_WAITS: Final = frozenset({"find", "create", "join", "attach", "detach", "get_state"})
+"""Of the data plane: for a lobby that starts, or for the control plane that knows the token."""
+
+_NEW_PLACES: Final = frozenset({"find", "create", "join", "attach", "ready", "set_state"})
+"""Of the data plane: what a full disk refuses first."""
+
+
+class Shown(NamedTuple):
+    """The test, a file and a function of it, that shows a code for operations of which `of` is true. `reason` is there
+    when the test is no sweep that brings each of them to it.
+    """
+
+    of: Callable[[Method], bool]
+    test: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"shown for all by {self.test}: {self.reason}" if self.reason else f"by {self.test}"
+
+
+def is_passed(method: Method) -> bool:
+    """Whether the control plane answers the operation."""
+    return not method.name.startswith(_OF_DATA_PLANE)
+
+
+def _any(_: Method) -> bool:
+    return True
+
+
+def _takes_body(method: Method) -> bool:
+    return bool(method.body_field)
+
+
+def _writes(method: Method) -> bool:
+    return is_passed(method) or method.slug in _NEW_PLACES
+
+
+def _waits(method: Method) -> bool:
+    return is_passed(method) or method.slug in _WAITS
+
+
+_HANGS: Final = "test_hanging_control_plane_overloads_and_stop_answers_all"
+
+_FULL_DISK: Final = (
+    "tests/contract/test_full_disk.py::test_writes_fail_on_a_full_disk_and_reads_continue"
+)
+
+CONDITIONS: Final[dict[str, tuple[Shown, ...]]] = {
+    "CONTROL_PLANE_UNAVAILABLE": (
+        Shown(_any, f"{SWEEPS}::test_control_plane_outage_affects_only_its_operations"),
+    ),
+    "REQUEST_TIMEOUT": (
+        Shown(_any, f"{SWEEPS}::test_incomplete_request_times_out_in_every_operation"),
+    ),
+    "OVERLOADED": (
+        Shown(is_passed, f"{SWEEPS}::{_HANGS}"),
+        Shown(_takes_body, f"{SWEEPS}::test_bodies_above_the_memory_budget_are_overloaded"),
+        Shown(
+            _any,
+            "tests/rpc/test_slow_message_limits.py"
+            "::test_who_took_longest_of_the_address_with_most_gives_way_and_others_are_served",
+            "without a body the data plane answers at once: only the gRPC transport can have too many of them",
+        ),
+    ),
+    "SHUTTING_DOWN": (
+        Shown(_waits, f"{SWEEPS}::{_HANGS}"),
+        Shown(
+            _any,
+            "tests/transport/test_both_transports.py::test_what_does_not_finish_in_time_is_told_that_the_service_stops",
+            "it waits for the disk alone, or for nothing: what came before the stop is answered",
+        ),
+    ),
+    "DEADLINE_EXCEEDED": (
+        Shown(
+            is_passed,
+            f"{SWEEPS}::test_hanging_control_plane_ends_in_deadline_exceeded",
+        ),
+        Shown(
+            _any,
+            "tests/rpc/test_grpc_server.py::test_an_operation_past_its_deadline_is_given_up",
+            "clients of the gRPC transport alone say how long they wait, and nothing else here waits for long",
+        ),
+    ),
+    "STORAGE_FULL": (
+        Shown(_writes, _FULL_DISK),
+        Shown(
+            _any,
+            "tests/faults/test_full_disk.py"
+            "::test_exhausted_disk_reserve_loses_nothing_and_recovers",
+            "players who are there go on, and there is a reserve for it: only all of it makes it full",
+        ),
+    ),
+    "INTERNAL": (
+        Shown(
+            _any,
+            "tests/transport/test_both_transports.py"
+            "::test_an_unexpected_exception_is_logged_and_told_without_its_inside",
+            "no request is known that brings it about; one that is found is a defect",
+        ),
+    ),
+}
+"""By code; of each the first that is for an operation counts."""
+
+
+def shown(method: Method, code: str) -> Shown | None:
+    """Where a condition is shown for an operation, None for what tells of the operation itself."""
+    return next((one for one in CONDITIONS.get(code, ()) if one.of(method)), None)
+
+
+def left_to_others(method: Method, reached: Collection[str]) -> Iterator[tuple[str, Shown]]:
+    """The other conditions that an operation declares: each with the sweep that brings it there, or with the one test
+    that shows it for all such operations.
+    """
+    for code in sorted({*declared_codes(method), *implied_codes(method)} - set(reached)):
+        one = shown(method, code)
+        if one is not None:
+            yield code, one
+
+
+def swept(code: str, test: Callable[..., None]) -> list[str]:
+    """Slugs of the operations that this sweep has to bring to the code. Raises ValueError when there are none."""
+    found = []
+    for method in METHODS.values():
+        one = shown(method, code)
+        is_here = one is not None and not one.reason and one.test.endswith(f"::{test.__name__}")
+        if is_here and code in {*declared_codes(method), *implied_codes(method)}:
+            found.append(method.slug)
+    if not found:
+        raise ValueError(f"{test.__name__} is not for {code}")
+    return sorted(found)

@@ -1,0 +1,346 @@
+"""Conditions of the whole service, each met by every operation that can meet it, and answered as described.
+
+One service for all of them, which every test starts as it needs it; `-s` shows the counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from pyservice.edge.forwarding import AT_ONCE
+from pyservice.openapi.examples import fill_example
+from pyservice.transport.server_budgets import SMALL_BYTES
+from tests.app.household import Household, until
+from tests.contract import error_cases
+from tests.contract.response_check import ResponseChecker
+from tests.contract.scenario import BY_SLUG, Scenario, World, open_world
+from tests.contract.service_errors import is_passed, swept
+from tests.support.sample_service import HttpConnection
+
+error_cases.load_areas()
+
+WAIT_S: Final = 30.0
+SLOW_CLIENT_MS: Final = 1_000
+LARGEST: Final = "create_site"
+"""The operation with the largest body. The body budget has room for one of these, and for half as much
+again in small ones.
+"""
+LARGEST_BYTES: Final = 8 << 20
+UNSTARTED: Final = {"create": "CAPACITY_EXHAUSTED"}
+"""What has to have somebody who starts processes: the control plane does."""
+SETTINGS: Final = {
+    # What waits when the service stops is told so, once what was sent before has been read.
+    "stop_grace_ms": 0,
+    "lame_duck_ms": 300,
+    "find_wait_ms": 30_000,
+    "http_limits": {"bodies_bytes": 1 << 20},
+}
+
+
+@pytest.fixture
+def _no_left_over() -> None:
+    """In the place of the folder's: these tests have a service of their own."""
+
+
+class RestartableWorld:
+    """A world whose service is started as a test needs it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.service: Household = world.service
+        self._words: tuple[str, ...] = ()
+
+    def run(self, *words: str) -> None:
+        """It runs with these words behind its usual ones."""
+        process = self.service.process
+        is_running = process is not None and process.poll() is None
+        if is_running and words == self._words:
+            return
+        if is_running:
+            self.stop()
+        self._words = words
+        self.service.start(*words)
+
+    def stop(self) -> None:
+        assert self.service.stop() == 0, self.service.log()
+
+    def send(self, request: httpx.Request) -> httpx.Response:
+        return self.service.client.send(request)
+
+
+@pytest.fixture(scope="module")
+def restartable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartableWorld]:
+    with open_world(tmp_path_factory.mktemp("swept"), SETTINGS) as world:
+        yield RestartableWorld(world)
+
+
+@pytest.fixture(scope="module")
+def checker(restartable: RestartableWorld) -> ResponseChecker:
+    return ResponseChecker(restartable.world.document)
+
+
+# A control plane that is away ---------------------------------------------------------------------
+
+
+def test_control_plane_outage_affects_only_its_operations(
+    restartable: RestartableWorld, checker: ResponseChecker
+) -> None:
+    """All but what makes a lobby, which nobody would start."""
+    needs = swept(
+        "CONTROL_PLANE_UNAVAILABLE",
+        test_control_plane_outage_affects_only_its_operations,
+    )
+    restartable.run()
+    asked = {}
+    for slug, method in BY_SLUG.items():
+        # The data plane asks of cloud_ tokens, and of no others.
+        token = "cloud" if slug in needs and not is_passed(method) else "example"
+        asked[slug] = restartable.world.scenario().request(slug, token=token)
+    restartable.run("--role", "data")
+    told = {slug: checker.code(slug, restartable.send(request)) for slug, request in asked.items()}
+    expected = {slug: "CONTROL_PLANE_UNAVAILABLE" if slug in needs else "OK" for slug in asked}
+    assert told == {**expected, **UNSTARTED}
+    print(f"\n{dict(Counter(told.values()))}")
+    restartable.run()
+    told = {slug: checker.code(slug, restartable.send(asked[slug])) for slug in needs}
+    assert told == dict.fromkeys(needs, "OK")
+    for slug in UNSTARTED:
+        until(lambda slug=slug: checker.code(slug, restartable.send(asked[slug])) == "OK")  # type: ignore[misc]
+
+
+def test_tokenless_repeat_after_key_file_restore_is_not_replayed(
+    restartable: RestartableWorld, checker: ResponseChecker
+) -> None:
+    restartable.run()
+    scenario = restartable.world.scenario()
+    request = scenario.request("prepare_device_link", headers={"idempotency-key": scenario.name})
+    first, again = (restartable.send(request).json()["device_link_id"] for _ in range(2))
+    assert first == again
+    restartable.stop()
+    (restartable.service.data_dir / "control" / "keys.json").unlink()
+    restartable.run()
+    code = checker.code("prepare_device_link", restartable.send(request))
+    assert code == "IDEMPOTENCY_KEY_REUSED"
+
+
+# A control plane that hangs -----------------------------------------------------------------------
+
+
+def test_hanging_control_plane_overloads_and_stop_answers_all(
+    restartable: RestartableWorld, checker: ResponseChecker
+) -> None:
+    this = test_hanging_control_plane_overloads_and_stop_answers_all
+    restartable.run()
+    crowded, other = restartable.world.scenario(), restartable.world.scenario()
+    too_many = {slug: _bare(crowded, slug) for slug in swept("OVERLOADED", this)}
+    last = {slug: _waiting(other, slug) for slug in swept("SHUTTING_DOWN", this)}
+    # As many as one address may have there, of so many tokens that none has too many.
+    fillers = [
+        _bare(crowded, "get_games", bearer=f"cloud_{'AB'[number % 2] * 24}")
+        for number in range(AT_ONCE // 2)
+    ]
+
+    async def story() -> None:
+        async with _connections(restartable.service) as send:
+            # First, because a lobby is made only until the control plane has been silent for three seconds.
+            waiting = {slug: await send(last[slug]) for slug in last if slug in UNSTARTED}
+            held = [await send(filler) for filler in fillers]
+            await _until(
+                restartable.service, "hosting_requests_in_flight", len(waiting) + len(held)
+            )
+            refused = await _codes(checker, {slug: await send(too_many[slug]) for slug in too_many})
+            assert refused == dict.fromkeys(too_many, "OVERLOADED")
+            waiting |= {slug: await send(last[slug]) for slug in last if slug not in waiting}
+            restartable.service.signal(signal.SIGTERM)
+            answered = await _codes(checker, waiting)
+            assert answered == dict.fromkeys(last, "SHUTTING_DOWN")
+            for connection in held:
+                assert await _codes(checker, {"get_games": connection}) == {
+                    "get_games": "SHUTTING_DOWN"
+                }
+            print(f"\n{dict(Counter([*refused.values(), *answered.values()]))}")
+
+    _while_it_hangs(restartable.service, story)
+    assert restartable.service.process is not None
+    assert restartable.service.process.wait(WAIT_S) == 0
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(300)
+def test_hanging_control_plane_ends_in_deadline_exceeded(
+    restartable: RestartableWorld, checker: ResponseChecker
+) -> None:
+    this = test_hanging_control_plane_ends_in_deadline_exceeded
+    restartable.run()
+    scenario = restartable.world.scenario()
+    asked = {slug: _bare(scenario, slug) for slug in swept("DEADLINE_EXCEEDED", this)}
+
+    async def story() -> None:
+        async with _connections(restartable.service) as send:
+            waiting = {slug: await send(asked[slug]) for slug in asked}
+            told = await _codes(checker, waiting, 90.0)
+            assert told == dict.fromkeys(asked, "DEADLINE_EXCEEDED")
+
+    _while_it_hangs(restartable.service, story)
+
+
+def _while_it_hangs(service: Household, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """The story, while the control plane is stopped in the middle of whatever it does."""
+    pid = service.pid("control")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        asyncio.run(story())
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _waiting(scenario: Scenario, slug: str) -> bytes:
+    """A request that is not answered while the control plane hangs."""
+    if is_passed(BY_SLUG[slug]):
+        return _bare(scenario, slug)
+    if slug in UNSTARTED:
+        # Whoever starts processes may not have asked yet since the service began.
+        until(lambda: scenario.call(slug).status_code == 200)
+        return _written(scenario.request(slug))
+    if slug not in ("find", "join"):
+        return _written(scenario.request(slug, token="cloud"))
+    lobby = scenario.attach("pair", is_ready=False)
+    fields: dict[str, Any] = {"lobby_id": lobby.id, "party_size": None}
+    if slug == "find":
+        fields = {"game_modes": ["pair"], "tags": {"scenario": scenario.name}}
+    return _written(scenario.request(slug, fields=fields))
+
+
+# Requests that do not end -------------------------------------------------------------------------
+
+
+def test_incomplete_request_times_out_in_every_operation(
+    restartable: RestartableWorld, checker: ResponseChecker
+) -> None:
+    slugs = swept("REQUEST_TIMEOUT", test_incomplete_request_times_out_in_every_operation)
+    restartable.run("--role", "data", "--set", f"http_limits.slow_client_ms={SLOW_CLIENT_MS}")
+    scenario = restartable.world.scenario()
+    begun = {slug: _bare(scenario, slug)[:-1] for slug in slugs}
+
+    async def story() -> None:
+        async with _connections(restartable.service) as send:
+            told = await _codes(checker, {slug: await send(begun[slug]) for slug in begun})
+            assert told == dict.fromkeys(begun, "REQUEST_TIMEOUT")
+            print(f"\n{dict(Counter(told.values()))}")
+
+    asyncio.run(story())
+
+
+def test_bodies_above_the_memory_budget_are_overloaded(
+    restartable: RestartableWorld, checker: ResponseChecker
+) -> None:
+    slugs = swept("OVERLOADED", test_bodies_above_the_memory_budget_are_overloaded)
+    restartable.run("--role", "data")
+    scenario = restartable.world.scenario()
+    begun = {slug: _bare(scenario, slug, content=b" " * 1_000)[:-1] for slug in slugs}
+    large = _bare(scenario, LARGEST, content=b" " * LARGEST_BYTES)[:-1]
+    small = _bare(scenario, "find", content=b" " * SMALL_BYTES)[:-1]
+    count = LARGEST_BYTES // 2 // SMALL_BYTES
+
+    async def story() -> None:
+        async with _connections(restartable.service) as send:
+            await send(large)
+            held = LARGEST_BYTES - 1
+            await _until(restartable.service, "hosting_request_bodies_bytes", held)
+            for _ in range(count):
+                await send(small)
+            held += count * (SMALL_BYTES - 1)
+            await _until(restartable.service, "hosting_request_bodies_bytes", held)
+            told = await _codes(checker, {slug: await send(begun[slug]) for slug in begun})
+            assert told == dict.fromkeys(begun, "OVERLOADED")
+            print(f"\n{dict(Counter(told.values()))}")
+
+    asyncio.run(story())
+
+
+# On the wire --------------------------------------------------------------------------------------
+
+
+def _bare(
+    scenario: Scenario, slug: str, *, content: bytes | None = None, bearer: str | None = None
+) -> bytes:
+    """The example of an operation as it is in the document, with a token of the scenario; nothing in it need exist."""
+    method = BY_SLUG[slug]
+    example = fill_example(method)
+    headers = scenario.headers(example.token)
+    if bearer is not None:
+        headers["authorization"] = f"Bearer {bearer}"
+    if content is None and example.body is not None:
+        content = example.body.encode()
+    url = f"http://{scenario.service.addresses['http']}{method.template.format(**example.path)}"
+    return _written(
+        scenario.service.client.build_request(
+            method.http_method, url, params=example.query or None, content=content, headers=headers
+        )
+    )
+
+
+def _written(request: httpx.Request) -> bytes:
+    """A request as HTTP/1.1 has it."""
+    lines = [f"{request.method} {request.url.raw_path.decode()} HTTP/1.1"]
+    lines += [f"{name}: {value}" for name, value in request.headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + request.read()
+
+
+Send = Callable[[bytes], Awaitable[HttpConnection]]
+
+
+@asynccontextmanager
+async def _connections(service: Household) -> AsyncIterator[Send]:
+    """Each sends what it is given; all are cut off in the end."""
+    host, _, port = service.addresses["http"].rpartition(":")
+    made: list[HttpConnection] = []
+
+    async def send(data: bytes) -> HttpConnection:
+        connection = await HttpConnection.open((host, int(port)))
+        made.append(connection)
+        connection.writer.write(data)
+        await connection.writer.drain()
+        return connection
+
+    try:
+        yield send
+    finally:
+        for connection in made:
+            connection.writer.transport.abort()
+            await connection.close()
+
+
+async def _codes(
+    checker: ResponseChecker, asked: Mapping[str, HttpConnection], timeout_s: float = WAIT_S
+) -> dict[str, str]:
+    """What was answered, judged, by slug."""
+    found = {}
+    async with asyncio.timeout(timeout_s):
+        for slug, connection in asked.items():
+            answer = await connection.read()
+            found[slug] = checker.check(slug, answer.status, answer.headers, answer.body)
+    return found
+
+
+async def _until(service: Household, metric: str, at_least: int) -> None:
+    """Returns when the HTTP transport counts so many."""
+    begin = f'{metric}{{door="http"}} '
+    end = time.monotonic() + WAIT_S
+    while True:
+        text = (await asyncio.to_thread(service.probe, "/metrics")).text
+        value = float(text.partition(begin)[2].partition("\n")[0])
+        if value >= at_least:
+            return
+        assert time.monotonic() < end, f"{metric} is {value}, not {at_least}"
+        await asyncio.sleep(0.01)

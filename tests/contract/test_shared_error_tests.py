@@ -1,0 +1,50 @@
+"""What the counts of this folder do not have: pairs of operation and code that no request of the operation itself
+meets, and which one test shows each for all of them; `-s` shows them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from tests.contract import error_cases
+from tests.contract.scenario import BY_SLUG
+from tests.contract.service_errors import Shown, is_passed, left_to_others
+
+pytestmark = pytest.mark.anyio
+
+error_cases.load_areas()
+
+
+def shown_for_all() -> dict[tuple[str, Shown], set[str]]:
+    """Code and the one test that shows it: slugs of the operations for which it does."""
+    found: defaultdict[tuple[str, Shown], set[str]] = defaultdict(set)
+    for slug, method in BY_SLUG.items():
+        reached = {code for of, code in error_cases.ROWS if of == slug}
+        for code, one in left_to_others(method, reached):
+            if one.reason:
+                found[code, one].add(slug)
+    return found
+
+
+def _told(item: tuple[tuple[str, Shown], set[str]]) -> tuple[str, str]:
+    (code, one), _ = item
+    return code, one.test
+
+
+async def test_shared_tests_cover_only_unreachable_codes() -> None:
+    """Of the data plane: too much at once, its stop, a deadline and a full disk; the failure that nobody knows how to
+    bring about; and a full disk for what changes nothing whatever it is asked.
+    """
+    slugs_by_code: defaultdict[str, set[str]] = defaultdict(set)
+    for (code, one), slugs in sorted(shown_for_all().items(), key=_told):
+        print(f"\n{code}, {len(slugs)} operations, {one}\n  {', '.join(sorted(slugs))}")
+        slugs_by_code[code] |= slugs
+    assert slugs_by_code.pop("INTERNAL") == BY_SLUG.keys()
+    of_data_plane = {slug for slug, method in BY_SLUG.items() if not is_passed(method)}
+    idle = {slug for slug in BY_SLUG if slug.startswith("validate_")}
+    assert slugs_by_code.pop("STORAGE_FULL") <= of_data_plane | idle
+    assert slugs_by_code.keys() == {"DEADLINE_EXCEEDED", "OVERLOADED", "SHUTTING_DOWN"}
+    for code, slugs in slugs_by_code.items():
+        assert slugs <= of_data_plane, code

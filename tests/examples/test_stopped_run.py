@@ -1,0 +1,111 @@
+"""How a `make run` ends while somebody plays: by Ctrl-C, in order; or all processes that are the service's own are
+killed at once, and what goes on by itself then, players on their servers with the way to them, is found by the next run
+and ends with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from tests.app.household import is_gone
+from tests.e2e.conftest import Run, StartRun
+from tests.e2e.conftest import start_run as start_run
+from tests.support.leftover_processes import pids_of
+from tests.support.waiting import PATIENCE_S, until
+
+OPEN = "Ctrl-C ends all of it"
+LOCKS = ("SERVE.LOCK", "LOCK", "control/LOCK")
+
+
+def lobby_of(run: Run) -> Any:
+    """A place in a lobby of the arena, which starts if there is none."""
+    token = (run.data_dir / "public.token").read_text().strip()
+    request = urllib.request.Request(
+        f"{run.api_url}/matchmaker/lobbies/find",
+        json.dumps({"game_modes": ["arena"]}).encode(),
+        {"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        return json.load(answer)
+
+
+def is_served(lobby: Any) -> bool:
+    """Whether its server answers at the address that players were told."""
+    try:
+        with urllib.request.urlopen(f"http://{lobby['ports']['game']['host']}/", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def kill_at_once(run: Run) -> None:
+    """The outer process, the service, both planes: each is stopped before the first is killed, so none ends another in
+    order.
+    """
+    pids = [int((run.data_dir / lock).read_text().split()[0]) for lock in LOCKS]
+    pids = [run.process.pid, *pids]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, number)
+    run.process.wait()
+    until(lambda: all(map(is_gone, pids)))
+
+
+def test_next_run_ends_leftovers_of_a_killed_run(
+    start_run: StartRun,
+) -> None:
+    first = start_run()
+    first.wait_for(OPEN)
+    lobby = lobby_of(first)
+    left = set(pids_of(first.data_dir))
+    programs = {Path(f"/proc/{pid}/comm").read_text().strip() for pid in left}
+    assert {"hosting-edge-gu", "hosting-keeper"} < programs, "and a game server"
+    kill_at_once(first)
+    assert set(pids_of(first.data_dir)) == left
+    assert is_served(lobby), "who plays notices nothing"
+
+    second = start_run()
+    second.wait_for(OPEN)
+    found = lobby_of(second)
+    assert found["lobby"]["lobby_id"] == lobby["lobby"]["lobby_id"]
+    assert found["ports"] == lobby["ports"]
+    assert set(pids_of(first.data_dir)) == left, "nothing was started beside it"
+    second.stop()
+    assert second.process.returncode == 0
+    assert all(map(is_gone, left))
+    assert not list(pids_of(first.data_dir))
+    assert not is_served(lobby)
+
+
+def test_ctrl_c_at_a_terminal_stops_every_process_cleanly(start_run: StartRun) -> None:
+    run = start_run(bots=4)
+    run.wait_for(OPEN)
+    assert is_served(lobby_of(run))
+    left = set(pids_of(run.data_dir))
+    printed = run.stop()
+    assert run.process.returncode == 0
+    assert all(map(is_gone, left))
+    lines = printed.split("Ctrl-C ends all of it.\n")[1].split("\n")
+    assert lines[-2:] == ["ended", ""]
+    events = [json.loads(line) for line in lines if line.startswith("{")]
+    assert {event["level"] for event in events} == {"info"}, printed
+    assert "stopped" in {event.get("reason") for event in events}
+    assert "starting it again" not in printed
+
+
+def test_ctrl_c_during_start_ends_started_processes(start_run: StartRun) -> None:
+    run = start_run()
+    lock = run.data_dir / LOCKS[0]
+    until(lambda: lock.exists() and lock.read_text())
+    service = int(lock.read_text().split()[0])
+    printed = run.stop()
+    assert run.process.returncode == 0
+    assert is_gone(service), "before it says so"
+    assert printed.endswith("ended\n")
+    assert "starting it again" not in printed
+    assert not list(pids_of(run.data_dir))

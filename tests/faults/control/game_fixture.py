@@ -1,0 +1,392 @@
+"""A game in a service whose planes die, with everything that a change may change: what is told of it, what is in its
+records, and whether the service does what it tells.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import uuid4
+
+import bcrypt
+import httpx
+from google.protobuf.json_format import MessageToDict
+
+from pyservice.cli.admin_requests import control_socket
+from pyservice.errors import ServiceError
+from pyservice.pb.hosting.internal.v1 import control_admin_pb2
+from pyservice.rpc import InternalClient
+from tests.control.files import png, put, tar
+from tests.faults.control.killed_service import KilledService, Witness
+from tests.faults.control.running_servers import RunningServers
+from tests.support.full_service import ARENA_MODES, Answer, Developer, Door, eventually
+from tests.support.waiting import PATIENCE_S, promised
+
+DOMAIN: Final = "play.example.com"
+BUILD: Final = tar()
+PAGE: Final = b"<h1>Arena</h1>"
+CURRENT: Final = {"current": "yes"}
+"""Tag that one build of the game has."""
+SHOWN_S: Final = 1.0
+REVOKED_S: Final = 1.0
+"""The data plane may believe a token for so long."""
+Fields = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Somebody who may be a member of the developers' group. `of_group`: a token that ends with the membership."""
+
+    identity_id: str
+    token: str
+    of_group: str | None = None
+
+
+class GameFixture:
+    """A game in a service that dies."""
+
+    def __init__(self, full_service: KilledService, door: Door) -> None:
+        self.full_service = full_service
+        self.door = door
+        self.developer = Developer(full_service, door)
+        self.tokens: dict[str, str] = {}
+        """All that somebody was told of, by id."""
+        self.made: set[str] = set()
+        """Ids of identities and groups that somebody was told of."""
+        self.version_names: dict[str, str] = {}
+        """Reserved ones, with the key under which they were."""
+        self.pictures: dict[str, bytes] = {}
+        """By upload."""
+        self.wanted_game = ""
+        """name_id of a game that is about to be made."""
+        self.link_token = self.lobby_id = ""
+        self.begin()
+
+    def begin(self) -> None:
+        """What earlier changes were about is not looked at any more."""
+        self.spare_domain = self.upload_id = self.build_id = self.token_id = self.server_id = ""
+        self.images: dict[str, str] = {}
+        """Uploads by build."""
+        self.passwords: dict[str, list[str]] = {}
+        """Those that a user of the site may have."""
+        self.shut_out: set[str] = set()
+        """Users who were not let in: the site counts wrong passwords."""
+        self.people: list[Person] = []
+
+    async def prepare(self) -> GameFixture:
+        self.game_id = await self.developer.game()
+        self.servers = RunningServers(self.developer, self.game_id)
+        self.witness = Witness(self.full_service, self.door, self.developer.token, self.game_id)
+        await self.new_site()
+        await self.developer.good("complete_upload", upload_id=self.upload_id)
+        cdn = {"site_id": self.site_id, "routes": []}
+        config = {"matchmaker": {"game_modes": ARENA_MODES}, "cdn": cdn}
+        self.versions = [await self.developer.version(self.game_id, config, n) for n in ("a", "b")]
+        await self.developer.good("set_version", **self.place, version_id=self.versions[0])
+        await self.developer.good("add_domain", **self.place, domain=DOMAIN)
+        await self.new_public_token()
+        return self
+
+    @property
+    def game(self) -> Fields:
+        return {"game_id": self.game_id}
+
+    @property
+    def place(self) -> Fields:
+        return {"game_id": self.game_id, "namespace_id": "prod"}
+
+    @property
+    def environment(self) -> Fields:
+        return {"game_id": self.game_id, "environment_id": "prod"}
+
+    @property
+    def group(self) -> Fields:
+        return {"group_id": self.full_service.group_id}
+
+    async def command(self, method: str, **fields: Any) -> Answer:
+        """What administrative commands ask of the control plane."""
+        request = getattr(control_admin_pb2, f"{method}Request")(**fields)
+        async with InternalClient(control_socket(self.full_service.data_dir)) as client:
+            try:
+                message = await client.call(f"hosting.internal.v1.ControlAdmin.{method}", request)
+            except ServiceError as error:
+                return Answer(error.code, None, detail=error.detail)
+        return Answer("OK", MessageToDict(message, preserving_proto_field_name=True))
+
+    async def commanded(self, method: str, **fields: Any) -> Any:
+        answer = await self.command(method, **fields)
+        assert answer.code == "OK", answer
+        return answer.body
+
+    # What is changed ------------------------------------------------------------------------------
+
+    async def new_public_token(self) -> None:
+        self.keep("", await self.developer.good("create_public_token", **self.place))
+
+    async def new_cloud_token(self) -> None:
+        """Of the game, to be revoked."""
+        made = await self.developer.good("create_game_token", **self.game)
+        self.keep("", made)
+        self.token_id = made["token_id"]
+
+    async def new_domain(self) -> None:
+        self.spare_domain = f"{uuid4().hex}.example.com"
+        await self.developer.good("add_domain", **self.place, domain=self.spare_domain)
+
+    async def new_user(self) -> None:
+        """Of the site, which asks for a password then."""
+        user = uuid4().hex
+        self.passwords[user] = [uuid4().hex]
+        fields = {"user": user, "password": self.passwords[user][0]}
+        await self.developer.good("set_auth_user", **self.place, **fields)
+        await self.developer.good("set_cdn_auth", **self.place, auth_type="basic")
+
+    async def new_build(self) -> None:
+        """Uploaded, to be completed."""
+        image = {"path": "server.tar", "content_length": len(BUILD)}
+        fields: Fields = {**self.game, "display_name": uuid4().hex, "image_file": image}
+        made = await self.developer.good("create_game_build", **fields)
+        self.build_id = made["build_id"]
+        await self._upload(made["upload_id"], made["image_presigned_request"], BUILD)
+
+    async def new_complete_build(self) -> None:
+        await self.new_build()
+        await self.developer.good("complete_upload", upload_id=self.upload_id)
+        self.images[self.build_id] = self.upload_id
+
+    async def new_tagged_builds(self) -> None:
+        """The current one, and one that is to be it."""
+        for tags in (CURRENT, {"old": "yes"}):
+            await self.new_complete_build()
+            fields: Fields = {"build_id": self.build_id, "tags": tags, "exclusive_tags": list(tags)}
+            await self.developer.good("patch_build_tags", **self.environment, **fields)
+
+    async def new_site(self) -> None:
+        """Uploaded, to be completed."""
+        files = [{"path": "index.html", "content_length": len(PAGE)}]
+        fields: Fields = {**self.game, "display_name": uuid4().hex, "files": files}
+        made = await self.developer.good("create_site", **fields)
+        self.site_id = made["site_id"]
+        (wanted,) = made["presigned_requests"]
+        await self._upload(made["upload_id"], wanted, PAGE)
+
+    async def new_picture(self, kind: str) -> None:
+        """Uploaded, to be completed. Like no other."""
+        content = png(len(self.pictures) + 1)
+        fields: Fields = {**self.game, "path": "a.png", "content_length": len(content)}
+        made = await self.developer.good(f"prepare_{kind}", **fields)
+        self.pictures[made["upload_id"]] = content
+        await self._upload(made["upload_id"], made["presigned_request"], content)
+
+    async def _upload(self, upload_id: str, wanted: Fields, content: bytes) -> None:
+        answer = await put(wanted, content)
+        assert answer.status_code == 200, answer.text
+        self.upload_id = upload_id
+
+    async def new_link(self) -> None:
+        """That nobody has completed."""
+        self.keep("", await self.developer.good("prepare_device_link"))
+
+    async def new_person(self) -> str:
+        """Not a member of the group."""
+        made = await self.commanded("CreateIdentity", display_name=uuid4().hex)
+        identity_id: str = made["identity_id"]
+        fields = {"all_groups": True, "identity_id": identity_id}
+        token = (await self.commanded("CreateCloudToken", **fields))["token"]
+        self.people.append(Person(identity_id, token))
+        return identity_id
+
+    async def new_member(self) -> None:
+        """With a token for the group."""
+        whose = {**self.group, "identity_id": await self.new_person()}
+        await self.commanded("AddMember", **whose)
+        of_group = (await self.commanded("CreateCloudToken", **whose))["token"]
+        person = self.people.pop()
+        self.people.append(Person(person.identity_id, person.token, of_group))
+
+    async def new_server(self, *, is_contained: bool = False) -> None:
+        """That runs."""
+        self.server_id = await self.servers.add(is_contained=is_contained)
+
+    async def recorded_lobby(self) -> None:
+        """A lobby that the control plane has heard of."""
+        if self.lobby_id:
+            return
+        token = await self.developer.service_token(self.game_id)
+        self.lobby_id = (await self.developer.lobby(self.game_id, token))["lobby_id"]
+
+        async def is_recorded() -> bool:
+            fields = {**self.place, "lobby_id": self.lobby_id}
+            return (await self.developer.call("get_lobby_record", **fields)).code == "OK"
+
+        await eventually(is_recorded)
+
+    # What is told ---------------------------------------------------------------------------------
+
+    def keep(self, key: str, body: Any) -> None:
+        """What was answered under a key has to be there from now on."""
+        if "token" in body:
+            self.tokens[body["token_id"]] = body["token"]
+        self.made |= {body[name] for name in ("identity_id", "group_id") if name in body}
+        self.link_token = body.get("device_link_token", self.link_token)
+        if name := body.get("version_display_name"):
+            # No other call gets it.
+            assert self.version_names.setdefault(name, key) == key, name
+
+    async def seen(self) -> Fields:
+        """All that a developer, a device and an operator are told of it, without what changes by itself; and every
+        record.
+        """
+        told: Fields = {}
+        for slugs, fields in (
+            (("get_namespace", "version_history", "list_namespace_tokens"), self.place),
+            (("list_game_builds", "list_sites", "list_avatars"), self.game),
+            (("list_group_tokens", "get_billing"), self.group),
+        ):
+            for slug in slugs:
+                told[slug] = await self.developer.good(slug, **fields)
+        if self.link_token:
+            shown = {"device_link_token": self.link_token}
+            told["get_device_link"] = await self.developer.good("get_device_link", **shown)
+        told["identities"] = (await self.commanded("ListIdentities"))["identities"]
+        listed = await self.developer.good("get_games")
+        told["groups"] = listed["groups"]
+        wanted = [one for one in listed["games"] if one["name_id"] == self.wanted_game]
+        told["games"] = [
+            (await self.developer.good("get_game", game_id=game_id))["game"]
+            for game_id in (self.game_id, *(one["game_id"] for one in wanted))
+        ]
+        for body in told.values():
+            if isinstance(body, dict):
+                body.pop("watch", None)
+        told["records"] = await self.witness.records()
+        return told
+
+    # What is done ---------------------------------------------------------------------------------
+
+    async def check_effects(self, told: Fields) -> None:
+        """The service does what it tells."""
+        await self._check_domains(told)
+        await self._check_tokens(told)
+        await self._check_uploads(told)
+        await self._check_people(told)
+        await self.servers.check()
+        async with httpx.AsyncClient(verify=False, timeout=PATIENCE_S) as browser:
+            await self._check_pictures(told, browser)
+            await self._check_site(told, browser)
+        if token := told.get("get_device_link", {}).get("cloud_token"):
+            device = Developer(self.full_service, self.door, token)
+            assert (await device.good("inspect_token"))["game_id"] == self.game_id
+
+    async def _check_domains(self, told: Fields) -> None:
+        cdn = told["get_namespace"]["namespace"]["config"]["cdn"]
+        for domain in filter(None, (DOMAIN, self.spare_domain)):
+            is_let_in = cdn["enable_domain_public_auth"] and domain in {
+                one["domain"] for one in cdn["domains"]
+            }
+            answer = await self.door.call("regions", {}, origin=f"https://{domain}")
+            assert (answer.code == "OK") == is_let_in, (answer, cdn)
+
+    async def _check_tokens(self, told: Fields) -> None:
+        """What somebody was told of is listed, and good unless it was revoked."""
+        slugs = ("list_namespace_tokens", "list_group_tokens")
+        listed = {one["token_id"]: one for slug in slugs for one in told[slug]["tokens"]}
+        for token_id, token in self.tokens.items():
+            record = listed[token_id]
+            slug = "inspect_token" if token.startswith("cloud_") else "regions"
+            answer = await self.door.call(slug, {}, token=token)
+            assert (answer.code == "OK") == ("revoke_ts" not in record), (answer, record)
+            if token_id == self.token_id:
+                await self._check_at_data_plane(token, "revoke_ts" in record)
+
+    async def _check_at_data_plane(self, token: str, is_revoked: bool) -> None:
+        fields = {**self.game, "lobby_id": str(uuid4())}
+
+        async def is_known() -> bool:
+            answer = await self.door.call("detach", fields, token=token)
+            good = "MATCHMAKER_LOBBY_NOT_FOUND"
+            return answer.code == ("TOKEN_REVOKED" if is_revoked else good)
+
+        await promised(is_known, REVOKED_S)
+
+    async def _check_uploads(self, told: Fields) -> None:
+        """What is complete may be named by a version, what is not may not; of what was deleted nothing is left."""
+        for site in told["list_sites"]["sites"]:
+            await self._check_use({"cdn": {"site_id": site["site_id"]}}, site["complete"])
+        listed = {one["build_id"]: one for one in told["list_game_builds"]["builds"]}
+        for build_id, build in listed.items():
+            docker = {**ARENA_MODES["arena"]["docker"], "image_id": build_id}
+            modes = {"arena": {"max_players": 4, "docker": docker}}
+            await self._check_use({"matchmaker": {"game_modes": modes}}, build["complete"])
+        current = [one for one, build in listed.items() if CURRENT.items() <= build["tags"].items()]
+        fields = {**self.environment, "tags_json": json.dumps(CURRENT)}
+        found = (await self.developer.good("list_builds", **fields))["builds"]
+        assert [one["id"] for one in found] == current
+        assert len(current) <= 1
+        kept = self.full_service.data_dir / "control" / "objects" / "kept"
+        for build_id, upload_id in self.images.items():
+
+            async def is_as_told(
+                folder: Any = kept / upload_id, is_there: bool = build_id in listed
+            ) -> bool:
+                return is_there == any(path.is_file() for path in folder.glob("*"))
+
+            await eventually(is_as_told)
+
+    async def _check_use(self, config: Fields, is_complete: bool) -> None:
+        fields: Fields = {**self.game, "display_name": "use", "config": config}
+        errors = (await self.developer.good("validate_version", **fields))["errors"]
+        assert (errors == []) == is_complete, (config, errors)
+
+    async def _check_people(self, told: Fields) -> None:
+        ids = {one["identity_id"] for one in told["identities"]}
+        for group in told["groups"]:
+            ids.add(group["group_id"])
+            assert group["is_current_identity_member"], group
+            answer = await self.developer.good("get_group", group_id=group["group_id"])
+            assert answer["group"] == group, (answer, group)
+        assert self.made <= ids
+        group_id = self.full_service.group_id
+        members = {row[1] for row in told["records"]["members"] if row[0] == group_id}
+        for person in self.people:
+            is_member = person.identity_id in members
+            answer = await self.door.call("get_group", self.group, token=person.token)
+            assert answer.code == ("OK" if is_member else "GROUP_NOT_FOUND")
+            if person.of_group:
+                answer = await self.door.call("get_group", self.group, token=person.of_group)
+                assert answer.code == ("OK" if is_member else "TOKEN_REVOKED")
+
+    async def _check_pictures(self, told: Fields, browser: httpx.AsyncClient) -> None:
+        """Those that are shown are whole, and the ones that they are said to be."""
+        shown = [told["games"][0].get(f"{kind}_url") for kind in ("banner", "logo")]
+        for avatar in told["list_avatars"]["custom_avatars"]:
+            assert ("url" in avatar) == avatar["complete"], avatar
+            shown.append(avatar.get("url"))
+        for url in filter(None, shown):
+            (content,) = (one for upload_id, one in self.pictures.items() if upload_id in url)
+            assert (await browser.get(url)).content == content
+
+    async def _check_site(self, told: Fields, browser: httpx.AsyncClient) -> None:
+        """It asks for a password when it is said to, and lets in who has one."""
+        cdn = told["get_namespace"]["namespace"]["config"]["cdn"]
+        url = f"http://{self.full_service.said['cdn']}/{told['games'][0]['name_id']}/prod/"
+
+        async def answers(status: int, who: tuple[str, str] | None = None) -> None:
+            async def is_so() -> bool:
+                return (await browser.get(url, auth=who)).status_code == status
+
+            await promised(is_so, SHOWN_S)
+
+        is_guarded = cdn["auth_type"] == "basic"
+        await answers(401 if is_guarded else 200)
+        hashes = {row[1]: row[2] for row in told["records"]["auth_users"]}
+        assert hashes.keys() == {one["user"] for one in cdn["auth_user_list"]}
+        for user, passwords in self.passwords.items() if is_guarded else ():
+            if user in hashes:
+                expected = hashes[user].encode()
+                (right,) = [one for one in passwords if bcrypt.checkpw(one.encode(), expected)]
+                await answers(200, (user, right))
+            elif user not in self.shut_out:
+                self.shut_out.add(user)
+                await answers(401, (user, passwords[-1]))

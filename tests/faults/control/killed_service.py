@@ -1,0 +1,393 @@
+"""A whole service whose planes are killed at a named step of a change, or at a moment; and what has to be true of it
+whenever both are up: the data plane holds exactly what the records say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import httpx
+
+from pyservice.cli.admin_requests import control_socket
+from pyservice.control.feed_messages import FeedComposer
+from pyservice.control.resource_summaries import PublicUrls
+from pyservice.dataplane.feed_files import _read
+from pyservice.pb.hosting.internal.v1 import control_admin_pb2, feed_pb2
+from pyservice.rpc import InternalClient, Unreachable
+from pyservice.storage import service_state, uploads
+from pyservice.storage.database import Transaction, open_database
+from pyservice.storage.tables import metadata
+from tests.control.namespace_scenario import MOVING, still
+from tests.faults.shim import Rule, Shim
+from tests.support.full_service import Answer, Door, FullService
+from tests.support.waiting import PATIENCE_S, FreeTime
+
+_HELD: Final = "hosting.internal.v1.Feed.Held"
+_IDENTITIES: Final = "hosting.internal.v1.ControlAdmin.ListIdentities"
+AGREE_S: Final = 1.0
+UNPACKER: Final = "unpacker"
+"""The process in which the control plane has a build unpacked, and which ends with it."""
+HALF: Final = 20
+"""So many bytes of a file are half of it."""
+UP_S: Final = 60.0
+LOCKS: Final = {"data": "LOCK", "control": "control/LOCK"}
+Told = TypeVar("Told")
+Rows = dict[str, frozenset[tuple[Any, ...]]]
+"""By table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where a plane dies: at a call that it makes on a file of the data directory, before it, after it or half way;
+    without a call, so long after the change was asked for.
+    """
+
+    name: str
+    role: str
+    calls: str = ""
+    files: str = ""
+    at: int = 1
+    after: bool = False
+    delay_ms: float = 0.0
+    is_half: bool = False
+    other: str = ""
+    """Who makes the call, if it is not the plane that dies, and is held there: the other plane, or UNPACKER."""
+
+    def __str__(self) -> str:
+        return f"{self.role}: {self.name}"
+
+
+LOG: Final = "control/records.db-wal"
+RECORDS: Final = (
+    Step("nothing is written yet", "control", "pwrite", LOG),
+    Step("the first page is half of it", "control", "pwrite", LOG, at=3),
+    Step("written and not synced", "control", "fdatasync fsync", LOG),
+    Step("committed and told to nobody", "control", "fdatasync fsync", LOG, after=True),
+)
+ONE_PAGE: Final = (
+    RECORDS[0],
+    Step("the page is announced and not there", "control", "pwrite", LOG, at=2),
+    *RECORDS[2:],
+)
+"""Of a change so small that the third write of RECORDS never comes."""
+KEPT_FILES: Final = "control/objects/kept/*"
+KEPT: Final = (
+    Step("the file has not its last name", "control", "rename", KEPT_FILES),
+    Step("the file is kept and in no record", "control", "rename", KEPT_FILES, after=True),
+    Step("the folder of the file is not synced", "control", "fsync", KEPT_FILES),
+    Step("the file is durable and in no record", "control", "fsync", KEPT_FILES, after=True),
+)
+REMOVED: Final = (
+    Step("the file is gone and that is not synced", "control", "fsync", KEPT_FILES),
+    Step("the file is gone and its upload is not", "control", "fsync", KEPT_FILES, after=True),
+)
+FED: Final = (
+    Step("the new file is not synced", "data", "fsync", "feed/.*.tmp"),
+    Step("the new file is beside the old one", "data", "fsync", "feed/.*.tmp", after=True),
+    Step("the old file is there", "data", "rename", "feed/*.cfg"),
+    Step("the new file is in its place", "data", "rename", "feed/*.cfg", after=True),
+    Step("the folder is not synced", "data", "fsync", "feed"),
+    Step("held and not acknowledged", "data", "fsync", "feed", after=True),
+)
+JOURNAL: Final = "journal/seg-*"
+STARTED: Final = (
+    Step("its ports are leased and nobody heard", "control", "fdatasync", JOURNAL, other="data"),
+    Step("its record is there and its folder is not", "control", "mkdir", "servers/*"),
+    Step("its folder is empty", "control", "mkdir", "servers/*", after=True),
+    Step("its folder has no spec", "control", "make", "servers/*/spec"),
+    Step("half of its spec is there", "control", "write", "servers/*/spec", is_half=True),
+    Step("nothing leads to its places", "control", "write", "servers/*/spec", after=True),
+    Step("led there and nobody heard", "control", "fdatasync", JOURNAL, at=2, other="data"),
+    Step("nobody is asked to start it", "control", "ask", "servers/*"),
+    Step("somebody is asked to start it", "control", "ask", "servers/*", after=True),
+)
+"""Of a game server whose build is unpacked, up to its keeper."""
+UNPACKED: Final = (
+    Step("nothing of its build is there", "control", "mkdir", "builds/*"),
+    Step("the folder of its build is empty", "control", "mkdir", "builds/*", at=3, after=True),
+    Step("a file of its build is made", "control", "make", "builds/*/root/*", other=UNPACKER),
+    Step("half of its build is there", "control", "write", "builds/*/root/*", at=2, other=UNPACKER),
+    Step("its build is there, of no boot", "control", "make", "builds/*/boot_id"),
+    Step("its build has not its name", "control", "rename", "builds/*"),
+    Step("its build is whole", "control", "rename", "builds/*", after=True),
+    *(Step(f"after {delay_ms} ms", "control", delay_ms=delay_ms) for delay_ms in (40, 80, 160)),
+)
+"""Of a game server whose build is not unpacked."""
+BUNDLE: Final = "servers/*/bundle"
+IN_CONTAINER: Final = (
+    Step("its folder has no bundle", "control", "mkdir", BUNDLE),
+    Step("its bundle is empty", "control", "mkdir", BUNDLE, after=True),
+    Step("half of its bundle is there", "control", "write", f"{BUNDLE}/*", is_half=True),
+    Step("its bundle has not its name", "control", "rename", f"{BUNDLE}/*"),
+    Step("its bundle is whole, and nothing else", "control", "make", "servers/*/spec"),
+    *(Step(f"after {delay_ms} ms", "control", delay_ms=delay_ms) for delay_ms in (40, 80, 160)),
+)
+"""Of a game server in a container, beside STARTED."""
+STARTED_IN_RECORDS: Final = (
+    Step("placed and in no record", "control", "fdatasync fsync", LOG, at=2),
+    Step("placed in its record", "control", "fdatasync fsync", LOG, at=2, after=True),
+    Step("it runs and no record says so", "control", "fdatasync fsync", LOG, at=3),
+    Step("it runs in its record", "control", "fdatasync fsync", LOG, at=3, after=True),
+)
+ENDED: Final = (
+    Step("its keeper is not told to end it", "control", "write", "servers/*/control"),
+    Step("its keeper is told to end it", "control", "write", "servers/*/control", after=True),
+    Step("its lease is over and nobody heard", "control", "fdatasync", JOURNAL, other="data"),
+    Step("its end is told and not noted", "control", "make", "servers/*/told"),
+    Step("its end is noted", "control", "make", "servers/*/told", after=True),
+)
+ENDED_IN_RECORDS: Final = (
+    Step("it has ended and no record says so", "control", "fdatasync fsync", LOG, at=2),
+    Step("it has ended in its record", "control", "fdatasync fsync", LOG, at=2, after=True),
+)
+MOMENTS: Final = tuple(
+    Step(f"after {delay_ms} ms", role, delay_ms=delay_ms)
+    for role in LOCKS
+    for delay_ms in (1, 3, 6, 10, 20)
+)
+
+
+class KilledService(FullService):
+    """A service under the shim, over all restarts of its planes."""
+
+    def __init__(self, folder: Path, library: Path, database_url: str | None, **more: Any) -> None:
+        super().__init__(folder, database_url, **more)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.shim = Shim(library, folder / "shim", self.data_dir)
+        self.kills = 0
+
+    def spawn(self, *words: str) -> subprocess.Popen[bytes]:
+        before = dict(os.environ)
+        os.environ.update(self.shim.environment())
+        try:
+            return super().spawn(*words)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+    def pid(self, role: str) -> int:
+        """Of the plane's process; it may be gone."""
+        return int((self.data_dir / LOCKS[role]).read_text().split()[0])
+
+    def kill(self, role: str) -> None:
+        """`kill -9`."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid(role), signal.SIGKILL)
+
+    def unpackers(self) -> set[int]:
+        """Pids of those that unpack a build."""
+        folder, found = os.fsencode(self.data_dir / "builds"), set()
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            # Whoever ends meanwhile has none.
+            with contextlib.suppress(OSError):
+                words = path.read_bytes().split(b"\0")
+                if b"pyservice.runtime.build_unpacking" in words and any(
+                    word.startswith(folder) for word in words
+                ):
+                    found.add(int(path.parent.name))
+        return found
+
+    async def refresh(self) -> None:
+        """After some deaths the parent waits long before it starts a plane again: then a new parent is faster."""
+        if self.kills % 4 == 3:
+            await asyncio.to_thread(self.stop)
+            await asyncio.to_thread(self._start_again)
+        self.kills += 1
+
+    def _start_again(self) -> None:
+        """Its ports were nobody's for a moment: whoever took one meanwhile is waited for."""
+        end = time.monotonic() + UP_S
+        while True:
+            try:
+                self.start()
+            except AssertionError:
+                said = self.log().lower()
+                is_taken = "already in use" in said or "failed to bind" in said
+                if not is_taken or time.monotonic() > end:
+                    raise
+            else:
+                return
+
+    def arm(self, step: Step) -> Rule:
+        """`step` has a call, of the plane that dies."""
+        if step.is_half:
+            return self.shim.tear(
+                step.files, kind=step.calls, at=step.at, keep=HALF, with_service=False
+            )
+        return self.shim.kill(
+            step.calls, step.files, at=step.at, after=step.after, with_service=False
+        )
+
+
+async def answer_of(call: Awaitable[Answer]) -> Answer | None:
+    """What was answered, None when nothing was: the door died, or the plane behind it."""
+    try:
+        answer = await call
+    except (httpx.TransportError, Unreachable, ValueError):
+        return None
+    return None if answer.code == "CONTROL_PLANE_UNAVAILABLE" else answer
+
+
+async def struck(
+    full_service: KilledService, step: Step, ask: Callable[[], Awaitable[Told]]
+) -> Told:
+    """Asks for something, and the plane dies at the step. What `ask` gave: it bears that nobody answers."""
+    pid = full_service.pid(step.role)
+    if not step.calls:
+        asking = asyncio.ensure_future(ask())
+        await asyncio.sleep(step.delay_ms / 1000)
+        full_service.kill(step.role)
+        answer = await asking
+    elif step.other:
+        answer = await _struck_meanwhile(full_service, step, ask)
+    else:
+        rule = full_service.arm(step)
+        try:
+            answer = await ask()
+            await _reached(step, lambda: bool(rule.struck), answer)
+        finally:
+            rule.forget()
+    async with asyncio.timeout(UP_S):
+        while full_service.pid(step.role) == pid:
+            await asyncio.sleep(0.005)
+    return answer
+
+
+async def _struck_meanwhile(
+    full_service: KilledService, step: Step, ask: Callable[[], Awaitable[Told]]
+) -> Told:
+    """Somebody else is held at his call while the plane dies."""
+    rule = full_service.shim.stall(step.calls, step.files, first=step.at)
+    asking = asyncio.ensure_future(ask())
+    try:
+        await _reached(step, lambda: rule.waiting > 0, asking)
+        held = full_service.unpackers() if step.other == UNPACKER else set()
+        full_service.kill(step.role)
+        await _reached(
+            step, lambda: not held & full_service.unpackers(), "an unpacker outlives its plane"
+        )
+    finally:
+        (rule.forget if step.other == UNPACKER else rule.release)()
+    return await asking
+
+
+async def _reached(step: Step, is_there: Callable[[], bool], answer: object) -> None:
+    """Returns when it was reached."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not is_there():
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"{step} was never reached: {answer}") from None
+
+
+class Witness:
+    """Looks at both planes from outside."""
+
+    def __init__(self, full_service: KilledService, door: Door, token: str, game_id: str) -> None:
+        self._house = full_service
+        self._door = door
+        self._token = token
+        self._game_id = game_id
+        self._client = InternalClient(full_service.data_dir / "admin.sock")
+        self._control = InternalClient(control_socket(full_service.data_dir))
+
+    async def close(self) -> None:
+        await self._control.close()
+        await self._client.close()
+
+    @contextlib.asynccontextmanager
+    async def _look(self) -> AsyncIterator[Transaction]:
+        """At the records, and no longer: while somebody else has its file open, SQLite does not go through the log that
+        a dead plane left, and what that plane had committed would be gone.
+        """
+        database = open_database(self._house.database_url, self._house.data_dir / "control")
+        try:
+            async with database.read() as tx:
+                yield tx
+        finally:
+            await database.close()
+
+    async def both_up(self) -> None:
+        """Returns when both planes answer, at the public door and to commands."""
+        end = time.monotonic() + UP_S
+        while True:
+            fields = {"game_id": self._game_id}
+            with contextlib.suppress(httpx.TransportError, Unreachable):
+                await self._client.call(_HELD, feed_pb2.HeldRequest())
+                await self._control.call(_IDENTITIES, control_admin_pb2.ListIdentitiesRequest())
+                if (await self._door.call("get_game", fields, token=self._token)).code == "OK":
+                    return
+            assert time.monotonic() < end, self._house.log()
+            await asyncio.sleep(0.005)
+
+    async def agree(self) -> None:
+        """Returns when the data plane holds what the records say, to the last field, of every namespace. It has to
+        within a second of both being up.
+        """
+        await self.both_up()
+        began = FreeTime()
+        while found := await self._differences():
+            assert began.is_within(AGREE_S), (found, self._house.log())
+            await asyncio.sleep(0.01)
+
+    async def records(self) -> Rows:
+        """Every row, without those that change by themselves, and of uploads those that are not about to be removed."""
+        rows = {}
+        async with self._look() as tx:
+            for table in metadata.sorted_tables:
+                if table.name not in MOVING:
+                    rows[table.name] = await tx.all(still(table))
+        gone = {row.upload_id for row in rows["uploads"] if row.kind == uploads.ABANDONED}
+        for name in ("uploads", "upload_files"):
+            rows[name] = [row for row in rows[name] if row.upload_id not in gone]
+        return {name: frozenset(tuple(row) for row in found) for name, found in rows.items()}
+
+    async def _differences(self) -> list[Any]:
+        links = PublicUrls(
+            "http://cdn.invalid", None, "http://hub.invalid", None, lambda upload: upload
+        )
+        async with self._look() as tx:
+            epoch = await service_state.get_int(tx, service_state.SOURCE_EPOCH)
+            assert epoch is not None
+            composer = FeedComposer(epoch, links)
+            ids = await _all_namespaces(tx)
+            wanted = {one: await composer.compose(tx, one) for one in ids}
+        answer = await self._client.call(_HELD, feed_pb2.HeldRequest())
+        held = {one.namespace_id: one for one in answer.configurations}
+        found: list[Any] = []
+        for namespace_id, message in wanted.items():
+            assert message is not None
+            path = self._house.data_dir / "feed" / f"{namespace_id}.cfg"
+            one = held.get(namespace_id)
+            if one is None or (one.revision, one.current_version_id) != (
+                message.revision,
+                message.current_version_id,
+            ):
+                found.append((namespace_id, message.revision, one))
+            elif (kept := _fed(path)) != message:
+                found.append((message, kept))
+        return found
+
+
+def _fed(path: Path) -> Any:
+    """What a file holds of what was fed: what is retained is the data plane's own."""
+    kept = _read(path).configuration
+    if kept is not None:
+        kept.ClearField("retained_versions")
+    return kept
+
+
+async def _all_namespaces(tx: Any) -> list[str]:
+    from pyservice.storage import namespaces
+
+    return [row.namespace_id for row in await namespaces.revisions(tx)]

@@ -1,0 +1,147 @@
+"""Dynamic servers of a game in a service that dies: what nobody wants ended runs, once and with its ports, whatever
+happens to the planes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from pyservice.pb.hosting.internal.v1 import runtime_pb2
+from pyservice.rpc import InternalClient
+from pyservice.runtime.run_folder import RunFolder
+from tests import programs
+from tests.control.files import put
+from tests.programs import images
+from tests.support.full_service import Developer, FullService, eventually
+
+STUBBORN: Final = ("sh", "-c", "trap '' TERM; exec sleep 3600")
+"""A program that has to be killed."""
+_ARCHIVE: Final = "archive"
+_BUNDLE: Final = "oci_bundle"
+
+_ENDED = ("stopping", "destroyed")
+
+
+class RunningServers:
+    """Of the environment `prod` of a game."""
+
+    def __init__(self, developer: Developer, game_id: str) -> None:
+        self._developer = developer
+        self._game_id = game_id
+        self._environment: dict[str, Any] = {"game_id": game_id, "environment_id": "prod"}
+        self._builds: dict[str, str] = {}
+        self._build_id = ""
+        """What the next server runs."""
+
+    async def prepare(self) -> None:
+        """There is a build, and nothing becomes of earlier servers meanwhile."""
+        await self._choose(_ARCHIVE)
+
+    async def prepare_new(self) -> None:
+        """There is a build that no server had before."""
+        self._builds.pop(_ARCHIVE, None)
+        await self._choose(_ARCHIVE)
+
+    async def prepare_contained(self) -> None:
+        """There is a build that is run in a container."""
+        await self._choose(_BUNDLE)
+
+    async def _choose(self, kind: str) -> None:
+        if kind not in self._builds:
+            self._builds[kind] = await self._build(kind)
+        self._build_id = self._builds[kind]
+        await self.check()
+
+    async def _build(self, kind: str) -> str:
+        content = images.bundle() if kind == _BUNDLE else programs.server_archive(*STUBBORN)
+        image = {"path": "server.tar", "content_length": len(content)}
+        fields: dict[str, Any] = {"display_name": "server", "image_file": image, "kind": kind}
+        made = await self._developer.good("create_game_build", game_id=self._game_id, **fields)
+        assert (await put(made["image_presigned_request"], content)).status_code == 200
+        await self._developer.good("complete_upload", upload_id=made["upload_id"])
+        return str(made["build_id"])
+
+    def wanted(self) -> dict[str, Any]:
+        """A server that goes on until it is ended."""
+        return {
+            **self._environment,
+            "datacenter": "local",
+            "network": {"ports": {"game": {"protocol": "tcp"}}},
+            "resources": {"cpu": 10, "memory": 16},
+            # What is in a container is made stubborn by its environment.
+            "runtime": {"build": self._build_id, "environment": {"PLAY": "deaf"}},
+            "tags": {"name": uuid4().hex},
+        }
+
+    async def add(self, *, is_contained: bool = False) -> str:
+        """Id of one that runs."""
+        await (self.prepare_contained() if is_contained else self.prepare())
+        made = await self._developer.good("create_server", **self.wanted())
+        await self.check()
+        return str(made["server"]["id"])
+
+    async def check(self) -> None:
+        """Those run that nobody wants ended, and no others: one process each. They have ports, and no others do."""
+        try:
+            await eventually(self._are_as_wanted)
+        except AssertionError:
+            raise AssertionError(await self._differences()) from None
+
+    async def _are_as_wanted(self) -> bool:
+        return not any((await self._differences()).values())
+
+    async def _differences(self) -> dict[str, Any]:
+        """Of what is there from what the records want; a server may come to be meanwhile."""
+        statuses = await self._statuses()
+        wanted = {one for one in statuses if statuses[one] not in _ENDED}
+        processes = processes_of_runs(self._developer.full_service)
+        return {
+            "told": wanted ^ {one for one in statuses if statuses[one] == "running"},
+            "kept": wanted ^ self._kept(),
+            "leased": wanted ^ await self._leased(),
+            "processes": wanted ^ processes.keys(),
+            "twice": {one for one, count in processes.items() if count > 1},
+        }
+
+    @property
+    def _servers(self) -> Path:
+        return self._developer.full_service.data_dir / "servers"
+
+    async def _leased(self) -> set[str]:
+        """Ids of those that have ports."""
+        async with InternalClient(self._developer.full_service.data_dir / "admin.sock") as client:
+            asked = runtime_pb2.LeasesRequest()
+            return set((await client.call("hosting.internal.v1.Runtime.Leases", asked)).server_ids)
+
+    def _kept(self) -> set[str]:
+        """Ids of whatever is in the folders and has a keeper."""
+        folders = self._servers.iterdir()
+        return {path.name for path in folders if path.is_dir() and RunFolder(path).is_kept()}
+
+    async def _statuses(self) -> dict[str, str]:
+        page = await self._developer.good(
+            "list_servers", **self._environment, include_destroyed=True
+        )
+        assert "cursor" not in page
+        return {one["id"]: one["status"] for one in page["servers"]}
+
+
+def processes_of_runs(full_service: FullService) -> Counter[str]:
+    """How many processes of the whole machine are of its servers and lobbies, by their ids. Keepers are none, nor is
+    what makes a container.
+    """
+    api_url = f"http://{full_service.said['http']}"
+    found = Counter[str]()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        # Whoever ends meanwhile has none.
+        with contextlib.suppress(OSError):
+            pairs = (word.partition("=") for word in path.read_text("utf-8", "replace").split("\0"))
+            variables = {name: value for name, _, value in pairs}
+            if variables.get("HOSTING_API_URL") == api_url:
+                of = variables.get("HOSTING_SERVER_ID") or variables["HOSTING_LOBBY_ID"]
+                found[of] += 1
+    return found

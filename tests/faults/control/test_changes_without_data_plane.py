@@ -1,0 +1,107 @@
+"""Creations answer when they are durable: with a data plane that answers nobody, every change is made and answered but
+those that wait for it (`test_stored_changes`). The changes are the authorization table's: one that is new is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+from uuid import uuid4
+
+import pytest
+
+from pyservice.storage.database import open_database
+from tests import programs
+from tests.control.authorization import OK, Scope
+from tests.control.authorization_rows import ROWS
+from tests.control.namespace_scenario import NamespaceScenario, Records
+from tests.faults.control.test_stored_changes import (
+    CHANGES,
+    DOORS,
+    inner_door,
+    stopped_data_plane,
+)
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import FullService, eventually
+from tests.support.waiting import FreeTime
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+
+CHANGING: Final = {row.slug: row for row in ROWS if row.changes}
+"""Rows of operations that change records, which is tried there with every one of them."""
+ANSWERED_S: Final = 0.4
+"""Less than the second for which the others wait."""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+async def scenario(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    databases: Databases,
+) -> AsyncIterator[NamespaceScenario]:
+    folder = tmp_path_factory.mktemp("full_service")
+    url, rays = databases.url(request.param), {"per_second": 10_000}
+    full_service = FullService(folder, url, rays=rays, runtime=programs.SETTINGS)
+    try:
+        full_service.start()
+        database = open_database(full_service.database_url, full_service.data_dir / "control")
+        door = full_service.door("http")
+        made = NamespaceScenario(full_service, Records(database), door)
+        yield await made.build()
+        await made.close()
+        await door.close()
+        await database.close()
+    finally:
+        full_service.close()
+
+
+def test_changes_that_wait_for_the_data_plane_are_listed() -> None:
+    """Decisions 8.2: version, limits, public authentication and domains of a namespace, and its tokens."""
+    assert set(CHANGES) <= CHANGING.keys()
+    assert len(CHANGES) == 9
+
+
+async def waits_of(scenario: NamespaceScenario, ray_id: str) -> list[str]:
+    """What a change that was asked for at the inner door waited for, as its ray tells it."""
+
+    async def kept() -> list[Any]:
+        told = await scenario.owner.good("get_ray_perf", ray_id=ray_id)
+        lists: list[Any] = told["perf_lists"]
+        return lists
+
+    (one,) = await eventually(kept)
+    return [span["label"] for span in one["spans"] if "wait" in span["label"]]
+
+
+@pytest.mark.parametrize("name", DOORS)
+async def test_other_changes_do_not_wait_for_a_silent_data_plane(
+    scenario: NamespaceScenario, name: str
+) -> None:
+    door = inner_door(scenario.full_service, name)
+    unwaited = [row for slug, row in CHANGING.items() if slug not in CHANGES]
+    asked = [(row, await row.fields(scenario)) for row in unwaited]
+    told, rays, slow, idle = {}, {}, [], []
+    with stopped_data_plane(scenario.full_service):
+        for row, fields in asked:
+            rays[row.slug] = ray_id = uuid4().hex
+            trace = f"00-{ray_id}-{ray_id[:16]}-01"
+            before, began = await scenario.records.tables(), FreeTime()
+            answer = await door.call(
+                row.slug, fields, token=scenario.owner.token, traceparent=trace
+            )
+            told[row.slug] = answer.code
+            if not began.is_within(ANSWERED_S):
+                slow.append(row.slug)
+            after = await scenario.records.tables()
+            if {one for one in before if before[one] != after[one]} != row.changes:
+                idle.append(row.slug)
+    await door.close()
+    assert told == dict.fromkeys(told, OK)
+    assert (slow, idle) == ([], [])
+    # Nor for less than the whole second. What has no token is nobody's ray.
+    waited = {
+        row.slug: await waits_of(scenario, rays[row.slug])
+        for row in unwaited
+        if row.scope is not Scope.ANYBODY
+    }
+    assert waited == {key: [] for key in waited}

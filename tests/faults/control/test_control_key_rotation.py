@@ -1,0 +1,148 @@
+"""The control plane's half of `pyservice keys rotate` (RotateControlKeys) while that plane is killed: its keys are the
+old ones or the new ones, whole; what either signed is good, and messages are known again under them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import pytest
+
+from pyservice.auth import keyring
+from pyservice.control import signing_keys
+from pyservice.control.signing_keys import SigningKeys
+from tests.control.files import put
+from tests.faults.control.game_fixture import BUILD, GameFixture
+from tests.faults.control.killed_service import MOMENTS, Step, answer_of, struck
+from tests.faults.control.test_kill import open_game_fixture
+from tests.support import command_line
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import Answer
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+
+RING: Final = "control/signing_keys.json"
+UNNAMED: Final = "control/.keys.json.*.tmp"
+ROTATED: Final = (
+    Step("the new ring is not synced", "control", "fsync", UNNAMED),
+    Step("the new ring is beside the old one", "control", "fsync", UNNAMED, after=True),
+    Step("the old ring is in its place", "control", "rename", RING),
+    Step("the new ring is in its place", "control", "rename", RING, after=True),
+    Step("the folder is not synced", "control", "fsync", "control"),
+    Step("the new key is durable and does not sign", "control", "fsync", "control", after=True),
+)
+ALL: Final = (*ROTATED, *(step for step in MOMENTS if step.role == "control"))
+FEW: Final = {"sqlite": (ROTATED[1], ROTATED[3]), "postgresql": (ROTATED[5],)}
+
+
+class Signing:
+    """A service that dies, and addresses and answers that its control plane made under its keys."""
+
+    def __init__(self, fixture: GameFixture) -> None:
+        self.fixture = fixture
+
+    def ring(self) -> SigningKeys:
+        """As it is on the disk."""
+        return signing_keys._parse(
+            json.loads((self.fixture.full_service.data_dir / RING).read_text())
+        )
+
+    async def prepare(self, key: str) -> Any:
+        """A build under a key: the same one again each time, with an address of its own."""
+        image = {"path": "server.tar", "content_length": len(BUILD)}
+        fields = {**self.fixture.game, "display_name": "Signed", "image_file": image}
+        return await self.fixture.developer.good("create_game_build", key, **fields)
+
+    async def rotate(self, *, is_dropping: bool) -> Answer | None:
+        return await answer_of(self.fixture.command("RotateControlKeys", drop_unused=is_dropping))
+
+    async def die_at(self, step: Step, *, is_dropping: bool) -> None:
+        """One rotation, one death, and everything that has to be true afterwards."""
+        fixture, key = self.fixture, uuid4().hex
+        signed, before = await self.prepare(key), self.ring()
+        answer = await struck(
+            fixture.full_service, step, lambda: self.rotate(is_dropping=is_dropping)
+        )
+        await fixture.witness.agree()
+        now = self.ring()
+        check_ring(before, now, answer)
+        assert not list((fixture.full_service.data_dir / "control").glob(".keys.json.*"))
+        again = await self.prepare(key)
+        assert again["upload_id"] == signed["upload_id"]
+        # What was signed before is good, and what is signed now.
+        for one in (signed, again):
+            assert (await put(one["image_presigned_request"], BUILD)).status_code == 200
+        await fixture.developer.good("complete_upload", upload_id=signed["upload_id"])
+        # And it goes on from there.
+        answer = await self.rotate(is_dropping=is_dropping)
+        assert answer is not None
+        check_ring(now, self.ring(), answer)
+        assert (await self.prepare(key))["upload_id"] == signed["upload_id"]
+
+
+def check_ring(before: SigningKeys, now: SigningKeys, answer: Answer | None) -> None:
+    """It is the old one, or the old one with a key more, which signs. None has ended for so long that it may go."""
+    assert now.hash_key == before.hash_key
+    added = before.current.number + 1
+    if answer is not None:
+        assert answer.code == "OK", answer
+        kept = [key.number for key in before.signing]
+        assert answer.body == {"current_key": added, "kept_keys": kept}
+    elif now == before:
+        return
+    assert now.current.number == added
+    assert [(one.number, one.secret) for one in now.signing[:-1]] == [
+        (one.number, one.secret) for one in before.signing
+    ]
+    assert [one.ended_ms is None for one in now.signing] == [False] * len(before.signing) + [True]
+
+
+@pytest.fixture(params=KINDS)
+async def signing(
+    request: pytest.FixtureRequest, tmp_path: Path, shim_library: Path, databases: Databases
+) -> AsyncIterator[tuple[str, Signing]]:
+    kind = request.param
+    async with open_game_fixture(
+        tmp_path / "full_service", shim_library, databases.url(kind)
+    ) as fixture:
+        yield kind, Signing(fixture)
+
+
+async def test_kill_during_control_key_rotation_leaves_a_whole_ring(
+    signing: tuple[str, Signing],
+) -> None:
+    kind, one = signing
+    for step in FEW[kind]:
+        await one.fixture.full_service.refresh()
+        await one.die_at(step, is_dropping=step is ROTATED[3])
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(600)
+async def test_kill_at_every_step_of_a_control_key_rotation(signing: tuple[str, Signing]) -> None:
+    _, one = signing
+    for is_dropping in (False, True):
+        for step in ALL:
+            await one.fixture.full_service.refresh()
+            await one.die_at(step, is_dropping=is_dropping)
+
+
+async def test_failed_rotation_changes_no_plane_and_can_be_repeated(
+    signing: tuple[str, Signing],
+) -> None:
+    _, one = signing
+    data_dir = one.fixture.full_service.data_dir
+    of_data, of_control = keyring.load(data_dir), one.ring()
+    ask = functools.partial(command_line.error_output, data_dir, "keys", "rotate")
+    said = await struck(one.fixture.full_service, ROTATED[2], ask)
+    assert said.startswith("pyservice keys: is a service running with --data-dir")
+    await one.fixture.witness.agree()
+    assert (keyring.load(data_dir), one.ring()) == (of_data, of_control)
+    told = await command_line.json_output(data_dir, "keys", "rotate")
+    assert told["current_key"] == of_data.current_key + 1
+    assert told["control"]["current_key"] == of_control.current.number + 1

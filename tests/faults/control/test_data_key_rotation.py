@@ -1,0 +1,217 @@
+"""Commands whose plane is killed while they ask: `pyservice keys rotate` leaves the old ring or the new one, whole, and
+what either signed is good while its key is there; and whoever typed a command is told that it was not done, or not told
+of it. What commands change in the records is in `test_kill`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from pyservice.auth import keyring
+from pyservice.auth.keyring import Keyring
+from pyservice.cli.admin_requests import admin_socket
+from pyservice.pb.hosting.internal.v1 import admin_pb2
+from pyservice.rpc import InternalClient, Unreachable
+from tests.faults.control.killed_service import (
+    MOMENTS,
+    RECORDS,
+    KilledService,
+    Step,
+    Witness,
+    struck,
+)
+from tests.support import command_line
+from tests.support.full_service import ARENA_MODES, Developer, Door
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+
+RING: Final = "keys.json"
+UNNAMED: Final = ".keys.json.*.tmp"
+ROTATED: Final = (
+    Step("the new ring is not synced", "data", "fsync", UNNAMED),
+    Step("the new ring is beside the old one", "data", "fsync", UNNAMED, after=True),
+    Step("the old ring is in its place", "data", "rename", RING),
+    Step("the new ring is in its place", "data", "rename", RING, after=True),
+    Step("the folder is not synced", "data", "fsync", ""),
+    Step("the new key is durable and does not sign", "data", "fsync", "", after=True),
+)
+DROPPED: Final = (
+    Step("the ring without the old keys is not synced", "data", "fsync", UNNAMED, at=2),
+    Step("the ring with the old keys is in its place", "data", "rename", RING, at=2),
+    Step("the ring without the old keys is in its place", "data", "rename", RING, at=2, after=True),
+    Step("the old keys are gone and that is told to nobody", "data", "fsync", "", at=2, after=True),
+)
+STEPS: Final = (*ROTATED, *(step for step in MOMENTS if step.role == "data"))
+FEW: Final = ((ROTATED[3], False), (DROPPED[2], True))
+ALL: Final = (
+    *((step, False) for step in STEPS),
+    *((step, True) for step in (*STEPS, *DROPPED)),
+)
+
+
+class Signed:
+    """A lobby in a service that dies, and all that was signed of it."""
+
+    def __init__(self, full_service: KilledService, door: Door) -> None:
+        self.full_service = full_service
+        self.door = door
+        self.developer = Developer(full_service, door)
+        self.tokens: list[tuple[int, str]] = []
+        """pub_ tokens, with the number of the key under which each was made."""
+
+    async def prepare(self) -> Signed:
+        self.game_id = await self.developer.game()
+        self.witness = Witness(self.full_service, self.door, self.developer.token, self.game_id)
+        mode = {**ARENA_MODES["arena"], "heartbeat_timeout": 3_600_000}
+        config = {"matchmaker": {"game_modes": {"arena": mode}}}
+        version_id = await self.developer.version(self.game_id, config)
+        place = {"game_id": self.game_id, "namespace_id": "prod"}
+        await self.developer.good("set_version", **place, version_id=version_id)
+        service_token = await self.developer.service_token(self.game_id)
+        self.lobby = await self.developer.lobby(self.game_id, service_token)
+        self.lobby_key = self.ring().current_key
+        # No ring of a single key: there is to be something to lose.
+        await self.needless_key()
+        return self
+
+    def ring(self) -> Keyring:
+        """As it is on the disk."""
+        return keyring.load(self.full_service.data_dir)
+
+    async def rotate(self, drop_unused: bool) -> admin_pb2.RotateKeysResponse | None:
+        """What was answered, None when nothing was."""
+        request = admin_pb2.RotateKeysRequest(drop_unused=drop_unused)
+        async with InternalClient(admin_socket(self.full_service.data_dir)) as client:
+            try:
+                answer: admin_pb2.RotateKeysResponse = await client.call(
+                    "hosting.internal.v1.Admin.RotateKeys", request
+                )
+            except Unreachable:
+                return None
+        return answer
+
+    async def good(self, slug: str, fields: Any, token: str) -> Any:
+        answer = await self.door.call(slug, fields, token=token)
+        assert answer.code == "OK", (slug, answer)
+        return answer.body
+
+    async def public_token(self) -> str:
+        token = await self.developer.public_token(self.game_id)
+        self.tokens.append((self.ring().current_key, token))
+        return token
+
+    async def player(self) -> str:
+        """The token of one who is about to come."""
+        fields = {"lobby_id": self.lobby["lobby_id"]}
+        joined = await self.good("join", fields, await self.public_token())
+        return str(joined["player"]["token"])
+
+    async def needless_key(self) -> None:
+        """One that signs, and has signed nothing that the data plane has to remember."""
+        assert await self.rotate(False)
+        await self.public_token()
+
+    async def check(self, player_token: str) -> None:
+        """What was signed is good while its key is in the ring; no key goes that a lobby or a player needs."""
+        numbers = dict(self.ring().mac_keys)
+        for number, token in self.tokens:
+            answer = await self.door.call("regions", {}, token=token)
+            assert answer.code == ("OK" if number in numbers else "TOKEN_INVALID"), number
+        assert self.lobby_key in numbers
+        for slug in ("connected", "disconnected"):
+            await self.good(slug, {"player_token": player_token}, self.lobby["lobby_token"])
+
+
+def check_ring(
+    before: Keyring, now: Keyring, answer: admin_pb2.RotateKeysResponse | None, is_dropping: bool
+) -> None:
+    """It is the old one, the new one, or the new one without keys that nothing needed."""
+    old, keys = dict(before.mac_keys), dict(now.mac_keys)
+    added = max(old) + 1
+    assert now.hash_key == before.hash_key
+    if answer is not None:
+        assert (answer.current_key, now.current_key) == (added, added)
+        assert {*answer.kept_keys, added} == keys.keys()
+        assert set(answer.dropped_keys) == old.keys() - keys.keys()
+    if now.current_key == before.current_key:
+        assert keys == old
+        return
+    assert now.current_key == added
+    del keys[added]
+    assert keys.items() <= old.items()
+    assert is_dropping or keys == old
+
+
+@pytest.fixture
+async def signed(tmp_path: Path, shim_library: Path) -> AsyncIterator[Signed]:
+    full_service = KilledService(
+        tmp_path / "full_service", shim_library, None, rays={"per_second": 0}
+    )
+    try:
+        await asyncio.to_thread(full_service.start)
+        door = full_service.door("http")
+        made = await Signed(full_service, door).prepare()
+        yield made
+        await made.witness.close()
+        await door.close()
+        assert await asyncio.to_thread(full_service.stop) == 0
+    finally:
+        full_service.close()
+
+
+async def die_at(signed: Signed, step: Step, is_dropping: bool) -> None:
+    """One rotation, one death, and everything that has to be true afterwards."""
+    player_token = await signed.player()
+    if is_dropping:
+        await signed.needless_key()
+    before = signed.ring()
+    answer = await struck(signed.full_service, step, lambda: signed.rotate(is_dropping))
+    await signed.witness.agree()
+    now = signed.ring()
+    check_ring(before, now, answer, is_dropping)
+    await signed.check(player_token)
+    # And it goes on from there.
+    player_token = await signed.player()
+    again = await signed.rotate(is_dropping)
+    assert again is not None
+    check_ring(now, signed.ring(), again, is_dropping)
+    if is_dropping and now.current_key != before.current_key:
+        # Otherwise the player's token was made with it.
+        assert before.current_key not in dict(signed.ring().mac_keys)
+    await signed.check(player_token)
+
+
+async def test_kill_during_data_key_rotation_leaves_a_whole_ring(
+    signed: Signed,
+) -> None:
+    for step, is_dropping in FEW:
+        await die_at(signed, step, is_dropping)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(600)
+async def test_kill_at_every_step_of_a_data_key_rotation(signed: Signed) -> None:
+    for step, is_dropping in ALL:
+        await signed.full_service.refresh()
+        await die_at(signed, step, is_dropping)
+
+
+async def test_command_reports_a_plane_that_did_not_answer(signed: Signed) -> None:
+    data_dir = signed.full_service.data_dir
+    for words, step in (
+        (("keys", "rotate"), ROTATED[2]),
+        (("identity", "create", "--display-name", "Somebody"), RECORDS[2]),
+    ):
+        ask = functools.partial(command_line.error_output, data_dir, *words)
+        said = await struck(signed.full_service, step, ask)
+        (line,) = said.splitlines()
+        assert line.startswith(f"pyservice {words[0]}: is a service running with --data-dir")
+        await signed.witness.agree()
+        # Typed again, it is done.
+        assert await command_line.output(data_dir, *words)

@@ -1,0 +1,249 @@
+"""A database that is full, stopped, killed, stalled, removed or replaced under the service: said with the documented
+word, nothing half-written, and used again as soon as it is well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pyservice.errors import ServiceError
+from pyservice.storage.database import Database, DatabaseUnusable, open_database
+from pyservice.storage.migrations import migrate
+from tests.faults.disk import small_disk
+from tests.storage.notes import (
+    at_once,
+    code_of,
+    codes,
+    count_up,
+    in_use,
+    number,
+    prepare,
+    write_once,
+)
+from tests.support.databases import Server
+from tests.support.databases import one_server as one_server
+from tests.support.databases import server as server
+from tests.support.waiting import PATIENCE_S, FreeTime
+
+pytestmark = pytest.mark.anyio
+
+TOLD_S = 25.0
+"""What waits for an answer of a server gives up after ten seconds, and is tried once more."""
+
+
+@pytest.fixture
+async def on_sqlite(tmp_path: Path) -> AsyncIterator[Database]:
+    made = open_database(None, tmp_path)
+    await prepare(made)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def on_server(server: Server, tmp_path: Path) -> AsyncIterator[Database]:
+    made = open_database(server.url(), tmp_path)
+    await prepare(made)
+    yield made
+    await made.close()
+
+
+# Away, and back -----------------------------------------------------------------------------------
+
+
+async def heals(database: Database, timeout_s: float = PATIENCE_S) -> None:
+    """Until both go again; no other word than the one for a database that is away is heard meanwhile."""
+    async with asyncio.timeout(timeout_s):
+        while (found := await codes(database)) != {"OK"}:
+            assert found <= {"OK", "CONTROL_PLANE_UNAVAILABLE"}, found
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+async def test_stopped_postgres_is_reported_and_used_after_restart(
+    on_server: Database, server: Server, mode: str
+) -> None:
+    # Connections of all kinds that the stop finds: idle ones, and one in a transaction.
+    await at_once(on_server, "read", 10, number)
+
+    async def interrupted() -> None:
+        async with on_server.write() as tx:
+            await count_up(tx)
+            await asyncio.to_thread(server.stop, mode)
+            await count_up(tx)
+
+    assert await code_of(interrupted) == "CONTROL_PLANE_UNAVAILABLE"
+    for _ in range(3):
+        assert await codes(on_server) == {"CONTROL_PLANE_UNAVAILABLE"}
+    assert ServiceError("CONTROL_PLANE_UNAVAILABLE").retry_after_s
+    await asyncio.to_thread(server.start)
+    await heals(on_server)
+    async with on_server.read() as tx:
+        assert await number(tx) >= 1
+    assert in_use(on_server) == 0
+
+
+async def test_postgres_is_used_after_its_sessions_are_killed(
+    on_server: Database, server: Server
+) -> None:
+    for _ in range(3):
+        await at_once(on_server, "read", 8, number)
+        server.psql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = 'pyservice'"
+        )
+        await heals(on_server)
+    assert in_use(on_server) == 0
+
+
+async def test_hanging_postgres_is_reported_and_used_when_it_resumes(
+    on_server: Database, server: Server
+) -> None:
+    await write_once(on_server)
+    backends = server.psql(
+        "\\t on\nSELECT pid FROM pg_stat_activity WHERE application_name = 'pyservice';"
+    )
+    stalled = [server.pid, *(int(word) for word in backends.split() if word.isdigit())]
+    for pid in stalled:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        began = FreeTime()
+        found = await code_of(lambda: write_once(on_server))
+        assert began.passed_s < TOLD_S
+        assert found == "CONTROL_PLANE_UNAVAILABLE"
+    finally:
+        for pid in stalled:
+            os.kill(pid, signal.SIGCONT)
+    await heals(on_server)
+    assert in_use(on_server) == 0
+
+
+async def test_callers_wait_for_a_free_connection(
+    on_server: Database,
+) -> None:
+    await asyncio.gather(*(write_once(on_server) for _ in range(200)))
+    async with on_server.read() as tx:
+        assert await number(tx) == 200
+    assert in_use(on_server) == 0
+
+
+async def test_removed_database_file_takes_no_changes_until_restored(
+    on_sqlite: Database, tmp_path: Path
+) -> None:
+    await write_once(on_sqlite)
+    names = [name for name in os.listdir(tmp_path) if name.startswith("records.db")]
+    away = tmp_path / "away"
+    away.mkdir()
+    for name in names:
+        (tmp_path / name).rename(away / name)
+    for _ in range(2):
+        assert await codes(on_sqlite) == {"CONTROL_PLANE_UNAVAILABLE"}
+    # An empty one in its place would be taken for a first start.
+    assert not (tmp_path / "records.db").exists()
+    for name in names:
+        (away / name).rename(tmp_path / name)
+    assert await codes(on_sqlite) == {"OK"}
+
+
+async def test_replaced_database_file_is_not_written(on_sqlite: Database, tmp_path: Path) -> None:
+    await write_once(on_sqlite)
+    copy = tmp_path / "copy"
+    copy.write_bytes((tmp_path / "records.db").read_bytes())
+    copy.rename(tmp_path / "records.db")
+    assert await codes(on_sqlite) == {"CONTROL_PLANE_UNAVAILABLE"}
+
+
+async def test_file_that_is_no_database_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "records.db").write_bytes(b"no database at all, " * 1000)
+    database = open_database(None, tmp_path)
+    with pytest.raises(DatabaseUnusable, match=r"records\.db.*backup"):
+        await migrate(database, is_allowed=True)
+    await database.close()
+
+
+@pytest.mark.parametrize("url", ["mysql://host/name", "no url", "postgresql+psycopg2"])
+def test_unsupported_database_url_is_refused_with_a_message(url: str, tmp_path: Path) -> None:
+    with pytest.raises(DatabaseUnusable, match="postgresql"):
+        open_database(url, tmp_path)
+
+
+# A disk that is full ------------------------------------------------------------------------------
+
+DISK_MIB = 24
+
+USER = """
+import asyncio, sys
+from pathlib import Path
+from sqlalchemy import insert, text
+from pyservice.storage.database import open_database
+from tests.storage import notes
+
+async def add(database):
+    async with database.write() as tx:
+        await notes.count_up(tx)
+        await tx.run(text("INSERT INTO weights VALUES (randomblob(60000))"))
+
+async def live(folder):
+    Path(folder).mkdir(exist_ok=True)
+    database = open_database(None, Path(folder))
+    await notes.prepare(database)
+    async with database.write() as tx:
+        await tx.run(text("CREATE TABLE weights (weight BLOB)"))
+    while True:
+        word = sys.stdin.readline().strip()
+        if word == "add":
+            print("=", await notes.code_of(lambda: add(database)), flush=True)
+        elif word == "read":
+            async with database.read() as tx:
+                print("=", await notes.number(tx), flush=True)
+        else:
+            return
+
+asyncio.run(live(sys.argv[1]))
+"""
+
+
+async def test_full_database_disk_is_reported_and_reads_continue(tmp_path: Path) -> None:
+    disk = small_disk(tmp_path, DISK_MIB)
+    folder = str(disk.mount_point / "control")
+    user = subprocess.Popen(
+        [*disk.command_prefix, sys.executable, "-c", USER, folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+    def ask(word: str) -> str:
+        assert user.stdin is not None
+        assert user.stdout is not None
+        user.stdin.write(f"{word}\n")
+        user.stdin.flush()
+        # Its log is between.
+        while not (line := user.stdout.readline()).startswith("= "):
+            assert line, "the user of the database died"
+        return line[2:].strip()
+
+    try:
+        assert ask("add") == "OK"
+        filler = disk.fill(user.pid)
+        made = 1
+        while (found := ask("add")) == "OK":
+            made += 1
+        for _ in range(5):
+            assert found == "STORAGE_FULL"
+            # What failed changed nothing, and what is there is read.
+            assert ask("read") == str(made)
+            found = ask("add")
+        filler.unlink()
+        assert ask("add") == "OK"
+        assert ask("read") == str(made + 1)
+    finally:
+        user.kill()
+        user.communicate()

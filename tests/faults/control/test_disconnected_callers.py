@@ -1,0 +1,242 @@
+"""Who asks for a change and goes away before it is answered: the change is made, and whoever watches hears of it all
+the same. The disk is held between the change and its answer, or the commit on its way to the server, so that the caller
+goes at that very moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pytest
+
+from pyservice.cli.admin_requests import control_socket
+from pyservice.control.timestamps import now_ms
+from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as admin
+from pyservice.rpc import InternalClient
+from tests.control.files import png, put
+from tests.faults.control.killed_service import LOG, KilledService
+from tests.faults.postgres_proxy import open_postgres_proxy
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import Developer, Door, GrpcDoor, eventually
+from tests.support.waiting import PATIENCE_S, FreeTime
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+READS: Final = 5
+ATTEMPTS: Final = 4
+MADE_S: Final = 1.0
+_ADMIN: Final = "hosting.internal.v1.ControlAdmin"
+
+
+class Held(Protocol):
+    """Commits that are held."""
+
+    @property
+    def waiting(self) -> int: ...
+
+
+class HeldCommitService(KilledService):
+    """A service whose changes are made and not committed as long as `commits_held` is open."""
+
+    commits_held: Callable[[], contextlib.AbstractContextManager[Held]]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+async def full_service(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    shim_library: Path,
+    databases: Databases,
+) -> AsyncIterator[HeldCommitService]:
+    url = databases.url(request.param)
+    async with contextlib.AsyncExitStack() as stack:
+        proxy = None if url is None else await stack.enter_async_context(open_postgres_proxy(url))
+        made = HeldCommitService(
+            tmp_path_factory.mktemp("full_service"),
+            shim_library,
+            None if proxy is None else proxy.url,
+        )
+        stack.push_async_callback(asyncio.to_thread, made.close)
+        on_disk = functools.partial(made.shim.stalled, "fdatasync fsync", LOG)
+        made.commits_held = on_disk if proxy is None else proxy.held
+        await asyncio.to_thread(made.start)
+        yield made
+
+
+@dataclass
+class Watched:
+    """A change, and the read that tells of it; `index` is what its watch begins with."""
+
+    change: Callable[[], Awaitable[Any]]
+    read: Callable[..., Awaitable[Any]]
+    is_there: Callable[[Any], bool]
+
+
+class CallerFixture:
+    """Somebody who watches at the public door, and callers who go."""
+
+    def __init__(self, full_service: HeldCommitService, caller: Door) -> None:
+        self.full_service = full_service
+        self.developer = Developer(full_service, full_service.door("http"))
+        self.caller = Developer(full_service, caller)
+        self.admin = InternalClient(control_socket(full_service.data_dir))
+
+    async def close(self) -> None:
+        for door in (self.developer.door, self.caller.door, self.admin):
+            await door.close()
+
+    async def picture(self, kind: str) -> Watched:
+        place = {"game_id": await self.developer.game()}
+        made = await self.developer.good(
+            f"prepare_{kind}", **place, path="x.png", content_length=len(png())
+        )
+        assert (await put(made["presigned_request"], png())).status_code == 200
+        upload_id = made["upload_id"]
+        return Watched(
+            lambda: self.caller.good(f"complete_{kind}", **place, upload_id=upload_id),
+            lambda **more: self.developer.good("get_game", **place, **more),
+            lambda body: f"{kind}_url" in body["game"],
+        )
+
+    async def by_its_upload(self) -> Watched:
+        watched = await self.picture("logo")
+        place = {"game_id": await self.developer.game()}
+        made = await self.developer.good(
+            "prepare_logo", **place, path="x.png", content_length=len(png())
+        )
+        assert (await put(made["presigned_request"], png())).status_code == 200
+        watched.change = lambda: self.caller.good("complete_upload", upload_id=made["upload_id"])
+        watched.read = lambda **more: self.developer.good("get_game", **place, **more)
+        return watched
+
+    async def device_link(self) -> Watched:
+        game_id = await self.developer.game()
+        link = (await self.developer.good("prepare_device_link"))["device_link_token"]
+        fields = {"device_link_token": link}
+        return Watched(
+            lambda: self.caller.good("complete_device_link", **fields, game_id=game_id),
+            lambda **more: self.developer.good("get_device_link", **fields, **more),
+            lambda body: "cloud_token" in body,
+        )
+
+    async def billing(self) -> Watched:
+        group_id, time_ms = self.full_service.group_id, now_ms()
+        request = admin.RecordBillingRequest(
+            group_id=group_id, event=admin.BILLING_EVENT_PAYMENT_FAILED, ts_ms=time_ms
+        )
+        return Watched(
+            lambda: self.admin.call(f"{_ADMIN}.RecordBilling", request, 60),
+            lambda **more: self.developer.good("get_billing", group_id=group_id, **more),
+            lambda body: "payment_failed_ts" in body["group"],
+        )
+
+    async def member(self) -> Watched:
+        person = await self.admin.call(
+            f"{_ADMIN}.CreateIdentity", admin.CreateIdentityRequest(display_name="Somebody")
+        )
+        identity_id = person.identity_id
+        token = await self.admin.call(
+            f"{_ADMIN}.CreateCloudToken",
+            admin.CreateCloudTokenRequest(all_groups=True, identity_id=identity_id),
+        )
+        them = Developer(self.full_service, self.developer.door, token.token)
+        request = admin.AddMemberRequest(
+            group_id=self.full_service.group_id, identity_id=identity_id
+        )
+        return Watched(
+            lambda: self.admin.call(f"{_ADMIN}.AddMember", request, 60),
+            lambda **more: them.good("get_games", **more),
+            lambda body: bool(body["groups"]),
+        )
+
+    async def group(self) -> Watched:
+        request = admin.AdminCreateGroupRequest(display_name="Group")
+        before = len((await self.developer.good("get_games"))["groups"])
+        return Watched(
+            lambda: self.admin.call(f"{_ADMIN}.AdminCreateGroup", request, 60),
+            lambda **more: self.developer.good("get_games", **more),
+            lambda body: len(body["groups"]) > before,
+        )
+
+    async def ask_and_go(self, watched: Watched) -> None:
+        """The caller goes while what it changed is on its way to the disk."""
+        with self.full_service.commits_held() as held:
+            asking = asyncio.ensure_future(watched.change())
+
+            async def is_on_its_way() -> bool:
+                return held.waiting > 0
+
+            await eventually(is_on_its_way)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            # The plane hears of it before it answers what is asked after it.
+            for _ in range(READS):
+                await watched.read()
+
+
+@pytest.fixture(params=["http", "grpc"])
+async def fixture(
+    request: pytest.FixtureRequest, full_service: HeldCommitService
+) -> AsyncIterator[CallerFixture]:
+    made = CallerFixture(full_service, full_service.door(request.param))
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def inside(full_service: HeldCommitService) -> AsyncIterator[CallerFixture]:
+    """The caller asks the control plane itself, as commands do."""
+    made = CallerFixture(full_service, GrpcDoor(f"unix:{control_socket(full_service.data_dir)}"))
+    yield made
+    await made.close()
+
+
+async def wakes(fixture: CallerFixture, watched: Watched) -> None:
+    before = await watched.read()
+    assert not watched.is_there(before)
+    index = before["watch"]["index"]
+    waiting = asyncio.ensure_future(watched.read(watch_index=index))
+    for _ in range(ATTEMPTS):
+        await fixture.ask_and_go(watched)
+        if await is_made(watched):
+            break
+    after = await asyncio.wait_for(waiting, PATIENCE_S)
+    assert watched.is_there(after), after
+
+
+async def is_made(watched: Watched) -> bool:
+    """Not where something else of the plane was on its way to the disk, and the caller went before he was heard."""
+    began = FreeTime()
+    while began.is_within(MADE_S):
+        if watched.is_there(await watched.read()):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("kind", ["banner", "logo"])
+async def test_game_picture_of_a_gone_caller_is_seen_by_watchers(
+    fixture: CallerFixture, kind: str
+) -> None:
+    await wakes(fixture, await fixture.picture(kind))
+
+
+async def test_picture_upload_of_a_gone_caller_is_seen_by_watchers(inside: CallerFixture) -> None:
+    await wakes(inside, await inside.by_its_upload())
+
+
+async def test_device_link_of_a_gone_caller_gets_its_token(fixture: CallerFixture) -> None:
+    await wakes(fixture, await fixture.device_link())
+
+
+@pytest.mark.parametrize("what", ["billing", "member", "group"])
+async def test_change_of_a_cancelled_command_is_seen_by_watchers(
+    inside: CallerFixture, what: str
+) -> None:
+    await wakes(inside, await getattr(inside, what)())

@@ -1,0 +1,197 @@
+"""Who asks for a token and goes away before it is told: no good token stays that nobody holds. The caller goes while
+the token is on its way to the disk, and while the data plane has not said that it knows of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+import pytest
+
+from pyservice.cli.admin_requests import control_socket
+from pyservice.pb.hosting.internal.v1 import admin_pb2
+from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as admin
+from pyservice.rpc import InternalClient
+from tests.faults.control.test_disconnected_callers import HeldCommitService
+from tests.faults.control.test_disconnected_callers import full_service as full_service
+from tests.support.full_service import Developer, eventually
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+ATTEMPTS: Final = 3
+FED: Final = "feed/.*.tmp"
+"""The data plane has told nobody of a namespace whose file it does not hold durably."""
+_ADMIN: Final = "hosting.internal.v1.ControlAdmin"
+NAMESPACE_KINDS: Final = {
+    "env": "create_service_token",
+    "pub": "create_public_token",
+    "dev": "create_development_token",
+}
+Ask = Callable[[], Awaitable[Any]]
+
+
+class TokenFixture:
+    """A namespace, somebody who looks at its tokens, and a caller at one of the doors."""
+
+    def __init__(self, full_service: HeldCommitService, door: str) -> None:
+        self.full_service = full_service
+        self.developer = Developer(full_service, full_service.door("http"))
+        self.caller = Developer(full_service, full_service.door(door))
+        self.admin = InternalClient(control_socket(full_service.data_dir))
+
+    async def begin(self) -> None:
+        self.game_id = await self.developer.arena()
+        self.place = {"game_id": self.game_id, "namespace_id": "prod"}
+        got = await self.developer.good("get_namespace", **self.place)
+        self.namespace_id = str(got["namespace"]["namespace_id"])
+
+    async def close(self) -> None:
+        await self.developer.door.close()
+        await self.caller.door.close()
+        await self.admin.close()
+
+    def asks(self, kind: str, key: str | None = None) -> Ask:
+        if kind == "cloud":
+            return lambda: self.caller.call("create_game_token", key, game_id=self.game_id)
+        name = "environment_id" if kind == "env" else "namespace_id"
+        fields = {"game_id": self.game_id, name: "prod"}
+        return lambda: self.caller.call(NAMESPACE_KINDS[kind], key, **fields)
+
+    def commands(self, kind: str) -> Ask:
+        """The same of a command of the command line."""
+        if kind == "cloud":
+            asked: Any = admin.CreateCloudTokenRequest(game_id=self.game_id)
+            return lambda: self.admin.call(f"{_ADMIN}.CreateCloudToken", asked, 60)
+        kinds = {
+            "env": admin_pb2.TOKEN_KIND_ENVIRONMENT,
+            "pub": admin_pb2.TOKEN_KIND_PUBLIC,
+        }
+        asked = admin.CreateNamespaceTokenRequest(kind=kinds[kind], namespace=self.namespace_id)
+        return lambda: self.admin.call(f"{_ADMIN}.CreateNamespaceToken", asked, 60)
+
+    async def tokens(self, kind: str) -> list[str]:
+        """Ids of those that are good."""
+        if kind == "cloud":
+            fields = {"group_id": self.full_service.group_id}
+            listed = await self.developer.good("list_group_tokens", **fields)
+            return [
+                one["token_id"] for one in listed["tokens"] if one.get("game_id") == self.game_id
+            ]
+        listed = await self.developer.good("list_namespace_tokens", **self.place)
+        return [one["token_id"] for one in listed["tokens"] if one["kind"] == kind]
+
+    async def there_is_none(self, kind: str) -> None:
+        async def is_empty() -> bool:
+            return not await self.tokens(kind)
+
+        await eventually(is_empty)
+
+
+@pytest.fixture(params=["http", "grpc"])
+async def fixture(
+    request: pytest.FixtureRequest, full_service: HeldCommitService
+) -> AsyncIterator[TokenFixture]:
+    made = TokenFixture(full_service, request.param)
+    await made.begin()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def inside(full_service: HeldCommitService) -> AsyncIterator[TokenFixture]:
+    made = TokenFixture(full_service, "http")
+    await made.begin()
+    yield made
+    await made.close()
+
+
+async def goes(asking: asyncio.Future[Any]) -> None:
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+
+
+async def go_while_it_is_committed(fixture: TokenFixture, ask: Ask) -> None:
+    with fixture.full_service.commits_held() as held:
+        asking = asyncio.ensure_future(ask())
+
+        async def is_on_its_way() -> bool:
+            return held.waiting > 0
+
+        await eventually(is_on_its_way)
+        await goes(asking)
+        # The plane hears of it before it answers what is asked after it.
+        for _ in range(5):
+            await fixture.developer.good("get_game", game_id=fixture.game_id)
+
+
+async def go_while_it_is_fed(fixture: TokenFixture, kind: str, ask: Ask) -> None:
+    with fixture.full_service.shim.stalled("fsync", FED) as held:
+        # Something else of the namespace is on its way: a pub_ token by itself changes nothing that is fed.
+        before = asyncio.ensure_future(
+            fixture.developer.call(
+                "add_domain", **fixture.place, domain=f"{fixture.game_id}.example"
+            )
+        )
+
+        async def is_on_its_way() -> bool:
+            return held.waiting > 0
+
+        await eventually(is_on_its_way)
+        asking = asyncio.ensure_future(ask())
+
+        async def is_made() -> bool:
+            return bool(await fixture.tokens(kind))
+
+        await eventually(is_made)
+        await goes(asking)
+        await fixture.tokens(kind)
+    await before
+
+
+@pytest.mark.parametrize("kind", [*NAMESPACE_KINDS, "cloud"])
+async def test_caller_gone_before_the_commit_leaves_no_token(
+    fixture: TokenFixture, kind: str
+) -> None:
+    for _ in range(ATTEMPTS):
+        await go_while_it_is_committed(fixture, fixture.asks(kind))
+        # What was on its way is through by the time that a change is that was asked for after it.
+        await fixture.developer.good(
+            "add_domain", **fixture.place, domain=f"{fixture.game_id}.example"
+        )
+        await fixture.there_is_none(kind)
+
+
+@pytest.mark.parametrize("kind", NAMESPACE_KINDS)
+async def test_caller_gone_before_data_plane_confirms_leaves_no_token(
+    fixture: TokenFixture, kind: str
+) -> None:
+    await go_while_it_is_fed(fixture, kind, fixture.asks(kind))
+    await fixture.there_is_none(kind)
+
+
+@pytest.mark.parametrize("kind", ["env", "pub", "cloud"])
+async def test_cancelled_command_leaves_no_token(inside: TokenFixture, kind: str) -> None:
+    await go_while_it_is_committed(inside, inside.commands(kind))
+    await inside.there_is_none(kind)
+    if kind != "cloud":
+        await go_while_it_is_fed(inside, kind, inside.commands(kind))
+        await inside.there_is_none(kind)
+
+
+@pytest.mark.parametrize("kind", ["pub", "dev"])
+async def test_retry_with_a_key_returns_the_token_of_the_first_request(
+    fixture: TokenFixture, kind: str
+) -> None:
+    ask = fixture.asks(kind, fixture.game_id)
+    await go_while_it_is_fed(fixture, kind, ask)
+    (token_id,) = await fixture.tokens(kind)
+
+    async def is_told() -> Any:
+        answer = await ask()
+        return answer.code == "OK" and answer.body
+
+    assert (await eventually(is_told))["token_id"] == token_id
+    assert await fixture.tokens(kind) == [token_id]

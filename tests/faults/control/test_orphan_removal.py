@@ -1,0 +1,142 @@
+"""`pyservice namespace remove-orphans` while either plane is killed: each namespace that no record has is there as it
+was or is gone for good, those with a record stay, and typed again it removes the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import pytest
+
+from pyservice.cli.admin_requests import admin_socket
+from pyservice.pb.hosting.internal.v1 import feed_pb2
+from pyservice.rpc import InternalClient
+from tests.dataplane.configurations import configuration
+from tests.faults.control.game_fixture import GameFixture
+from tests.faults.control.killed_service import FED, MOMENTS, Step, answer_of, struck
+from tests.faults.control.test_kill import open_game_fixture
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import Answer, eventually
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+
+COUNT: Final = 3
+_FEED: Final = "hosting.internal.v1.Feed"
+REMOVED: Final = tuple(
+    Step(f"{step.name}, of the {name}", "data", step.calls, step.files, at, step.after)
+    for at, name in ((1, "first"), (COUNT, "last"))
+    for step in FED
+)
+FEW: Final = {
+    "sqlite": (REMOVED[2], REMOVED[9], REMOVED[5]),
+    "postgresql": (REMOVED[8],),
+}
+Held = dict[str, feed_pb2.HeldConfiguration]
+
+
+def _ids(answer: Answer) -> list[str]:
+    """Of the orphans that are told, which ever they are."""
+    return [one["namespace_id"] for several in answer.body.values() for one in several]
+
+
+class Left:
+    """A service beside whose records another database has left namespaces, once and again."""
+
+    def __init__(self, fixture: GameFixture) -> None:
+        self.fixture = fixture
+
+    async def _feed(self, method: str, request: Any) -> Any:
+        async with InternalClient(admin_socket(self.fixture.full_service.data_dir)) as client:
+            return await client.call(f"{_FEED}.{method}", request)
+
+    async def leave(self) -> Held:
+        """By id, in the order of their names, in which they are removed."""
+        game_id = str(uuid4())
+        game = {"game_id": game_id, "name_id": f"g{uuid4().hex[:20]}", "display_name": "Lost"}
+        ids = [str(uuid4()) for _ in range(COUNT)]
+        for number, one in enumerate(ids):
+            fields = {"namespace_id": one, "name_id": f"n{number}", "game": game}
+            request = feed_pb2.ApplyRequest(configuration=configuration(source_epoch=1, **fields))
+            answer = await self._feed("Apply", request)
+            assert answer.HasField("applied"), answer
+        held = await self.held()
+        return {one: held[one] for one in ids}
+
+    async def held(self) -> Held:
+        answer = await self._feed("Held", feed_pb2.HeldRequest())
+        return {one.namespace_id: one for one in answer.configurations}
+
+    async def commanded(self, method: str, **fields: Any) -> list[str]:
+        """Ids of the namespaces that are told. A data plane that was just started is away for the other for a moment
+        more, which says so and does nothing.
+        """
+
+        async def answered() -> Answer | None:
+            answer = await self.fixture.command(method, **fields)
+            return None if answer.code == "CONTROL_PLANE_UNAVAILABLE" else answer
+
+        answer = await eventually(answered)
+        assert answer.code == "OK", answer
+        return _ids(answer)
+
+    async def die_at(self, step: Step) -> None:
+        """One removal of all, one death, and everything that has to be true afterwards."""
+        fixture = self.fixture
+        left, before = await self.leave(), await self.held()
+        records = await fixture.witness.records()
+        assert await self.commanded("ListOrphans") == list(left)
+        answer = await struck(
+            fixture.full_service,
+            step,
+            lambda: answer_of(fixture.command("RemoveOrphans", all=True)),
+        )
+        await fixture.witness.agree()
+        held = await self.held()
+        gone = left.keys() - held.keys()
+        assert gone == set(list(left)[: len(gone)])
+        assert held == {one: held_one for one, held_one in before.items() if one not in gone}
+        rest = [one for one in left if one not in gone]
+        assert await self.commanded("ListOrphans") == rest
+        if answer is not None:
+            assert answer.code == "OK", answer
+            assert (_ids(answer), rest) == (list(left), [])
+        # Typed again, the rest goes too, and stays away.
+        assert await self.commanded("RemoveOrphans", all=True) == rest
+        fixture.full_service.kill("data")
+        await fixture.witness.agree()
+        assert (await self.held()).keys() == before.keys() - left.keys()
+        assert await self.commanded("ListOrphans") == []
+        assert await fixture.witness.records() == records
+        await fixture.check_effects(await fixture.seen())
+
+
+@pytest.fixture(params=KINDS)
+async def left(
+    request: pytest.FixtureRequest, tmp_path: Path, shim_library: Path, databases: Databases
+) -> AsyncIterator[tuple[str, Left]]:
+    kind = request.param
+    async with open_game_fixture(
+        tmp_path / "full_service", shim_library, databases.url(kind)
+    ) as fixture:
+        yield kind, Left(fixture)
+
+
+async def test_kill_during_orphan_removal_removes_each_orphan_or_none_of_it(
+    left: tuple[str, Left],
+) -> None:
+    kind, one = left
+    for step in FEW[kind]:
+        await one.fixture.full_service.refresh()
+        await one.die_at(step)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(600)
+async def test_kill_at_every_step_of_an_orphan_removal(left: tuple[str, Left]) -> None:
+    _, one = left
+    for step in (*REMOVED, *MOMENTS):
+        await one.fixture.full_service.refresh()
+        await one.die_at(step)

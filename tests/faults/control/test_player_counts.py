@@ -1,0 +1,130 @@
+"""Who plays while the control plane dies is in its first answers: numbers of players are the data plane's, and are read
+before anybody is answered. A data plane that answers nobody is not waited for. On SQLite alone: the numbers are in no
+record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.app.household import is_gone
+from tests.support.full_service import Developer, FullService, eventually
+from tests.support.waiting import POLL_S, FreeTime
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+
+KILLS = 3
+UNANSWERED_S = 8.0
+"""A start, and what it waits for the numbers; a call that is waited for takes ten."""
+
+
+def pid(full_service: FullService, lock: str) -> int:
+    return int((full_service.data_dir / lock).read_text().split()[0])
+
+
+def players(answer: httpx.Response) -> int:
+    return int(answer.json()["game"]["total_player_count"])
+
+
+class Playing:
+    """A game with a connected player, as its developer sees it."""
+
+    def __init__(self, developer: Developer, game_id: str) -> None:
+        self.developer = developer
+        self.full_service = developer.full_service
+        self.game_id = game_id
+
+    async def connect(self) -> None:
+        developer, door = self.developer, self.developer.door
+        lobby = await developer.lobby(self.game_id, await developer.service_token(self.game_id))
+        public = await developer.public_token(self.game_id)
+        joined = await door.call("join", {"lobby_id": lobby["lobby_id"]}, token=public)
+        assert joined.code == "OK", joined
+        fields = {"player_token": joined.body["player"]["token"]}
+        connected = await door.call("connected", fields, token=lobby["lobby_token"])
+        assert connected.code == "OK", connected
+
+    async def is_counted(self) -> None:
+        """Until the developer is told of the player."""
+
+        async def is_told() -> bool:
+            answer = await self.developer.call("get_game", game_id=self.game_id)
+            return answer.code == "OK" and answer.body["game"]["total_player_count"] == 1
+
+        await eventually(is_told, 30)
+
+    async def kill(self) -> None:
+        """The control plane, by `kill -9`. What is answered from now on is of the process that takes its place."""
+        killed = pid(self.full_service, "control/LOCK")
+        os.kill(killed, signal.SIGKILL)
+
+        async def is_dead() -> bool:
+            return is_gone(killed)
+
+        await eventually(is_dead)
+
+    async def first_answer(self) -> httpx.Response:
+        """Of the control plane's own door, where a request waits for it to open."""
+        path = f"http://control/cloud/games/{self.game_id}"
+        headers = {"authorization": f"Bearer {self.developer.token}"}
+        behind = httpx.AsyncHTTPTransport(
+            uds=str(self.full_service.data_dir / "control" / "http.sock")
+        )
+        async with httpx.AsyncClient(transport=behind, headers=headers, timeout=60) as client:
+            deadline = time.monotonic() + 60
+            while True:
+                with contextlib.suppress(httpx.TransportError):
+                    answer = await client.get(path)
+                    break
+                assert time.monotonic() < deadline
+                await asyncio.sleep(POLL_S)
+        assert answer.status_code == 200, answer.text
+        return answer
+
+
+@pytest.fixture
+async def playing(tmp_path: Path) -> AsyncIterator[Playing]:
+    full_service = FullService(tmp_path)
+    try:
+        await asyncio.to_thread(full_service.start)
+        door = full_service.door("http")
+        developer = Developer(full_service, door)
+        made = Playing(developer, await developer.arena())
+        await made.connect()
+        await made.is_counted()
+        yield made
+        await door.close()
+    finally:
+        full_service.close()
+
+
+async def test_first_response_after_a_kill_counts_connected_players(
+    playing: Playing,
+) -> None:
+    for _ in range(KILLS):
+        await playing.kill()
+        assert players(await playing.first_answer()) == 1
+
+
+async def test_silent_data_plane_does_not_block_control_plane_start(playing: Playing) -> None:
+    plane = pid(playing.full_service, "LOCK")
+    os.kill(plane, signal.SIGSTOP)
+    try:
+        await playing.kill()
+        began = FreeTime()
+        answer = await playing.first_answer()
+        assert began.passed_s < UNANSWERED_S
+    finally:
+        os.kill(plane, signal.SIGCONT)
+    # Nobody has told it yet.
+    assert players(answer) == 0
+    await playing.is_counted()

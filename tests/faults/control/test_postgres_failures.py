@@ -1,0 +1,164 @@
+"""A service on a PostgreSQL server that is killed under many callers, or whose disk is full: what was answered is kept,
+what was not can be repeated, players go on, and it heals without a restart of the service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import pytest
+
+from tests.faults.postgres_disk import ServerOnDisk
+from tests.support.databases import Server
+from tests.support.databases import one_server as one_server
+from tests.support.databases import server as server
+from tests.support.full_service import ARENA_MODES, Answer, Developer, FullService
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+
+CALLERS: Final = 32
+CHANGES: Final = 12
+"""Of each caller."""
+DISK_MIB: Final = 112
+UNAVAILABLE: Final = ("CONTROL_PLANE_UNAVAILABLE", "STORAGE_FULL")
+
+
+def check_says_so(answer: Answer) -> None:
+    assert answer.code in UNAVAILABLE, answer
+    assert int(answer.headers["retry-after"]) > 0
+
+
+@pytest.fixture
+def full_service(server: Server, tmp_path: Path) -> Iterator[FullService]:
+    made = FullService(tmp_path / "full_service", server.url())
+    try:
+        yield made.start()
+    finally:
+        made.close()
+
+
+async def test_killed_postgres_loses_and_repeats_no_change(
+    full_service: FullService, server: Server
+) -> None:
+    async with full_service.opened("http") as door:
+        developer = Developer(full_service, door)
+        game_ids = [await developer.game() for _ in range(4)]
+        said: Counter[str] = Counter()
+        made: dict[str, str] = {}
+
+        async def change(game_id: str, name: str) -> None:
+            """Repeats it under its key until it is answered."""
+            fields = {"game_id": game_id, "display_name": name, "config": {}}
+            key = uuid4().hex
+            while True:
+                answer = await developer.call("create_version", key, **fields)
+                said[answer.code] += 1
+                if answer.code == "OK":
+                    made[name] = answer.body["version_id"]
+                    return
+                check_says_so(answer)
+                await asyncio.sleep(0.02)
+
+        async def caller(number: int) -> None:
+            for count in range(CHANGES):
+                await change(game_ids[number % 4], f"{number}.{count}")
+
+        async def kill() -> None:
+            for share in (1, 2, 3):
+                while len(made) < share * CALLERS * CHANGES // 4:
+                    await asyncio.sleep(0.001)
+                await asyncio.to_thread(server.stop)
+                await asyncio.to_thread(server.start)
+
+        await asyncio.gather(kill(), *(caller(number) for number in range(CALLERS)))
+        assert said["CONTROL_PLANE_UNAVAILABLE"] > 0
+        found: Counter[tuple[str, str]] = Counter()
+        for game_id in game_ids:
+            listed = await developer.good("list_versions", game_id=game_id)
+            found.update((one["display_name"], one["version_id"]) for one in listed["versions"])
+        wanted = Counter(made.items())
+        assert {pair for pair in found if pair[0] != "0.0.1"} == set(wanted)
+        assert set(found.values()) == {1}
+        assert len(made) == CALLERS * CHANGES
+
+
+# A disk that is full ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_disk() -> Iterator[ServerOnDisk]:
+    made = ServerOnDisk(DISK_MIB)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+async def plays(developer: Developer, lobby: Any, token: str) -> None:
+    """Somebody gets in and goes."""
+    fields = {"lobby_id": lobby["lobby_id"]}
+    joined = await developer.door.call("join", fields, token=token)
+    assert joined.code == "OK", joined
+    player = {"player_token": joined.body["player"]["token"]}
+    for slug in ("connected", "disconnected"):
+        answer = await developer.door.call(slug, player, token=lobby["lobby_token"])
+        assert answer.code == "OK", answer
+
+
+async def test_full_postgres_disk_is_reported_and_players_continue(
+    on_disk: ServerOnDisk, tmp_path: Path
+) -> None:
+    full_service = FullService(tmp_path / "full_service", on_disk.url())
+    try:
+        full_service.start()
+        async with full_service.opened("http") as door:
+            developer = Developer(full_service, door)
+            game_id = await developer.arena()
+            token = await developer.public_token(game_id)
+            lobby = await developer.lobby(game_id, await developer.service_token(game_id))
+            names = (f"{number}" for number in itertools.count())
+            made: set[str] = set()
+
+            async def create() -> Answer:
+                name = next(names)
+                # Of names that nothing makes smaller.
+                modes = {uuid4().hex: ARENA_MODES["arena"] for _ in range(20)}
+                config = {"matchmaker": {"game_modes": modes}}
+                fields = {"game_id": game_id, "display_name": name, "config": config}
+                answer = await developer.call("create_version", uuid4().hex, **fields)
+                if answer.code == "OK":
+                    made.add(name)
+                return answer
+
+            first = await create()
+            assert first.code == "OK", first
+            filler = await asyncio.to_thread(on_disk.fill)
+            async with asyncio.timeout(60):
+                while (answer := await create()).code == "OK":
+                    pass
+            for _ in range(5):
+                check_says_so(answer)
+                await plays(developer, lobby, token)
+                answer = await create()
+            filler.unlink()
+            if not on_disk.is_running():
+                # A log that could not grow: its operator has to start it again.
+                on_disk.stop()
+                await asyncio.to_thread(on_disk.start)
+            async with asyncio.timeout(60):
+                while (answer := await create()).code != "OK":
+                    check_says_so(answer)
+                    await asyncio.sleep(0.05)
+            listed = await developer.good("list_versions", game_id=game_id)
+            found = Counter(one["display_name"] for one in listed["versions"])
+            assert all(found[name] == 1 for name in made)
+            await plays(developer, lobby, token)
+    finally:
+        full_service.close()

@@ -1,0 +1,135 @@
+"""A way to a PostgreSQL server that can be cut: at once, or after a request has reached the server and before its
+answer comes back, or unnoticed until something is said; or on which nothing is heard any more, or changes are held
+before they are committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+_CHUNK = 1 << 16
+_SOCKET = ".s.PGSQL.5432"
+_BEGIN, _OF_CHANGE, _COMMIT = b"BEGIN ISOLATION", b"READ WRITE", b"COMMIT\0"
+
+
+class PostgresProxy:
+    """A unix socket that leads to the server's."""
+
+    def __init__(self, server_url: str) -> None:
+        parts = urlsplit(server_url)
+        [folder] = parse_qs(parts.query)["host"]
+        self._server_path = Path(folder) / _SOCKET
+        self._folder = Path(tempfile.mkdtemp(prefix="hosting-proxy-"))
+        self.url = f"{parts.scheme}://{parts.netloc}{parts.path}?host={self._folder}"
+        self.cut_at: bytes | None = None
+        """What a client says to be cut off: the server hears it, and its answer is never told."""
+        self.cuts = 0
+        self.waiting = 0
+        """Commits that are held at this moment."""
+        self._may_commit = asyncio.Event()
+        self._may_commit.set()
+        self._open: set[asyncio.StreamWriter] = set()
+        self._unheard: set[asyncio.StreamWriter] = set()
+        self._lost: set[asyncio.StreamWriter] = set()
+        self._listener: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        self._listener = await asyncio.start_unix_server(self._lead, str(self._folder / _SOCKET))
+
+    async def close(self) -> None:
+        assert self._listener is not None
+        self._listener.close()
+        self.cut()
+        shutil.rmtree(self._folder)
+
+    def cut(self) -> None:
+        """Cuts off everybody who is connected."""
+        for writer in list(self._open):
+            writer.transport.abort()
+
+    def shut(self) -> None:
+        """Cuts off everybody, and lets nobody in until it is opened again."""
+        assert self._listener is not None
+        self._listener.close()
+        self.cut()
+
+    def lose(self) -> None:
+        """Those who are connected hear that they are cut off when they next say something, as of a server that was
+        started again while the way to it was away.
+        """
+        self._lost |= self._open
+
+    def silence(self) -> None:
+        """Nothing of those who are connected gets through any more, and nobody tells them."""
+        self._unheard |= self._open
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[PostgresProxy]:
+        """Within the block no commit of a change reaches the server; what only reads goes on."""
+        self._may_commit.clear()
+        try:
+            yield self
+        finally:
+            self._may_commit.set()
+
+    async def _hold(self) -> None:
+        self.waiting += 1
+        try:
+            await self._may_commit.wait()
+        finally:
+            self.waiting -= 1
+
+    async def _lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        from_server, to_server = await asyncio.open_unix_connection(str(self._server_path))
+        answers = asyncio.create_task(self._pass(from_server, writer))
+        is_change = False
+        try:
+            while said := await reader.read(_CHUNK):
+                if writer in self._lost:
+                    return
+                if _BEGIN in said:
+                    is_change = _OF_CHANGE in said
+                if is_change and _COMMIT in said:
+                    await self._hold()
+                if writer in self._unheard:
+                    continue
+                if self.cut_at is not None and self.cut_at in said:
+                    answers.cancel()
+                    await asyncio.wait({answers})
+                    to_server.write(said)
+                    # It has done it when it answers.
+                    await from_server.read(_CHUNK)
+                    self.cuts += 1
+                    return
+                to_server.write(said)
+        except OSError:
+            pass
+        finally:
+            self._open.discard(writer)
+            answers.cancel()
+            writer.transport.abort()
+            to_server.close()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while said := await reader.read(_CHUNK):
+                writer.write(said)
+        writer.close()
+
+
+@contextlib.asynccontextmanager
+async def open_postgres_proxy(server_url: str) -> AsyncIterator[PostgresProxy]:
+    """A proxy that is open within the block."""
+    proxy = PostgresProxy(server_url)
+    await proxy.open()
+    try:
+        yield proxy
+    finally:
+        await proxy.close()

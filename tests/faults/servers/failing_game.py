@@ -1,0 +1,211 @@
+"""A game whose servers have bad luck, in a service with everything: its modes are named after what they do, and a
+bystander is a lobby beside them whose players must notice nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import httpx
+
+from pyservice.runtime.run_folder import RunFolder
+from tests import programs
+from tests.app.household import LOCKS
+from tests.control.test_builds import Back
+from tests.control.test_lobby_processes import Game
+from tests.support.full_service import Developer, FullService, eventually
+from tests.support.waiting import PATIENCE_S
+
+TROUBLE: Final = (programs.FOLDER / "trouble.py").read_bytes()
+TIER: Final = "basic-1d16"
+TIER_BYTES: Final = 128 << 20
+LONG_MS: Final = 3_600_000
+"""Of a place that is reserved: nobody hurries."""
+PLAIN: Final = "plain"
+
+
+class FailingGame(Game):
+    """A game whose modes run `tests.programs.trouble`."""
+
+    neighbour_id = ""
+    """A lobby in which somebody plays who must notice nothing."""
+
+    async def begin(self, **modes: Any) -> None:
+        """Each mode runs what it is called after, or its own `docker.args`; what is given goes over that."""
+        token = await self.developer.service_token(self.game_id)
+        back = Back(self.developer, self.game_id, token)
+        archive = programs.server_archive("python3", "-S", "trouble.py", **{"trouble.py": TROUBLE})
+        build_id = await back.build(archive)
+        entries: dict[str, Any] = {}
+        for name, mode in {PLAIN: {}, **modes}.items():
+            docker = {"image_id": build_id, "args": [name], **mode.get("docker", {})}
+            usual = {"tier": TIER, "player_token_ttl": LONG_MS, "taggable": True}
+            entries[name] = {**usual, **mode, "docker": docker}
+        await self.deploy(**entries)
+
+    async def records(self) -> list[Any]:
+        """Of all lobbies, the newest first."""
+        told = await self.developer.good(
+            "list_lobby_records", game_id=self.game_id, namespace_id="prod"
+        )
+        return list(told["lobbies"])
+
+    async def failed(self, mode: str) -> dict[str, Any]:
+        """What find says of a lobby that could not start: the metadata of its refusal."""
+        answer = await self.find(mode)
+        assert answer.code == "MATCHMAKER_LOBBY_START_FAILED", answer
+        metadata: dict[str, Any] = answer.body["metadata"]
+        return metadata
+
+    async def alive(self, mode: str) -> list[str]:
+        """Lobbies of the mode that are not over."""
+        records = await self.records()
+        return [
+            one["lobby_id"]
+            for one in records
+            if one["lobby_group_name_id"] == mode and "stopped" not in one["status"]
+        ]
+
+    async def remove(self, lobby_id: str) -> None:
+        await self.developer.good("detach", game_id=self.game_id, lobby_id=lobby_id)
+
+    async def is_whole(self) -> bool:
+        """Whether both planes answer: one knows of records, the other of lobbies."""
+        asked = {"game_id": self.game_id, "namespace_id": "prod"}
+        with contextlib.suppress(httpx.TransportError, grpc.aio.AioRpcError):
+            records = await self.developer.call("list_lobby_records", **asked)
+            listed = await self.developer.door.call("list", {}, token=self.public_token)
+            return records.code == listed.code == "OK"
+        return False
+
+    async def all_lines(self, lobby_id: str, index: str) -> AsyncGenerator[str]:
+        """What was written after the index, without end."""
+        while True:
+            page = await self.developer.good(
+                "get_lobby_logs",
+                game_id=self.game_id,
+                lobby_id=lobby_id,
+                stream="std_out",
+                watch_index=index,
+            )
+            index = page["watch"]["index"]
+            for line in page["lines"]:
+                yield line
+
+
+def folder_of(full_service: FullService, run_id: str) -> RunFolder:
+    return RunFolder(full_service.data_dir / "servers" / run_id)
+
+
+def processes_of(full_service: FullService, run_id: str) -> list[int]:
+    """Of what a keeper keeps, the first one first; none: its keeper is gone, or it has ended."""
+    state = folder_of(full_service, run_id).state()
+    assert state is not None
+    found = [state.pid]
+    for pid in found:
+        with contextlib.suppress(OSError):
+            found += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return [pid for pid in found if Path(f"/proc/{pid}").exists()]
+
+
+def tell(full_service: FullService, run_id: str, number: signal.Signals) -> None:
+    """All processes of a run get the signal."""
+    for pid in processes_of(full_service, run_id):
+        os.kill(pid, number)
+
+
+async def kill(game: FailingGame, *roles: str) -> None:
+    """`kill -9` of these planes; their parent starts them again, and they answer."""
+    locks = [game.developer.full_service.data_dir / LOCKS[role] for role in roles]
+    before = [_held_by(lock) for lock in locks]
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+
+    async def is_back() -> bool:
+        others = [_held_by(lock) for lock in locks]
+        are_new = all(now not in (0, then) for now, then in zip(others, before, strict=True))
+        return are_new and await game.is_whole()
+
+    await eventually(is_back)
+
+
+def _held_by(lock: Path) -> int:
+    words = lock.read_text().split()
+    return int(words[0]) if words else 0
+
+
+def address_of(port: Any) -> tuple[str, int]:
+    return port["hostname"], port["port"]
+
+
+def echoed(address: tuple[str, int], words: bytes = b"hello") -> bytes:
+    """What a stream gives back; nothing where nobody is."""
+    try:
+        with socket.create_connection(address, PATIENCE_S) as connection:
+            connection.sendall(words)
+            return connection.recv(100)
+    except ConnectionError:
+        return b""
+
+
+class Bystander:
+    """A player in another lobby of the same node, who talks all the time."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.heard = 0
+        self._address = address
+        self._is_over = threading.Event()
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._play)
+
+    def _play(self) -> None:
+        try:
+            with socket.create_connection(self._address, PATIENCE_S) as connection:
+                while not self._is_over.wait(0.02):
+                    said = b"%d" % self.heard
+                    connection.sendall(said)
+                    assert connection.recv(100) == said
+                    self.heard += 1
+        except (OSError, AssertionError) as error:
+            self._problem = error
+
+    def __enter__(self) -> Bystander:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    async def notices_nothing(self) -> None:
+        """It was answered until now, and still is."""
+        before = self.heard
+
+        async def is_answered() -> bool:
+            assert self._problem is None, self._problem
+            return self.heard > before + 1
+
+        await eventually(is_answered)
+
+
+@contextlib.asynccontextmanager
+async def failing_game(
+    full_service: FullService, *, door_name: str = "http", **modes: Any
+) -> AsyncIterator[FailingGame]:
+    """The game, deployed."""
+    door = full_service.door(door_name)
+    developer = Developer(full_service, door)
+    try:
+        game = FailingGame(developer, await developer.game())
+        await game.begin(**modes)
+        yield game
+    finally:
+        await door.close()

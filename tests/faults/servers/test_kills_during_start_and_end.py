@@ -1,0 +1,193 @@
+"""`kill -9` of either plane at every step of a lobby's start and of its end: who asks for a lobby gets one, each lobby
+that is not over has exactly one process, and no process is without a lobby.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests import programs
+from tests.faults.control.killed_service import (
+    ENDED,
+    JOURNAL,
+    MOMENTS,
+    STARTED,
+    KilledService,
+    Step,
+    answer_of,
+    struck,
+)
+from tests.faults.control.running_servers import processes_of_runs
+from tests.faults.servers.failing_game import PLAIN, FailingGame, address_of, echoed, failing_game
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import Answer, eventually
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+
+Data = tuple[Step, ...]
+
+
+def _of_journal(batches: int) -> Data:
+    """The data plane dies at each of so many batches of its journal."""
+    calls = {"not written": ("pwrite", False), "not synced": ("fdatasync", False)}
+    calls["durable and told to nobody"] = ("fdatasync", True)
+    return tuple(
+        Step(f"batch {number} is {name}", "data", call, JOURNAL, at=number, after=after)
+        for number in range(1, batches + 1)
+        for name, (call, after) in calls.items()
+    )
+
+
+BEGUN: Final = (*STARTED, *_of_journal(3), *MOMENTS)
+OVER: Final = (
+    *ENDED,
+    Step(
+        "its end is durable and nobody heard", "control", "fdatasync", JOURNAL, at=2, other="data"
+    ),
+    *_of_journal(2),
+    *MOMENTS,
+)
+AWAY: Final = "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+"""Whoever starts processes was away for three seconds: on a machine that has too much to do it may be."""
+
+
+class Killed:
+    """A game whose lobbies are started and ended while planes die."""
+
+    def __init__(self, full_service: KilledService, game: FailingGame, service_token: str) -> None:
+        """The token ends lobbies whether the control plane answers or not."""
+        self.full_service = full_service
+        self.game = game
+        self._service_token = service_token
+
+    async def begin(self, step: Step) -> Any:
+        """A lobby that somebody asked for, one plane dying meanwhile; what find answered."""
+        await self.full_service.refresh()
+        answer: Answer | None = await struck(
+            self.full_service, step, lambda: answer_of(self.game.find(PLAIN))
+        )
+        if step.role == "control":
+            assert answer is not None, str(step)
+        if answer is None or answer.code == AWAY:
+            answer = await eventually(self._found)
+        assert answer.code == "OK", (str(step), answer)
+        await self.check()
+        port = answer.body["ports"]["game"]
+        assert await asyncio.to_thread(echoed, address_of(port)) == b"hello", str(step)
+        return answer.body
+
+    async def begun(self) -> Any:
+        """A lobby that somebody asked for, whoever was just started again."""
+        return (await eventually(self._found)).body
+
+    async def _found(self) -> Answer | None:
+        answer = await answer_of(self.game.find(PLAIN))
+        return answer if answer is not None and answer.code == "OK" else None
+
+    async def end(self, lobby_id: str, step: Step) -> None:
+        """Ends the lobby, one plane dying meanwhile."""
+        await self.full_service.refresh()
+        fields = {"game_id": self.game.game_id, "lobby_id": lobby_id}
+
+        async def ask() -> Answer | None:
+            door = self.game.developer.door
+            return await answer_of(door.call("detach", fields, token=self._service_token))
+
+        answer = await struck(self.full_service, step, ask)
+        if answer is None:
+            assert step.role == "data", str(step)
+            answer = await eventually(ask)
+        assert answer.code in ("OK", "MATCHMAKER_LOBBY_STOPPED"), (str(step), answer)
+        await self.check()
+        assert lobby_id not in await self.game.alive(PLAIN)
+
+    async def end_all(self) -> None:
+        for lobby_id in await self.game.alive(PLAIN):
+            await self.game.remove(lobby_id)
+        await self.check()
+
+    async def check(self) -> None:
+        """Returns when there is a process for each lobby, and for each process a lobby."""
+
+        async def is_so() -> bool:
+            # A plane may not be back yet.
+            with contextlib.suppress(AssertionError, httpx.TransportError):
+                alive = set(await self.game.alive(PLAIN))
+                listed = await self.game.developer.door.call(
+                    "list", {}, token=self.game.public_token
+                )
+                seen = {one["lobby_id"] for one in listed.body["lobbies"]}
+                once = dict.fromkeys(alive, 1)
+                return processes_of_runs(self.full_service) == once and seen == alive
+            return False
+
+        await eventually(is_so)
+
+
+@contextlib.asynccontextmanager
+async def killed(folder: Path, library: Path, url: str | None) -> AsyncIterator[Killed]:
+    full_service = KilledService(
+        folder, library, url, rays={"per_second": 0}, runtime=programs.SETTINGS
+    )
+    try:
+        full_service.start()
+        async with failing_game(full_service) as game:
+            token = await game.developer.service_token(game.game_id)
+            yield Killed(full_service, game, token)
+        assert full_service.stop() == 0
+    finally:
+        full_service.close()
+
+
+def _named(steps: Data, *names: str) -> list[Step]:
+    found = [step for step in steps if step.name in names]
+    assert len(found) == len(names)
+    return found
+
+
+FEW_BEGUN: Final = _named(
+    BEGUN, "half of its spec is there", "somebody is asked to start it", "batch 2 is not synced"
+)
+FEW_OVER: Final = _named(OVER, "its keeper is told to end it", "its end is told and not noted")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_kill_during_lobby_start_or_end_leaves_one_process_or_none(
+    kind: str, tmp_path: Path, shim_library: Path, databases: Databases
+) -> None:
+    async with killed(tmp_path / "full_service", shim_library, databases.url(kind)) as scene:
+        for begun, over in zip(FEW_BEGUN, [*FEW_OVER, OVER[-1]], strict=True):
+            found = await scene.begin(begun)
+            await scene.end(found["lobby"]["lobby_id"], over)
+            await scene.end_all()
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_kill_at_every_step_of_a_lobby_start(
+    kind: str, tmp_path: Path, shim_library: Path, databases: Databases
+) -> None:
+    async with killed(tmp_path / "full_service", shim_library, databases.url(kind)) as scene:
+        for step in BEGUN:
+            await scene.begin(step)
+            await scene.end_all()
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_kill_at_every_step_of_a_lobby_end(
+    kind: str, tmp_path: Path, shim_library: Path, databases: Databases
+) -> None:
+    async with killed(tmp_path / "full_service", shim_library, databases.url(kind)) as scene:
+        for step in OVER:
+            found = await scene.begun()
+            await scene.end(found["lobby"]["lobby_id"], step)

@@ -1,0 +1,134 @@
+"""Both planes are killed again and again under 100 streams and 100 datagram sessions: no player notices, no game server
+ends, and no line of a log is missing or there twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests import programs
+from tests.faults.servers.edge_guard_players import Crowd, DatagramPlayer, Player, StreamPlayer
+from tests.faults.servers.failing_game import (
+    FailingGame,
+    address_of,
+    failing_game,
+    folder_of,
+    kill,
+    processes_of,
+)
+from tests.support.full_service import FullService, eventually, running
+
+pytestmark = pytest.mark.anyio
+
+PLAYERS: Final = 100
+"""Of each kind."""
+LOST_MAX: Final = 0.001
+"""Of datagrams, which a machine with too much to do may drop."""
+AT_ONCE: Final = 8
+COUNTS: Final[dict[str, Any]] = {
+    "max_players": 64,
+    "docker": {
+        "env": {"PLAY": "guests whose"},
+        "ports": {"game": {"protocol": "tcp"}, "voice": {"protocol": "udp"}},
+    },
+}
+
+
+@pytest.fixture
+def full_service(tmp_path: Path) -> Iterator[FullService]:
+    with running(FullService(tmp_path / "full_service", runtime=programs.SETTINGS)) as full_service:
+        yield full_service
+
+
+async def found(game: FailingGame, count: int) -> list[Any]:
+    """So many places."""
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def one() -> Any:
+        async with turns:
+            return await game.found("counts")
+
+    return await asyncio.gather(*(one() for _ in range(count)))
+
+
+def enter(places: list[Any]) -> list[Player]:
+    """Half of them talk in streams and the others in datagrams."""
+    players: list[Player] = []
+    for number, place in enumerate(places):
+        ports = place["ports"]
+        if number < len(places) // 2:
+            token = place["player"]["token"]
+            players.append(StreamPlayer(f"stream-{number}", address_of(ports["game"]), token))
+        else:
+            players.append(DatagramPlayer(f"datagram-{number}", address_of(ports["voice"])))
+    return players
+
+
+async def connected(game: FailingGame) -> int:
+    answer = await game.developer.door.call("statistics", {}, token=game.public_token)
+    return int(answer.body["player_count"]) if answer.code == "OK" else -1
+
+
+async def first_page(game: FailingGame, lobby_id: str) -> Any:
+    return await game.developer.good(
+        "get_lobby_logs", game_id=game.game_id, lobby_id=lobby_id, stream="std_out"
+    )
+
+
+def numbers(lines: list[str]) -> list[int]:
+    return [int(line.removeprefix("n ")) for line in lines if line.startswith("n ")]
+
+
+async def check_log(game: FailingGame, lobby_id: str, page: Any) -> None:
+    """It is unbroken from its first page to what was written last."""
+    seen = numbers(page["lines"])
+    newest = numbers((await first_page(game, lobby_id))["lines"])[-1]
+    following = game.all_lines(lobby_id, page["watch"]["index"])
+    async for line in following:
+        seen += numbers([line])
+        if seen and seen[-1] >= newest:
+            break
+    await following.aclose()
+    assert seen == list(range(seen[-1] + 1))
+
+
+@pytest.mark.parametrize(
+    "kills", [1, pytest.param(10, marks=[pytest.mark.proof, pytest.mark.timeout(600)])]
+)
+async def test_sessions_survive_kills_of_both_planes(full_service: FullService, kills: int) -> None:
+    async with failing_game(full_service, counts=COUNTS) as game:
+        places = await found(game, 2 * PLAYERS)
+        lobby_ids = sorted({place["lobby"]["lobby_id"] for place in places})
+        assert len(lobby_ids) == 4, "fullest first"
+        pages = [await eventually(lambda one=one: written(game, one)) for one in lobby_ids]
+        pids = {one: processes_of(full_service, one) for one in lobby_ids}
+        keepers = {one: folder_of(full_service, one).state() for one in lobby_ids}
+        edge_pid = (full_service.data_dir / "edge" / "LOCK").read_text()
+        with Crowd(enter(places)) as crowd:
+            await crowd.goes_on()
+            assert await connected(game) == PLAYERS
+            for turn in range(kills):
+                for roles in ([["data", "control"]], [["data"], ["control"]])[turn % 2]:
+                    await asyncio.gather(kill(game, *roles), crowd.goes_on())
+                    await crowd.goes_on()
+            assert await connected(game) == PLAYERS
+        assert {one: processes_of(full_service, one) for one in lobby_ids} == pids
+        assert {one: folder_of(full_service, one).state() for one in lobby_ids} == keepers
+        assert (full_service.data_dir / "edge" / "LOCK").read_text() == edge_pid
+        assert sorted(await game.alive("counts")) == lobby_ids
+        datagrams = [one for one in crowd.players if isinstance(one, DatagramPlayer)]
+        lost, heard = sum(one.lost for one in datagrams), sum(one.heard for one in datagrams)
+        assert lost <= LOST_MAX * heard
+        for lobby_id, page in zip(lobby_ids, pages, strict=True):
+            await check_log(game, lobby_id, page)
+
+
+async def written(game: FailingGame, lobby_id: str) -> Any:
+    """Its log from the first line on, as soon as there is one."""
+    page = await first_page(game, lobby_id)
+    return page if page["lines"] else None

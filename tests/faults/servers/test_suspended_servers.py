@@ -1,0 +1,144 @@
+"""A game server that is suspended: its lobby is out of sight once it has been silent for too long, and when the server
+wakes up there are not two of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests import programs
+from tests.faults.servers.failing_game import (
+    FailingGame,
+    address_of,
+    echoed,
+    failing_game,
+    folder_of,
+    processes_of,
+    tell,
+)
+from tests.support.full_service import FullService, eventually, running
+from tests.support.waiting import promised
+
+pytestmark = pytest.mark.anyio
+
+TIMEOUT_MS: Final = 3_000
+LIMIT: Final = 2
+BEATS: Final[dict[str, Any]] = {"max_players": LIMIT, "heartbeat_timeout": TIMEOUT_MS}
+
+
+@pytest.fixture(scope="module")
+def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
+    folder: Path = tmp_path_factory.mktemp("suspended")
+    with running(FullService(folder, runtime=programs.SETTINGS)) as full_service:
+        yield full_service
+
+
+@pytest.fixture
+async def game(full_service: FullService) -> AsyncIterator[FailingGame]:
+    async with failing_game(full_service, beats=BEATS) as game:
+        yield game
+
+
+async def out_of_sight(game: FailingGame, lobby_id: str) -> None:
+    """The lobby, which has a place left, is suspended and not listed any more."""
+    tell(game.developer.full_service, lobby_id, signal.SIGSTOP)
+
+    async def is_hidden() -> bool:
+        answer = await game.developer.door.call("list", {}, token=game.public_token)
+        return answer.code == "OK" and lobby_id not in {
+            one["lobby_id"] for one in answer.body["lobbies"]
+        }
+
+    await promised(is_hidden, TIMEOUT_MS / 1000)
+
+
+async def found_existing(game: FailingGame) -> Any:
+    """What find gives when it may make nothing."""
+    answer = await game.find("beats", prevent_auto_create_lobby=True)
+    return answer.body if answer.code == "OK" else None
+
+
+async def places(game: FailingGame) -> dict[str, int]:
+    """Reserved ones by lobby."""
+    return {
+        one["lobby_id"]: one["reserved_count"]
+        for one in await game.records()
+        if "stopped" not in one["status"]
+    }
+
+
+async def test_server_resumed_in_time_keeps_its_lobby(game: FailingGame) -> None:
+    found = await game.found("beats")
+    lobby_id = found["lobby"]["lobby_id"]
+    pids = processes_of(game.developer.full_service, lobby_id)
+    await out_of_sight(game, lobby_id)
+    assert await found_existing(game) is None
+    tell(game.developer.full_service, lobby_id, signal.SIGCONT)
+    again = await eventually(lambda: found_existing(game))
+    assert again["lobby"]["lobby_id"] == lobby_id
+    assert processes_of(game.developer.full_service, lobby_id) == pids
+    assert await asyncio.to_thread(echoed, address_of(again["ports"]["game"])) == b"hello"
+    assert await found_existing(game) is None, "it has no place left"
+    assert await places(game) == {lobby_id: LIMIT}
+
+
+async def test_find_during_suspension_uses_another_lobby(
+    game: FailingGame,
+) -> None:
+    first = (await game.found("beats"))["lobby"]["lobby_id"]
+    await out_of_sight(game, first)
+    second = (await game.found("beats"))["lobby"]["lobby_id"]
+    assert second != first
+    tell(game.developer.full_service, first, signal.SIGCONT)
+
+    async def is_seen() -> bool:
+        answer = await game.developer.door.call("list", {}, token=game.public_token)
+        return len(answer.body["lobbies"]) == 2
+
+    await eventually(is_seen)
+    # Two places are left, one in each: of six who come together four get new ones.
+    found = await asyncio.gather(*(game.found("beats") for _ in range(6)))
+    given = await places(game)
+    assert sum(given.values()) == 8
+    assert set(given.values()) == {LIMIT}
+    assert {one["lobby"]["lobby_id"] for one in found} == set(given)
+    assert {first, second} < set(given)
+
+
+async def test_server_that_stays_suspended_ends_once_without_leftovers(
+    game: FailingGame,
+) -> None:
+    full_service = game.developer.full_service
+    found = await game.found("beats")
+    lobby_id = found["lobby"]["lobby_id"]
+    pids = processes_of(full_service, lobby_id)
+    await out_of_sight(game, lobby_id)
+
+    async def with_code() -> Any:
+        """Its record, once it is noted what its process exited with, which is told by itself."""
+        record = await game.over(lobby_id)
+        return record if record["status"]["stopped"]["exit_code"] else None
+
+    record = await eventually(with_code)
+    assert record["failure"] == "SILENT"
+    assert record["status"]["stopped"]["failed"] is True
+
+    async def ended() -> Any:
+        state = folder_of(full_service, lobby_id).state()
+        return state if state is not None and state.status == "ended" else None
+
+    state = await eventually(ended)
+    assert (state.reason, state.exit_code) == ("stopped", 128 + 15)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert await game.alive("beats") == []
+    assert await asyncio.to_thread(echoed, address_of(found["ports"]["game"])) == b""
+    joined = await game.developer.door.call("join", {"lobby_id": lobby_id}, token=game.public_token)
+    assert joined.code == "MATCHMAKER_LOBBY_STOPPED"
+    assert await game.record(lobby_id) == record
+    assert (await game.found("beats"))["lobby"]["lobby_id"] != lobby_id

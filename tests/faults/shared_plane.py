@@ -1,0 +1,72 @@
+"""One service on which many wrong things are tried. None of them changes anything, which is what
+the tests assert, so they may share it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.faults.lobby_setup import ApiSession, AttachedLobby
+from tests.faults.plane import Plane
+from tests.faults.transports import Response, Transports
+
+SLOW_CLIENT_MS = 2_000
+
+
+@dataclass
+class SharedPlane:
+    """A service with one ready lobby that has a reserved player, and who may ask it."""
+
+    plane: Plane
+    transports: Transports
+    lobby: AttachedLobby
+    player_token: str
+    tokens: dict[str, str] = field(default_factory=dict)
+
+
+@asynccontextmanager
+async def open_shared_plane(folder: Path) -> AsyncIterator[SharedPlane]:
+    """Starts it, and ends it well."""
+    plane = Plane(folder, settings={"http_limits": {"slow_client_ms": SLOW_CLIENT_MS}})
+    try:
+        await plane.start()
+        async with AsyncExitStack() as stack:
+            transports = Transports(plane.http_transport(), plane.grpc_transport())
+            for transport in transports:
+                stack.push_async_callback(transport.close)
+            session = ApiSession(plane, transports.http, await plane.public_token())
+            lobby = await session.attach("duel")
+            other = await session.attach("duel")
+            # Nothing must move by itself while the rows look for changes.
+            crowd = await session.attach("crowd")
+            player = await session.player(crowd)
+            tokens = {
+                "client": session.client_token,
+                "env": plane.environment_token,
+                "lobby": crowd.token,
+                "other lobby": other.token,
+                "player": player,
+            }
+            await session.must("set_state", {"state": b'{"kept": 1}'}, token=lobby.token)
+            yield SharedPlane(plane, transports, crowd, player, tokens)
+        await plane.stop()
+    finally:
+        plane.end()
+
+
+def check_problem(response: Response, status: int, code: str) -> dict[str, Any]:
+    """The body of an error is whole, and says the same as the headers."""
+    assert response.status == status, response
+    assert response.headers["content-type"] == "application/problem+json"
+    problem: dict[str, Any] = json.loads(response.body)
+    assert problem["code"] == code, problem
+    assert problem["status"] == status
+    assert problem["message"] == problem["detail"] != ""
+    assert problem["ray_id"] == response.headers["x-ray-id"]
+    assert {"type", "title"} < problem.keys()
+    return problem

@@ -1,0 +1,219 @@
+"""Who waits for a lobby that starts holds a place; when the client goes, its place is free again,
+through either transport, however it goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.faults.conftest import MakePlane, OpenTransports
+from tests.faults.lobby_setup import ApiSession, AttachedLobby, until
+from tests.faults.plane import Plane
+from tests.faults.transports import (
+    Answer,
+    GrpcTransport,
+    HttpTransport,
+    Lost,
+    Transport,
+    Transports,
+)
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+FIND_WAIT_MS = 120_000
+START_LIMIT_MS = 120_000
+"""Longer than anybody has patience here: who goes leaves the place, and not the time."""
+
+
+@pytest.fixture
+async def plane(make_plane: MakePlane) -> Plane:
+    settings = {"find_wait_ms": FIND_WAIT_MS, "start_limit_ms": START_LIMIT_MS}
+    plane = make_plane(shim=None, settings=settings)
+    await plane.start()
+    return plane
+
+
+@pytest.fixture
+async def session(plane: Plane, open_transports: OpenTransports) -> ApiSession:
+    return ApiSession(plane, open_transports(plane).http, await plane.public_token())
+
+
+def fields_of(operation: str, lobby: AttachedLobby) -> dict[str, Any]:
+    return {"game_modes": ["single"]} if operation == "find" else {"lobby_id": lobby.id}
+
+
+async def held(plane: Plane) -> float:
+    return await plane.metric("hosting_slots", state="held")
+
+
+async def wait_held(plane: Plane, count: int) -> None:
+    async def is_so() -> bool:
+        return await held(plane) == count
+
+    await until(is_so, f"{count} places to be held")
+
+
+async def give_up(transport: Transport, request: asyncio.Task[Answer]) -> None:
+    """The request is cancelled: HTTP drops its connection, gRPC resets the stream."""
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+
+
+@pytest.mark.parametrize("operation", ["find", "join"])
+@pytest.mark.parametrize("name", ["http", "grpc"])
+async def test_disconnected_client_frees_its_held_slot(
+    plane: Plane, session: ApiSession, open_transports: OpenTransports, operation: str, name: str
+) -> None:
+    transports = {transport.name: transport for transport in open_transports(plane)}
+    transport, other = transports.pop(name), next(iter(transports.values()))
+    lobby = await session.attach("single", is_ready=False)
+    fields, token = fields_of(operation, lobby), session.client_token
+    leaving = asyncio.create_task(transport.call(operation, fields, token=token))
+    await wait_held(plane, 1)
+    # The one place is held: nobody else gets it.
+    refused = await other.call(operation, fields, token=token)
+    assert refused.code in ("MATCHMAKER_LOBBY_FULL", "MATCHMAKER_NO_AVAILABLE_LOBBIES")
+    await give_up(transport, leaving)
+    await wait_held(plane, 0)
+    staying = asyncio.create_task(other.call(operation, fields, token=token))
+    await wait_held(plane, 1)
+    await session.must("ready", token=lobby.token)
+    answer = await staying
+    assert answer.code == "OK", answer
+    await session.must("connected", {"player_token": answer.tokens[0]}, token=lobby.token)
+
+
+@pytest.mark.parametrize("name", ["http", "grpc"])
+async def test_dropped_connection_frees_all_its_held_slots(
+    plane: Plane, session: ApiSession, name: str
+) -> None:
+    transport = plane.http_transport() if name == "http" else plane.grpc_transport()
+    lobby = await session.attach("duel", is_ready=False)
+    waiting = [
+        asyncio.create_task(
+            transport.call("join", {"lobby_id": lobby.id}, token=session.client_token)
+        )
+        for _ in range(8)
+    ]
+    await wait_held(plane, 8)
+    if isinstance(transport, GrpcTransport):
+        await transport.close()
+    else:
+        for request in waiting:
+            request.cancel()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(one, Lost | asyncio.CancelledError) for one in results), results
+    await wait_held(plane, 0)
+    await transport.close()
+
+
+async def test_half_closed_connection_frees_its_held_slot(
+    plane: Plane, session: ApiSession
+) -> None:
+    lobby = await session.attach("single", is_ready=False)
+    http = plane.http_transport()
+    text = json.dumps({"lobby_id": lobby.id}).encode()
+    lines = (
+        "POST /matchmaker/lobbies/join HTTP/1.1",
+        "host: x",
+        f"authorization: Bearer {session.client_token}",
+        f"content-length: {len(text)}",
+    )
+    _, writer = await asyncio.open_connection(http.host, http.port)
+    writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + text)
+    await wait_held(plane, 1)
+    writer.close()
+    await writer.wait_closed()
+    await wait_held(plane, 0)
+
+
+async def test_shared_hold_is_freed_when_its_last_request_leaves(
+    plane: Plane, session: ApiSession, open_transports: OpenTransports
+) -> None:
+    transports: Transports = open_transports(plane)
+    lobby = await session.attach("single", is_ready=False)
+    fields, token = {"lobby_id": lobby.id}, session.client_token
+    first, second = (
+        asyncio.create_task(transport.call("join", fields, token=token, key="shared"))
+        for transport in transports
+    )
+    await plane.wait_metric("hosting_requests_in_flight", 2)
+    await wait_held(plane, 1)
+    await give_up(transports.http, first)
+
+    async def is_one_left() -> bool:
+        return await plane.metric("hosting_requests_in_flight") == 1
+
+    await until(is_one_left, "the first request to be gone")
+    assert await held(plane) == 1
+    await give_up(transports.grpc, second)
+    await wait_held(plane, 0)
+
+
+@pytest.mark.parametrize("name", ["http", "grpc"])
+async def test_hold_timeout_returns_an_error_and_frees_the_slot(
+    make_plane: MakePlane, open_transports: OpenTransports, name: str
+) -> None:
+    plane = make_plane(shim=None, settings={"find_wait_ms": 3_000, "start_limit_ms": 120_000})
+    await plane.start()
+    transports = open_transports(plane)
+    session = ApiSession(plane, transports.http, await plane.public_token())
+    (transport,) = (transport for transport in transports if transport.name == name)
+    await session.attach("single", is_ready=False)
+    answer = await transport.call("find", {"game_modes": ["single"]}, token=session.client_token)
+    assert answer.code == "DEADLINE_EXCEEDED"
+    assert answer.status in ("504", "DEADLINE_EXCEEDED")
+    assert await held(plane) == 0
+
+
+@pytest.mark.parametrize(("end", "reason"), [("detach", "removed"), ("wait", "start_timeout")])
+async def test_start_timeout_answers_all_waiting_requests(
+    make_plane: MakePlane, open_transports: OpenTransports, end: str, reason: str
+) -> None:
+    start_limit_ms = 1_500 if end == "wait" else START_LIMIT_MS
+    plane = make_plane(shim=None, settings={"start_limit_ms": start_limit_ms})
+    await plane.start()
+    transports = open_transports(plane)
+    session = ApiSession(plane, transports.http, await plane.public_token())
+    lobby = await session.attach("duel", is_ready=False)
+    waiting = [
+        asyncio.create_task(
+            transport.call("join", {"lobby_id": lobby.id}, token=session.client_token)
+        )
+        for transport in transports
+    ]
+    if end == "detach":
+        await wait_held(plane, 2)
+        await session.detach(lobby)
+    for request in waiting:
+        answer = await request
+        assert answer.code == "MATCHMAKER_LOBBY_START_FAILED", answer
+        assert answer.metadata["reason"] == reason
+        assert answer.metadata["lobby_id"] == lobby.id
+    # A client that comes now is told what became of it.
+    late = await transports.http.call("join", {"lobby_id": lobby.id}, token=session.client_token)
+    assert late.code == "MATCHMAKER_LOBBY_STOPPED"
+
+
+async def test_disconnect_after_reservation_keeps_the_reservation(
+    plane: Plane, session: ApiSession
+) -> None:
+    """The answer is on its way when the client goes: the reservation stays until its deadline."""
+    lobby = await session.attach("single")
+    leaving: HttpTransport = plane.http_transport()
+    text = json.dumps({"lobby_id": lobby.id}).encode()
+    headers = {"authorization": f"Bearer {session.client_token}", "idempotency-key": "mine"}
+    answered = await leaving.request("POST", "/matchmaker/lobbies/join", headers, text)
+    await leaving.close()
+    assert answered.status == 200
+    full = await session.transport.call("join", {"lobby_id": lobby.id}, token=session.client_token)
+    assert full.code == "MATCHMAKER_LOBBY_FULL"
+    again = await session.must(
+        "join", {"lobby_id": lobby.id}, token=session.client_token, key="mine"
+    )
+    assert again.tokens == [json.loads(answered.body)["player"]["token"]]

@@ -1,0 +1,82 @@
+"""Clients who send most of a large body and then nothing: what they make the service hold is bounded, and others are
+served meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import MakePlane
+from tests.faults.plane import Plane
+from tests.support.waiting import PATIENCE_S
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+MIB = 1 << 20
+VERSIONS = "/cloud/games/faults/versions"
+LARGEST = 4 * MIB
+SENT = 39 * LARGEST // 40
+HOARDERS = 200
+BUDGET = 128 * MIB
+# Beside the bodies: buffers that grow by an eighth, pieces on their way, and the rest of the process.
+GROWTH_MAX = BUDGET * 9 // 8 + 64 * MIB
+
+
+def peak_bytes(plane: Plane) -> int:
+    """The most memory that the process ever had in RAM."""
+    for line in Path(f"/proc/{plane.pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no VmHWM")
+
+
+async def hoard(plane: Plane, number: int) -> asyncio.StreamWriter:
+    """Sends until all but the end is sent, or nobody listens any more."""
+    transport = plane.http_transport()
+    _, writer = await asyncio.open_connection(
+        transport.host, transport.port, local_addr=(f"127.0.1.{number % 100 + 1}", 0)
+    )
+    writer.write(
+        f"POST {VERSIONS} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer cloud_anything\r\n"
+        f"content-length: {LARGEST}\r\n\r\n".encode()
+    )
+    piece = b" " * (64 << 10)
+    try:
+        for _ in range(SENT // len(piece)):
+            writer.write(piece)
+            await writer.drain()
+    except ConnectionError:
+        pass
+    return writer
+
+
+async def test_incomplete_bodies_stay_within_the_memory_budget(make_plane: MakePlane) -> None:
+    plane = make_plane()
+    await plane.start()
+    token = await plane.public_token()
+    before = peak_bytes(plane)
+    hoarding = [asyncio.create_task(hoard(plane, number)) for number in range(HOARDERS)]
+    held, served = 0.0, 0
+    transport = plane.http_transport()
+    try:
+        while not all(task.done() for task in hoarding):
+            answer = await transport.call("regions", {}, token=token)
+            assert answer.code == "OK"
+            served += 1
+            held = max(held, await plane.metric("hosting_request_bodies_bytes", door="http"))
+        held = max(held, await plane.metric("hosting_request_bodies_bytes", door="http"))
+    finally:
+        writers = await asyncio.gather(*hoarding)
+        for writer in writers:
+            writer.transport.abort()
+    assert served > 0
+    assert BUDGET // 2 < held <= BUDGET * 3 // 2
+    assert peak_bytes(plane) - before < GROWTH_MAX
+    async with asyncio.timeout(PATIENCE_S):
+        while await plane.metric("hosting_request_bodies_bytes", door="http"):
+            await asyncio.sleep(0.05)
+    assert (await transport.call("regions", {}, token=token)).code == "OK"
+    await transport.close()

@@ -1,0 +1,127 @@
+"""Facts for the control plane on a bad disk and over kills: nothing is told that could be undone, and
+a reader that stores what it reads has every fact once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
+from pyservice.rpc import InternalClient, Unreachable
+from tests.faults.conftest import MakePlane, OpenTransports
+from tests.faults.lobby_setup import ApiSession, attach_fields
+from tests.faults.plane import Plane
+from tests.faults.transports import Lost
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+READ = "hosting.internal.v1.Facts.Read"
+PENDING = "hosting_journal_pending_events"
+MODES = {"crowd": {"max_players": 8}}
+KILLS = 4
+
+
+class Reader:
+    """Stores facts together with stream and LSN, as one transaction would."""
+
+    def __init__(self, plane: Plane) -> None:
+        self.path = plane.data_dir / "admin.sock"
+        self.stream = ""
+        self.lsn = 0
+        self.stored: Counter[tuple[str, str]] = Counter()
+
+    async def read(self, wait_ms: int = 0) -> int:
+        """How many facts came. Raises Unreachable."""
+        async with InternalClient(self.path) as client:
+            request = pb.ReadRequest(
+                stream=self.stream, acknowledged_lsn=self.lsn, limit=3, wait_ms=wait_ms
+            )
+            answer: pb.ReadResponse = await client.call(READ, request, 30.0)
+        assert not answer.is_restarted
+        assert answer.lost == 0
+        for fact in answer.facts:
+            assert fact.lsn > self.lsn, "in order, and none again"
+            self.lsn = fact.lsn
+            self.stored[fact.lobby_id, str(fact.WhichOneof("what"))] += 1
+        self.stream = answer.stream
+        return len(answer.facts)
+
+    async def read_on(self) -> None:
+        """Reads until cancelled, also over restarts."""
+        while True:
+            try:
+                await self.read(wait_ms=1_000)
+            except Unreachable:
+                await asyncio.sleep(0.01)
+
+    async def read_all(self) -> None:
+        while await self.read():
+            pass
+
+
+async def test_stalled_disk_delays_facts_that_are_not_durable(
+    make_plane: MakePlane, open_transports: OpenTransports
+) -> None:
+    plane = make_plane(modes=MODES)
+    await plane.start()
+    session = ApiSession(plane, open_transports(plane).http, await plane.public_token())
+    reader = Reader(plane)
+    first = await session.attach("crowd")
+    await reader.read_all()
+    with plane.commanded.stalled("fdatasync", "seg-*"):
+        attaching = asyncio.create_task(
+            session.transport.call("attach", attach_fields("crowd"), token=plane.environment_token)
+        )
+        await plane.wait_metric(PENDING, 1)
+        assert await reader.read(wait_ms=300) == 0
+        waiting = asyncio.create_task(reader.read(wait_ms=20_000))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+    second = (await attaching).body["lobby_id"]
+    assert await waiting == 1
+    assert set(reader.stored) == {(first.id, "made"), (first.id, "ready"), (second, "made")}
+    await plane.stop()
+
+
+async def test_reader_has_every_fact_exactly_once_across_kills(
+    make_plane: MakePlane, open_transports: OpenTransports
+) -> None:
+    plane = make_plane(modes=MODES)
+    await plane.start()
+    reader = Reader(plane)
+    told: list[tuple[str, str]] = []
+    reading = asyncio.create_task(reader.read_on())
+    for _ in range(KILLS):
+        session = ApiSession(plane, open_transports(plane).http, await plane.public_token())
+        wanted = len(told) + 4
+        acting = asyncio.create_task(act(session, told))
+        while len(told) < wanted and not acting.done():
+            await asyncio.sleep(0.01)
+        await plane.kill()
+        assert isinstance((await asyncio.gather(acting, return_exceptions=True))[0], Lost)
+        await plane.start()
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await reader.read_all()
+    assert len(told) > 3 * KILLS
+    assert set(reader.stored.values()) == {1}
+    assert reader.stored.keys() >= set(told), "what was answered was told"
+    # At each kill one request was in flight; it may have been done.
+    assert len(reader.stored) <= len(told) + KILLS
+    await plane.stop()
+
+
+async def act(session: ApiSession, told: list[tuple[str, str]]) -> None:
+    """Makes lobbies and ends them, and notes what was answered, until the connection is lost."""
+    while True:
+        lobby = await session.attach("crowd", is_ready=False)
+        told.append((lobby.id, "made"))
+        await session.must("ready", token=lobby.token)
+        told.append((lobby.id, "ready"))
+        await session.must("closed", {"is_closed": True}, token=lobby.token)
+        told.append((lobby.id, "closed"))
+        await session.detach(lobby)
+        told.append((lobby.id, "ended"))

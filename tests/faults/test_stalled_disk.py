@@ -1,0 +1,292 @@
+"""A disk that does not sync: no answer that must wait leaves any transport, and what need not wait is
+answered. A disk that refuses: the process ends and has sent none of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.faults.conftest import MakePlane, OpenTransports
+from tests.faults.lobby_setup import ApiSession, AttachedLobby, attach_fields, until
+from tests.faults.plane import GAME, Plane
+from tests.faults.transports import Answer, GrpcTransport, Lost, Transport, Transports
+from tests.support.waiting import PATIENCE_S
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+SOURCE_LIMIT = 4
+IN_FLIGHT = "hosting_requests_in_flight"
+PENDING = "hosting_journal_pending_events"
+MODES = {
+    "crowd": {"max_players": 100, "player_token_ttl": 600_000},
+    "single": {"max_players": 1, "player_token_ttl": 600_000},
+    "closing": {"max_players": 8, "player_token_ttl": 600_000},
+    "ending": {"max_players": 8, "player_token_ttl": 600_000},
+}
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request whose answer must wait, and what it says in the end."""
+
+    operation: str
+    fields: dict[str, Any]
+    token: str
+    code: str = "OK"
+    key: str | None = None
+
+
+@dataclass
+class Cast:
+    """The lobbies of one transport's session, all durable, with what each has."""
+
+    crowd: AttachedLobby
+    starting: AttachedLobby
+    full: AttachedLobby
+    closing: AttachedLobby
+    ending: AttachedLobby
+    reserved: str
+    leaving: str
+    connected: str
+    keyed: str
+    counted: list[str] = field(default_factory=list)
+
+
+async def prepare(session: ApiSession) -> Cast:
+    crowd = await session.attach("crowd")
+    full = await session.attach("single")
+    await session.join(full)
+    keyed = await session.player(crowd)
+    await session.must(
+        "connected", {"player_token": keyed}, token=crowd.token, key=f"socket-{keyed}"
+    )
+    cast = Cast(
+        crowd=crowd,
+        starting=await session.attach("ending", is_ready=False),
+        full=full,
+        closing=await session.attach("closing"),
+        ending=await session.attach("ending"),
+        reserved=await session.player(crowd),
+        leaving=await session.player(crowd),
+        connected=await session.player(crowd, is_connected=True),
+        keyed=keyed,
+    )
+    for number in range(SOURCE_LIMIT // 2):
+        answer = await session.must(
+            "join", {"lobby_id": crowd.id}, token=session.client_token, key=f"{keyed}-{number}"
+        )
+        cast.counted += answer.tokens
+    return cast
+
+
+def changes(session: ApiSession, cast: Cast) -> list[Ask]:
+    """Each writes an event, so that every lobby of the cast has one that is not durable."""
+    env = session.plane.environment_token
+    crowd = cast.crowd.token
+    return [
+        Ask("find", {"game_modes": ["crowd"]}, env),
+        Ask("find", {"game_modes": ["crowd"], "party_size": 3}, env),
+        Ask("join", {"lobby_id": cast.crowd.id}, env),
+        Ask("connected", {"player_token": cast.reserved}, crowd),
+        Ask("disconnected", {"player_token": cast.leaving}, crowd),
+        Ask("ready", {}, cast.starting.token),
+        Ask("closed", {"is_closed": True}, cast.closing.token),
+        Ask("set_state", {"state": b'{"round": 1}'}, cast.crowd.token),
+        Ask("set_state", {"state": b'{"round": 2}'}, cast.full.token),
+        Ask("attach", attach_fields("ending"), env),
+    ]
+
+
+def derived(session: ApiSession, cast: Cast) -> list[Ask]:
+    """Nothing new is written for these, but they tell of what is not durable yet."""
+    env = session.plane.environment_token
+    crowd = cast.crowd.token
+    return [
+        Ask("get_state", {"lobby_id": cast.crowd.id}, crowd),
+        Ask("get_state", {"lobby_id": cast.crowd.id}, env),
+        Ask("ready", {}, crowd),
+        Ask("heartbeat", {}, crowd),
+        Ask("connected", {"player_token": cast.connected}, crowd, "PLAYER_TOKEN_CONSUMED"),
+        Ask("connected", {"player_token": cast.reserved}, crowd, "PLAYER_TOKEN_CONSUMED"),
+        Ask("connected", {"player_token": cast.keyed}, crowd, key=f"socket-{cast.keyed}"),
+        Ask("connected", {"player_token": cast.leaving}, crowd, "PLAYER_REMOVED"),
+        Ask("disconnected", {"player_token": cast.leaving}, crowd),
+        Ask("join", {"lobby_id": cast.crowd.id}, session.client_token, key=f"{cast.keyed}-0"),
+        Ask("join", {"lobby_id": cast.full.id}, env, "MATCHMAKER_LOBBY_FULL"),
+        Ask("join", {"lobby_id": cast.closing.id}, env, "MATCHMAKER_LOBBY_CLOSED"),
+        Ask("find", {"game_modes": ["single"]}, env, "MATCHMAKER_TOO_MANY_LOBBIES"),
+        Ask(
+            "join",
+            {"lobby_id": cast.crowd.id},
+            session.client_token,
+            "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE",
+        ),
+        Ask("attach", attach_fields("ending"), env, "MATCHMAKER_TOO_MANY_LOBBIES"),
+    ]
+
+
+def endings(session: ApiSession, cast: Cast) -> list[Ask]:
+    env = session.plane.environment_token
+    return [Ask("detach", {"game_id": GAME, "lobby_id": cast.ending.id}, env)]
+
+
+def derived_from_endings(session: ApiSession, cast: Cast) -> list[Ask]:
+    env = session.plane.environment_token
+    return [
+        Ask("join", {"lobby_id": cast.ending.id}, env, "MATCHMAKER_LOBBY_STOPPED"),
+        Ask("ready", {}, cast.ending.token, "MATCHMAKER_LOBBY_STOPPED"),
+        Ask("detach", {"game_id": GAME, "lobby_id": cast.ending.id}, env),
+    ]
+
+
+class Waiting:
+    """Requests that were sent and whose answers are awaited."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[asyncio.Task[Answer], tuple[Transport, Ask]] = {}
+
+    def send(self, transport: Transport, asks: Iterable[Ask]) -> None:
+        for ask in asks:
+            request = transport.call(ask.operation, ask.fields, token=ask.token, key=ask.key)
+            self.tasks[asyncio.create_task(request)] = (transport, ask)
+
+    async def wait_until(self, plane: Plane, metric: str, at_least: int) -> None:
+        """Returns when the metric has the value; nobody may be answered before."""
+
+        async def is_reached() -> bool:
+            self.check_nobody_was_answered()
+            return await plane.metric(metric) >= at_least
+
+        await until(is_reached, f"{metric} to be {at_least}")
+
+    def check_nobody_was_answered(self) -> None:
+        early = [(self.tasks[task][1], task.result()) for task in self.tasks if task.done()]
+        assert not early, early
+
+    async def check_all_are_answered(self) -> None:
+        for task, (transport, ask) in self.tasks.items():
+            answer = await task
+            assert answer.code == ask.code, (transport.name, ask, answer)
+
+    async def count_answered(self) -> int:
+        results = await asyncio.gather(*self.tasks, return_exceptions=True)
+        unexpected = [r for r in results if not isinstance(r, Lost | Answer)]
+        assert not unexpected, unexpected
+        return sum(isinstance(result, Answer) for result in results)
+
+
+@pytest.fixture
+async def waiting() -> AsyncIterator[Waiting]:
+    made = Waiting()
+    yield made
+    for task in made.tasks:
+        task.cancel()
+    await asyncio.gather(*made.tasks, return_exceptions=True)
+
+
+async def open_sessions(plane: Plane, transports: Transports) -> list[tuple[ApiSession, Cast]]:
+    client_token = await plane.public_token()
+    sessions = [ApiSession(plane, transport, client_token) for transport in transports]
+    return [(session, await prepare(session)) for session in sessions]
+
+
+async def read_everything(plane: Plane, transports: Transports, client_token: str) -> None:
+    """What waits for nothing is answered now."""
+    for transport in transports:
+        for operation in ("list", "regions", "statistics"):
+            answer = await transport.call(operation, token=client_token, timeout_s=PATIENCE_S)
+            assert answer.code == "OK", answer
+        listed = await transport.call(
+            "list", {"include_state": True}, token=client_token, timeout_s=PATIENCE_S
+        )
+        assert listed.body["lobbies"]
+        missing = await transport.call("find", {"game_modes": ["crowd"]}, timeout_s=PATIENCE_S)
+        assert missing.code == "TOKEN_MISSING"
+        invalid = await transport.call("ready", token="lobby_" + "A" * 40, timeout_s=PATIENCE_S)
+        assert invalid.code == "TOKEN_INVALID"
+        unknown = await transport.call(
+            "find", {"game_modes": ["?"]}, token=client_token, timeout_s=PATIENCE_S
+        )
+        assert unknown.code == "BODY_INVALID"
+        nowhere = await transport.call(
+            "find", {"game_modes": ["nothing"]}, token=client_token, timeout_s=PATIENCE_S
+        )
+        assert nowhere.code == "MATCHMAKER_GAME_MODE_NOT_FOUND"
+    assert isinstance(transports.grpc, GrpcTransport)
+    assert await transports.grpc.is_serving(timeout_s=PATIENCE_S)
+    for path in ("/livez", "/metrics"):
+        status, text = await plane.look(path)
+        assert status == 200, text
+    # A stall that lasts may make it not ready; it says so at once.
+    status, text = await plane.look("/readyz?verbose")
+    assert status in (200, 503), text
+
+
+async def test_stalled_disk_delays_every_answer_that_needs_durability(
+    make_plane: MakePlane, open_transports: OpenTransports, waiting: Waiting
+) -> None:
+    # Ten lobbies are attached before the stall, two in it; the next one is too many.
+    plane = make_plane(modes=MODES, limits={"lobby_count_max": 12, "max_players": SOURCE_LIMIT})
+    await plane.start()
+    transports = open_transports(plane)
+    sessions = await open_sessions(plane, transports)
+    with plane.commanded.stalled("fdatasync", "seg-*") as stall:
+        decided = 0
+        for wave, is_change in (
+            (changes, True),
+            (derived, False),
+            (endings, True),
+            (derived_from_endings, False),
+        ):
+            for session, cast in sessions:
+                waiting.send(session.transport, wave(session, cast))
+            await waiting.wait_until(plane, IN_FLIGHT, len(waiting.tasks))
+            decided = decided + len(sessions) * len(wave(*sessions[0])) if is_change else decided
+            await waiting.wait_until(plane, PENDING, decided)
+        assert stall.waiting == 1
+        for _ in range(10):
+            await read_everything(plane, transports, sessions[0][0].client_token)
+            waiting.check_nobody_was_answered()
+        assert stall.waiting == 1
+    await waiting.check_all_are_answered()
+    await plane.stop()
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
+async def test_failed_write_or_sync_ends_the_process_before_any_answer(
+    make_plane: MakePlane, open_transports: OpenTransports, waiting: Waiting, call: str
+) -> None:
+    plane = make_plane(modes=MODES)
+    shim = plane.commanded
+    await plane.start()
+    transports = open_transports(plane)
+    sessions = await open_sessions(plane, transports)
+    with shim.stalled(call, "seg-*"):
+        for session, cast in sessions:
+            waiting.send(session.transport, changes(session, cast))
+        await waiting.wait_until(plane, PENDING, len(waiting.tasks))
+        waiting.check_nobody_was_answered()
+        failing = shim.fail(call, "seg-*")
+    assert await plane.wait_ended() == -signal.SIGABRT
+    assert failing.struck == 1, "a failed call is never made again"
+    assert await waiting.count_answered() == 0
+    failing.release()
+    await plane.start()
+    again = open_transports(plane)
+    for (session, cast), transport in zip(sessions, again, strict=True):
+        for token, expected in (
+            (cast.connected, {"PLAYER_TOKEN_CONSUMED"}),
+            # It was decided and never answered: either is true.
+            (cast.reserved, {"OK", "PLAYER_TOKEN_CONSUMED"}),
+        ):
+            answer = await transport.call(
+                "connected", {"player_token": token}, token=cast.crowd.token
+            )
+            assert answer.code in expected, (session.transport.name, answer)
+    await plane.stop()

@@ -1,0 +1,358 @@
+"""Clients of both transports with one shape: operation, fields, token and key in, an `Answer` out.
+
+They know the wire and nothing of the service's code but the generated messages. No answer at all,
+whatever the reason, is `Lost`; nothing is ever repeated here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import grpc
+from google.protobuf.json_format import MessageToDict, ParseDict
+from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health_pb2
+
+from pyservice.pb.hosting.v1 import events_pb2, matchmaker_pb2
+
+_ATTACH: Final = "/cloud/games/{game_id}/namespaces/{namespace_id}/lobbies/attach"
+_DETACH: Final = "/cloud/games/{game_id}/matchmaker/lobbies/{lobby_id}"
+
+# Operation: method of the gRPC service, HTTP method, path.
+OPERATIONS: Final[dict[str, tuple[str, str, str]]] = {
+    "find": ("FindLobby", "POST", "/matchmaker/lobbies/find"),
+    "create": ("CreateLobby", "POST", "/matchmaker/lobbies/create"),
+    "join": ("JoinLobby", "POST", "/matchmaker/lobbies/join"),
+    "list": ("ListLobbies", "GET", "/matchmaker/lobbies/list"),
+    "regions": ("ListRegions", "GET", "/matchmaker/regions"),
+    "statistics": ("GetPlayerStatistics", "GET", "/matchmaker/players/statistics"),
+    "connected": ("PlayerConnected", "POST", "/matchmaker/players/connected"),
+    "disconnected": ("PlayerDisconnected", "POST", "/matchmaker/players/disconnected"),
+    "ready": ("LobbyReady", "POST", "/matchmaker/lobbies/ready"),
+    "closed": ("SetLobbyClosed", "PUT", "/matchmaker/lobbies/closed"),
+    "set_state": ("SetLobbyState", "PUT", "/matchmaker/lobbies/state"),
+    "get_state": ("GetLobbyState", "GET", "/matchmaker/lobbies/{lobby_id}/state"),
+    "heartbeat": ("Heartbeat", "POST", "/matchmaker/lobbies/heartbeat"),
+    "attach": ("AttachLobby", "POST", _ATTACH),
+    "detach": ("DetachLobby", "DELETE", _DETACH),
+    "live_events": ("GetLiveEvents", "GET", "/events/live"),
+}
+Fields = Mapping[str, Any]
+
+
+class Lost(Exception):
+    """The connection ended, or could not be made, without an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a transport said. `code` is "OK" or a code of the error table."""
+
+    transport: str
+    code: str
+    body: Any
+    status: str
+    """HTTP status or name of the gRPC status."""
+    errors: tuple[tuple[str, ...], ...] = ()
+    """Paths of field problems, each with its word at the end."""
+    retry_after_s: float | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """What the error says of this occurrence."""
+
+    @property
+    def tokens(self) -> list[str]:
+        """Player tokens of a find or join."""
+        players = self.body.get("players") or [self.body["player"]]
+        return [str(player["token"]) for player in players]
+
+    @property
+    def lobby_id(self) -> str:
+        return str(self.body["lobby"]["lobby_id"])
+
+
+class Transport(Protocol):
+    """Either transport."""
+
+    name: str
+
+    async def call(
+        self,
+        operation: str,
+        fields: Fields | None = None,
+        *,
+        token: str | None = None,
+        key: str | None = None,
+        timeout_s: float = 60.0,
+    ) -> Answer:
+        """One request. Raises Lost, and TimeoutError when the time is over."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Connection:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A bare HTTP response."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class HttpTransport:
+    """Keep-alive connections: one request at a time on each, as many as requests at once."""
+
+    name = "http"
+
+    def __init__(self, address: str) -> None:
+        self.host, _, port = address.rpartition(":")
+        self.port = int(port)
+        self._idle: list[_Connection] = []
+
+    async def call(
+        self,
+        operation: str,
+        fields: Fields | None = None,
+        *,
+        token: str | None = None,
+        key: str | None = None,
+        timeout_s: float = 60.0,
+    ) -> Answer:
+        _, method, template = OPERATIONS[operation]
+        rest = dict(fields or {})
+        path = template
+        for name in [name for name in rest if f"{{{name}}}" in template]:
+            path = path.replace(f"{{{name}}}", str(rest.pop(name)))
+        if method in ("GET", "DELETE"):
+            query = "&".join(
+                f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+                for name, value in rest.items()
+            )
+            path, body = (f"{path}?{query}" if query else path), b""
+        else:
+            body = rest["state"] if operation == "set_state" else json.dumps(rest).encode()
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        if key is not None:
+            headers["idempotency-key"] = key
+        async with asyncio.timeout(timeout_s):
+            response = await self.request(method, path, headers, body)
+        return _http_answer(operation, response)
+
+    async def request(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> Response:
+        """Any request. Raises Lost."""
+        lines = [f"{method} {path} HTTP/1.1", f"host: {self.host}:{self.port}"]
+        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+        if body or method in ("POST", "PUT"):
+            lines.append(f"content-length: {len(body)}")
+            if not any(name.lower() == "content-type" for name in headers or {}):
+                lines.append("content-type: application/json")
+        return await self.send("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body)
+
+    async def send(self, request: bytes) -> Response:
+        """Any bytes, and the one response to them. Raises Lost."""
+        connection = await self._connection()
+        is_reusable = False
+        try:
+            connection.writer.write(request)
+            await connection.writer.drain()
+            response = await _read_response(connection.reader)
+            is_reusable = response.headers.get("connection", "").lower() != "close"
+        except (OSError, EOFError, asyncio.LimitOverrunError) as error:
+            raise Lost(repr(error)) from None
+        finally:
+            # Also when the caller gave up: a late answer must not meet the next request.
+            if is_reusable:
+                self._idle.append(connection)
+            else:
+                connection.writer.transport.abort()
+        return response
+
+    async def close(self) -> None:
+        for connection in self._idle:
+            connection.writer.transport.abort()
+        self._idle.clear()
+        await asyncio.sleep(0)
+
+    async def _connection(self) -> _Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.reader.at_eof() and not connection.writer.transport.is_closing():
+                return connection
+            connection.writer.transport.abort()
+        try:
+            return _Connection(*await asyncio.open_connection(self.host, self.port))
+        except OSError as error:
+            raise Lost(repr(error)) from None
+
+
+async def _read_response(reader: asyncio.StreamReader) -> Response:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    headers = {}
+    for line in head[1:]:
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip()
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    return Response(int(head[0].split()[1]), headers, body)
+
+
+def _http_answer(operation: str, response: Response) -> Answer:
+    if response.status == 200:
+        body = response.body if operation == "get_state" else json.loads(response.body)
+        return Answer("http", "OK", body, "200", headers=response.headers)
+    problem = json.loads(response.body)
+    errors = tuple(tuple(error["path"]) for error in problem.get("errors", ()))
+    retry = response.headers.get("retry-after")
+    return Answer(
+        "http",
+        problem["code"],
+        problem,
+        str(response.status),
+        errors,
+        None if retry is None else float(retry),
+        response.headers,
+        problem.get("metadata", {}),
+    )
+
+
+class GrpcTransport:
+    """One channel, or several for load. Reconnects fast and repeats nothing by itself."""
+
+    name = "grpc"
+
+    def __init__(self, address: str, channels: int = 1) -> None:
+        options = [
+            ("grpc.enable_retries", 0),
+            ("grpc.initial_reconnect_backoff_ms", 50),
+            ("grpc.min_reconnect_backoff_ms", 50),
+            ("grpc.max_reconnect_backoff_ms", 200),
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        self.channels = [grpc.aio.insecure_channel(address, options) for _ in range(channels)]
+        self._calls = [
+            {operation: _method(channel, rpc) for operation, (rpc, _, _) in OPERATIONS.items()}
+            for channel in self.channels
+        ]
+        self._turn = 0
+
+    async def call(
+        self,
+        operation: str,
+        fields: Fields | None = None,
+        *,
+        token: str | None = None,
+        key: str | None = None,
+        timeout_s: float = 60.0,
+    ) -> Answer:
+        metadata = [] if token is None else [("authorization", f"Bearer {token}")]
+        if key is not None:
+            metadata.append(("idempotency-key", key))
+        self._turn += 1
+        method = self._calls[self._turn % len(self._calls)][operation]
+        call = method(_request(operation, fields or {}), metadata=metadata)
+        try:
+            async with asyncio.timeout(timeout_s):
+                message = await call
+        except grpc.aio.AioRpcError as error:
+            return _grpc_refusal(error)
+        finally:
+            call.cancel()
+        if operation == "get_state":
+            return Answer("grpc", "OK", message.state, "OK")
+        return Answer("grpc", "OK", MessageToDict(message, preserving_proto_field_name=True), "OK")
+
+    async def is_serving(self, timeout_s: float = 60.0) -> bool:
+        """What the health service says of the whole server."""
+        check: Any = self.channels[0].unary_unary(
+            "/grpc.health.v1.Health/Check",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
+        response = await check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
+        return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
+
+    async def close(self) -> None:
+        for channel in self.channels:
+            await channel.close()
+
+
+def _method(channel: grpc.aio.Channel, rpc: str) -> Any:
+    module, service = _service_of(rpc)
+    method = module.DESCRIPTOR.services_by_name[service].methods_by_name[rpc]
+    answer = getattr(module, method.output_type.name)
+    return channel.unary_unary(
+        f"/hosting.v1.{service}/{rpc}",
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=answer.FromString,
+    )
+
+
+def _service_of(rpc: str) -> tuple[Any, str]:
+    """The module of a method's messages, and its service."""
+    return (events_pb2, "Events") if rpc == "GetLiveEvents" else (matchmaker_pb2, "Matchmaker")
+
+
+def _request(operation: str, fields: Fields) -> Any:
+    rest = dict(fields)
+    rpc = OPERATIONS[operation][0]
+    request = getattr(_service_of(rpc)[0], f"{rpc}Request")()
+    if "state" in rest:
+        request.state = rest.pop("state")
+    if isinstance(rest.get("player_tokens"), list):
+        rest["player_tokens"] = {"tokens": rest["player_tokens"]}
+    return ParseDict(rest, request)
+
+
+def _grpc_refusal(error: grpc.aio.AioRpcError) -> Answer:
+    metadata = dict(error.trailing_metadata() or ())
+    packed = metadata.get("grpc-status-details-bin")
+    if packed is None:
+        # Only a transport of ours says why; a status without it was made by the client's own library.
+        if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+            raise Lost(error.details())
+        raise AssertionError(f"an error without details: {error.code()} {error.details()}")
+    code, said = "", dict[str, str]()
+    retry: float | None = None
+    errors: tuple[tuple[str, ...], ...] = ()
+    for detail in status_pb2.Status.FromString(packed).details:
+        if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
+            info = error_details_pb2.ErrorInfo.FromString(detail.value)
+            code, said = info.reason, dict(info.metadata)
+        elif detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
+            delay = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay
+            retry = delay.seconds + delay.nanos / 1e9
+        elif detail.Is(error_details_pb2.BadRequest.DESCRIPTOR):
+            violations = error_details_pb2.BadRequest.FromString(detail.value).field_violations
+            errors = tuple(_violation_path(one) for one in violations)
+    text = {name: value for name, value in metadata.items() if isinstance(value, str)}
+    return Answer("grpc", code, error.details(), error.code().name, errors, retry, text, said)
+
+
+def _violation_path(violation: error_details_pb2.BadRequest.FieldViolation) -> tuple[str, ...]:
+    """As HTTP has it: field names, then the problem word."""
+    word = violation.reason.lower().replace("_", "-")
+    return (*(violation.field.split(".") if violation.field else ()), word)
+
+
+@dataclass
+class Transports:
+    """Clients of a running plane, closed when the test ends."""
+
+    http: HttpTransport
+    grpc: GrpcTransport
+
+    def __iter__(self) -> Iterator[Transport]:
+        yield self.http
+        yield self.grpc

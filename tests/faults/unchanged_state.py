@@ -1,0 +1,40 @@
+"""Whether anything was changed: what the engine has, compared before and after, and the number of
+events that the journal ever took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tests.faults.plane import Plane
+from tests.faults.transports import Transport
+
+_FAMILIES = (
+    "hosting_slots",
+    "hosting_lobbies",
+    "hosting_journal_events_total",
+    "hosting_journal_pending_events",
+    "hosting_slot_ends_total",
+)
+
+
+async def read_state(plane: Plane, transport: Transport) -> list[str]:
+    """Everything by which a change would show."""
+    _, text = await plane.look("/metrics")
+    lines = [line for line in text.splitlines() if line.startswith(_FAMILIES)]
+    assert len(lines) > len(_FAMILIES)
+    for operation in ("list", "statistics"):
+        fields = {"include_state": True} if operation == "list" else {}
+        answer = await transport.call(operation, fields, token=plane.environment_token)
+        assert answer.code == "OK", answer
+        lines.append(repr(answer.body))
+    return lines
+
+
+@asynccontextmanager
+async def assert_unchanged(plane: Plane, transport: Transport) -> AsyncIterator[None]:
+    """What is done inside must leave no trace."""
+    before = await read_state(plane, transport)
+    yield
+    assert await read_state(plane, transport) == before
