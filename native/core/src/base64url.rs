@@ -1,4 +1,4 @@
-//! Canonical base64url without padding: each byte string has one text, and every other text is rejected.
+//! Canonical base64url without padding: each byte string has one text, and the decoder rejects every other text.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
@@ -25,10 +25,10 @@ fn value(place: usize, character: u8) -> u32 {
     PLACED[place][usize::from(character)]
 }
 
-/// Longest text of [`encode_into`].
+/// Maximum length of the text from [`encode_into`].
 const LONGEST: usize = 80;
 
-/// Appends the text of at most 60 bytes.
+/// Appends the base64url text of at most 60 bytes.
 pub(crate) fn encode_into(bytes: &[u8], text: &mut String) {
     let mut buffer = [0u8; LONGEST];
     let mut at = 0;
@@ -61,7 +61,7 @@ fn spell(first: u8, second: u8, third: u8) -> [u8; 4] {
     ]
 }
 
-/// Decodes exactly `N` bytes. Returns None for another length, a foreign character, or set bits in the unused tail.
+/// Decodes exactly `N` bytes. Returns None for a wrong length, an invalid character, or set bits in the unused tail.
 pub(crate) fn decode<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     if text.len() != (N * 4).div_ceil(3) {
         return None;

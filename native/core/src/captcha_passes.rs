@@ -1,4 +1,4 @@
-//! Captcha passes: when a client address last passed, and how many requests it made since.
+//! Captcha passes: time of a client address's last pass, and its number of requests since.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use crate::command::{Ms, Source};
 use crate::journal_event::ApplyError;
 use crate::service_time::MAX_CAPTCHA_PASS_AGE_MS;
 
-/// The oldest pass goes first.
+/// In a full set, the oldest pass is removed.
 const MAX_ENTRIES: usize = 1_000_000;
 
 #[derive(Clone, Copy)]
@@ -23,14 +23,14 @@ pub(crate) struct CaptchaPasses {
 }
 
 impl CaptchaPasses {
-    /// Returns the time of the pass and the requests since, or None if it is too old for any setting.
+    /// Returns the time of the last pass and the requests since, or None if the pass is too old for any setting.
     pub(crate) fn of(&self, source: Source, now: Ms) -> Option<(Ms, u32)> {
         let known = self.by_source.get(&source)?;
         let is_within_lifetime = now.saturating_sub(known.passed_at) < MAX_CAPTCHA_PASS_AGE_MS;
         is_within_lifetime.then_some((known.passed_at, known.requests_since))
     }
 
-    /// Records a pass and drops expired ones, so the stored state depends on events alone.
+    /// Records a pass and drops expired passes. Only events call it, so that the stored state depends on events alone.
     pub(crate) fn record_pass(&mut self, source: Source, at: Ms) {
         while let Some((passed_at, old)) = self.by_time.first().copied() {
             let is_over = at.saturating_sub(passed_at) >= MAX_CAPTCHA_PASS_AGE_MS || self.by_time.len() >= MAX_ENTRIES;
@@ -58,7 +58,6 @@ impl CaptchaPasses {
         }
     }
 
-    /// Layout: count u32 × (source u64, passed at u64, requests u32), in order of source.
     pub(crate) fn write(&self, bytes: &mut Vec<u8>, flush: &mut dyn FnMut(&mut Vec<u8>)) {
         Writer { bytes }.u32(self.by_source.len() as u32);
         for (source, standing) in &self.by_source {

@@ -120,7 +120,7 @@ impl Writer<'_> {
         self.u8(u8::from(flag));
     }
 
-    /// Writes at most 65,535 bytes. Names, tags and addresses are limited far below at the API.
+    /// Writes at most 65,535 bytes. The API limits names, tags and addresses to far less.
     pub(crate) fn short_bytes(&mut self, bytes: &[u8]) {
         debug_assert!(bytes.len() <= usize::from(u16::MAX));
         let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);

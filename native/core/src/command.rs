@@ -1,44 +1,44 @@
 //! Commands of the engine and their results: plain values without behaviour.
 //!
-//! Times are milliseconds of service time unless the name says otherwise.
+//! All times are milliseconds of service time unless the name says otherwise.
 
 #![allow(missing_docs, reason = "most fields are named after the fields of the contract")]
 
 use crate::refusal::Refusal;
 
-/// Number of an event in the shard's journal, from 1. 0 means nothing to wait for.
+/// Log sequence number: number of an event in the shard's journal, from 1. An answer with 0 needs no durable event.
 pub type Lsn = u64;
 
-/// Service time in milliseconds. Never runs back.
+/// Service time in milliseconds, which never decreases.
 pub type Ms = u64;
 
 /// A UUID in network byte order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Id(pub [u8; 16]);
 
-/// Keyed hash of a client address. 0 means that it counts for no source.
+/// Keyed hash of a client address. 0 stands for a request without an address, which no source limit counts.
 pub type Source = u64;
 
-/// Keyed hash of the secret of an event channel.
+/// Keyed hash of an event channel's secret.
 pub type ChannelId = [u8; 16];
 
-/// Bytes of journal that commands may still write.
+/// Journal credit: bytes that the journal can still accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credit {
-    /// Bytes that are pre-written and free.
+    /// Free bytes in pre-written segments.
     pub total: u64,
-    /// Part of `total` that new slots (find, join, attach, ready) may not use.
+    /// Part of `total` for commands on existing slots and lobbies, such as disconnects and expiry.
     pub reserve: u64,
-    /// Most bytes for the events of one command: one submission lies within one segment.
+    /// Maximum bytes for the events of one command, which must fit into one segment.
     pub largest: u64,
 }
 
 impl Credit {
-    /// No limit, for tests and benchmarks without a journal.
+    /// Unlimited credit, for tests and benchmarks without a journal.
     pub const UNLIMITED: Credit = Credit { total: u64::MAX, reserve: 0, largest: u64::MAX };
 }
 
-/// Encoded events in order of LSN. The caller submits them to the journal and clears the buffer.
+/// Encoded events of commands. The caller submits them to the journal and clears the buffer.
 #[derive(Debug, Default)]
 pub struct EventBuffer {
     pub bytes: Vec<u8>,
@@ -48,18 +48,17 @@ pub struct EventBuffer {
 /// Inputs of every command.
 #[derive(Debug)]
 pub struct Context<'a> {
-    /// Service time.
     pub now: Ms,
-    /// A command lowers `total` and `largest` by what it wrote.
+    /// Each written event lowers `total` and `largest`.
     pub credit: Credit,
     pub events: &'a mut EventBuffer,
 }
 
-/// A decision, and the LSN that must be durable before the decision may be sent.
+/// Result of a command, with the LSN that must be durable before the result may be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer<T> {
     pub result: Result<T, Refusal>,
-    /// 0 when the answer depends on nothing in the journal.
+    /// 0 if the result may be sent at once.
     pub wait: Lsn,
 }
 
@@ -76,7 +75,7 @@ pub struct Idempotency {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Publicity {
     Public,
-    /// Never found or listed; joined by id only.
+    /// Players join by lobby id. Find and list omit the lobby.
     Private,
 }
 
@@ -84,17 +83,17 @@ pub enum Publicity {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EndReason {
     Exited,
-    /// Not ready within the start limit.
+    /// The lobby was not ready within the start limit.
     StartTimeout,
-    /// No heartbeat for three times the timeout.
+    /// The lobby sent no heartbeat for three times its heartbeat timeout.
     Silent,
-    /// Detached or deleted.
+    /// The lobby was detached or deleted.
     Removed,
-    /// The process ended after a stop.
+    /// The process of a stopping lobby exited.
     Stopped,
 }
 
-/// Port of an attached lobby, returned to players as it is.
+/// Port of an attached lobby, returned to players unchanged.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Port {
     pub name: String,
@@ -104,60 +103,57 @@ pub struct Port {
     pub is_tls: bool,
 }
 
-/// Registers a server that the service did not start as a lobby.
+/// Registers a lobby server that the service did not start.
 #[derive(Clone, Debug)]
 pub struct Attach<'a> {
-    /// Fresh random id; its leading 16 bits are the shard.
+    /// Fresh random id. Its leading 16 bits are the shard.
     pub id: Id,
     pub namespace: Id,
-    /// Current version of the namespace.
     pub version: Id,
     pub mode: &'a str,
     pub region: &'a str,
-    /// Sorted by name.
+    /// Tags sorted by name.
     pub tags: &'a [(&'a str, &'a str)],
     pub max_players: u32,
     pub max_players_direct: u32,
     pub max_players_party: u32,
     pub player_token_ttl_ms: u64,
-    /// 0 disables the timeout.
+    /// 0 disables the heartbeat timeout.
     pub heartbeat_timeout_ms: u64,
-    /// How long a new connection is safe from a heartbeat list.
+    /// Time after a connect in which no heartbeat list frees the slot.
     pub heartbeat_grace_ms: u64,
     pub is_join_enabled: bool,
     pub ports: &'a [Port],
-    /// Wall clock, for records only.
+    /// Creation time of the wall clock. No rule depends on it.
     pub create_ts_ms: u64,
     pub lobby_count_max: u32,
     pub idempotency: Option<Idempotency>,
 }
 
-/// Result of attach.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attached {
     pub lobby: Id,
     pub lobby_token: String,
 }
 
-/// Reserves slots in the fullest lobby that fits.
+/// Reserves slots in the fullest lobby with enough free ones, or creates a lobby.
 #[derive(Clone, Debug)]
 pub struct Find<'a> {
     pub namespace: Id,
     pub version: Id,
-    /// Distinct.
+    /// Modes without duplicates.
     pub modes: &'a [&'a str],
-    /// Distinct, in order of preference.
+    /// Regions without duplicates, most preferred first.
     pub regions: &'a [&'a str],
     /// Tags that the lobby must have.
     pub tags: &'a [(&'a str, &'a str)],
-    /// 1 to 64; all slots or none.
+    /// Number of slots, 1 to 64. Find reserves all of them or none.
     pub party_size: u32,
-    /// 0 counts for no source.
     pub source: Source,
-    /// `max_players` of the namespace.
+    /// Maximum slots of one source in the namespace.
     pub source_limit: u32,
     pub idempotency: Option<Idempotency>,
-    /// The i-th channel gets the (i+1)-th token. More than `party_size` - 1 are ignored.
+    /// The i-th channel receives the (i+1)-th token. Channels beyond `party_size` - 1 are ignored.
     pub channels: &'a [ChannelId],
     pub creation: CreationPolicy<'a>,
 }
@@ -168,7 +164,7 @@ pub struct Join<'a> {
     pub namespace: Id,
     pub lobby: Id,
     pub party_size: u32,
-    /// Earlier player token of this lobby whose slot is requested again.
+    /// Earlier player token of this lobby. If possible, its slot is reserved again.
     pub rejoin_token: Option<&'a str>,
     pub source: Source,
     pub source_limit: u32,
@@ -180,40 +176,39 @@ pub struct Join<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct HoldId(pub u64);
 
-/// Reserved slots, with one player token for each in `tokens`.
+/// Reserved slots, with one player token for each slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reservation {
     pub lobby: Id,
     pub tokens: Vec<String>,
 }
 
-/// Result of find, join and create.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Admission {
     Reserved(Reservation),
     Held(HoldId),
 }
 
-/// A hold whose lobby became ready or ended.
+/// A hold that ended because its lobby became ready or ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResolvedHold {
     pub hold: HoldId,
-    /// The same for every request that shares the hold.
+    /// Answer to every request that shares the hold.
     pub answer: Answer<Reservation>,
 }
 
 /// Player token sent to an event channel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChannelEvent {
-    /// Grows with each event.
+    /// LSN of the journal event that sent the token.
     pub lsn: Lsn,
-    /// Wall clock of [`crate::Engine::set_wall_clock`].
+    /// Wall clock at sending, from [`crate::Engine::set_wall_clock`].
     pub ts_ms: u64,
     pub lobby: Id,
     pub token: String,
 }
 
-/// Last captcha pass of a client address, and its requests since.
+/// Last captcha pass of a client address, and the number of requests since that pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CaptchaStatus {
     /// None without a pass in the last 12 h.
@@ -224,23 +219,22 @@ pub struct CaptchaStatus {
 /// Marks the slot of a player token connected.
 #[derive(Clone, Debug)]
 pub struct Connect<'a> {
-    /// Lobby of the `lobby_` token.
+    /// Lobby that sends the command.
     pub lobby: Id,
     pub player_token: &'a str,
     pub idempotency: Option<Idempotency>,
 }
 
-/// Frees or keeps the slot of a player token.
+/// Frees the slot of a player token, or keeps it for the player.
 #[derive(Clone, Debug)]
 pub struct Disconnect<'a> {
     pub lobby: Id,
     pub player_token: &'a str,
-    /// Keeps a connected slot for the player, at most 600,000 ms.
+    /// Time for which a connected slot is kept, at most 600,000 ms.
     pub hold_ms: Option<u64>,
     pub idempotency: Option<Idempotency>,
 }
 
-/// Public attributes of a lobby.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LobbyView {
     pub id: Id,
@@ -248,80 +242,75 @@ pub struct LobbyView {
     pub version: Id,
     pub mode: String,
     pub region: String,
-    /// In order of name.
+    /// Ports sorted by name.
     pub ports: Vec<Port>,
-    /// Limits of find, join and party.
+    /// Player limits: find, join, party.
     pub max_players: [u32; 3],
-    /// Ready, not closed, not silent.
+    /// Ready, and not closed, stopping or silent.
     pub is_open: bool,
     pub is_ready: bool,
     pub is_closed: bool,
-    /// Slots held, reserved, connected, kept.
+    /// Slot counts: held, reserved, connected, kept.
     pub players: [u32; 4],
     pub create_ts_ms: u64,
     /// None for an attached lobby.
     pub own: Option<Box<ManagedLobbyView>>,
     pub publicity: Publicity,
     pub is_stopping: bool,
-    /// In order of name.
+    /// Tags sorted by name.
     pub tags: Vec<(String, String)>,
 }
 
-/// Connected players of one mode and region of a namespace.
+/// Connected players of one mode and region of a namespace, over all versions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlayerCount {
     pub mode: String,
     pub region: String,
-    /// Connected players, over all versions.
     pub player_count: u64,
 }
 
-/// Namespaces whose player or lobby count changed since a generation.
+/// Namespaces with a changed player or lobby count since a generation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PresenceChanges {
-    /// Argument of the next call. Starts anew with each engine and recovery.
+    /// Generation for the next call. Numbering restarts with each engine and recovery.
     pub generation: u64,
-    /// Complete: a namespace that is missing has no players and no lobbies.
+    /// True if the list is complete: every other namespace has no players and no lobbies.
     pub is_all: bool,
-    /// Namespace, connected players, live lobbies.
+    /// (namespace, connected players, live lobbies).
     pub namespaces: Vec<(Id, u64, u64)>,
 }
 
 /// Counts of one namespace for metrics.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NamespaceCounts {
-    /// Starting, ready, closed, silent.
+    /// Lobbies: starting, ready, closed, silent.
     pub lobbies: [u64; 4],
-    /// Free, held, reserved, connected, kept.
+    /// Slots: free, held, reserved, connected, kept.
     pub slots: [u64; 5],
-    /// Since start: issued, connected, invalid, wrong lobby, consumed, expired, removed, disconnected.
+    /// Token outcomes since start: issued, connected, invalid, wrong lobby, consumed, expired, removed, disconnected.
     pub tokens: [u64; 8],
-    /// Since start: expired, consumed, released, lobby gone.
+    /// Ended slot uses since start: expired, consumed, released, lobby gone.
     pub ends: [u64; 4],
-    /// Since start, in the order of [`EndReason`].
+    /// Ended lobbies since start, in the order of [`EndReason`].
     pub lobby_ends: [u64; 5],
 }
 
-/// Inclusive range of port numbers.
+/// Inclusive range of port numbers. It is empty if `last` is less than `first`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortRange {
     pub first: u16,
-    /// Inclusive. Before `first`: an empty range.
     pub last: u16,
 }
 
 impl PortRange {
-    /// Returns the number of ports.
     pub fn len(self) -> usize {
         (usize::from(self.last) + 1).saturating_sub(usize::from(self.first))
     }
 
-    /// Returns true for an empty range.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// Returns true if the range holds `number`.
     pub fn contains(self, number: u16) -> bool {
         (self.first..=self.last).contains(&number)
     }
@@ -334,18 +323,16 @@ pub enum Protocol {
     Http = 1,
     Https = 2,
     Tcp = 3,
-    /// TLS ends at edge-guard.
+    /// TCP to the process. Edge-guard terminates TLS.
     TcpTls = 4,
     Udp = 5,
 }
 
 impl Protocol {
-    /// Returns true if the port is a UDP port.
     pub fn is_datagram(self) -> bool {
         self == Protocol::Udp
     }
 
-    /// Decodes the byte of journals and images.
     pub fn from_byte(byte: u8) -> Option<Protocol> {
         let all = [Protocol::Http, Protocol::Https, Protocol::Tcp, Protocol::TcpTls, Protocol::Udp];
         all.into_iter().find(|protocol| *protocol as u8 == byte)
@@ -355,11 +342,11 @@ impl Protocol {
 /// How players reach a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PortExposure {
-    /// A port of edge-guard; 0 in a request means any.
+    /// A public port of edge-guard. The engine chooses the number; a request has 0.
     Number(u16),
     /// A host name of edge-guard, on the standard ports of the protocol.
     Host,
-    /// The process itself, on these ports of the machine. Nothing is leased.
+    /// Ports (first, last) of the machine on which the process itself listens. The engine leases none of them.
     Range(u16, u16),
 }
 
@@ -379,7 +366,7 @@ pub struct Backend {
     pub port: u16,
 }
 
-/// A port of a lobby or server.
+/// A port of a lobby or dynamic server, with its public exposure.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeasedPort {
     pub name: Box<str>,
@@ -392,34 +379,32 @@ pub struct LeasedPort {
 /// One forwarding rule of edge-guard.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Route {
-    /// Lobby or dynamic server.
+    /// Id of the lobby or dynamic server.
     pub owner: Id,
     pub is_server: bool,
     pub region: Box<str>,
     pub port: LeasedPort,
 }
 
-/// Routes that changed since a version.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RouteChanges {
-    /// Argument of the next call.
+    /// Version for the next call.
     pub version: Lsn,
-    /// `changed` holds all routes.
+    /// True if `changed` holds all routes.
     pub is_complete: bool,
-    /// All routes of each owner that changed.
+    /// All routes of every changed owner.
     pub changed: Vec<Route>,
-    /// Owners to remove. Repeated until [`crate::Engine::return_ports`].
+    /// Ended owners. Edge-guard removes their routes and confirms with [`crate::Engine::return_ports`].
     pub removed: Vec<Id>,
 }
 
 /// Requests ports for a dynamic server.
 #[derive(Clone, Debug)]
 pub struct LeaseRequest<'a> {
-    /// The dynamic server.
     pub owner: Id,
     pub namespace: Id,
     pub region: &'a str,
-    /// Names differ.
+    /// Ports with distinct names.
     pub ports: &'a [PortRequest<'a>],
     pub random: u64,
 }
@@ -427,12 +412,12 @@ pub struct LeaseRequest<'a> {
 /// Input for a lobby that the service starts.
 #[derive(Clone, Debug)]
 pub struct LobbyTemplate<'a> {
-    /// `ports` and `idempotency` are ignored.
+    /// Attributes of the lobby. `ports` and `idempotency` in them are ignored.
     pub lobby: Attach<'a>,
     pub publicity: Publicity,
     /// JSON text for the process.
     pub lobby_config: Option<&'a [u8]>,
-    /// Names differ.
+    /// Ports with distinct names.
     pub ports: &'a [PortRequest<'a>],
     pub random: u64,
 }
@@ -440,15 +425,15 @@ pub struct LobbyTemplate<'a> {
 /// Whether find and create may start a lobby.
 #[derive(Clone, Debug)]
 pub enum CreationPolicy<'a> {
-    /// The caller wants no new lobby.
+    /// The request forbids a new lobby.
     Prevented,
-    /// No requested mode can be started.
+    /// The service can start no lobby of a requested mode.
     Impossible { lobby_count_max: u32 },
-    /// Created when no lobby fits.
+    /// The engine may create a lobby from this template.
     Possible(&'a LobbyTemplate<'a>),
 }
 
-/// Starts a lobby and reserves slots in it.
+/// Creates a lobby and holds slots in it.
 #[derive(Clone, Debug)]
 pub struct Create<'a> {
     pub namespace: Id,
@@ -461,20 +446,19 @@ pub struct Create<'a> {
     pub channels: &'a [ChannelId],
 }
 
-/// A lobby whose process the runtime must run or stop.
+/// A managed lobby, and whether its process must run or stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DesiredLobby {
     pub lobby: Id,
-    /// The process is to end.
     pub is_stopping: bool,
 }
 
 /// Desired lobbies that changed since a sequence number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DesiredLobbyChanges {
-    /// Argument of the next call.
+    /// Sequence number for the next call.
     pub sequence: u64,
-    /// `lobbies` holds all desired lobbies.
+    /// True if `lobbies` holds all desired lobbies.
     pub is_complete: bool,
     pub lobbies: Vec<DesiredLobby>,
     pub gone: Vec<Id>,
@@ -487,26 +471,25 @@ pub struct IdleLobbyGroup {
     pub version: Id,
     pub mode: String,
     pub region: String,
-    /// Public managed lobbies that start without players.
+    /// Public managed lobbies that are starting and have no players.
     pub starting: u32,
     /// Ready lobbies without players, longest empty first.
     pub empty: Vec<EmptyLobby>,
     /// All lobbies that are not stopping.
     pub live: u32,
-    /// Managed lobbies that missed the start limit or went silent since the last call.
+    /// Managed lobbies that ended by start limit or silence since the last [`crate::Engine::take_changed_idle_groups`].
     pub failed: u32,
 }
 
-/// A ready lobby without players.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EmptyLobby {
     pub lobby: Id,
     pub empty_ms: u64,
-    /// A slot was used before.
+    /// True if a slot was ever used.
     pub was_used: bool,
     /// Public and not closed.
     pub is_findable: bool,
-    /// Managed by the service.
+    /// True if the service started the lobby.
     pub is_ours: bool,
 }
 
@@ -514,6 +497,6 @@ pub struct EmptyLobby {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ManagedLobbyView {
     pub ports: Vec<LeasedPort>,
-    /// JSON text given to create.
+    /// JSON text from the create request.
     pub lobby_config: Option<Vec<u8>>,
 }

@@ -1,6 +1,6 @@
-//! Event channels: tokens sent to each channel, until they expire.
+//! Event channels: player tokens sent to each channel, until they expire.
 //!
-//! A channel is the keyed hash of a secret that its reader chose. It exists while it holds a token.
+//! A channel is the keyed hash of a secret that its reader chose. A channel without tokens uses no memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,9 +8,9 @@ use crate::codec::{Reader, Writer};
 use crate::command::{ChannelId, Lsn, Ms};
 use crate::journal_event::ApplyError;
 
-/// The oldest token goes first.
+/// In a full channel, the oldest token is removed.
 const MAX_TOKENS_PER_CHANNEL: usize = 64;
-/// The token that expires first goes first.
+/// If the limit is exceeded, the token with the earliest deadline is removed.
 const MAX_TOKENS: usize = 262_144;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(crate) struct SentToken {
     pub(crate) deadline: Ms,
 }
 
-/// LSN of the sending event, and the index of the token in it.
+/// LSN of the event that sent a token, and the index of the token in that event.
 type Position = (Lsn, u8);
 
 #[derive(Default)]
@@ -65,14 +65,14 @@ impl EventChannels {
         }
     }
 
-    /// Drops expired tokens. Only events call it, so the stored state depends on events alone.
+    /// Drops expired tokens. Only events call it, so that the stored state depends on events alone.
     pub(crate) fn drop_expired(&mut self, now: Ms) {
         while self.by_deadline.first().is_some_and(|(deadline, ..)| *deadline <= now) {
             self.remove_first();
         }
     }
 
-    /// Returns the tokens of a channel that have not expired, oldest first.
+    /// Returns the unexpired tokens of a channel, oldest first.
     pub(crate) fn tokens_of(&self, channel: &ChannelId, now: Ms) -> impl Iterator<Item = (Lsn, SentToken)> + '_ {
         let known = self.by_channel.range((*channel, (0, 0))..=(*channel, (Lsn::MAX, u8::MAX)));
         known.filter(move |(_, sent)| sent.deadline > now).map(|((_, (lsn, _)), sent)| (*lsn, *sent))
@@ -82,8 +82,6 @@ impl EventChannels {
         self.by_channel.values().filter(move |sent| sent.deadline > now).map(|sent| sent.key_id)
     }
 
-    /// Layout: count u32 × (channel 16, LSN u64, index u8, lobby u32, slot u16, generation u32, key u16, ts u64,
-    /// deadline u64), in order of channel.
     pub(crate) fn write(&self, bytes: &mut Vec<u8>, flush: &mut dyn FnMut(&mut Vec<u8>)) {
         Writer { bytes }.u32(self.by_channel.len() as u32);
         for ((channel, (lsn, index)), sent) in &self.by_channel {

@@ -1,12 +1,12 @@
 //! Outbox of lobby facts for the control plane, in order of LSN, until a reader acknowledges them.
 //!
-//! Part of the durable state. Without a reader the oldest facts are dropped and counted.
+//! A full outbox drops its oldest facts and counts them.
 
 use std::collections::VecDeque;
 
 use crate::command::{EndReason, Id, Lsn, Ms};
 
-/// Most facts that wait for a reader.
+/// Maximum number of stored facts.
 pub const MAX_STORED_FACTS: usize = 100_000;
 
 /// One change of a lobby.
@@ -20,22 +20,22 @@ pub struct Fact {
     pub lobby: Id,
     /// Namespace id.
     pub namespace: Id,
-    /// What changed.
+    /// The reported change.
     pub what: LobbyFactKind,
 }
 
 /// The change that a fact reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LobbyFactKind {
-    /// Created and starting.
+    /// The lobby was created and is starting.
     Created(Box<LobbyDetails>),
-    /// Ready for players.
+    /// The lobby is ready for players.
     Ready,
-    /// Closed or opened by its server.
+    /// The lobby server closed (true) or opened the lobby.
     Closed(bool),
-    /// Stops soon.
+    /// The lobby is stopping.
     Stopping,
-    /// Ended.
+    /// The lobby ended.
     Ended(Box<Ended>),
 }
 
@@ -48,9 +48,9 @@ pub struct LobbyDetails {
     pub mode: Box<str>,
     /// Region name.
     pub region: Box<str>,
-    /// Whether find and list show it.
+    /// True if find and list show the lobby.
     pub is_public: bool,
-    /// Limits of find, join and party.
+    /// Player limits: find, join, party.
     pub max_players: [u32; 3],
     /// Milliseconds since the Unix epoch.
     pub create_ts_ms: u64,
@@ -59,7 +59,7 @@ pub struct LobbyDetails {
 /// End of a lobby, with all its attributes in case `Created` was lost.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ended {
-    /// Its attributes.
+    /// Attributes of the lobby.
     pub about: LobbyDetails,
     /// Reason of the end.
     pub reason: EndReason,
@@ -76,7 +76,7 @@ pub struct Ended {
 pub struct LobbyAttendance {
     /// Connected time of players who have left.
     pub player_ms: u64,
-    /// Most players connected at one time.
+    /// Maximum number of players connected at one time.
     pub peak_players: u32,
     /// Number of connections.
     pub connections: u32,
@@ -89,28 +89,28 @@ impl LobbyAttendance {
         self.connections = self.connections.saturating_add(1);
     }
 
-    /// `at` 0: the time is unknown.
+    /// `at` is 0 if the time of leaving is unknown.
     #[inline]
     pub(crate) fn player_left(&mut self, since: Ms, at: Ms) {
         self.player_ms = self.player_ms.saturating_add(at.saturating_sub(since));
     }
 }
 
-/// A page of facts.
+/// One page of facts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Facts {
     /// In order of LSN.
     pub facts: Vec<Fact>,
     /// LSN of the oldest durable fact in the outbox; 0 for none.
     pub oldest: Lsn,
-    /// Upper bound of the facts that were dropped after the reader's position.
+    /// Upper bound for the number of dropped facts that the reader has not read.
     pub lost: u64,
 }
 
 #[derive(Default)]
 pub(crate) struct FactOutbox {
     facts: VecDeque<Fact>,
-    /// Facts dropped before any reader acknowledged past them.
+    /// Number of facts dropped unread. Acknowledging `lost_up_to` resets the number.
     pub(crate) lost: u64,
     /// LSN of the last dropped fact.
     pub(crate) lost_up_to: Lsn,
@@ -143,7 +143,6 @@ impl FactOutbox {
         }
     }
 
-    /// Returns at most `limit` durable facts after an LSN.
     pub(crate) fn read(&self, after: Lsn, durable: Lsn, limit: usize) -> Facts {
         let first = self.facts.partition_point(|fact| fact.lsn <= after);
         let waiting = self.facts.iter().skip(first).take(limit).take_while(|fact| fact.lsn <= durable);

@@ -1,7 +1,7 @@
 //! Index of findable lobbies by group and tag, fullest first.
 //!
-//! A group is (namespace, version, mode, region). The key `free slots << 48 | age` makes the first key from `n << 48`
-//! on the fullest lobby with `n` free slots, oldest first.
+//! A group is (namespace, version, mode, region). Its lobbies are ordered by `free slots << 48 | creation LSN`. The first
+//! lobby from `n << 48` on is the fullest with at least `n` free slots, and the oldest of these.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +60,7 @@ pub(crate) struct FindIndex {
     groups: Vec<Option<Group>>,
     by_key: HashTable<u32>,
     vacant: Vec<u32>,
-    /// Lobbies to reorder.
+    /// Lobbies with an outdated order key.
     pub(crate) dirty: Vec<u32>,
     pub(crate) visited: u64,
 }
@@ -115,7 +115,7 @@ impl FindIndex {
         self.vacant.push(number);
     }
 
-    /// Moves a lobby from one (ready, key) to another. None means "not in the index".
+    /// Moves a lobby from one (is ready, order key) to another. None means "not in the index".
     pub(crate) fn move_lobby(
         &mut self,
         group: u32,
@@ -144,7 +144,7 @@ impl FindIndex {
         }
     }
 
-    /// Returns the fullest lobby with `players` free slots and all `tags`. Walks the order of the rarest tag.
+    /// Returns the fullest lobby with `players` free slots and all `tags`. Only lobbies with the rarest tag are searched.
     pub(crate) fn fullest(
         &mut self,
         group: u32,

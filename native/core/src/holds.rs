@@ -1,12 +1,12 @@
 //! Holds: slots promised to requests that wait for a starting lobby. In memory only.
 //!
-//! A hold ends with the last request that shares it.
+//! Requests with the same idempotency key share a hold. The hold is dropped with the last of them.
 
 use std::collections::BTreeMap;
 
 use crate::command::{ChannelId, HoldId, Idempotency, Source};
 
-/// The limits were checked at creation; the slots count from then on.
+/// Slots promised in a starting lobby. They count towards all limits.
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {
     pub(crate) lobby: u32,
@@ -46,7 +46,7 @@ impl HoldTable {
         id
     }
 
-    /// Returns the hold of a request in flight with that key.
+    /// Returns the hold of a waiting request with this idempotency key.
     pub(crate) fn of_key(&self, key: &[u8; 16]) -> Option<(HoldId, &Hold)> {
         let id = *self.by_key.get(key)?;
         self.by_id.get(&id).map(|hold| (id, hold))
@@ -58,7 +58,7 @@ impl HoldTable {
         }
     }
 
-    /// Removes one waiting request. Returns the hold if it was the last.
+    /// Removes one waiting request from a hold. Returns the hold if no request is left.
     pub(crate) fn release(&mut self, id: HoldId) -> Option<Hold> {
         let hold = self.by_id.get_mut(&id)?;
         hold.waiters -= 1;

@@ -1,7 +1,7 @@
-//! Idempotency keys and the slot uses that they stand for.
+//! Idempotency keys, with the slot uses that a repeated request returns again.
 //!
-//! An entry has 32 bytes and names one use. The uses of a party are stored beside it, because its tokens are signed
-//! again after their slots went to other players.
+//! An entry has 32 bytes and names one slot use. The slot uses of a party are stored beside it, because a replay signs
+//! their tokens even after other players got the slots.
 
 use std::collections::VecDeque;
 
@@ -34,10 +34,9 @@ impl KeyStamp {
     }
 }
 
-/// Operation that used a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyPurpose {
-    /// find, join or create of that many slots.
+    /// Find, join or create, with the number of slots.
     Slots(u8),
     Attach,
     Connected,
@@ -74,7 +73,7 @@ pub(crate) struct IdempotencyEntry {
     generation: u32,
     slot: u16,
     at_high: u16,
-    /// Signing key of its tokens.
+    /// Key that signed the tokens of the response.
     pub(crate) key_id: u16,
     key_more: u8,
     /// 0 marks a vacant entry.
@@ -112,7 +111,7 @@ impl IdempotencyEntry {
         }
     }
 
-    /// 48 bits.
+    /// Returns the time of the request, which has 48 bits.
     pub(crate) fn at(&self) -> Ms {
         u64::from(self.at_high) << 32 | u64::from(self.at_low)
     }
@@ -125,7 +124,7 @@ impl IdempotencyEntry {
         KeyPurpose::from_byte(self.purpose)
     }
 
-    /// Returns the first use. An attach names its lobby only.
+    /// Returns the first slot use. The entry of an attach has no slot.
     pub(crate) fn slot_use(&self) -> SlotUse {
         SlotUse { lobby: self.lobby, slot: self.slot, generation: self.generation }
     }
@@ -144,14 +143,14 @@ struct Party {
     uses: Box<[u8]>,
 }
 
-/// All entries of a shard, in pages that never move. Many small index tables keep growth short.
+/// All entries of a shard, in pages that never move. Many small index tables keep the growth of one table short.
 pub(crate) struct IdempotencyTable {
     pages: Vec<Box<[IdempotencyEntry]>>,
     used: u32,
     vacant: Vec<u32>,
     index: Vec<HashTable<u32>>,
     parties: HashTable<Party>,
-    /// (entry, low bits of its time), oldest first. An item is stale if its entry changed.
+    /// (entry, low bits of its time), oldest first. An item is stale if the entry was replaced.
     queue: VecDeque<(u32, u32)>,
 }
 
@@ -184,7 +183,7 @@ impl IdempotencyTable {
         self.index[part(hash)].find(hash, is_key).copied()
     }
 
-    /// The key must be unknown. `uses` is empty unless the entry is of a party.
+    /// Adds an entry with an unknown key. `uses` holds the slot uses of a party.
     pub(crate) fn insert(&mut self, seed: &TableSeed, entry: IdempotencyEntry, uses: PackedSlotUses<'_>) -> u32 {
         let number = self.vacant.pop().unwrap_or_else(|| {
             if self.used & (PAGE - 1) == 0 {
@@ -226,7 +225,7 @@ impl IdempotencyTable {
         self.drop_stale();
     }
 
-    /// Makes the front of the queue a current entry.
+    /// Drops stale items from the front of the queue.
     fn drop_stale(&mut self) {
         while let Some((number, at_low)) = self.queue.front() {
             let entry = self.get(*number);
@@ -237,13 +236,13 @@ impl IdempotencyTable {
         }
     }
 
-    /// Returns the uses of a party in order of its tokens, or None for a single slot.
+    /// Returns the slot uses of a party in order of its tokens, or None for a single slot.
     pub(crate) fn party(&self, seed: &TableSeed, number: u32) -> Option<PackedSlotUses<'_>> {
         let hash = seed.words(u64::from(number), 0);
         self.parties.find(hash, |party| party.entry == number).map(|party| PackedSlotUses(&party.uses))
     }
 
-    /// Removes and returns the oldest queued entry of `up_to` or before.
+    /// Removes the oldest entry from the queue and returns its number, if its time is `up_to` or before.
     pub(crate) fn take_oldest(&mut self, up_to: Ms) -> Option<u32> {
         let (number, _) = *self.queue.front()?;
         if self.get(number).at() > up_to {
@@ -254,7 +253,7 @@ impl IdempotencyTable {
         Some(number)
     }
 
-    /// Returns the time of the `ahead`-th queued entry, or of an earlier one.
+    /// Returns the time of the `ahead`-th queued entry. For a stale item, returns the time of an earlier entry.
     pub(crate) fn queued_at(&self, ahead: usize) -> Option<Ms> {
         let last = self.queue.len().checked_sub(1)?;
         self.queue.range(..=ahead.min(last)).rev().find_map(|(number, at_low)| {

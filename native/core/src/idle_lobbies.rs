@@ -1,6 +1,6 @@
 //! Groups of starting and empty lobbies, by namespace, version, mode and region.
 //!
-//! A group stays until a reader has seen it without lobbies, and keeps its names until then.
+//! A group without lobbies stays, with its names, until a reader has read it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,25 +14,25 @@ pub(crate) struct LobbyGroupKey {
     pub(crate) region: u32,
 }
 
-/// How a lobby counts in its group.
+/// State under which a group counts a lobby.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum IdleState {
-    /// Occupied, stopping, or starting for a player.
+    /// The lobby has players, is stopping, or starts as a private or attached lobby.
     NotIdle,
-    /// Public and starting without players.
+    /// A public managed lobby is starting without players.
     Starting,
-    /// Ready and empty since then.
+    /// The lobby is ready and empty since this time.
     Empty(Ms),
 }
 
-/// Marks a lobby with players.
+/// Value of `Lobby::empty_since` for a lobby with players.
 pub(crate) const OCCUPIED: Ms = Ms::MAX;
 
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     pub(crate) starting: u32,
     pub(crate) live: u32,
-    /// Managed lobbies that missed the start limit or went silent, since the last read.
+    /// Managed lobbies that ended by start limit or silence since the last read.
     pub(crate) failed: u32,
     pub(crate) empty: BTreeSet<(Ms, u32)>,
 }
@@ -47,7 +47,7 @@ impl Group {
 pub(crate) struct IdleLobbies {
     groups: BTreeMap<LobbyGroupKey, Group>,
     touched: BTreeSet<LobbyGroupKey>,
-    /// Lobbies to recount.
+    /// Lobbies with an outdated idle state.
     pub(crate) dirty: Vec<u32>,
 }
 
@@ -65,7 +65,7 @@ impl IdleLobbies {
         self.groups.contains_key(key)
     }
 
-    /// Moves a lobby from one state to another and adds `live` to the group's live lobbies.
+    /// Moves a lobby from one state to another, and adds `live` to the group's number of live lobbies.
     pub(crate) fn shift(&mut self, key: LobbyGroupKey, lobby: u32, from: IdleState, to: IdleState, live: i32) {
         let group = self.groups.entry(key).or_default();
         match from {
@@ -98,7 +98,7 @@ impl IdleLobbies {
         }
     }
 
-    /// Drops a group without lobbies. Returns true if the group existed.
+    /// Drops a group if it has no lobbies. Returns true if the group was dropped.
     pub(crate) fn drop_vacant(&mut self, key: &LobbyGroupKey) -> bool {
         self.groups.get(key).is_some_and(Group::is_vacant) && self.groups.remove(key).is_some()
     }

@@ -1,7 +1,7 @@
-//! Journal events: one table of all event kinds, and how each field is encoded.
+//! Journal events: one table of all event kinds, and the encoding of each field.
 //!
-//! An event names lobby, slot, generation and deadline, so applying it decides nothing. It refers to a lobby by the
-//! number that its `LobbyCreated` assigned.
+//! An event names slots, generations and deadlines, so that applying it needs no decision. Events refer to a lobby by
+//! the number from its `LobbyCreated`.
 
 use crate::codec::{Reader, Writer};
 use crate::command::{EndReason, Id, Lsn, Ms, Port, Source};
@@ -15,7 +15,7 @@ use crate::slot_use::{PackedDeliveries, PackedSlotUses, SlotUse};
 pub enum ApplyError {
     /// This build does not know the event kind.
     UnknownKind(u8),
-    /// The bytes break this rule, or do not fit the state.
+    /// The event breaks this rule or contradicts the state.
     Malformed(&'static str),
 }
 
@@ -52,7 +52,6 @@ macro_rules! journal_events {
         impl<$a> Event<$a> {
             $(journal_events! { @len $a $([$len])? $($type),* })*
 
-            /// Appends the kind and the fields.
             #[inline]
             pub(crate) fn encode(&self, bytes: &mut Vec<u8>) {
                 let mut w = Writer { bytes };
@@ -64,7 +63,6 @@ macro_rules! journal_events {
                 }
             }
 
-            /// Reads the next event.
             #[inline]
             pub(crate) fn decode(r: &mut Reader<$a>) -> Result<Event<$a>, ApplyError> {
                 Ok(match r.u8()? {
@@ -76,7 +74,7 @@ macro_rules! journal_events {
     };
 }
 
-// Kinds 2, 3, 5 and 10 are used up: builds before the first release wrote them.
+// Builds before the first release wrote kinds 2, 3, 5 and 10. Never reuse them.
 journal_events! { 'a
     1 "LobbyMade" LobbyCreated { definition: Box<LobbyDefinition<'a>>, stamp: Option<KeyStamp> }
     4 "LobbyStateSet" LobbyStateSet [LOBBY_STATE_SET_LEN] { lobby: u32, state: &'a [u8] }
@@ -110,7 +108,7 @@ journal_events! { 'a
 }
 
 impl Event<'_> {
-    /// Returns the most bytes of the events that reserve `slots` slots and send tokens to `channels` channels.
+    /// Returns the maximum bytes of the events that reserve `slots` slots and send tokens to `channels` channels.
     pub(crate) fn max_reservation_len(slots: u32, channels: usize) -> u64 {
         let reserved = Event::SLOTS_RESERVED_LEN + u64::from(slots) * PackedSlotUses::WIDTH as u64;
         let sent = Event::TOKENS_SENT_LEN + (channels * PackedDeliveries::WIDTH) as u64;
@@ -118,7 +116,7 @@ impl Event<'_> {
     }
 }
 
-/// Everything about a lobby that never changes.
+/// Attributes of a lobby that never change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LobbyDefinition<'a> {
     pub(crate) lobby: u32,
@@ -217,7 +215,7 @@ impl Field<'_> for Id {
     }
 }
 
-/// Text of at most 65,535 bytes after its u16 length.
+/// Layout: u16 length, then text of at most 65,535 bytes.
 impl<'a> Field<'a> for &'a str {
     fn write(&self, w: &mut Writer<'_>) {
         w.short_bytes(self.as_bytes());
@@ -228,7 +226,7 @@ impl<'a> Field<'a> for &'a str {
     }
 }
 
-/// Bytes after their u32 length.
+/// Layout: u32 length, then the bytes.
 impl<'a> Field<'a> for &'a [u8] {
     const LEN: u64 = 4;
 
@@ -257,7 +255,7 @@ impl Field<'_> for SlotUse {
     }
 }
 
-/// The pairs after their u8 count.
+/// Layout: u8 count, then the pairs.
 impl<'a> Field<'a> for PackedSlotUses<'a> {
     const LEN: u64 = 1;
 
@@ -274,7 +272,7 @@ impl<'a> Field<'a> for PackedSlotUses<'a> {
     }
 }
 
-/// The deliveries after their u8 count.
+/// Layout: u8 count, then the triples.
 impl<'a> Field<'a> for PackedDeliveries<'a> {
     const LEN: u64 = 1;
 
@@ -289,7 +287,7 @@ impl<'a> Field<'a> for PackedDeliveries<'a> {
     }
 }
 
-/// A flag, and the stamp when the flag is 1.
+/// Layout: a flag, then the stamp if the flag is 1.
 impl Field<'_> for Option<KeyStamp> {
     const LEN: u64 = 22;
 
@@ -432,7 +430,7 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Every event kind with the bytes that journals of earlier builds have for it.
+    /// Existing journals contain these bytes.
     #[test]
     fn event_bytes_never_change() {
         let slot_use = SlotUse { lobby: 0x0102_0304, slot: 0x0506, generation: 0x0708_090a };

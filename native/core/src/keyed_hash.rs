@@ -1,7 +1,7 @@
-//! Keyed hashes: of secrets that may not be stored in the clear, and of table keys.
+//! Keyed hashes of secrets and of table keys.
 //!
-//! [`HashKey`] covers client addresses, idempotency keys and channel secrets. `TableSeed` keeps clients from aiming at
-//! one bucket of a table.
+//! [`HashKey`] hashes client addresses, idempotency keys and channel secrets, which are never stored in the clear.
+//! `TableSeed` is secret, so that clients cannot choose table keys that collide.
 
 use core::hash::Hasher;
 
@@ -10,7 +10,7 @@ use foldhash::quality::FoldHasher;
 
 use crate::command::{ChannelId, Id, Idempotency, Source};
 
-/// Hash key of a data directory. Never rotated: stored hashes are compared with new ones.
+/// Hash key of a data directory. It is never rotated, because new hashes are compared with stored ones.
 pub struct HashKey {
     source: [u8; 32],
     caller: [u8; 32],
@@ -29,7 +29,7 @@ impl HashKey {
         }
     }
 
-    /// Hashes a client address within a namespace. Never returns 0, which means "counts for no source".
+    /// Hashes a client address within a namespace. Never returns 0, which stands for "no address".
     pub fn source(&self, namespace: Id, address: &[u8]) -> Source {
         first_u64(&hash_parts(&self.source, [&namespace.0, address, &[]])).max(1)
     }
@@ -39,7 +39,7 @@ impl HashKey {
         hash_pair(&self.channel, secret, &[])
     }
 
-    /// Hashes (caller, key) and (operation, message). Lengths are part of the input, so pairs cannot run together.
+    /// Hashes (caller, key) and (operation, message). A length is hashed too, so that different pairs differ.
     pub fn idempotency(&self, caller: &[u8], key: &[u8], operation: &str, message: &[u8]) -> Idempotency {
         Idempotency {
             key: hash_pair(&self.caller, caller, key),
@@ -61,7 +61,7 @@ fn hash_pair(key: &[u8; 32], first: &[u8], second: &[u8]) -> [u8; 16] {
     short
 }
 
-/// Hashes short inputs in one piece, which avoids the state of a streaming hasher.
+/// Hashes short inputs in one call, which avoids the state of a streaming hasher.
 fn hash_parts(key: &[u8; 32], parts: [&[u8]; 3]) -> blake3::Hash {
     let mut buffer = [0u8; 256];
     let len: usize = parts.iter().map(|part| part.len()).sum();

@@ -10,7 +10,7 @@ use crate::service_time::SILENT_TIMEOUTS_UNTIL_END;
 use crate::slot::SlotTable;
 use crate::timer_wheel::{NONE, TimerLinks};
 
-/// Player limit that a call is admitted under.
+/// Kind of player limit, as an index into [`Lobby::limits`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Limit {
     Find = 0,
@@ -39,7 +39,7 @@ impl SlotCounts {
     }
 }
 
-/// Phase that metrics count a lobby in.
+/// Phase of a lobby in metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LobbyPhase {
     Starting = 0,
@@ -48,7 +48,7 @@ pub(crate) enum LobbyPhase {
     Silent = 3,
 }
 
-/// The fields are in order of use, so that commands on a slot touch the first cache lines only.
+/// Commands on slots use the first fields, so these commands load few cache lines.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Lobby {
@@ -58,7 +58,7 @@ pub(crate) struct Lobby {
     pub(crate) namespace: u32,
     pub(crate) tally: u32,
     pub(crate) group: u32,
-    /// LSN of the last event. Not in images, because images hold durable state only.
+    /// LSN of the lobby's last event. 0 after loading an image, because recovered events are durable.
     pub(crate) lsn: Lsn,
     pub(crate) counts: SlotCounts,
     pub(crate) attendance: LobbyAttendance,
@@ -67,7 +67,7 @@ pub(crate) struct Lobby {
     /// Number of slots: the largest limit.
     pub(crate) capacity: u32,
     pub(crate) player_token_ttl_ms: u64,
-    /// Memory only: when the timer fires. The next deadline may be later.
+    /// Memory only: time of the timer. Heartbeats move the next deadline without moving the timer.
     pub(crate) timer_at: Ms,
     /// Memory only.
     pub(crate) last_heartbeat_at: Ms,
@@ -80,19 +80,19 @@ pub(crate) struct Lobby {
     pub(crate) is_silent: bool,
     /// Memory only.
     pub(crate) is_find_index_stale: bool,
-    /// Memory only: phase that the namespace counts.
+    /// Memory only: phase under which the namespace counts the lobby.
     pub(crate) class: LobbyPhase,
-    /// Memory only: (ready, key) in the find index.
+    /// Memory only: (is ready, order key) in the find index.
     pub(crate) indexed: Option<(bool, u64)>,
     /// Memory only: end of the start limit.
     pub(crate) start_by: Ms,
     pub(crate) timer: TimerLinks,
-    /// Memory only: in order of arrival.
+    /// Memory only: holds in order of arrival.
     pub(crate) holds: Vec<HoldId>,
     pub(crate) heartbeat_timeout_ms: u64,
     pub(crate) heartbeat_grace_ms: u64,
     pub(crate) version: Id,
-    /// LSN of the creation; orders lobbies by age.
+    /// LSN of the creation, which orders lobbies by age.
     pub(crate) created_lsn: Lsn,
     pub(crate) mode: u32,
     pub(crate) region: u32,
@@ -107,9 +107,9 @@ pub(crate) struct Lobby {
     pub(crate) entries: u32,
     /// Set for a lobby that the service started.
     pub(crate) managed: Option<ManagedLobby>,
-    /// Memory only: undefined while a player is in the lobby.
+    /// Memory only: has no meaning while a player is in the lobby.
     pub(crate) empty_since: Ms,
-    /// Memory only: state and liveness that the idle groups count.
+    /// Memory only: state under which the idle group counts the lobby.
     pub(crate) idle_state: IdleState,
     pub(crate) is_counted_live: bool,
     pub(crate) is_idle_state_stale: bool,
@@ -117,7 +117,7 @@ pub(crate) struct Lobby {
 
 #[derive(Debug, Default)]
 pub(crate) struct ManagedLobby {
-    /// JSON text given to create; empty for none.
+    /// JSON text from the create request; empty for none.
     pub(crate) lobby_config: Box<[u8]>,
 }
 
@@ -174,13 +174,12 @@ impl Lobby {
         }
     }
 
-    /// Returns true if that many more players stay within the limit.
+    /// Returns true if `players` more players stay within the limit.
     pub(crate) fn fits(&self, limit: Limit, players: u32) -> bool {
         let limit = self.limits[limit as usize].min(self.capacity - self.slots.exhausted);
         self.counts.players() + players <= limit
     }
 
-    /// Returns the free slots under the limit of find.
     pub(crate) fn free_to_find(&self) -> u32 {
         self.limits[Limit::Find as usize]
             .min(self.capacity - self.slots.exhausted)
@@ -200,7 +199,7 @@ impl Lobby {
         (!self.is_ready && !self.awaits_process_exit()).then_some(self.start_by)
     }
 
-    /// Returns when find starts to hide the lobby: one millisecond after its heartbeat timeout.
+    /// Returns the time at which find hides the lobby, one millisecond after its heartbeat timeout.
     pub(crate) fn hidden_at(&self) -> Option<Ms> {
         let is_over = self.last_heartbeat_at.saturating_add(self.heartbeat_timeout_ms).saturating_add(1);
         (!self.is_heartbeat_exempt()).then_some(is_over)
@@ -211,13 +210,13 @@ impl Lobby {
         (!self.is_heartbeat_exempt()).then(|| self.last_heartbeat_at.saturating_add(silence_ms))
     }
 
-    /// Heartbeats are off, or the service runs the process and the lobby starts or stops. A starting process may wait
-    /// for its build, which the start limit bounds.
+    /// Returns true if missing heartbeats have no effect: the timeout is 0, or a managed lobby is starting or stopping.
+    /// A starting process may wait for its build, and the start limit bounds that wait.
     fn is_heartbeat_exempt(&self) -> bool {
         self.heartbeat_timeout_ms == 0 || self.managed.is_some() && !self.is_ready || self.awaits_process_exit()
     }
 
-    /// Time alone does not end a stopping lobby: players may still be in its process.
+    /// Returns true for a stopping managed lobby. No timeout ends it, because players may still be in its process.
     fn awaits_process_exit(&self) -> bool {
         self.managed.is_some() && self.is_stopping
     }

@@ -1,4 +1,4 @@
-//! All lobbies of a shard by number and by id, with tombstones of ended ones.
+//! Table of a shard's lobbies by number and id. Ended lobbies stay as tombstones.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ pub(crate) struct Tombstone {
     pub(crate) ended_at: Ms,
     pub(crate) reason: EndReason,
     pub(crate) lsn: Lsn,
-    /// Signing keys of the lobby's tokens.
+    /// Keys that signed the lobby's tokens.
     pub(crate) key_ids: Box<[u16]>,
     pub(crate) entries: u32,
 }
@@ -39,7 +39,7 @@ pub(crate) struct LobbyTable {
     by_id: HashTable<u32>,
     /// Unused numbers below `records.len()`.
     vacant: BTreeSet<u32>,
-    /// (end, number).
+    /// (end time, number) of tombstones.
     ended: BTreeSet<(Ms, u32)>,
 }
 
@@ -103,7 +103,7 @@ impl LobbyTable {
         }
     }
 
-    /// Returns the count of idempotency entries that refer to a lobby.
+    /// Returns the number of idempotency entries that refer to a lobby.
     pub(crate) fn entries_mut(&mut self, number: u32) -> Option<&mut u32> {
         match self.records.get_mut(number as usize)? {
             TableEntry::Vacant => None,
@@ -112,7 +112,7 @@ impl LobbyTable {
         }
     }
 
-    /// Adds a lobby under its own number, which must be unused.
+    /// Adds a lobby under its own number. Returns false if the number or the id is in use.
     pub(crate) fn insert(&mut self, seed: &TableSeed, lobby: Lobby) -> bool {
         let (number, id) = (lobby.number, lobby.id);
         self.insert_entry(seed, number, id, TableEntry::Live(Box::new(lobby)))
@@ -148,7 +148,7 @@ impl LobbyTable {
         true
     }
 
-    /// Replaces a live lobby with its tombstone and returns it.
+    /// Replaces a live lobby with a tombstone. Returns the lobby.
     pub(crate) fn end(
         &mut self,
         number: u32,
@@ -183,7 +183,7 @@ impl LobbyTable {
         }
     }
 
-    /// Returns when the `ahead`-th lobby after `after` ended, or the last one if there are fewer.
+    /// Returns the end time of the `ahead`-th tombstone (from 0) with an end after `after`, or of the last tombstone.
     pub(crate) fn ended_at(&self, after: Ms, ahead: usize) -> Option<Ms> {
         self.ended.range((after + 1, 0)..).take(ahead + 1).last().map(|(at, _)| *at)
     }
@@ -209,7 +209,7 @@ impl TimerNodes for LobbyTable {
     }
 }
 
-/// Lobby ids are random except for their first 16 bits.
+/// Leaves out the first 16 bits of the id, because all lobbies of a shard share them.
 fn id_hash(seed: &TableSeed, id: Id) -> u64 {
     let [.., a, b, c, d, e, f, g, h] = id.0;
     let [_, _, i, j, k, l, m, n, o, p, ..] = id.0;

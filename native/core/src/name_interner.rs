@@ -1,4 +1,4 @@
-//! Interned names of modes, regions and tags, dropped with their last lobby.
+//! Interned names of modes, regions and tags. A name is dropped with the last lobby that uses it.
 
 use hashbrown::HashTable;
 
@@ -63,13 +63,13 @@ impl NameInterner {
         &self.symbols[number as usize].bytes
     }
 
-    /// Returns the name as text. Tag names are not text.
+    /// Returns the name of a mode or region. Tags are not text.
     pub(crate) fn text(&self, number: u32) -> &str {
         core::str::from_utf8(self.bytes(number)).unwrap_or_default()
     }
 }
 
-/// Encodes a tag as a name. The length prefix keeps different tags apart.
+/// Encodes a tag as a name. The length prefix keeps ("ab", "c") and ("a", "bc") different.
 pub(crate) fn tag_symbol(buffer: &mut Vec<u8>, name: &str, value: &str) {
     buffer.clear();
     buffer.extend_from_slice(&(name.len() as u32).to_le_bytes());

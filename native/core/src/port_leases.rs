@@ -1,7 +1,7 @@
 //! Port leases of lobbies and dynamic servers, with a change feed of routes for edge-guard.
 //!
-//! `leased → over → returned`: the owner of an `over` lease has ended, but its sockets may be open. Its numbers stay
-//! blocked until edge-guard has closed them.
+//! `leased → over → returned`: the owner of an `over` lease has ended, but edge-guard may still have its sockets open.
+//! Its port numbers stay blocked until edge-guard confirms that it closed them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,7 +63,7 @@ impl PortLeaseTable {
         self.datagrams.release_quarantined(now);
     }
 
-    /// Draws ports for a lease. Returns None if too few are free for the namespace. Takes nothing.
+    /// Chooses free ports without taking them. Returns None if too few are free for the namespace.
     pub(crate) fn draw(&self, namespace: Id, wanted: &[PortRequest<'_>], random: u64) -> Option<Vec<LeasedPort>> {
         if [&self.streams, &self.datagrams]
             .into_iter()
@@ -144,7 +144,7 @@ impl PortLeaseTable {
         self.touch(lsn, owner)
     }
 
-    /// Does nothing for an owner without a lease.
+    /// Ends the lease of an owner, if the owner has one.
     pub(crate) fn end(&mut self, lsn: Lsn, owner: Id) -> Result<(), ApplyError> {
         let Some(lease) = self.by_owner.get_mut(&owner) else { return Ok(()) };
         if lease.ports.is_empty() {
@@ -181,7 +181,7 @@ impl PortLeaseTable {
         Ok(())
     }
 
-    /// Returns the durable changes since a version, or everything for version 0 and for unknown versions.
+    /// Returns the durable route changes after a version, or all routes for version 0 and unknown versions.
     pub(crate) fn routes_since(&self, after: Lsn, durable: Lsn) -> RouteChanges {
         let is_complete = after == 0 || after > self.version;
         let from = if is_complete { 0 } else { after + 1 };

@@ -1,7 +1,6 @@
 //! Port numbers of one protocol family: free, leased, or quarantined.
 //!
-//! Only the end of each quarantine is durable; leases tell which numbers are taken. Free numbers are in an array with
-//! their positions beside it, so drawing one takes O(1).
+//! Only the end of each quarantine is durable. Leases define the leased numbers.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,24 +11,23 @@ use crate::journal_event::ApplyError;
 
 const LEASED: u16 = u16::MAX;
 const QUARANTINED: u16 = u16::MAX - 1;
-/// Below this count, quarantined ports never exceed a fair share.
+/// A namespace with fewer quarantined ports than this is never over its fair share.
 const FAIR_SHARE_THRESHOLD: usize = 64;
 
 const BAD_PORTS: ApplyError = ApplyError::Malformed("ports of the image do not add up");
 
-/// Numbers outside of the range are ignored: an operator may change the range, and a journal may still name old
-/// numbers.
+/// Ports of the configured range. Other numbers are ignored, because a journal may name ports of an earlier range.
 #[derive(Debug)]
 pub(crate) struct PortPool {
     range: PortRange,
-    /// End of the last quarantine; 0 for none. Durable.
+    /// End of each port's last quarantine; 0 for none. Durable.
     quarantined_until: Vec<Ms>,
     /// Position in `free`, or `LEASED`, or `QUARANTINED`.
     positions: Vec<u16>,
     free: Vec<u16>,
-    /// (end, number).
+    /// (end of quarantine, port number).
     quarantined: BTreeSet<(Ms, u16)>,
-    /// Not persisted: unknown for a quarantine that began before a restart.
+    /// Namespace of a quarantined port's last lease. Unknown after a restart.
     previous_owner: BTreeMap<u16, Id>,
     quarantined_by_namespace: BTreeMap<Id, usize>,
 }
@@ -49,22 +47,22 @@ impl PortPool {
         }
     }
 
-    /// Returns true if a namespace may not lease `more` ports: more of its ports would be quarantined than are free.
+    /// Returns true if a lease of `more` ports must be refused, so that quarantined ports leave a share to others.
     ///
-    /// A namespace whose servers end in a loop leaves half of the ports to others.
+    /// The namespace has at least 64 quarantined ports, and fewer than that number would stay free.
     pub(crate) fn exceeds_fair_share(&self, namespace: Id, more: usize) -> bool {
         let count = self.quarantined_by_namespace.get(&namespace).copied().unwrap_or(0);
         count >= FAIR_SHARE_THRESHOLD && self.free.len() < count + more
     }
 
-    /// Returns the free, leased and quarantined ports.
+    /// Returns the number of free, leased and quarantined ports.
     pub(crate) fn counts(&self, now: Ms) -> [usize; 3] {
         let rested = self.quarantined.range(..=(now, u16::MAX)).count();
         let (free, quarantined) = (self.free.len() + rested, self.quarantined.len() - rested);
         [free, self.range.len() - free - quarantined, quarantined]
     }
 
-    /// Draws a free number that is not in `taken`.
+    /// Chooses a free number that is not in `taken`.
     pub(crate) fn draw(&self, random: u64, taken: &[u16]) -> Option<u16> {
         let count = self.free.len();
         if count <= taken.iter().filter(|number| self.is_free(**number)).count() {
@@ -97,7 +95,7 @@ impl PortPool {
         self.positions[at] = LEASED;
     }
 
-    /// Blocks a number until a time. `was` is its previous owner.
+    /// Blocks a port until a time. `was` is the namespace of its last lease.
     pub(crate) fn quarantine(&mut self, number: u16, until: Ms, was: Option<Id>) {
         let Some(at) = self.at(number) else { return };
         self.take(number);
@@ -135,7 +133,6 @@ impl PortPool {
         self.range.contains(number).then(|| usize::from(number - self.range.first))
     }
 
-    /// Writes the end of each quarantine, in order of number.
     pub(crate) fn write(&self, w: &mut Writer<'_>) {
         let rested = || self.quarantined_until.iter().zip(self.range.first..).filter(|(until, _)| **until > 0);
         w.u16(rested().count() as u16);
@@ -145,7 +142,7 @@ impl PortPool {
         }
     }
 
-    /// Must run before any number is taken.
+    /// Loads the quarantines. Call it before any port is taken.
     pub(crate) fn load(&mut self, r: &mut Reader<'_>) -> Result<(), ApplyError> {
         for _ in 0..r.u16()? {
             let (number, until) = (r.u16()?, r.u64()?);

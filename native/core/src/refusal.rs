@@ -2,52 +2,52 @@
 
 use crate::command::EndReason;
 
-/// A refused command. It changed nothing, but due slots may have expired.
+/// Reason of a refusal. The refused command changed nothing, but due records may have expired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// No journal credit for this command.
+    /// The journal cannot accept the events of this command.
     StorageFull,
-    /// The key was used with another operation or message.
+    /// The idempotency key was used with another operation or message.
     IdempotencyKeyReused,
-    /// Unknown, or of another namespace.
+    /// The lobby is unknown or belongs to another namespace.
     LobbyNotFound,
-    /// Ended in the last 24 h.
+    /// The lobby ended in the last 24 h.
     LobbyStopped,
-    /// No place under the limit that this call uses.
+    /// Too few free slots under the lobby's limit for this kind of request (find, join or party).
     LobbyFull,
-    /// The lobby server closed it.
+    /// The lobby server closed the lobby to new players.
     LobbyClosed,
-    /// Marked stopping.
+    /// The lobby is stopping.
     LobbyDraining,
-    /// No lobby fits and none may be created.
+    /// No lobby has enough free slots, and none may be created.
     NoAvailableLobbies,
     /// `lobby_count_max` of the namespace is reached.
     TooManyLobbies,
-    /// The lobby ended before it was ready. Context: reason and exit code.
+    /// The lobby ended before it was ready, for this reason and with this exit code.
     LobbyStartFailed(EndReason, Option<i32>),
-    /// Too few public ports are free.
+    /// Too few public ports are free for the namespace.
     PortsExhausted,
-    /// No requested mode can be started.
+    /// The service can start no lobby of a requested mode.
     CapacityExhausted,
-    /// Unknown or ended server.
+    /// The port owner is unknown or has ended.
     LeaseNotFound,
     /// The lobby's version has `actions.join` disabled.
     JoinDisabled,
-    /// `max_players` of the namespace for this client address is reached.
+    /// The client address would exceed `max_players` of the namespace.
     TooManyPlayersFromSource,
-    /// Context: the lobby's limit.
+    /// The party is larger than this limit.
     PartyTooLarge(u32),
-    /// Forged, or names a slot or generation that was never issued.
+    /// The player token is forged, or names a slot use that was never issued.
     PlayerTokenInvalid,
-    /// The slot stays as it is.
+    /// The player token belongs to another lobby. Its slot does not change.
     PlayerTokenWrongLobby,
-    /// Connected now, or ended after it had connected.
+    /// A player has already connected with this player token.
     PlayerTokenConsumed,
-    /// The deadline passed before the player connected.
+    /// The deadline of the reservation passed before the player connected.
     PlayerTokenExpired,
-    /// Released, lobby ended, or older than the remembered uses.
+    /// The slot was released, its lobby ended, or the slot use is older than the remembered ones.
     PlayerRemoved,
-    /// Malformed or foreign tokens of a heartbeat list. Context: the first 256 indexes, ascending.
+    /// Player tokens of a heartbeat list are not valid for this lobby. Context: the first 256 indexes, ascending.
     TokenInListInvalid(Box<[u32]>),
     /// The lobby of the `lobby_` token ended more than 24 h ago.
     LobbyTokenExpired,

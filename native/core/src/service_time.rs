@@ -1,17 +1,17 @@
-//! Service time of the engine, and the fixed durations of the rules.
+//! Service time of the engine, and fixed durations.
 
 use crate::command::Ms;
 
 /// Longest `hold_ms` of `players.disconnected`.
 pub(crate) const MAX_KEPT_MS: u64 = 600_000;
 
-/// A lobby ends after this many heartbeat timeouts.
+/// A silent lobby ends after this many heartbeat timeouts.
 pub(crate) const SILENT_TIMEOUTS_UNTIL_END: u64 = 3;
 
 /// Upper bound of the setting `verification_ttl`.
 pub(crate) const MAX_CAPTCHA_PASS_AGE_MS: u64 = 43_200_000;
 
-/// Lets expired records accumulate, so that one event drops many.
+/// Delay before expired records are dropped, so that one event drops many of them.
 pub(crate) const FORGET_DELAY_MS: u64 = 1_000;
 
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ pub(crate) struct ServiceTime {
 }
 
 impl ServiceTime {
-    /// Ignores a reading earlier than the last one.
+    /// Advances the time. An earlier `now` changes nothing.
     pub(crate) fn observe(&mut self, now: Ms) {
         self.now = self.now.max(now);
     }

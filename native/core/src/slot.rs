@@ -1,7 +1,7 @@
-//! Slots of lobbies: state, history of the last 32 uses, and the arena that stores them.
+//! Slots of lobbies: state, ends of the last 32 uses, and the arena that stores all slots.
 //!
-//! `free → reserved → connected → free`, or `connected → kept → free`. Each use has a generation number. The remembered
-//! ends let every refusal of a token name its true cause.
+//! `free → reserved → connected → free`, or `connected → kept → free`. Each use has a generation number. With the stored
+//! ends, a refusal of an old token names its true cause.
 
 use crate::command::{Ms, Source};
 use crate::timer_wheel::{NONE, TimerLinks, TimerNodes};
@@ -21,17 +21,16 @@ impl SlotState {
     }
 }
 
-/// How a use of a slot ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum SlotUseEnd {
     /// The deadline passed before the player connected.
     Expired = 0,
-    /// The player had connected.
+    /// The player connected during the use.
     Consumed = 1,
-    /// Given up before the player connected.
+    /// The reservation was given up before the player connected.
     Released = 2,
-    /// The lobby ended first.
+    /// The lobby ended during the use.
     LobbyGone = 3,
 }
 
@@ -43,29 +42,29 @@ impl SlotUseEnd {
     }
 }
 
-/// What became of one use of a slot.
+/// Status of one use of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SlotUseStatus {
     NeverIssued,
     Live(SlotState),
     Ended(SlotUseEnd),
-    /// Older than the remembered ends.
+    /// At least 32 later uses of the slot have ended.
     Forgotten,
 }
 
 const REMEMBERED_ENDS: u32 = 32;
 
-/// One cache line.
+/// One slot of a lobby, in one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Slot {
     /// 2 bits per use: the end of generation `g` is at `g % 32`.
     pub(crate) history: u64,
     pub(crate) source: Source,
-    /// Reserved and kept: the deadline. Connected: the start.
+    /// Deadline of a reserved or kept slot; start of a connection.
     pub(crate) time: Ms,
     pub(crate) links: TimerLinks,
-    /// The current use, or the last one of a free slot. 0 before the first.
+    /// Number of the current use, or of the last use of a free slot. 0 before the first use.
     pub(crate) generation: u32,
     pub(crate) lobby: u32,
     /// Idempotency entry of the reservation.
@@ -73,12 +72,12 @@ pub(crate) struct Slot {
     /// Idempotency entry of the `connected` call.
     pub(crate) connected_entry: u32,
     pub(crate) number: u16,
-    /// Next in the lobby's list of free slots.
+    /// Next slot in the lobby's list of free slots.
     pub(crate) next_free: u16,
     /// Signing key of the current token.
     pub(crate) key_id: u16,
     pub(crate) state: SlotState,
-    /// Connected before the last heartbeat list. Memory only.
+    /// Memory only: the player connected before the last heartbeat list.
     pub(crate) was_listed: bool,
 }
 
@@ -106,7 +105,6 @@ impl Slot {
         self.history = self.history & !(3 << shift) | (end as u64) << shift;
     }
 
-    /// Returns what became of a use.
     pub(crate) fn use_status(&self, generation: u32) -> SlotUseStatus {
         if generation == 0 || generation > self.generation {
             return SlotUseStatus::NeverIssued;
@@ -133,7 +131,7 @@ const BLOCK: u32 = 4;
 const PAGE_BITS: u32 = 10;
 const PAGE: u32 = 1 << PAGE_BITS;
 
-/// All slots of a shard, in pages that never move, allocated in blocks of four.
+/// All slots of a shard, in pages that never move. Lobbies allocate blocks of four slots.
 pub(crate) struct SlotArena {
     pages: Vec<Box<[Slot]>>,
     free_blocks: Vec<u32>,
@@ -182,16 +180,16 @@ impl TimerNodes for SlotArena {
     }
 }
 
-/// The slots of one lobby, and its free ones, longest free first.
+/// Slots of one lobby, with a list of its free slots. The longest free slot is first.
 #[derive(Debug)]
 pub(crate) struct SlotTable {
     blocks: Vec<u32>,
-    /// Slots `0..used` have been used.
+    /// Slots `0..used` were used at least once.
     pub(crate) used: u32,
     pub(crate) free_head: u16,
     pub(crate) free_tail: u16,
     pub(crate) free_len: u32,
-    /// Slots that ran out of generations.
+    /// Number of slots that have used their last generation number.
     pub(crate) exhausted: u32,
 }
 
@@ -205,7 +203,7 @@ impl SlotTable {
         (number < self.used).then(|| self.blocks[(number / BLOCK) as usize] + number % BLOCK)
     }
 
-    /// Returns the free slots in allocation order: never-used ones ascending, then the longest free.
+    /// Returns the free slots in allocation order: never-used slots ascending, then the longest free.
     pub(crate) fn free_numbers<'a>(&'a self, arena: &'a SlotArena, capacity: u32) -> impl Iterator<Item = u16> + 'a {
         let mut next = self.free_head;
         let reused = core::iter::from_fn(move || {
@@ -217,7 +215,7 @@ impl SlotTable {
         (self.used as u16..capacity as u16).chain(reused)
     }
 
-    /// Allocates a slot, which must be next in allocation order.
+    /// Allocates a slot. Returns None unless it is the first never-used or the longest free slot.
     pub(crate) fn take(&mut self, arena: &mut SlotArena, lobby: u32, number: u16) -> Option<u32> {
         if u32::from(number) == self.used {
             return Some(self.extend(arena, lobby));
@@ -248,7 +246,7 @@ impl SlotTable {
         at
     }
 
-    /// Frees a slot, unless it ran out of generations.
+    /// Appends a slot to the list of free slots, unless it has used its last generation number.
     pub(crate) fn put_back(&mut self, arena: &mut SlotArena, at: u32) {
         let slot = arena.get(at);
         if slot.generation == u32::MAX {

@@ -27,13 +27,13 @@ pub(crate) enum TokenOutcome {
 
 pub(crate) struct NamespaceLedger {
     pub(crate) id: Id,
-    /// Live lobbies by age.
+    /// Live lobbies by creation LSN.
     pub(crate) lobbies: BTreeMap<Lsn, u32>,
     /// `slots[0]` (free) is computed from `capacity` on demand.
     pub(crate) counts: NamespaceCounts,
     pub(crate) capacity: u64,
     is_changed: bool,
-    /// (players, lobbies) at the last change that readers saw, and its generation.
+    /// (players, lobbies) in the last answer to readers.
     told: (u64, u64),
     generation: u64,
 }
@@ -59,11 +59,11 @@ pub(crate) struct SlotLedger {
     tallies: Vec<RegionTally>,
     tally_by_key: BTreeMap<(u32, u32, u32), u32>,
     vacant_tallies: Vec<u32>,
-    /// Namespaces to compare at the next read.
+    /// Namespaces that may have changed since the last read.
     changed: Vec<u32>,
     generation: u64,
     by_generation: BTreeSet<(u64, u32)>,
-    /// Commands after which a lobby did not add up.
+    /// Number of checks that found a lobby with inconsistent slot counts.
     pub(crate) violations: u64,
 }
 
@@ -155,7 +155,6 @@ impl SlotLedger {
         }
     }
 
-    /// Returns the namespaces whose players or lobbies changed since a generation.
     pub(crate) fn presence_since(&mut self, after: u64) -> PresenceChanges {
         let next = self.generation + 1;
         for namespace in core::mem::take(&mut self.changed) {
@@ -191,7 +190,7 @@ impl SlotLedger {
         }
     }
 
-    /// Checks one lobby in O(1). Debug builds also count its slots.
+    /// Checks the slot counts of a lobby in O(1). Debug builds also count every slot.
     pub(crate) fn check(&mut self, lobby: &Lobby, arena: &SlotArena) {
         let table = &lobby.slots;
         let without_user = lobby.capacity - table.used + table.free_len + table.exhausted;

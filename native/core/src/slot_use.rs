@@ -1,8 +1,7 @@
-//! Slot uses: which player token occupies which slot, singly and packed as in journal events.
+//! Slot uses: one occupation of a slot by one player token, alone or packed for journal events.
 
 use crate::command::ChannelId;
 
-/// One use of one slot of one lobby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotUse {
     pub(crate) lobby: u32,
@@ -29,7 +28,7 @@ impl<'a> PackedSlotUses<'a> {
     }
 }
 
-/// Reusable buffer for the packed uses of one party.
+/// Reusable buffer for the packed slot uses of one party.
 #[derive(Default)]
 pub(crate) struct SlotUseBuffer {
     bytes: Vec<u8>,
@@ -50,12 +49,12 @@ impl SlotUseBuffer {
     }
 }
 
-/// Packed (channel, slot, generation) triples: tokens sent to event channels.
+/// Packed (channel, slot, generation) triples: player tokens sent to event channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PackedDeliveries<'a>(pub(crate) &'a [u8]);
 
 impl<'a> PackedDeliveries<'a> {
-    /// Bytes of one delivery.
+    /// Bytes of one triple.
     pub(crate) const WIDTH: usize = 16 + PackedSlotUses::WIDTH;
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ChannelId, u16, u32)> + use<'a> {

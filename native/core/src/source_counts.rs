@@ -14,7 +14,7 @@ struct Count {
 
 const PARTS: usize = 64;
 
-/// Many small tables, so that growing one never delays a command for long.
+/// Many small tables, so that growing one of them does not delay a command for long.
 pub(crate) struct SourceSlotCounts {
     parts: Vec<HashTable<Count>>,
 }
@@ -71,7 +71,7 @@ fn is(count: &Count, namespace: u32, source: Source) -> bool {
     count.source == source && count.namespace == namespace
 }
 
-/// Uses hash bits that the table itself uses least.
+/// Chooses a table by hash bits that the table itself uses least.
 fn part(hash: u64) -> usize {
     (hash >> 48) as usize % PARTS
 }

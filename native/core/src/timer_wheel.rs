@@ -1,8 +1,8 @@
 //! Hierarchical timer wheel with one-millisecond ticks and intrusive links.
 //!
-//! Insert and remove are O(1). Due nodes come out in order of deadline, and work can stop after any step. A node is on
-//! the lowest level where its deadline is less than 64 buckets away. It moves down when time reaches its bucket, one
-//! node per step, so no boundary moves many nodes at once.
+//! Insert and remove are O(1). Due nodes are returned in order of deadline, and work can stop after any step. A node is
+//! on the lowest level where its deadline is less than 64 buckets away. Once time reaches its bucket, the node moves
+//! down. Each step moves one node, so no boundary moves many nodes at once.
 
 use crate::command::Ms;
 
@@ -12,7 +12,7 @@ const LEVELS: usize = 8;
 const DIGIT_BITS: u32 = 6;
 const BUCKETS: usize = 1 << DIGIT_BITS;
 const UNLINKED: u16 = u16::MAX;
-/// Later deadlines wait at the far end of the last level.
+/// Largest distance of a bucket. Nodes with later deadlines wait in the last bucket.
 const HORIZON: Ms = 63 << (DIGIT_BITS * (LEVELS as u32 - 1));
 
 /// Position of a node in its bucket, stored inside the node.
@@ -30,13 +30,13 @@ impl TimerLinks {
 /// Storage of the nodes of a wheel.
 pub(crate) trait TimerNodes {
     fn links(&mut self, node: u32) -> &mut TimerLinks;
-    /// Must not change while the node is in the wheel.
+    /// The deadline must not change while the node is in the wheel.
     fn deadline(&self, node: u32) -> Ms;
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WheelStep {
-    /// Stays in the wheel until it is removed.
+    /// This node is due. It stays in the wheel until [`TimerWheel::remove`].
     Due(u32),
     Moved,
     Idle,
@@ -44,7 +44,7 @@ pub(crate) enum WheelStep {
 
 pub(crate) struct TimerWheel {
     elapsed: Ms,
-    /// No bucket begins before this time.
+    /// `step` has no work before this time.
     idle_until: Ms,
     occupied: [u64; LEVELS],
     heads: [u32; LEVELS * BUCKETS],
@@ -84,7 +84,7 @@ impl TimerWheel {
         self.tails[bucket] = node;
     }
 
-    /// Does nothing for a node that is not in the wheel.
+    /// Removes a node, if it is in the wheel.
     pub(crate) fn remove(&mut self, nodes: &mut impl TimerNodes, node: u32) {
         let TimerLinks { next, previous, bucket } = *nodes.links(node);
         if bucket == UNLINKED {
@@ -107,7 +107,7 @@ impl TimerWheel {
         }
     }
 
-    /// Does one unit of work towards `now`.
+    /// Advances towards `now` and handles at most one node.
     pub(crate) fn step(&mut self, nodes: &mut impl TimerNodes, now: Ms) -> WheelStep {
         if now < self.idle_until {
             self.elapsed = self.elapsed.max(now);
@@ -128,7 +128,7 @@ impl TimerWheel {
         WheelStep::Moved
     }
 
-    /// Returns a time with work for `step`, never later than the first deadline.
+    /// Returns the next time with work for `step`, never later than the first deadline.
     pub(crate) fn next_work(&self) -> Option<Ms> {
         self.next_bucket().map(|(_, _, time)| time)
     }

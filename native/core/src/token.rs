@@ -1,7 +1,7 @@
 //! Signed tokens: `player_`, `lobby_`, `pub_` and `dev_`.
 //!
-//! Text: kind, underscore, base64url of (version, key id, content, 128-bit MAC). A token has no time inside, so signing
-//! the same content again gives the same bytes. MACs are blake3 with one key for each kind.
+//! Text: kind, underscore, base64url of (version, key id, content, 128-bit MAC). Signing the same content again gives
+//! the same text. MACs are blake3 with one key for each kind.
 
 use crate::base64url;
 use crate::command::Id;
@@ -26,7 +26,7 @@ const PLAYER_PREFIX: &str = "player_";
 const LOBBY_PREFIX: &str = "lobby_";
 const PUBLIC_PREFIX: &str = "pub_";
 
-/// Why a key ring is rejected.
+/// Reason why a key ring is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRingError {
     /// The current key is not among the keys.
@@ -38,17 +38,17 @@ pub enum KeyRingError {
 /// Content of a player token: one use of one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlayerToken {
-    /// Signing key.
+    /// Id of the signing key.
     pub key_id: u16,
     /// Lobby id.
     pub lobby: Id,
     /// Slot number in the lobby.
     pub slot: u32,
-    /// Number of the use of the slot, from 1.
+    /// Number of the slot use, from 1.
     pub generation: u32,
 }
 
-/// A well-formed player token with an unchecked MAC. Good only for prefetching what it names.
+/// Player token with an unchecked MAC. Use it only to prefetch the slot that it names.
 pub(crate) struct UnverifiedPlayerToken {
     pub(crate) token: PlayerToken,
     body: [u8; PLAYER_BODY + MAC_LEN],
@@ -89,7 +89,7 @@ impl Key {
     }
 }
 
-/// MAC keys. The current key signs; all keys verify.
+/// MAC keys. The current key signs tokens, and all keys verify tokens.
 pub struct KeyRing {
     keys: Vec<Key>,
     current: usize,
@@ -97,7 +97,7 @@ pub struct KeyRing {
 }
 
 impl KeyRing {
-    /// `keys` are (id, secret).
+    /// Returns a ring of (id, secret) keys. `current` is the id of the signing key.
     pub fn new(keys: Vec<(u16, [u8; 32])>, current: u16) -> Result<KeyRing, KeyRingError> {
         let position = keys.iter().position(|(id, _)| *id == current).ok_or(KeyRingError::CurrentMissing)?;
         for (index, (id, _)) in keys.iter().enumerate() {
@@ -110,7 +110,7 @@ impl KeyRing {
         Ok(KeyRing { keys: keys.collect(), current: position, seed_secret })
     }
 
-    /// Adds a key and makes it the current one.
+    /// Adds a key, which becomes the current one.
     pub fn add(&mut self, id: u16, secret: &[u8; 32]) -> Result<(), KeyRingError> {
         if self.has(id) {
             return Err(KeyRingError::DuplicateId(id));
@@ -120,7 +120,7 @@ impl KeyRing {
         Ok(())
     }
 
-    /// Removes a key. Returns false if it is unknown or the current one.
+    /// Removes a key. Returns false for an unknown id and for the current key, which stays.
     pub fn remove(&mut self, id: u16) -> bool {
         let current_id = self.current_id();
         let Some(position) = self.keys.iter().position(|key| key.id == id && id != current_id) else { return false };
@@ -139,7 +139,7 @@ impl KeyRing {
         self.keys[self.current].id
     }
 
-    /// Returns true if the ring holds a key.
+    /// Returns true if the ring has a key with this id.
     pub fn has(&self, key_id: u16) -> bool {
         self.key(key_id).is_some()
     }
@@ -160,7 +160,7 @@ impl KeyRing {
         is_authentic(&key.public, &body, PUBLIC_BODY).then(|| (id_at(&body, 3), id_at(&body, 19)))
     }
 
-    /// Signs a `lobby_` token. Returns None if the key is gone.
+    /// Signs a `lobby_` token. Returns None for an unknown key id.
     pub fn sign_lobby(&self, key_id: u16, lobby: Id) -> Option<String> {
         let key = self.key(key_id)?;
         let mut body = [0u8; LOBBY_BODY + MAC_LEN];
@@ -175,7 +175,7 @@ impl KeyRing {
         is_authentic(&key.lobby, &body, LOBBY_BODY).then(|| id_at(&body, 3))
     }
 
-    /// Signs a `player_` token. Returns None if the key is gone.
+    /// Signs a `player_` token. Returns None for an unknown key id.
     pub fn sign_player(&self, token: &PlayerToken) -> Option<String> {
         let key = self.key(token.key_id)?;
         let mut body = [0u8; PLAYER_BODY + MAC_LEN];
@@ -185,7 +185,7 @@ impl KeyRing {
         Some(sign(&key.player, &mut body, PLAYER_BODY, PLAYER_PREFIX))
     }
 
-    /// Verifies a `player_` token, without looking at its slot.
+    /// Verifies the MAC of a `player_` token, but not the state of its slot.
     pub fn verify_player(&self, token: &str) -> Option<PlayerToken> {
         let claim = UnverifiedPlayerToken::read(token)?;
         self.is_authentic_player(&claim).then_some(claim.token)
@@ -225,7 +225,7 @@ impl KeyRing {
             .then(|| (id_at(&body, 3), id_at(&body, 19), u64::from_le_bytes(expires_ms)))
     }
 
-    /// Signs a `player_` token without a lobby, for one development token.
+    /// Signs a mock player token: a `player_` token without a lobby, valid for one development token.
     pub(crate) fn sign_mock(&self, namespace: Id, token_id: Id, hour: u32, nonce: &[u8; 16]) -> String {
         let key = &self.keys[self.current];
         let mut body = [0u8; MOCK_BODY + MAC_LEN];
@@ -236,7 +236,7 @@ impl KeyRing {
         sign(&mock_key(key, namespace, token_id), &mut body, MOCK_BODY, PLAYER_PREFIX)
     }
 
-    /// Verifies a mock player token. Returns its hour and MAC.
+    /// Verifies a mock player token. Returns the hour of its signing and its MAC.
     pub(crate) fn verify_mock(&self, namespace: Id, token_id: Id, token: &str) -> Option<(u32, [u8; MAC_LEN])> {
         let body: [u8; MOCK_BODY + MAC_LEN] = open(token, PLAYER_PREFIX)?;
         let key = self.key(key_id_of(&body))?;

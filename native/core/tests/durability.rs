@@ -399,7 +399,7 @@ fn find_skips_silent_lobbies_without_credit() {
     w.pass_unnoticed(20_000);
     let other = w.lobby(|c| c.heartbeat_timeout_ms = 30_000);
     w.pass_unnoticed(10_001);
-    // Enough for one place and for nothing besides.
+    // Credit for exactly one reservation.
     let found = (0..).find_map(|total| {
         w.credit = Credit { total, reserve: 0, largest: u64::MAX };
         Some(w.find()).filter(|found| *found != Err(StorageFull))

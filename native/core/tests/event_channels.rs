@@ -184,7 +184,7 @@ fn party_credit_includes_channel_events() {
     let channels: Vec<ChannelId> = (0..63).map(|number| [number; 16]).collect();
     for total in 0..2_000 {
         w.credit = Credit { total, reserve: 0, largest: u64::MAX };
-        // The world checks that a command writes no more than its credit.
+        // The test engine checks that a command writes no more than its credit.
         let before = w.engine.durable_hash();
         match w.join_with(lobby, |c| (c.party_size, c.channels) = (64, &channels)).result {
             Err(StorageFull) => assert_eq!(w.engine.durable_hash(), before),

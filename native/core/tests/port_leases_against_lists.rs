@@ -267,7 +267,7 @@ fn no_port_ever_has_two_owners() {
                 3..=4 => start(&mut w, &mut naive, &mut dice, &mut counts),
                 5..=6 => end(&mut w, &mut naive, &mut dice, &mut counts),
                 7..=8 => {
-                    // Whoever says so has closed them.
+                    // Edge-guard confirms only after it closed the sockets.
                     let closed = give_back(&mut w, &mut naive, &mut dice, &mut counts);
                     closed.map(|owner| follower.open.remove(&owner));
                 }

@@ -1,4 +1,4 @@
-//! Captcha status of client addresses. Writes need the credit of a new slot.
+//! Captcha status of client addresses.
 
 use super::{CreditClass, Engine, accept, has_credit, refuse};
 use crate::command::{Answer, CaptchaStatus, Context, Source};
@@ -6,7 +6,7 @@ use crate::journal_event::Event;
 use crate::refusal::Refusal;
 
 impl Engine {
-    /// Returns the captcha status of an address.
+    /// Returns the captcha status of a client address.
     pub fn captcha_status(&mut self, cx: &mut Context<'_>, source: Source) -> CaptchaStatus {
         let now = self.begin_command(cx);
         self.captcha_passes.of(source, now).map_or_else(CaptchaStatus::default, |(passed_at, requests_since)| {
@@ -26,7 +26,7 @@ impl Engine {
         accept((), self.last_lsn)
     }
 
-    /// Counts one request of an address that passed. Without credit nothing is counted.
+    /// Counts one request of a client address with a captcha pass, if the journal can accept the event.
     pub fn count_captcha_request(&mut self, cx: &mut Context<'_>, source: Source) {
         let now = self.begin_command(cx);
         let is_known = self.captcha_passes.of(source, now).is_some();

@@ -5,7 +5,7 @@ use crate::command::{Answer, ChannelEvent, ChannelId, Context, Lsn, Ms};
 use crate::journal_event::Event;
 use crate::slot_use::{PackedDeliveries, PackedSlotUses, SlotUse};
 
-/// The oldest notification goes first; its reader still finds the token later.
+/// In a full queue, the oldest notification is removed. Its reader still finds the token later.
 const MAX_NOTIFIED_CHANNELS: usize = 65_536;
 
 impl Engine {
@@ -26,7 +26,7 @@ impl Engine {
                 self.handle_lobby_deadline(cx, lobby.number);
             }
             wait = wait.max(lsn).max(self.lobbies.lsn(one.lobby));
-            // A later lobby may have the same number.
+            // A later lobby may reuse the number of an ended one.
             let Some(lobby) = self.lobbies.live(one.lobby).filter(|lobby| lobby.created_lsn < lsn) else { continue };
             let slot_use = SlotUse { lobby: one.lobby, slot: one.slot, generation: one.generation };
             let Some(token) = self.token(slot_use, one.key_id) else { continue };
@@ -35,13 +35,13 @@ impl Engine {
         accept(events, wait)
     }
 
-    /// Removes and returns the channels with durable new tokens.
+    /// Returns the channels with new durable tokens since the last call.
     pub fn take_notified_channels(&mut self, durable: Lsn) -> Vec<ChannelId> {
         let count = self.notified_channels.partition_point(|(lsn, _)| *lsn <= durable);
         self.notified_channels.drain(..count).map(|(_, channel)| channel).collect()
     }
 
-    /// Sends all tokens of a party except the first. The caller has checked the credit.
+    /// Sends the second and later tokens of a party to event channels. The caller has checked the journal credit.
     pub(super) fn send_tokens(
         &mut self,
         cx: &mut Context<'_>,

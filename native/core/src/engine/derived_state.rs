@@ -1,6 +1,6 @@
 //! Derived state: timers, find index, idle groups and counts.
 //!
-//! Updated while the engine is live, dropped when recovery starts, and rebuilt when it ends.
+//! Updated while the engine is live, dropped at the start of recovery, and rebuilt at its end.
 
 use super::Engine;
 use crate::command::{EndReason, Ms};
@@ -13,7 +13,8 @@ use crate::slot::{SlotState, SlotUseEnd};
 use crate::slot_ledger::{SlotLedger, TokenOutcome};
 use crate::timer_wheel::TimerWheel;
 
-/// Bounds how many lobbies wait for the next find before their order is updated.
+/// Maximum number of lobbies with an outdated position in the find index. Above it, the index is updated at once instead
+/// of at the next find.
 const MAX_STALE_LOBBIES: usize = 1_024;
 
 impl Engine {
@@ -50,7 +51,7 @@ impl Engine {
         self.desired_lobbies = DesiredLobbies::new();
     }
 
-    /// Derives everything about a lobby except its slots.
+    /// Rebuilds the derived state of a lobby, except for its slots.
     pub(super) fn derive_lobby(&mut self, number: u32) {
         let now = self.time.now();
         let start_limit_ms = self.config.start_limit_ms;
@@ -102,7 +103,7 @@ impl Engine {
         }
     }
 
-    /// Runs before a live lobby becomes a tombstone; its slots are free.
+    /// Removes the derived state of a live lobby before its end. Its slots are already free.
     pub(super) fn remove_derived_lobby(&mut self, number: u32, reason: EndReason) {
         self.lobby_timers.remove(&mut self.lobbies, number);
         self.remove_from_idle_groups(number, reason);
@@ -132,7 +133,7 @@ impl Engine {
         self.mark_find_index_stale(number);
     }
 
-    /// Slots change far more often than find runs, so the order is updated on demand.
+    /// Marks a lobby for the next update of the find index. Slots change far more often than find runs.
     pub(super) fn mark_find_index_stale(&mut self, number: u32) {
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
         let is_empty = lobby.counts.players() == 0;
@@ -171,7 +172,6 @@ impl Engine {
         self.find_index.dirty = dirty;
     }
 
-    /// Sets the timer to the next deadline of a lobby.
     pub(super) fn schedule_lobby_timer(&mut self, number: u32) {
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
         let next = lobby.next_deadline().unwrap_or(Ms::MAX);

@@ -1,6 +1,6 @@
 //! Application of events to the durable state, for live commands and for recovery.
 //!
-//! Applying decides nothing. It refuses events that do not fit the state, which only damage can cause.
+//! Applying an event decides nothing. An event that contradicts the state is an error, which only damage can cause.
 
 use super::Engine;
 use crate::codec::Reader;
@@ -15,16 +15,16 @@ use crate::port_leases::PortLease;
 use crate::slot::{MAX_CAPACITY, NO_SLOT, SlotState, SlotUseEnd};
 use crate::slot_use::{PackedSlotUses, SlotUse};
 
-/// Events that are prefetched together.
+/// Number of events that are prefetched together.
 const WINDOW: usize = 16;
 
 pub(super) const NO_LOBBY: ApplyError = ApplyError::Malformed("an event of a lobby that is not live");
 const WRONG_SLOT_STATE: ApplyError = ApplyError::Malformed("an event of a slot_use that is not in that state");
 
 impl Engine {
-    /// Applies journalled events `first_lsn .. first_lsn + count`. Skips known ones; a gap is malformed.
+    /// Applies journalled events `first_lsn .. first_lsn + count`. Skips applied events; a gap is malformed.
     ///
-    /// Starts recovery; call [`Engine::finish_recovery`] before the next command.
+    /// Starts recovery. Call [`Engine::finish_recovery`] before the next command.
     ///
     /// # Errors
     /// [`ApplyError`] names the first bad event; the engine is unusable then.
@@ -398,7 +398,7 @@ impl Engine {
         entries.into_iter().for_each(|entry| self.drop_entry_if_over(entry));
     }
 
-    /// Returns the arena index of a use that must be in one of `states`.
+    /// Returns the arena index of a slot use that must be in one of `states`.
     pub(super) fn locate(&self, slot_use: SlotUse, states: &[SlotState]) -> Result<u32, ApplyError> {
         let lobby = self.lobbies.live(slot_use.lobby).ok_or(NO_LOBBY)?;
         let at = lobby.slots.locate(u32::from(slot_use.slot)).ok_or(WRONG_SLOT_STATE)?;

@@ -1,6 +1,7 @@
 //! Expiry of slot uses, lobbies, old idempotency entries and tombstones.
 //!
-//! Without journal credit expiry is postponed. An overdue slot stays taken, but no answer treats its use as alive.
+//! Expiry waits for journal credit (bytes that the journal can still accept). An overdue slot stays taken until then, but
+//! every answer treats its use as ended.
 
 use super::{CreditClass, Engine, credit_of, has_credit};
 use crate::command::{Context, EndReason, Ms};
@@ -12,14 +13,14 @@ use crate::timer_wheel::WheelStep;
 
 const MAX_DROPPED_PER_EVENT: usize = 4_096;
 
-/// Bounds the work that one command does for expired records.
+/// Maximum timer steps that one command spends on expiry.
 const MAX_STEPS_PER_COMMAND: u64 = 1_024;
 
 impl Engine {
-    /// Expires due records in bounded steps.
+    /// Expires due records in a bounded number of steps.
     ///
-    /// Returns how many records ended, at least 1 if the steps ran out. 0 means that nothing is due, or that credit is
-    /// missing.
+    /// Returns the number of expired records, at least 1 if the steps ran out. 0 means that nothing is due, or that
+    /// credit is missing.
     pub fn expire_due(&mut self, cx: &mut Context<'_>) -> u32 {
         self.begin_command(cx);
         let steps = self.config.advance_steps.max(1);
@@ -28,22 +29,22 @@ impl Engine {
         ended + self.drop_old_records(cx)
     }
 
-    /// Returns a time with work for [`Engine::expire_due`], never later than the first deadline.
+    /// Returns the next time with work for [`Engine::expire_due`], never later than the first deadline.
     pub fn next_deadline(&self) -> Option<Ms> {
         let times = [self.slot_timers.next_work(), self.lobby_timers.next_work(), self.next_forgotten()];
         times.into_iter().flatten().min()
     }
 
-    /// Expires some due records and leaves `cost` bytes of credit. Returns true if any ended.
+    /// Expires some due records and leaves `cost` bytes of credit. Returns true if any record expired.
     ///
-    /// After a long outage a million slots may be due, so a command expires only as many as can change its answer.
+    /// The number is bounded, because a million slots may be due after a long outage.
     pub(super) fn expire_part(&mut self, cx: &mut Context<'_>, cost: u64) -> bool {
         let room = credit_of(cx, CreditClass::NewSlot).saturating_sub(cost) / Event::SLOT_USE_ENDED_LEN;
         self.expire_steps(cx, room.min(MAX_STEPS_PER_COMMAND) as u32) > 0
     }
 
-    /// Takes at most `steps` steps of both timer wheels. Returns how many records ended, at least 1 if the steps ran
-    /// out.
+    /// Advances both timer wheels by at most `steps` steps. Returns the number of ended records, at least 1 if the steps
+    /// ran out.
     pub(super) fn expire_steps(&mut self, cx: &mut Context<'_>, steps: u32) -> u32 {
         let now = self.time.now();
         let mut ended = 0;
@@ -75,7 +76,7 @@ impl Engine {
         if left == 0 && steps > 0 { ended.max(1) } else { ended }
     }
 
-    /// Ends an overdue reserved or kept use. Returns false without credit.
+    /// Ends an overdue reserved or kept slot use. Returns false without credit.
     pub(super) fn expire_slot_use(&mut self, cx: &mut Context<'_>, at: u32) -> bool {
         if !has_credit(cx, CreditClass::ExistingSlot, Event::SLOT_USE_ENDED_LEN) {
             return false;
@@ -89,7 +90,7 @@ impl Engine {
         true
     }
 
-    /// Handles the due deadlines of a lobby. Returns true if it ended, None if credit is missing.
+    /// Handles the due deadlines of a lobby. Returns whether the lobby ended, or None without credit.
     pub(super) fn handle_lobby_deadline(&mut self, cx: &mut Context<'_>, number: u32) -> Option<bool> {
         let now = self.time.now();
         let lobby = self.lobbies.live_mut(number)?;
@@ -104,7 +105,7 @@ impl Engine {
         Some(false)
     }
 
-    /// Hides a lobby from find if its heartbeat is overdue. Needs no credit.
+    /// Hides a lobby from find if its heartbeat is overdue. Returns true if the lobby was hidden.
     pub(super) fn hide_if_silent(&mut self, number: u32) -> bool {
         let now = self.time.now();
         let Some(lobby) = self.lobbies.live_mut(number) else { return false };

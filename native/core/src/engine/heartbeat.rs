@@ -11,11 +11,11 @@ use crate::slot_use::SlotUse;
 const MAX_REPORTED_TOKENS: usize = 256;
 
 impl Engine {
-    /// Records a heartbeat, and frees the connected slots that a list proves unused.
+    /// Records a heartbeat, and frees connected slots that are missing in the list of player tokens.
     ///
-    /// A slot is freed if its token is missing, it connected before the previous list, and its grace time is over.
+    /// Only a slot that connected before the previous list, and is past its grace time, is freed.
     ///
-    /// Refusals: `LobbyStopped`, `LobbyTokenExpired`, `TokenInListInvalid`, `StorageFull`. None of them frees a slot.
+    /// Refusals, which free no slot: `LobbyStopped`, `LobbyTokenExpired`, `TokenInListInvalid`, `StorageFull`.
     pub fn heartbeat(&mut self, cx: &mut Context<'_>, lobby: Id, player_tokens: Option<&[&str]>) -> Answer<()> {
         let number = match self.resolve_calling_lobby(cx, lobby) {
             Ok(number) => number,
@@ -40,7 +40,8 @@ impl Engine {
         self.accept_lobby_call(number)
     }
 
-    /// Returns which slots the list names, or the indexes of foreign tokens with the LSN that this depends on.
+    /// Returns for each slot whether the list names it. If tokens are invalid for this lobby: their indexes, and the LSN
+    /// that must be durable before the refusal is sent.
     fn read_player_list(&self, number: u32, id: Id, tokens: &[&str]) -> Result<Vec<bool>, (Box<[u32]>, Lsn)> {
         let Some(lobby) = self.lobbies.live(number) else { return Ok(Vec::new()) };
         let mut present = vec![false; lobby.slots.used as usize];
@@ -61,7 +62,7 @@ impl Engine {
         if invalid.is_empty() { Ok(present) } else { Err((invalid.into(), wait)) }
     }
 
-    /// Returns the slot of a current use, None for an ended use, or the LSN that "foreign" depends on.
+    /// Returns the slot of a live use, or None for an ended use. For an invalid token: the LSN that the refusal waits for.
     fn read_listed_token(&self, lobby: &Lobby, id: Id, text: &str) -> Result<Option<usize>, Lsn> {
         let token = self.config.keys.verify_player(text).filter(|token| token.lobby == id).ok_or(0_u64)?;
         let at = lobby.slots.locate(token.slot).ok_or(lobby.lsn)?;

@@ -12,14 +12,14 @@ use crate::token::PlayerToken;
 
 pub(super) enum KeyLookup {
     Fresh,
-    /// The key was used with another request. Depends on this LSN.
+    /// The key was used with another request. The refusal waits for this LSN.
     Reused(Lsn),
     IdempotencyEntry(u32),
     Hold(HoldId),
 }
 
 impl Engine {
-    /// Returns the stored response of find or join, or shares its hold. None for an unknown key.
+    /// Returns the stored response of find, join or create, or shares its hold. Returns None for an unknown key.
     ///
     /// Refusals: `IdempotencyKeyReused`, `LobbyStopped`.
     pub fn recall_admission(&mut self, cx: &mut Context<'_>, idempotency: &Idempotency) -> Answer<Option<Admission>> {
@@ -68,7 +68,7 @@ impl Engine {
         KeyStamp::new(idempotency, self.time.now())
     }
 
-    /// Returns the same tokens, ended or not, while the lobby lives.
+    /// Returns the same tokens while the lobby is live, even if their slot uses have ended.
     pub(super) fn replay_admission(&self, entry: u32) -> Answer<Admission> {
         let slot_use = self.entries.get(entry).slot_use();
         let wait = self.lobbies.lsn(slot_use.lobby);
@@ -94,7 +94,7 @@ impl Engine {
         }
     }
 
-    /// Signs the token of a use, with the same bytes each time.
+    /// Signs the token of a slot use. Repeated calls return the same text.
     pub(super) fn token(&self, slot_use: SlotUse, key_id: u16) -> Option<String> {
         let lobby = self.lobbies.live(slot_use.lobby)?.id;
         let token = PlayerToken { key_id, lobby, slot: u32::from(slot_use.slot), generation: slot_use.generation };
@@ -119,7 +119,7 @@ impl Engine {
         }
     }
 
-    /// Stores a key and replaces its former entry.
+    /// Stores an idempotency key and replaces its earlier entry.
     pub(super) fn put_entry(
         &mut self,
         stamp: &KeyStamp,
@@ -137,7 +137,7 @@ impl Engine {
         self.entries.insert(&self.seed, IdempotencyEntry::new(stamp, purpose, slot_use, key_id), uses)
     }
 
-    /// Drops an expired entry unless a slot use still needs it.
+    /// Drops an expired entry, unless its slot uses or its lobby are live.
     pub(super) fn drop_entry_if_over(&mut self, entry: u32) {
         if entry != NO_ENTRY && self.entries.get(entry).at() <= self.entries_up_to && !self.is_entry_live(entry) {
             self.drop_entry(entry);
@@ -151,7 +151,7 @@ impl Engine {
         self.entries.remove(&self.seed, entry);
     }
 
-    /// Returns true while the slot uses or the lobby of an entry last.
+    /// Returns true if a slot use or the attached lobby of an entry is live.
     pub(super) fn is_entry_live(&self, entry: u32) -> bool {
         let slot_use = self.entries.get(entry).slot_use();
         match self.entries.get(entry).purpose() {

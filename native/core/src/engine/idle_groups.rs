@@ -1,11 +1,11 @@
-//! Queries and updates of idle lobby groups and desired lobbies. Derived state.
+//! Queries and updates of idle lobby groups and desired lobbies, which are derived state.
 
 use super::Engine;
 use crate::command::{DesiredLobbyChanges, EmptyLobby, EndReason, Id, IdleLobbyGroup};
 use crate::idle_lobbies::{IdleState, LobbyGroupKey, OCCUPIED};
 
 impl Engine {
-    /// Removes and returns the groups that changed since the last call.
+    /// Returns the groups that changed since the last call.
     pub fn take_changed_idle_groups(&mut self) -> Vec<IdleLobbyGroup> {
         self.apply_idle_changes();
         let touched = self.idle_lobbies.take_changed_idle_groups();
@@ -19,14 +19,14 @@ impl Engine {
         told
     }
 
-    /// Returns all groups of a namespace.
+    /// Returns all idle lobby groups of a namespace.
     pub fn idle_groups(&mut self, namespace: Id) -> Vec<IdleLobbyGroup> {
         self.apply_idle_changes();
         let Some(namespace) = self.ledger.namespace_of(&self.seed, namespace) else { return Vec::new() };
         self.idle_lobbies.of_namespace(namespace).map(|key| self.idle_group(key)).collect()
     }
 
-    /// Returns the changes of desired lobbies after a sequence number; 0 returns all. Not necessarily durable.
+    /// Returns the desired lobbies that changed after a sequence number; 0 returns all. The changes may not be durable yet.
     pub fn desired_lobbies_since(&self, after: u64) -> DesiredLobbyChanges {
         self.desired_lobbies.since(after)
     }
@@ -56,7 +56,6 @@ impl Engine {
         }
     }
 
-    /// Handles a change of a lobby's attributes.
     pub(super) fn update_idle_group(&mut self, number: u32) {
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
         if lobby.managed.is_some() {
@@ -67,7 +66,7 @@ impl Engine {
             lobby.is_idle_state_stale = true;
             self.idle_lobbies.dirty.push(number);
         }
-        // The group reports whether its empty lobbies are closed.
+        // `EmptyLobby::is_findable` may have changed.
         if self.idle_lobbies.has(&key) {
             self.idle_lobbies.touch(key);
         }
@@ -102,7 +101,7 @@ impl Engine {
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
         let (key, from) = (lobby.group_key(), lobby.idle_state);
         let live = -i32::from(lobby.is_counted_live);
-        // The engine itself ends these, so no runtime reports their failure.
+        // The engine ends these lobbies by timeout, so no runtime reports their failure.
         let is_by_time = matches!(reason, EndReason::StartTimeout | EndReason::Silent);
         let has_failed = is_by_time && lobby.managed.is_some();
         (lobby.idle_state, lobby.is_counted_live, lobby.is_idle_state_stale) = (IdleState::NotIdle, false, false);

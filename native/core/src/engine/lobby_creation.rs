@@ -1,4 +1,4 @@
-//! Creation of lobbies that the service starts. Leaves the credit reserve alone.
+//! Creation of lobbies that the service starts.
 
 use super::lobby_lifecycle::limits_of;
 use super::{CreditClass, Engine, accept, has_credit, refuse};
@@ -24,8 +24,8 @@ impl Engine {
         }
     }
 
-    /// Creates a lobby for a request, if the policy allows it and the slots fit. `impossible` is the refusal if nothing
-    /// can be started.
+    /// Creates a lobby for a request of `places` slots, if the policy allows it. `impossible` is the refusal for
+    /// [`CreationPolicy::Impossible`].
     pub(super) fn create_lobby_for(
         &mut self,
         cx: &mut Context<'_>,
@@ -64,7 +64,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes the lobby, its start and its ports, or nothing.
+    /// Writes the events of the lobby and its ports, all or none.
     fn create_lobby(&mut self, cx: &mut Context<'_>, make: &LobbyTemplate<'_>) -> Result<u32, (Refusal, Lsn)> {
         assert!(self.lobbies.number_of(&self.seed, make.lobby.id).is_none(), "a lobby id is used once");
         self.require_one_more(cx, make.lobby.namespace, make.lobby.lobby_count_max)?;
@@ -94,7 +94,7 @@ impl Engine {
             return Err((Refusal::StorageFull, 0));
         }
         events.iter().for_each(|event| self.emit(cx, event));
-        // A crash must not lose the ports of a lobby that was reported.
+        // Answers about the lobby wait for its port lease too, so that a crash cannot lose the ports.
         self.lobbies.set_lsn(number, self.last_lsn);
         Ok(number)
     }

@@ -1,4 +1,4 @@
-//! Lobby facts: recording by events, reading and acknowledging, and their form in images.
+//! Lobby facts: recording by events, reading, acknowledging, and encoding in images.
 
 use super::{CreditClass, Engine, has_credit};
 use crate::codec::{Reader, Writer};
@@ -21,12 +21,12 @@ impl Engine {
         self.outbox.read(after, durable, limit)
     }
 
-    /// Returns how many facts are stored, and how many were lost.
+    /// Returns the number of stored facts and the number of lost facts.
     pub fn stored_fact_counts(&self) -> (u64, u64) {
         (self.outbox.iter().len() as u64, self.outbox.lost)
     }
 
-    /// Drops the facts up to an LSN. Callers need not wait: after a crash the facts are read again, with the same LSNs.
+    /// Drops the facts up to an LSN. Callers need not wait: after a crash, readers get the facts again with the same LSNs.
     pub fn acknowledge_facts(&mut self, cx: &mut Context<'_>, up_to: Lsn) {
         self.begin_command(cx);
         if self.outbox.has_up_to(up_to) && has_credit(cx, CreditClass::ExistingSlot, Event::FACTS_ACKNOWLEDGED_LEN) {
@@ -57,7 +57,7 @@ impl Engine {
         }
     }
 
-    /// `players`: slots reserved, connected and kept just before the end.
+    /// `players` counts the reserved, connected and kept slots just before the end.
     pub(super) fn push_ended_fact(
         &mut self,
         lsn: Lsn,
@@ -84,7 +84,6 @@ impl Engine {
         }
     }
 
-    /// Layout: lost u64, lost_up_to u64, count u32 × fact.
     pub(super) fn write_outbox(&self, bytes: &mut Vec<u8>, mut flush: impl FnMut(&mut Vec<u8>)) {
         let mut w = Writer { bytes };
         w.u64(self.outbox.lost);
@@ -122,7 +121,6 @@ pub(super) fn load_attendance(r: &mut Reader<'_>) -> Result<LobbyAttendance, App
     Ok(LobbyAttendance { player_ms: r.u64()?, peak_players: r.u32()?, connections: r.u32()? })
 }
 
-/// Layout: lsn u64, at u64, lobby 16, namespace 16, kind u8, then the fields of the kind.
 fn write_fact(w: &mut Writer<'_>, fact: &Fact) {
     w.u64(fact.lsn);
     w.u64(fact.at);

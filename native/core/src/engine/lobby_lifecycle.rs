@@ -9,7 +9,7 @@ use crate::refusal::Refusal;
 use crate::slot::MAX_CAPACITY;
 
 impl Engine {
-    /// Attaches a server that the service did not start. Limits are clamped to 1 to 65,535.
+    /// Attaches a lobby server that the service did not start. Player limits are clamped to 1 to 65,535.
     ///
     /// Refusals: `IdempotencyKeyReused`, `LobbyStopped` (a repeated request after the end), `StorageFull`,
     /// `TooManyLobbies`.
@@ -105,7 +105,7 @@ impl Engine {
         self.accept_lobby_call(number)
     }
 
-    /// Closes or opens a lobby. A closed lobby keeps its players, but find, list and join skip it.
+    /// Closes a lobby to new players, or opens it again. Present players stay.
     ///
     /// Refusals: `LobbyStopped`, `LobbyTokenExpired`, `StorageFull`.
     pub fn set_closed(&mut self, cx: &mut Context<'_>, lobby: Id, is_closed: bool) -> Answer<()> {
@@ -122,7 +122,7 @@ impl Engine {
         self.accept_lobby_call(number)
     }
 
-    /// Stores the state of a lobby, byte for byte; empty clears it.
+    /// Stores the state of a lobby byte for byte. An empty state clears it.
     ///
     /// Refusals: `LobbyStopped`, `LobbyTokenExpired`, `StorageFull`.
     pub fn set_state(&mut self, cx: &mut Context<'_>, lobby: Id, state: &[u8]) -> Answer<()> {
@@ -132,7 +132,7 @@ impl Engine {
         };
         let known = self.lobbies.live(number).and_then(|lobby| lobby.state.as_deref()).unwrap_or_default();
         if *known != *state {
-            // State is large and frees no slot, so it may not use the reserve that expiry needs.
+            // State is large and frees no slot, so it may not use the credit reserve that expiry needs.
             if !has_credit(cx, CreditClass::NewSlot, Event::LOBBY_STATE_SET_LEN + state.len() as u64) {
                 return refuse(Refusal::StorageFull, 0);
             }
@@ -143,7 +143,7 @@ impl Engine {
 
     /// Returns the state of a lobby in one of the namespaces.
     ///
-    /// `speaker` is the calling lobby, if any: it must be live, and the call counts as its heartbeat.
+    /// `speaker` is the calling lobby, if any. It must be live, and the call counts as its heartbeat.
     ///
     /// Refusals: `LobbyNotFound`, `LobbyStopped`, `LobbyTokenExpired`.
     pub fn state(
@@ -171,7 +171,7 @@ impl Engine {
         accept(state, wait)
     }
 
-    /// Ends a lobby in one of the namespaces. Returns false if it ended in the last 24 h.
+    /// Ends a lobby in one of the namespaces. Returns false if the lobby ended in the last 24 h.
     ///
     /// Refusals: `LobbyNotFound`, `StorageFull`.
     pub fn detach(&mut self, cx: &mut Context<'_>, namespaces: &[Id], lobby: Id) -> Answer<bool> {
@@ -182,7 +182,7 @@ impl Engine {
         }
     }
 
-    /// Ends a lobby for a reason. Returns false if it ended in the last 24 h.
+    /// Ends a lobby for a reason. Returns false if the lobby ended in the last 24 h.
     ///
     /// Refusals: `LobbyNotFound`, `StorageFull`.
     pub fn end(&mut self, cx: &mut Context<'_>, lobby: Id, reason: EndReason) -> Answer<bool> {
@@ -193,7 +193,7 @@ impl Engine {
         }
     }
 
-    /// Ends a lobby after its process exited, with reason stopped if it was stopping, else exited.
+    /// Ends a lobby after its process exited. The reason is `Stopped` for a stopping lobby, else `Exited`.
     pub fn process_exited(&mut self, cx: &mut Context<'_>, lobby: Id, exit_code: Option<i32>) -> Answer<bool> {
         self.begin_command(cx);
         match self.resolve_lobby(cx, lobby) {
@@ -206,9 +206,9 @@ impl Engine {
         }
     }
 
-    /// Marks a lobby stopping: joins get `LobbyDraining`, and its holds fail. Repeats return true.
+    /// Marks a lobby stopping: joins get `LobbyDraining`, and the lobby's holds fail.
     ///
-    /// With `only_if_idle` a lobby with players is left alone, and the result is false.
+    /// With `only_if_idle`, a lobby with players does not change, and the result is false.
     ///
     /// Refusals: `LobbyNotFound`, `LobbyStopped`, `StorageFull`.
     pub fn stop(&mut self, cx: &mut Context<'_>, lobby: Id, only_if_idle: bool) -> Answer<bool> {
@@ -235,7 +235,7 @@ impl Engine {
         accept(true, wait)
     }
 
-    /// Removes and returns the holds that became reservations or failed.
+    /// Returns the holds that became reservations or failed since the last call.
     pub fn take_resolved_holds(&mut self) -> Vec<ResolvedHold> {
         core::mem::take(&mut self.resolved_holds)
     }
@@ -256,7 +256,7 @@ impl Engine {
         accept(true, self.lobbies.lsn(number))
     }
 
-    /// Returns false without credit.
+    /// Ends a lobby and fails its holds. Returns false without journal credit (bytes that the journal can still accept).
     pub(super) fn end_lobby(
         &mut self,
         cx: &mut Context<'_>,

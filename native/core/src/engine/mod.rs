@@ -56,15 +56,15 @@ pub struct EngineConfig {
     pub shard: u16,
     /// Signing keys.
     pub keys: KeyRing,
-    /// Time from creation to ready.
+    /// Maximum time from the creation of a lobby until it is ready.
     pub start_limit_ms: u64,
-    /// How long an ended lobby is remembered.
+    /// Life of a tombstone, the record of an ended lobby.
     pub tombstone_ms: u64,
     /// Minimum life of an idempotency entry, at least 1.
     pub idempotency_ms: u64,
-    /// Most steps of one [`Engine::expire_due`].
+    /// Maximum steps of one [`Engine::expire_due`].
     pub advance_steps: u32,
-    /// Public ports, for TCP and for UDP.
+    /// Range of public ports, for TCP and for UDP.
     pub ports: PortRange,
     /// Quarantine of a port after its lease.
     pub port_quarantine_ms: u64,
@@ -73,7 +73,7 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
-    /// Returns the defaults of the service.
+    /// Returns the default settings.
     pub fn new(shard: u16, keys: KeyRing) -> EngineConfig {
         EngineConfig {
             shard,
@@ -91,25 +91,25 @@ impl EngineConfig {
 
 /// State machine of one shard.
 ///
-/// A new engine is live. [`Engine::load_image`] and [`Engine::apply`] start recovery, in which the engine takes no
-/// commands until [`Engine::finish_recovery`].
+/// A new engine is live. [`Engine::load_image`] and [`Engine::apply`] start recovery. During recovery the engine takes no
+/// commands, until [`Engine::finish_recovery`].
 pub struct Engine {
     config: EngineConfig,
     seed: TableSeed,
     time: ServiceTime,
     last_lsn: Lsn,
-    /// LSN of the last dropped record. "Unknown lobby" depends on it.
+    /// LSN of the last event that dropped old records. An answer "unknown lobby" waits for this LSN.
     forgotten_lsn: Lsn,
-    /// False during recovery, when derived state is not updated.
+    /// False during recovery, in which derived state is not updated.
     is_live: bool,
 
     // Durable state: in images, changed by events.
     lobbies: LobbyTable,
     slots: SlotArena,
     entries: IdempotencyTable,
-    /// Older entries are dropped, unless a slot use still needs them.
+    /// Entries up to this time are dropped, unless a slot use still needs them.
     entries_up_to: Ms,
-    /// Tombstones up to here are dropped, unless an entry still needs them.
+    /// Tombstones up to this time are dropped, unless an entry still needs them.
     lobbies_up_to: Ms,
     names: NameInterner,
     outbox: FactOutbox,
@@ -141,7 +141,7 @@ enum LobbyRef {
     Unknown,
 }
 
-/// Journal credit that a command needs. `NewSlot` leaves the reserve alone.
+/// Kind of command. `NewSlot` may not use the reserve of the journal credit (bytes that the journal can still accept).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CreditClass {
     NewSlot,
@@ -149,7 +149,7 @@ enum CreditClass {
 }
 
 impl Engine {
-    /// (number, journal name) of every event kind. Neither is ever reused.
+    /// (number, journal name) of every event kind.
     pub const EVENT_KINDS: &'static [(u8, &'static str)] = journal_event::KINDS;
 
     /// Returns an empty, live engine.
@@ -193,22 +193,22 @@ impl Engine {
         &self.config.keys
     }
 
-    /// Returns the LSN of the last event, 0 before the first.
+    /// Returns the LSN of the last event, or 0 before the first.
     pub fn last_lsn(&self) -> Lsn {
         self.last_lsn
     }
 
-    /// Returns the LSN that an answer about a lobby depends on, or 0.
+    /// Returns the LSN of a lobby's last event, or 0.
     pub fn lobby_lsn(&self, id: Id) -> Lsn {
         self.lobbies.number_of(&self.seed, id).map_or(0, |number| self.lobbies.lsn(number))
     }
 
-    /// Returns how many commands left a lobby that did not add up.
+    /// Returns how many checks found a lobby with inconsistent slot counts.
     pub fn ledger_violations(&self) -> u64 {
         self.ledger.violations
     }
 
-    /// Returns how many candidates find has visited.
+    /// Returns how many lobbies find has examined since start.
     pub fn find_candidates_visited(&self) -> u64 {
         self.find_index.visited
     }
@@ -219,7 +219,7 @@ impl Engine {
         self.time.now()
     }
 
-    /// Looks a lobby up, after handling its own due deadlines.
+    /// Returns the state of a lobby, after handling its due deadlines.
     fn resolve_lobby(&mut self, cx: &mut Context<'_>, id: Id) -> LobbyRef {
         let Some(number) = self.lobbies.number_of(&self.seed, id) else { return LobbyRef::Unknown };
         let now = self.time.now();
@@ -235,7 +235,7 @@ impl Engine {
         }
     }
 
-    /// Applies an event as recovery would, and appends its bytes.
+    /// Encodes an event and applies it as recovery would.
     fn emit(&mut self, cx: &mut Context<'_>, event: &Event<'_>) {
         let before = cx.events.bytes.len();
         event.encode(&mut cx.events.bytes);

@@ -1,4 +1,4 @@
-//! `players.connected` and `players.disconnected`. Both may use the credit reserve.
+//! Commands `players.connected` and `players.disconnected`.
 
 use super::idempotent_requests::KeyLookup;
 use super::{CreditClass, Engine, LobbyRef, accept, has_credit, refuse};
@@ -19,7 +19,7 @@ struct Found {
 }
 
 impl Engine {
-    /// Marks the slot of a token connected.
+    /// Marks the slot of a player token connected.
     ///
     /// Refusals: `IdempotencyKeyReused`, `PlayerTokenInvalid`, `PlayerTokenWrongLobby`, `PlayerTokenConsumed`,
     /// `PlayerTokenExpired`, `PlayerRemoved`, `LobbyTokenExpired`, `StorageFull`.
@@ -56,7 +56,7 @@ impl Engine {
         self.refuse_token(number, refusal, self.lobbies.lsn(number))
     }
 
-    /// Frees the slot of a token, or keeps a connected slot for `hold_ms`. Repeats never touch a later use of the slot.
+    /// Frees the slot of a player token, or keeps a connected slot for `hold_ms`. Never changes a later use of the slot.
     ///
     /// Refusals: `IdempotencyKeyReused`, `PlayerTokenInvalid`, `PlayerTokenWrongLobby`, `LobbyTokenExpired`,
     /// `StorageFull`.
@@ -88,7 +88,7 @@ impl Engine {
         accept((), wait)
     }
 
-    /// Returns None if the lobby has ended.
+    /// Verifies a player token. Returns its slot use, or None if the lobby has ended.
     fn read_token(&self, number: u32, id: Id, text: &str) -> Result<Option<Found>, (Refusal, Lsn)> {
         let claim = UnverifiedPlayerToken::read(text).ok_or((Refusal::PlayerTokenInvalid, 0))?;
         let token = claim.token;
@@ -111,7 +111,7 @@ impl Engine {
         Ok(lobby.map(|_| Found { slot_use, standing }))
     }
 
-    /// Loads what the end of the use will change.
+    /// Loads into the CPU cache the memory that ending this slot use will change.
     fn prefetch_for_end(&self, lobby: &Lobby, slot: u32) {
         let source = lobby.slots.locate(slot).map_or(0, |at| self.slots.get(at).source);
         let tail = lobby.slots.locate(u32::from(lobby.slots.free_tail));
@@ -119,7 +119,8 @@ impl Engine {
         core::hint::black_box((count, tail.map(|at| self.slots.get(at).generation)));
     }
 
-    /// Without credit an overdue use stays, but counts as expired.
+    /// Expires an overdue slot use. Without journal credit (bytes that the journal can still accept) the use stays, but
+    /// the returned status is the same.
     fn expire_if_due(&mut self, cx: &mut Context<'_>, slot_use: SlotUse, standing: SlotUseStatus) -> SlotUseStatus {
         let SlotUseStatus::Live(state @ (SlotState::Reserved | SlotState::Kept)) = standing else { return standing };
         let at = self.lobbies.live(slot_use.lobby).and_then(|lobby| lobby.slots.locate(u32::from(slot_use.slot)));

@@ -8,7 +8,7 @@ use crate::port_leases::PortLease;
 use crate::refusal::Refusal;
 
 impl Engine {
-    /// Leases ports for a dynamic server until [`Engine::end_lease`]. Repeats return the same ports.
+    /// Leases ports for a dynamic server until [`Engine::end_lease`]. A repeated request returns the same ports.
     ///
     /// Refusals: `PortsExhausted`, `StorageFull`; `LeaseNotFound` after the end of the lease.
     pub fn lease_ports(&mut self, cx: &mut Context<'_>, c: &LeaseRequest<'_>) -> Answer<Vec<LeasedPort>> {
@@ -41,7 +41,7 @@ impl Engine {
         accept(ports, self.last_lsn)
     }
 
-    /// Sets where the process of an owner listens, by port name.
+    /// Sets the addresses where an owner's process listens, by port name.
     ///
     /// Refusals: `StorageFull`, `LeaseNotFound`.
     pub fn set_backends(&mut self, cx: &mut Context<'_>, owner: Id, backends: &[(&str, &str, u16)]) -> Answer<()> {
@@ -65,7 +65,7 @@ impl Engine {
         accept((), self.last_lsn)
     }
 
-    /// Ends the lease of a dynamic server, so that edge-guard removes its routes. Returns whether it had one.
+    /// Ends the lease of a dynamic server, so that edge-guard removes its routes. Returns false without a live lease.
     ///
     /// Refusals: `StorageFull`.
     pub fn end_lease(&mut self, cx: &mut Context<'_>, owner: Id) -> Answer<bool> {
@@ -83,10 +83,9 @@ impl Engine {
         accept(true, self.last_lsn)
     }
 
-    /// Replaces a port that edge-guard could not bind, and returns the number in use.
+    /// Replaces a port that edge-guard could not bind. Returns the number in use, or None for a port without a number.
     ///
-    /// Keeps the number if a player may know it: the lobby is ready or the server listens. Returns None for a port
-    /// without a number.
+    /// The number stays if a player may know it: the lobby is ready or the server listens.
     ///
     /// Refusals: `PortsExhausted`, `StorageFull`, `LeaseNotFound`.
     pub fn replace_port(
@@ -146,7 +145,7 @@ impl Engine {
         accept(true, self.last_lsn)
     }
 
-    /// Returns the durable route changes since a version; 0 returns all.
+    /// Returns the durable route changes after a version; 0 returns all routes.
     pub fn routes_since(&self, after: Lsn, durable: Lsn) -> RouteChanges {
         self.leases.routes_since(after, durable)
     }
@@ -168,7 +167,7 @@ impl Engine {
         servers.map(|(owner, _)| *owner).collect()
     }
 
-    /// Returns free, leased and quarantined ports, for TCP and for UDP.
+    /// Returns the number of free, leased and quarantined ports, for TCP and for UDP.
     pub fn port_counts(&self) -> [[usize; 3]; 2] {
         self.leases.counts(self.time.now())
     }

@@ -1,4 +1,4 @@
-//! Read-only queries: lobbies, lists and counts. None waits for the journal.
+//! Read-only queries: lobbies, lists and counts. Their results may not be durable yet.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ impl Engine {
         self.lobbies.live(number).map(|lobby| self.view(lobby))
     }
 
-    /// Returns the namespace of a lobby, live or remembered.
+    /// Returns the namespace of a live lobby or a tombstone.
     pub fn namespace_of_lobby(&self, id: Id) -> Option<Id> {
         self.lobbies.number_of(&self.seed, id).and_then(|number| self.namespace_id_of(number))
     }
@@ -57,7 +57,7 @@ impl Engine {
         numbers.filter_map(|number| self.lobbies.live(*number))
     }
 
-    /// Returns connected players per mode and region of a namespace, in order of name.
+    /// Returns the connected players of a namespace by mode and region, sorted by name.
     pub fn player_counts(&self, namespace: Id) -> Vec<PlayerCount> {
         let Some(namespace) = self.ledger.namespace_of(&self.seed, namespace) else { return Vec::new() };
         let mut counts: Vec<PlayerCount> = self
@@ -73,12 +73,12 @@ impl Engine {
         counts
     }
 
-    /// Returns the namespaces whose players or lobbies changed since a generation; 0 returns all.
+    /// Returns the namespaces with a changed player or lobby count since a generation; 0 returns all.
     pub fn presence_since(&mut self, after: u64) -> PresenceChanges {
         self.ledger.presence_since(after)
     }
 
-    /// Returns the counts of every namespace since start, for metrics.
+    /// Returns the counts of every namespace for metrics.
     pub fn namespace_counts(&self) -> Vec<(Id, NamespaceCounts)> {
         self.ledger
             .namespaces

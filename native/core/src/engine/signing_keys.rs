@@ -1,10 +1,10 @@
-//! Rotation of MAC keys. The owner stores a new key before the engine signs with it.
+//! Rotation of signing keys. The caller stores a new key before the engine signs with it.
 
 use super::Engine;
 use crate::token::KeyRingError;
 
 impl Engine {
-    /// Adds a key and signs with it from now on.
+    /// Adds a key, which signs all new tokens.
     ///
     /// # Errors
     /// [`KeyRingError::DuplicateId`].
@@ -12,9 +12,9 @@ impl Engine {
         self.config.keys.add(id, secret)
     }
 
-    /// Drops a key that neither signs nor is needed by a record. Returns false otherwise.
+    /// Drops a key. Returns false for the signing key and for a key that a record needs.
     ///
-    /// `pub_` and `dev_` tokens have no record, so theirs become invalid.
+    /// `pub_` and `dev_` tokens have no record, so those of a dropped key become invalid.
     pub fn drop_key(&mut self, id: u16) -> bool {
         !self.keys_in_use().contains(&id) && self.config.keys.remove(id)
     }

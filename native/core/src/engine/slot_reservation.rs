@@ -1,4 +1,4 @@
-//! Slot reservation: find, create, join and the release of holds. New reservations leave the credit reserve alone.
+//! Slot reservation: find, create, join and the release of holds.
 
 use super::derived_state::HELD;
 use super::idempotent_requests::KeyLookup;
@@ -18,15 +18,15 @@ use crate::token::PlayerToken;
 const MAX_PARTY_SIZE: u32 = 64;
 
 enum RejoinOutcome {
-    /// A normal join.
+    /// Continue as a join without a token.
     No,
-    /// The use is reserved or kept: reserve its slot again.
+    /// The slot use is reserved or kept: reserve its slot again.
     Slot(u16),
-    /// The slot was never issued to this token.
+    /// The slot use was never issued.
     Invalid,
 }
 
-/// Admitted request for slots.
+/// Common inputs of find, create and join.
 struct SlotRequest<'a> {
     count: u32,
     source: Source,
@@ -50,7 +50,7 @@ impl<'a> SlotRequest<'a> {
     }
 }
 
-/// The first token goes to the caller.
+/// Returns the channels of the second and later tokens. The caller gets the first token.
 fn channels_of(party_size: u32, channels: &[ChannelId]) -> &[ChannelId] {
     &channels[..channels.len().min(party_size.saturating_sub(1) as usize)]
 }
@@ -58,8 +58,8 @@ fn channels_of(party_size: u32, channels: &[ChannelId]) -> &[ChannelId] {
 impl Engine {
     /// Reserves slots in the fullest lobby that fits, or creates a lobby if `creation` allows it.
     ///
-    /// Tries regions in order: the fullest ready lobby of all modes, then the fullest starting one. Expires what is due
-    /// before it refuses.
+    /// Tries regions in order: the fullest ready lobby of all modes, then the fullest starting one. Expires due records
+    /// before a refusal.
     ///
     /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `TooManyPlayersFromSource`, `NoAvailableLobbies`,
     /// `PartyTooLarge`, `TooManyLobbies`, `PortsExhausted`, and `LobbyStopped` for a repeated request.
@@ -116,7 +116,7 @@ impl Engine {
         }
     }
 
-    /// Reserves slots in one lobby. A rejoin token gets its own slot back while its use lasts.
+    /// Reserves slots in one lobby. A rejoin token reserves its own slot again, while its slot use is reserved or kept.
     ///
     /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `PlayerTokenInvalid`, `PlayerTokenWrongLobby` (of the rejoin
     /// token), `LobbyNotFound`, `LobbyStopped`, `JoinDisabled`, `LobbyDraining`, `LobbyClosed`, `PartyTooLarge`,
@@ -164,7 +164,7 @@ impl Engine {
         }
     }
 
-    /// Removes one waiting request from a hold, and drops the hold with the last one.
+    /// Removes one waiting request from a hold. Drops the hold if no request is left.
     pub fn release_hold(&mut self, cx: &mut Context<'_>, hold: HoldId) {
         self.begin_command(cx);
         let number = self.holds.get(hold).map(|hold| hold.lobby);
@@ -177,7 +177,7 @@ impl Engine {
         self.check_ledger(number);
     }
 
-    /// Expires, replays a known key, checks credit. Returns an answer if the request ends here.
+    /// Returns the answer of a repeated or refused request, or None if slots must be reserved.
     fn begin_slot_request(&mut self, cx: &mut Context<'_>, wish: &SlotRequest<'_>) -> Option<Answer<Admission>> {
         self.begin_command(cx);
         if !(1..=MAX_PARTY_SIZE).contains(&wish.count) {
@@ -259,7 +259,7 @@ impl Engine {
             LobbyRef::Live(number) | LobbyRef::Ended(number) => (number, self.namespace_id_of(number)),
         };
         if namespace != Some(c.namespace) {
-            // A foreign lobby must look the same as an unknown one.
+            // A lobby of another namespace must look like an unknown lobby.
             return Err(refuse(Refusal::LobbyNotFound, self.forgotten_lsn));
         }
         let wait = self.lobbies.lsn(number);
@@ -293,7 +293,7 @@ impl Engine {
     fn rejoin(&self, lobby: &Lobby, token: &PlayerToken) -> RejoinOutcome {
         let Some(at) = lobby.slots.locate(token.slot) else { return RejoinOutcome::Invalid };
         let slot = self.slots.get(at);
-        // Without credit an overdue use is still there, but has ended.
+        // Without journal credit (bytes that the journal can still accept) an overdue use stays, but counts as ended.
         let is_due = self.time.now() >= slot.time;
         match slot.use_status(token.generation) {
             SlotUseStatus::NeverIssued => RejoinOutcome::Invalid,
@@ -302,7 +302,7 @@ impl Engine {
         }
     }
 
-    /// Allowed in a closed lobby: the player was already in it.
+    /// Reserves the slot of a rejoin token, also in a closed lobby, because its player was in the lobby before.
     fn rejoin_slot(
         &mut self,
         cx: &mut Context<'_>,
@@ -313,7 +313,7 @@ impl Engine {
     ) -> Answer<Admission> {
         let Some(lobby) = self.lobbies.live(number) else { return refuse(Refusal::LobbyNotFound, 0) };
         let Some(at) = lobby.slots.locate(u32::from(slot)) else { return refuse(Refusal::PlayerTokenInvalid, 0) };
-        // The slot itself leaves the count of its own source.
+        // A slot of the same source already counts towards the limit.
         let more = u32::from(self.slots.get(at).source != wish.source);
         let is_over = self.is_over_source_limit(lobby.namespace_id, wish.source, more, source_limit);
         if is_over {
@@ -324,7 +324,7 @@ impl Engine {
         self.reserved(number, tokens)
     }
 
-    /// Reserves slots in a ready lobby, holds them in a starting one. The caller has checked the limits.
+    /// Reserves slots in a ready lobby, or holds slots in a starting lobby. The caller has checked the limits.
     fn reserve_or_hold(&mut self, cx: &mut Context<'_>, number: u32, wish: &SlotRequest<'_>) -> Answer<Admission> {
         let Some(lobby) = self.lobbies.live_mut(number) else { return refuse(Refusal::LobbyNotFound, 0) };
         if !lobby.is_ready {
@@ -376,7 +376,7 @@ impl Engine {
         Reservation { lobby: self.lobbies.live(number).map(|lobby| lobby.id).unwrap_or_default(), tokens }
     }
 
-    /// Reserves the given slot, or the next free ones, and signs the tokens. The caller has checked credit and limits.
+    /// Reserves the given slot, or the next free ones, and signs their tokens. The caller has checked credit and limits.
     fn reserve(&mut self, cx: &mut Context<'_>, number: u32, wish: &SlotRequest<'_>, slot: Option<u16>) -> Vec<String> {
         let Some(lobby) = self.lobbies.live(number) else { return Vec::new() };
         let mut uses = core::mem::take(&mut self.slot_uses);

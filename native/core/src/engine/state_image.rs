@@ -83,7 +83,7 @@ impl Engine {
             self.load_entry(&mut r)?;
         }
         while self.entries.take_oldest(self.entries_up_to).is_some() {
-            // Expired entries leave the queue, but stay until their slot use ends.
+            // Expired entries leave the queue, but stay in the table until their slot use ends.
         }
         self.load_outbox(&mut r)?;
         self.event_channels.load(&mut r)?;

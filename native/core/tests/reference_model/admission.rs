@@ -15,7 +15,7 @@ impl Model {
         } else {
             refuse(Refusal::TooManyLobbies, Wait::Shard)
         };
-        // A lobby that is overdue elsewhere in the namespace is not one that this command touches.
+        // The engine may not have ended an overdue lobby of the namespace yet.
         if fits && self.namespace_has_overdue(args.namespace) { decision.or(Refusal::TooManyLobbies) } else { decision }
     }
 
@@ -78,7 +78,6 @@ impl Model {
     }
 
     pub fn decide_join(&self, args: &JoinArgs) -> Decision {
-        // "`rejoin_token` in join, … same `lobby_id`" is about the body: it is said before anything about the lobby.
         let asking = self.lobby_index(args.lobby).unwrap_or(usize::MAX);
         match args.rejoin_token.as_ref().map(|token| self.see(asking, token)) {
             Some(Seen::Forged) => return refuse(Refusal::PlayerTokenInvalid, Wait::Any),
@@ -99,7 +98,6 @@ impl Model {
         if !lobby.is_join_enabled {
             return refuse(Refusal::JoinDisabled, Wait::Lobby(index));
         }
-        // "`MATCHMAKER_LOBBY_DRAINING` is the answer to any join, rejoin included, once the lobby is marked stopping".
         if lobby.is_stopping {
             return refuse(Refusal::LobbyDraining, Wait::Lobby(index));
         }
@@ -148,7 +146,7 @@ impl Model {
         } else {
             Decision::new(Verdict::NewHold { lobby: index }, Wait::Any, "held")
         };
-        // Overdue places elsewhere may still count for the source: join touches its own lobby only.
+        // Overdue slots in other lobbies may still count for the source, because join expires few of them.
         let may_be_stale = args.source != 0 && self.namespace_has_overdue(args.namespace);
         if may_be_stale { decision.or(Refusal::TooManyPlayersFromSource) } else { decision }
     }

@@ -35,7 +35,6 @@ pub fn check_answer(model: &Model, command: &Command, decision: &Decision, calle
     if is_blocked && changes {
         return ensure(is_full || is_stale(&called.said), || "expected STORAGE_FULL: there is no credit".to_owned());
     }
-    // A heartbeat's ends are in neither list.
     let is_unsaid = matches!(command, Command::Heartbeat { .. }) && credit.total <= credit.reserve;
     let is_plenty = credit.total >= 1_000_000 && !command.leaves_the_reserve() && !is_unsaid;
     let may_be_full = is_full && !is_plenty;
@@ -48,7 +47,7 @@ pub fn check_wait(model: &Model, command: &Command, decision: &Decision, called:
     if let Said::Refused(refusal) = &called.said
         && !matches!(&decision.verdict, Verdict::Refused(expected) if expected == refusal)
     {
-        // One that a lack of credit brings, or that may be told as well: what it waits for is not said.
+        // The model knows no wait for a refusal by missing credit or for an alternative refusal.
         return Ok(());
     }
     let changes = !decision.is_repeat && !matches!(decision.verdict, Verdict::Refused(_) | Verdict::State(_));
@@ -143,7 +142,7 @@ fn check_namespace(model: &Model, driver: &EngineDriver, namespace: Id, versions
     let expected = counts(model, namespace);
     check_lobby_states(model, namespace, seen.lobbies)?;
     seen.lobbies = expected.lobbies;
-    // A place that was overdue when its lobby ended may be counted as gone with it.
+    // A slot use that was overdue when its lobby ended may count as expired or as lobby gone.
     let late = seen.ends[3].saturating_sub(expected.ends[3]);
     if late <= model.late_ends.get(&namespace).copied().unwrap_or_default()
         && seen.ends.iter().sum::<u64>() == expected.ends.iter().sum::<u64>()

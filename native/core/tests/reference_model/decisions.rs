@@ -5,28 +5,28 @@ use hosting_core::{Credit, Id, Refusal};
 use crate::commands::{Command, Said};
 use crate::model_state::{Key, Model, Remembered, Stage};
 
-/// What must be durable before the answer may go out.
+/// LSN that must be durable before the answer may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Nothing is claimed.
+    /// The model does not check the LSN.
     Any,
-    /// The lobby's last event at the decision.
+    /// Last event of the lobby at this index.
     Lobby(usize),
-    /// The shard's last LSN.
+    /// Last event of the shard.
     Shard,
 }
 
-/// What an answer must look like; tokens that are new are learned, known ones must come again.
+/// Expected answer. New tokens are learned, known tokens must be repeated.
 #[derive(Clone, Debug)]
 pub enum Verdict {
     NewLobby(Id),
     KnownLobby(usize),
-    /// n new uses in this lobby for this source.
+    /// `size` new slot uses in this lobby.
     NewPlaces {
         lobby: usize,
         size: u32,
     },
-    /// One new use of this slot, which ends the use that it had.
+    /// A new use of the slot of use `old`, which ends.
     SamePlace {
         old: usize,
     },
@@ -34,25 +34,25 @@ pub enum Verdict {
     NewHold {
         lobby: usize,
     },
-    /// Held in a lobby of ours, which is made for it.
+    /// A hold in a new lobby.
     NewMade(Id),
-    /// Shares the hold at this index of [`Model::holds`].
+    /// The hold at this index of [`Model::holds`].
     KnownHold(usize),
-    /// Nothing to tell, and what happens to uses: see the label.
+    /// Success without content.
     Done,
     Removed(bool),
     State(Option<Vec<u8>>),
     Refused(Refusal),
 }
 
-/// A decision: the verdict, others that the specification leaves open, the wait, and the outcome's name in the counts.
+/// Expected verdict, refusals that are also allowed, and the outcome's name in the coverage counts.
 #[derive(Clone, Debug)]
 pub struct Decision {
     pub verdict: Verdict,
     pub also: Vec<Refusal>,
     pub wait: Wait,
     pub label: &'static str,
-    /// A replay or a repetition: it needs no credit and changes nothing.
+    /// True for a repeated request: it needs no credit and changes nothing.
     pub is_repeat: bool,
 }
 
@@ -77,11 +77,11 @@ pub fn refuse(refusal: Refusal, wait: Wait) -> Decision {
     Decision::new(Verdict::Refused(refusal), wait, label)
 }
 
-/// What a token is to a lobby that asks about it.
+/// Validity of a player token for the calling lobby.
 pub enum Seen {
     Forged,
     OtherLobby,
-    /// Authentic, of a slot or generation that was never given.
+    /// Authentic, but the slot use was never issued.
     NeverGiven,
     Mine(usize),
 }
@@ -91,7 +91,7 @@ impl Model {
         self.decide_by(command, |key| self.must_recall(key))
     }
 
-    /// As [`Model::decide`], with keys still known that may be forgotten.
+    /// As [`Model::decide`], but every stored key counts as known.
     pub fn decide_recalling(&self, command: &Command) -> Decision {
         self.decide_by(command, |_| true)
     }
@@ -101,7 +101,7 @@ impl Model {
         let refused = asking.and_then(|lobby| self.refuse_asking(lobby, command));
         let decision =
             refused.or_else(|| self.decide_by_key(command, is_known)).unwrap_or_else(|| self.decide_afresh(command));
-        // Noticed late, forgotten late: in between either is right.
+        // The engine may end the lobby late and then drops the tombstone late, so both answers are allowed.
         let is_lapsing = asking.and_then(|lobby| self.lobby_index(lobby)).is_some_and(|index| self.is_forgotten(index));
         if is_lapsing { decision.or(Refusal::LobbyTokenExpired) } else { decision }
     }
@@ -126,7 +126,7 @@ impl Model {
         }
     }
 
-    /// The lobby whose `lobby_` token this operation came with.
+    /// Returns the lobby of the `lobby_` token that authorizes the command.
     fn asking_lobby(&self, command: &Command) -> Option<Id> {
         match command {
             Command::Ready { lobby } | Command::SetClosed { lobby, .. } | Command::SetState { lobby, .. } => {
@@ -139,8 +139,7 @@ impl Model {
         }
     }
 
-    /// "a `lobby_` token is good for connected, disconnected and heartbeat for 24 h after its lobby ended"; "ready,
-    /// closed, state and heartbeat by an ended lobby are 410"; "After the 24 h a `lobby_` token is `TOKEN_EXPIRED`".
+    /// Refuses calls of an ended lobby. For 24 h, connected and disconnected still work.
     fn refuse_asking(&self, lobby: Id, command: &Command) -> Option<Decision> {
         let Some(index) = self.lobby_index(lobby) else {
             return Some(refuse(Refusal::LobbyTokenExpired, Wait::Any));
@@ -155,7 +154,7 @@ impl Model {
         (!is_player_call).then(|| refuse(Refusal::LobbyStopped, Wait::Lobby(index)))
     }
 
-    /// The same caller with the same key (decisions 1.8). Nothing when the request is to be decided afresh.
+    /// Returns the replay for a known key, or None if the command must be decided afresh.
     fn decide_by_key(&self, command: &Command, is_known: impl Fn(&Key) -> bool) -> Option<Decision> {
         let number = command.key()?;
         let message = command.message();
@@ -176,8 +175,7 @@ impl Model {
             Remembered::Admission(uses) => {
                 Some(self.replay(self.uses[uses[0]].lobby, Verdict::KnownPlaces(uses.clone())))
             }
-            // "a repetition under its key is `{}` only while that use of the slot is still connected, afterwards it
-            // tells how the token ended".
+            // The replay of connected succeeds only while the player is connected. Later the token's end decides.
             Remembered::Connected(index) => {
                 let one = &self.uses[*index];
                 let is_connected = matches!(one.stage, Stage::Connected { .. });
@@ -190,9 +188,7 @@ impl Model {
         }
     }
 
-    /// A key may be known for longer than it must, where that is of no harm: of an attach and of a connected for as
-    /// long as what they made, of a reservation until its deadline or the end of its uses, or until there is credit to
-    /// write that it is forgotten.
+    /// Returns true if the engine may still replay the key. Without unlimited credit it may be unable to drop the key.
     pub fn may_recall(&self, command: &Command, credit: Credit) -> bool {
         let Some(key) = command.key().and_then(|number| self.keys.get(&number)) else { return false };
         let has_ended = match &key.success {
@@ -205,7 +201,6 @@ impl Model {
         !has_ended || self.now < key.until || credit != Credit::UNLIMITED
     }
 
-    /// "A repeated find or join gives the same tokens whether or not they have ended, and 410 once the lobby has."
     fn replay(&self, lobby: usize, verdict: Verdict) -> Decision {
         if self.lobbies[lobby].is_live() {
             Decision::new(verdict, Wait::Lobby(lobby), "replayed").repeat()
@@ -216,7 +211,7 @@ impl Model {
         }
     }
 
-    /// The answer that this verdict stands for, as far as it is known beforehand.
+    /// Returns true if the answer matches the decision.
     pub fn agrees(&self, decision: &Decision, said: &Said) -> bool {
         if let Said::Refused(refusal) = said
             && decision.also.contains(refusal)

@@ -336,7 +336,7 @@ impl Model {
                 (_, outcome) => return Err(format!("expected {outcome:?} for {hold:?}, resolved {one:?}")),
             }
         }
-        // One whose last waiter went before the engine noticed the end may be told to nobody.
+        // A hold without waiting requests, or in a lobby with overdue changes, need not be resolved yet.
         let is_late = |settled: &&Settled| settled.hold.waiters > 0 && !self.lobbies[settled.hold.lobby].has_overdue;
         let late = self.settled.iter().find(is_late);
         late.map_or(Ok(()), |settled| Err(format!("not resolved: {settled:?}")))
@@ -344,7 +344,7 @@ impl Model {
 
     pub fn notice_touched(&mut self, command: &Command, decision: &Decision) {
         let by_key = command.key().is_some() && decision.is_repeat;
-        // What does not depend on the number of players need not look at other places than its own.
+        // Of the commands that name a lobby, only these expire slots.
         let looks_at_places = matches!(command, Command::Join(..) | Command::Stop { only_if_idle: true, .. });
         for index in 0..self.lobbies.len() {
             let is_touched = match (command, decision.wait) {

@@ -102,7 +102,7 @@ fn is_told(lobby: &Lobby, fact: &Fact, (at, seen): &(Ms, Seen)) -> bool {
         (LobbyFactKind::Ready, Seen::Ready) | (LobbyFactKind::Stopping, Seen::Stopping) => fact.at == *at,
         (LobbyFactKind::Closed(told), Seen::Closed(is_closed)) => told == is_closed && fact.at == *at,
         (LobbyFactKind::Ended(ended), Seen::Ended(reason, connected)) => {
-            // An end that time brings is noticed later, and everybody stayed until then.
+            // The engine may end a lobby after its deadline, and players count as connected until then.
             let expected = LobbyAttendance {
                 player_ms: lobby.history.attendance.player_ms + u64::from(*connected) * (fact.at - at),
                 ..lobby.history.attendance

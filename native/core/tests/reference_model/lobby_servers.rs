@@ -49,7 +49,7 @@ impl Model {
     pub fn decide_end(&self, lobby: Option<usize>) -> Decision {
         match lobby {
             None => refuse(Refusal::LobbyNotFound, Wait::Any),
-            // "detach answers `did_remove` true, false when repeated within 24 h, then 404".
+            // A repeated detach succeeds within 24 h.
             Some(index) if self.is_forgotten(index) && !self.is_perhaps_known(index) => {
                 refuse(Refusal::LobbyNotFound, Wait::Any)
             }

@@ -1,4 +1,4 @@
-//! State of the reference model in plain vectors, written from the specification alone.
+//! State of the reference model in plain vectors, written from the documentation alone.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,11 @@ use hosting_core::{EndReason, HoldId, Id, Ms, PlayerCount, Port, Source};
 
 use crate::fact_reader::{History, Seen};
 
-/// A starting lobby that is not ready after this long fails (decisions 5.6).
 pub const START_LIMIT_MS: Ms = 300_000;
-/// An ended lobby is known for this long (decisions 2, 5.2).
 pub const TOMBSTONE_MS: Ms = 24 * 3_600_000;
-/// The least life of an idempotency key (decisions 1.8).
 pub const KEY_LIFE_MS: Ms = 600_000;
-/// How many ended uses of a slot are told apart (decisions 5.2).
 pub const REMEMBERED_USES: usize = 32;
 
-/// How a use of a slot ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
     Expired,
@@ -29,7 +24,7 @@ pub enum Stage {
     Reserved {
         deadline: Ms,
     },
-    /// Since when, and by which command.
+    /// `order` is the number of the command that connected the player.
     Connected {
         since: Ms,
         order: u64,
@@ -45,7 +40,7 @@ impl Stage {
         !matches!(self, Stage::Ended(_))
     }
 
-    /// When time alone ends this use.
+    /// Returns the time at which this stage ends without a command.
     pub fn deadline(self) -> Option<Ms> {
         match self {
             Stage::Reserved { deadline } | Stage::Kept { deadline } => Some(deadline),
@@ -54,7 +49,7 @@ impl Stage {
     }
 }
 
-/// One use of a slot, from reservation to end, under the one token that was given for it.
+/// One use of a slot by one player token.
 #[derive(Clone, Debug)]
 pub struct Use {
     pub token: String,
@@ -64,10 +59,10 @@ pub struct Use {
     pub stage: Stage,
 }
 
-/// When a slot became free: time, then order within that time. Equal ranks are freed together, and any order is right.
+/// Time at which a slot became free, and the number of the command. Slots with equal values may be reused in any order.
 pub type FreedAt = (Ms, u64);
 
-/// Not noticed yet.
+/// The engine may not have expired the slot use yet.
 pub const LATER: FreedAt = (Ms::MAX, u64::MAX);
 
 #[derive(Clone, Debug, Default)]
@@ -75,7 +70,7 @@ pub struct Slot {
     /// Uses in order, as indexes into [`Model::uses`].
     pub uses: Vec<usize>,
     pub freed_at: FreedAt,
-    /// The latest moment at which the engine may have noticed.
+    /// Latest time at which the engine may have freed the slot.
     pub noticed_at: FreedAt,
 }
 
@@ -88,7 +83,7 @@ impl Slot {
 #[derive(Clone, Copy, Debug)]
 pub struct End {
     pub at: Ms,
-    /// The latest moment at which the engine may have noticed.
+    /// Latest time at which the engine may have ended the lobby.
     pub noticed: Ms,
 }
 
@@ -100,7 +95,7 @@ pub struct Lobby {
     pub mode: String,
     pub region: String,
     pub tags: Vec<(String, String)>,
-    /// find, direct, party.
+    /// Player limits: find, join, party.
     pub limits: [u32; 3],
     pub ttl_ms: Ms,
     pub heartbeat_timeout_ms: Ms,
@@ -109,7 +104,7 @@ pub struct Lobby {
     pub ports: Vec<Port>,
     pub create_ts_ms: u64,
     pub lobby_token: String,
-    /// The service starts it.
+    /// True if the service started the lobby.
     pub is_ours: bool,
     pub is_public: bool,
     pub is_ready: bool,
@@ -119,16 +114,16 @@ pub struct Lobby {
     pub end: Option<End>,
     pub started_at: Ms,
     pub spoke_at: Ms,
-    /// The command that brought the previous heartbeat list.
+    /// Number of the command with the previous heartbeat list.
     pub listed_by: Option<u64>,
     pub slots: Vec<Slot>,
-    /// Its last event is not older than this LSN.
+    /// Lower bound for the LSN of the lobby's last event.
     pub changed_lsn: u64,
-    /// Time changed something here that the engine need not have noticed yet.
+    /// True if a deadline has passed that the engine may not have handled yet.
     pub has_overdue: bool,
-    /// Places of it among this.
+    /// Number of slot uses with such a deadline.
     pub overdue_uses: u64,
-    /// And this is to be an event, after this LSN.
+    /// LSN after which the engine must write an event for the passed deadline.
     pub owed_after: Option<u64>,
     pub history: History,
 }
@@ -138,23 +133,20 @@ impl Lobby {
         self.end.is_none()
     }
 
-    /// Its silence counts: one of ours has all of the start limit until it is ready, and ends with its process once it is
-    /// being stopped.
+    /// Returns true if missing heartbeats have an effect. Starting or stopping lobbies of the service are exempt.
     pub fn has_to_speak(&self) -> bool {
         self.heartbeat_timeout_ms > 0 && (!self.is_ours || self.is_ready && !self.is_stopping)
     }
 
-    /// "a lobby silent for longer is not found".
     pub fn is_silent(&self, now: Ms) -> bool {
         self.has_to_speak() && now > self.spoke_at + self.heartbeat_timeout_ms
     }
 
-    /// Listed, if it is public: ready, open, not stopping, not silent.
     pub fn is_listed(&self, now: Ms) -> bool {
         self.is_ready && !self.is_closed && !self.is_stopping && !self.is_silent(now)
     }
 
-    /// The moment and reason at which time alone ends this lobby.
+    /// Returns the time and reason of the end of a lobby without further commands.
     pub fn end_by_time(&self) -> Option<(Ms, EndReason)> {
         let has_to_be_ready = !(self.is_ready || self.is_ours && self.is_stopping);
         let start = has_to_be_ready.then_some((self.started_at + START_LIMIT_MS, EndReason::StartTimeout));
@@ -167,26 +159,26 @@ impl Lobby {
     }
 }
 
-/// Finders' or joiners' places in a starting lobby.
+/// Slots promised in a starting lobby.
 #[derive(Clone, Debug)]
 pub struct Hold {
     pub id: HoldId,
     pub lobby: usize,
     pub size: u32,
-    /// Requests that wait for it.
+    /// Number of requests that share the hold.
     pub waiters: u32,
     pub source: Source,
     pub key: Option<u8>,
     pub message: u128,
 }
 
-/// What a remembered success was.
+/// Stored success of a request with an idempotency key.
 #[derive(Clone, Debug)]
 pub enum Remembered {
     Attached(usize),
     Admission(Vec<usize>),
     Connected(usize),
-    /// By this lobby.
+    /// Index of the calling lobby.
     Disconnected(usize),
 }
 
@@ -194,13 +186,13 @@ pub enum Remembered {
 pub struct Key {
     pub message: u128,
     pub success: Remembered,
-    /// Remembered at least until then, and as long as what it reserved is reserved.
+    /// The engine must store the key until this time, and longer while a slot is reserved under it.
     pub least_until: Ms,
-    /// Forgotten then, if it reserved something: its deadline has passed.
+    /// Deadline of the reservation; after it, the engine may drop the key.
     pub until: Ms,
 }
 
-/// A hold that must be resolved: its waiters get tokens, or why not.
+/// A hold that must resolve to tokens or to this reason.
 #[derive(Clone, Debug)]
 pub struct Settled {
     pub hold: Hold,
@@ -214,22 +206,21 @@ pub struct Model {
     pub uses: Vec<Use>,
     pub holds: Vec<Hold>,
     pub keys: BTreeMap<u8, Key>,
-    /// Authentic tokens of uses that were never given here, with their lobby.
+    /// Authentic tokens of slot uses that the engine never issued, with their lobby.
     pub never_given: Vec<(String, usize)>,
-    /// Key ids that the ring no longer has.
+    /// Ids of removed signing keys.
     pub dropped_keys: Vec<u16>,
     pub settled: Vec<Settled>,
-    /// LSN of the shard's last event.
     pub last_lsn: u64,
-    /// Number of the command, orders what happens within one millisecond.
+    /// Number of the command, which orders changes in the same millisecond.
     pub order: u64,
-    /// Ends by cause since the start of the run: expired, consumed, released, lobby gone.
+    /// Ended slot uses: expired, consumed, released, lobby gone.
     pub ends: BTreeMap<Id, [u64; 4]>,
-    /// Ends of lobbies since the start of the run: exited, start timeout, silent, removed.
+    /// Ended lobbies: exited, start timeout, silent, removed, stopped.
     pub lobby_ends: BTreeMap<Id, [u64; 5]>,
-    /// Ends of places that were overdue when their lobby ended.
+    /// Slot uses that were overdue when their lobby ended.
     pub late_ends: BTreeMap<Id, u64>,
-    /// As in `NamespaceCounts::tokens`.
+    /// Token outcomes, in the order of `NamespaceCounts::tokens`.
     pub tokens: BTreeMap<Id, [u64; 8]>,
 }
 
@@ -242,17 +233,16 @@ impl Model {
         self.uses.iter().position(|one| one.token == token)
     }
 
-    /// The lobby is ended and also forgotten.
     pub fn is_forgotten(&self, lobby: usize) -> bool {
         self.lobbies[lobby].end.is_some_and(|end| self.now >= end.at + TOMBSTONE_MS)
     }
 
-    /// The engine may have noticed the end late, and then forgets late.
+    /// Returns true if the engine may still store the tombstone, because it ended the lobby late.
     pub fn is_perhaps_known(&self, lobby: usize) -> bool {
         self.lobbies[lobby].end.is_some_and(|end| self.now < end.noticed.saturating_add(TOMBSTONE_MS))
     }
 
-    /// "lives as long as the reservation, at least 10 minutes": it must be known.
+    /// Returns true if the engine must replay the response of this key.
     pub fn must_recall(&self, key: &Key) -> bool {
         let is_reserved = |index: &usize| matches!(self.uses[*index].stage, Stage::Reserved { .. });
         let has_reserved = matches!(&key.success, Remembered::Admission(uses) if uses.iter().any(is_reserved));
@@ -267,12 +257,11 @@ impl Model {
         self.holds.iter().filter(|hold| hold.lobby == lobby).map(|hold| hold.size).sum()
     }
 
-    /// Players = held + reserved + connected + kept (decisions 5.1).
     pub fn players(&self, lobby: usize) -> u32 {
         self.held(lobby) + self.live_uses(lobby).count() as u32
     }
 
-    /// Held, reserved, connected, kept.
+    /// Returns the slots that are held, reserved, connected and kept.
     pub fn players_by_stage(&self, lobby: usize) -> [u32; 4] {
         let mut counts = [self.held(lobby), 0, 0, 0];
         for one in self.live_uses(lobby) {
@@ -286,7 +275,6 @@ impl Model {
         counts
     }
 
-    /// Places of one client address in a namespace.
     pub fn players_of(&self, namespace: Id, source: Source) -> u32 {
         let used = self.uses.iter().filter(|one| {
             one.source == source && one.stage.is_live() && self.lobbies[one.lobby].namespace == namespace
@@ -305,8 +293,7 @@ impl Model {
         self.lobbies.iter().any(|lobby| lobby.namespace == namespace && lobby.has_overdue)
     }
 
-    /// The slots that the next use may take: never used in ascending order first, then those longest free
-    /// (docs/design.md, Engine).
+    /// Returns the slots that may be next: the first never-used slot, else the slots that are free longest.
     pub fn next_slots(&self, lobby: usize) -> Vec<usize> {
         let slots = &self.lobbies[lobby].slots;
         if let Some(fresh) = slots.iter().position(|slot| slot.uses.is_empty()) {
@@ -314,12 +301,11 @@ impl Model {
         }
         let is_free = |slot: &Slot| slot.uses.last().is_none_or(|last| !self.uses[*last].stage.is_live());
         let free: Vec<usize> = (0..slots.len()).filter(|index| is_free(&slots[*index])).collect();
-        // One that became free by time may count from its deadline or from when that was noticed.
+        // A slot use that expired may count as free from its deadline or from the time when the engine expired it.
         let oldest = free.iter().map(|index| slots[*index].noticed_at).min().unwrap_or(LATER);
         free.into_iter().filter(|index| slots[*index].freed_at <= oldest).collect()
     }
 
-    /// Starts a use of a slot under the token that the engine gave.
     pub fn begin_use(&mut self, lobby: usize, slot: usize, source: Source, token: &str) -> usize {
         let deadline = self.now + self.lobbies[lobby].ttl_ms;
         let stage = Stage::Reserved { deadline };
@@ -330,7 +316,7 @@ impl Model {
         index
     }
 
-    /// Whoever is connected is so no more.
+    /// Adds the time of a connected player to the attendance.
     pub fn leave(&mut self, index: usize, at: Ms) {
         if let Stage::Connected { since, .. } = self.uses[index].stage {
             self.lobbies[self.uses[index].lobby].history.attendance.player_ms += at - since;
@@ -367,7 +353,6 @@ impl Model {
         self.fail_holds(lobby, reason);
     }
 
-    /// "A lobby that ends before ready answers all with `MATCHMAKER_LOBBY_START_FAILED`".
     pub fn fail_holds(&mut self, lobby: usize, reason: EndReason) {
         let (gone, rest): (Vec<Hold>, Vec<Hold>) =
             std::mem::take(&mut self.holds).into_iter().partition(|hold| hold.lobby == lobby);
@@ -379,7 +364,7 @@ impl Model {
         self.tokens.entry(self.lobbies[lobby].namespace).or_default()[outcome] += 1;
     }
 
-    /// Connected players by (mode, region), those without players left out.
+    /// Returns the connected players for each (mode, region) with players.
     pub fn player_counts(&self, namespace: Id) -> Vec<PlayerCount> {
         let mut counts: BTreeMap<(String, String), u64> = BTreeMap::new();
         for (index, lobby) in self.live_lobbies(namespace) {

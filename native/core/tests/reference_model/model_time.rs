@@ -63,7 +63,7 @@ impl Model {
         self.late_ends.clear();
         self.tokens.clear();
         for lobby in &mut self.lobbies {
-            // What was recovered is durable: nothing has to wait for it.
+            // Recovered events are durable, so answers do not wait for them.
             lobby.changed_lsn = 0;
             lobby.spoke_at = now;
             lobby.started_at = now;

@@ -63,7 +63,7 @@ impl Model {
         if !self.is_beyond_memory(index) {
             return refuse(truth, wait);
         }
-        // The slot may not have noticed yet that its latest use has ended too.
+        // The engine may not have expired the latest use of the slot yet.
         let is_last_in = self.later_ends(index) == REMEMBERED_USES;
         let has_overdue = self.lobbies[one.lobby].slots[one.slot].is_overdue();
         let removed = refuse(Refusal::PlayerRemoved, wait);
@@ -75,8 +75,7 @@ impl Model {
         let index = match self.see(asking, token) {
             Seen::Forged => return refuse(Refusal::PlayerTokenInvalid, Wait::Any),
             Seen::OtherLobby => return refuse(Refusal::PlayerTokenWrongLobby, Wait::Any),
-            // "refuses only form, MAC and wrong lobby", and a generation that was never given is invalid for connected:
-            // either is right.
+            // The documentation allows success and PLAYER_TOKEN_INVALID for a slot use that was never issued.
             Seen::NeverGiven => {
                 let done = Decision::new(Verdict::Done, Wait::Any, "repeated").repeat();
                 return done.or(Refusal::PlayerTokenInvalid);

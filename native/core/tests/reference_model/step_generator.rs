@@ -301,7 +301,7 @@ impl Drawing<'_> {
             6 => format!("{token}A"),
             7 => format!("{token}="),
             8 => format!("Player_{body}"),
-            // The last letter carries bits that no byte uses: another text for the same bytes.
+            // The last letter has unused bits, so another letter can encode the same bytes.
             _ => {
                 let (rest, last) = token.split_at(token.len() - 1);
                 let letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -367,7 +367,7 @@ impl Drawing<'_> {
         if self.random.chance(45) || deadlines.is_empty() {
             return now + self.random.below(4_000);
         }
-        // A day passes rarely, or nothing would ever be alive.
+        // Rarely skip a day: most tombstones and keys expire then.
         let reach = if self.random.chance(98) { 2_000_000 } else { Ms::MAX };
         let near = deadlines.iter().filter(|at| **at - now <= reach).count();
         if near == 0 {
