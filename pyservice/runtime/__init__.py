@@ -1,1 +1,3 @@
-"""Runs game servers: unpacks builds, starts processes under keepers, finds them again after a restart."""
+"""Runtime of game servers: unpacks builds, starts processes under keepers, and recovers runs after
+a restart.
+"""

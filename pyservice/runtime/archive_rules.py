@@ -1,7 +1,7 @@
-"""Rules for the entries of a build's tar and limits on its unpacked size. Pure.
+"""Rules for the entries of a build's tar, and limits of its unpacked size. Pure.
 
-An archive is a folder: entries that would leave it are refused. A root file system has other rules: its links may lead
-anywhere, because only the program inside the container follows them.
+An archive is a folder. Entries outside of the folder are refused. A root file system has other
+rules: its links may have any target, because only the program inside the container follows them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, Protocol
 STEPS_MAX: Final = 5_000_000
 NAME_MAX_BYTES: Final = 255
 PATH_MAX_BYTES: Final = 3_072
-"""Linux allows 4,095. The path of the target folder precedes it."""
+"""Linux allows 4,095 bytes. The path of the target folder precedes this path."""
 LINK_MAX_BYTES: Final = 4_095
 DEPTH_MAX: Final = 256
 FILES: Final = frozenset(b"\x0007")
@@ -24,16 +24,17 @@ _JUMPS_MAX: Final = 40
 UNPACKED_MAX_BYTES: Final = 32 << 30
 FREE_BYTES: Final = 1 << 30
 RATIO_MAX: Final = 100
-"""Limit for large uploads, as a multiple of their size. Programs, maps and textures compress to a third, seldom to a
-tenth.
+"""Largest unpacked size of a large upload, as a multiple of its size.
+
+Programs, maps and textures compress to a third, seldom to a tenth.
 """
 ENTRIES_MAX: Final = 100_000
-"""Each entry takes an inode. An ordinary distribution has 20,000 to 60,000."""
+"""Each entry needs an inode. An ordinary distribution has 20,000 to 60,000 entries."""
 DISK_BLOCK_BYTES: Final = 4_096
 
 
 class BadArchive(Exception):
-    """Refusal of an archive: the entry (empty: the whole archive), an error code, a reason."""
+    """Error of an archive: the entry (empty: the whole archive), a problem word, a reason."""
 
     def __init__(self, entry: str, word: str, reason: str) -> None:
         super().__init__(f"{entry}: {reason}")
@@ -73,7 +74,7 @@ class FolderRules:
             self._links[path] = tuple(link.split(b"/"))
 
     def _inside(self, told: str, name: bytes) -> tuple[bytes, ...]:
-        """Returns the components of a path that stays inside and crosses no link."""
+        """Returns the components of a relative path that crosses no link. Raises BadArchive."""
         if name.startswith(b"/"):
             raise BadArchive(told, "not-allowed", "has no relative path")
         words = tuple(path_parts(name))
@@ -112,7 +113,9 @@ class FolderRules:
 
 
 class RootRules:
-    """Rules for a root file system or one of its layers. Paths start at its root, and the unpacker skips devices."""
+    """Rules for a root file system or one of its layers. Paths start at its root. The unpacker
+    skips devices.
+    """
 
     def entry(self, kind: int, name: bytes, link: bytes) -> None:
         told = _display_name(name)
@@ -140,7 +143,7 @@ def _refuse_path(told: str, words: Collection[bytes]) -> None:
         raise BadArchive(told, "not-allowed", "has .. in its path")
     if len(words) > DEPTH_MAX:
         raise BadArchive(told, "not-allowed", "is too deep in folders")
-    # Otherwise only the node would find out, at a start.
+    # Without this check, the error would only occur at the start of a run.
     lengths = [len(word) for word in words]
     if max(lengths, default=0) > NAME_MAX_BYTES:
         reason = f"has a name in its path that is longer than {NAME_MAX_BYTES} bytes"
@@ -178,7 +181,7 @@ class SizeAllowance:
         self.refuse_beyond(0)
 
     def take_entry(self, folders: int, content_bytes: int) -> None:
-        """Counts an entry and its implicit parent folders, each as one block at least."""
+        """Counts an entry and its implicit parent folders. Each counts as one disk block or more."""
         self._entries += 1 + folders
         if self._entries > ENTRIES_MAX:
             raise too_many()
@@ -211,7 +214,10 @@ def too_many() -> BadArchive:
 
 
 class ImplicitFolders:
-    """Folders that a tar only names in paths. Paths can be long, so the set holds their hashes."""
+    """Folders that a tar contains only as parents of other paths.
+
+    The set stores hashes, because paths can be long.
+    """
 
     def __init__(self) -> None:
         self._known: set[int] = set()

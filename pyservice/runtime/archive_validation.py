@@ -1,7 +1,7 @@
 """Streaming validation of a build's tar, without unpacking. Pure.
 
-Entries that leave the target folder, devices, sparse files and oversized archives are refused. Ambiguous headers are
-refused too, because the unpacker could read them in another way.
+Refuses entries outside of the target folder, devices, sparse files and oversized archives. Also
+refuses ambiguous headers, because the unpacker could read them in another way.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _broken(reason: str) -> BadArchive:
 
 
 class ArchiveValidator:
-    """Validates a tar. Call `feed` with all of its bytes, then `finish`; both raise BadArchive.
+    """Validates a tar. Call `feed` with all of its bytes, then `finish`. Both raise BadArchive.
 
     Each iteration takes a few milliseconds, because a small file can unpack to a lot of work.
     """
@@ -95,11 +95,14 @@ def _cut(content: bytes) -> Iterator[bytes]:
 
 
 class SmallFiles:
-    """Manifests of a build, stored while its archive is read."""
+    """Manifests of a build, stored while its archive is validated."""
 
     def __init__(self, name: str | None, max_bytes: int) -> None:
-        """Without `name`, stores all files that start as JSON objects or lists. Stores one byte more than `max_bytes`,
-        which shows that a file is too long.
+        """Stores the file `name`, or without `name` all files that begin like JSON objects or
+        lists.
+
+        Stores up to `max_bytes` + 1 bytes of a file. The extra byte shows that the file is too
+        long.
         """
         self.files: dict[str, bytearray] = {}
         self.names: set[str] = set()
@@ -145,17 +148,19 @@ def normal_path(name: str) -> str:
 
 
 class PackedLayers:
-    """Counts the unpacked size of all files in an image's archive, and checks those that are tars."""
+    """Counts the unpacked size of all files in an image's archive, and validates the files that are
+    tars.
+    """
 
     def __init__(self, allowance: SizeAllowance) -> None:
         self.allowance = allowance
         self._walk: _Walk | None = None
         self._new_walk: Callable[[], _Walk] | None = None
         self._waiting: collections.deque[bytes | None] = collections.deque()
-        """None marks the start of the next file."""
+        """Pieces to process. None marks the start of the next file."""
         self._left = 0
         self._begin: bytes | None = b""
-        """First bytes, until the compression is known; then None."""
+        """First bytes of a file until its compression is known, then None."""
         self._unpack: Decompressor | None = None
 
     def walk_with(self, new_walk: Callable[[], _Walk]) -> None:
@@ -203,7 +208,7 @@ class PackedLayers:
             for part in self._unpack.pieces(piece):
                 yield from self._walked(part)
         except BadCompression:
-            # The rest counts at its stored size.
+            # The rest of the file counts at its stored size.
             self._unpack = self._walk = None
 
     def _walked(self, content: bytes) -> Iterator[None]:
@@ -215,7 +220,7 @@ class PackedLayers:
                 try:
                     self._walk.feed(piece)
                 except BadArchive as error:
-                    # Configurations and manifests are no tars.
+                    # The file is a configuration or manifest, not a tar.
                     if error.entry or error.word != "invalid":
                         raise
                     self._walk = None
@@ -339,7 +344,7 @@ class _Walk:
 
     def _tell_more(self, told: dict[str, bytes]) -> None:
         if not self._override.keys().isdisjoint(told):
-            # Readers disagree on which one counts.
+            # Readers disagree on the value that counts.
             raise _broken("gives an entry two paths or sizes")
         self._override |= told
 
@@ -376,7 +381,7 @@ def _kind(block: bytes) -> int:
 def _name(block: bytes) -> bytes:
     name, prefix = block[:100].split(b"\0")[0], block[345:500].split(b"\0")[0]
     if prefix and block[257:263] != _USTAR:
-        # Old GNU archives store times here, which some readers take for a part of the name.
+        # Old GNU archives store times here, and some readers take them for a part of the name.
         raise _broken("has headers of an old format: write it as ustar or pax")
     return prefix + b"/" + name if prefix else name
 

@@ -1,7 +1,8 @@
-"""Manifests of builds: `server.json` of an archive, `config.json` of an OCI bundle, manifest and configuration of an
-image. Pure.
+"""Manifests of builds. Pure.
 
-An image has the format of `docker save` (`manifest.json`) or the OCI image layout (`index.json`).
+An archive has `server.json`, an OCI bundle has `config.json`, and an image has a manifest and a
+configuration. An image has the format of `docker save` (`manifest.json`) or the OCI image layout
+(`index.json`).
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ _NESTED_MAX: Final = 8
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}
 
 Read = Callable[[str], bytes]
-"""Returns at most MAX_BYTES + 1 bytes of a file in the image. Raises KeyError."""
+"""Function that returns up to MAX_BYTES + 1 bytes of a file in the image. Raises KeyError."""
 
 
 class BadManifest(Exception):
-    """Error for the developer, a sentence without its subject."""
+    """Error for the developer: a sentence without its subject."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildProgram:
     command: Sequence[str]
     args: Sequence[str] = ()
-    """Default arguments; those of a run replace them."""
+    """Default arguments. The arguments of a run replace them."""
     env: Mapping[str, str] = field(default_factory=dict)
     workdir: str = "/"
     user: str = ""
@@ -54,7 +55,7 @@ class ImageContents:
 
 
 def read_server_json(content: bytes | None) -> BuildProgram:
-    """Parses `server.json`; None if the file is missing. Raises BadManifest."""
+    """Parses `server.json`. Without the file, returns None. Raises BadManifest."""
     told = _object(SERVER_JSON, content, SERVER_JSON_MAX_BYTES)
     problems = list(_problems(told))
     if problems:
@@ -80,7 +81,7 @@ def _problems(told: Mapping[str, Any]) -> Iterator[str]:
 
 
 def read_bundle_config(content: bytes | None) -> BuildProgram:
-    """Parses `config.json`. The service sets everything that is not read here. Raises BadManifest."""
+    """Parses `config.json`. Ignores all fields that the service sets itself. Raises BadManifest."""
     told = _object(CONFIG_JSON, content)
     process, root = _part(told, "process", CONFIG_JSON), _part(told, "root", CONFIG_JSON)
     if root.get("path", "rootfs") not in ("rootfs", "./rootfs", "rootfs/"):
@@ -104,7 +105,9 @@ def read_bundle_config(content: bytes | None) -> BuildProgram:
 
 
 def read_image(read: Read, names: Collection[str], tag: str | None) -> ImageContents:
-    """Returns the only image, or the image with that tag. Raises BadManifest."""
+    """Returns the image with this tag. Without a tag, the file must have a single image. Raises
+    BadManifest.
+    """
     if MANIFEST_JSON in names:
         config, layers = _of_docker(read, tag)
     elif INDEX_JSON in names:

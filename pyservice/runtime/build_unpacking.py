@@ -1,11 +1,13 @@
 """Worker process that unpacks one build from standard input.
 
-Usage: `python -m pyservice.runtime.build_unpacking <parent pid> <folder> <kind> <compression> <length> <reserve bytes>
-[<image tag>]`. It runs apart because builds are hostile input and take minutes. It ends with its parent.
+Usage: `python -m pyservice.runtime.build_unpacking <parent pid> <folder> <kind> <compression>
+<length> <reserve bytes> [<image tag>]`. It is a separate process, because builds are hostile input
+and take minutes. It ends with its parent.
 
-Writes `root` and, for images and bundles, `program.json`. Every byte is validated before it is written. Exit codes: 0
-with the SHA-256 of the input, 1 with a sentence, 28 (ENOSPC) at the disk reserve, 75 (EX_TEMPFAIL) for a fault of this
-machine. Sentences contain no paths, because developers read them.
+Writes `root` and, for images and bundles, `program.json`. Every byte is validated before it is
+written. Exit codes: 0 with the SHA-256 of the input, 1 with a sentence, 28 (ENOSPC) at the disk
+reserve, 75 (EX_TEMPFAIL) for a fault of this machine. Sentences contain no paths, because
+developers read them.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ _ROOTFS: Final = "rootfs"
 _PIECE_BYTES: Final = 1 << 20
 _CHECK_EVERY_BYTES: Final = 16 << 20
 _CHECK_EVERY: Final = 64
-"""Writes and entries. A small disk has few spare inodes."""
+"""Number of writes and entries between two checks. A small disk has few spare inodes."""
 
 
 class _Checked:
@@ -166,7 +168,7 @@ class _Folder:
 
     def _link(self, entry: tarfile.TarInfo, place: str) -> None:
         linked = self._place(entry.linkname)
-        # Other folders are missing or are links, and nothing is written through links.
+        # Any other folder is missing or is a link. Nothing is written through links.
         if os.path.dirname(linked) not in self._folders or not os.path.lexists(linked):
             raise BadArchive(entry.name, "not-found", "is another name of what is not there yet")
         os.link(linked, place, follow_symlinks=False)
@@ -209,8 +211,10 @@ def _unpack_archive(checked: _Checked, root: Path, room: DiskReserve) -> str:
 
 
 def _entries(checked: _Checked, rules: Rules) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """Yields all entries and checks them once more. tarfile may read a header in another way than the validator. Raises
-    BadArchive.
+    """Yields all entries after a second check, because tarfile may read a header in another way
+    than the validator.
+
+    Raises BadArchive.
     """
     source: Any = checked
     with tarfile.open(fileobj=source, mode="r|", bufsize=_PIECE_BYTES) as archive:
@@ -257,7 +261,7 @@ def _unpack_image(
     small = SmallFiles(None, MANIFEST_MAX_BYTES)
     digest = _unpack_archive(upload.checked(small=small), parts, room)
     found = read_image(lambda path: bytes(small.files[path]), small.names, tag)
-    # Shared, because each layer can be compressed.
+    # All layers share the allowance, because each layer can be compressed.
     allowance = SizeAllowance(upload.length)
     for layer in found.layers:
         root.next_layer()
@@ -285,8 +289,9 @@ def unpack(
     reserve_bytes: int = 0,
     image_tag: str | None = None,
 ) -> str:
-    """Unpacks a build into the empty folder `root` and returns the SHA-256 of the source. Raises BadArchive,
-    BadManifest, OSError.
+    """Unpacks a build into the empty folder `root`. Returns the SHA-256 of the source.
+
+    Raises BadArchive, BadManifest, OSError.
     """
     room = DiskReserve(folder, reserve_bytes)
     room.refuse_without()

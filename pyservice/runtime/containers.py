@@ -1,10 +1,11 @@
 """Containers for images and bundles, run by an OCI runtime under a keeper.
 
-The keeper's namespaces hold process ids and mounts. If keeper, runtime or container dies, the kernel ends the others.
-The container shares the keeper's process ids, because PID 1 would ignore signals without handlers.
+If the keeper, the runtime or the container dies, the kernel ends the other two, because the keeper
+has its own PID namespace. The container shares that namespace, since PID 1 would ignore signals
+without handlers.
 
-The service sets the restrictions, whatever the build says: no capabilities, a user namespace, no new privileges. The
-host network is shared.
+The service sets the restrictions, whatever the build requests: no capabilities, a user namespace,
+no new privileges. The host network is shared.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ TMP_BYTES: Final = 64 << 20
 
 Scratch = Literal["disk", "memory"]
 SCRATCHES: Final[tuple[Scratch, ...]] = ("disk", "memory")
-"""In order of preference. Some file systems cannot be an overlay's upper layer."""
+"""Folders for the overlay's upper layer, in order of preference. Some file systems cannot be an
+upper layer.
+"""
 
 BUNDLE: Final = "bundle"
 _LOG: Final = "runtime.log"
@@ -53,12 +56,13 @@ _REFUSED_CALLS: Final = (
     *("pivot_root", "quotactl", "reboot", "request_key", "setns", "swapoff", "swapon"),
     *("umount", "umount2", "unshare", "userfaultfd"),
 )
-"""Game servers do not need these calls; kernel exploits do."""
+"""System calls that kernel exploits use and game servers do not need."""
 _NAMESPACES_OF_CLONE: Final = 0x7E020000
 _EPERM, _ENOSYS = 1, 38
 PROCESSES_MAX: Final = 4_096
 _COUNTED_BY_NAMESPACE: Final = (5, 14)
-"""Since Linux 5.14 the process limit is counted for each user namespace. Before, all containers would share one limit.
+"""Since this Linux version the process limit counts for each user namespace. Before, all containers
+would share one limit.
 """
 
 _SCRIPT: Final = """
@@ -92,7 +96,7 @@ class ContainerRuntime:
     runtime: Path
     scratch: Scratch
     place: str
-    """Folder that each container covers with its own mounts."""
+    """Host folder that each container covers with its own mounts."""
 
     @property
     def _manager(self) -> str:
@@ -133,7 +137,7 @@ def runtime_failure(folder: RunFolder) -> str | None:
     with contextlib.suppress(FileNotFoundError):
         lines += (folder.path / _LOG).read_text(errors="replace").splitlines()
     told = [_message(line) for line in lines]
-    # The process that becomes the program has no other way to report an error.
+    # The process that becomes the program can report an error only in the log.
     last = collections.deque(folder.lines(folder.segments()[-1][0]), 1) if folder.segments() else ()
     told += [_message(line.text) for line in last if line.text.startswith(_NO_EXEC)]
     return next((message for message in reversed(told) if message), None)
@@ -187,7 +191,7 @@ def _oci_config(
 
 
 def process_limits(release: str) -> list[dict[str, Any]]:
-    """Returns the process limit where the kernel supports it. The keeper limits open files."""
+    """Returns the process limit if the kernel supports it. The keeper limits open files."""
     version = tuple(int(number) for number in re.findall(r"\d+", release)[:2])
     if version < _COUNTED_BY_NAMESPACE:
         return []
@@ -214,12 +218,14 @@ def _mount(destination: str, kind: str, source: str, *options: str) -> dict[str,
 
 
 def _seccomp() -> dict[str, Any]:
-    """Refuses new namespaces too: rights inside one are ways into the kernel."""
+    """Returns the seccomp filter. It also refuses new namespaces, because rights inside a namespace
+    expose more of the kernel.
+    """
     return {
         "defaultAction": "SCMP_ACT_ALLOW",
         "syscalls": [
             {"names": list(_REFUSED_CALLS), "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM},
-            # A filter cannot see its flags. Programs fall back to clone.
+            # A filter cannot see the flags of clone3. Programs fall back to clone.
             {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSYS},
             *(
                 {

@@ -1,7 +1,7 @@
-"""Limits through kernel control groups, versions 1 and 2, where the service may create them.
+"""Limits through kernel control groups, versions 1 and 2, if the service may create them.
 
-Memory is limited, CPU is shared by weight. A data directory has one parent group, each run a child. The program joins
-its group before it starts.
+Memory is limited, CPU is shared by weight. A data directory has one parent group, each run has a
+child group. The program joins its group before it starts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Membership(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ControlGroups:
-    """Groups of one data directory. A parent is None where groups cannot be created."""
+    """Control groups of one data directory. A parent is None if groups cannot be created."""
 
     memory: Path | None
     cpu: Path | None
@@ -70,7 +70,9 @@ class ControlGroups:
         return Membership(tuple(dict.fromkeys(joins)), counter)
 
     def steps(self, run_id: str, resources: Resources) -> list[FileChange]:
-        """Returns the changes that create the group of a run. Requires `make_parents`."""
+        """Returns the file changes that create the control group of a run. Call `make_parents`
+        first.
+        """
         steps = [FileChange("group", f"{parent}/{run_id}") for parent in self._parents()]
         if self.memory is not None:
             group, limit = f"{self.memory}/{run_id}", str(resources.memory_mb << 20)
@@ -98,12 +100,14 @@ class ControlGroups:
         return steps
 
     def make_parents(self) -> None:
-        """The kernel's groups do not survive without children. Raises OSError."""
+        """Creates the parent groups, which may be gone after their last child. Raises OSError."""
         for parent in self._parents():
             _make_parent(parent, is_unified=self.is_unified)
 
     def remove(self, run_id: str) -> None:
-        """Removes an empty group, and the parent with its last group. `remove_others` retries."""
+        """Removes the empty group of a run, and the parent of the last group. `remove_others`
+        retries.
+        """
         for parent in self._parents():
             with contextlib.suppress(OSError):
                 (parent / run_id).rmdir()
@@ -121,8 +125,10 @@ class ControlGroups:
 
 
 def _usable(hierarchy: Path, name: str, limit: str) -> Path | None:
-    """Returns a parent at the top of a version 1 hierarchy, where the next start finds it, else below the service's own
-    group.
+    """Returns a parent group in a version 1 hierarchy, or None.
+
+    Prefers the top, because the next start finds it there. Otherwise the parent is below the
+    service's own group.
     """
     own = _own_group(hierarchy.name)
     if own is None or not hierarchy.is_dir():
@@ -143,7 +149,10 @@ def _tried(parent: Path, limit: str) -> Path | None:
 
 
 def _unified_parent(root: Path, name: str) -> Path | None:
-    """Returns a parent at the top of the version 2 hierarchy. A group with processes cannot have limited children."""
+    """Returns a parent group at the top of the version 2 hierarchy, or None.
+
+    Below the service's own group, which has processes, groups cannot have limits.
+    """
     parent = root / name
     try:
         _make_parent(parent, is_unified=True)

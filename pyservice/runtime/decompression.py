@@ -14,12 +14,13 @@ MAGIC_BYTES: Final = 4
 _LAYERS: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _OUTPUT_BYTES: Final = 1 << 20
 _ZSTD_INPUT_BYTES: Final = 512
-"""The zstd reader has no output bound, and 4 bytes can expand to 128 KiB."""
+"""Input bytes of one step. The zstd reader has no output bound, and 4 bytes can expand to 128 KiB.
+"""
 _ZSTD_WINDOW_MAX_BYTES: Final = 128 << 20
 
 
 class BadCompression(Exception):
-    """Error for the developer, the end of a sentence."""
+    """Error for the developer: the end of a sentence."""
 
 
 class Decompressor(Protocol):
@@ -63,7 +64,7 @@ class _Frames:
     def pieces(self, content: bytes) -> Iterator[bytes]:
         while content:
             if self._frame.is_ended:
-                content = content.lstrip(b"\0")  # padding behind the last frame
+                content = content.lstrip(b"\0")  # padding after the last frame
                 if not content:
                     return
                 self._frame = self._new_frame()

@@ -1,6 +1,6 @@
-"""File system operations: disk reserve, removal of foreign trees, batched changes.
+"""File system operations: disk reserve, removal of untrusted trees, batched changes.
 
-The journal of the matchmaker shares the disk, so everything else stops writing first.
+The matchmaker's journal is on the same disk, so all other writers stop earlier.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Final, Literal, NamedTuple
 from pyservice import _native
 
 INODES_FREE: Final = 50_000
-"""Minimum of free inodes, or a twentieth of all if that is less."""
+"""Minimum of free inodes. On a small disk, a twentieth of all inodes."""
 
 
 def is_disk_short(folder: Path, reserve_bytes: int) -> bool:
-    """Returns whether space or inodes are below the reserve. Raises OSError."""
+    """Returns whether free space or free inodes are below the reserve. Raises OSError."""
     about = os.statvfs(folder)
-    # Some file systems report no inodes.
+    # Some file systems report 0 inodes.
     inodes = min(INODES_FREE, about.f_files // 20)
     return about.f_bavail * about.f_frsize < reserve_bytes or about.f_favail < inodes
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a folder, however deep. Ignores what cannot be removed."""
+    """Removes a folder of any depth. Leaves files that cannot be removed."""
     try:
         shutil.rmtree(path)
     except FileNotFoundError:
@@ -52,7 +52,9 @@ def is_folder_empty(path: Path) -> bool:
 
 
 class FileChange(NamedTuple):
-    """`folder` and `file` create, `group` may exist, `put` writes to an existing file, `try` may fail."""
+    """One change. `folder` and `file` create, `group` creates if missing, `put` writes to an
+    existing file, `try` may fail.
+    """
 
     what: Literal["folder", "group", "file", "put", "try"]
     path: Path | str
@@ -61,8 +63,8 @@ class FileChange(NamedTuple):
 
 
 def apply_changes(steps: Sequence[FileChange]) -> None:
-    """Applies the changes in one native call, up to the first error. Raises OSError.
+    """Applies the changes in one native call, until the first error. Raises OSError.
 
-    Twenty separate calls beside a busy event loop cost five times as much.
+    On a busy event loop, twenty separate calls cost five times as much.
     """
     _native.change_files(steps)

@@ -1,4 +1,4 @@
-"""Trials that find out which isolation works on this machine. Kernels, containers and rights differ."""
+"""Trials that find the isolation that works on this machine. Kernels, containers and rights differ."""
 
 from __future__ import annotations
 
@@ -64,12 +64,14 @@ async def choose_isolation(
 
 
 def needs_open_folders(isolation: Isolation) -> bool:
-    """Returns whether game servers are other users that use the host's own paths."""
+    """Returns whether game servers run as other users and use the host's own paths."""
     return isolation == "landlock" and os.geteuid() == 0
 
 
 def open_folders(*folders: Path) -> dict[Path, int]:
-    """Lets other users traverse the folders but not list them. Returns the previous modes. Raises OSError."""
+    """Lets other users traverse the folders, but not list them. Returns the previous modes. Raises
+    OSError.
+    """
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in folders}
     closed = {path: mode for path, mode in modes.items() if mode & _TRAVERSE_MODE != _TRAVERSE_MODE}
     for path, mode in closed.items():
@@ -95,7 +97,7 @@ async def unenforced_by_isolation(
 async def choose_container_runtime(
     wanted: Path | None, keeper: Path, folder: Path
 ) -> tuple[ContainerRuntime | None, str]:
-    """Returns the first OCI runtime that works, or None and the reason. Raises OSError."""
+    """Returns the first OCI runtime that works, or None with the reason. Raises OSError."""
     there = [wanted] if wanted is not None else _runtimes()
     problem = "neither crun nor runc is installed"
     for runtime in there:

@@ -1,7 +1,7 @@
 """Launcher process that forks one keeper for each run (`hosting-keeper --nursery`).
 
-It lives as long as the control plane; keepers outlive it. After `open`, no launcher of an earlier service is still
-starting runs.
+The launcher ends with the control plane. Keepers continue. After `open`, no launcher of an earlier
+service is still starting runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.runtime.run_folder import FOLDER_TAKEN, KeeperFailed
 
 _PROCESS_TITLE: Final = "hosting-keeper, which forks one keeper for each game server"
-"""Longer than the title of a keeper, which overwrites it."""
+"""The title is longer than that of a keeper, because a keeper overwrites it in place."""
 
 ANSWER_TIMEOUT_S: Final = 5.0
 
@@ -30,7 +30,7 @@ _log = get_logger("runtime")
 
 
 class LauncherEnded(KeeperFailed):
-    """The launcher ended before its answer. The run may have started."""
+    """The launcher ended before its response. The run may have started."""
 
 
 class _Answer(NamedTuple):
@@ -86,8 +86,9 @@ class KeeperLauncher:
         )
 
     async def start(self, folder: Path) -> None:
-        """Starts a run unless it was started before. Returns when its program runs or has failed. Raises OSError,
-        KeeperFailed.
+        """Starts a run unless it was started before. Returns when its program runs or has failed.
+
+        Raises OSError, KeeperFailed.
         """
         for _ in range(_START_ATTEMPTS):
             with contextlib.suppress(LauncherEnded):
@@ -96,7 +97,7 @@ class KeeperLauncher:
                     raise LauncherEnded("the keeper launcher ended at its start")
                 answer = self._answer(folder)
                 self._requests.write(os.fsencode(folder) + b"\0")
-                # Cancelling the caller does not withdraw the request.
+                # Cancellation of the caller does not withdraw the request.
                 status, sentence = await asyncio.shield(answer)
                 if status not in (0, FOLDER_TAKEN):
                     raise KeeperFailed(sentence)
@@ -104,8 +105,9 @@ class KeeperLauncher:
         raise LauncherEnded("the keeper launcher ended repeatedly")
 
     async def settle(self, folder: Path) -> None:
-        """Waits for a pending answer about a folder in which nothing can start. Kills a launcher that does not answer;
-        other requests are then repeated.
+        """Waits for a pending response about a folder in which no run can start any more.
+
+        Kills a launcher that does not respond. The launcher's other requests are then repeated.
         """
         asked = os.fsencode(folder)
         answer = self._asked.get(asked)
@@ -124,7 +126,7 @@ class KeeperLauncher:
                 await self._end()
 
     async def _end(self) -> None:
-        """It has no state and may wait for a lock."""
+        """Kills the launcher, which has no state and may wait for a lock."""
         assert self._process is not None
         assert self._reading is not None
         self._process.kill()
@@ -164,6 +166,6 @@ class KeeperLauncher:
                     future.set_exception(LauncherEnded("the keeper launcher ended"))
                     future.exception()
             self._asked.clear()
-            # Its answers are no longer read.
+            # The responses of this launcher are no longer read.
             process.kill()
             process.wait()

@@ -1,7 +1,7 @@
 """Allocation of node resources to runs: CPU, memory, ports, user ids.
 
-A port stays in quarantine after its run, because edge-guard may still route players there. Quarantines are in memory.
-After a restart they follow from the run folders.
+A port is quarantined after its run, because edge-guard may still route players to it. Quarantines
+are in memory. After a restart, the run folders restore them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from pyservice.runtime.run_requests import PortRequest, Resources, RunPlacement,
 
 
 class NodeCapacity:
-    """CPU and memory of the node. Each run claims once, takes or holds at most once, and ends once."""
+    """CPU and memory of the node. Each run calls `claim` once, `take` or `hold` at most once, and
+    `end` once.
+    """
 
     def __init__(self, capacity: Resources) -> None:
         self._free = capacity
@@ -37,11 +39,11 @@ class NodeCapacity:
 
     @property
     def unclaimed(self) -> Resources:
-        """Neither used nor waited for. Negative if demand exceeds the node."""
+        """Resources without a claim or reservation. Negative if the claims exceed the node."""
         return self._unclaimed
 
     def reserve(self, run_id: str, wanted: Resources) -> bool:
-        """Reserves resources for a run that may begin. Returns False if they are not free."""
+        """Reserves resources for a run that may begin. Returns False if too few are free."""
         if not wanted.fits(self._unclaimed):
             return False
         self._reserved[run_id] = wanted
@@ -58,7 +60,7 @@ class NodeCapacity:
         self._set_unclaimed(self._unclaimed.plus(reserved) - wanted)
 
     def hold(self, wanted: Resources) -> None:
-        """Counts the resources of a run that was found, even beyond the capacity."""
+        """Takes the resources of a recovered run, even beyond the node's capacity."""
         self._free = self._free - wanted
 
     def take(self, wanted: Resources) -> bool:
@@ -68,7 +70,9 @@ class NodeCapacity:
         return True
 
     async def wait(self, wanted: Resources) -> None:
-        """Waits in order, but a request that fits overtakes one that does not."""
+        """Waits for resources. Requests wait in order, but a small request may overtake a large one
+        that does not fit.
+        """
         while not self.take(wanted):
             waiter = asyncio.get_running_loop().create_future()
             self._waiting.append(waiter)
@@ -97,7 +101,9 @@ class NoFreePort(Exception):
 
 
 def draw_free_port(numbers: range, is_taken: Callable[[int], bool], *, is_datagram: bool) -> int:
-    """Draws a random port that no run has and that can be bound at all addresses. Raises NoFreePort."""
+    """Returns a random port that no run has and that can be bound at all addresses. Raises
+    NoFreePort.
+    """
     for _ in range(_GUESSES):
         number = random.choice(numbers)
         if not is_taken(number) and _can_bind(number, is_datagram=is_datagram):
@@ -114,7 +120,7 @@ def _can_bind(number: int, *, is_datagram: bool) -> bool:
     tried, everywhere = _open_socket(socket.SOCK_DGRAM if is_datagram else socket.SOCK_STREAM)
     with tried:
         if not is_datagram:
-            # As game servers bind: connections in TIME_WAIT do not count.
+            # Game servers bind with this option too. It ignores connections in TIME_WAIT.
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             tried.bind((everywhere, number))
@@ -133,10 +139,12 @@ def _open_socket(kind: socket.SocketKind) -> tuple[socket.socket, str]:
 
 
 PORT_QUARANTINE_S: Final = 60.0
-"""Three times the longest time that edge-guard keeps an ended route: one request (15 s) and a lost answer (5 s)."""
+"""Three times the longest life of an ended route in edge-guard: one request (15 s) and a lost
+response (5 s).
+"""
 
 _QUARANTINED_MIN: Final = 64
-"""Builds with fewer quarantined ports are not limited."""
+"""A build with fewer quarantined ports is not limited."""
 
 _UID_FIRST: Final = 2_000_000
 _UIDS: Final = 65_536
@@ -152,7 +160,7 @@ class PlacementAllocator:
     ) -> None:
         self._has_users = has_users
         self._all_numbers = numbers
-        # A number belongs to one run in both families.
+        # A port number belongs to one run for TCP and UDP.
         self._numbers: Counter[int] = Counter()
         self._rests_until_s: dict[int, float] = {}
         self._resting: list[tuple[float, int, str]] = []
@@ -187,7 +195,7 @@ class PlacementAllocator:
     def release(self, placed: RunPlacement) -> None:
         self._rest(placed, PORT_QUARANTINE_S)
         for port in placed.ports.values():
-            # Two runs can have the same fixed port while one is ending.
+            # Two runs can have the same fixed port while the first one ends.
             if self._numbers[port.number] <= 1:
                 del self._numbers[port.number]
             else:
@@ -195,8 +203,8 @@ class PlacementAllocator:
         self._uids.discard(placed.uid)
 
     def quarantine_ports_of(self, found: StoredRun) -> None:
-        """Quarantines the ports of a run whose end an earlier service reported. Raises OSError."""
-        # A clock that was set back cannot extend the quarantine beyond its full length.
+        """Quarantines the ports of a run if an earlier service reported its end. Raises OSError."""
+        # A clock that was set back must not extend the quarantine.
         left_s = min(found.reported_s + PORT_QUARANTINE_S - time.time(), PORT_QUARANTINE_S)
         if left_s > 0 and (placed := found.placed()) is not None:
             self._rest(placed, left_s)
@@ -213,7 +221,7 @@ class PlacementAllocator:
         now_s = self._monotonic_s()
         while self._resting and self._resting[0][0] <= now_s:
             until_s, number, build_id = heapq.heappop(self._resting)
-            # A clock that was set back may have given a port to two runs.
+            # After the clock was set back, the port may be quarantined again until a later time.
             if self._rests_until_s.get(number) == until_s:
                 del self._rests_until_s[number]
             self._resting_of[build_id] -= 1
@@ -221,8 +229,9 @@ class PlacementAllocator:
                 del self._resting_of[build_id]
 
     def _are_for_others(self, order: RunRequest) -> bool:
-        """Returns whether more ports of the build would be in quarantine than are free. A build that ends over and over
-        leaves half to others.
+        """Returns whether the build would have more quarantined ports than are free.
+
+        A build with runs that end in a loop therefore leaves half of the ports to others.
         """
         drawn = [port for port in order.ports.values() if port.span is None and not port.fixed]
         resting = self._resting_of[order.build_id]

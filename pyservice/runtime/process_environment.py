@@ -1,7 +1,7 @@
 """Environment variables and arguments of a game server's process. Pure.
 
-The configuration overrides the build, and the service overrides both. `$(NAME)` is replaced by a variable if it exists;
-`$$(NAME)` is the text `$(NAME)`.
+The configuration overrides the build, and the service overrides both. `$(NAME)` is replaced by a
+variable if it exists. `$$(NAME)` is the text `$(NAME)`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _REFERENCE: Final = re.compile(r"\$(\$?)\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
 class ProcessPort(NamedTuple):
-    """Port number or range that a process binds. `is_direct`: players reach it without edge-guard."""
+    """Port number or port range that a process binds. `is_direct`: players reach it without
+    edge-guard.
+    """
 
     number: int = 0
     first: int = 0
@@ -30,7 +32,11 @@ class ProcessPort(NamedTuple):
 
 
 def port_variables(ports: Mapping[str, ProcessPort]) -> dict[str, str]:
-    """Returns `PORT_<NAME>`, or `PORT_RANGE_MIN_<NAME>` and `PORT_RANGE_MAX_<NAME>`. A single port is also `PORT`."""
+    """Returns the variables of ports.
+
+    A port is `PORT_<NAME>`, a range is `PORT_RANGE_MIN_<NAME>` and `PORT_RANGE_MAX_<NAME>`. A
+    single port is also `PORT`.
+    """
     variables: dict[str, str] = {}
     for name, port in sorted(ports.items()):
         label = name.upper().replace("-", "_")
@@ -49,7 +55,11 @@ def port_variables(ports: Mapping[str, ProcessPort]) -> dict[str, str]:
 def merge_variables(
     *sources: Mapping[str, str], aliases: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Merges variables; later sources win. `aliases` maps other names to ours and replaces none of ours."""
+    """Merges variables. Later sources override earlier ones.
+
+    `aliases` adds further names for variables of the last source, and replaces none of these
+    variables.
+    """
     variables: dict[str, str] = {}
     for source in sources:
         variables |= source
@@ -61,11 +71,14 @@ def merge_variables(
 
 
 class EnvironmentTooLong(Exception):
-    """A sentence for the developer."""
+    """The variables or arguments exceed a Linux limit. The message is a sentence for the developer."""
 
 
 def expand_references(words: Iterable[str], variables: Mapping[str, str]) -> list[str]:
-    """Replaces references once, not recursively. Raises EnvironmentTooLong, for the variables too."""
+    """Replaces references once, not recursively.
+
+    Raises EnvironmentTooLong if the arguments or variables are too long.
+    """
     together = 0
     for name, value in variables.items():
         count = _bytes(name) + 1 + _bytes(value)

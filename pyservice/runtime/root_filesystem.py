@@ -1,7 +1,7 @@
 """Root file systems of containers, built from image layers, and the program that runs in them.
 
-Links are resolved as if the root were `/`, so none leads out. Whiteouts remove files of lower layers. Devices, pipes,
-setuid and setgid bits are dropped. User ids are shifted by `owner`.
+Links are resolved with the root as `/`, so their targets stay inside. Whiteouts remove files of
+lower layers. Devices, pipes, setuid and setgid bits are dropped. User ids are shifted by `owner`.
 """
 
 from __future__ import annotations
@@ -39,14 +39,18 @@ class RootFilesystem:
     """Root file system under construction. No other process may change it."""
 
     def __init__(self, root: Path, owner: int | None, written: Callable[[int], None]) -> None:
-        """`owner`: host id of the image's root; None: no shift. `written` receives the bytes written."""
+        """`owner` is the host id of the image's root user, or None for no shift. `written` receives
+        the number of written bytes.
+        """
         self._root = str(root)
         self._owner = owner
         self._written = written
         self._of_layer = {self._root}
         self._steps = 0
         self._folders_made = 0
-        """Implicit folders. Behind links there are more than the paths show."""
+        """Number of created implicit folders. Behind links there are more of them than the paths
+        show.
+        """
         self._own(self._root, 0, 0)
 
     def next_layer(self) -> None:
@@ -89,7 +93,9 @@ class RootFilesystem:
         return open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
 
     def find(self, path: str) -> str:
-        """Resolves a path and all its links from inside. The target need not exist. Raises BadArchive."""
+        """Resolves a path and all its links inside the root. The target need not exist. Raises
+        BadArchive.
+        """
         return self._follow(path.split("/"), path)
 
     def make(self, path: str) -> None:
@@ -218,7 +224,7 @@ def _words(name: str) -> list[str]:
 
 PROGRAM_JSON: Final = "program.json"
 CONTAINER_ROOT_UID: Final = 2_100_000
-"""Host id of the root user in containers. The next IDS_MAX ids belong to containers only."""
+"""Host id of the root user in containers. The next IDS_MAX ids belong only to containers."""
 
 _FILE_MAX_BYTES: Final = 1 << 20
 
@@ -246,7 +252,10 @@ def container_root_uid() -> int | None:
 
 
 def resolve_program(program: BuildProgram, root: RootFilesystem) -> ContainerProgram:
-    """Finds the program's user in the root and creates its working folder. Raises BadManifest, BadArchive, OSError."""
+    """Resolves the program's user inside the root and creates its working folder.
+
+    Raises BadManifest, BadArchive, OSError.
+    """
     user, _, group = program.user.partition(":")
     known = list(_records(root, "/etc/passwd", 7))
     found = _find_record(known, user or "0")

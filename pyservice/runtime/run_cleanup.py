@@ -1,8 +1,8 @@
 """Cleanup after runs: leftover processes of killed keepers, unowned runs, log retention.
 
-Without a PID namespace (`none`, `landlock`), the kernel kills only the direct child of a killed keeper. Leftover
-processes are recognised by control group or initial environment. PIDs and session ids are reused: a session counts only
-if a recognised process is in it.
+Without a PID namespace (`none`, `landlock`), the kernel kills only the direct child of a killed
+keeper. Leftover processes are recognised by control group or initial environment. PIDs and session
+ids are reused, so a session counts only if a recognised process is in it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ _log = get_logger("runtime")
 
 
 def end_leftover_processes(folder: RunFolder, groups: ControlGroups) -> None:
-    """Ends leftover processes of a run whose keeper died without recording an end. Blocks for some seconds at most.
-    Logs what it cannot end.
+    """Ends leftover processes of a run if its keeper died without recording an end.
+
+    Blocks for some seconds at most. Logs processes that do not end.
     """
     found: list[int] = []
     until_s = time.monotonic() + _KILL_TIMEOUT_S
@@ -42,7 +43,7 @@ def end_leftover_processes(folder: RunFolder, groups: ControlGroups) -> None:
         if state is None or state.status == "ended" or folder.is_kept():
             return
         leftover = _LeftoverProcesses(folder, state.pid, groups)
-        # The next round finds new children.
+        # The next round finds children that were forked since.
         while (found := leftover.find()) and time.monotonic() < until_s:
             leftover.kill(found[:_KILLS_MAX], until_s)
     except OSError as error:
@@ -77,7 +78,7 @@ class _LeftoverProcesses:
         self._session = session
         self._untouchable: set[int] = set()
         run_id, scratch = folder.path.name, folder.scratch
-        # Other runs cannot set these: the first two are reserved.
+        # Runs cannot set these variables of other runs: the first two are reserved.
         variables = {
             *(f"{name}={run_id}" for name in ("HOSTING_LOBBY_ID", "HOSTING_SERVER_ID")),
             *(f"{name}={scratch}" for name in ("HOME", "TMPDIR")),
@@ -99,7 +100,9 @@ class _LeftoverProcesses:
         return [*(pid for pid in others if self._is_beside(pid)), *known]
 
     def kill(self, pids: Sequence[int], until_s: float) -> None:
-        """Kills the processes and waits for them. A process that identifies the session is killed last."""
+        """Kills the processes and waits for them. A process that identifies the session is killed
+        last.
+        """
         waited = select.poll()
         descriptors: set[int] = set()
         try:
@@ -119,13 +122,13 @@ class _LeftoverProcesses:
                 os.close(descriptor)
 
     def _kill(self, pid: int) -> int | None:
-        """Returns a PID file descriptor, or None if the process is not a leftover."""
+        """Kills a leftover process. Returns its PID file descriptor, or None for any other process."""
         try:
             descriptor = os.pidfd_open(pid)
         except ProcessLookupError:
             return None
         try:
-            # The descriptor pins the process, so its PID cannot be reused unnoticed.
+            # The descriptor refers to this process even if its PID is reused.
             if self._is_known(pid) or self._is_beside(pid):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                 return descriptor
@@ -171,19 +174,19 @@ def _read_process_file(pid: int, name: str) -> bytes:
 
 
 KEEPER_GRACE_S: Final = 5.0
-"""Time after its own deadline before a keeper is killed."""
+"""A keeper is killed if it still runs this long after its own deadline."""
 
 InThread = Callable[[Callable[[], None]], Awaitable[None]]
 
 UNOWNED_GRACE_S: Final = 60.0
-"""Owners have requested their runs by then."""
+"""By this time after a start, owners have requested their runs."""
 
 _END_POLL_INTERVAL_S: Final = 0.1
 _RETRY_INTERVAL_S: Final = 1.0
 
 
 async def end_unowned_run(found: StoredRun, groups: ControlGroups, in_thread: InThread) -> None:
-    """Ends a run without a known owner. Keeps its log. Retries until the disk allows it."""
+    """Ends a run without a known owner, and keeps its log. Retries until the disk allows it."""
     _log.warning("unowned run is ended", id=found.id)
     is_told = False
     while True:
@@ -215,7 +218,9 @@ async def _try_end_unowned_run(
 LOG_RETENTION_S: Final = 7 * 24 * 3600.0
 
 FOLDERS_MAX: Final = 20_000
-"""Runs of the last minute are kept beyond this limit. A folder has eight or nine files beside the log."""
+"""Maximum of kept run folders. Runs of the last minute are kept beyond it. A folder has eight or
+nine files beside the log.
+"""
 
 _BATCH_SIZE: Final = 64
 
@@ -226,7 +231,9 @@ class _EndedRun(NamedTuple):
 
 
 class RunRetention:
-    """Removes old folders of reported runs; the oldest go early if there are too many or the disk is short."""
+    """Removes old folders of reported runs. If there are too many or the disk is short, the oldest
+    are removed early.
+    """
 
     def __init__(
         self, folder: Path, is_short: Callable[[], bool], folders_max: int = FOLDERS_MAX
@@ -244,7 +251,7 @@ class RunRetention:
         is_short = self._is_short()
         now_s = time.time()
         kept_from_s = now_s - LOG_RETENTION_S
-        # Their ports are in quarantine, which a restart restores from the folder.
+        # A younger run has quarantined ports, which a restart restores from the folder.
         ended = [one for one in ended if one.reported_s < now_s - PORT_QUARANTINE_S]
         early = removed = 0
         for begin in range(0, len(ended), _BATCH_SIZE):
@@ -287,7 +294,9 @@ class RunRetention:
 
 
 def _remove_run_folder(path: Path) -> None:
-    """Removes the marker last, so that the next pass finds an interrupted removal."""
+    """Removes a run folder. The marker is removed last, so that the next pass finds an interrupted
+    removal.
+    """
     with os.scandir(path) as entries:
         inside = [entry for entry in entries if entry.name != REPORTED]
     for entry in inside:

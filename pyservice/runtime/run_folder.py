@@ -1,7 +1,7 @@
 """Folder of one run: the only interface between the service and a keeper (`native/keeper`).
 
-The folder holds state, log and a command FIFO. The lock on the state shows whether a keeper is alive. So a restarted
-service finds every run.
+The folder has state, log and a command FIFO. The lock on the state shows whether a keeper is alive.
+So a restarted service finds every run.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Final, Literal, NamedTuple
 from pyservice.runtime.filesystem import FileChange, apply_changes
 
 Isolation = Literal["none", "user", "namespace", "landlock", "processes"]
-"""`processes` isolates nothing; it is for OCI runtimes, so that containers end with them."""
+"""`processes` isolates nothing. It is for OCI runtimes, so that containers end with them."""
 RunStatus = Literal["starting", "running", "stopping", "ended"]
 LogStream = Literal["std_out", "std_err"]
 
 FOLDER_TAKEN: Final = 75
-"""Exit code of a keeper whose folder is locked or was used before."""
+"""Exit code of a keeper if its folder is locked or was used before."""
 
 _SPEC: Final = "spec"
 _WITHDRAWN: Final = "withdrawn"
@@ -59,7 +59,7 @@ class KeeperSpec:
     log_bytes_max: int = 64 << 20
     reserve_bytes: int = 0
     memory_max_bytes: int = 0
-    """Watched by the keeper; 0: a control group enforces it."""
+    """Memory limit that the keeper enforces. 0 if a control group enforces it."""
     cgroups: Sequence[Path] = ()
     oom_counter: Path | None = None
     nice: int = 0
@@ -94,7 +94,7 @@ class KeeperSpec:
 
 @dataclass(frozen=True, slots=True)
 class KeeperState:
-    """State that a keeper reported. Times in µs since the Unix epoch; 0: not yet."""
+    """State that a keeper reported. Times are in µs since the Unix epoch, or 0 before the event."""
 
     status: RunStatus
     keeper_pid: int = 0
@@ -111,13 +111,13 @@ class KeeperState:
 
 
 class LogLine(NamedTuple):
-    """Line of a log; `position` is that of the next line."""
+    """Line of a log. `position` is the start of the next line."""
 
     position: int
     time_us: int
     stream: LogStream
     goes_on: bool
-    """Continues the previous line of its stream."""
+    """True if the text continues the previous line of its stream."""
     text: str
 
 
@@ -151,8 +151,9 @@ class RunFolder:
         apply_changes([*self.folder_changes(), self.spec_change(spec)])
 
     def start(self, keeper: Path) -> bool:
-        """Starts the run; returns when its program runs or has failed. Returns False if it was started before. Raises
-        KeeperFailed.
+        """Starts the run. Returns when its program runs or has failed.
+
+        Returns False if the run was started before. Raises KeeperFailed.
         """
         done = subprocess.run(
             [str(keeper), str(self.path)],
@@ -171,7 +172,7 @@ class RunFolder:
         return True
 
     def state(self) -> KeeperState | None:
-        """Returns the last reported state; None if there is none or it is unreadable."""
+        """Returns the last reported state, or None if there is none or it is unreadable."""
         try:
             return self._state()
         except (OSError, KeyError, ValueError):
@@ -179,7 +180,7 @@ class RunFolder:
 
     def _state(self) -> KeeperState | None:
         text = _read(f"{self.path}/state").decode(errors="replace")
-        # An empty line ends each state. The last one may be incomplete.
+        # An empty line ends each state. The last state may be incomplete.
         *_, last, _ = ["", *text.split("\n\n")]
         if not last:
             return None
@@ -208,7 +209,7 @@ class RunFolder:
         except FileNotFoundError:
             return False
         try:
-            # Shared, so that concurrent checks do not see each other.
+            # A shared lock, so that concurrent checks do not see each other.
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -217,8 +218,9 @@ class RunFolder:
         return False
 
     def holders(self) -> list[int]:
-        """Returns processes that may write the state: the keeper and its forked children. Opens only our own files,
-        because a path on a dead disk can hang.
+        """Returns the processes that may write the state: the keeper and its forked children.
+
+        Opens only files of the service, because a path on a dead disk can hang.
         """
         with contextlib.suppress(FileNotFoundError):
             state = os.stat(f"{self.path}/state")
@@ -237,8 +239,10 @@ class RunFolder:
         return not os.path.exists(f"{self.path}/{_SPEC}")
 
     def stop(self, timeout_ms: int) -> bool:
-        """Sends SIGTERM now and SIGKILL after the timeout; the shortest of several wins. Returns False without a
-        keeper.
+        """Requests SIGTERM now and SIGKILL after the timeout. The shortest of several timeouts
+        applies.
+
+        Returns False without a keeper.
         """
         return self._tell(f"stop {timeout_ms}\n")
 
@@ -253,7 +257,7 @@ class RunFolder:
                 return False
             raise
         try:
-            # Shorter than PIPE_BUF, so the write is atomic.
+            # The line is shorter than PIPE_BUF, so the write is atomic.
             os.write(descriptor, line.encode())
         except (BrokenPipeError, BlockingIOError):
             # The keeper ended or does not read.
@@ -285,7 +289,9 @@ class RunFolder:
 
 
 def _read(path: str) -> bytes:
-    """Avoids `Path` and file objects: each change of each run calls this."""
+    """Returns a file's content. Avoids `Path` and file objects, because each change of each run
+    calls this function.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         read = told = os.read(descriptor, _READ_BYTES)
@@ -298,7 +304,7 @@ def _read(path: str) -> bytes:
 
 
 def _may_write(pid: int, file: os.stat_result) -> bool:
-    # The process may have ended or belong to another user.
+    # The process may have ended or may belong to another user.
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
@@ -337,7 +343,9 @@ _NOTICE_READ_BYTES: Final = 65_536
 
 
 class KeeperNotices:
-    """FIFO of lines `<id> <what>` that all keepers write. They are hints; the run folders are authoritative."""
+    """FIFO of lines `<id> <what>` that all keepers write. The lines are hints, the run folders are
+    authoritative.
+    """
 
     def __init__(self, path: Path, hear: Callable[[str], None]) -> None:
         self._path = path
@@ -352,7 +360,7 @@ class KeeperNotices:
                 os.mkfifo(self._path, 0o600)
         except FileNotFoundError:
             os.mkfifo(self._path, 0o600)
-        # Without a writer of our own the FIFO would always be at its end.
+        # Without a writer in this process, the FIFO would always be at its end.
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         asyncio.get_running_loop().add_reader(self._descriptor, self._read)
 

@@ -30,13 +30,13 @@ KINDS: Final = ("archive",)
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 _LAYOUT_ATTEMPTS: Final = 2
-"""An interrupted attempt may have left a folder, or a parent may be missing."""
+"""The first attempt may find a folder of an interrupted attempt, or a missing parent."""
 REPORTED: Final = "told"
-"""Marks a run whose end was reported."""
+"""File that marks a run as reported to its owner."""
 
 
 class CannotRun(Exception):
-    """Permanent error, a sentence for the developer."""
+    """Permanent error of a run. The message is a sentence for the developer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class StoredRun:
         self.id = path.name
 
     def placed(self) -> RunPlacement | None:
-        """Returns the placement of the layout; None if the layout is incomplete."""
+        """Returns the placement of the layout, or None if the layout is incomplete."""
         try:
             note = self.folder.note()
             return None if note is None else RunPlacement.of(json.loads(note))
@@ -76,8 +76,10 @@ class StoredRun:
     def lay_out(
         self, order: RunRequest, build: UnpackedBuild, placed: RunPlacement, node: NodeSettings
     ) -> None:
-        """Writes the layout and replaces an interrupted one. No sync: a run does not survive the machine. Raises
-        CannotRun, OSError.
+        """Writes the layout and replaces an interrupted one.
+
+        Does not sync, because a run does not survive a crash of the machine. Raises CannotRun,
+        OSError.
         """
         path = self.folder.path
         spec, inside = _spec(order, build, placed, node, self.folder), build.contained
@@ -117,11 +119,12 @@ class StoredRun:
         return (self.folder.path / REPORTED).exists()
 
     def mark_reported(self, groups: ControlGroups) -> None:
-        """Marks the end as reported and removes everything but the log."""
+        """Marks the end as reported. Removes all files except the log."""
         groups.remove(self.id)
         (self.folder.path / REPORTED).touch()
         for name in ("scratch", containers.BUNDLE):
-            # Keep an empty folder: some file systems scan recently freed inodes before they create a file.
+            # An empty folder stays: some file systems scan recently freed inodes before they create
+            # a file.
             if not is_folder_empty(self.folder.path / name):
                 remove_tree(self.folder.path / name)
 
@@ -161,7 +164,7 @@ def _spec(
         raise CannotRun(str(error)) from None
     if inside is None:
         command[0] = _find_on_path(command[0], build, variables.get("PATH", PATH))
-    # The container isolates itself.
+    # A container isolates itself.
     isolation = node.isolation if inside is None else "processes"
     if isolation is None:
         raise CannotRun("no isolation of game servers works on this node")
@@ -230,6 +233,6 @@ def _find_on_path(name: str, build: UnpackedBuild, path: str) -> str:
 
 
 def _nice(cpu_millicores: int) -> int:
-    """Approximates CPU weights: half a core yields to a whole one."""
+    """Returns the niceness that approximates the CPU weight: half a core yields to a whole core."""
     steps = (1000, 500, 250, 125, 62)
     return next((nice for nice, above in enumerate(steps) if cpu_millicores >= above), len(steps))

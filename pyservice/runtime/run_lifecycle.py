@@ -1,6 +1,6 @@
 """Lifecycle of one run: a method for each state, with its deadline and failure reason.
 
-A run that has ended is reported until its owner confirms.
+The end of a run is reported until its owner confirms.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ class Stopped(Exception):
 
 
 class StopRequest:
-    """Request to stop one run. The shortest timeout wins."""
+    """Request to stop one run. The shortest of several timeouts applies."""
 
     def __init__(self) -> None:
         self.timeout_ms: int | None = None
-        """Between SIGTERM and SIGKILL; None: no stop was requested."""
+        """Time between SIGTERM and SIGKILL. None: no stop was requested."""
         self._waiting: set[asyncio.Timeout] = set()
 
     @property
@@ -114,8 +114,9 @@ class StopRequest:
         for_s: float,
         failed: Callable[[OSError], None],
     ) -> None:
-        """Retries OSErrors for some time without interrupting an attempt. Raises Stopped between attempts, and finally
-        the last OSError.
+        """Retries `work` after OSErrors for `for_s`, without interrupting an attempt.
+
+        Raises Stopped between attempts, and finally the last OSError.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + for_s
@@ -161,8 +162,10 @@ class RunLifecycle:
         placed: RunPlacement | None = None,
         is_new: bool = False,
     ) -> None:
-        """`placed`: layout of an earlier service. `order`: current request. At least one is set. `is_new`: the run has
-        no folder.
+        """`placed` is the layout of an earlier service, `order` the current request. At least one
+        of them is set.
+
+        `is_new`: the run has no folder.
         """
         self.id = found.id
         self.placed = placed
@@ -171,7 +174,7 @@ class RunLifecycle:
         self._has_claim = True
         self._has_room = placed is not None
         self.changed = asyncio.Event()
-        """The keeper reported a change, or a stop was requested."""
+        """Set when the keeper reports a change, or a stop is requested."""
         self.task: asyncio.Task[None] | None = None
         self._context = context
         self._found = found
@@ -209,7 +212,7 @@ class RunLifecycle:
         return about
 
     def confirm(self, order: RunRequest) -> None:
-        """Confirms that a run of an earlier service is still wanted."""
+        """Confirms that the owner still requests a run of an earlier service."""
         self._order = self._order or order
         self._is_wanted.set()
 
@@ -218,7 +221,7 @@ class RunLifecycle:
         self._is_wanted.set()
 
     def stop(self, kill_timeout_ms: int | None) -> None:
-        """Sends SIGTERM, and SIGKILL after the timeout; None: that of the request."""
+        """Sends SIGTERM, and SIGKILL after the timeout. None: the timeout of the run's request."""
         timeout_ms = self._about.kill_timeout_ms if kill_timeout_ms is None else kill_timeout_ms
         if self._stop.request(timeout_ms):
             self.changed.set()
@@ -232,12 +235,14 @@ class RunLifecycle:
                 step = await step()
             except Stopped:
                 step = self._over(RunEnd("stopped"))
-            except Exception as error:  # noqa: BLE001 — whatever it is, what runs is watched and ended
+            except Exception as error:  # noqa: BLE001 — the program must be watched after any error
                 _log.error("run failed", id=self.id, state=self.state, exc_info=error)
                 step = self._after
 
     async def _after(self) -> RunState:
-        """After an unexpected error, the program may still run and must be watched."""
+        """Returns the state after an unexpected error. The program may still run and must be
+        watched.
+        """
         await asyncio.sleep(_RETRY_DELAYS_S[-1])
         await self._again(self._withdrawn, OSError)
         if self._folder.is_kept():
@@ -253,7 +258,7 @@ class RunLifecycle:
         return self._over(RunEnd("lost", message=sentence))
 
     async def _withdrawn(self) -> None:
-        """Raises OSError if a keeper can still start."""
+        """Withdraws the run. Raises OSError if a keeper can still start."""
         try:
             self._folder.withdraw()
         except OSError:
@@ -288,7 +293,7 @@ class RunLifecycle:
 
     async def _room(self) -> None:
         await self._context.capacity.wait(self.resources)
-        # Set here: a cancelled waiter may have received the capacity.
+        # Set before the check for a stop: a cancelled waiter may have received the capacity.
         self._has_room = True
 
     async def _preparing(self) -> RunState:
@@ -336,7 +341,7 @@ class RunLifecycle:
         return self._starting
 
     async def _found_again(self) -> RunState:
-        """Waits for the owner's request: an earlier service did not get to the start."""
+        """Waits for the owner's request, because an earlier service did not start the run."""
         await self._stop.unless_stopped(self._is_wanted.wait())
         if self._refused is not None:
             return self._over(self._refused)
@@ -367,7 +372,9 @@ class RunLifecycle:
         return self._running
 
     async def _given_up(self) -> RunState:
-        """Abandons a start that may hang on a file. From here on only the lock holder can start."""
+        """Abandons a start that may hang on a file. Afterwards only the lock holder can start the
+        run.
+        """
         self._folder.withdraw()
         if self._stop.is_requested:
             self._not_begun = RunEnd("stopped")
@@ -401,7 +408,9 @@ class RunLifecycle:
         return self._ended
 
     async def _stopping(self) -> RunState:
-        """Waits for the keeper, which owns the deadline, and kills it if it misses that."""
+        """Waits for the keeper, which enforces the stop's deadline. Kills a keeper that misses the
+        deadline.
+        """
         loop = asyncio.get_running_loop()
         wanted_ms: int | None = None
         is_told, until_s = False, 0.0
@@ -422,7 +431,7 @@ class RunLifecycle:
     async def _ended(self) -> None:
         end = self._end or await self._observed()
         if end.exit_code is None:
-            # Before capacity and ports are free for others.
+            # Leftover processes end before the run's capacity and ports are free.
             await self._context.in_thread(
                 lambda: end_leftover_processes(self._folder, self._context.node.groups)
             )
@@ -440,7 +449,7 @@ class RunLifecycle:
         reporter = self._context.reporter(self.owner)
         await self._again(lambda: reporter.over(self.id, end, self._about.tier))
         forget = self._found.mark_reported if self._folder.was_started() else self._found.remove
-        # A full disk is no reason to report twice.
+        # A full disk must not cause a second report.
         groups = self._context.node.groups
         await self._again(lambda: self._context.in_thread(lambda: forget(groups)), OSError)
         await self._context.keeper_launcher.settle(self._folder.path)
@@ -492,7 +501,9 @@ class RunLifecycle:
     async def _again(
         self, work: Callable[[], Awaitable[_Result]], *passing: type[Exception]
     ) -> _Result:
-        """Retries until it succeeds. Logs the first temporary error."""
+        """Repeats `work` until it succeeds. Logs the first temporary error. Raises errors of the
+        types `passing`.
+        """
         tried = 0
         while True:
             try:

@@ -1,6 +1,7 @@
 """Log reading for many concurrent readers.
 
-Readers take turns of a few MiB on threads of their own. Parts known to have no line of a stream are not read again.
+Readers take turns of a few MiB on dedicated threads. Parts without a line of the requested stream
+are not read again.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ class LogScan(NamedTuple):
 def read_forward(
     path: Path, stream: LogStream, at: int, count: int, silent: LogSpan, bytes_max: int
 ) -> LogScan | None:
-    """Reads from a position; None if the log is shorter. Skips `silent`, which has no line of the stream."""
+    """Reads lines from a position on. Returns None if the log is shorter.
+
+    Skips the part `silent`, which has no line of the stream.
+    """
     found: list[LogLine] = []
     looked = 0
     segments = RunFolder(path).segments()
@@ -145,10 +149,10 @@ def _lines_in(stream: LogStream, block: bytes, at: int) -> Iterator[LogLine]:
 LINES_MAX: Final = 1_000
 
 READ_BYTES_MAX: Final = 64 << 20
-"""Limit for one answer; the default size of a whole log."""
+"""Limit of the bytes read for one response. Equal to the default size of a whole log."""
 
 _SCAN_BYTES: Final = 4 << 20
-"""Then another reader has its turn."""
+"""After this many bytes, the next reader has its turn."""
 
 _THREADS: Final = 2
 _SPANS_MAX: Final = 10_000
@@ -166,7 +170,9 @@ class LogReader:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="logs")
         self._silent: dict[tuple[str, LogStream], LogSpan] = {}
-        """For each run, a recent part of the log without a line of the stream, in LRU order."""
+        """For each run and stream, a recent part of the log without a line of the stream. In LRU
+        order.
+        """
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -191,7 +197,7 @@ class LogReader:
     async def after(
         self, path: Path, stream: LogStream, position: int, count: int = LINES_MAX
     ) -> LogLines | None:
-        """Returns the first lines after a position; None if the position belongs to another log."""
+        """Returns the first lines after a position, or None if the position belongs to another log."""
         found: list[LogLine] = []
         at, left, is_all = position, READ_BYTES_MAX, False
         while not is_all and left > 0:
@@ -212,7 +218,7 @@ class LogReader:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _know(self, path: Path, stream: LogStream, span: LogSpan) -> None:
-        """Remembers a part without lines. Written parts never change."""
+        """Stores a part without lines of the stream. Written parts of a log never change."""
         key = (path.name, stream)
         known = self._silent.pop(key, EMPTY_SPAN)
         if span.start <= known.stop <= span.stop:

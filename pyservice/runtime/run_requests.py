@@ -27,7 +27,7 @@ class Resources(NamedTuple):
         )
 
     def plus(self, other: Resources) -> Resources:
-        """Adds both. `+` would concatenate the tuples."""
+        """Adds both resources. The operator `+` would join the tuples."""
         return Resources(
             self.cpu_millicores + other.cpu_millicores, self.memory_mb + other.memory_mb
         )
@@ -37,9 +37,9 @@ class Resources(NamedTuple):
 class PortRequest:
     is_datagram: bool
     span: tuple[int, int] | None = None
-    """First and last port that players reach directly; None: edge-guard forwards."""
+    """First and last port that players reach directly. None: edge-guard forwards."""
     fixed: int = 0
-    """Port that the process must bind and players reach directly; 0: any."""
+    """Port that the process must bind and players reach directly. 0: any port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class RunRequest:
     args: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     own_env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Variables of the service except the ports; may hold a token."""
+    """Variables of the service except the ports. They may contain a token."""
     ports: Mapping[str, PortRequest] = field(default_factory=dict)
     kill_timeout_ms: int = KILL_TIMEOUT_MS
 
@@ -107,20 +107,22 @@ LISTEN_ADDRESS: Final = "127.0.0.1"
 
 class RunEnd(NamedTuple):
     reason: str
-    """exited, killed, stopped, exec_failed, out_of_memory, build_unusable, capacity, no_ports, tier_unknown, lost."""
+    """One of: exited, killed, stopped, exec_failed, out_of_memory, build_unusable, capacity,
+    no_ports, tier_unknown, lost.
+    """
     exit_code: int | None = None
-    """128 + n for signal n; None: it never ran or is unknown."""
+    """For a signal n, 128 + n. None if the process never ran or its exit code is unknown."""
     message: str = ""
     started_ms: int | None = None
-    """Since the Unix epoch; None: it never ran."""
+    """Milliseconds since the Unix epoch. None: the process never ran."""
 
 
 class ReportUndelivered(Exception):
-    """The owner is unavailable; the report is repeated."""
+    """The owner is unavailable. The report is repeated."""
 
 
 class RunReporter(Protocol):
-    """Receives reports on the runs of one owner. Raises ReportUndelivered."""
+    """Receives reports on the runs of one owner. Its methods raise ReportUndelivered."""
 
     async def placed(self, run_id: str, backends: Mapping[str, Backend]) -> None: ...
 

@@ -1,7 +1,7 @@
 """Supervisor that reconciles desired and actual runs: starts, stops and reports them.
 
-States: waiting, preparing, placing, starting, running, stopping, ended. Run folders are the only state, so a new
-supervisor continues every run.
+The states of a run are waiting, preparing, placing, starting, running, stopping, ended. They are
+stored only in run folders, so a new supervisor continues every run.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ class _JobResult(NamedTuple):
 class BatchedThreads:
     """Threads for blocking work of one event loop.
 
-    A busy thread takes the next job itself, and the loop receives results in batches. For 200 simultaneous starts, 400
-    wake-ups would cost as much as the work.
+    A busy thread takes the next job itself, and the loop receives results in batches. For 200
+    simultaneous starts, 400 wake-ups would cost as much as the work.
     """
 
     def __init__(self, threads: int, name: str) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._threads_max = threads
         self._lock = threading.Lock()
-        """Also guards thread exit: no job may arrive unnoticed."""
+        """Also guards the exit of a thread, so that each new job has a thread."""
         self._left: deque[_Job] = deque()
         self._working = 0
         self._done: deque[_JobResult] = deque()
         self._is_told = False
-        """The loop is about to read the results."""
+        """True if the loop is about to read the results."""
 
     async def do(self, work: Callable[[], _Result]) -> _Result:
         """Runs work on a thread. Work that has begun is not cancelled."""
@@ -96,7 +96,7 @@ class BatchedThreads:
                 continue
             try:
                 done = _JobResult(task.future, task.work(), None)
-            except BaseException as error:  # noqa: BLE001 — it is told to whoever waits for it
+            except BaseException as error:  # noqa: BLE001 — the caller receives the error
                 done = _JobResult(task.future, None, error)
             self._done.append(done)
             if not self._is_told:
@@ -107,7 +107,7 @@ class BatchedThreads:
                     return
 
     def _tell(self) -> None:
-        # First: later results need another call.
+        # Reset first: later results need another call.
         self._is_told = False
         while self._done:
             future, result, error = self._done.popleft()
@@ -121,7 +121,9 @@ class BatchedThreads:
 
 _CLEANUP_INTERVAL_S: Final = 60.0
 _READ_RETRY_DELAYS_S: Final = (0.1, 0.3, 0.6)
-"""Files may be unreadable for a moment, for example without free descriptors."""
+"""Delays before a file is read again. A file may be unreadable for a moment, for example without
+free descriptors.
+"""
 _REPORTED_MAX: Final = 10_000
 _THREADS: Final = 4
 
@@ -140,7 +142,9 @@ class RunSupervisor:
         is_disk_full: Callable[[], bool],
         noticed: Callable[[str], None],
     ) -> None:
-        """`folder` holds one folder for each run. `noticed` receives ids of runs whose state or log changed."""
+        """`folder` has one folder for each run. `noticed` receives the ids of runs with a new state
+        or log line.
+        """
         self.folder = folder
         self.builds = builds
         self.node = node
@@ -161,9 +165,10 @@ class RunSupervisor:
         self._reported: dict[str, None] = {}
 
     async def recover(self) -> None:
-        """Finds running and unreported runs. Raises OSError, KeeperFailed."""
+        """Recovers running and unreported runs. Raises OSError, KeeperFailed."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
-        # First: an earlier service may still be starting runs.
+        # The launcher opens first, because a launcher of an earlier service may still be starting
+        # runs.
         await self.keeper_launcher.open()
         self.builds.recover()
         self._notices.open()
@@ -171,11 +176,11 @@ class RunSupervisor:
         self.node.groups.remove_others(self.runs)
 
     def ensure_running(self, order: RunRequest) -> None:
-        """Ensures that a run exists; idempotent. Raises OSError if its folder may hold a running process but is
-        unreadable.
+        """Starts the run unless it exists. Raises OSError if its folder is unreadable and may have
+        a running process.
         """
         if self._is_ending or order.id in self._reported:
-            return  # the owner has not processed its end yet
+            return  # the owner has not processed the end of this run yet
         run = self.runs.get(order.id)
         if run is None:
             found = StoredRun(self.folder / order.id)
@@ -187,7 +192,11 @@ class RunSupervisor:
             run.confirm(order)
 
     def end(self, run_id: str, kill_timeout_ms: int | None = None) -> bool:
-        """Stops a run: SIGTERM, then SIGKILL after the timeout; the shortest wins. Returns False for an unknown run."""
+        """Stops a run: SIGTERM, then SIGKILL after the timeout. The shortest of several timeouts
+        applies.
+
+        Returns False for an unknown run.
+        """
         run = self.runs.get(run_id)
         if run is None:
             return False
@@ -195,7 +204,9 @@ class RunSupervisor:
         return True
 
     def abandon(self, run_id: str, end: RunEnd) -> bool:
-        """Ends a run that was laid out but can no longer be requested. Returns False for an unknown run."""
+        """Ends a run that was laid out but can no longer be requested. Returns False for an unknown
+        run.
+        """
         run = self.runs.get(run_id)
         if run is None:
             return False
@@ -217,7 +228,9 @@ class RunSupervisor:
                 run.stop(None)
 
     async def stop_all(self, hurry: asyncio.Event) -> None:
-        """Stops all runs and waits for their reports. Starts nothing new. `hurry` kills them."""
+        """Stops all runs and waits for their reports. Starts no new run. Setting `hurry` kills the
+        runs.
+        """
         self._is_ending = True
         for run in self.runs.values():
             run.stop(None)
@@ -233,7 +246,7 @@ class RunSupervisor:
             run.stop(0)
 
     async def run(self) -> None:
-        """Removes expired data until cancelled."""
+        """Ends unowned runs, and removes expired data in a loop until cancelled."""
         ending = asyncio.create_task(self._end_unowned())
         try:
             while True:
@@ -255,7 +268,7 @@ class RunSupervisor:
         )
 
     async def close(self) -> None:
-        """Starts nothing new. Game servers continue."""
+        """Stops the supervision. Game servers continue."""
         self._is_ending = True
         tasks = [run.task for run in self.runs.values() if run.task is not None]
         for task in tasks:
@@ -274,7 +287,7 @@ class RunSupervisor:
         self._notify(run_id)
 
     async def _find(self) -> None:
-        """Retries unreadable folders, then treats them as unowned."""
+        """Reads all run folders. Retries unreadable folders, then treats them as unowned."""
         unread = await self.in_thread(self._paths)
         unreported: list[tuple[StoredRun, RunPlacement]] = []
         for pause_s in (0.0, *_READ_RETRY_DELAYS_S):
@@ -296,15 +309,16 @@ class RunSupervisor:
     def _read_unreported(
         self, paths: Sequence[Path]
     ) -> tuple[list[tuple[StoredRun, RunPlacement]], list[Path]]:
-        """Returns unreported runs and unreadable folders. Of reported runs, which are most, it reads only the ports of
-        the last ones.
+        """Returns unreported runs and unreadable folders.
+
+        Most runs are reported. Of these it reads only the latest, for their quarantined ports.
         """
         runs, unread = [], []
         for found in map(StoredRun, paths):
             try:
                 placed = self._placed(found)
             except OSError as error:
-                # Such as a bad sector. The other runs continue.
+                # The cause may be a bad sector. The other runs continue.
                 _log.error("a run folder could not be read", id=found.id, error=str(error))
                 unread.append(found.folder.path)
                 continue
@@ -320,7 +334,7 @@ class RunSupervisor:
         if placed is None and found.folder.was_started():
             self._unowned.append(found)
         elif placed is None:
-            # Nothing was started in it.
+            # No process was started in this folder.
             shutil.rmtree(found.folder.path, ignore_errors=True)
         return placed
 
@@ -373,7 +387,7 @@ def _readable(found: StoredRun) -> RunPlacement | None:
 
 
 def _may_run(found: StoredRun) -> bool:
-    """Also true if unknown."""
+    """Returns whether the run may have a process. True if this is unknown."""
     try:
         return found.folder.was_started() and not found.is_reported
     except OSError:

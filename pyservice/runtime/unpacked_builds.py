@@ -1,7 +1,7 @@
 """Builds of this node, unpacked once and shared read-only by their runs.
 
-A folder in `builds/` is a complete build; unfinished and removed ones have suffixes. A power loss can leave unwritten
-pages, so builds of an earlier boot are unpacked again.
+A folder in `builds/` is a complete build. Unfinished and removed builds have suffixes. A power loss
+can leave unwritten pages, so builds of an earlier boot are unpacked again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pyservice.runtime.root_filesystem import PROGRAM_JSON, ContainerProgram
 
 
 class UnpackingQueue:
-    """Fair queue of unpackings: a global limit, and one at a time for each game."""
+    """Fair queue of unpackings, with a global limit and a limit of one for each game."""
 
     def __init__(self, places: int) -> None:
         self._places = asyncio.Semaphore(places)
@@ -60,11 +60,11 @@ class UnpackingQueue:
 
 
 UNUSED_RETENTION_S: Final = 24 * 3600.0
-"""Unused builds are removed after this time."""
+"""Builds without a run are removed after this time."""
 UNPACKING_MAX: Final = 2
-"""Each one keeps a core busy."""
+"""Each unpacking uses a whole core."""
 UNPACKING_TIMEOUT_S: Final = 30 * 60.0
-"""Otherwise a stuck upload would hold its slot forever."""
+"""Without the timeout, a stuck upload would keep its permit forever."""
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _UNFINISHED: Final = ".unpacking"
@@ -75,11 +75,11 @@ _Result = TypeVar("_Result")
 
 
 class BuildUnusable(Exception):
-    """Permanent error, a sentence for the developer."""
+    """Permanent error of a build. The message is a sentence for the developer."""
 
 
 class NoDiskSpace(Exception):
-    """Temporary lack of disk space."""
+    """The disk has too little free space at the moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class UnpackedBuild:
     workdir: Path = Path("/")
     args: Sequence[str] = ()
     contained: ContainerProgram | None = None
-    """Set for builds that run in a container; command and workdir are then paths inside."""
+    """Program of a build that runs in a container. Command and workdir are then paths inside."""
 
 
 class BuildSource(NamedTuple):
@@ -104,7 +104,7 @@ class BuildSource(NamedTuple):
 
 class FetchBuild(Protocol):
     async def __call__(self, game_id: str, build_id: str) -> BuildSource:
-        """Raises BuildUnusable, or ServiceError for temporary errors."""
+        """Returns the build's source. Raises BuildUnusable, or ServiceError for temporary errors."""
         ...
 
 
@@ -133,7 +133,9 @@ class UnpackedBuilds:
         return found
 
     def recover(self) -> None:
-        """Creates the folder and removes unfinished builds and those of an earlier boot. Raises OSError."""
+        """Creates the folder. Removes unfinished builds and builds of an earlier boot. Raises
+        OSError.
+        """
         self._folder.mkdir(mode=0o700, exist_ok=True)
         for found in list(self._folder.iterdir()):
             try:
@@ -142,14 +144,14 @@ class UnpackedBuilds:
                 ):
                     _set_aside(found)
             except OSError as error:
-                # A run may use it. The next request checks again.
+                # A run may use this build. The next request checks it again.
                 _log.warning("build could not be read", build_id=found.name, error=str(error))
 
     async def unpacked(self, game_id: str, build_id: str) -> UnpackedBuild:
-        """Returns the build, unpacking it if needed. Concurrent calls share one unpacking.
+        """Returns the build, and unpacks it first if needed. Concurrent calls share one unpacking.
 
-        Cancelling all of them removes it from the queue; an unpacking that has begun continues. Raises BuildUnusable,
-        NoDiskSpace, OSError, and the errors of `fetch`.
+        If all calls are cancelled, the build leaves the queue. An unpacking that has begun
+        continues. Raises BuildUnusable, NoDiskSpace, OSError, and the errors of `fetch`.
         """
         known = self.cached(build_id)
         if known is not None:
@@ -171,7 +173,7 @@ class UnpackedBuilds:
     def _leave(self, build_id: str, preparation: _Unpacking) -> None:
         task = preparation.task
         if task is not None and not task.done():
-            # At once: a new request must not join a cancelled task.
+            # A new request must not join a cancelled task.
             del self._unpacking[build_id]
             task.cancel()
 
@@ -226,7 +228,9 @@ class UnpackedBuilds:
             raise
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
-        """Runs in threads of its own, because unpacking would block the shared ones for minutes."""
+        """Runs work in dedicated threads, because unpacking would block the shared threads for
+        minutes.
+        """
         return await self._begin(work)
 
     def _begin(self, work: Callable[[], _Result]) -> asyncio.Future[_Result]:
@@ -282,8 +286,9 @@ class UnpackedBuilds:
         return re.sub(rf"{re.escape(str(self._folder))}/[^/]+/root/", "", message)
 
     async def remove_unused(self, used: Callable[[], Collection[str]], *, is_full: bool) -> None:
-        """Removes builds unused for a day, or all unused ones if the disk is full. Calls `used` again before each
-        removal. Raises OSError.
+        """Removes builds unused for a day, or all unused builds on a full disk.
+
+        Calls `used` again before each removal. Raises OSError.
         """
         self._write_noted()
         gone, unused = await asyncio.to_thread(self._removable, is_full)
@@ -292,7 +297,7 @@ class UnpackedBuilds:
         for build_id in unused:
             if build_id in used() or build_id in self._unpacking:
                 continue
-            # The next request unpacks it again; a partly removed build is never used.
+            # The next request unpacks the build again. A partly removed build is never used.
             self._known.pop(build_id, None)
             try:
                 found = _set_aside(self._folder / build_id)
@@ -323,7 +328,7 @@ def _is_whole(folder: Path) -> bool:
 def _publish(fresh: Path, folder: Path) -> None:
     (fresh / "boot_id").write_text(_boot_id())
     if folder.exists():
-        # A build of an earlier boot that could not be removed at the start.
+        # This build is of an earlier boot and could not be removed at the start.
         _set_aside(folder)
     fresh.rename(folder)
 

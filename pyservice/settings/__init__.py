@@ -1,6 +1,8 @@
-"""Settings of the service from flags, environment and a TOML file, with all problems reported at once.
+"""Settings of the service from flags, environment and a TOML file. All problems are reported at
+once.
 
-Flags override `PYSERVICE_...` variables, which override the file. Only this module reads the environment.
+Flags override `PYSERVICE_...` variables, which override the file. Only this module reads the
+environment.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ __all__ = [
 ]
 
 _NOT_SETTINGS: Final = frozenset({"PYSERVICE_CONFIG", "PYSERVICE_URL", "PYSERVICE_TOKEN"})
-"""Variables of the command line."""
+"""Variables of the command line, not of the service."""
 
 _SOCKET_PATH_MAX: Final = 107
 """Kernel limit of a unix socket path, in bytes."""
@@ -70,7 +72,9 @@ class Problem:
 
 
 class SettingsError(Exception):
-    """All problems of the settings. `usable` has the settings without the invalid values."""
+    """All problems of the settings. `usable` has the settings with defaults in place of invalid
+    values.
+    """
 
     def __init__(self, problems: list[Problem], usable: Settings | None = None) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -85,7 +89,7 @@ def load(
 ) -> Settings:
     """Returns the settings. Raises SettingsError with every problem.
 
-    A flag of None is not set. Without `config_file`, `PYSERVICE_CONFIG` names it.
+    A flag of None is not set. Without `config_file`, `PYSERVICE_CONFIG` names the file.
     """
     environ = os.environ if environ is None else environ
     problems: list[Problem] = []
@@ -118,9 +122,10 @@ def load(
 
 
 def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:
-    """Yields location and message of values that conflict with others or with this machine.
+    """Yields the location and message of each value that conflicts with another value or with this
+    machine.
 
-    `wrong` are invalid sections, replaced by defaults.
+    `wrong` are the invalid sections, which have defaults now.
     """
     listeners: list[tuple[str, ListenAddress]] = []
     for name in ("http", "grpc", "cdn", "metrics"):
@@ -151,7 +156,7 @@ def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str],
 
 
 def _addresses_of_nobody(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:
-    """Checks for addresses that clients could not reach."""
+    """Yields the location and message of each address that clients could not reach."""
     for name in ("public_url", "cdn_url", "hub_url"):
         if "?" in (getattr(settings, name) or ""):
             yield [name], "must not have a query: paths are put behind it"

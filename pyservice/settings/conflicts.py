@@ -13,7 +13,7 @@ from pyservice.settings.sections import InheritedSocket, ListenAddress
 
 
 def edge_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
-    """Yields location and message of conflicts with edge-guard's listeners."""
+    """Yields the location and message of each conflict with edge-guard's listeners."""
     edge = settings.edge
     has_both = _may_be_at(edge.http, 80) and _may_be_at(edge.https, 443)
     if settings.domains.job is not None and not edge.is_fronted and not has_both:
@@ -39,7 +39,9 @@ def edge_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
 
 
 def _may_be_at(where: ListenAddress | InheritedSocket | None, port: int) -> bool:
-    """An inherited socket already has an address."""
+    """Returns whether the listener may use the port. The port of an inherited socket is unknown, so
+    the result is True.
+    """
     return isinstance(where, InheritedSocket) or (where is not None and where.port == port)
 
 
@@ -72,9 +74,11 @@ class _Place(NamedTuple):
 
 
 def origin_conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:
-    """Yields uploads that would share an origin with the API, with pages, or with a site of another developer.
+    """Yields each conflict in which uploads share an origin with the API, with pages, or with
+    another developer's site.
 
-    Uploads are untrusted code in a browser. `wrong` are invalid sections, replaced by defaults.
+    Uploads are untrusted code in a browser. `wrong` are the invalid sections, which have defaults
+    now.
     """
     domain = settings.domains.cdn
     services, stores = list(_services(settings, wrong)), list(_stores(settings, wrong))
@@ -94,7 +98,7 @@ def origin_conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list
             )
         what = "the CDN" if store.location == ("cdn_url",) else "the bucket"
         for service in services:
-            # Overlapping listeners are reported elsewhere.
+            # `port_conflicts` and the listener check report overlapping listeners.
             if store.origin == service.origin and (store.is_given or service.is_given):
                 yield (
                     list(store.location),
@@ -141,7 +145,7 @@ def _listening(location: tuple[str, ...], address: ListenAddress) -> Iterator[_P
 
 
 def port_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
-    """Yields overlaps between port ranges."""
+    """Yields each overlap between port ranges."""
     runtime = settings.runtime
     kinds = (
         ("the public ports of lobbies and servers", PUBLIC_PORTS),

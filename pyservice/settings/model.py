@@ -36,7 +36,7 @@ PREFIX: Final = "PYSERVICE_"
 
 
 class Settings(BaseSettings):
-    """All settings of `pyservice serve`. Frozen; durations in milliseconds, sizes in bytes."""
+    """All settings of `pyservice serve`. Frozen. Durations are in milliseconds, sizes in bytes."""
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -50,10 +50,10 @@ class Settings(BaseSettings):
     http: Listen = ListenAddress("127.0.0.1", 8080)
     grpc: Listen = ListenAddress("127.0.0.1", 8081)
     cdn: Listen = ListenAddress("127.0.0.1", 8092)
-    """Sites and signed URLs of files: never the API's origin."""
+    """Listener of sites and signed URLs of files. It must not share an origin with the API."""
     metrics: Listen = ListenAddress("127.0.0.1", 8090)
     feed_file: Path | None = None
-    """Static configuration; None: a control plane feeds."""
+    """File with a static configuration. None: a control plane sends the configuration."""
     regions: Annotated[
         tuple[Region, ...],
         BeforeValidator(from_text),
@@ -62,39 +62,39 @@ class Settings(BaseSettings):
     ] = (Region(name_id="local", region_display_name="Local"),)
     trusted_proxies: Annotated[tuple[Network, ...], BeforeValidator(from_text)] = ()
     proxy_protocol: bool = False
-    """Trusted proxies speak PROXY protocol v2 in front of each connection."""
+    """Trusted proxies send a PROXY protocol v2 header at the start of each connection."""
     cors_origins: Annotated[tuple[Origin, ...], BeforeValidator(from_text)] = ()
     rate_limits: RateLimits = RateLimits()
     http_limits: HttpLimits = HttpLimits()
     grpc_limits: GrpcLimits = GrpcLimits()
     journal: JournalSettings = JournalSettings()
     storage_reserve_bytes: int = Field(default=256 << 20, ge=0)
-    """Minimum free space before `/readyz` and the metrics report a shortage."""
+    """Minimum of free space. Below it, `/readyz` and the metrics report a shortage."""
     lame_duck_ms: int = Field(default=0, ge=0, le=600_000)
-    """Time between "not ready" and the end of accepting."""
+    """Time between "not ready" and the closing of the listeners."""
     stop_grace_ms: int = Field(default=10_000, ge=0, le=600_000)
-    """Time for requests in flight to finish at shutdown."""
+    """Time for requests in progress to finish at shutdown."""
     find_wait_ms: int = Field(default=45_000, ge=1, le=600_000)
-    """Maximum wait of find and join for a starting lobby."""
+    """Longest time that find and join wait for a starting lobby."""
     start_limit_ms: int = Field(default=300_000, ge=100, le=86_400_000)
-    """A lobby that is not ready by then fails."""
+    """A lobby that is not ready after this time fails."""
     attached_heartbeat_timeout_ms: int = Field(default=30_000, ge=1_000, le=3_600_000)
-    """For attached lobbies if their mode sets none."""
+    """Heartbeat timeout of attached lobbies if their mode has none."""
     empty_lobby_grace_ms: int = Field(default=30_000, ge=0, le=3_600_000)
     """Time until an empty lobby counts as idle."""
     heartbeat_grace_ms: int = Field(default=10_000, ge=0, le=3_600_000)
-    """For modes that set none."""
+    """Heartbeat grace of modes that set none."""
     port_rest_ms: int = Field(default=60_000, ge=1_000, le=3_600_000)
-    """Quarantine of a public port after its lobby or server."""
+    """Quarantine of a public port after its lobby or server has ended."""
     player_limit_max: int = Field(default=256, ge=1, le=65_535)
     """Largest `max_players` of a version."""
     captcha: CaptchaSettings = CaptchaSettings()
     verification_allowed_networks: Annotated[tuple[Network, ...], BeforeValidator(from_text)] = ()
-    """Networks allowed for verification besides public addresses."""
+    """Networks that verification may call besides public addresses."""
     database_url: SecretStr | None = None
     """PostgreSQL URL. None: a SQLite file."""
     migrate_at_start: bool = True
-    """False: a database of an older version is refused with the command to run."""
+    """False: the start fails on a database of an older version and prints the migration command."""
     public_url: Endpoint | None = None
     """Base of API addresses in responses. None: the HTTP listener."""
     cdn_url: Endpoint | None = None
@@ -104,7 +104,7 @@ class Settings(BaseSettings):
     domains: Domains = Domains()
     edge: EdgeSettings = EdgeSettings()
     access: Literal["public", "private", "development"] = "development"
-    """Reported by bootstrap."""
+    """Access mode that bootstrap returns."""
     cluster: Literal["oss", "enterprise"] = "oss"
     tiers: Annotated[tuple[Tier, ...], BeforeValidator(from_text), Field(min_length=1)] = (
         BASIC_TIERS
@@ -113,7 +113,9 @@ class Settings(BaseSettings):
     lobby_api_url: Endpoint | None = None
     """API address for game servers. None: the HTTP listener."""
     lobby_env_aliases: Annotated[dict[str, str] | None, BeforeValidator(from_text)] = None
-    """More names for variables of game servers: the new name to ours."""
+    """Additional names for environment variables of game servers: maps the new name to the
+    service's name.
+    """
     rays: RaySettings = RaySettings()
     s3: S3Settings | None = None
     log_format: Literal["auto", "console", "json"] = "auto"
@@ -145,12 +147,10 @@ class Settings(BaseSettings):
 
     @property
     def control_socket(self) -> Path:
-        """gRPC socket of the control plane."""
         return self.data_dir / "control" / "grpc.sock"
 
     @property
     def control_http_socket(self) -> Path:
-        """HTTP socket of the control plane."""
         return self.data_dir / "control" / "http.sock"
 
     @classmethod

@@ -18,7 +18,7 @@ _DOMAIN: Final = r"^[a-z0-9-]+(\.[a-z0-9-]+)*$"
 
 
 class ListenAddress(NamedTuple):
-    """Address of a listener. Port 0: the system picks."""
+    """Address of a listener. Port 0: the system selects a port."""
 
     host: str
     port: int
@@ -37,7 +37,7 @@ def _listen_address(value: object) -> object:
 
 
 class InheritedSocket(NamedTuple):
-    """A listening socket inherited from the parent process, by its number."""
+    """A listening socket inherited from the parent process. The number is its descriptor."""
 
     number: int
 
@@ -57,7 +57,7 @@ def _edge_listen(value: object) -> object:
 
 
 def from_text(value: object) -> object:
-    """Parses a list in the environment: JSON, or words separated by commas."""
+    """Parses a list of the environment: JSON, or words separated by commas."""
     if not isinstance(value, str):
         return value
     if value.lstrip().startswith(("[", "{")):
@@ -130,7 +130,7 @@ class _Section(BaseModel):
 
 
 class Region(_Section):
-    """A region. Their order is the order of answers."""
+    """A region. Responses list regions in the order of the settings."""
 
     name_id: str = Field(pattern=_NAME_ID, max_length=32)
     provider_display_name: str = Field(default="Self-hosted", min_length=1, max_length=128)
@@ -140,7 +140,7 @@ class Region(_Section):
 
 
 def distinct_regions(regions: tuple[Region, ...]) -> tuple[Region, ...]:
-    """Raises ValueError for a duplicate name."""
+    """Returns the regions. Raises ValueError for a duplicate name."""
     names = [region.name_id for region in regions]
     for name in names:
         if names.count(name) > 1:
@@ -149,28 +149,28 @@ def distinct_regions(regions: tuple[Region, ...]) -> tuple[Region, ...]:
 
 
 class RateLimit(_Section):
-    """A token bucket. `per_second` 0 switches it off."""
+    """A token bucket. A `per_second` of 0 means no limit."""
 
     per_second: float = Field(ge=0, le=1_000_000, allow_inf_nan=False)
     burst: int = Field(ge=1, le=1_000_000)
 
 
 class ClientRateLimit(RateLimit):
-    """For game clients, per address. For env_ tokens, per token."""
+    """Rate limit of game clients for each address. Calls with `env_` tokens count for each token."""
 
     per_second: float = Field(default=20, ge=0, le=1_000_000, allow_inf_nan=False)
     burst: int = Field(default=100, ge=1, le=1_000_000)
 
 
 class OperatorRateLimit(RateLimit):
-    """Control plane, attach and detach, per token."""
+    """Rate limit of the control plane, attach and detach, for each token."""
 
     per_second: float = Field(default=50, ge=0, le=1_000_000, allow_inf_nan=False)
     burst: int = Field(default=200, ge=1, le=1_000_000)
 
 
 class AnonymousRateLimit(RateLimit):
-    """For creating device links without a token, per client address."""
+    """Rate limit of device links created without a token, for each client address."""
 
     per_second: float = Field(default=0.2, ge=0, le=1_000_000, allow_inf_nan=False)
     burst: int = Field(default=20, ge=1, le=1_000_000)
@@ -187,7 +187,9 @@ class HttpLimits(_Section):
     header_bytes: int = Field(default=32 << 10, ge=1024, le=1 << 20)
     url_bytes: int = Field(default=8 << 10, ge=256, le=1 << 20)
     bodies_bytes: int = Field(default=128 << 20, ge=1 << 20, le=1 << 40)
-    """Memory for all request and response bodies. One address may use half, and an eighth once half is used."""
+    """Memory for all request and response bodies. One address may use half, and an eighth once half
+    is used.
+    """
     slow_client_ms: int = Field(default=15_000, ge=100, le=600_000)
     """Time for a client to send headers and body."""
     keep_alive_ms: int = Field(default=75_000, ge=0, le=3_600_000)
@@ -200,12 +202,12 @@ class GrpcLimits(_Section):
 
 
 class CaptchaSettings(_Section):
-    """URLs of captcha providers. A version that uses a provider without URL is refused."""
+    """URLs of captcha providers. A version with a provider that has no URL is refused."""
 
     captcha_a_url: Endpoint | None = None
     captcha_b_url: Endpoint | None = None
     captcha_b_site_key: str | None = Field(default=None, min_length=1, max_length=256)
-    """Public site key for the service's own pages, reported by bootstrap."""
+    """Public site key of the service's own pages. Bootstrap returns it."""
 
     @property
     def endpoints(self) -> dict[Literal["captcha_a", "captcha_b"], str]:
@@ -218,16 +220,19 @@ class CaptchaSettings(_Section):
 
 
 class RaySettings(_Section):
-    """Storage of traces of single requests."""
+    """Storage and export of rays."""
 
     otlp_endpoint: Endpoint | None = None
     """OTLP/HTTP collector for spans, such as http://127.0.0.1:4318/v1/traces."""
     per_second: int = Field(default=100, ge=0, le=100_000)
-    """Failed or slow rays that each plane keeps per second, and as many others. The CDN keeps a tenth."""
+    """Failed or slow rays that each plane keeps per second, and as many other rays. The CDN keeps a
+    tenth.
+    """
     queued: int = Field(default=2_000, ge=1, le=1_000_000)
-    """Rays of each plane and of the CDN that wait to be stored."""
+    """Limit of rays that wait to be stored, for each plane and the CDN."""
     stored: int = Field(default=100_000, ge=1, le=100_000_000)
-    """Stored span sets. A ray has one for each plane that handled it, or one of the CDN."""
+    """Limit of stored span sets. A ray has one for each plane that handled it, or one of the CDN.
+    """
 
 
 class Tier(_Section):
@@ -272,7 +277,7 @@ BASIC_TIERS: Final = tuple(
 
 
 class Domains(_Section):
-    """Public domains. Without them the service is in local mode."""
+    """Public domains. Without domains the service is in local mode."""
 
     main: str | None = Field(default=None, pattern=_DOMAIN, max_length=200)
     cdn: str | None = Field(default=None, pattern=_DOMAIN, max_length=200)
@@ -284,62 +289,62 @@ class Certificate(_Section):
     """A certificate of edge-guard."""
 
     server_names: Annotated[tuple[str, ...], BeforeValidator(from_text), Field(min_length=1)]
-    """Host names; `*.` stands for one label."""
+    """Host names. `*.` is a wildcard for one label."""
     cert: Path
-    """PEM, with its chain."""
+    """Path of a PEM file with the certificate and its chain."""
     key: Path
-    """PEM."""
+    """Path of a PEM file."""
 
 
 class EdgeLimits(_Section):
     """Limits of edge-guard, read again at SIGHUP."""
 
     connections: int = Field(default=65_536, ge=1, le=10_000_000)
-    """All TCP connections of clients, HTTP included."""
+    """Limit of all TCP connections of clients, including HTTP."""
     connections_per_route: int = Field(default=16_384, ge=1, le=10_000_000)
-    """Per public port."""
+    """Limit for each public port."""
     connections_per_address: int = Field(default=1_024, ge=1, le=10_000_000)
-    """Of one client address (IPv6: /64)."""
+    """Limit for each client address (IPv6: /64)."""
     datagram_sessions: int = Field(default=16_384, ge=1, le=10_000_000)
-    """UDP sessions in all, shared equally among the threads."""
+    """Limit of all UDP sessions, shared equally among the threads."""
     datagram_sessions_per_route: int = Field(default=4_096, ge=1, le=10_000_000)
-    """Per port, within the share of its thread."""
+    """Limit for each port, within the share of its thread."""
     datagram_sessions_per_address: int = Field(default=1_024, ge=1, le=10_000_000)
-    """Per client address (IPv6: /64) and thread."""
+    """Limit for each client address (IPv6: /64) and thread."""
     stream_idle_ms: int = Field(default=7_200_000, ge=1_000, le=604_800_000)
-    """A stream is closed after this silence."""
+    """A stream without data is closed after this time."""
     datagram_idle_ms: int = Field(default=60_000, ge=1_000, le=3_600_000)
-    """A UDP session ends after this silence."""
+    """A UDP session without data ends after this time."""
 
 
 class EdgeSettings(_Section):
     """Edge-guard, the port forwarder for players."""
 
     address: str = Field(default="127.0.0.1", min_length=1, max_length=253)
-    """Address of edge-guard without `domains.job`."""
+    """Player address of edge-guard without `domains.job`."""
     node_address: str = Field(default="127.0.0.1", min_length=1, max_length=253)
-    """Address of this machine, for ports without edge-guard."""
+    """Player address of this machine, for ports without edge-guard."""
     bind: Annotated[str, BeforeValidator(_ip_address)] = "127.0.0.1"
-    """Listen address of edge-guard. 0.0.0.0 or :: means all."""
+    """Listen address of edge-guard. 0.0.0.0 or :: means all addresses."""
     http: EdgeListen | None = None
-    """Listener that routes by host name. None: disabled."""
+    """HTTP listener that routes by host name. None: disabled."""
     https: EdgeListen | None = None
-    """The same with TLS. Needs certificates."""
+    """HTTPS listener that routes by host name. It needs certificates. None: disabled."""
     is_fronted: bool = False
-    """Another proxy owns ports 80 and 443 and forwards to these listeners."""
+    """True if another proxy owns ports 80 and 443 and forwards to these listeners."""
     certificates: Annotated[tuple[Certificate, ...], BeforeValidator(from_text)] = ()
-    """Read again at SIGHUP. In local mode they enable TLS for https and tcp_tls."""
+    """Certificates, read again at SIGHUP. In local mode they enable TLS for https and tcp_tls."""
     proxies: Annotated[tuple[Network, ...], BeforeValidator(from_text)] = ()
     """Proxies in front of edge-guard that report client addresses."""
     workers: int | None = Field(default=None, ge=1, le=256)
-    """Threads for streams, and as many for datagrams. None: one per core."""
+    """Number of threads for streams, and of threads for datagrams. None: one per core."""
     nice: int = Field(default=-4, ge=-20, le=19)
-    """Niceness of its threads, if the system permits it."""
+    """Niceness of edge-guard's threads, if the system permits it."""
     limits: EdgeLimits = EdgeLimits()
 
 
 class S3Settings(_Section):
-    """A bucket for uploads in place of a folder."""
+    """S3 bucket for uploads. It replaces the folder."""
 
     bucket: str = Field(min_length=1, max_length=63)
     endpoint: Endpoint | None = None
@@ -355,23 +360,31 @@ class RuntimeSettings(_Section):
     kinds: Annotated[tuple[BuildKind, ...], BeforeValidator(from_text)] = ("archive",)
     """Accepted kinds of builds."""
     isolation: Literal["auto", "user", "namespace", "landlock", "none"] = "auto"
-    """Sandbox of game servers. `auto`: another user if root, else a user namespace, else Landlock."""
+    """Isolation of game servers. `auto`: another user if root, else a user namespace, else
+    Landlock.
+    """
     oci_runtime: Path | None = None
-    """Runtime for images and bundles. None: crun, else runc."""
+    """OCI runtime for images and bundles. None: crun, else runc."""
     shared_paths: Annotated[tuple[Path, ...], BeforeValidator(from_text)] = ()
     """Paths that every game server may read and execute, besides its build and system files."""
     cpu_millicores: int | None = Field(default=None, ge=1)
-    """Limit for all lobbies and servers by their tiers. None: the cores of this machine."""
+    """CPU limit of all lobbies and servers together, by their tiers. None: the cores of this
+    machine.
+    """
     memory_mb: int | None = Field(default=None, ge=1)
-    """The same. None: the memory of this machine."""
+    """Memory limit of all lobbies and servers together, by their tiers. None: the memory of this
+    machine.
+    """
     log_bytes_max: int = Field(default=64 << 20, ge=1 << 20)
-    """Log size on disk per server. The oldest lines are removed."""
+    """Limit of the log on disk for each server. The oldest lines are removed."""
     process_ports: Ports = PortRange(PROCESS_PORTS[0], PROCESS_PORTS[-1])
     """Ports that game servers behind edge-guard bind."""
     host_ports: Ports = PortRange(HOST_PORTS[0], HOST_PORTS[-1])
     """Ports that game servers with host networking may bind."""
     end_with_service: bool = False
-    """Whether game servers and edge-guard end with the service. A killed service leaves them."""
+    """Whether game servers and edge-guard end with the service. They survive a killed service in
+    any case.
+    """
 
 
 class JournalSettings(_Section):

@@ -46,7 +46,7 @@ async def add(
     form: tuple[str, str, str | None],
     now_ms: int,
 ) -> None:
-    """`form` is kind, compression and image tag."""
+    """Adds a build. `form` is its kind, compression and image tag."""
     values = {
         "build_id": build_id,
         "game_id": game_id,
@@ -61,14 +61,16 @@ async def add(
 
 
 async def find(tx: Transaction, game_id: str, build_id: str) -> Record | None:
-    """Returns columns of `builds`, `content_length` and `complete_ms`."""
+    """Returns the build's columns with `content_length` and `complete_ms` of its upload."""
     return await tx.first(_ONE, {"game_id": game_id, "build_id": build_id})
 
 
 async def of_game(
     tx: Transaction, game_id: str, tags: Mapping[str, str] | None = None
 ) -> Sequence[Record]:
-    """Returns rows as `find`, newest first. `tags` filters for builds that have all of them."""
+    """Returns the game's builds with the columns of `find`, newest first. Each build has all of
+    `tags`.
+    """
     statement = _OF_GAME
     for name, value in (tags or {}).items():
         condition = and_(
@@ -86,7 +88,7 @@ async def tags_of(tx: Transaction, build_id: str) -> dict[str, str]:
 
 
 async def tags_of_game(tx: Transaction, game_id: str) -> dict[str, dict[str, str]]:
-    """Returns tags by build ID, without untagged builds."""
+    """Returns the tags of builds by build ID. Builds without tags are missing."""
     found: dict[str, dict[str, str]] = {}
     for row in await tx.all(_TAGS_OF_GAME, {"game_id": game_id}):
         found.setdefault(row.build_id, {})[row.name] = row.value
@@ -122,7 +124,7 @@ async def is_used_by_version(tx: Transaction, build_id: str) -> bool:
 
 
 async def remove(tx: Transaction, build_id: str) -> None:
-    """Raises Conflict when a version started to use the build concurrently."""
+    """Removes a build with its tags. Raises Conflict if a concurrent version uses the build."""
     await tx.run(delete(build_tags).where(build_tags.c.build_id == build_id))
     await tx.run(delete(builds).where(builds.c.build_id == build_id))
 

@@ -1,7 +1,8 @@
 """Cache of SQL statements that SQLAlchemy compiled for a driver.
 
-Running a statement through SQLAlchemy's engine costs six times what the driver needs. Values go to the driver
-unchanged, so columns use only types that drivers know: texts, integers, booleans, bytes.
+Running a statement through SQLAlchemy's engine costs six times as much as the driver itself. Values
+go to the driver unchanged, so columns have only types that drivers accept: texts, integers,
+booleans, bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ ArgumentValues = Sequence[Any]
 
 
 class ListParameterCompiler:
-    """Compiler mixin that passes a list as one argument, so that a statement stays prepared for any list length."""
+    """Compiler mixin that passes a list as one argument. A prepared statement then fits any list
+    length.
+    """
 
     def visit_in_op_binary(self, binary: BinaryExpression[Any], operator: Any, **kw: Any) -> str:
         several = self._list_of(binary)
@@ -62,7 +65,9 @@ class ListParameterCompiler:
 
 
 class StatementArgument:
-    """One argument: a name among the values, or a constant. `send` converts a value for the driver."""
+    """One argument of a statement: the name of a value, or a constant. `send` converts a value for
+    the driver.
+    """
 
     __slots__ = ("constant", "name", "send")
 
@@ -90,7 +95,7 @@ class CompiledStatement:
         self.make_row: Any = None
 
     def argument_values(self, values: Values) -> ArgumentValues:
-        """Raises TypeError for a list of values."""
+        """Returns the arguments in the driver's order. Raises TypeError for a list of value sets."""
         if values is None:
             values = _NONE
         elif not isinstance(values, Mapping):
@@ -102,10 +107,14 @@ class CompiledStatement:
 
 
 class StatementCache:
-    """Compiled statements, found by identity first and then by SQLAlchemy's cache key."""
+    """Compiled statements by object identity. Equal statements share one through SQLAlchemy's cache
+    key.
+    """
 
     def __init__(self, dialect: Any) -> None:
-        """`dialect` compiles. If a type of the dialect has `send`, it converts values for the driver."""
+        """`dialect` compiles the statements. Types of the dialect with a `send` method convert
+        values.
+        """
         self._dialect = dialect
         self._own: WeakKeyDictionary[Any, dict[tuple[str, ...], CompiledStatement]] = (
             WeakKeyDictionary()
@@ -128,7 +137,7 @@ class StatementCache:
     def _prepare(self, statement: Any, given: tuple[str, ...]) -> CompiledStatement:
         key = statement._generate_cache_key()
         compiled = self._compile(statement, key, given)
-        # The cached statement of the same shape can have other constants.
+        # A cached statement of the same shape can have other constants.
         bound = compiled.construct_params(
             dict.fromkeys(given), None if key is None else key.bindparams
         )

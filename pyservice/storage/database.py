@@ -45,7 +45,8 @@ DELETION_BATCH_ROWS: Final = 200
 
 
 Record = Row[Any]
-"""A row with columns as attributes. PostgreSQL rows behave alike (`postgres.Row`)."""
+"""A row with columns as attributes. Rows of PostgreSQL have the same attributes (`postgres.Row`).
+"""
 
 Values = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 Result = TypeVar("Result")
@@ -54,18 +55,23 @@ _log = get_logger("storage")
 
 
 class Transaction(Protocol):
-    """Statements that take effect together. They raise Conflict, or ServiceError when the database is unavailable."""
+    """Statements that take effect together. Each raises Conflict, or ServiceError if the database
+    is unavailable.
+    """
 
     async def all(self, statement: Executable, values: Values = None) -> Sequence[Record]: ...
 
     async def first(self, statement: Executable, values: Values = None) -> Record | None: ...
 
     async def run(self, statement: Executable, values: Values = None) -> int:
-        """Returns the number of affected rows, or of value sets."""
+        """Runs a statement. Returns the number of affected rows, or of value sets."""
         ...
 
     def after_commit(self, call: Callable[[], None]) -> None:
-        """Calls `call` once the change was committed or may have been, even if the caller was cancelled."""
+        """Registers `call` to run after the commit, or when the commit may have happened.
+
+        `call` runs even if the caller was cancelled.
+        """
         ...
 
 
@@ -80,23 +86,23 @@ class CommitCallbacks:
         for call in self._calls:
             try:
                 call()
-            except Exception:  # noqa: BLE001 — the others are told of the change all the same
+            except Exception:  # noqa: BLE001 — the other callbacks must run
                 _log.exception("what follows a change failed")
 
 
 class Database(Protocol):
     """A database of records.
 
-    `read` is one snapshot. `query` runs each statement by itself, which is cheaper. `write` commits durably at its
-    end unless an exception was raised.
+    `read` is one snapshot. `query` runs each statement by itself, which is cheaper. `write` commits
+    durably at its end, unless an exception was raised.
     """
 
     name: str
 
     @property
     def finished_reads(self) -> int:
-        """Number of finished transactions that can precede a reader. While it grows, a waiting reader waits for
-        others and the database is available.
+        """Number of finished transactions. While it grows, a waiting reader only waits for its
+        turn, and the database is available.
         """
         ...
 
@@ -111,14 +117,16 @@ class Database(Protocol):
         ...
 
     def check(self, connection: Connection) -> None:
-        """Raises DatabaseUnusable when committed data would not survive a crash of the machine."""
+        """Raises DatabaseUnusable if committed data would not survive a crash of the machine."""
         ...
 
     async def close(self) -> None: ...
 
 
 def open_database(url: str | None, folder: Path) -> Database:
-    """Opens SQLite in `folder`, or PostgreSQL by `url`, without connecting. Raises DatabaseUnusable."""
+    """Returns SQLite in `folder`, or PostgreSQL at `url`, without connecting. Raises
+    DatabaseUnusable.
+    """
     # Importing only the needed driver keeps the start fast.
     if url is None:
         from pyservice.storage.sqlite import SqliteDatabase
@@ -138,12 +146,14 @@ def open_database(url: str | None, folder: Path) -> Database:
 
 
 def next_number(column: Column[Any]) -> ColumnElement[int]:
-    """Returns one more than the largest value. Concurrent inserts can get the same number."""
+    """Returns an expression for the largest value plus one. Concurrent inserts can get the same
+    number.
+    """
     return select(func.coalesce(func.max(column), 0) + 1).scalar_subquery()
 
 
 def batch_deletion(order: Column[Any]) -> Delete:
-    """Returns a statement that deletes the first rows up to `last`, ordered by the column."""
+    """Returns a statement that deletes the first rows with a column value up to `last`."""
     key = tuple(order.table.primary_key)
     first_ones = (
         select(*key).where(order <= bindparam("last")).order_by(order).limit(DELETION_BATCH_ROWS)
@@ -155,10 +165,11 @@ def batch_deletion(order: Column[Any]) -> Delete:
 async def delete_in_batches(
     database: Database, statement: Delete, last: int, most: int | None = None
 ) -> int:
-    """Repeats a `batch_deletion` until nothing is left, or `most` times, and returns the deleted rows.
+    """Repeats a `batch_deletion` until no row is left, or `most` times. Returns the number of
+    deleted rows.
 
-    Each batch is found by an index and has its own transaction, so that neither the event loop nor other changes
-    wait long. Raises OVERLOADED.
+    Each batch uses an index and has its own transaction, so that other changes do not wait long.
+    Raises OVERLOADED.
     """
 
     async def once() -> int:

@@ -14,19 +14,19 @@ from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 
 _FULL: Final = "53100"
-"""disk_full"""
+"""SQLSTATE disk_full."""
 _COLLISIONS: Final = ("40001", "40P01")
-"""serialization_failure, deadlock_detected"""
+"""SQLSTATEs serialization_failure and deadlock_detected."""
 Made = TypeVar("Made")
 
 _PAUSES_S: Final = (0.0, *(min(0.005 * 2**number, 0.2) for number in range(11)))
-"""Upper bounds of the random pauses before each retry."""
+"""Upper bounds of the random pauses before each retry, in seconds."""
 
 _log = get_logger("storage")
 
 
 class Conflict(Exception):
-    """A unique or foreign key was violated, or the transaction lost to another writer."""
+    """A unique or foreign key was violated, or the transaction lost to a concurrent writer."""
 
 
 class TransactionRolledBack(Exception):
@@ -34,11 +34,11 @@ class TransactionRolledBack(Exception):
 
 
 class DatabaseUnusable(Exception):
-    """The database cannot be used as it is. The message names the remedy."""
+    """The database cannot be used in its current state. The message has the remedy."""
 
 
 class _DatabaseErrorTranslation:
-    """Context manager that raises Conflict, DatabaseUnusable or ServiceError for errors of drivers."""
+    """Context manager that turns driver errors into Conflict, DatabaseUnusable or ServiceError."""
 
     def __enter__(self) -> None:
         return None
@@ -90,7 +90,7 @@ def _sqlite_code(error: BaseException) -> int | None:
 
 
 def sqlstate(error: BaseException) -> str:
-    """Returns the SQLSTATE, or an empty text when the server did not report the error."""
+    """Returns the SQLSTATE, or an empty text if the error did not come from the server."""
     said = error.orig if isinstance(error, DBAPIError) else error
     return getattr(said, "sqlstate", None) or ""
 
@@ -100,7 +100,7 @@ def _is_of_asyncpg(error: BaseException) -> bool:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Returns whether the error is a defect of a statement or value of ours."""
+    """Returns whether the error is a defect in a statement or value of this service."""
     if _sqlite_code(error) == sqlite3.SQLITE_ERROR or sqlstate(error).startswith(("22", "42")):
         return True
     if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError):
@@ -109,8 +109,8 @@ def _is_ours(error: BaseException) -> bool:
 
 
 async def retry_on_conflict(attempt: Callable[[], Awaitable[Made]]) -> Made:
-    """Runs `attempt`, a whole transaction each time, until no conflict occurs. Raises OVERLOADED after the last
-    retry.
+    """Runs `attempt`, a whole transaction, until it ends without a Conflict. Raises OVERLOADED
+    after the last retry.
     """
     for longest_s in _PAUSES_S:
         try:

@@ -48,12 +48,12 @@ _NAMED = select(versions.c.display_name).where(
 
 
 async def find(tx: Transaction, text: str) -> Record | None:
-    """Returns columns of `games`. `text` is an ID or name_id."""
+    """Returns the columns of a game, or None. `text` is an ID or name_id."""
     return await tx.first(_BY_TEXT, {"text": text})
 
 
 async def lock(tx: Transaction, game_id: str) -> Record:
-    """Returns columns of `games`, with the row locked until the transaction ends. Raises LookupError."""
+    """Returns the columns of a game and locks its row for the transaction. Raises LookupError."""
     row = await tx.first(_LOCK, {"game_id": game_id})
     if row is None:
         raise LookupError(game_id)
@@ -71,7 +71,7 @@ async def taken_names(tx: Transaction, names: Iterable[str]) -> set[str]:
 async def add(
     tx: Transaction, game_id: str, name_id: str, display_name: str, group_id: str, now_ms: int
 ) -> None:
-    """Raises Conflict when the name_id is taken."""
+    """Adds a game. Raises Conflict if the name_id is taken."""
     await tx.run(
         _ADD,
         {
@@ -85,7 +85,7 @@ async def add(
 
 
 async def set_picture(tx: Transaction, game_id: str, which: str, upload_id: str, kind: str) -> None:
-    """`which` is `logo` or `banner`, `kind` png or jpeg."""
+    """Sets a picture of the game. `which` is `logo` or `banner`, `kind` is `png` or `jpeg`."""
     values = {f"{which}_upload_id": upload_id, f"{which}_kind": kind}
     await tx.run(update(games).where(games.c.game_id == game_id).values(values))
 
@@ -123,7 +123,7 @@ async def add_version(
 
 
 async def find_version_with_game(tx: Transaction, game: str, version_id: str) -> Record | None:
-    """Returns columns of `versions` and the game's `group_id`. `game` is an ID or name_id."""
+    """Returns the version's columns with the game's `group_id`. `game` is an ID or name_id."""
     return await tx.first(_VERSION_WITH_GAME, {"game": game, "version_id": version_id})
 
 
@@ -133,12 +133,12 @@ async def is_version_of(tx: Transaction, game_id: str, version_id: str) -> bool:
 
 
 async def versions_of(tx: Transaction, game_id: str) -> Sequence[Record]:
-    """Returns `version_id`, `create_ms` and `display_name`, newest first."""
+    """Returns `version_id`, `create_ms` and `display_name` of the game's versions, newest first."""
     return await tx.all(_SUMMARIES, {"game_id": game_id})
 
 
 async def reserve_version_names(tx: Transaction, game_id: str, up_to: int) -> None:
-    """Reserves version names up to a number. The number never falls."""
+    """Reserves version names up to a number. The stored number never falls."""
     await tx.run(_RESERVE, {"game": game_id, "up_to": up_to})
 
 

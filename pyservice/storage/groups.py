@@ -57,7 +57,7 @@ async def add_identity(tx: Transaction, identity_id: str, display_name: str, now
 async def add(
     tx: Transaction, group_id: str, display_name: str, owner_identity_id: str, now_ms: int
 ) -> None:
-    """Adds a closed group with its owner as first member."""
+    """Adds a closed group. Its owner becomes the first member."""
     await tx.run(
         insert(groups),
         {
@@ -73,7 +73,9 @@ async def add(
 
 
 async def add_member(tx: Transaction, group_id: str, identity_id: str, now_ms: int) -> None:
-    """Raises Conflict for an existing member, an unknown group or an unknown identity."""
+    """Adds a member. Raises Conflict for an existing member, an unknown group or an unknown
+    identity.
+    """
     await tx.run(
         insert(members), {"group_id": group_id, "identity_id": identity_id, "create_ms": now_ms}
     )
@@ -87,7 +89,7 @@ async def remove_member(tx: Transaction, group_id: str, identity_id: str) -> boo
 
 
 async def find(tx: Transaction, group_id: str) -> Record | None:
-    """Returns columns of `groups` and `member_count`."""
+    """Returns the group's columns with `member_count`, or None."""
     return await tx.first(_BY_ID, {"group_id": group_id})
 
 
@@ -100,7 +102,7 @@ async def ids_of_identity(tx: Transaction, identity_id: str) -> list[str]:
 
 
 async def ids_of_identities(tx: Transaction, identity_ids: Collection[str]) -> dict[str, list[str]]:
-    """Returns group IDs by identity, oldest first."""
+    """Returns the group IDs of each identity, oldest first."""
     found: dict[str, list[str]] = {identity_id: [] for identity_id in identity_ids}
     for row in await tx.all(_IDS_OF_IDENTITIES, {"identity_ids": list(found)}):
         found[row.identity_id].append(row.group_id)
@@ -117,13 +119,13 @@ async def change(tx: Transaction, group_id: str, values: Mapping[str, str]) -> N
 
 
 async def record_billing(tx: Transaction, group_id: str, times: Mapping[str, int]) -> bool:
-    """Sets columns of BILLING_TIMES and returns whether the group exists."""
+    """Sets columns of BILLING_TIMES. Returns whether the group exists."""
     statement = update(groups).where(groups.c.group_id == group_id).values(**times)
     return await tx.run(statement) > 0
 
 
 async def first(tx: Transaction) -> Record | None:
-    """Returns the oldest group, which is the owner's."""
+    """Returns the oldest group, which is the service owner's group."""
     return await tx.first(select(groups).order_by(groups.c.group_id).limit(1))
 
 

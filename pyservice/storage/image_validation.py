@@ -10,7 +10,7 @@ from typing import Final, Literal
 from PIL import Image
 
 MAX_SIDE: Final = 16_384
-"""Pixels. Small files can stand for gigabytes of pixels."""
+"""Longest side in pixels. A small file can contain gigabytes of pixels."""
 
 MAX_PIXELS: Final = 64 << 20
 
@@ -18,15 +18,13 @@ _PNG_END: Final = b"\x00\x00\x00\x00IEND\xaeB`\x82"
 _JPEG_END: Final = b"\xff\xd9"
 _EXTENSIONS: Final = {"png": "png", "jpg": "jpeg", "jpeg": "jpeg"}
 
-# Pillow raises above twice this number and warns above it.
+# Pillow raises an error above twice this number, and warns above the number.
 Image.MAX_IMAGE_PIXELS = MAX_PIXELS // 2
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Kind and size in pixels."""
-
     kind: Literal["png", "jpeg"]
     width: int
     height: int
@@ -37,9 +35,10 @@ class Picture:
 
 
 def check_image(content: bytes) -> Picture | None:
-    """Returns the picture in a file, or None if it is damaged, incomplete, too large or of another format.
+    """Returns the picture in a file, or None if it is damaged, incomplete, too large or of another
+    format.
 
-    The caller limits the size of `content`. No pixel is decoded.
+    The caller limits the size of `content`. Does not decode pixels.
     """
     try:
         with Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
@@ -58,7 +57,7 @@ def check_image(content: bytes) -> Picture | None:
 
 
 def kind_of_name(path: str) -> Literal["png", "jpeg"] | None:
-    """The kind that a file name claims by its extension."""
+    """Returns the picture format of a file name by its extension, or None."""
     _, dot, extension = path.lower().rpartition(".")
     kind = _EXTENSIONS.get(extension) if dot else None
     return "png" if kind == "png" else "jpeg" if kind == "jpeg" else None

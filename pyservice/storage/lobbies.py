@@ -1,4 +1,6 @@
-"""Queries on lobby records, which follow the facts of the data plane, and on ended runs of lobby processes."""
+"""Queries on lobby records and on ended lobby processes. Facts of the data plane update the lobby
+records.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,7 @@ _ENDED_RUNS = select(lobby_runs).where(lobby_runs.c.lobby_id.in_(bindparam("ids"
 _REMOVE_ENDED_RUNS = batch_deletion(lobby_runs.c.end_ms)
 
 _UNSTORABLE: Final = re.compile(r"[\x00\ud800-\udfff]")
-"""PostgreSQL refuses NUL, and lone surrogates are not valid UTF-8."""
+"""PostgreSQL refuses NUL. Lone surrogates are not valid UTF-8."""
 
 
 async def find_many(tx: Transaction, lobby_ids: Sequence[str]) -> Sequence[Record]:
@@ -117,7 +119,8 @@ async def of_game(tx: Transaction, game_id: str, lobby_id: str) -> Record | None
 async def alive_between(
     tx: Transaction, game_id: str, start_ms: int, end_ms: int, after: str, limit: int
 ) -> Sequence[Record]:
-    """Returns lobbies of a game that existed in a time span, by ID after `after`.
+    """Returns the game's lobbies that existed in a time span, in ID order, starting after the ID
+    `after`.
 
     Adds `namespace_name` and `version_name` to the columns of `lobbies`.
     """
@@ -150,9 +153,10 @@ async def change_many(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> Non
 async def page(
     tx: Transaction, namespace_id: str, before_ms: int | None, kept_since_ms: int, limit: int
 ) -> list[Record]:
-    """Returns columns of `lobbies`, newest first.
+    """Returns the namespace's lobbies, newest first.
 
-    The page exceeds `limit` when its last lobbies share a millisecond, because the next page begins at a time.
+    The next page begins at a time. So the page exceeds `limit` if its last lobbies share a
+    millisecond.
     """
     values: dict[str, Any] = {
         "namespace_id": namespace_id,
@@ -178,12 +182,14 @@ async def get(
 
 
 async def live_ids(tx: Transaction, after: str, limit: int) -> list[str]:
-    """Returns IDs of lobbies without a recorded end, in order after `after`."""
+    """Returns the IDs of lobbies without a recorded end, in ID order, starting after the ID
+    `after`.
+    """
     return [row.lobby_id for row in await tx.all(_LIVE, {"after": after, "limit": limit})]
 
 
 async def end_missing(tx: Transaction, lobby_ids: Sequence[str], reason: str, now_ms: int) -> None:
-    """Ends lobbies for which no end fact arrived."""
+    """Records an end for lobbies of which no end fact arrived."""
     if lobby_ids:
         condition = and_(lobbies.c.lobby_id.in_(list(lobby_ids)), lobbies.c.stop_ms.is_(None))
         await tx.run(update(lobbies).where(condition).values(stop_ms=now_ms, stop_reason=reason))
@@ -207,19 +213,19 @@ class EndedRun(NamedTuple):
 
 
 def storable_text(message: str) -> str:
-    """Replaces characters that a database refuses with U+FFFD, so that an end can always be recorded."""
+    """Replaces characters that a database refuses with U+FFFD, so that each end can be recorded."""
     return _UNSTORABLE.sub("\ufffd", message)
 
 
 async def record_run_end(tx: Transaction, lobby_id: str, run: EndedRun) -> None:
-    """Records the end of a lobby process. The first record stays."""
+    """Records the end of a lobby process. An existing record stays unchanged."""
     if await tx.first(_ENDED_RUNS, {"ids": [lobby_id]}) is None:
         row = {"lobby_id": lobby_id, **run._asdict(), "message": storable_text(run.message)}
         await tx.run(insert(lobby_runs), row)
 
 
 async def find_ended_runs(tx: Transaction, lobby_ids: Sequence[str]) -> dict[str, Record]:
-    """Returns columns of `lobby_runs` by lobby ID."""
+    """Returns the columns of `lobby_runs` by lobby ID."""
     if not lobby_ids:
         return {}
     rows = await tx.all(_ENDED_RUNS, {"ids": list(lobby_ids)})

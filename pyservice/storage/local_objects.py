@@ -1,6 +1,7 @@
-"""Objects in a folder: an upload is streamed into a file of its own and renamed when it is complete.
+"""Object store in a folder. Each upload is written to its own file, which is renamed on completion.
 
-The folders are `incoming` (emptied at start), `pending` and `kept`. Every change is synced before its call returns.
+The folders are `incoming` (emptied at start), `pending` and `kept`. Every change is synced before
+its call returns.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pyservice.storage.signed_urls import UrlGrant, UrlSigner
 
 
 class DiskReserve:
-    """Checks that writes leave the disk reserve free. Thread-safe."""
+    """Checks that a write leaves the disk reserve free. Thread-safe."""
 
     def __init__(self, folder: Path, reserve_bytes: int) -> None:
         self._folder = folder
@@ -40,14 +41,16 @@ class DiskReserve:
         self._reserved_bytes = 0
 
     def require_space(self, length: int) -> None:
-        """Raises STORAGE_FULL when `length` bytes do not fit now. Reserves nothing."""
+        """Raises STORAGE_FULL if `length` bytes do not fit now. Reserves nothing."""
         self._refuse(length)
 
     @contextmanager
     def reserve(self, length: int) -> Iterator[None]:
-        """Reserves space during a write. Raises STORAGE_FULL before it."""
+        """Reserves `length` bytes for the duration of a write. Raises STORAGE_FULL before the
+        write.
+        """
         with self._lock:
-            # The file system does not count concurrent writes yet.
+            # The file system's free space does not include concurrent writes yet.
             self._refuse(self._reserved_bytes + length)
             self._reserved_bytes += length
         try:
@@ -69,7 +72,9 @@ _SYNC_FILE_RANGE_WRITE: Final = 2
 
 
 def _find_sync_file_range() -> Callable[[int, int, int], object]:
-    """Returns `sync_file_range` without waiting, or a no-op where libc lacks it. `fsync` then takes longer."""
+    """Returns `sync_file_range`, or a function without effect if libc lacks it. `fsync` then takes
+    longer.
+    """
     call = getattr(ctypes.CDLL(None), "sync_file_range", None)
     if call is None:
         return lambda file, start, size: None
@@ -81,7 +86,9 @@ _start_writeback: Final = _find_sync_file_range()
 
 
 class UploadWriter:
-    """Writes one upload to a file and renames it. End it with `commit` or `abort`, which are idempotent."""
+    """Writer of one upload to a file. `commit` renames the file, `abort` removes it. Both are
+    idempotent.
+    """
 
     def __init__(
         self,
@@ -91,7 +98,7 @@ class UploadWriter:
         place: Callable[[Path], None],
         reserve: Callable[[int], AbstractContextManager[None]],
     ) -> None:
-        """`reserve` wraps each write, in a thread, and refuses it by raising."""
+        """`reserve` wraps each write in a thread. It raises to refuse the write."""
         self.length = length
         self._path = path
         self._threads = threads
@@ -104,12 +111,14 @@ class UploadWriter:
         self._written_bytes = 0
         self._is_closed = False
         self.failure: BaseException | None = None
-        """Set as soon as a write fails."""
+        """Error of the first failed write."""
 
     def write(self, block: memoryview, when_written: Callable[[], None]) -> None:
-        """Queues a block. `when_written` is called on the loop when the block may be reused, also after a failure.
+        """Queues a block. Calls `when_written` on the loop once the block may be reused, also after
+        a failure.
 
-        After a failure or the end, blocks are dropped, so that a late one does not create the file again.
+        After a failure or the end, the writer drops blocks. A late block must not create the file
+        again.
         """
         if self.failure is not None or self._is_closed:
             self._loop.call_soon(when_written)
@@ -119,7 +128,9 @@ class UploadWriter:
             self._start()
 
     async def commit(self) -> None:
-        """Syncs and renames the file. Removes it on failure. Raises ServiceError STORAGE_FULL or the cause."""
+        """Syncs and renames the file, or removes it on failure. Raises the failure, such as
+        STORAGE_FULL.
+        """
         try:
             await self._wait_for_thread()
             if self.failure is not None:
@@ -174,7 +185,7 @@ class UploadWriter:
             try:
                 with self._reserve(len(block)):
                     _write_all(self._file, block)
-                # Starts write-back early, so that the final fsync is short.
+                # Early write-back shortens the final fsync.
                 _start_writeback(self._file, self._written_bytes, len(block))
                 self._written_bytes += len(block)
             finally:
@@ -215,7 +226,7 @@ _Result = TypeVar("_Result")
 
 
 class FolderBlobStore:
-    """`BlobStore` in a folder. The lock of the data directory makes its process the only user."""
+    """`BlobStore` in a folder. The lock of the data directory excludes other processes."""
 
     largest_put_bytes: Final = 1 << 50
     takes_any_length: Final = False
@@ -292,15 +303,17 @@ class FolderBlobStore:
             yield await self._run(lambda portion=portion: self._dated(portion))  # type: ignore[misc]
 
     async def drop_empty_folders(self, older_than_s: float) -> None:
-        """Removes old empty folders. Writers create a missing folder again."""
+        """Removes empty folders that are older than `older_than_s`. Writers create a missing folder
+        again.
+        """
         before_s = time.time() - older_than_s
         await self._run(lambda: self._drop_old(before_s))
 
     def receive(self, grant: UrlGrant) -> UploadWriter:
-        """Starts to receive the upload of a grant without touching the disk.
+        """Returns a writer for the upload of a grant. Does not touch existing files.
 
-        Raises STORAGE_FULL when it does not fit now, and UPLOAD_ALREADY_COMPLETE for a completed object. Concurrent
-        uploads can still fill the disk before `commit`.
+        Raises STORAGE_FULL if the upload does not fit now, and UPLOAD_ALREADY_COMPLETE for a
+        completed object. Concurrent uploads can still fill the disk before `commit`.
         """
         self._refuse_kept(grant)
         # An operator can have removed the folder.
@@ -332,7 +345,7 @@ class FolderBlobStore:
             raise
 
     def _make_folder(self, folder: Path) -> None:
-        """Creates a folder and syncs each parent, so that a crash keeps its name."""
+        """Creates a folder and syncs each parent, so that the folder survives a crash."""
         if not folder.is_dir():
             self._make_folder(folder.parent)
             with contextlib.suppress(FileExistsError):
@@ -340,7 +353,7 @@ class FolderBlobStore:
             sync_folder(folder.parent)
 
     def _in_folder(self, folder: Path, act: Callable[[], None]) -> None:
-        """Creates the folder and runs `act`, retrying when a concurrent cleanup removes the folder."""
+        """Creates the folder and runs `act`. Retries if a concurrent cleanup removes the folder."""
         for _ in range(_ATTEMPTS - 1):
             with contextlib.suppress(FileNotFoundError):
                 self._make_folder(folder)
@@ -355,13 +368,13 @@ class FolderBlobStore:
             try:
                 os.replace(source, target)
             except FileNotFoundError:
-                # A concurrent completion renamed it first, unless the target folder is missing.
+                # If the target exists, a concurrent completion has already renamed the file.
                 if source.exists() or not target.exists():
                     raise
 
         self._in_folder(target.parent, rename)
         if is_synced:
-            with contextlib.suppress(FileNotFoundError):  # completed in this moment
+            with contextlib.suppress(FileNotFoundError):  # a concurrent completion renamed it
                 sync_folder(target.parent)
 
     def _rename(self, names: Sequence[tuple[str, str]]) -> None:
@@ -407,7 +420,7 @@ class FolderBlobStore:
     def _walk(self, folder: str) -> Iterator[str]:
         for where, _, files in os.walk(self._folder / folder):
             inside = Path(where).relative_to(self._folder).as_posix()
-            # `write_file` uses names with a leading dot for temporary files.
+            # Names of temporary files of `write_file` have a leading dot.
             yield from (f"{inside}/{name}" for name in files if not name.startswith("."))
 
     def _dated(self, names: Sequence[str]) -> list[PendingBlob]:

@@ -137,7 +137,7 @@ _REVISIONS = select(namespaces.c.namespace_id, namespaces.c.revision).order_by(
 
 
 async def find(tx: Transaction, game_id: str, text: str) -> Record | None:
-    """Returns columns of `namespaces`. `text` is an ID or name_id within the game."""
+    """Returns the namespace's columns, or None. `text` is an ID or name_id within the game."""
     return await tx.first(_BY_TEXT, {"game_id": game_id, "text": text})
 
 
@@ -148,9 +148,10 @@ async def get(tx: Transaction, namespace_id: str) -> Record | None:
 async def by_path(
     tx: Transaction, game: str, text: str, version_id: str | None = None
 ) -> Record | None:
-    """Returns columns of `namespaces` and the game's `group_id`. Both arguments are IDs or name_ids.
+    """Returns the namespace's columns with the game's `group_id`. `game` and `text` are IDs or
+    name_ids.
 
-    With `version_id` adds `has_version`: whether the version belongs to the game.
+    With `version_id`, adds `has_version`: whether the version belongs to the game.
     """
     if version_id is None:
         return await tx.first(_WITH_PATH, {"game": game, "text": text})
@@ -159,7 +160,7 @@ async def by_path(
 
 
 async def lock(tx: Transaction, namespace_id: str) -> None:
-    """Locks the row until the transaction ends."""
+    """Locks the namespace's row for the transaction."""
     await tx.first(_LOCK, {"namespace_id": namespace_id})
 
 
@@ -188,7 +189,9 @@ async def add(
     limits: tuple[int, int],
     now_ms: int,
 ) -> None:
-    """`limits` are lobby_count_max and max_players. Raises Conflict when a name_id is taken."""
+    """Adds namespaces. `limits` are lobby_count_max and max_players. Raises Conflict if a name_id
+    is taken.
+    """
     await tx.run(
         _ADD,
         [
@@ -225,12 +228,12 @@ async def add(
 async def change(
     tx: Transaction, namespace_id: str, values: Mapping[str, Any], *, is_fed: bool = True
 ) -> None:
-    """Sets columns and locks the row. `is_fed` raises the revision for the data plane."""
+    """Sets columns and locks the row. With `is_fed`, also raises the revision for the data plane."""
     await tx.run(_changing(tuple(values), is_fed), {**values, "id": namespace_id})
 
 
 async def set_version(tx: Transaction, namespace_id: str, version_id: str) -> bool:
-    """Sets the version, locks the row, and returns whether the version changed."""
+    """Sets the version and locks the row. Returns whether the version changed."""
     return bool(await tx.run(_SET_VERSION, {"id": namespace_id, "version": version_id}))
 
 
@@ -242,13 +245,15 @@ def _changing(names: tuple[str, ...], is_fed: bool) -> Update:
     return statement.values({name: bindparam(name) for name in names})
 
 
-# Versions that it ran -----------------------------------------------------------------------------
+# Version history --------------------------------------------------------------------------------
 
 
 async def add_history(
     tx: Transaction, entry_id: str, namespace_id: str, version_id: str, now_ms: int
 ) -> None:
-    """Adds an entry. Times of a namespace strictly increase, so that a page can begin at a time."""
+    """Adds a history entry. Its time is later than that of the namespace's last entry, so that a
+    page can begin at a time.
+    """
     await tx.run(
         _ADD_NEWEST,
         {
@@ -268,7 +273,7 @@ async def has_entry(tx: Transaction, namespace_id: str, entry_id: str) -> bool:
 async def history(
     tx: Transaction, namespace_id: str, before_ms: int | None, limit: int
 ) -> Sequence[Record]:
-    """Returns entries deployed before `before_ms`, newest first."""
+    """Returns history entries deployed before `before_ms`, newest first."""
     statement = select(version_history).where(version_history.c.namespace_id == namespace_id)
     if before_ms is not None:
         statement = statement.where(version_history.c.deploy_ms < before_ms)
@@ -294,7 +299,7 @@ async def count_domains(tx: Transaction, namespace_id: str) -> int:
 
 
 async def add_domain(tx: Transaction, namespace_id: str, domain: str, now_ms: int) -> None:
-    """Raises Conflict when a namespace has the domain."""
+    """Adds a domain. Raises Conflict if a namespace has the domain."""
     values = {"domain": domain, "namespace_id": namespace_id, "create_ms": now_ms}
     await tx.run(insert(domains), values)
 
@@ -323,7 +328,7 @@ async def change_password(
 
 
 async def add_user(tx: Transaction, namespace_id: str, user: str, password_hash: str) -> None:
-    """Raises Conflict when the user exists."""
+    """Adds a site user. Raises Conflict if the user exists."""
     values = {"namespace_id": namespace_id, "user": user, "password_hash": password_hash}
     await tx.run(insert(auth_users), values)
 
@@ -333,14 +338,14 @@ async def remove_user(tx: Transaction, namespace_id: str, user: str) -> bool:
     return await tx.run(delete(auth_users).where(condition)) > 0
 
 
-# What the data plane is fed -----------------------------------------------------------------------
+# Configuration feed -----------------------------------------------------------------------------
 
 
 class FeedRecords(NamedTuple):
     """Namespaces and their domains from one snapshot, for the configuration feed."""
 
     namespaces: Sequence[Record]
-    """Includes `game_name_id` and `game_display_name`."""
+    """Rows also have `game_name_id` and `game_display_name`."""
     domains: Sequence[Record]
 
 
@@ -350,7 +355,7 @@ async def feed_records(tx: Transaction, namespace_ids: Sequence[str]) -> FeedRec
 
 
 async def versions_by_id(tx: Transaction, version_ids: Sequence[str]) -> Sequence[Record]:
-    """Returns `version_id`, `display_name` and `config`, oldest first."""
+    """Returns `version_id`, `display_name` and `config` of versions, oldest first."""
     return await tx.all(_VERSIONS, {"ids": list(version_ids)}) if version_ids else ()
 
 
@@ -361,8 +366,9 @@ async def revisions(tx: Transaction) -> Sequence[Record]:
 async def restore_version(
     tx: Transaction, namespace_id: str, refused_version_id: str, version_id: str, entry: str
 ) -> bool:
-    """Restores the version that the data plane runs, if the refused version is still current. Returns whether it
-    was.
+    """Restores the version that the data plane runs if the refused version is still current.
+
+    Returns whether the refused version was current.
     """
     statement = (
         update(namespaces)
@@ -379,7 +385,7 @@ async def restore_version(
 
 
 async def raise_revision(tx: Transaction, namespace_id: str, above: int) -> None:
-    """Raises the revision above the one that the data plane holds, such as after a restored backup."""
+    """Raises the revision above the data plane's revision. Needed after the restore of a backup."""
     statement = (
         update(namespaces)
         .where(namespaces.c.namespace_id == namespace_id, namespaces.c.revision <= above)

@@ -1,7 +1,7 @@
 """Objects by key: multipart uploads, completion, digests and signed URLs.
 
-An object is `pending` until its upload is completed. Then it is `kept` and immutable. A `BlobStore` holds the
-bytes.
+An object is `pending` until its upload is completed. Then it is `kept` and immutable. A `BlobStore`
+stores the bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PIECE_BYTES: Final = 4 << 20
 
 
 PART_BYTES: Final = 64 << 20
-"""The last part has the rest."""
+"""Size of each part except the last one, which has the rest."""
 
 MULTIPART_FROM_BYTES: Final = 100 << 20
 FILE_PATH_MAX_BYTES: Final = 512
@@ -47,7 +47,7 @@ class PendingObject(NamedTuple):
 
 
 class _PartMove(NamedTuple):
-    """Rename of a part, with its expected length in bytes."""
+    """Rename of a part, with the part's expected length in bytes."""
 
     pending: str
     kept: str
@@ -66,15 +66,13 @@ class ObjectCounts:
     gets: int = 0
     get_bytes: int = 0
     failures: dict[str, int] = field(default_factory=dict)
-    """By error code."""
+    """Number of failures by error code."""
 
     def failed(self, code: str) -> None:
         self.failures[code] = self.failures.get(code, 0) + 1
 
 
 class RunStep(Protocol):
-    """Runs a step in a thread."""
-
     async def __call__(self, step: Callable[[], _Result], /) -> _Result: ...
 
 
@@ -87,30 +85,32 @@ class BlobStore(Protocol):
 
     @property
     def largest_put_bytes(self) -> int:
-        """Maximum size of one PUT."""
+        """Maximum size of one PUT in bytes."""
 
     @property
     def takes_any_length(self) -> bool:
-        """Whether a PUT can leave another length than its URL was signed for."""
+        """True if a PUT can store another length than its URL was signed for."""
 
     async def put_url(self, key: str, part: Part, expires_s: int) -> str: ...
 
     async def lengths(self, names: Sequence[str]) -> list[int | None]:
-        """Returns None for a missing blob."""
+        """Returns the lengths of blobs, with None for a missing blob."""
 
     async def keep(self, names: Sequence[tuple[str, str]]) -> None:
-        """Renames pairs (from, to), each atomically."""
+        """Renames each pair (from, to) atomically."""
 
     async def forget(self, names: Sequence[str]) -> None:
-        """Removes blobs and ignores missing ones."""
+        """Removes blobs. Ignores missing blobs."""
 
     async def write(self, name: str, content: bytes) -> None: ...
 
     def read(self, name: str, start: int, end: int) -> AsyncIterator[bytes]:
-        """Streams bytes [start, end). Raises FileNotFoundError."""
+        """Streams the bytes [start, end) of a blob. Raises FileNotFoundError."""
 
     async def digest(self, pieces: Sequence[tuple[str, int]], run: RunStep) -> str:
-        """Returns SHA-256 in hex over pairs (name, length). Raises FileNotFoundError."""
+        """Returns the SHA-256 in hex of joined blobs, given as (name, length). Raises
+        FileNotFoundError.
+        """
 
     async def names(self, folder: str) -> list[str]: ...
 
@@ -120,14 +120,17 @@ class BlobStore(Protocol):
 
 
 def file_key(upload_id: str, path: str) -> str:
-    """Returns a key without user input, which must not reach a disk or bucket."""
+    """Returns the object key of an uploaded file. The key has no user input, which must not reach a
+    disk or bucket.
+    """
     return f"{upload_id}/{hashlib.sha256(path.encode()).hexdigest()[:40]}"
 
 
 def is_file_path(path: str) -> bool:
     """Returns whether an upload may have a file with this path.
 
-    A path has 1 to 512 bytes, is relative, has no `.` or `..`, and can be requested from the CDN listener.
+    A path has 1 to 512 bytes, is relative, has no `.` or `..`, and can be requested from the CDN
+    listener.
     """
     try:
         size = len(path.encode())
@@ -143,7 +146,9 @@ def is_file_path(path: str) -> bool:
 
 
 def plan_parts(content_length: int, is_multipart: bool) -> list[Part]:
-    """Returns one part, or 64 MiB parts from 100 MiB on if multipart is requested."""
+    """Returns the parts of an upload: one part, or 64 MiB parts for a multipart upload from 100 MiB
+    on.
+    """
     if not is_multipart or content_length < MULTIPART_FROM_BYTES:
         return [Part(0, content_length)]
     starts = range(0, content_length, PART_BYTES)
@@ -151,9 +156,9 @@ def plan_parts(content_length: int, is_multipart: bool) -> list[Part]:
 
 
 class ObjectWriter:
-    """Writes an object of the service in pieces. It exists after `commit`.
+    """Writer of an object that the service creates. The object exists after `commit`.
 
-    After a failure, remove the pieces with `Objects.delete_prefix`.
+    After a failure, remove the written pieces with `Objects.delete_prefix`.
     """
 
     def __init__(
@@ -193,7 +198,9 @@ def encode_manifest(lengths: Sequence[int]) -> bytes:
 
 
 class Objects:
-    """Objects in a blob store. A key has up to four segments of `[a-z0-9_-]`, or ValueError is raised."""
+    """Objects in a blob store. A key has up to four segments of `[a-z0-9_-]`, else calls raise
+    ValueError.
+    """
 
     def __init__(self, blobs: BlobStore, signer: UrlSigner, base_url: str) -> None:
         self._blobs = blobs
@@ -207,7 +214,7 @@ class Objects:
         return self._blobs.largest_put_bytes
 
     def refuse_too_long(self, content_length: int) -> None:
-        """Raises UPLOAD_TOO_LARGE when one PUT cannot have this length."""
+        """Raises UPLOAD_TOO_LARGE if one PUT cannot have this length."""
         if content_length > self._blobs.largest_put_bytes:
             raise ServiceError(
                 "UPLOAD_TOO_LARGE", "Ask for multipart_upload: one PUT cannot have this length."
@@ -229,9 +236,9 @@ class Objects:
         filename: str | None = None,
         content_type: str | None = None,
     ) -> str:
-        """Returns a download URL of a kept object. `filename` names the download.
+        """Returns a download URL of a kept object. `filename` names the downloaded file.
 
-        Without `expires_s` the URL is valid while the object exists, and is always the same.
+        Without `expires_s` the URL never changes and is valid while the object exists.
         """
         _check(key)
         expires_at_s = None if expires_s is None else int(time.time()) + expires_s
@@ -239,7 +246,7 @@ class Objects:
         return self._base_url + self._signer.target(grant)
 
     async def complete(self, uploads: Sequence[PendingObject]) -> None:
-        """Keeps objects whose parts all have the expected length. Safe to repeat.
+        """Keeps objects if all their parts have the expected length. Safe to repeat.
 
         Raises UPLOAD_INCOMPLETE with the number of missing parts, and then keeps nothing.
         """
@@ -273,7 +280,7 @@ class Objects:
         return [move for move, length in found if length == move.length]
 
     async def _differing(self, moves: Sequence[_PartMove]) -> int:
-        """Counts parts that are not kept in their expected length."""
+        """Returns the number of parts that are not kept in their expected length."""
         if not moves:
             return 0
         lengths = await self._blobs.lengths([move.kept for move in moves])
@@ -294,7 +301,7 @@ class Objects:
         return sum(length for _, length in blobs) if blobs else None
 
     async def read(self, key: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """Streams bytes [start, end) of a kept object. Raises FileNotFoundError."""
+        """Streams the bytes [start, end) of a kept object. Raises FileNotFoundError."""
         _check(key)
         blobs = await self._find(key)
         if not blobs:
@@ -304,7 +311,9 @@ class Objects:
                 yield block
 
     def read_whole(self, key: str, start: int, end: int) -> AsyncIterator[bytes]:
-        """Reads an object uploaded in one part, without a lookup."""
+        """Streams the bytes [start, end) of an object that was uploaded in one part. Skips the
+        lookup of parts.
+        """
         _check(key)
         return self._blobs.read(f"kept/{key}", start, end)
 
@@ -317,7 +326,7 @@ class Objects:
         return await self._blobs.digest(blobs, run)
 
     async def delete(self, key: str) -> None:
-        """Removes an object, kept or pending. A missing object is no error."""
+        """Removes a kept or pending object. A missing object is no error."""
         _check(key)
         names = [name for name, _ in await self._find(key)]
         folder = key.rpartition("/")[0]
@@ -355,7 +364,7 @@ class Objects:
         return blobs
 
     async def sweep(self, older_than_s: float) -> int:
-        """Removes uploads that were not completed within `older_than_s` and returns their number."""
+        """Removes uploads that were not completed within `older_than_s`. Returns their number."""
         oldest_s = time.time() - older_than_s
         count = 0
         async for portion in self._blobs.pending():
@@ -393,7 +402,7 @@ def _incomplete(missing: int, total: int) -> ServiceError:
 def _slices(
     blobs: Sequence[tuple[str, int]], start: int, end: int | None
 ) -> Iterator[tuple[str, int, int]]:
-    """Yields the ranges to read of each blob for bytes [start, end) of their concatenation."""
+    """Yields the range to read of each blob, for the bytes [start, end) of the joined blobs."""
     offset = 0
     for name, length in blobs:
         first = max(start - offset, 0)

@@ -1,4 +1,4 @@
-"""The records in a PostgreSQL server, through asyncpg."""
+"""Database of records in a PostgreSQL server, through asyncpg."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class _Compiler(ListParameterCompiler, PGCompiler_asyncpg):
     def _any(
         self, binary: BinaryExpression[Any], several: BindParameter[Any], operator: str, **kw: Any
     ) -> str:
-        # Drops the column length, because a cast would truncate values and find wrong rows.
+        # The type has no column length, because a cast to it would truncate values and find wrong
+        # rows.
         several.type = ARRAY(type(binary.left.type)())
         return f"{self.process(binary.left, **kw)} {operator} ({self.process(several, **kw)})"
 
@@ -79,7 +80,7 @@ _SETTINGS: Final = {
 
 
 class Row(asyncpg.Record):  # type: ignore[misc]
-    """Row with columns as attributes, like SQLAlchemy's."""
+    """Row with columns as attributes, like SQLAlchemy's rows."""
 
     __slots__ = ()
 
@@ -115,10 +116,12 @@ class PostgresConnections:
         self._is_closed = False
         self.in_use = 0
         self.finished_transactions = 0
-        """Transactions for which the server answered the last statement."""
+        """Number of transactions with a response to their last statement."""
 
     async def begun(self, begin: str | None) -> Any:
-        """Returns a connection after running `begin`, if given. Raises OVERLOADED when none becomes free in time."""
+        """Returns a connection, after running `begin` on it if given. Raises OVERLOADED if none
+        becomes free in time.
+        """
         await self._turn()
         self.in_use += 1
         try:
@@ -140,7 +143,7 @@ class PostgresConnections:
 
     async def _begun(self, begin: str | None) -> Any:
         while self._idle:
-            # LIFO keeps surplus connections idle.
+            # The last used connection is taken first, so that surplus connections stay idle.
             connection = self._idle.pop()
             if connection.is_closed():
                 continue
@@ -152,7 +155,7 @@ class PostgresConnections:
                 self._terminate(connection, error)
                 if not _is_lost(error):
                     raise
-                # The idle connection was lost and did nothing yet, so another one can be used.
+                # The idle connection was lost before it did any work, so another one can be used.
             else:
                 return connection
         connection = await self._new()
@@ -165,7 +168,7 @@ class PostgresConnections:
         return connection
 
     async def another(self, lost: Any) -> Any:
-        """Replaces a lost connection by a new one, because other idle connections can be lost too."""
+        """Replaces a lost connection by a new one. Other idle connections can be lost too."""
         lost.terminate()
         return await self._new()
 
@@ -191,7 +194,7 @@ class PostgresConnections:
         self._leave()
 
     async def give_up(self, connection: Any, error: BaseException) -> None:
-        """Rolls back an open transaction, with a short timeout."""
+        """Rolls back an open transaction with a short timeout."""
         await await_despite_cancel(self._give_up(connection, error))
 
     async def _give_up(self, connection: Any, error: BaseException) -> None:
@@ -200,19 +203,21 @@ class PostgresConnections:
                 self._terminate(connection, error)
             elif connection.is_in_transaction():
                 await connection.execute("ROLLBACK", timeout=_ROLL_BACK_S)
-        except Exception:  # noqa: BLE001 — whatever it is, the server takes back what is not committed
+        except Exception:  # noqa: BLE001 — the server rolls back after any error
             connection.terminate()
         finally:
             self.give_back(connection)
 
     def _terminate(self, connection: Any, error: BaseException) -> None:
-        """Closes the connection. After a timeout, closes idle connections too, since each would cost the same wait."""
+        """Closes the connection. After a timeout, also closes idle connections, because each would
+        time out too.
+        """
         connection.terminate()
         while _is_hung(error) and self._idle:
             self._idle.pop().terminate()
 
     async def close(self) -> None:
-        """Connections in use are closed when they are given back."""
+        """Closes the pool. A connection in use is closed when its transaction ends."""
         self._is_closed = True
         while self._idle:
             with contextlib.suppress(Exception):
@@ -239,12 +244,12 @@ _TABLES: Final = (
     "(as owner of the database, or GRANT CREATE ON SCHEMA public)"
 )
 _REMEDIES: Final = {"28000": _WHO, "28P01": _WHO, "42501": _TABLES}
-"""invalid_authorization_specification, invalid_password, insufficient_privilege"""
+"""SQLSTATEs invalid_authorization_specification, invalid_password and insufficient_privilege."""
 
 
 @contextlib.contextmanager
 def report_unusable_server(url: str) -> Iterator[None]:
-    """Raises DatabaseUnusable for errors of the server that need an operator."""
+    """Raises DatabaseUnusable for server errors that need an operator."""
     try:
         yield
     except Exception as error:
@@ -267,7 +272,7 @@ def _remedy(state: str, url: str) -> str | None:
 
 
 _READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-"""A snapshot: the default level shows each statement another state."""
+"""This level gives one snapshot. At the default level, each statement sees another state."""
 _WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 
@@ -298,7 +303,7 @@ class PostgresDatabase:
 
     @contextlib.asynccontextmanager
     async def _transaction(self, begin: str | None) -> AsyncIterator[Transaction]:
-        """Without `begin`, each statement is its own transaction."""
+        """Runs one transaction. Without `begin`, each statement is its own transaction."""
         connection = await self._connections.begun(begin)
         if begin is None:
             tx: _PostgresTransaction = _AutocommitReads(
@@ -334,7 +339,7 @@ class PostgresDatabase:
                 await await_despite_cancel(connection.commit())
                 return result
         finally:
-            # A broken connection can raise again when it is closed.
+            # Closing a broken connection can raise again.
             with contextlib.suppress(SQLAlchemyError, OSError):
                 await await_despite_cancel(connection.close())
 
@@ -357,13 +362,13 @@ class _PostgresTransaction(CommitCallbacks):
         self._statements = statements
 
     async def commit(self) -> None:
-        """If the connection is lost here, it is unknown whether the commit took effect."""
+        """Commits. If the connection is lost here, it is unknown whether the commit took effect."""
         try:
             said = await self.connection.execute("COMMIT")
         finally:
             self.run_commit_callbacks()
         if said != "COMMIT":
-            # PostgreSQL answers ROLLBACK to a COMMIT after a failed statement.
+            # PostgreSQL answers a COMMIT with ROLLBACK after a failed statement.
             raise RuntimeError(f"a statement had failed, nothing was committed: {said}")
 
     async def all(self, statement: Executable, values: Values = None) -> Sequence[Record]:
@@ -397,8 +402,10 @@ class _PostgresTransaction(CommitCallbacks):
 
 
 class _AutocommitReads(_PostgresTransaction):
-    """Statements that change nothing, each in its own transaction. A statement is retried once on a new connection when
-    its connection is lost, but not after a timeout.
+    """Reading statements, each in its own transaction.
+
+    If a statement's connection is lost, the statement is retried once on a new connection, but not
+    after a timeout.
     """
 
     def __init__(

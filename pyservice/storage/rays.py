@@ -1,4 +1,4 @@
-"""Queries on span sets of rays, and on the games that own them."""
+"""Queries on span sets of rays and on the games of these rays."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def games_by_name(tx: Transaction, texts: Iterable[str]) -> dict[str, Reco
 
 
 async def prune(database: Database, before_ms: int, kept_max: int) -> None:
-    """Removes rays that began before `before_ms`, and the oldest beyond `kept_max`."""
+    """Removes rays that began before `before_ms`, and the oldest rays beyond `kept_max`."""
     await delete_in_batches(database, _REMOVE, before_ms - 1)
     async with database.query() as tx:
         oldest = await tx.first(_NEWEST.offset(kept_max).limit(1))

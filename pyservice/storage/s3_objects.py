@@ -1,7 +1,7 @@
-"""Objects in an S3 bucket: clients upload directly by presigned URLs.
+"""Object store in an S3 bucket. Clients upload directly by presigned URLs.
 
-obstore cannot sign a length. S3 accepts an upload of another length, and completion refuses it. Completion copies
-the object to another name, so a URL that is still valid cannot change it.
+obstore cannot sign a length. S3 accepts an upload of another length, and completion refuses it.
+Completion copies the object to another name, so a URL that is still valid cannot change it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _AT_ONCE: Final = 32
 _BULK: Final = 1000
 _CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 _READ_TIMEOUT: Final = timedelta(seconds=30)
-# Limits a whole request. A slow client may read a large file for long.
+# Timeout of a whole request. A slow client may read a large file for long.
 _REQUEST_TIMEOUT: Final = timedelta(hours=12)
 _RETRIES: Final = {"max_retries": 2, "retry_timeout": timedelta(seconds=10)}
 
@@ -40,9 +40,10 @@ log = get_logger("pyservice.storage.s3")
 
 @dataclass(frozen=True, slots=True)
 class BucketSettings:
-    """Location of a bucket. Without `endpoint` it is AWS. Without keys, the environment and machine role apply.
+    """Location of a bucket. Without `endpoint`, the bucket is at AWS.
 
-    `public_endpoint` is for clients, if it differs.
+    Without keys, the environment and the machine role apply. Clients use `public_endpoint` if it is
+    set.
     """
 
     bucket: str
@@ -55,8 +56,6 @@ class BucketSettings:
 
 
 class S3BlobStore:
-    """`BlobStore` in an S3 bucket."""
-
     largest_put_bytes: Final = _PUT_MAX_BYTES
     takes_any_length: Final = True
 
@@ -90,7 +89,7 @@ class S3BlobStore:
         )
 
     async def check(self) -> None:
-        """Raises CONTROL_PLANE_UNAVAILABLE when the bucket cannot be reached."""
+        """Raises CONTROL_PLANE_UNAVAILABLE if the bucket cannot be reached."""
         await self.lengths(["kept/none"])
 
     async def put_url(self, key: str, part: Part, expires_s: int) -> str:
@@ -110,14 +109,14 @@ class S3BlobStore:
         return await self._each(length, names)
 
     async def keep(self, names: Sequence[tuple[str, str]]) -> None:
-        """Copies within the bucket, then removes the old names."""
+        """Copies blobs within the bucket, then removes the old names."""
 
         async def copy(pair: tuple[str, str]) -> None:
             try:
                 with _translate_store_errors():
                     await obstore.copy_async(self._store, *pair)
             except FileNotFoundError:
-                # A concurrent completion copied it first.
+                # A concurrent completion copied the blob first.
                 with _translate_store_errors():
                     await obstore.head_async(self._store, pair[1])
 

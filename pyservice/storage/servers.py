@@ -27,7 +27,7 @@ _LIVE = (
     select(servers, namespaces.c.game_id)
     .join(namespaces, namespaces.c.namespace_id == servers.c.namespace_id)
     .where(servers.c.destroy_ms.is_(None))
-    # The order of the index, so that destroyed servers are not read.
+    # The order matches the index, so that destroyed servers are not read.
     .order_by(servers.c.namespace_id, servers.c.server_id)
 )
 _OF_BUILD = (
@@ -43,7 +43,7 @@ async def add(
     tags: Mapping[str, str],
     host_ports: Iterable[tuple[bool, int]],
 ) -> None:
-    """`row` has all columns. Raises Conflict when a host port is taken."""
+    """Adds a server. `row` has all columns. Raises Conflict if a host port is taken."""
     await tx.run(_ADD, row)
     server_id = row["server_id"]
     rows = [{"server_id": server_id, "name": name, "value": value} for name, value in tags.items()]
@@ -70,7 +70,7 @@ async def page(
     *,
     with_destroyed: bool,
 ) -> Sequence[Record]:
-    """Returns servers that have all tags, newest first, after `before`."""
+    """Returns the namespace's servers with all of `tags`, newest first, with IDs below `before`."""
     statement = _PAGE
     if before is not None:
         statement = statement.where(servers.c.server_id < before)
@@ -87,7 +87,7 @@ async def page(
 
 
 async def live(tx: Transaction) -> Sequence[Record]:
-    """Returns columns of `servers` and `game_id` of servers without a destroy time."""
+    """Returns the servers without a destroy time, with their `game_id`."""
     return await tx.all(_LIVE)
 
 
@@ -108,7 +108,7 @@ async def taken_host_ports(
 
 
 async def request_stop(tx: Transaction, server_id: str, now_ms: int, timeout_ms: int) -> None:
-    """Requests a stop. The request with the earliest deadline stays."""
+    """Records a stop request. The request with the earliest deadline stays."""
     row = await tx.first(select(servers).where(servers.c.server_id == server_id))
     if row is None or row.destroy_ms is not None:
         return
@@ -125,7 +125,7 @@ async def record_placed(tx: Transaction, server_id: str) -> None:
 
 
 async def record_started(tx: Transaction, server_id: str, now_ms: int) -> None:
-    """The first recorded time stays."""
+    """Records the start time. The first recorded time stays."""
     condition = and_(servers.c.server_id == server_id, servers.c.start_ms.is_(None))
     await tx.run(update(servers).where(condition).values({"start_ms": now_ms}))
 
@@ -138,9 +138,9 @@ async def record_destroyed(
     failure: tuple[str, str] | None,
     started_ms: int | None = None,
 ) -> None:
-    """Records the end, once, and frees host ports.
+    """Records the end of a server once, and frees its host ports.
 
-    `started_ms` is the start time of a process whose start was not recorded.
+    `started_ms` is the start time of a process if the start was not recorded before.
     """
     condition = and_(servers.c.server_id == server_id, servers.c.destroy_ms.is_(None))
     code, message = failure or (None, None)

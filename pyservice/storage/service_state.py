@@ -8,13 +8,13 @@ from pyservice.storage.database import Transaction
 from pyservice.storage.tables import service_state
 
 SOURCE_EPOCH = "source_epoch"
-"""Creation time of the records, in ms."""
+"""Name of the creation time of the records, in ms."""
 FACTS_STREAM = "facts_stream"
-"""Data directory from which the recorded facts come."""
+"""Name of the data directory from which the recorded facts were read."""
 FACTS_LSN = "facts_lsn"
-"""LSN of the last recorded fact."""
+"""Name of the LSN of the last recorded fact."""
 WRITTEN_MS = "written_ms"
-"""Last time a write check ran."""
+"""Name of the time of the last write check."""
 
 _STATE = select(service_state.c.value).where(service_state.c.name == bindparam("of"))
 _PUT_STATE = (
@@ -45,5 +45,5 @@ async def put_int(tx: Transaction, name: str, value: int) -> None:
 
 
 async def add_int(tx: Transaction, name: str, value: int) -> None:
-    """Raises Conflict when the value exists."""
+    """Adds a value. Raises Conflict if the value exists."""
     await tx.run(_ADD_STATE, {"name": name, "value": str(value)})

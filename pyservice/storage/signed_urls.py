@@ -23,14 +23,14 @@ _KNOWN: Final = {
 
 
 class InvalidSignature(Exception):
-    """The URL was altered, has expired, or was never signed. The error does not say which."""
+    """The URL was altered, has expired, or was never signed. The error does not show which."""
 
 
 class UrlGrant(NamedTuple):
     """Permission for one method on one key.
 
-    `length` and `offset` are bytes, for PUT. `filename` and `content_type` are for GET. `expires_at_s` is Unix
-    time. None, only for GET, means as long as the object exists.
+    `length` and `offset` are bytes, for PUT. `filename` and `content_type` are for GET.
+    `expires_at_s` is Unix time. None, which only GET allows, means as long as the object exists.
     """
 
     method: Literal["GET", "PUT"]
@@ -42,7 +42,7 @@ class UrlGrant(NamedTuple):
     content_type: str | None = None
 
     def parameters(self) -> list[tuple[str, str]]:
-        """Returns query parameters in the order of the signature."""
+        """Returns the query parameters in the order of the signature."""
         said = [] if self.expires_at_s is None else [("expires", str(self.expires_at_s))]
         if self.method == "PUT":
             return [*said, ("offset", str(self.offset)), ("length", str(self.length))]
@@ -54,8 +54,9 @@ class UrlGrant(NamedTuple):
 
 
 class RetiredKey(NamedTuple):
-    """Key that no longer signs. It verifies URLs that expire by `until_s` (Unix time), so a stolen one has no
-    lasting use.
+    """Key that no longer signs. It verifies URLs that expire until `until_s` (Unix time).
+
+    A stolen retired key therefore has no lasting use.
     """
 
     secret: bytes
@@ -69,26 +70,32 @@ class UrlSigner:
         ended: Sequence[RetiredKey] = (),
         is_lasting: Callable[[str], bool] = lambda key: False,
     ) -> None:
-        """`ended` keys also verify URLs without expiry, of objects whose key `is_lasting`. Raises ValueError."""
+        """`ended` keys also verify URLs without expiry if `is_lasting` is true for their object
+        key.
+
+        Raises ValueError for a key of less than 32 bytes.
+        """
         self._is_lasting = is_lasting
         self.take(key, ended)
 
     def take(self, key: bytes, ended: Sequence[RetiredKey]) -> None:
-        """Replaces the signing key."""
+        """Replaces the signing key and the retired keys."""
         if any(len(secret) < 32 for secret in (key, *(one.secret for one in ended))):
             raise ValueError("a signing key has at least 32 bytes")
         self._key = key
         self._ended = tuple(ended)
 
     def target(self, grant: UrlGrant) -> str:
-        """Returns path and query of the signed URL."""
+        """Returns the path and query of the signed URL."""
         parameters = grant.parameters()
         signature = _signature(self._key, grant, parameters)
         query = "".join([f"{name}={_quoted(value)}&" for name, value in parameters])
         return f"{PREFIX}{grant.key}?{query}signature={signature}"
 
     def verify(self, method: str, path: str, query: bytes, now_s: float) -> UrlGrant:
-        """Returns the grant of a URL. `path` is as sent. Raises InvalidSignature."""
+        """Returns the grant of a URL. `path` is the path as sent by the client. Raises
+        InvalidSignature.
+        """
         grant, given = _read("GET" if method == "HEAD" else method, path, query)
         parameters = grant.parameters()
         is_good = hmac.compare_digest(_signature(self._key, grant, parameters), given)
@@ -107,7 +114,7 @@ class UrlSigner:
 
 @lru_cache(1_000)
 def _quoted(value: str) -> str:
-    """Lists repeat few values."""
+    """Quotes a value. Cached, because lists of URLs repeat few values."""
     return quote(value, safe="")
 
 

@@ -1,4 +1,4 @@
-"""The records in a SQLite file, with group commit."""
+"""Database of records in a SQLite file, with group commit."""
 
 from __future__ import annotations
 
@@ -50,13 +50,15 @@ from pyservice.storage.database_errors import (
 
 
 _BYTES_OF_HEX: Final = "bytes_of_hex"
-"""SQL function of each connection, because JSON has no bytes."""
+"""SQL function that decodes hex, because JSON has no bytes."""
 
 _MakeRow = Callable[[Sequence[Any]], Any]
 
 
 class _TextList(UserDefinedType[Any]):
-    """Texts or integers. SQLite's JSON ends a text at NUL, which no column contains."""
+    """List of texts or integers as JSON. SQLite's JSON ends a text at NUL, which no column
+    contains.
+    """
 
     cache_ok = True
 
@@ -106,7 +108,7 @@ def sqlite_statements() -> StatementCache:
 
 @lru_cache(1000)
 def _row_type(names: tuple[str, ...]) -> Any:
-    """Creating a type takes longer than ten statements."""
+    """Returns a row type. Cached, because creating a type takes longer than ten statements."""
     made = namedtuple("Row", names, rename=True)  # type: ignore[misc]
     row: Any = made
     row._mapping = property(row._asdict)
@@ -114,7 +116,7 @@ def _row_type(names: tuple[str, ...]) -> Any:
 
 
 def row_maker(compiled: CompiledStatement, names: Iterable[str]) -> _MakeRow:
-    """SQLite returns booleans as integers."""
+    """Returns a function that creates rows. It converts SQLite's integers to booleans."""
     make: _MakeRow = _row_type(tuple(names))._make
     booleans = [
         number
@@ -148,17 +150,17 @@ _LOCKED_POLL_S: Final = 0.005
 _PRAGMAS: Final = (
     "synchronous=FULL",
     "foreign_keys=ON",
-    # Overwrites deleted secrets. FAST would leave them in free pages.
+    # ON overwrites deleted secrets. FAST would leave them in free pages.
     "secure_delete=ON",
     "cache_size=-16384",
     "wal_autocheckpoint=4000",
-    # A log beyond this size would keep deleted content for ever.
+    # A log beyond this size would keep deleted content forever.
     f"journal_size_limit={16 << 20}",
 )
 
 
 class DatabaseLocked(Exception):
-    """Another process is writing."""
+    """Another process is writing to the database."""
 
 
 def connect(path: Path, locked_s: float = _STATEMENT_LOCKED_S) -> sqlite3.Connection:
@@ -182,11 +184,11 @@ def connect(path: Path, locked_s: float = _STATEMENT_LOCKED_S) -> sqlite3.Connec
 
 
 def _keep_private(path: Path) -> None:
-    """Restricts the database to its owner, because it contains secrets."""
+    """Restricts the database files to their owner, because they contain secrets."""
     with contextlib.suppress(OSError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE))
         return
-    # Created by an earlier version.
+    # An earlier version may have created the file with another mode.
     for one in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
         with contextlib.suppress(OSError):
             if stat.S_IMODE(one.stat().st_mode) != _MODE:
@@ -194,7 +196,9 @@ def _keep_private(path: Path) -> None:
 
 
 def _enable_wal(connection: sqlite3.Connection, until_s: float) -> None:
-    """Retries, because SQLite reports a lock at once when two processes switch a new file to WAL."""
+    """Switches the file to WAL. Retries, because SQLite does not wait for a process that switches
+    it at the same time.
+    """
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
@@ -208,12 +212,12 @@ def _enable_wal(connection: sqlite3.Connection, until_s: float) -> None:
 
 
 class SqliteConnections:
-    """Connection pool for one file, which must not be replaced."""
+    """Connection pool for one file. It refuses connections if the file was replaced."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: tuple[int, int] | None = None
-        """Device and inode."""
+        """Device and inode of the file."""
         self._idle: list[sqlite3.Connection] = []
         self.in_use = 0
         self.finished_transactions = 0
@@ -243,7 +247,7 @@ class SqliteConnections:
         return connection
 
     def give_back(self, connection: sqlite3.Connection) -> None:
-        """Rolls back what is not committed."""
+        """Rolls back uncommitted changes and returns the connection to the pool."""
         self.in_use -= 1
         try:
             if connection.in_transaction:
@@ -280,7 +284,9 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 class CommitGroup:
-    """Changes that are synced by one commit, each in a savepoint. All of them share the result of `committed`."""
+    """Changes that one commit syncs, each in its own savepoint. All changes share the result of
+    `committed`.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
@@ -291,7 +297,7 @@ class CommitGroup:
 
     @contextlib.contextmanager
     def member(self) -> Iterator[None]:
-        """Runs one change atomically."""
+        """Runs one change in a savepoint."""
         self._require_open()
         self.connection.execute("SAVEPOINT member")
         try:
@@ -317,7 +323,7 @@ class CommitGroup:
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(committer, self._finish)
-        except Exception as error:  # noqa: BLE001 — it is translate_database_errors to everybody who waits for it
+        except Exception as error:  # noqa: BLE001 — `translate_database_errors` raises it to all members
             self.committed.set_exception(error)
             return False
         self.committed.set_result(None)
@@ -373,7 +379,7 @@ class SqliteDatabase:
             group = self._group
             if group is None:
                 group = self._group = CommitGroup(await self._begun(until))
-                # Runs after all writers that wait by now, so that they share one sync.
+                # The commit runs after all writers that wait now, so that they share one sync.
                 group.work = asyncio.create_task(self._commit(group))
             tx = _SqliteTransaction(group.connection, self._statements, is_begun=True)
             try:
@@ -388,7 +394,9 @@ class SqliteDatabase:
             await asyncio.shield(group.committed)
 
     async def _begun(self, until: float) -> sqlite3.Connection:
-        """Waits without blocking the event loop until no other process writes."""
+        """Waits without blocking the event loop until no other process writes. Returns a connection
+        with a write transaction.
+        """
         while True:
             try:
                 return self._connections.begun(_WRITE)
@@ -408,7 +416,7 @@ class SqliteDatabase:
                 await self._commit_open()
 
     async def _commit_open(self) -> None:
-        """The caller holds the writer lock."""
+        """Commits the open group. The caller holds the writer lock."""
         group, self._group = self._group, None
         if group is not None:
             await await_despite_cancel(self._end(group))
@@ -492,9 +500,10 @@ class _SqliteTransaction(CommitCallbacks):
 
     @property
     def _connection(self) -> sqlite3.Connection:
-        """Raises TransactionRolledBack if SQLite rolled the transaction back.
+        """Returns the connection. Raises TransactionRolledBack if SQLite rolled the transaction
+        back.
 
-        Without this check, a further statement would run and commit in a transaction of its own.
+        Without this check, a further statement would commit in a transaction of its own.
         """
         if self._is_begun and not self._given.in_transaction:
             raise TransactionRolledBack("the transaction was taken back")
@@ -534,7 +543,7 @@ class _SqliteTransaction(CommitCallbacks):
 
 
 def _maker(compiled: CompiledStatement, cursor: sqlite3.Cursor) -> _MakeRow:
-    """The columns are known after the first run."""
+    """Returns the row maker of the statement. The column names are known after the first run."""
     if compiled.make_row is None:
         compiled.make_row = row_maker(compiled, (column[0] for column in cursor.description))
     make: _MakeRow = compiled.make_row

@@ -1,4 +1,4 @@
-"""Responses that are stored under a caller's idempotency key and replayed for a repeated request."""
+"""Responses stored under a caller's idempotency key, and replayed for a repeated request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from pyservice.storage.database import (
 from pyservice.storage.tables import idempotent_answers
 
 ANONYMOUS_PREFIX = b"anonymous/"
-"""Prefix of keys of callers without a token. Their responses are numbered and bounded."""
+"""Prefix of the keys of callers without a token. Their responses are numbered, and their number is
+bounded.
+"""
 
 _FIND = select(idempotent_answers).where(idempotent_answers.c.caller_key == bindparam("caller_key"))
 _NUMBER = idempotent_answers.c.anonymous_number
@@ -47,7 +49,9 @@ async def remove(tx: Transaction, caller_key: bytes) -> None:
 
 
 async def trim_anonymous(database: Database, kept: int, most: int | None = None) -> int:
-    """Removes all but the newest `kept` responses to callers without a token, and returns the number."""
+    """Removes all but the newest `kept` responses to callers without a token. Returns the number of
+    removed rows.
+    """
     async with database.read() as tx:
         greatest = await tx.first(_GREATEST_NUMBER)
     if greatest is None or greatest.number is None:

@@ -1,7 +1,7 @@
 """Tables of the control plane.
 
-IDs are UUID texts, times are Unix milliseconds named `_ms`, hashes are bytes. The only secrets are captcha keys
-inside configurations, and half of a device token while its link is valid.
+IDs are UUID texts, times are Unix milliseconds named `_ms`, hashes are bytes. The only secrets are
+captcha keys inside configurations, and half of a device token while its link is valid.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ games: Final = Table(
     Column("logo_kind", String(8), nullable=True),
     Column("banner_kind", String(8), nullable=True),
 )
-"""Kinds of pictures are png and jpeg, by content."""
+"""`logo_kind` and `banner_kind` are `png` or `jpeg`, by content."""
 
 versions: Final = Table(
     "versions",
@@ -113,7 +113,7 @@ versions: Final = Table(
     Index("ix_versions_game_id_version_id", "game_id", "version_id"),
     Index("ix_versions_game_id_display_name", "game_id", "display_name"),
 )
-"""The configuration is stored as a message and as the JSON text of responses."""
+"""`config` is a message, `config_json` the JSON text of responses."""
 
 version_builds: Final = Table(
     "version_builds",
@@ -121,7 +121,7 @@ version_builds: Final = Table(
     _id("version_id", ForeignKey("versions.version_id"), primary_key=True),
     _id("build_id", ForeignKey("builds.build_id"), primary_key=True, index=True),
 )
-"""Builds that a version uses."""
+"""The builds that each version uses."""
 
 namespaces: Final = Table(
     "namespaces",
@@ -139,7 +139,7 @@ namespaces: Final = Table(
     Column("revision", BigInteger, nullable=False),
     UniqueConstraint("game_id", "name_id"),
 )
-"""`revision` grows with each change for the data plane."""
+"""`revision` grows with each change that the data plane needs."""
 
 domains: Final = Table(
     "domains",
@@ -179,7 +179,9 @@ cloud_tokens: Final = Table(
     _ms("expires_ms", nullable=True),
     _ms("revoke_ms", nullable=True),
 )
-"""Without group and game, the token covers all groups of the identity. A token of one game has both."""
+"""Without group and game, the token covers all groups of the identity. A token of one game has
+both.
+"""
 
 namespace_tokens: Final = Table(
     "namespace_tokens",
@@ -193,7 +195,7 @@ namespace_tokens: Final = Table(
     _ms("expires_ms", nullable=True),
     _ms("revoke_ms", nullable=True),
 )
-"""`kind` is env, pub or dev. `sha256` is for env only. `answers` holds the mock answers of dev."""
+"""`kind` is env, pub or dev. `sha256` is for env only. `answers` has the mock responses of dev."""
 
 uploads: Final = Table(
     "uploads",
@@ -220,7 +222,9 @@ upload_files: Final = Table(
     Column("sha256", LargeBinary, nullable=True),
     Column("part_bytes", BigInteger, nullable=True),
 )
-"""`sha256` is as announced, then as computed. `part_bytes` is set for multipart uploads."""
+"""`sha256` is the announced digest, later the computed one. `part_bytes` is set for multipart
+uploads.
+"""
 
 builds: Final = Table(
     "builds",
@@ -274,7 +278,7 @@ lobbies: Final = Table(
     Column("peak_players", Integer, nullable=False, server_default="0"),
     Column("player_ms", BigInteger, nullable=False, server_default="0"),
     Column("connections", BigInteger, nullable=False, server_default="0"),
-    # Set at the end. The data plane has the value of a live lobby.
+    # These values are set at the lobby's end. The data plane has the values of a live lobby.
     Column("reserved_count", Integer, nullable=False, server_default="0"),
     Column("connected_count", Integer, nullable=False, server_default="0"),
     Index("ix_lobbies_namespace_id_create_ms", "namespace_id", "create_ms", "lobby_id"),
@@ -301,10 +305,10 @@ device_links: Final = Table(
         postgresql_where=text("token_secret IS NOT NULL"),
     ),
 )
-"""`uncompleted_number` grows with each link, and a completed link has none.
+"""`uncompleted_number` grows with each link. A completed link has no number.
 
-`token_secret` derives the device token together with a key that is not stored here. It is erased when the link
-expires.
+The device token is derived from `token_secret` and a key outside of the database. `token_secret` is
+erased when the link expires.
 """
 
 idempotent_answers: Final = Table(
@@ -316,7 +320,7 @@ idempotent_answers: Final = Table(
     Column("anonymous_number", BigInteger, nullable=True, index=True),
     _ms("create_ms", index=True),
 )
-"""`caller_key` hashes caller and key, `message_hash` operation and message.
+"""`caller_key` is the hash of caller and key, `message_hash` the hash of operation and message.
 
 `anonymous_number` grows with each response to a caller without a token. Other rows have none.
 """
@@ -333,10 +337,10 @@ rays: Final = Table(
     _ms("create_ms", index=True),
     Column("span_set", LargeBinary, nullable=False),
 )
-"""Spans of one process for a request.
+"""Spans of one process for one request.
 
-The owner is the first of game, group and identity that is set. Without one, the owner is that of the ray whose
-`parent_span_id` equals this `span_id`.
+The owner is the first of game, group and identity that is set. If none is set, the owner is that of
+the row with a `parent_span_id` equal to this `span_id`.
 """
 
 servers: Final = Table(
@@ -344,7 +348,7 @@ servers: Final = Table(
     metadata,
     _id("server_id", primary_key=True),
     _id("namespace_id", ForeignKey("namespaces.namespace_id"), nullable=False),
-    # No foreign key, because a build may be deleted when no live server needs it.
+    # `build_id` is no foreign key, because a build that no live server needs may be deleted.
     _id("build_id", nullable=False),
     Column("record", LargeBinary, nullable=False),
     _ms("create_ms"),
@@ -365,8 +369,8 @@ servers: Final = Table(
         postgresql_where=text("destroy_ms IS NULL"),
     ),
 )
-"""`record` is the immutable part as `hosting.v1.Server`. `stop_ms` is the time of the stop request, followed by
-`stop_timeout_ms`. `is_placed` means that the ports are decided.
+"""`record` has the immutable fields of the server as `hosting.v1.Server`. `stop_ms` is the time of
+the stop request, `stop_timeout_ms` its timeout. `is_placed` is true once the ports are assigned.
 """
 
 server_tags: Final = Table(
@@ -384,7 +388,7 @@ server_host_ports: Final = Table(
     Column("port", Integer, primary_key=True, autoincrement=False),
     _id("server_id", ForeignKey("servers.server_id"), nullable=False, index=True),
 )
-"""Host ports of live servers, without edge-guard."""
+"""Host ports of live servers that are reached without edge-guard."""
 
 lobby_runs: Final = Table(
     "lobby_runs",
@@ -397,7 +401,7 @@ lobby_runs: Final = Table(
     _text("message"),
     Column("exit_code", Integer),
 )
-"""Ended processes of lobbies, as reported by the runtime."""
+"""Ended lobby processes, as reported by the runtime."""
 
 exports: Final = Table(
     "exports",
@@ -405,4 +409,4 @@ exports: Final = Table(
     _id("export_id", primary_key=True),
     _ms("expires_ms", index=True),
 )
-"""Each export is the object `exports/<id>/csv`."""
+"""Lobby exports. The file of an export is the object `exports/<id>/csv`."""

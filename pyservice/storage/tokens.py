@@ -1,4 +1,4 @@
-"""Queries on tokens of the cloud and of namespaces, and on device links."""
+"""Queries on cloud tokens, namespace tokens and device links."""
 
 from __future__ import annotations
 
@@ -137,12 +137,16 @@ async def cloud_by_hashes(tx: Transaction, hashes: Collection[bytes]) -> dict[by
 
 
 async def of_group(tx: Transaction, group_id: str, identity_id: str) -> Sequence[Record]:
-    """Returns cloud tokens of the group and its games, and tokens of the identity for all its groups. Newest first."""
+    """Returns cloud tokens of the group and its games, and tokens of the identity for all its
+    groups.
+
+    The newest token is first.
+    """
     return await tx.all(_OF_GROUP, {"group_id": group_id, "identity_id": identity_id})
 
 
 async def revoke_cloud(tx: Transaction, token_id: str, now_ms: int) -> None:
-    """The first revocation time stays."""
+    """Revokes a cloud token. The first revocation time stays."""
     condition = and_(cloud_tokens.c.token_id == token_id, cloud_tokens.c.revoke_ms.is_(None))
     await tx.run(update(cloud_tokens).where(condition).values(revoke_ms=now_ms))
 
@@ -189,8 +193,8 @@ async def tokens_to_feed(
 ) -> Sequence[Record]:
     """Returns the tokens that the data plane needs, newest first.
 
-    These are valid `env` tokens with the latest ended ones up to a limit, unexpired `dev` tokens, and revoked `pub`
-    tokens.
+    These are `env` tokens, unexpired `dev` tokens, and revoked `pub` tokens. Of the ended `env`
+    tokens, only the latest are included, up to `environment_max`.
     """
     values = {"ids": list(namespace_ids), "now_ms": now_ms, "environment_max": environment_max}
     return await tx.all(_TO_FEED, values)
@@ -199,18 +203,20 @@ async def tokens_to_feed(
 class TokenCounts(NamedTuple):
     good: int
     remembered: int
-    """Tokens whose revocation the data plane would need: all `pub`, and unexpired `dev`."""
+    """Number of tokens that the data plane would store after a revocation: all `pub`, and unexpired
+    `dev`.
+    """
 
 
 async def counts(tx: Transaction, namespace_id: str, kind: str, now_ms: int) -> TokenCounts:
-    """`kind` is env, pub or dev."""
+    """Returns the token counts of a namespace. `kind` is env, pub or dev."""
     values = {"namespace_id": namespace_id, "kind": kind, "now_ms": now_ms}
     found = await tx.first(_COUNTS, values)
     return TokenCounts(0, 0) if found is None else TokenCounts(found.good, found.remembered)
 
 
 async def revoke_of_namespace(tx: Transaction, token_id: str, now_ms: int) -> None:
-    """The first revocation time stays."""
+    """Revokes a namespace token. The first revocation time stays."""
     condition = and_(
         namespace_tokens.c.token_id == token_id, namespace_tokens.c.revoke_ms.is_(None)
     )
@@ -254,7 +260,7 @@ async def find_device_link(tx: Transaction, device_link_id: str) -> Record | Non
 async def complete_device_link(
     tx: Transaction, device_link_id: str, game_id: str, token_id: str, secret: bytes, now_ms: int
 ) -> bool:
-    """Returns False when the link is already complete."""
+    """Completes a device link. Returns False if the link is already complete."""
     statement = (
         update(device_links)
         .where(
@@ -274,7 +280,7 @@ async def complete_device_link(
 async def trim_uncompleted_device_links(
     database: Database, kept: int, most: int | None = None
 ) -> int:
-    """Removes uncompleted links except among the newest `kept` ones, and returns the number."""
+    """Removes uncompleted links except the newest `kept` ones. Returns the number of removed links."""
     async with database.read() as tx:
         greatest = await tx.first(_GREATEST_LINK_NUMBER)
     if greatest is None or greatest.number is None:
@@ -285,7 +291,7 @@ async def trim_uncompleted_device_links(
 
 
 async def erase_device_link_secrets(database: Database, now_ms: int) -> int:
-    """Erases the token secrets of expired links and returns the number. Raises OVERLOADED."""
+    """Erases the token secrets of expired links. Returns the number of links. Raises OVERLOADED."""
 
     async def once() -> int:
         async with database.write() as tx:
@@ -298,5 +304,5 @@ async def erase_device_link_secrets(database: Database, now_ms: int) -> int:
 async def remove_device_links_before(
     database: Database, before_ms: int, most: int | None = None
 ) -> int:
-    """Removes links that expired earlier and returns the number."""
+    """Removes links that expired before `before_ms`. Returns the number of removed links."""
     return await delete_in_batches(database, _REMOVE_EXPIRED_LINKS, before_ms - 1, most)

@@ -23,7 +23,7 @@ from pyservice.storage.tables import (
 )
 
 ABANDONED = "gone"
-"""Kind of an upload whose objects are to be removed."""
+"""Kind of an upload with objects that must be removed."""
 
 _ADD = insert(uploads)
 _ADD_FILES = insert(upload_files)
@@ -114,7 +114,7 @@ _EXPIRED_BATCH_ROWS = 100
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """`part_bytes` is set for a multipart upload."""
+    """A file of an upload. `part_bytes` is set for a multipart upload."""
 
     path: str
     content_length: int
@@ -160,7 +160,7 @@ async def add(
 
 
 async def find(tx: Transaction, upload_id: str) -> Record | None:
-    """Returns columns of `uploads` and the game's `group_id`."""
+    """Returns the upload's columns with the game's `group_id`, or None."""
     return await tx.first(_WITH_GAME, {"upload_id": upload_id})
 
 
@@ -169,12 +169,12 @@ async def files_of(tx: Transaction, upload_id: str) -> Sequence[Record]:
 
 
 async def of_kind(tx: Transaction, game_id: str, kind: str) -> Sequence[Record]:
-    """Returns uploads of a kind with one file, with `path`, newest first."""
+    """Returns the game's uploads of one kind with the `path` of their single file, newest first."""
     return await tx.all(_OF_KIND, {"game_id": game_id, "kind": kind})
 
 
 async def complete(tx: Transaction, upload_id: str, kind: str, now_ms: int) -> bool:
-    """Returns whether the upload existed, had this kind and was incomplete."""
+    """Completes an upload. Returns whether it existed, had this kind and was incomplete."""
     statement = (
         update(uploads)
         .where(
@@ -197,7 +197,10 @@ async def abandon(tx: Transaction, upload_id: str) -> None:
 
 
 async def abandon_incomplete(tx: Transaction, upload_id: str) -> bool:
-    """Abandons the upload unless it is complete, and returns whether it is abandoned. It can no longer complete."""
+    """Abandons the upload unless it is complete. An abandoned upload can no longer complete.
+
+    Returns whether the upload is abandoned.
+    """
     condition = and_(
         uploads.c.upload_id == upload_id,
         or_(uploads.c.kind == ABANDONED, uploads.c.complete_ms.is_(None)),
@@ -206,13 +209,17 @@ async def abandon_incomplete(tx: Transaction, upload_id: str) -> bool:
 
 
 async def abandoned(tx: Transaction, before_ms: int, after: str, limit: int) -> list[str]:
-    """Returns abandoned uploads, and those not completed since `before_ms`, by ID after `after`."""
+    """Returns the IDs of abandoned uploads and of uploads older than `before_ms` that are not
+    complete.
+
+    The IDs are in order and start after `after`.
+    """
     values = {"before_ms": before_ms, "after": after, "limit": limit}
     return [row.upload_id for row in await tx.all(_ABANDONED, values)]
 
 
 async def build_format(tx: Transaction, upload_id: str) -> tuple[str, str, str | None] | None:
-    """Returns kind, compression and image tag of the build of an upload."""
+    """Returns the kind, compression and image tag of an upload's build, or None."""
     row = await tx.first(_BUILD_FORMAT, {"upload_id": upload_id})
     return None if row is None else (row.kind, row.compression, row.image_tag)
 
@@ -242,7 +249,7 @@ async def add_site(
 
 
 async def sites_of_game(tx: Transaction, game_id: str) -> Sequence[Record]:
-    """Returns columns of `sites`, `content_length` and `complete_ms`, newest first."""
+    """Returns the game's sites with `content_length` and `complete_ms`, newest first."""
     return await tx.all(_SITES_OF_GAME, {"game_id": game_id})
 
 
@@ -256,18 +263,20 @@ async def site_completeness(tx: Transaction, game_id: str, ids: Iterable[str]) -
 
 
 async def namespace_site(tx: Transaction, game: str, namespace: str) -> Record | None:
-    """Returns namespace, version, site, group and auth type by name_ids."""
+    """Returns the namespace's IDs of version, site and group, and its auth type. The arguments are
+    name_ids.
+    """
     return await tx.first(_NAMESPACE_SITE, {"game": game, "namespace": namespace})
 
 
 async def site_users(tx: Transaction, namespace_id: str) -> dict[str, bytes]:
-    """Returns bcrypt hashes by user."""
+    """Returns the bcrypt hashes by site user."""
     rows = await tx.all(_SITE_USERS, {"namespace_id": namespace_id})
     return {row.user: row.password_hash.encode() for row in rows}
 
 
 async def version_config(tx: Transaction, version_id: str) -> bytes:
-    """Raises LookupError for an unknown version."""
+    """Returns the version's configuration. Raises LookupError for an unknown version."""
     row = await tx.first(_VERSION_CONFIG, {"version_id": version_id})
     if row is None:
         raise LookupError(version_id)

@@ -1,4 +1,7 @@
-"""Migration of a database to the current revision, in one transaction. Released files in `versions/` never change."""
+"""Migration of a database to the current revision, in one transaction.
+
+Released files in `versions/` never change.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,21 @@ HEAD: Final = "0003"
 
 _FOLDER: Final = Path(__file__).parent
 _LOCK: Final = 0x686F7374696E67
-"""PostgreSQL advisory lock."""
+"""Key of a PostgreSQL advisory lock."""
 
 
 async def migrate(database: Database, *, is_allowed: bool) -> bool:
-    """Migrates to `HEAD` and returns whether that was necessary. Concurrent callers wait for the first.
+    """Migrates to `HEAD`. Returns whether the revision changed. Concurrent callers wait for the
+    first one.
 
-    Raises DatabaseUnusable when migration is not allowed, the database is newer, or a crash could lose commits.
+    Raises DatabaseUnusable if migration is not allowed, the database is newer, or a crash could
+    lose commits.
     """
 
     def work(connection: Connection) -> bool:
         database.check(connection)
         if connection.dialect.name == "postgresql":
-            # SQLite has one writer.
+            # SQLite needs no lock, because it allows one writer.
             connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
         return _migrate(connection, is_allowed=is_allowed)
 
@@ -53,17 +58,19 @@ def known_revisions() -> list[str]:
 
 
 def current_revision(connection: Connection) -> str | None:
-    """Returns None for an empty database."""
+    """Returns the database's revision, or None for an empty database."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
 def upgrade(connection: Connection, current: str | None, target: str) -> None:
-    """Applies the revisions in between. Raises DatabaseUnusable for an unknown revision."""
+    """Applies the revisions after `current` up to `target`. Raises DatabaseUnusable for an unknown
+    revision.
+    """
     # Operators do not need alembic's log.
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    # Imported lazily, because a start on a current database does not need it.
+    # Late import, because a start with a current database does not need alembic.
     from alembic.config import Config
     from alembic.runtime.environment import EnvironmentContext
     from alembic.script import ScriptDirectory

@@ -1,4 +1,4 @@
-"""The tables of the first version."""
+"""Creates the tables of the first version."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,5 +1,6 @@
-"""What a lobby was at its end; versions by their names; what the token of a device is made from. Links that are open
-while the tables change are over: they were made with a key that is not used any more.
+"""Adds end values of lobbies, an index of version names, and secrets of device links.
+
+The migration invalidates open device links, because their key is no longer used.
 """
 
 import sqlalchemy as sa

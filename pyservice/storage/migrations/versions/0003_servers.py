@@ -1,6 +1,4 @@
-"""Dynamic servers, their tags, and the ports of this machine that they have for themselves; what became of the
-processes of lobbies; exports until they are removed.
-"""
+"""Adds dynamic servers with tags and host ports, ended lobby processes, and exports."""
 
 import sqlalchemy as sa
 from alembic import op
