@@ -1,7 +1,6 @@
-"""Load of many different requests on the HTTP door: over some connections, in a closed loop (each asks when it was
-answered) or an open one (a fixed rate, latency counted from when a request should have been sent).
+"""HTTP load of different requests, in a closed loop or at a fixed rate (open loop).
 
-Owns connections and times. Each answer must be a 200 that contains what its question expects.
+In an open loop, latency begins at the planned time of a request. Each response must be a 200 with the expected content.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _LENGTH: Final = b"\r\ncontent-length:"
 
 
 class Question(NamedTuple):
-    """A whole request, and what the body of its answer contains."""
+    """A complete HTTP request and the expected content of the response body."""
 
     sent: bytes
     expected: bytes
@@ -35,14 +34,14 @@ class Question(NamedTuple):
 
 @dataclass
 class Asked:
-    """What a load gave: its figures, and the bodies in the order of the questions, if they were kept."""
+    """Result of a load: its measurements, and the response bodies in the order of the questions."""
 
     run: Run
     bodies: list[bytes] = field(default_factory=list)
 
 
 def _length(came: bytes) -> int:
-    """Of the whole answer, once its head is there; 0 before."""
+    """Returns the length of a whole response, or 0 before its header is complete."""
     end = came.find(_HEAD_END)
     if end < 0:
         return 0
@@ -51,7 +50,7 @@ def _length(came: bytes) -> int:
 
 
 class Answers(asyncio.Protocol):
-    """One connection and the answers that come on it, one at a time."""
+    """HTTP connection that receives one response at a time."""
 
     def __init__(self) -> None:
         self._came = b""
@@ -65,11 +64,11 @@ class Answers(asyncio.Protocol):
         self._transport.close()
 
     def on_answer(self, status: bytes, body: bytes) -> None:
-        """A whole answer is there."""
+        """Handles a complete response."""
         raise NotImplementedError
 
     def on_end(self) -> None:
-        """The other side has closed."""
+        """Handles the end of the connection by the server."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -88,13 +87,11 @@ class Answers(asyncio.Protocol):
 
 
 class _Caller(Answers):
-    """A connection of a load."""
-
     def __init__(self, load: _Load) -> None:
         super().__init__()
         self._load = load
         self.own: deque[int] = deque()
-        """What it still has to ask, in a closed loop."""
+        """Questions of this connection in a closed loop."""
         self.number = -1
         self.due_s = 0.0
 
@@ -110,7 +107,7 @@ class _Caller(Answers):
 
 
 class _Load:
-    """One window."""
+    """State of one load run."""
 
     def __init__(self, questions: Sequence[Question], *, is_kept: bool) -> None:
         self.questions = questions
@@ -150,7 +147,7 @@ class _Load:
             self.done.set_exception(WrongAnswer(reason))
 
     async def pace(self, rate_per_s: float, began_s: float) -> None:
-        """Asks at a fixed rate, whoever was answered or not."""
+        """Sends requests at a fixed rate, independent of the responses."""
         number = 0
         while number < len(self.questions) and not self.done.done():
             now_s = time.perf_counter()
@@ -172,7 +169,7 @@ async def ask_all(
     *,
     is_kept: bool = False,
 ) -> Asked:
-    """Asks everything once. Rate 0: a closed loop. Raises WrongAnswer."""
+    """Sends each question once. Rate 0 means a closed loop. Raises WrongAnswer."""
     loop = asyncio.get_running_loop()
     host, _, port = address.rpartition(":")
     load = _Load(questions, is_kept=is_kept)
@@ -219,15 +216,14 @@ def _figures(latencies_s: list[float], seconds: float, cpu_share: float, rate: f
 
 
 def share(ordered: Sequence[float], part: float) -> float:
-    """The value that this part of all does not exceed."""
+    """Returns a quantile of sorted values."""
     return ordered[max(0, math.ceil(len(ordered) * part) - 1)]
 
 
 def ask_together(address: str, questions: Sequence[Question]) -> list[bytes]:
-    """The bodies of their answers, each on a connection of its own; all are asked before one is answered. Raises
-    WrongAnswer, OSError.
+    """Sends all questions at once over separate connections, and returns the bodies.
 
-    As little of the processor as Python lets it: whoever asks shares it with what is measured.
+    Uses blocking sockets, because the client shares a core with the server. Raises WrongAnswer and OSError.
     """
     host, _, port = address.rpartition(":")
     with contextlib.ExitStack() as stack:
@@ -257,6 +253,6 @@ def _body(connection: socket.socket, question: Question) -> bytes:
 
 
 def ask_once(address: str, question: Question) -> bytes:
-    """The body of one answer, on a connection of its own. Raises WrongAnswer."""
+    """Returns the body of one response over a new connection. Raises WrongAnswer."""
     [body] = ask_together(address, [question])
     return body

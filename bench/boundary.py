@@ -1,4 +1,4 @@
-"""Runs `bench/test_boundary.py` with pytest-benchmark on the service's core; reads its report."""
+"""Cost of calls into the native module: runs `bench/test_boundary.py` and reads the pytest-benchmark report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ _OTHERS = (
 
 
 def run(bench: Bench) -> Result:
-    """Medians over 200 batches of 1,000 calls."""
     report = bench.scratch("boundary.json")
     command = python(
         *(

@@ -1,6 +1,7 @@
-"""Create game, create version, set version, each durable and by 32 callers: on SQLite and on PostgreSQL, both planes on
-one core, beside what the database alone commits there. What was answered is looked for in the records afterwards, and
-in what the data plane holds.
+"""Rate of durable changes: create game, create version and set version, by 32 clients.
+
+Load: both planes on one core, on SQLite and on PostgreSQL. Baseline: row inserts into the same database. The run checks
+every change in the database, and set versions in the data plane.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from pyservice.storage.tables import games, version_history, versions
 NAME = "changes"
 CALLERS = 32
 COUNT = 1_600
-"""Changes in one window."""
+"""Changes per window."""
 BARE_COUNT = 800
 RATE = 300.0
 Runs = Mapping[str, Sequence[Run]]
 
 
 def run(bench: Bench) -> Result:
-    """SQLite, then PostgreSQL."""
+    """Measures SQLite, then PostgreSQL."""
     runs: dict[str, list[Run]] = {}
     folder = bench.scratch("changes")
     with running(folder) as service:
@@ -67,7 +68,7 @@ def _on(service: Service, database: str, bare: Any) -> dict[str, list[Run]]:
 
 @dataclass
 class _World:
-    """A game with a namespace for each caller."""
+    """Game with a namespace for each client."""
 
     service: Service
     games: list[str] = field(default_factory=list)
@@ -81,7 +82,7 @@ class _World:
             self.namespaces.append(self.service.namespace_id(game_id))
 
     def create_games(self) -> Run:
-        """New games, each with its two namespaces, which the data plane gets to hold meanwhile or soon after."""
+        """Measures new games with two namespaces each, which the data plane receives."""
         questions = [
             self.service.question(
                 "create_game",
@@ -102,7 +103,7 @@ class _World:
         return asked.run
 
     def create_versions(self) -> Run:
-        """New versions with a game mode."""
+        """Measures new versions with a game mode."""
         questions = [
             self.service.question(
                 "create_version",
@@ -121,7 +122,7 @@ class _World:
         return asked.run
 
     def set_versions(self) -> Run:
-        """Each caller gives its namespace a version that no namespace had before, again and again."""
+        """Measures version changes. Each change sets a version that no namespace had before."""
         wanted = self._new_versions(COUNT // CALLERS)
         before = self._history_count()
         questions = [
@@ -145,7 +146,7 @@ class _World:
         return asked.run
 
     def _new_versions(self, count: int) -> list[list[str]]:
-        """So many for each game, put straight into the records."""
+        """Inserts new versions of each game into the database, and returns their ids."""
         kept = kept_config({"matchmaker": {"game_modes": MODES}})
         made = [[self.service.ids.new() for _ in range(count)] for _ in self.games]
         rows = (
@@ -194,7 +195,7 @@ _WARM_BYTES = 8 << 20
 
 
 def _bare_sqlite(path: Path) -> Run:
-    """One row a transaction, one after the other, as durable as the service wants it."""
+    """Inserts one row per transaction, with the durability settings of the service."""
     for stale in path.parent.glob(f"{path.name}*"):
         stale.unlink()
     with staying_on(SERVER_CORE), contextlib.closing(sqlite3.connect(path)) as connection:
@@ -202,7 +203,7 @@ def _bare_sqlite(path: Path) -> Run:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY, text TEXT)")
-        # A log that was never written that far costs more than one that is written again.
+        # The first growth of a log file is slower than its reuse.
         connection.execute("INSERT INTO rows (text) VALUES (zeroblob(?))", (_WARM_BYTES,))
         connection.execute("PRAGMA wal_checkpoint(RESTART)")
         began_s = time.perf_counter()
@@ -215,7 +216,7 @@ def _bare_sqlite(path: Path) -> Run:
 
 
 def _bare_postgres(url: str) -> Run:
-    """One row a transaction from as many connections as there are callers."""
+    """Inserts one row per transaction, with one connection per client."""
 
     async def insert_all() -> float:
         pool = await asyncpg.create_pool(url, min_size=CALLERS, max_size=CALLERS)

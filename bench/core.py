@@ -1,5 +1,6 @@
-"""The engine alone: cycles per second beside the naive version, find by number of lobbies, leases of ports, memory.
-Closed loop, one thread, on the service's core; each run is a process of its own.
+"""Engine without a journal: cycles per second, find by lobby count, port leases and memory.
+
+Load: one thread in a closed loop on the service's core, in a new process for each run. Baseline: a naive engine.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ Runs = Mapping[str, Sequence[Run]]
 
 
 def run(bench: Bench) -> Result:
-    """All measurements of the engine without a journal."""
     cycles = interleaved(
         {
             "engine": lambda: bench.native("bench-core", "cycles"),

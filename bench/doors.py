@@ -1,6 +1,7 @@
-"""`connected` through both doors, durable, beside bare servers of the same kind that parse and
-answer the same. Closed loop for the rate; open loop at half of that rate for the latency. Both
-planes share the core: what the control plane does meanwhile counts.
+"""Durable `connected` requests over HTTP and gRPC.
+
+Load: a closed loop for the rate, then an open loop at half of that rate for the latency. Both planes share one core.
+Baseline: bare servers of the same library that parse the same request and send the same response.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Runs = Mapping[str, Sequence[Run]]
 
 
 def run(bench: Bench) -> Result:
-    """HTTP, then gRPC."""
+    """Measures HTTP, then gRPC."""
     runs: dict[str, list[Run]] = {}
     with running(bench.scratch("doors")) as service:
         players = Players(service)
@@ -44,7 +45,7 @@ def run(bench: Bench) -> Result:
 def _door(bench: Bench, players: Players, shape: Shape, peer: str) -> dict[str, list[Run]]:
     door, count = shape.door, TOKENS[shape.door]
     with _peer(bench, peer) as (address, cpu_s):
-        # The bare server looks at no token: a spent plan serves it all the time.
+        # The bare server checks no tokens, so that consumed tokens can be repeated.
         spent = bench.scratch(f"{door}.plan")
         tokens = Tokens.make(players, spent, count)
         tokens.end()

@@ -1,7 +1,8 @@
-"""Edge-guard: what it passes on, against HAProxy on the same core, or against the same load straight to the server.
+"""Throughput, latency and memory of edge-guard.
 
-Edge-guard (one thread for streams, one for datagrams), HAProxy and nginx have the service's core; load and game server
-the other one. Every answer and every datagram is compared with what it has to be.
+Baseline: HAProxy on the same core, or a direct connection to the server. Edge-guard (one thread for streams, one for
+datagrams), HAProxy and nginx run on the service's core. Load and game server run on the other core. Every response and
+datagram is compared with its expected content.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ TALKERS: Final = 1_000
 MESSAGES_PER_S: Final = 10_000
 SESSIONS: Final = 256
 DATAGRAMS_PER_S: Final = 110_000
-"""Asked for; 100,000 have to come."""
+"""Sent datagrams per second. At least 100,000 must arrive."""
 IDLE: Final = 10_000
 IDLE_MB: Final = 200
 ASKED_OF_IDLE: Final = 100
 _APART: Final = 8_192
-"""Descriptors that edge-guard keeps for other things, at most a tenth of all."""
+"""Largest number of file descriptors that edge-guard reserves for other purposes."""
 _LIMITS: Final = {"connections_per_address": 20_000}
 _UPGRADE: Final = (
     f"GET / HTTP/1.1\r\nHost: {HOST}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -43,7 +44,6 @@ Runs = Mapping[str, Sequence[Run]]
 
 
 def run(bench: Bench) -> Result:
-    """One kind of traffic after the other."""
     parts: list[Callable[[Bench], tuple[Runs, list[Figure]]]] = [messages, datagrams, idle]
     about: dict[str, str] = {}
     install = proxies.missing()
@@ -62,7 +62,7 @@ def run(bench: Bench) -> Result:
 
 
 def _load(bench: Bench, what: str, proxy: Proxy | str, **flags: object) -> Run:
-    """One run of the native load, with what the proxy has taken of its core for it."""
+    """Runs the native load once, and adds the CPU time of the proxy."""
     words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
     before_s = 0.0 if isinstance(proxy, str) else proxy.cpu_s()
     address = proxy if isinstance(proxy, str) else proxy.address
@@ -79,7 +79,7 @@ def _load(bench: Bench, what: str, proxy: Proxy | str, **flags: object) -> Run:
 
 
 def requests(bench: Bench) -> tuple[Runs, list[Figure]]:
-    """HTTP/1.1 kept alive on both legs, nginx as the origin on the same core."""
+    """Measures HTTP/1.1 keep-alive requests, with nginx as the backend on the same core."""
     shape = {"host": HOST, "connections": CONNECTIONS, "bytes": proxies.BODY_BYTES}
     with (
         proxies.nginx(bench) as origin,
@@ -118,7 +118,7 @@ def requests(bench: Bench) -> tuple[Runs, list[Figure]]:
 
 
 def stream(bench: Bench) -> tuple[Runs, list[Figure]]:
-    """One TCP connection, from the game server to the player, as fast as it goes."""
+    """Measures one TCP connection from the game server to the player at full speed."""
     port = proxies.free_port()
     here = f"127.0.0.1:{port}"
     with (
@@ -165,7 +165,7 @@ def stream(bench: Bench) -> tuple[Runs, list[Figure]]:
 
 
 def messages(bench: Bench) -> tuple[Runs, list[Figure]]:
-    """Messages of WebSockets in an open loop, each answered."""
+    """Measures WebSocket messages and their replies in an open loop."""
     shape = {"connections": TALKERS, "rate": MESSAGES_PER_S}
     with contextlib.ExitStack() as opened:
         there = opened.enter_context(proxies.server(bench))
@@ -190,8 +190,8 @@ def messages(bench: Bench) -> tuple[Runs, list[Figure]]:
 
 
 def datagrams(bench: Bench) -> tuple[Runs, list[Figure]]:
-    """UDP both ways at once: as much as is asked for, then half of it with an eye on the time."""
-    # Each round has new sessions, and those of the last are there for a minute.
+    """Measures UDP in both directions: the full rate for throughput, then half of the rate for latency."""
+    # Each round has new sessions, and the sessions of the round before stay for a minute.
     limits = {"datagram_sessions_per_address": 20_000}
     with (
         proxies.server(bench) as there,
@@ -235,7 +235,7 @@ def datagrams(bench: Bench) -> tuple[Runs, list[Figure]]:
 
 
 def _of_machine(name: str, runs: Runs, traffic: str, way: str) -> Figure:
-    """What adds as much in edge-guard's place tells what is not edge-guard's."""
+    """Returns the latency that another proxy adds, which shows the cost of the machine."""
     straight, ours, other = (runs[f"{traffic} {one}"] for one in ("straight", "edge-guard", way))
     own_share, share = (median(some, "proxy_cpu_s") / SECONDS for some in (ours, other))
     of_core = f"{share:.0%} of the core, edge-guard {own_share:.0%}"
@@ -264,7 +264,7 @@ def _added(
 
 
 def idle(bench: Bench) -> tuple[Runs, list[Figure]]:
-    """Memory of edge-guard with many WebSockets on which nothing is said, plain and with TLS."""
+    """Measures the memory of edge-guard with many idle WebSockets, without and with TLS."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with proxies.certificate(bench) as (authority, certificates):

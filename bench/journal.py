@@ -1,5 +1,7 @@
-"""Engine and journal without doors: durable transitions beside bare writes of the same bytes, and
-recovery of a large folder. Closed loop; program and journal threads on the service's core.
+"""Engine and journal: rate of durable transitions, and recovery time of a large folder.
+
+Load: a closed loop on the service's core. Baseline: bare writes of the same bytes. Recovery runs with a warm and with a
+cold page cache.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ Runs = Mapping[str, Sequence[Run]]
 
 
 def run(bench: Bench) -> Result:
-    """Durable transitions, then recovery."""
     runs = {**_transitions(bench), **_recovery(bench)}
     return Result(NAME, [*_rates(runs), *_recovered(runs)], runs)
 

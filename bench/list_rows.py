@@ -1,4 +1,4 @@
-"""What is on the lists that are measured: rows put straight into the records."""
+"""Database rows for the list benchmarks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Tables = Sequence[tuple[Table, Rows]]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A game with a namespace that nobody plays in."""
+    """Game with a namespace without players."""
 
     service: Service
     game_id: str
@@ -38,7 +38,7 @@ class Place:
 
     @property
     def fields(self) -> Mapping[str, str]:
-        """What a path may name."""
+        """Returns the values of the path parameters."""
         return {
             "game_id": self.game_id,
             "namespace_id": self.namespace_id,
@@ -49,7 +49,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Paged:
-    """A list with pages. `anchor` is the parameter that says where a page begins, a time."""
+    """List with pages. `anchor` is the time parameter of the first row on a page."""
 
     slug: str
     member: str
@@ -61,13 +61,11 @@ class Paged:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A list without pages."""
-
     slug: str
     member: str
     rows: Callable[[Place, int], Tables]
     is_of_group: bool = False
-    """Of the group and not of a game."""
+    """True for lists of a group, false for lists of a game."""
 
 
 def _history_row(place: Place, number: int) -> Mapping[str, Any]:
@@ -80,7 +78,7 @@ def _history_row(place: Place, number: int) -> Mapping[str, Any]:
 
 
 def _lobby_row(place: Place, number: int) -> Mapping[str, Any]:
-    """One that is over, and not yet forgotten."""
+    """Returns a lobby that ended."""
     columns = {column.name for column in tables.lobbies.columns}
     row = {
         "lobby_id": place.service.ids.new(),
@@ -166,7 +164,7 @@ def _token_rows(place: Place, count: int) -> Tables:
 
 
 def _upload_rows(place: Place, kind: str, ids: Sequence[str]) -> tuple[Table, Rows]:
-    """Completed ones."""
+    """Returns completed uploads."""
     return tables.uploads, (
         {
             "upload_id": upload_id,

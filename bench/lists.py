@@ -1,6 +1,7 @@
-"""Lists of many rows, on SQLite and on PostgreSQL: first and last page of a long one beside those of a short one, and
-whole lists that have no pages by their rows. One request at a time over HTTP, both planes on one core, PostgreSQL on
-the load's; rows are put straight into the records.
+"""Response time of lists with many rows, on SQLite and on PostgreSQL.
+
+Load: one request at a time over HTTP, both planes on one core, PostgreSQL on the other core. Baseline: the same list
+with few rows. Paged lists compare the first and the last page. Other lists compare the time per row.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ NAME = "lists"
 SHORT, LONG = 100, 100_000
 WHOLE = (1_000, 10_000, 20_000)
 LINEAR = 1.5
-"""What a row of the longest may take, of what one of the shortest takes."""
+"""Limit of the time per row in the longest list, as a multiple of the time per row in the shortest list."""
 ASKED = 100
-"""Requests of a page in one window."""
+"""Requests per page and window."""
 ASKED_WHOLE = 3
 Runs = Mapping[str, Sequence[Run]]
 
 
 def run(bench: Bench) -> Result:
-    """SQLite, then PostgreSQL."""
+    """Measures SQLite, then PostgreSQL."""
     runs = _on(bench, "SQLite", lambda: None)
     with postgres() as new_url:
         runs |= _on(bench, "PostgreSQL", new_url)
@@ -45,7 +46,7 @@ def run(bench: Bench) -> Result:
 
 
 def _on(bench: Bench, database: str, new_url: Callable[[], str | None]) -> dict[str, list[Run]]:
-    """Each list by itself; short and long in turn."""
+    """Measures each list separately, and alternates between short and long lists."""
     runs: dict[str, list[Run]] = {}
     folder = bench.scratch("lists")
     with running(folder, new_url()) as service:
@@ -56,7 +57,7 @@ def _on(bench: Bench, database: str, new_url: Callable[[], str | None]) -> dict[
                 runs |= _in_turn(service, _whole(service, whole, WHOLE))
     for whole in WHOLE_LISTS:
         if whole.is_of_group:
-            # A group has one of each: three services in turn instead.
+            # A group has only one list of each kind, so that each length needs its own service.
             for count in WHOLE:
                 with running(folder, new_url()) as service:
                     runs |= _in_turn(service, _whole(service, whole, [count]))
@@ -74,7 +75,7 @@ def _paged(service: Service, paged: Paged) -> dict[str, Callable[[], Run]]:
     for count in (SHORT, LONG):
         place = Place.make(service, f"{paged.slug.replace('_', '-')}-{count}")
         service.fill(paged.table, (paged.row(place, number) for number in range(count)))
-        # The last page is a full one too: as much to tell as on the first.
+        # The last page is full, so that both pages have the same length.
         last = {paged.anchor: quote(rfc3339(FIRST_MS + paged.page))}
         for which, more, newest in (("first", {}, count - 1), ("last", last, paged.page - 1)):
             fields = {"game_id": place.game_id, "namespace_id": place.namespace_id, **more}
@@ -90,7 +91,7 @@ def _look_page(paged: Paged, newest: int, answer: Any) -> None:
     rows = answer[paged.member]
     times = [one.get("deploy_ts") or one.get("create_ts") for one in rows]
     wanted = [rfc3339(FIRST_MS + newest - number) for number in range(len(rows))]
-    # The namespace's own first version is on no page of these: it is newer than all.
+    # Ignores the first version of the namespace, which is newer than all inserted rows.
     times = [one for one in times if one < rfc3339(FIRST_MS + 10 * LONG)]
     if len(rows) != paged.page or times != wanted[: len(times)] or len(times) < len(rows) - 1:
         raise WrongAnswer(f"{paged.slug}: another page was asked for: {times[:1]} {wanted[:1]}")
@@ -102,7 +103,7 @@ def _whole(service: Service, whole: Whole, counts: Sequence[int]) -> dict[str, C
         place = Place.make(service, f"{whole.slug.replace('_', '-')}-{count}")
         for table, rows in whole.rows(place, count):
             service.fill(table, rows)
-        # Only what its path names.
+        # Passes only the path parameters.
         question = service.question(whole.slug, _only_path(whole.slug, place.fields))
         look = partial(_look_whole, whole, count)
         asked[f"{whole.slug} {count}"] = partial(_window, service, question, ASKED_WHOLE, look)
@@ -115,7 +116,7 @@ def _only_path(slug: str, fields: Mapping[str, str]) -> Mapping[str, str]:
 
 def _look_whole(whole: Whole, count: int, answer: Any) -> None:
     rows = answer[whole.member]
-    # What every new game has is on it too.
+    # The list also contains the rows of every new game.
     if not count <= len(rows) <= count + 2:
         raise WrongAnswer(f"{whole.slug}: {len(rows)} rows of {count}")
     if len({json.dumps(row) for row in rows}) != len(rows):
@@ -154,7 +155,7 @@ def _paged_figures(runs: Runs, database: str) -> list[Figure]:
 
 
 def _whole_figures(runs: Runs, database: str) -> list[Figure]:
-    """By the row, and whether that grows with the list."""
+    """Returns the time per row, and its growth with the list."""
     figures = []
     for whole in WHOLE_LISTS:
         times_ms = [_p50_ms(runs[f"{database} {whole.slug} {count}"]) for count in WHOLE]

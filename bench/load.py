@@ -1,6 +1,7 @@
-"""Load on a door: `connected` with fresh player tokens from the native generator on the load's
-core, in a closed loop (each worker asks when it was answered) or an open one (a fixed rate, answers
-counted from when they should have been asked for). Tokens are made before and spent in one window.
+"""Load of `connected` requests with fresh player tokens, from the native generator on the load's core.
+
+The load is a closed loop, or an open loop at a fixed rate with latency from the planned time of a request. Tokens are
+created before a window and consumed in it.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from bench.players import Lobby, Players
 from bench.results import Run, WrongAnswer
 
 LOBBIES: Final = 64
-"""Game servers that ask at once; each worker speaks for one of them."""
+"""Number of lobbies. Each worker sends requests of one lobby server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How the load is spread: workers are connections × streams."""
+    """Distribution of the load. The number of workers is connections times streams."""
 
     door: str
     connections: int
@@ -33,7 +34,7 @@ GRPC: Final = Shape("grpc", 4, 64)
 
 @dataclass
 class Tokens:
-    """Lobbies and the fresh tokens of their players, as the generator reads them."""
+    """Lobbies and fresh player tokens, in a file for the generator."""
 
     players: Players
     plan: Path
@@ -42,7 +43,7 @@ class Tokens:
 
     @classmethod
     def make(cls, players: Players, plan: Path, count: int) -> Tokens:
-        """So many tokens of `LOBBIES` lobbies in turn."""
+        """Creates `count` tokens, distributed over the lobbies."""
         lobbies = players.attach([players.namespaces[0]] * LOBBIES)
         of_lobbies = players.reserve(lobbies, count // LOBBIES)
         with plan.open("w") as file:
@@ -52,13 +53,12 @@ class Tokens:
         return cls(players, plan, count // LOBBIES * LOBBIES, lobbies)
 
     def check_spent(self) -> None:
-        """Every token has brought its player in."""
+        """Checks that each token connected its player."""
         connected = self.players.connected(self.players.namespaces[0])
         if connected != self.count:
             raise WrongAnswer(f"{self.count} players were let in, {connected} are connected")
 
     def end(self) -> None:
-        """Ends the lobbies."""
         self.players.detach(self.lobbies)
 
 
@@ -70,7 +70,7 @@ def ask(
     cpu_s: Callable[[], float],
     rate: float = 0.0,
 ) -> Run:
-    """One window of load; the answers must all be right. `cpu_s`: what the server has taken so far."""
+    """Runs one window and checks all responses. `cpu_s` returns the CPU time of the server."""
     before_s = cpu_s()
     run = bench.native(
         "bench-load",
@@ -93,7 +93,7 @@ def window(
     count: int,
     rate: float = 0.0,
 ) -> Run:
-    """Fresh tokens, one window of load on the service, and a look whether everybody is in."""
+    """Creates tokens, runs one window on the service, and checks that all players are connected."""
     service = players.service
     tokens = Tokens.make(players, service.folder / "plan", count)
     try:

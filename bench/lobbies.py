@@ -1,5 +1,7 @@
-"""Lobbies as processes: from a find that starts the arena to its player in the game; and 200 servers of the UDP
-example, against the same 200 from a shell loop, with what of the memory of the machine is ours.
+"""Start time of lobby processes, and memory of many lobbies.
+
+Load: a find that starts the arena example, until its player is in the game, and 200 servers of the UDP example.
+Baseline: the same processes from a shell loop. No process is pinned to a core.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _POLL_S: Final = 0.002
 _REST_S: Final = 10.0
 _BREATH_S: Final = 0.1
 _AT_REST: Final = 0.1
-"""Of all cores."""
+"""Share of all cores that may be busy in an idle machine."""
 _GAME: Final = "arena"
 _PATH: Final = f"/cloud/games/{_GAME}/namespaces/prod"
 _UDP: Final = {"game": {"protocol": "udp"}}
@@ -55,7 +57,7 @@ _PYTHON: Final = f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin"
 
 
 def run(bench: Bench) -> Result:
-    """One service for all of it. Nothing is pinned: that is how lobbies run."""
+    """Measures all lobbies on one service."""
     program = _udp_server()
     with running(bench.scratch("lobbies"), is_pinned=False, more=_SETTINGS) as service:
         token = asyncio.run(_deploy(service, program))
@@ -83,7 +85,7 @@ def run(bench: Bench) -> Result:
     return Result(NAME, figures, {"find": finds, "bare": bare, **many})
 
 
-# What is deployed
+# Deployment
 
 
 def _udp_server() -> Path:
@@ -94,7 +96,7 @@ def _udp_server() -> Path:
 
 
 async def _deploy(service: Service, program: Path) -> str:
-    """Both games in one namespace; a public token."""
+    """Deploys both games in one namespace, and returns a public token."""
     developer = HostingClient(f"http://{service.address}", service.token)
     try:
         game = Deployment(developer, _GAME, "prod")
@@ -133,7 +135,7 @@ def _archive(program: Path) -> bytes:
     return packed.getvalue()
 
 
-# One lobby of the arena
+# One lobby
 
 
 def _find(service: Service, token: str) -> Run:
@@ -159,7 +161,7 @@ async def _play(service: Service, token: str) -> Run:
 
 
 def _bare_start() -> Run:
-    """The arena as a shell would start it: until it listens. It needs no answer of the service for that."""
+    """Starts the arena from a shell and waits until it listens, without the service."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -197,11 +199,11 @@ def _library() -> Path:
     return Path(websockets.__file__).parent.parent
 
 
-# Many
+# Many lobbies
 
 
 def _many(service: Service, token: str) -> Run:
-    """All are asked for at once; each answer is a lobby that is ready behind edge-guard."""
+    """Requests all lobbies at once. Each response must be a ready lobby behind edge-guard."""
     before = _ours_mb(service)
     _rest()
 
@@ -219,7 +221,7 @@ def _many(service: Service, token: str) -> Run:
 
 
 def _shell_loop(service: Service, token: str, program: Path) -> Run:
-    """The same processes for lobbies that are attached before; until all of them have said that they are ready."""
+    """Starts the same processes from a shell for attached lobbies, and waits until all are ready."""
     attached = []
     ports = list(_free_ports(MANY))
     for port in ports:
@@ -253,20 +255,20 @@ def _shell_loop(service: Service, token: str, program: Path) -> Run:
 
 
 def _rest() -> None:
-    """Until the machine is done with what was before: the ends of two hundred lobbies take longer than these."""
+    """Waits until the machine is idle, for a limited time. Earlier lobbies take long to end."""
     end_s = time.monotonic() + _REST_S
     while busy_share(_BREATH_S) > _AT_REST and time.monotonic() < end_s:
         pass
 
 
 def _ready(service: Service, token: str) -> set[str]:
-    """Lobbies of the namespace that can be found."""
+    """Returns the lobbies that find returns in this namespace."""
     said = json.loads(ask_once(service.address, service.question("list", token=token)))
     return {one["lobby_id"] for one in said["lobbies"]}
 
 
 def _end(service: Service, lobby_ids: Sequence[str]) -> None:
-    """And waits until nothing of them runs any more."""
+    """Stops lobbies and waits for the end of their processes."""
     for lobby_id in lobby_ids:
         service.call("detach", {"game_id": _GAME, "lobby_id": lobby_id})
     end_s = time.monotonic() + TIMEOUT_S
@@ -291,13 +293,13 @@ def _free_ports(count: int) -> Iterator[int]:
 
 
 def _ours_mb(service: Service) -> float:
-    """Of all our processes: both planes and their parent, edge-guard, keepers; no game server."""
+    """Returns the memory of both planes, the supervisor, edge-guard and the keepers."""
     edge = int((service.data_dir / "edge" / "LOCK").read_text())
     return sum(map(_pss_mb, {*service.pids(), edge, *_keepers(service)}))
 
 
 def _keepers(service: Service) -> Iterator[int]:
-    """Keepers of this service, and the first process of each namespace, which is theirs."""
+    """Returns the keepers and the first process of each namespace, which belongs to the keeper."""
     folder = os.fsencode(service.data_dir.resolve())
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""The machine that is measured on: which core does what, how busy it is with other things, which
-folder is durable, and the native measuring programs. Two cores: the service has one, its load the
-other.
+"""Environment of a measurement: cores, system load, folders and native programs.
+
+On two cores, the service has one core and its load has the other.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _CLOCK_TICKS_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 def on_core(core: int) -> Callable[[], None]:
-    """For a child before exec: it and all its threads run on this core."""
+    """Returns a function that pins a child process to a core before exec."""
     return lambda: os.sched_setaffinity(0, {core})
 
 
 @contextlib.contextmanager
 def staying_on(core: int) -> Iterator[None]:
-    """This thread, and whom it starts, runs on this core."""
+    """Pins this thread and its child processes to a core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:
@@ -47,19 +47,19 @@ def staying_on(core: int) -> Iterator[None]:
 
 
 def loaded(work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-    """Runs a load on its core, in a loop of its own."""
+    """Runs a load in its own event loop on the load's core."""
     with staying_on(LOAD_CORE):
         return uvloop.run(work())
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process so far, all its threads."""
+    """Returns the CPU time of a process with all its threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS_S
 
 
 def busy_share(seconds: float = 1.0) -> float:
-    """How busy all cores are while we do nothing: 1.0 is every core all of the time."""
+    """Returns the busy share of all cores during an idle wait. 1.0 means that all cores were busy."""
 
     def read() -> tuple[int, int]:
         times = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
@@ -72,7 +72,7 @@ def busy_share(seconds: float = 1.0) -> float:
 
 
 def describe() -> dict[str, Any]:
-    """What somebody needs to compare figures: machine, versions, and how busy it was before."""
+    """Returns machine, versions and load before the measurement, to compare results."""
     models = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -96,16 +96,16 @@ def _said(*command: str) -> str:
 
 @dataclass
 class Bench:
-    """What every benchmark is given: folders, seed, and the native programs."""
+    """Context of a benchmark: folders, seed and native programs."""
 
     folder: Path
-    """On the file system that is measured; emptied by whoever uses it."""
+    """Folder on the measured file system. Each user empties the folder."""
     seed: int = 1
     notes: list[str] = field(default_factory=list)
 
     @cached_property
     def binaries(self) -> Path:
-        """Folder of the native programs, which are built first."""
+        """Builds the native programs and returns their folder."""
         command = ["cargo", "build", "--release", "--quiet", "-p", "hosting-bench"]
         subprocess.run(command, cwd=ROOT, check=True)
         metadata = _said(
@@ -115,7 +115,7 @@ class Bench:
         return Path(json.loads(metadata)["target_directory"]) / "release"
 
     def native(self, program: str, *words: str, core: int = SERVER_CORE) -> Run:
-        """One run of a native program on a core. Raises WrongAnswer when it refuses."""
+        """Runs a native program once on a core. Raises WrongAnswer if the program fails."""
         done = subprocess.run(
             [self.binaries / program, *words, "--seed", str(self.seed)],
             preexec_fn=on_core(core),
@@ -129,13 +129,13 @@ class Bench:
         return run
 
     def scratch(self, name: str) -> Path:
-        """A path below the measured folder for one measurement."""
+        """Creates the measured folder and returns a path in it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return self.folder / name
 
 
 def require_release() -> None:
-    """Figures of a debug build mean nothing."""
+    """Fails for a debug build, which would give meaningless results."""
     from pyservice import _native
 
     if _native.build_profile != "release":
@@ -143,5 +143,5 @@ def require_release() -> None:
 
 
 def python(*words: str) -> Sequence[str]:
-    """A command of this Python."""
+    """Returns a command line for this Python."""
     return (sys.executable, *words)

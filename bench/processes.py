@@ -1,6 +1,4 @@
-"""Processes that a measurement starts: awaited until they say that they are ready, asked what they take of the
-machine, and ended.
-"""
+"""Processes of a measurement: start, resource use and end."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ _START_TIMEOUT_S: Final = 60.0
 
 
 def wait_for(ready: Path, process: subprocess.Popen[bytes], log: Path | None = None) -> None:
-    """Returns when a process has written that it is ready."""
+    """Waits until a process has written its ready file."""
     end_s = time.monotonic() + _START_TIMEOUT_S
     while not (ready.exists() and ready.read_text()):
         if process.poll() is not None or time.monotonic() > end_s:
@@ -26,7 +24,7 @@ def wait_for(ready: Path, process: subprocess.Popen[bytes], log: Path | None = N
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, and SIGKILL for who does not listen."""
+    """Sends SIGTERM, and SIGKILL after a timeout."""
     process.terminate()
     try:
         process.wait(timeout=20)
@@ -36,7 +34,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def family(pid: int) -> list[int]:
-    """A process and everybody below it."""
+    """Returns a process and all its descendants."""
     found = [pid]
     for one in found:
         children = Path(f"/proc/{one}/task/{one}/children").read_text()
@@ -45,7 +43,7 @@ def family(pid: int) -> list[int]:
 
 
 def memory_kib(pid: int, name: str = "VmRSS") -> int:
-    """Resident memory now; `VmHWM` is the most since the start or `begin_peak`."""
+    """Returns the resident memory. `VmHWM` is the maximum since the start or since `begin_peak`."""
     match = re.search(rf"^{name}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.M)
     if match is None:
         raise WrongAnswer(f"the system does not tell {name}")
@@ -53,10 +51,10 @@ def memory_kib(pid: int, name: str = "VmRSS") -> int:
 
 
 def begin_peak(pid: int) -> None:
-    """From here on the most of resident memory counts anew."""
+    """Resets the maximum of the resident memory."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def open_files(pid: int) -> int:
-    """How many it has now."""
+    """Returns the number of open file descriptors."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))

@@ -1,5 +1,6 @@
-"""What `edge` measures and what it measures against: edge-guard, HAProxy and nginx on the service's core, and the
-native server behind them on the load's core. All of them at ports of loopback that were free a moment ago.
+"""Proxies and servers of the `edge` benchmark, on free loopback ports.
+
+Edge-guard, HAProxy and nginx run on the service's core. The native server behind them runs on the load's core.
 """
 
 from __future__ import annotations
@@ -78,61 +79,59 @@ _PASSED_ON: Final = (
 
 
 def missing() -> str | None:
-    """How to install what is compared with, where it is not there."""
+    """Returns an installation hint if a compared program is missing."""
     lacking = [name for name in ("haproxy", "nginx") if shutil.which(name) is None]
     return f"apt-get install {' '.join(lacking)}" if lacking else None
 
 
 def has_haproxy() -> bool:
-    """Whether it is there."""
     return shutil.which("haproxy") is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """One that runs. `address`: where load goes in."""
+    """Running proxy. `address` receives the load."""
 
     address: str
     pid: int
 
     @property
     def cpu_s(self) -> Callable[[], float]:
-        """CPU time so far."""
+        """Returns a function for the CPU time of the proxy."""
         return partial(cpu_seconds, self.pid)
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """An edge-guard that runs, with ports by name of route."""
+    """Running edge-guard with a port for each route name."""
 
     folder: Path
     pid: int
     ports: Mapping[str, int]
 
     def proxy(self, name: str) -> Proxy:
-        """By one of its routes."""
+        """Returns the proxy of one route."""
         return Proxy(f"127.0.0.1:{self.ports[name]}", self.pid)
 
     def ask(self, path: str) -> str:
-        """Its administrators' door."""
+        """Sends a request to the administration server."""
         transport = httpx.HTTPTransport(uds=str(self.folder / "admin.sock"))
         with httpx.Client(transport=transport, base_url="http://edge") as client:
             return client.get(path).text
 
     def figure(self, name: str) -> float:
-        """One of its metrics."""
+        """Returns the value of a metric."""
         for line in self.ask("/metrics").splitlines():
             if line.startswith(f"hosting_edge_{name} "):
                 return float(line.rpartition(" ")[2])
         raise WrongAnswer(f"edge-guard tells no {name}")
 
     def memory_kib(self) -> int:
-        """Resident memory now."""
         return memory_kib(self.pid)
 
 
 def free_port() -> int:
-    """A port that nobody has just now, for TCP and for UDP."""
+    """Returns a port that is free for TCP and UDP."""
     while True:
         with (
             socket.create_server(("127.0.0.1", 0)) as stream,
@@ -146,14 +145,14 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def server(bench: Bench) -> Iterator[str]:
-    """The native server, which gives back what it gets; its address."""
+    """Runs the native echo server and yields its address."""
     with _native(bench, LOAD_CORE, "serve") as there:
         yield there.address
 
 
 @contextlib.contextmanager
 def forwarder(bench: Bench, there: str) -> Iterator[Proxy]:
-    """The least that can pass datagrams on: what it costs, the machine costs."""
+    """Runs a minimal UDP forwarder, to measure the cost of the machine itself."""
     with _native(bench, SERVER_CORE, "forward", "--to", there) as bare:
         yield bare
 
@@ -176,7 +175,7 @@ def _native(bench: Bench, core: int, what: str, *words: str) -> Iterator[Proxy]:
 
 @contextlib.contextmanager
 def nginx(bench: Bench) -> Iterator[Proxy]:
-    """An origin that answers everything with the alphabet."""
+    """Runs an HTTP server that responds with the alphabet."""
     port = free_port()
     body = "".join(islice(cycle(string.ascii_lowercase), BODY_BYTES))
     folder = bench.scratch("nginx")
@@ -186,7 +185,7 @@ def nginx(bench: Bench) -> Iterator[Proxy]:
 
 @contextlib.contextmanager
 def haproxy(bench: Bench, mode: str, backend: int) -> Iterator[Proxy]:
-    """In front of a port, doing what edge-guard does: the same headers, splice(2) both ways, pipes of the same size."""
+    """Runs HAProxy with the features of edge-guard: the same headers, splice(2) and pipe size."""
     port = free_port()
     is_http = mode == "http"
     config = _HAPROXY.format(
@@ -248,7 +247,7 @@ def _until(
 def edge_guard(
     bench: Bench, routes: Mapping[str, tuple[str, str]], **settings: Any
 ) -> Iterator[Guard]:
-    """With one thread, and routes by name: protocol and back end. It has them from its disk, as after a restart."""
+    """Runs edge-guard with one thread. The routes (protocol and backend by name) are loaded from disk."""
     folder = bench.scratch("edge-guard")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -300,7 +299,7 @@ def _has_all(guard: Guard, count: int) -> bool:
 
 @contextlib.contextmanager
 def certificate(bench: Bench) -> Iterator[tuple[Path, Sequence[Mapping[str, Any]]]]:
-    """A new authority's certificate, and the setting that names one of its."""
+    """Creates a certificate authority, and yields its certificate and the TLS settings."""
     folder = bench.scratch("certificates")
     subprocess.run([str(EDGE_GUARD_BINARY), "ca", str(folder), HOST], check=True)
     files = {"cert": str(folder / "server.pem"), "key": str(folder / "server.key")}

@@ -1,5 +1,6 @@
-"""`serve` from its start to the ready file, both planes, all cores: on an empty data directory and on one that was
-used, whose namespaces the data plane holds and the control plane compares. The answer to a first request counts too.
+"""Start time of `serve`, with both planes on all cores, until the ready file and until a first response.
+
+Load: an empty data directory, and one with 20 games.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ GAMES = 20
 
 
 def run(bench: Bench) -> Result:
-    """Each round starts with nothing there, and twice over what was left."""
+    """Starts with an empty folder and then again with the used folder in each round."""
     folder = bench.scratch("ready")
     runs: dict[str, list[Run]] = {"empty": [], "existing": []}
     for _ in range(ROUNDS):

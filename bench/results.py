@@ -1,6 +1,4 @@
-"""What a benchmark gives: figures with what they must reach, its raw runs, and how both are shown
-and kept. Knows nothing of how anything is measured.
-"""
+"""Benchmark results: measured values with their limits, raw runs, table output and JSON files."""
 
 from __future__ import annotations
 
@@ -15,18 +13,18 @@ from rich.console import Console
 from rich.table import Table
 
 Run = dict[str, Any]
-"""What one run of one variant said."""
+"""Output of one run."""
 
 ROUNDS: Final = 5
 
 
 class WrongAnswer(Exception):
-    """What was measured did not do what it is for: there is no figure then."""
+    """The measured program returned a wrong result, so that its figures are invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured figure; `at_least` or `at_most` is what it must reach, if anything."""
+    """A measured value. `at_least` or `at_most` is its limit, if any."""
 
     what: str
     measured: float
@@ -37,7 +35,7 @@ class Figure:
 
     @property
     def is_reached(self) -> bool | None:
-        """None: it is only stated."""
+        """Reports whether the value is within its limit. None without a limit."""
         if self.at_least is not None:
             return self.measured >= self.at_least
         if self.at_most is not None:
@@ -46,7 +44,7 @@ class Figure:
 
     @property
     def required(self) -> str:
-        """What it must reach, for people."""
+        """Returns the limit as text."""
         if self.at_least is not None:
             return f"≥ {number(self.at_least)} {self.unit}"
         if self.at_most is not None:
@@ -56,7 +54,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A benchmark that ran. `runs` has every run of every variant, in order."""
+    """Result of a benchmark. `runs` contains every run by variant, in order."""
 
     name: str
     figures: Sequence[Figure]
@@ -65,21 +63,20 @@ class Result:
 
 
 def number(value: float) -> str:
-    """As many digits as say something."""
+    """Formats a number with its significant digits."""
     if value and abs(value) < 10:
         return f"{value:.3g}"
     return f"{value:,.1f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def median(runs: Sequence[Run], name: str) -> float:
-    """The median of one figure over all runs."""
     return statistics.median(float(run[name]) for run in runs)
 
 
 def interleaved(
     variants: Mapping[str, Callable[[], Run]], rounds: int = ROUNDS
 ) -> dict[str, list[Run]]:
-    """Every variant once, then every variant again: what the machine does in between hits all."""
+    """Runs all variants in turn, several times, so that changes of the machine affect all variants."""
     runs: dict[str, list[Run]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, measure in variants.items():
@@ -88,7 +85,6 @@ def interleaved(
 
 
 def keep(result: Result, machine: Mapping[str, Any], folder: Path) -> Path:
-    """Writes a result as JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result.name}.json"
     document = {
@@ -106,7 +102,7 @@ def keep(result: Result, machine: Mapping[str, Any], folder: Path) -> Path:
 
 
 def show(figures: Sequence[Figure], title: str, console: Console) -> None:
-    """A table of figures: what, required, measured, reached or missed."""
+    """Prints a table with name, limit, value and verdict of each figure."""
     table = Table(title=title, title_justify="left")
     table.add_column("what")
     table.add_column("required", justify="right")

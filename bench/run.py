@@ -1,6 +1,7 @@
-"""`python -m bench.run [names...]`: runs all benchmarks or the named ones, prints one table of what
-was required and what was measured, and keeps every run as JSON. Leaves with 1 when an answer was
-wrong; a figure that is missed is printed.
+"""Benchmark runner: `python -m bench.run [names...]` runs all or the named benchmarks.
+
+Prints a table of limits and measured values, and stores every run as JSON. Exits with 1 if a benchmark failed or a
+response was wrong. A value beyond its limit is only printed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,6 @@ BUSY_SHARE_MAX = 0.1
 
 
 def main() -> int:
-    """Runs what was asked for."""
     arguments = _arguments()
     console = Console(width=200 if not sys.stdout.isatty() else None)
     require_release()
@@ -55,7 +55,7 @@ def main() -> int:
         console.print(f"{name} …")
         try:
             result = BENCHMARKS[name](bench)
-        except Exception:  # noqa: BLE001 -- the others are measured all the same
+        except Exception:  # noqa: BLE001 -- the other benchmarks still run
             is_wrong = True
             console.print(f"[red]{name} gave no figure[/]\n{traceback.format_exc()}")
             continue

@@ -1,5 +1,6 @@
-"""Scrapes of a service with 1,000 namespaces, both planes: how long one takes, and what one each second does to
-`connected`. Open loop at a fixed rate, so that a pause is seen by everybody who should have asked.
+"""Metrics scrapes with 1,000 namespaces: duration of a scrape, and its effect on `connected` requests.
+
+Load: an open loop at a fixed rate, so that a pause delays all requests in it. Baseline: the same load without scrapes.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ SCRAPES = 21
 RATE = 3_000
 TOKENS = 8 * RATE // 64 * 64
 _CONTROL_PAGE = b"\nhosting_control_plane_up 1\n"
-"""What a scrape has when the control plane's page is in it."""
+"""Text that shows that the scrape contains the control plane's metrics."""
 
 
 def run(bench: Bench) -> Result:
-    """Single scrapes, then windows of load with and without scrapes."""
+    """Measures single scrapes, then windows of load with and without scrapes."""
     with running(bench.scratch("scrape")) as service:
         players = Players(service, NAMESPACES)
         players.reserve(players.attach(players.namespaces), 1)
@@ -68,9 +69,7 @@ def _window_with_scrapes(bench: Bench, players: Players) -> Run:
 
 @contextmanager
 def _scraping(service: Service) -> Iterator[list[tuple[float, bool]]]:
-    """A scrape each second in a thread of its own; yields how many milliseconds each took, and whether the control
-    plane answered it in time.
-    """
+    """Scrapes once per second in a thread. Yields (milliseconds, control plane included) of each scrape."""
     scraped: list[tuple[float, bool]] = []
     stop = threading.Event()
 
@@ -94,7 +93,7 @@ def _scraping(service: Service) -> Iterator[list[tuple[float, bool]]]:
 def _figures(runs: dict[str, list[Run]]) -> list[Figure]:
     scrapes, quiet, scraped = runs["scrapes"], runs["without scrapes"], runs["with scrapes"]
     before, after = (median(one, "p99_us") / 1e3 for one in (quiet, scraped))
-    # Neighbours in time: what else the machine does changes from round to round.
+    # Compares neighbouring windows, because the load of the machine changes over time.
     growths_ms = [
         (one["p99_us"] - other["p99_us"]) / 1e3 for one, other in zip(scraped, quiet, strict=True)
     ]

@@ -1,8 +1,7 @@
-"""The service under measurement: `pyservice serve` with both planes, all its processes on the service's core unless a
-benchmark says otherwise, over SQLite or a PostgreSQL server on the load's core. Rates are off and lobbies may be large;
-everything else is as it is by default.
+"""Service under measurement: `pyservice serve` with both planes and default settings.
 
-Records that only have to be there are put straight into the database.
+Rate limits are off and lobbies can be large. All processes are on the service's core, except where a benchmark says
+otherwise. Uses SQLite, or a PostgreSQL server on the load's core.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from pyservice.storage.tables import cloud_tokens, games, namespaces
 Result = TypeVar("Result")
 
 MODES: Final = {"hall": {"max_players": 4, "docker": {"ports": {"game": {"protocol": "http"}}}}}
-"""Game modes of a version that does no more than run."""
+"""Game modes of a version that is never played."""
 
 _SETTINGS: Final = """
 player_limit_max = 65535
@@ -50,12 +49,12 @@ operator = {per_second = 0, burst = 1}
 _BY_SLUG: Final = {method.slug: method for method in METHODS.values()}
 _ROWS_AT_ONCE: Final = 2_000
 _CALLERS: Final = 16
-"""Who make what only has to be there, over the API."""
+"""Number of parallel requests that prepare data over the API."""
 _TAKEN_IN_S: Final = 120.0
 
 
 class Service:
-    """A running service. Nothing here is measured but what says so."""
+    """Running service."""
 
     def __init__(
         self, folder: Path, process: subprocess.Popen[bytes], database_url: str | None
@@ -70,22 +69,22 @@ class Service:
         self.token = Path(self.said["cloud_token_file"]).read_text().strip()
         self.ids = RecordIds()
 
-    # Its processes
+    # Processes
 
     def pids(self) -> list[int]:
-        """The parent and everybody below it."""
+        """Returns the supervisor and its descendants."""
         return family(self.process.pid)
 
     def cpu_s(self) -> float:
-        """CPU time of all its processes so far."""
+        """Returns the CPU time of all processes."""
         return sum(map(cpu_seconds, self.pids()))
 
     def memory_kib(self) -> int:
-        """Resident memory of all its processes; what they share counts in each."""
+        """Returns the sum of the processes' resident memory. Shared memory counts once per process."""
         return sum(map(memory_kib, self.pids()))
 
     def scrape(self) -> tuple[float, bytes]:
-        """One scrape of the metrics of both planes, on a connection of its own: seconds and text."""
+        """Scrapes both planes over a new connection. Returns seconds and text."""
         connection = http.client.HTTPConnection(str(self.said["metrics"]), timeout=60)
         began = time.perf_counter()
         connection.request("GET", "/metrics")
@@ -95,14 +94,14 @@ class Service:
         return took_s, text
 
     def metric(self, name: str) -> float:
-        """Sum over all series of a metric."""
+        """Returns the sum over all series of a metric."""
         lines = self.scrape()[1].decode().splitlines()
         values = [
             line.rsplit(" ", 1)[1] for line in lines if line.split("{")[0].split(" ")[0] == name
         ]
         return sum(map(float, values))
 
-    # Its operations
+    # Operations
 
     def question(
         self,
@@ -111,7 +110,7 @@ class Service:
         expected: str = "",
         token: str | None = None,
     ) -> Question:
-        """A request over HTTP, with what its answer has to contain."""
+        """Returns an HTTP request with the expected content of its response."""
         method = _BY_SLUG[slug]
         rest = dict(fields or {})
         path = method.template
@@ -132,25 +131,25 @@ class Service:
 
     @staticmethod
     def path_fields(slug: str) -> Sequence[str]:
-        """What the path of an operation names."""
+        """Returns the path parameters of an operation."""
         return _BY_SLUG[slug].path_fields
 
     def call(self, slug: str, fields: Mapping[str, Any] | None = None) -> Any:
-        """The body of one request that must succeed."""
+        """Sends one request and returns the response body. Raises WrongAnswer on an error."""
         return json.loads(ask_once(self.address, self.question(slug, fields)))
 
     def call_all(self, questions: Sequence[Question]) -> list[Any]:
-        """The bodies of many requests that must succeed, in their order."""
+        """Sends many requests and returns the response bodies in order. Raises WrongAnswer on an error."""
         asked = loaded(lambda: ask_all(self.address, questions, _CALLERS, is_kept=True))
         return [json.loads(body) for body in asked.bodies]
 
     def game(self, name: str) -> str:
-        """Id of a new game of the owner's group."""
+        """Creates a game in the owner's group and returns its id."""
         fields = {"developer_group_id": self.group_id, "display_name": name, "name_id": name}
         return str(self.call("create_game", fields)["game_id"])
 
     def version(self, game_id: str, config: Any = None) -> str:
-        """Id of a new version."""
+        """Creates a version and returns its id."""
         fields = {
             "game_id": game_id,
             "display_name": "1.0.0",
@@ -159,14 +158,13 @@ class Service:
         return str(self.call("create_version", fields)["version_id"])
 
     def namespace_id(self, game_id: str, name: str = "prod") -> str:
-        """Id of a namespace."""
         found = self.call("list_namespaces", {"game_id": game_id})["namespaces"]
         return next(str(one["namespace_id"]) for one in found if one["name_id"] == name)
 
-    # What its data plane holds
+    # Configuration in the data plane
 
     def held(self) -> dict[str, str]:
-        """Which version the data plane runs in each namespace, as it says itself."""
+        """Returns the version of each namespace in the data plane."""
 
         async def ask() -> dict[str, str]:
             async with InternalClient(self.data_dir / "admin.sock") as client:
@@ -176,7 +174,7 @@ class Service:
         return asyncio.run(ask())
 
     def wait_held(self) -> None:
-        """Returns when the data plane holds every namespace of the records."""
+        """Waits until the data plane has all namespaces."""
         wanted = self.count_of(namespaces)
         end_s = time.monotonic() + _TAKEN_IN_S
         while len(self.held()) < wanted:
@@ -184,10 +182,10 @@ class Service:
                 raise WrongAnswer("the data plane was not fed every new namespace")
             time.sleep(0.05)
 
-    # Its records
+    # Database
 
     def count_of(self, table: Table) -> int:
-        """How many rows it has."""
+        """Returns the number of rows in a table."""
 
         async def count(tx: Transaction) -> int:
             row = await tx.first(select(func.count()).select_from(table))
@@ -196,7 +194,7 @@ class Service:
         return self.with_records(count)
 
     def with_records(self, work: Callable[[Transaction], Coroutine[Any, Any, Result]]) -> Result:
-        """Work in one transaction of our own on the database of the service."""
+        """Runs a function in a transaction on the service's database."""
 
         async def done() -> Result:
             database = open_database(self.database_url, self.data_dir / "control")
@@ -209,7 +207,7 @@ class Service:
         return asyncio.run(done())
 
     def fill(self, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Puts rows there."""
+        """Inserts rows into a table."""
 
         async def put(tx: Transaction) -> None:
             batch: list[Mapping[str, Any]] = []
@@ -224,7 +222,7 @@ class Service:
         self.with_records(put)
 
     def identity_id(self) -> str:
-        """The owner."""
+        """Returns the identity id of the owner."""
         own = sha256(self.token.encode()).digest()
 
         async def identity(tx: Transaction) -> str:
@@ -235,7 +233,7 @@ class Service:
         return self.with_records(identity)
 
     def owner_tokens(self, count: int) -> list[str]:
-        """Further `cloud_` tokens of the owner."""
+        """Creates more `cloud_` tokens of the owner."""
         made = [f"cloud_{secrets.token_urlsafe(32)}" for _ in range(count)]
         identity_id = self.identity_id()
         now_ms = time.time_ns() // 1_000_000
@@ -254,7 +252,7 @@ class Service:
         return made
 
     def games_at_rest(self, group_id: str, count: int) -> list[str]:
-        """Ids of games without namespaces, put straight into the records: the data plane hears nothing of them."""
+        """Inserts games without namespaces, which the data plane never receives. Returns their ids."""
         ids = [self.ids.new() for _ in range(count)]
         rows = (
             {
@@ -271,7 +269,7 @@ class Service:
 
 
 def kept_config(config: Any) -> dict[str, bytes]:
-    """The columns of a version that hold its configuration, as creating it would write them."""
+    """Returns the configuration columns of a version, as the service stores them."""
     method = _BY_SLUG["create_version"]
     body = json.dumps({"display_name": "1.0.0", "config": config}).encode()
     message, _ = decoder(method)(body, b"", {"game_id": "bench"})
@@ -283,7 +281,7 @@ def kept_config(config: Any) -> dict[str, bytes]:
 def running(
     folder: Path, database_url: str | None = None, *, is_pinned: bool = True, more: str = ""
 ) -> Iterator[Service]:
-    """A service on an empty data directory; ends with the block. `more`: settings, as TOML."""
+    """Runs a service with an empty data directory. `more` contains TOML settings."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
@@ -297,7 +295,7 @@ def running(
 def started(
     folder: Path, database_url: str | None = None, *, is_pinned: bool = True, more: str = ""
 ) -> Iterator[Service]:
-    """A service on what is in the folder."""
+    """Runs a service with an existing data directory."""
     settings, ready, log = folder / "settings.toml", folder / "ready.json", folder / "log"
     text = _SETTINGS if database_url is None else f'database_url = "{database_url}"\n{_SETTINGS}'
     settings.write_text(text + more)

@@ -1,5 +1,6 @@
-"""`make run` on built code: from starting `python -m examples.run` to a player whom the game server
-welcomed, on an empty data directory and on one that was used before.
+"""Start time of `make run`: from `python -m examples.run` until the game server welcomes a player.
+
+Load: an empty and a used data directory. The code is already built.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ POLL_S = 0.01
 
 
 def run(bench: Bench) -> Result:
-    """Each round starts twice: with nothing there, and over what the first one left."""
+    """Starts twice per round: with an empty folder, then with the same folder again."""
     folder = bench.scratch("start")
     runs: dict[str, list[Run]] = {"first": [], "again": []}
     for _ in range(ROUNDS):
@@ -46,7 +47,7 @@ def run(bench: Bench) -> Result:
 
 
 def _start(folder: Path) -> Run:
-    # A start removes the file itself, but not before we look.
+    # The start removes an old ready file, but possibly after the first check for a new file.
     (folder / "ready.json").unlink(missing_ok=True)
     began_s = time.monotonic()
     with _example(folder) as process:
@@ -103,7 +104,7 @@ def _text_of(path: Path) -> str:
 
 
 async def _find(hosting: HostingClient) -> object:
-    """As soon as there is a lobby."""
+    """Retries find until a lobby exists."""
     body = json.dumps({"game_modes": [MODE]}).encode()
     while True:
         try:

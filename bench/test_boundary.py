@@ -1,8 +1,7 @@
-"""What one call through `pyservice._native` costs: single calls of the hot operations without a
-journal, a refusal, and the cheapest call that there is as a baseline.
+"""Cost of one call through `pyservice._native`: the hot operations without a journal, and a refused command.
 
-Run by `python -m bench.run boundary`. A round is a batch of calls on fresh tokens, so that the
-clock costs nothing; the answers are checked first and last.
+Baseline: a call without arguments that returns one number. Each round is a batch of calls with fresh tokens, so that
+the clock costs nothing. Run with `python -m bench.run boundary`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from pyservice import _native
 
 CALLS = 1_000
-"""In a round. `bench/boundary.py` divides by it."""
+"""Calls per round. `bench/boundary.py` divides the times by this number."""
 ROUNDS = 200
 PLACES = 4 * CALLS
 NAMESPACE = bytes([1] * 16)
@@ -25,13 +24,13 @@ REGIONS = ["local"]
 
 
 def timed(benchmark: BenchmarkFixture, call: Any, setup: Any = None) -> Any:
-    """Times `ROUNDS` batches."""
+    """Measures `ROUNDS` batches."""
     pedantic: Any = benchmark.pedantic
     return pedantic(call, setup=setup, rounds=ROUNDS, iterations=1)
 
 
 class Hall:
-    """An engine with one large lobby."""
+    """Engine with one large lobby."""
 
     def __init__(self) -> None:
         assert _native.build_profile == "release"
@@ -160,7 +159,7 @@ def test_refusal(hall: Hall, benchmark: BenchmarkFixture) -> None:
 
 
 def test_nothing(hall: Hall, benchmark: BenchmarkFixture) -> None:
-    """The baseline: a call that reads one number and takes no argument."""
+    """Measures the baseline: a call without arguments that returns a number."""
     wake_fd = hall.engine.wake_fd
     assert wake_fd() == -1
 

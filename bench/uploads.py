@@ -1,8 +1,8 @@
-"""An upload of 1 GiB through `serve` and its local store, beside `dd` of as much into the same folder, in turn: a
-build, prepared, PUT and completed over the API. Once with all cores for everybody, once with the service on its core.
+"""Upload rate of a build of 1 GiB through `serve` with its local store.
 
-What is sent is an archive with one file, in which no two pages are equal: a block that is lost, doubled or in another
-place makes another digest. That is checked by the service at completion, and here on the kept file.
+Load: prepare, PUT and complete over the API, with all cores and with the service on one core. Baseline: `dd` of the
+same length into the same folder. All pages of the content differ. A lost, repeated or misplaced block therefore changes
+the digest, which the service checks at completion and the benchmark checks in the stored file.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ NAME = "uploads"
 LENGTH = 1 << 30
 _BLOCK_BYTES: Final = 1 << 20
 _STEP_BYTES: Final = 1021
-"""A prime: pages of different blocks begin at different places of what all are cut from."""
+"""Prime step, so that pages of different blocks begin at different offsets of the random source."""
 _MANIFEST: Final = b'{"command": ["./run"]}'
 _PADDING_BYTES: Final = 2 * tarfile.BLOCKSIZE
 _GONE_S: Final = 30.0
 
 
 def run(bench: Bench) -> Result:
-    """Uploads and `dd` in turn, first on all cores."""
+    """Alternates uploads and `dd`, first on all cores."""
     content = _Content.make(bench.seed)
     runs: dict[str, list[Run]] = {}
     for where, is_pinned in (("all cores", False), ("one core", True)):
@@ -80,7 +80,7 @@ def _figures(runs: dict[str, list[Run]]) -> list[Figure]:
 
 @dataclass(frozen=True)
 class _Content:
-    """The archive: cut from a few bytes of chance while it is sent, never whole in memory."""
+    """Archive of random content, generated during the upload."""
 
     head: bytes
     chance: memoryview
@@ -88,7 +88,7 @@ class _Content:
 
     @classmethod
     def make(cls, seed: int) -> _Content:
-        """Digested once beforehand."""
+        """Creates the content and computes its digest."""
         manifest, entry = tarfile.TarInfo("server.json"), tarfile.TarInfo("content")
         manifest.size = len(_MANIFEST)
         entry.size = LENGTH - 3 * tarfile.BLOCKSIZE - _PADDING_BYTES
@@ -101,7 +101,7 @@ class _Content:
         return cls(made.head, chance, digest.hexdigest())
 
     def blocks(self) -> Iterator[bytes | memoryview]:
-        """Everything in order."""
+        """Returns the blocks in order."""
         yield self.head
         left = LENGTH - len(self.head) - _PADDING_BYTES
         for start in range(0, left, _BLOCK_BYTES):
@@ -111,7 +111,7 @@ class _Content:
 
 
 class _Uploads:
-    """One service, and the folder that both write into."""
+    """Service and the folder for uploads and `dd`."""
 
     def __init__(self, service: Service, content: _Content, *, is_pinned: bool) -> None:
         self._service = service
@@ -122,7 +122,7 @@ class _Uploads:
         self._idle_kib = service.memory_kib()
 
     def upload(self) -> Run:
-        """Prepared, PUT, completed, looked at, and removed again."""
+        """Prepares, sends, completes, checks and removes a build."""
         for pid in self._service.pids():
             begin_peak(pid)
         image = {"path": "content.tar", "content_length": LENGTH, "sha256": self._content.sha256}
@@ -131,7 +131,7 @@ class _Uploads:
         with self._load_core():
             took_s = self._put(str(build["image_presigned_request"]["url"]))
         began_s = time.perf_counter()
-        # Refused when the digest is another.
+        # The service rejects a wrong digest.
         self._service.call("complete_upload", {"upload_id": build["upload_id"]})
         completed_s = time.perf_counter() - began_s
         peak_kib = sum(memory_kib(pid, "VmHWM") for pid in self._service.pids())
@@ -147,7 +147,7 @@ class _Uploads:
         }
 
     def dd(self) -> Run:
-        """As much, by one who does nothing else, on the core that the service has."""
+        """Writes the same length with `dd` on the cores of the service."""
         target = self._objects / "dd"
         words = ("if=/dev/zero", f"of={target}", "bs=1M", f"count={LENGTH >> 20}", "conv=fdatasync")
         began_s = time.perf_counter()
@@ -165,7 +165,7 @@ class _Uploads:
         return staying_on(LOAD_CORE) if self._is_pinned else contextlib.nullcontext()
 
     def _put(self, address: str) -> float:
-        """Seconds until it was answered: durable then."""
+        """Sends the content. Returns the seconds until the response, when the content is durable."""
         url = urlsplit(address)
         with socket.create_connection((url.hostname, url.port)) as client:
             began_s = time.perf_counter()
@@ -189,7 +189,7 @@ class _Uploads:
                 raise WrongAnswer("what was kept is not what was sent")
 
     def _wait_gone(self) -> None:
-        """A build that was removed is no load on who comes next."""
+        """Waits until the removed build is deleted, so that the deletion does not slow the next run."""
         end_s = time.monotonic() + _GONE_S
         while self._files():
             if time.monotonic() > end_s:

@@ -1,6 +1,7 @@
-"""One version of many, in random order: `GET /cloud/games/{g}/versions/{v}` through both planes on one core, beside a
-bare uvicorn that finds the same text by its id in SQLite. Closed loop for the rate; open loop at half of what is
-required for the latency.
+"""Rate and latency of `GET /cloud/games/{g}/versions/{v}` over many versions in random order.
+
+Load: a closed loop for the rate, then an open loop at half of the required rate for the latency. Both planes share one
+core. Baseline: a bare uvicorn that reads the same text by its id from SQLite.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ JSON_BYTES = 4_096
 CONNECTIONS = 64
 RATE = 2_000.0
 LOOKED_AT = 50
-"""So many answers are read whole; of the others it is the version's id that is looked for."""
+"""Number of responses that are compared completely. The others must contain the version id."""
 Configs = Mapping[str, Any]
 Runs = Mapping[str, Sequence[Run]]
 
 
 def run(bench: Bench) -> Result:
-    """The service and the bare server in turn."""
+    """Alternates between the service and the bare server."""
     chance = random.Random(bench.seed)
     with running(bench.scratch("versions")) as service:
         game_id = service.game("bench")
@@ -74,7 +75,7 @@ def _put_versions(service: Service, game_id: str, chance: random.Random) -> Conf
 
 
 def _config(chance: random.Random) -> Any:
-    """A configuration whose JSON has the length that is asked for."""
+    """Returns a configuration with the configured JSON length."""
     env: dict[str, str] = {}
     config = {"matchmaker": {"docker": {"env": env}, "game_modes": MODES}}
     while (missing := JSON_BYTES - len(json.dumps(config, separators=(",", ":")))) > 80:
@@ -108,7 +109,7 @@ def _window(address: str, questions: Sequence[Question], rate_per_s: float = 0.0
 
 @contextlib.contextmanager
 def _bare(bench: Bench, database: Path) -> Iterator[str]:
-    """The bare server over a copy of the records."""
+    """Runs the bare server with a copy of the database."""
     ready, copy = bench.scratch("versions.ready"), bench.scratch("versions.db")
     for path in (ready, copy):
         path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""Blocked watches over HTTP: what each costs in resident memory of all our processes, how fast a change that concerns
-one of them is answered, and one that concerns all. The service has one core, the watchers the other. Changes that
-concern one are five rounds, each on a service that was started anew, as what it keeps of a round is not idle memory.
+"""Blocked long polls over HTTP: memory for each one, and response time of a change for one watcher and for all.
 
-Each answer must be a 200 with a newer index than the one that was watched; one whose time was over is asked anew.
+Load: the service on one core, the watchers on the other. A response must be a 200 with a newer index. Watches that time
+out are repeated. Changes for one watcher have five rounds, each with a new service, because caches of an earlier round
+would distort the memory.
 """
 
 from __future__ import annotations
@@ -24,23 +24,22 @@ from bench.service import MODES, Service, running
 NAME = "watches"
 COUNT = 10_000
 TOKENS = 1_000
-"""Who watches, in turn."""
+"""Number of tokens, which the watchers use in turn."""
 CHANGES = 200
-"""Changes that concern one."""
+"""Changes that concern one watcher."""
 FILES = 16_000
-"""Open files that the hard limit must allow the load, and the data plane that is asked: it keeps a reserve, and places
-for gRPC."""
+"""Open files that the hard limit must allow for the load, and also for the data plane with its reserve."""
 ADDRESSES = 4
-"""From which the watchers come, in turn: one has at most half of the door's places."""
+"""Number of client addresses, because one address may have at most half of the server's connections."""
 _AT_ONCE = 100
-"""Watches that begin together: the public door passes on no more than some hundreds at a time."""
+"""Watches that begin together. The public server forwards only some hundreds at a time."""
 _TIMEOUT_S = 60.0
 _SETTLE_S = 0.5
 Runs = Mapping[str, Sequence[Run]]
 
 
 def run(bench: Bench) -> Result:
-    """Watches of a game each; then all of what the same group has."""
+    """Measures a separate game for each watcher, then one list for all watchers."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < FILES:
         raise WrongAnswer(
@@ -58,7 +57,7 @@ def run(bench: Bench) -> Result:
 
 @contextlib.contextmanager
 def _many_files() -> Iterator[None]:
-    """The load may have as many connections as the hard limit allows. Not its children: the service sees to itself."""
+    """Raises the limit of open files to the hard limit, but not for child processes."""
     before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     try:
@@ -68,7 +67,7 @@ def _many_files() -> Iterator[None]:
 
 
 class _Watcher(Answers):
-    """One connection that watches: `changed` has the answer and when it came, once there is a new one."""
+    """Connection with one watch. `changed` receives the response and its time."""
 
     def __init__(self, question: Question, index: str) -> None:
         super().__init__()
@@ -82,7 +81,7 @@ class _Watcher(Answers):
         self.send(self._question.sent)
 
     def again(self, question: Question, index: str) -> None:
-        """Watches what comes after an answer."""
+        """Watches for the change after a response."""
         self._question, self._index = question, index
         self.changed = asyncio.get_running_loop().create_future()
         self.ask()
@@ -102,12 +101,12 @@ class _Watcher(Answers):
     def _fail(self, reason: str) -> None:
         if not self.changed.done():
             self.changed.set_exception(WrongAnswer(reason))
-            # Of many that fail, one is told.
+            # Marks the exception as read, because only the first of many failures is reported.
             self.changed.exception()
 
 
 def _one(service: Service) -> Run:
-    """Everybody watches a game of their own; versions are added to some of the games, one after the other."""
+    """Each watcher watches one game. Adds versions to some of the games, one after the other."""
     tokens = service.owner_tokens(TOKENS)
     game_ids = service.games_at_rest(service.group_id, COUNT)
 
@@ -116,7 +115,7 @@ def _one(service: Service) -> Run:
         fields = {"game_id": game_id, "watch_index": index}
         return service.question("get_game", fields, game_id, tokens[number % TOKENS])
 
-    # Games that never changed have the same index.
+    # Games without changes have the same index.
     index = str(service.call("get_game", {"game_id": game_ids[0]})["watch"]["index"])
 
     async def measure() -> Run:
@@ -161,7 +160,7 @@ def _one(service: Service) -> Run:
 
 
 def _all(service: Service, token_count: int) -> list[Run]:
-    """Everybody watches what the group has; then it gets another game."""
+    """All watchers watch the list of the group. Adds a game to the group."""
     tokens = service.owner_tokens(token_count)
     names = itertools.count()
     service.game("first")
@@ -194,7 +193,7 @@ def _all(service: Service, token_count: int) -> list[Run]:
 
 
 async def _warm(service: Service, questions: Sequence[Question], index: str) -> None:
-    """What is only built once does not belong to any watch."""
+    """Sends requests beforehand, so that one-time allocations do not count as memory of watches."""
     watchers, _ = await _watch(service, questions, index)
     _end(watchers)
     await asyncio.sleep(_SETTLE_S)
@@ -203,7 +202,7 @@ async def _warm(service: Service, questions: Sequence[Question], index: str) -> 
 async def _watch(
     service: Service, questions: Sequence[Question], index: str
 ) -> tuple[list[_Watcher], float]:
-    """Watchers whose requests are all blocked, and how long that took."""
+    """Starts watchers. Returns them when all requests are blocked, with the seconds that this took."""
     loop = asyncio.get_running_loop()
     host, _, port = service.address.rpartition(":")
     began_s = time.perf_counter()
@@ -231,7 +230,7 @@ async def _watch(
 
 
 async def _passed(service: Service) -> None:
-    """Returns when a request that was sent later than others is answered: so are they, or blocked."""
+    """Waits for the response of a later request, so that all earlier requests are processed."""
     question = service.question("get_group", {"group_id": service.group_id})
     await asyncio.to_thread(ask_once, service.address, question)
 

@@ -1,1 +1,1 @@
-"""Baselines: the least that a server of the same kind can do for the same request."""
+"""Baselines: minimal servers with the same libraries for the same requests."""

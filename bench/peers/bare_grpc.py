@@ -1,5 +1,6 @@
-"""The least that grpcio can do for `connected`: an aio handler that parses the same message and
-answers an empty one. Same loop as the service, generated messages, no interceptor.
+"""Minimal grpcio server for `connected`: an asyncio handler parses the message and returns an empty one.
+
+Uses the service's event loop and generated messages, without interceptors.
 """
 
 from __future__ import annotations
@@ -18,13 +19,12 @@ from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 
 
 async def connected(request: Any, _context: Any) -> Any:
-    """The handler."""
     assert request.player_token
     return pb.PlayerConnectedResponse()
 
 
 async def serve(say_address: Callable[[str], object]) -> None:
-    """Until SIGTERM."""
+    """Serves until SIGTERM."""
     server = grpc.aio.server()
     handler = grpc.unary_unary_rpc_method_handler(
         connected,
@@ -45,7 +45,7 @@ async def serve(say_address: Callable[[str], object]) -> None:
 
 
 def main() -> None:
-    """`bare_grpc READY_FILE`: listens on a free port and writes the address."""
+    """Runs `bare_grpc READY_FILE`: listens on a free port and writes the address."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(Path(sys.argv[1]).write_text))
 

@@ -1,5 +1,6 @@
-"""The least that uvicorn can do for `connected`: an ASGI application that reads the body, parses
-it, looks at the token and answers `{}`. Same loop, parser and JSON library as the service.
+"""Minimal uvicorn server for `connected`: parses the body, reads the token and returns `{}`.
+
+Uses the event loop, HTTP parser and JSON library of the service.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ _HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"2")]
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """ASGI."""
     assert scope["type"] == "http"
     event = await receive()
     body = event["body"]
@@ -31,7 +31,7 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
 
 
 def main() -> None:
-    """`bare_uvicorn READY_FILE`: listens on a free port and writes the address."""
+    """Runs `bare_uvicorn READY_FILE`: listens on a free port and writes the address."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     host, port = listener.getsockname()
     config = uvicorn.Config(

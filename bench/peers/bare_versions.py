@@ -1,5 +1,6 @@
-"""The least that uvicorn can do for `getVersion`: an ASGI application that finds the text of a version by its id in
-SQLite and answers with it. No token, no check. Same loop, parser and database as the service.
+"""Minimal uvicorn server for `getVersion`: returns the text of a version from SQLite, without a token check.
+
+Uses the event loop, HTTP parser and database of the service.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _FIND = "SELECT config_json FROM versions WHERE version_id = ?"
 
 
 class Application:
-    """ASGI over one database."""
+    """ASGI application with one database."""
 
     def __init__(self, path: str) -> None:
         self._connection = sqlite3.connect(path)
@@ -36,7 +37,7 @@ class Application:
 
 
 def main() -> None:
-    """`bare_versions READY_FILE DATABASE`: listens on a free port and writes the address."""
+    """Runs `bare_versions READY_FILE DATABASE`: listens on a free port and writes the address."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     host, port = listener.getsockname()
     config = uvicorn.Config(

@@ -1,15 +1,13 @@
-//! Seeded chance, so that each run measures the same sequence.
+//! Seeded random numbers, so that each run measures the same sequence.
 
-/// SplitMix64.
+/// SplitMix64 generator.
 pub struct Chance(u64);
 
 impl Chance {
-    /// The same seed gives the same numbers.
     pub fn new(seed: u64) -> Chance {
         Chance(seed)
     }
 
-    /// Any number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -18,12 +16,11 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number from 0 to `end - 1`.
+    /// Returns a number from 0 to `end - 1`.
     pub fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.number()) * end as u128) >> 64) as usize
     }
 
-    /// Brings a list into random order.
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for end in (1..list.len()).rev() {
             list.swap(end, self.below(end + 1));

@@ -1,4 +1,4 @@
-//! Cycles of reserve, connected and disconnected in the engine alone: MACs and client-address hash on, no journal.
+//! Cycles of reserve, connect and disconnect in the engine, with token signatures and without a journal.
 
 use std::time::{Duration, Instant};
 
@@ -11,31 +11,29 @@ use crate::flags::Flags;
 use crate::hall::{Hall, Kind};
 use crate::host::cpu_ns;
 
-/// Different client addresses.
+/// Number of client addresses.
 pub const ADDRESSES: usize = 100_000;
-/// Service time goes on by a millisecond after so many cycles.
+/// Cycles per millisecond of service time.
 const CYCLES_PER_MS: u64 = 1_000;
-/// The timer expires what is due this often.
+/// Cycles between two expiry runs.
 const CYCLES_PER_ADVANCE: u64 = 10_000;
-/// Cycles that are timed together.
+/// Cycles per time measurement.
 const CHUNK: u64 = 1_000;
 
-/// Size of the scene and of the run.
+/// Size of the engine state and of the run.
 pub struct Scene {
-    /// Lobbies, visited at random.
     pub lobbies: usize,
-    /// Places of each.
+    /// Slots per lobby.
     pub places: u32,
-    /// Cycles before the measured ones.
+    /// Unmeasured cycles at the start.
     pub warm_up: u64,
     /// Measured cycles.
     pub cycles: u64,
-    /// Seed of the visits.
     pub seed: u64,
 }
 
 impl Scene {
-    /// From flags; left out: 1,000 lobbies of 100.
+    /// Reads the flags. Default: 1,000 lobbies of 100 slots.
     pub fn of(flags: &Flags) -> Result<Scene, Failure> {
         Ok(Scene {
             lobbies: flags.get("lobbies", 1_000)?,
@@ -46,8 +44,8 @@ impl Scene {
         })
     }
 
-    /// Runs the cycles, which are numbered, and says how fast they were: per second, per second of CPU, and in the
-    /// median chunk, which does not see what the machine does beside us.
+    /// Runs numbered cycles. Returns the rate per second, per CPU second, and in the median chunk, which ignores other
+    /// load of the machine.
     pub fn measure(&self, mut cycle: impl FnMut(u64) -> Result<(), Failure>) -> Result<Figures, Failure> {
         (0..self.warm_up).try_for_each(&mut cycle)?;
         let mut chunks: Vec<Duration> = Vec::with_capacity((self.cycles / CHUNK) as usize);
@@ -71,7 +69,6 @@ impl Scene {
     }
 }
 
-/// Measures the engine.
 pub fn run(scene: &Scene, has_keys: bool) -> Result<Figures, Failure> {
     let mut hall = Hall::new()?;
     let mut chance = Chance::new(scene.seed);
@@ -109,7 +106,7 @@ fn cycle(hall: &mut Hall, chance: &mut Chance, number: u64, has_keys: bool) -> R
     hall.disconnect(lobby, &tokens[0], disconnected)
 }
 
-/// A key as long as a UUID.
+/// Returns an idempotency key with the length of a UUID.
 fn key_of(number: u64) -> [u8; 36] {
     let mut key = [b'0'; 36];
     for (digit, place) in key[20..].iter_mut().enumerate() {

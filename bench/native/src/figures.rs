@@ -1,43 +1,38 @@
-//! What a measurement prints: one flat JSON object.
+//! Output of a measurement: one flat JSON object.
 
 use std::fmt;
 
-/// Named figures in the order in which they were added.
+/// Named values in order of addition.
 #[derive(Default)]
 pub struct Figures(Vec<(&'static str, String)>);
 
 impl Figures {
-    /// No figures yet.
     pub fn new() -> Figures {
         Figures::default()
     }
 
-    /// Adds a measured number.
     pub fn number(mut self, name: &'static str, value: f64) -> Figures {
         self.0.push((name, if value.is_finite() { format!("{value}") } else { "null".to_owned() }));
         self
     }
 
-    /// Adds a whole number.
     pub fn count(mut self, name: &'static str, value: u64) -> Figures {
         self.0.push((name, value.to_string()));
         self
     }
 
-    /// Adds a word.
     pub fn text(mut self, name: &'static str, value: &str) -> Figures {
         self.0.push((name, quoted(value)));
         self
     }
 
-    /// Adds counts by word.
+    /// Adds an object with one count for each word.
     pub fn counts<'a>(mut self, name: &'static str, counts: impl Iterator<Item = (&'a str, u64)>) -> Figures {
         let members: Vec<String> = counts.map(|(word, count)| format!("{}: {count}", quoted(word))).collect();
         self.0.push((name, format!("{{{}}}", members.join(", "))));
         self
     }
 
-    /// Adds all figures of another measurement.
     pub fn and(mut self, other: Figures) -> Figures {
         self.0.extend(other.0);
         self

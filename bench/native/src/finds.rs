@@ -1,4 +1,4 @@
-//! Find among many open lobbies: time per find, and how many candidates each visits.
+//! Find among many open lobbies: time per find, and number of visited candidates.
 
 use std::time::{Duration, Instant};
 
@@ -12,23 +12,23 @@ use crate::{Failure, wrong};
 
 const PLACES: u32 = 32;
 const MODES: [&str; 4] = ["solo", "duel", "squad", "crowd"];
-/// The value that one lobby in a hundred has for the tag `map`; the others share the rest.
+/// Value of the tag `map` in every hundredth lobby.
 const RARE: &str = "canyon";
 const OFTEN: [&str; 9] = ["forest", "harbour", "desert", "city", "island", "mine", "bridge", "castle", "moon"];
 
-/// What is looked for.
+/// Criteria of a find.
 struct Wish {
     modes: &'static [&'static str],
     tags: &'static [(&'static str, &'static str)],
     party_size: u32,
-    /// Finds that are timed together before their places are given back: fewer than fit in the smallest scene.
+    /// Finds per round. The slots are released between rounds, and must suffice in the smallest state.
     at_once: usize,
 }
 
 const PLAIN: Wish = Wish { modes: &["duel"], tags: &[], party_size: 1, at_once: 64 };
 const PICKY: Wish = Wish { modes: &["duel", "squad"], tags: &[("map", RARE)], party_size: 4, at_once: 2 };
 
-/// Measures finds of one kind: `--wish plain|picky`, `--lobbies N`.
+/// Runs `find --wish plain|picky --lobbies N`.
 pub fn run(flags: &Flags) -> Result<Figures, Failure> {
     let wish = if flags.get("wish", "plain".to_owned())? == "picky" { PICKY } else { PLAIN };
     let lobbies: usize = flags.get("lobbies", 100_000)?;
@@ -46,7 +46,7 @@ pub fn run(flags: &Flags) -> Result<Figures, Failure> {
     let found = rounds.len() * wish.at_once;
     let mean_ns = rounds.iter().sum::<Duration>().as_nanos() as f64 / found as f64;
     rounds.sort_unstable();
-    // What the machine does beside us falls into single rounds and does not move their median.
+    // The median ignores rounds with other load of the machine.
     let median_ns = rounds[rounds.len() / 2].as_nanos() as f64 / wish.at_once as f64;
     let work = hall.engine.find_candidates_visited() - work_before;
     if hall.engine.ledger_violations() > 0 {
@@ -60,7 +60,7 @@ pub fn run(flags: &Flags) -> Result<Figures, Failure> {
         .count("finds", found as u64))
 }
 
-/// Open lobbies, each with a random number of places taken. The first one can hold the picky wish.
+/// Creates open lobbies with random numbers of reserved slots. The first lobby always fits the picky find.
 fn build(lobbies: usize, chance: &mut Chance) -> Result<Hall, Failure> {
     let mut hall = Hall::new()?;
     for number in 0..lobbies {
@@ -77,7 +77,7 @@ fn build(lobbies: usize, chance: &mut Chance) -> Result<Hall, Failure> {
     Ok(hall)
 }
 
-/// Some finds, timed, and their places given back, not timed.
+/// Measures some finds, then releases their slots.
 fn round(hall: &mut Hall, wish: &Wish, chance: &mut Chance) -> Result<Duration, Failure> {
     let mut places: Vec<(Id, String)> = Vec::with_capacity(wish.at_once * wish.party_size as usize);
     let address = chance.below(250_000) as u32;

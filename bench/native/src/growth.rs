@@ -1,4 +1,4 @@
-//! Memory of many reservations, each from a call of its own.
+//! Memory growth by many reservations, each from a separate request.
 
 use hosting_core::Idempotency;
 
@@ -11,7 +11,7 @@ use crate::host::resident_bytes;
 
 const ADDRESSES: u32 = 250_000;
 
-/// Measures how resident memory grows from an engine without lobbies: `--lobbies N --places N [--keys]`.
+/// Runs `growth --lobbies N --places N [--keys]`, compared with an engine without lobbies.
 pub fn run(flags: &Flags) -> Result<Figures, Failure> {
     let lobbies: usize = flags.get("lobbies", 10_000)?;
     let places: u32 = flags.get("places", 100)?;

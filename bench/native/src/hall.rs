@@ -1,5 +1,4 @@
-//! Lobbies to measure with: an engine of a seeded key ring, and attach, ready and the rest with the answers checked.
-//! Nothing is journaled here; service time is what the measurement says.
+//! Engine with lobbies for the measurements, without a journal and with a service time that the caller sets.
 
 use hosting_core::{
     Admission, Answer, Attach, Connect, Context, Credit, Disconnect, Engine, EngineConfig, EventBuffer, HashKey, Id,
@@ -8,25 +7,24 @@ use hosting_core::{
 
 use crate::{Failure, wrong};
 
-/// Namespace of every lobby.
+/// Namespace of all lobbies.
 pub const NAMESPACE: Id = Id([0x11; 16]);
-/// Version of every lobby.
+/// Version of all lobbies.
 pub const VERSION: Id = Id([0x22; 16]);
-/// The only region.
 pub const REGION: &str = "local";
 
-/// An engine as the service makes it, with keys that are the same in each run.
+/// Creates an engine with fixed keys.
 pub fn new_engine() -> Result<Engine, Failure> {
     let keys = KeyRing::new(vec![(1, [7; 32])], 1).map_err(|error| wrong(format!("{error:?}")))?;
     Ok(Engine::new(EngineConfig::new(1, keys)))
 }
 
-/// The hash key of client addresses and idempotency keys.
+/// Returns the hash key of client addresses and idempotency keys.
 pub fn hash_key() -> HashKey {
     HashKey::new([9; 32])
 }
 
-/// A lobby id of this shard; any number gives another.
+/// Returns the lobby id of a number.
 pub fn lobby_id(number: u64) -> Id {
     let mut id = [0_u8; 16];
     let mut chance = crate::chance::Chance::new(number);
@@ -38,26 +36,24 @@ pub fn lobby_id(number: u64) -> Id {
     Id(id)
 }
 
-/// What lobbies have in common; the rest is as the service's defaults have it.
+/// Parameters of lobbies. All other parameters are the defaults of the service.
 #[derive(Clone, Copy)]
 pub struct Kind<'a> {
-    /// Game mode.
     pub mode: &'a str,
-    /// All three limits.
+    /// Limit of the operations find, join and party.
     pub max_players: u32,
-    /// Tags.
     pub tags: &'a [(&'a str, &'a str)],
-    /// Life of a reservation.
+    /// Lifetime of a reservation.
     pub player_token_ttl_ms: u64,
 }
 
 impl<'a> Kind<'a> {
-    /// A kind without tags whose reservations outlive the measurement.
+    /// Returns a kind without tags, with reservations that outlive the measurement.
     pub fn of(mode: &'a str, max_players: u32) -> Kind<'a> {
         Kind { mode, max_players, tags: &[], player_token_ttl_ms: 3_600_000 }
     }
 
-    /// The command that makes a lobby of this kind.
+    /// Returns the command that attaches a lobby of this kind.
     pub fn attach(&self, id: Id) -> Attach<'a> {
         Attach {
             id,
@@ -81,27 +77,24 @@ impl<'a> Kind<'a> {
     }
 }
 
-/// An engine without a journal.
 pub struct Hall {
-    /// The engine.
     pub engine: Engine,
-    /// Hash of addresses and keys.
+    /// Hash key of client addresses and idempotency keys.
     pub hash: HashKey,
-    /// Service time that the next command sees.
+    /// Service time of the next command.
     pub now: Ms,
-    /// Ready lobbies, in order of making.
+    /// Ready lobbies in order of creation.
     pub lobbies: Vec<Id>,
     buffer: EventBuffer,
 }
 
 impl Hall {
-    /// An engine without lobbies.
     pub fn new() -> Result<Hall, Failure> {
         let (engine, hash) = (new_engine()?, hash_key());
         Ok(Hall { engine, hash, now: 1_000_000, lobbies: Vec::new(), buffer: EventBuffer::default() })
     }
 
-    /// Runs one command; its events are encoded and dropped, as the shard does without a journal.
+    /// Runs one command, and drops its encoded events.
     pub fn ask<T>(&mut self, command: impl FnOnce(&mut Engine, &mut Context<'_>) -> Answer<T>) -> Result<T, Failure> {
         let mut context = Context { now: self.now, credit: Credit::UNLIMITED, events: &mut self.buffer };
         let answer = command(&mut self.engine, &mut context);
@@ -110,7 +103,7 @@ impl Hall {
         answer.result.map_err(|refusal| wrong(format!("refused: {refusal:?}")))
     }
 
-    /// Expires what is due, as the service's timer does.
+    /// Expires due deadlines.
     pub fn advance(&mut self) {
         let mut context = Context { now: self.now, credit: Credit::UNLIMITED, events: &mut self.buffer };
         self.engine.expire_due(&mut context);
@@ -118,7 +111,7 @@ impl Hall {
         self.buffer.count = 0;
     }
 
-    /// Makes a lobby that is ready.
+    /// Creates a ready lobby.
     pub fn add_lobby(&mut self, kind: &Kind<'_>) -> Result<Id, Failure> {
         let id = lobby_id(self.lobbies.len() as u64);
         let made = self.ask(|engine, context| engine.attach(context, &kind.attach(id)))?;
@@ -130,7 +123,7 @@ impl Hall {
         Ok(id)
     }
 
-    /// Reserves places in a lobby for a client address.
+    /// Reserves slots in a lobby for a client address.
     pub fn join(
         &mut self,
         lobby: Id,
@@ -155,13 +148,11 @@ impl Hall {
         }
     }
 
-    /// The player came.
     pub fn connect(&mut self, lobby: Id, player_token: &str, idempotency: Option<Idempotency>) -> Result<(), Failure> {
         let connect = Connect { lobby, player_token, idempotency };
         self.ask(|engine, context| engine.connected(context, &connect))
     }
 
-    /// The player went.
     pub fn disconnect(
         &mut self,
         lobby: Id,
@@ -172,7 +163,7 @@ impl Hall {
         self.ask(|engine, context| engine.disconnected(context, &disconnect))
     }
 
-    /// Checks that every lobby has these players (held, reserved, connected, kept) and that the ledger adds up.
+    /// Checks that every lobby has these slot counts (held, reserved, connected, kept).
     pub fn check(&self, players: [u32; 4]) -> Result<(), Failure> {
         for id in &self.lobbies {
             let found = self.engine.lobby(*id).map(|lobby| lobby.players);

@@ -1,4 +1,4 @@
-//! What the machine says: CPU time, memory of this process, file system, and what a sync costs.
+//! Host values: CPU time, memory, file system and sync time.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -12,7 +12,7 @@ use std::time::Instant;
 use crate::figures::Figures;
 use crate::{Failure, wrong};
 
-/// CPU time of this process, all threads, in nanoseconds.
+/// Returns the CPU time of all threads of this process in nanoseconds.
 pub fn cpu_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a live value; the call cannot fail with this clock.
@@ -20,7 +20,7 @@ pub fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Resident memory now and at its peak, in bytes.
+/// Returns the current and the largest resident memory in bytes.
 pub fn resident_bytes() -> Result<(u64, u64), Failure> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let field = |name: &str| -> Result<u64, Failure> {
@@ -31,7 +31,7 @@ pub fn resident_bytes() -> Result<(u64, u64), Failure> {
     Ok((field("VmRSS:")?, field("VmHWM:")?))
 }
 
-/// The name of a folder's file system. One that is in memory is refused: a sync costs nothing there.
+/// Returns the file system name of a folder. Rejects memory file systems, where a sync costs nothing.
 pub fn file_system(folder: &Path) -> Result<&'static str, Failure> {
     let path = CString::new(folder.as_os_str().as_bytes())?;
     // SAFETY: an all-zero value is valid, and the call fills it or fails.
@@ -52,7 +52,7 @@ pub fn file_system(folder: &Path) -> Result<&'static str, Failure> {
     }
 }
 
-/// A file whose blocks are all written, for measuring syncs that change no metadata.
+/// Creates a file with written blocks, so that later syncs change no metadata.
 pub fn prewritten(path: &Path, bytes: u64) -> io::Result<File> {
     let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
     let zeros = vec![0; 1 << 20];
@@ -63,7 +63,7 @@ pub fn prewritten(path: &Path, bytes: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// File system of a folder and the median time of write and sync of one written block.
+/// Returns the file system of a folder, and the median time to write and sync one block.
 pub fn disk_figures(folder: &Path) -> Result<Figures, Failure> {
     const SYNCS: usize = 300;
     let name = file_system(folder)?;
@@ -81,7 +81,7 @@ pub fn disk_figures(folder: &Path) -> Result<Figures, Failure> {
     Ok(Figures::new().text("file_system", name).number("fdatasync_us", times_ns[SYNCS / 2] as f64 / 1e3))
 }
 
-/// Asks the kernel to forget a file's pages; they must be clean.
+/// Evicts the clean pages of a file from the page cache.
 pub fn forget_pages(path: &Path) -> Result<(), Failure> {
     let file = File::open(path)?;
     // SAFETY: plain call on an open descriptor.
@@ -91,19 +91,19 @@ pub fn forget_pages(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Reads a file through, so that its pages are in the cache.
+/// Reads a file into the page cache.
 pub fn remember_pages(path: &Path) -> Result<u64, Failure> {
     Ok(io::copy(&mut File::open(path)?, &mut io::sink())?)
 }
 
 const PAGE: usize = 4096;
 
-/// Length of a file in whole pages.
+/// Returns the length of a file, rounded up to pages.
 pub fn paged_bytes(path: &Path) -> Result<u64, Failure> {
     Ok(std::fs::metadata(path)?.len().next_multiple_of(PAGE as u64))
 }
 
-/// How many bytes of a file are in the page cache, in whole pages.
+/// Returns the bytes of a file in the page cache.
 pub fn cached_bytes(path: &Path) -> Result<u64, Failure> {
     let file = File::open(path)?;
     let length = file.metadata()?.len() as usize;

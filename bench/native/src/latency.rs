@@ -1,17 +1,17 @@
-//! Times of single answers, and what is told of them.
+//! Latency samples and their statistics.
 
 use crate::figures::Figures;
 
-/// One answer: when it came and how long it took, in nanoseconds since the start of the run.
+/// Response times in nanoseconds since the start of the run.
 #[derive(Clone, Copy)]
 pub struct Sample {
-    /// When it came.
+    /// Time of the response.
     pub done_ns: u64,
-    /// How long it took: from sending, or from when it should have been sent.
+    /// Latency since the request, or since its planned time in an open loop.
     pub took_ns: u64,
 }
 
-/// Median, p99 and largest of the samples, in microseconds.
+/// Returns median, p99 and maximum in microseconds.
 pub fn latency_figures(samples: impl Iterator<Item = Sample>) -> Figures {
     let mut times_ns: Vec<u64> = samples.map(|sample| sample.took_ns).collect();
     times_ns.sort_unstable();

@@ -1,4 +1,4 @@
-//! Ports of dynamic servers: time per lease of one port, by how many of the pool others have.
+//! Port leases of dynamic servers: time per lease of one port, by the used share of the pool.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use crate::hall::{Hall, NAMESPACE, REGION};
 use crate::{Failure, wrong};
 
 const AT_ONCE: usize = 64;
-/// Longer than ports rest.
+/// Time after which all ports have left quarantine.
 const REST_MS: u64 = 3_600_000;
 
-/// Measures leases: `--taken SHARE`, of all ports of a family.
+/// Runs `leases --taken SHARE`, the used share of all ports.
 pub fn run(flags: &Flags) -> Result<Figures, Failure> {
     let share: f64 = flags.get("taken", 0.95)?;
     let leases: usize = flags.get("leases", 200_000)?;
@@ -35,7 +35,7 @@ pub fn run(flags: &Flags) -> Result<Figures, Failure> {
     let drawn = rounds.len() * AT_ONCE;
     let mean_ns = rounds.iter().sum::<Duration>().as_nanos() as f64 / drawn as f64;
     rounds.sort_unstable();
-    // What the machine does beside us falls into single rounds and does not move their median.
+    // The median ignores rounds with other load of the machine.
     let median_ns = rounds[rounds.len() / 2].as_nanos() as f64 / AT_ONCE as f64;
     Ok(Figures::new()
         .number("ns_per_lease", median_ns)
@@ -44,7 +44,7 @@ pub fn run(flags: &Flags) -> Result<Figures, Failure> {
         .count("leases", drawn as u64))
 }
 
-/// Some leases, timed; then their servers end and their ports have rested, not timed.
+/// Measures some leases, then ends them and advances service time past the quarantine of their ports.
 fn round(hall: &mut Hall, chance: &mut Chance, taken: &[bool]) -> Result<Duration, Failure> {
     let wishes: Vec<(Id, u64)> = (0..AT_ONCE).map(|_| (server(chance), chance.number())).collect();
     let mut numbers = Vec::with_capacity(AT_ONCE);

@@ -1,9 +1,10 @@
-//! Measurements of engine, journal, doors and edge-guard. One run measures one thing in a process of its own and prints
-//! one JSON object; who runs it how often, beside which baseline, and what must be reached is `bench/run.py`'s matter.
+//! Measurements of engine, journal, servers and edge-guard. One process measures one thing and prints one JSON object.
 //!
-//! Read in this order: [`hall`] (lobbies to measure with), one module per measurement ([`cycles`], [`finds`],
-//! [`growth`], [`leases`], [`transitions`], [`recovery`], [`doors`], [`passing`]), their baselines ([`naive`], [`raw_log`]), and what
-//! all of them use ([`chance`], [`figures`], [`host`], [`flags`], [`latency`]).
+//! `bench/run.py` repeats the runs, compares them with baselines and checks the limits. [`hall`] is the engine state of
+//! the measurements [`cycles`], [`finds`], [`growth`] and [`leases`]. [`transitions`] and [`recovery`] add a journal,
+//! [`doors`] and [`passing`] are network load. The baselines are [`naive`] and [`raw_log`].
+
+#![allow(missing_docs)] // internal crate of the measuring programs
 
 pub mod chance;
 pub mod cycles;
@@ -23,15 +24,15 @@ pub mod recovery;
 pub mod shard;
 pub mod transitions;
 
-/// Why a measurement gives no figure.
+/// Reason why a measurement has no result.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Ends a measurement whose answer is not the expected one.
+/// Returns the error for a wrong answer.
 pub fn wrong(what: impl std::fmt::Display) -> Failure {
     what.to_string().into()
 }
 
-/// Prints what a measurement gave, or why it gave nothing. Debug builds measure nothing.
+/// Prints the result or the error of a measurement. Rejects debug builds.
 pub fn report(name: &str, measured: Result<figures::Figures, Failure>) -> std::process::ExitCode {
     if cfg!(debug_assertions) {
         eprintln!("{name}: build with --release to measure");

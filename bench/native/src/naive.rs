@@ -1,6 +1,5 @@
-//! The version that one would write first, as a baseline of [`crate::cycles`]: maps of strings behind a mutex, random
-//! tokens, an ordered set of deadlines. It makes no MACs, hashes no addresses, remembers nothing of a token that ended,
-//! writes no events and tells no reasons.
+//! Naive engine as a baseline of [`crate::cycles`]: maps of strings behind a mutex, random tokens, and an ordered set
+//! of deadlines. Signs and hashes nothing, stores no ended tokens, and writes no events.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Mutex;
@@ -86,7 +85,7 @@ fn fresh_token(chance: &mut Chance) -> String {
     format!("player_{:016x}{:016x}", chance.number(), chance.number())
 }
 
-/// Measures it, as [`crate::cycles::run`] measures the engine.
+/// Measures the naive engine with the cycles of [`crate::cycles::run`].
 pub fn run(scene: &Scene) -> Result<Figures, Failure> {
     let matchmaker = Matchmaker(Mutex::default());
     let mut chance = Chance::new(scene.seed);

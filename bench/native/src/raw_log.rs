@@ -1,5 +1,5 @@
-//! Baselines of [`crate::transitions`]: the same bytes written and synced without engine and journal, each transition
-//! by itself or as many together as are outstanding.
+//! Baseline of [`crate::transitions`]: writes and syncs the same bytes without engine and journal, one transition at a
+//! time or in groups.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::host::{disk_figures, prewritten};
 
 const FILE_BYTES: u64 = 64 << 20;
 
-/// Measures: `--folder F [--together 1] [--bytes 48] [--seconds 3]`.
+/// Runs `raw --folder F [--together 1] [--bytes 48] [--seconds 3]`.
 pub fn run(flags: &Flags) -> Result<Figures, Failure> {
     let folder = Path::new(flags.text("folder")?);
     let together: u64 = flags.get("together", 1)?;

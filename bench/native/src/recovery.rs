@@ -1,5 +1,4 @@
-//! Recovery of a folder with a million reservations in the image and 256 MiB of log after it: making the folder, and
-//! opening it with a warm and with a cold page cache.
+//! Recovery of a folder with a million reservations in the image and 256 MiB of log, with a warm or cold page cache.
 
 use std::path::{Path, PathBuf};
 
@@ -14,10 +13,10 @@ use crate::transitions::{Crowd, add_lobbies, reserve};
 use crate::{Failure, wrong};
 
 const ADDRESSES: u32 = 250_000;
-/// How many events may be on their way to the disk while places are reserved.
+/// Largest number of events that are not durable while slots are reserved.
 const AHEAD: u64 = 4_096;
 
-/// Makes the folder: `--folder F [--lobbies 10000] [--places 100] [--log-mib 256]`.
+/// Runs `build --folder F [--lobbies 10000] [--places 100] [--log-mib 256]`, which creates the folder.
 pub fn build(flags: &Flags) -> Result<Figures, Failure> {
     let folder = Path::new(flags.text("folder")?);
     std::fs::create_dir_all(folder)?;
@@ -32,7 +31,7 @@ pub fn build(flags: &Flags) -> Result<Figures, Failure> {
     fill(&mut shard, &full, places)?;
     let filled_lsn = shard.journal.last();
     let mut crowd = Crowd::new(busy, 256, flags.get("seed", 1)?);
-    // An image covers closed segments only: go on until the last reservation is in one.
+    // An image covers only closed segments. Continues until the last reservation is in a closed segment.
     let closed = shard.journal.stats().segments_closed;
     while shard.journal.stats().segments_closed == closed {
         crowd.turn(&mut shard)?;
@@ -58,7 +57,7 @@ pub fn build(flags: &Flags) -> Result<Figures, Failure> {
         .number("events_per_batch", stats.events as f64 / stats.batches as f64))
 }
 
-/// Reserves every place, lobby by lobby in turn.
+/// Reserves every slot, alternating between the lobbies.
 fn fill(shard: &mut Shard, lobbies: &[Id], places: u32) -> Result<(), Failure> {
     let hash = hash_key();
     let mut address = 0_u32;
@@ -75,7 +74,7 @@ fn fill(shard: &mut Shard, lobbies: &[Id], places: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Opens the folder and checks what is there: `--folder F --reservations N [--cold]`.
+/// Runs `recover --folder F --reservations N [--cold]`, which opens the folder and checks its state.
 pub fn recover(flags: &Flags) -> Result<Figures, Failure> {
     let folder = Path::new(flags.text("folder")?);
     let expected: u64 = flags.get("reservations", 1_000_000)?;
@@ -91,7 +90,7 @@ pub fn recover(flags: &Flags) -> Result<Figures, Failure> {
     let cpu_ms = (cpu_ns() - cpu_before_ns) as f64 / 1e6;
     let counts = shard.engine.namespace_counts();
     let reserved: u64 = counts.iter().map(|(_, namespace)| namespace.slots[2]).sum();
-    // The crowd's last players hold a few places in lobbies of their own.
+    // The last players that filled the log still have slots in other lobbies.
     if reserved < expected || reserved > expected + 1_000 {
         return Err(wrong(format!("{reserved} places are reserved, not {expected}")));
     }
@@ -113,7 +112,7 @@ pub fn recover(flags: &Flags) -> Result<Figures, Failure> {
         .count("image_lsn", recovered.image_lsn))
 }
 
-/// Images and segments of a journal folder.
+/// Returns the images and segments of a journal folder.
 fn files_of(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder)? {

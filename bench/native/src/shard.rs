@@ -1,5 +1,4 @@
-//! Engine and journal joined as the service joins them (`native/bindings/src/shard.rs`), on one thread and without
-//! Python: time and credit in, events to the journal, the LSN to wait for out.
+//! Engine and journal, joined as in the service (`native/bindings/src/shard.rs`) but on one thread.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,33 +10,29 @@ use hosting_journal::{Journal, Options, RealFiles, Recovered, State};
 use crate::hall::new_engine;
 use crate::{Failure, wrong};
 
-/// One engine and its journal.
 pub struct Shard {
-    /// The engine.
     pub engine: Engine,
-    /// Its journal.
     pub journal: Journal,
     buffer: EventBuffer,
 }
 
-/// What opening took, split by what was done.
+/// Time of an open by its parts, in milliseconds.
 #[derive(Clone, Copy, Default)]
 pub struct Split {
-    /// Reading the image, in milliseconds.
+    /// Read of the image.
     pub image_read_ms: f64,
-    /// Making the state of the image.
+    /// Load of the image into the engine.
     pub image_load_ms: f64,
-    /// Reading and checking the log, and everything that is nothing else.
+    /// Read and check of the log, and the remaining time.
     pub log_read_ms: f64,
-    /// Applying its events.
+    /// Application of the log's events.
     pub apply_ms: f64,
-    /// Making what is derived from the state.
+    /// Computation of derived state.
     pub derive_ms: f64,
-    /// All of it.
     pub total_ms: f64,
 }
 
-/// The engine as the journal drives it, with a watch in hand.
+/// Engine as the state of the journal, with time measurement.
 struct Replay<'a> {
     engine: &'a mut Engine,
     began: Instant,
@@ -80,7 +75,7 @@ fn options(folder: &Path) -> Options {
 }
 
 impl Shard {
-    /// Opens a journal folder; the engine is ready when it returns.
+    /// Opens a journal folder and prepares the engine.
     pub fn open(folder: &Path) -> Result<(Shard, Recovered, Split), Failure> {
         let mut engine = new_engine()?;
         let began = Instant::now();
@@ -96,14 +91,14 @@ impl Shard {
         Ok((Shard { engine, journal, buffer: EventBuffer::default() }, recovered, split))
     }
 
-    /// Waits until the journal has every segment pre-written that it wants to have ahead.
+    /// Waits until the journal has prepared its segments.
     pub fn settle(&self) {
         while self.journal.stats().segments_ready < 2 {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
     }
 
-    /// Runs one command and hands its events to the journal.
+    /// Runs one command and submits its events to the journal.
     pub fn run<R>(&mut self, command: impl FnOnce(&mut Engine, &mut Context<'_>) -> R) -> R {
         let credit = self.journal.credit();
         let first = self.engine.last_lsn() + 1;
@@ -121,7 +116,7 @@ impl Shard {
         result
     }
 
-    /// Runs one command that must succeed; its value and the LSN that its answer waits for.
+    /// Runs one command that must succeed. Returns its value and its LSN.
     pub fn ask<T>(
         &mut self,
         command: impl FnOnce(&mut Engine, &mut Context<'_>) -> Answer<T>,
@@ -130,7 +125,7 @@ impl Shard {
         answer.result.map(|value| (value, answer.wait)).map_err(|refusal| wrong(format!("refused: {refusal:?}")))
     }
 
-    /// Sleeps until the journal signals a durable batch.
+    /// Waits for a durable batch.
     pub fn wait(&self) {
         let mut poll = libc::pollfd { fd: self.journal.wake_fd(), events: libc::POLLIN, revents: 0 };
         let mut counter = [0_u8; 8];
@@ -142,7 +137,7 @@ impl Shard {
         }
     }
 
-    /// Waits until everything that was submitted is durable.
+    /// Waits until all submitted events are durable.
     pub fn flush(&self) {
         while self.journal.durable() < self.journal.last() {
             self.wait();
@@ -150,7 +145,7 @@ impl Shard {
     }
 }
 
-/// Writes an image of the closed segments, as the service's child process does; its last event.
+/// Writes an image of the closed segments. Returns its last event.
 pub fn compact(folder: &Path) -> Result<u64, Failure> {
     let mut engine = new_engine()?;
     let mut replay = Replay { engine: &mut engine, began: Instant::now(), split: Split::default() };

@@ -1,5 +1,5 @@
-//! Durable transitions in a closed loop: players who join, connect and disconnect, each taking its next step when the
-//! one before is on disk, as many at once as the flag says.
+//! Durable transitions in a closed loop: a number of players join, connect and disconnect. Each waits until its last
+//! transition is durable.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -17,31 +17,30 @@ use crate::latency::{Sample, latency_figures};
 use crate::shard::Shard;
 use crate::{Failure, wrong};
 
-/// A player between two answers.
+/// Player between two transitions.
 pub struct Player {
     lobby: Id,
-    /// What comes next: connected and disconnected need a token.
+    /// Token of the next transition, if the player has joined.
     token: Option<String>,
     is_connected: bool,
 }
 
-/// Players who cycle through lobbies.
+/// Players that cycle through lobbies.
 pub struct Crowd {
-    /// Where they go.
     pub lobbies: Vec<Id>,
     players: Vec<Player>,
     idle: Vec<usize>,
     waiting: VecDeque<(Lsn, usize, Instant)>,
     chance: Chance,
     hash: hosting_core::HashKey,
-    /// Transitions that were answered: they are durable.
+    /// Number of durable transitions.
     pub answered: u64,
-    /// When and how fast, if it is wanted.
+    /// Start time and latency samples, if they are recorded.
     pub samples: Option<(Instant, Vec<Sample>)>,
 }
 
 impl Crowd {
-    /// So many players at once in these lobbies.
+    /// Creates `outstanding` players.
     pub fn new(lobbies: Vec<Id>, outstanding: usize, seed: u64) -> Crowd {
         let players = (0..outstanding).map(|_| Player { lobby: Id::default(), token: None, is_connected: false });
         Crowd {
@@ -56,7 +55,7 @@ impl Crowd {
         }
     }
 
-    /// Answers what became durable, lets everybody who was answered take the next step, and waits for the journal.
+    /// Completes durable transitions, starts the next transition of their players, and waits for the journal.
     pub fn turn(&mut self, shard: &mut Shard) -> Result<(), Failure> {
         let durable = shard.journal.durable();
         while let Some((lsn, player, asked)) = self.waiting.front().copied() {
@@ -111,7 +110,6 @@ impl Crowd {
     }
 }
 
-/// Joins a lobby for one player.
 pub fn reserve(shard: &mut Shard, lobby: Id, source: u64) -> Result<(String, Lsn), Failure> {
     let join = Join {
         namespace: NAMESPACE,
@@ -130,7 +128,7 @@ pub fn reserve(shard: &mut Shard, lobby: Id, source: u64) -> Result<(String, Lsn
     }
 }
 
-/// Makes lobbies that are ready; `first` keeps their ids apart from others'.
+/// Creates ready lobbies with ids from `first`.
 pub fn add_lobbies(shard: &mut Shard, first: u64, count: u64, places: u32) -> Result<Vec<Id>, Failure> {
     let kind = Kind::of("duel", places);
     let mut lobbies = Vec::with_capacity(count as usize);
@@ -147,7 +145,7 @@ pub fn add_lobbies(shard: &mut Shard, first: u64, count: u64, places: u32) -> Re
     Ok(lobbies)
 }
 
-/// Measures: `--folder F [--outstanding 256] [--seconds 5] [--lobbies 1000] [--places 100]`.
+/// Runs `transitions --folder F [--outstanding 256] [--seconds 5] [--lobbies 1000] [--places 100]`.
 pub fn run(flags: &Flags) -> Result<Figures, Failure> {
     let folder = Path::new(flags.text("folder")?);
     let outstanding = flags.get("outstanding", 256)?;

@@ -1,4 +1,6 @@
-//! `bench-core cycles [--keys] | naive | find --wish W --lobbies N | growth [--keys] | leases --taken SHARE`: the engine without a journal.
+//! Benchmarks of the engine without a journal.
+//!
+//! `bench-core cycles [--keys] | naive | find --wish W --lobbies N | growth [--keys] | leases --taken SHARE`
 
 use std::process::ExitCode;
 

@@ -1,5 +1,6 @@
-//! `bench-edge http|stream|talk|datagrams|serve|forward ...`: load that passes through edge-guard, the server behind
-//! it, and the least that could stand in its place.
+//! Load for edge-guard, the server behind edge-guard, and a minimal forwarder as a baseline.
+//!
+//! `bench-edge http|stream|talk|datagrams|serve|forward ...`
 
 use std::process::ExitCode;
 

@@ -1,4 +1,6 @@
-//! `bench-journal transitions | raw --together N | build | recover [--cold] | disk`, each with `--folder F`: what is durable.
+//! Benchmarks of the journal. Each takes `--folder F`.
+//!
+//! `bench-journal transitions | raw --together N | build | recover [--cold] | disk`
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -1,4 +1,6 @@
-//! `bench-load http|grpc --address HOST:PORT --plan FILE ...`: load for a door, from one thread.
+//! Load for the HTTP or gRPC server, from one thread.
+//!
+//! `bench-load http|grpc --address HOST:PORT --plan FILE ...`
 
 use std::process::ExitCode;
 

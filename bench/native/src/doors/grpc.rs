@@ -1,4 +1,4 @@
-//! gRPC over HTTP/2 connections, one unary call at a time on each of their streams.
+//! gRPC load: one unary call at a time on each stream of each HTTP/2 connection.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::{Failure, wrong};
 
 const METHOD: &str = "/hosting.v1.Matchmaker/PlayerConnected";
 const WINDOW_BYTES: u32 = 1 << 24;
-/// Field 1, a string.
+/// Tag of field 1, a string.
 const PLAYER_TOKEN_TAG: u8 = 0x0a;
 
-/// Connects, and starts a worker for each stream of each connection.
+/// Opens the connections, and starts a worker for each stream.
 pub async fn start(
     address: &str,
     connections: usize,
@@ -67,7 +67,7 @@ async fn work(sender: SendRequest<Bytes>, asks: &[Ask], pace: &Pace, target: &st
     Ok(seen)
 }
 
-/// One uncompressed message with the token.
+/// Returns an uncompressed message with the token.
 fn frame(player_token: &str) -> Result<Bytes, Failure> {
     let length = u8::try_from(player_token.len()).ok().filter(|length| *length < 0x80);
     let length = length.ok_or_else(|| wrong("a player token of 128 characters or more"))?;
@@ -80,7 +80,7 @@ fn frame(player_token: &str) -> Result<Bytes, Failure> {
     Ok(frame.freeze())
 }
 
-/// An empty message and status 0, or the code that says why not.
+/// Reads a response: an empty message with status 0, or an error code.
 async fn read(response: http::Response<RecvStream>) -> Result<Reply, Failure> {
     let (head, mut body) = response.into_parts();
     let mut message = Vec::new();

@@ -1,4 +1,4 @@
-//! HTTP/1.1 on keep-alive connections, one request at a time on each.
+//! HTTP/1.1 load: one request at a time on each keep-alive connection.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::plan::{Ask, Plan};
 use super::{Reply, Seen};
 use crate::{Failure, wrong};
 
-/// Connects, and starts a worker on each connection.
+/// Opens the connections, and starts a worker for each connection.
 pub async fn start(
     address: &str,
     connections: usize,
@@ -69,7 +69,7 @@ fn write_request(into: &mut Vec<u8>, ask: &Ask, host: &str) {
     }
 }
 
-/// The answer, if it is whole.
+/// Returns the response if it is complete.
 fn parse(bytes: &[u8]) -> Result<Option<Reply>, Failure> {
     let Some(head_end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { return Ok(None) };
     let head = std::str::from_utf8(&bytes[..head_end])?;
@@ -95,7 +95,7 @@ fn parse(bytes: &[u8]) -> Result<Option<Reply>, Failure> {
     }))
 }
 
-/// The code of a problem document, or the status.
+/// Returns the code of an error body, or the status.
 fn code_of(status: &str, body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let code = text.split_once("\"code\":\"").and_then(|(_, rest)| rest.split('"').next());

@@ -1,5 +1,6 @@
-//! Load for the doors: workers that each ask one thing at a time, closed loop (the next when the last was answered) or
-//! open loop (at a fixed rate, counted from when it should have been sent). Every answer is checked.
+//! Load for the HTTP and gRPC servers, in a closed loop or at a fixed rate (open loop).
+//!
+//! Each worker sends one request at a time and checks the response. Open-loop latency begins at the planned time.
 
 mod grpc;
 mod http;
@@ -18,16 +19,16 @@ use crate::{Failure, wrong};
 use pace::Pace;
 use plan::Plan;
 
-/// What one worker saw.
+/// Results of one worker.
 #[derive(Default)]
 struct Seen {
     samples: Vec<Sample>,
     errors: BTreeMap<String, u64>,
-    /// Answers with a ray id.
+    /// Responses with a ray id.
     rays: u64,
 }
 
-/// What came back.
+/// Content of a response.
 enum Reply {
     Done { has_ray: bool },
     Refused(String),
@@ -48,7 +49,7 @@ impl Seen {
     }
 }
 
-/// Measures: `http|grpc --address HOST:PORT --plan FILE --connections N [--streams N] [--rate PER_S]`.
+/// Runs `http|grpc --address HOST:PORT --plan FILE --connections N [--streams N] [--rate PER_S]`.
 pub fn run(door: &str, flags: &Flags) -> Result<Figures, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(measure(door, flags))
@@ -81,7 +82,7 @@ async fn measure(door: &str, flags: &Flags) -> Result<Figures, Failure> {
     Ok(figures(&all, rate).number("load_cpu_share", cpu_share).count("answers", answered))
 }
 
-/// The measured window: without the first tenth, and only while every worker was at work.
+/// Returns the figures of the measured window: without the first tenth, and only while all workers ran.
 fn figures(all: &[Seen], rate: f64) -> Figures {
     let last_of = |seen: &Seen| seen.samples.last().map_or(0, |sample| sample.done_ns);
     let end_ns = all.iter().map(last_of).min().unwrap_or(0);

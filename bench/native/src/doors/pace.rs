@@ -1,38 +1,37 @@
-//! When a worker may send: at once in a closed loop, at its turn in an open one.
+//! Pacing of the workers: no delay in a closed loop, a planned time for each request in an open loop.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, Notify};
 
-/// Shared by all workers of a run.
+/// Request schedule that all workers share.
 pub struct Pace {
     interval: Option<Duration>,
-    /// How many turns were given away. One worker at a time waits for its turn under this lock.
+    /// Number of scheduled requests. One worker at a time waits for its planned time under this lock.
     turns: Mutex<u32>,
     began: OnceLock<Instant>,
     start: Notify,
 }
 
 impl Pace {
-    /// A rate of 0 is a closed loop.
+    /// Creates a schedule. Rate 0 means a closed loop.
     pub fn new(rate_per_s: f64) -> Pace {
         let interval = (rate_per_s > 0.0).then(|| Duration::from_secs_f64(1.0 / rate_per_s));
         Pace { interval, turns: Mutex::new(0), began: OnceLock::new(), start: Notify::new() }
     }
 
-    /// Lets everybody go who waits in [`Pace::started`].
+    /// Starts all workers that wait in [`Pace::started`].
     pub fn begin(&self) {
         self.began.get_or_init(Instant::now);
         self.start.notify_waiters();
     }
 
-    /// When it began.
     pub fn began(&self) -> Instant {
         *self.began.get_or_init(Instant::now)
     }
 
-    /// Waits for the beginning.
+    /// Waits for [`Pace::begin`].
     pub async fn started(&self) {
         let notified = self.start.notified();
         if self.began.get().is_none() {
@@ -40,13 +39,13 @@ impl Pace {
         }
     }
 
-    /// Waits until a request may be sent; the time from which its answer is counted.
+    /// Waits for the next planned time, and returns it as the start of the latency.
     pub async fn turn(&self) -> Instant {
         let Some(interval) = self.interval else { return Instant::now() };
         let mut turns = self.turns.lock().await;
         let intended = self.began() + interval * *turns;
         *turns += 1;
-        // The runtime's timer is exact to a millisecond only: the last stretch is spent looking at the clock.
+        // Spins for the last part, because the timer of the runtime has a resolution of one millisecond.
         while let Some(left) = intended.checked_duration_since(Instant::now()) {
             if left > Duration::from_millis(2) {
                 tokio::time::sleep(left - Duration::from_millis(2)).await;

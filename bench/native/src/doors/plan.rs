@@ -1,20 +1,18 @@
-//! Who asks what: `connected` for one fresh player token after the other, in the name of that token's lobby.
+//! Requests of the load: one `connected` request for each fresh player token.
 
 use crate::{Failure, wrong};
 
-/// One request.
+/// Tokens of one request.
 pub struct Ask {
-    /// The lobby server's token.
     pub lobby_token: String,
-    /// The player's token.
     pub player_token: String,
 }
 
-/// The requests of every worker.
+/// Requests by worker.
 pub struct Plan(Vec<Vec<Ask>>);
 
 impl Plan {
-    /// Reads lines of lobby token, space, player token, and deals them out in turn.
+    /// Reads lines of lobby token, space and player token, and distributes them over the workers.
     pub fn read(path: &str, workers: usize) -> Result<Plan, Failure> {
         let mut plan: Vec<Vec<Ask>> = (0..workers).map(|_| Vec::new()).collect();
         for (number, line) in std::fs::read_to_string(path)?.lines().enumerate() {
@@ -25,12 +23,11 @@ impl Plan {
         Ok(Plan(plan))
     }
 
-    /// The requests of one worker.
     pub fn of(&self, worker: usize) -> &[Ask] {
         &self.0[worker]
     }
 
-    /// All requests.
+    /// Returns the number of requests of all workers.
     pub fn len(&self) -> usize {
         self.0.iter().map(Vec::len).sum()
     }

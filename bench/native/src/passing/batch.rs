@@ -1,12 +1,12 @@
-//! Many datagrams in one call.
+//! Batches of datagrams for recvmmsg(2) and sendmmsg(2).
 
 use std::os::fd::RawFd;
 
-/// So many at most.
+/// Largest number of datagrams in a batch.
 pub const BATCH: usize = 64;
 const DATAGRAM_MAX: usize = 2_048;
 
-/// Room for many datagrams with their addresses. Its heads point into its boxes.
+/// Buffers and addresses of a batch. `heads` points into the other fields.
 pub struct Batch {
     pub rooms: Box<[[u8; DATAGRAM_MAX]]>,
     pub names: Box<[libc::sockaddr_in]>,
@@ -15,9 +15,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// An empty one.
     pub fn new() -> Self {
-        // SAFETY: addresses, parts and heads of zeros name nothing; what they have to name follows.
+        // SAFETY: all-zero addresses, parts and heads are valid. Their pointers are set below.
         let (name, part, head): (libc::sockaddr_in, libc::iovec, libc::mmsghdr) = unsafe { std::mem::zeroed() };
         let mut batch = Self {
             rooms: vec![[0; DATAGRAM_MAX]; BATCH].into(),
@@ -36,30 +35,29 @@ impl Batch {
         batch
     }
 
-    /// What came there.
     pub fn bytes(&self, place: usize) -> &[u8] {
         &self.rooms[place][..self.heads[place].msg_len as usize]
     }
 
-    /// Says how many came.
+    /// Receives datagrams and returns their number.
     pub fn receive(&mut self, socket: RawFd) -> usize {
         self.parts.iter_mut().for_each(|part| part.iov_len = DATAGRAM_MAX);
-        // SAFETY: every head names a room and an address of `self`, which live through the call.
+        // SAFETY: every head points to a buffer and an address of `self`, which outlive the call.
         let came = unsafe {
             libc::recvmmsg(socket, self.heads.as_mut_ptr(), BATCH as u32, libc::MSG_DONTWAIT, std::ptr::null_mut())
         };
         usize::try_from(came).unwrap_or(0)
     }
 
-    /// So many, each to its address.
+    /// Sends the first `count` datagrams to their addresses.
     pub fn send(&mut self, socket: RawFd, count: usize) {
         if count > 0 {
-            // SAFETY: as above. What does not go is lost, and whoever counts will see it.
+            // SAFETY: as above. An unsent datagram counts as lost at the receiver.
             unsafe { libc::sendmmsg(socket, self.heads.as_mut_ptr(), count as u32, libc::MSG_DONTWAIT) };
         }
     }
 
-    /// So many that came, each to whom it came from.
+    /// Sends the first `count` datagrams back to their senders.
     pub fn give_back(&mut self, socket: RawFd, count: usize) {
         for (part, head) in self.parts.iter_mut().zip(&self.heads[..count]) {
             part.iov_len = head.msg_len as usize;

@@ -1,6 +1,7 @@
-//! `datagrams --address HOST:PORT --sessions N --rate PER_S --seconds S --tick-us N`: datagrams of 128 bytes over many
-//! sessions in an open loop, each answered with itself, so that as many go each way at once. Each that comes is
-//! compared byte by byte; what does not come is lost.
+//! UDP load in an open loop: datagrams of 128 bytes over many sessions, which the server sends back. Each received
+//! datagram is compared byte by byte.
+//!
+//! `datagrams --address HOST:PORT --sessions N --rate PER_S --seconds S --tick-us N`
 
 use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
@@ -16,16 +17,16 @@ use crate::{Failure, wrong};
 
 pub const SIZE: usize = 128;
 static ROOM: libc::c_int = 4 << 20;
-/// For what is still on its way at the end.
+/// Wait for datagrams that are in flight at the end.
 const GRACE: Duration = Duration::from_millis(300);
 
 struct Load {
     sessions: Vec<UdpSocket>,
     window: Window,
-    /// Of every datagram: when it counts from; taken when its answer has come.
+    /// Planned time of each datagram, taken when its answer arrives.
     sent: Vec<Option<Instant>>,
     samples: Vec<Sample>,
-    /// What all of them have in common.
+    /// Content that all datagrams share.
     filling: Vec<u8>,
 }
 
@@ -65,7 +66,7 @@ impl Load {
             let bytes = datagram(&self.filling, number);
             match self.sessions[number as usize % self.sessions.len()].send(&bytes) {
                 Ok(_) => {}
-                // Nobody took it: it is lost, and is counted so.
+                // The datagram counts as lost.
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionRefused) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -121,7 +122,7 @@ fn datagram(filling: &[u8], number: u64) -> [u8; SIZE] {
     bytes
 }
 
-/// What comes while another one has the core has to wait somewhere; only the privileged have so much.
+/// Enlarges the socket buffers, for datagrams that wait while other threads use the core. Needs privileges.
 pub fn make_room(socket: &UdpSocket) {
     for option in [libc::SO_RCVBUFFORCE, libc::SO_SNDBUFFORCE] {
         let length = size_of::<libc::c_int>() as libc::socklen_t;

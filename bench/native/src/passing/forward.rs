@@ -1,6 +1,7 @@
-//! `forward --to HOST:PORT --ready FILE`: the least that can do for datagrams what edge-guard does, to tell what the
-//! machine takes from what is edge-guard's: one socket for players, a connected one for each of them toward the server,
-//! batches where there are several. It knows no limits, ends nothing, and goes on until it is ended.
+//! Minimal UDP forwarder as a baseline of edge-guard, which shows the cost of the machine itself.
+//!
+//! `forward --to HOST:PORT --ready FILE` uses one socket for players and a connected socket per player for the server.
+//! Sessions have no limits and never end.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -25,7 +26,7 @@ struct Forwarder {
     server: SocketAddr,
     players: UdpSocket,
     sessions: Vec<Session>,
-    /// By address and port, as they are in a datagram's head.
+    /// Session index by client address and port in network format.
     by_client: HashMap<(u32, u16), usize>,
     batch: Batch,
 }
@@ -55,7 +56,7 @@ pub fn run(flags: &Flags) -> Result<Figures, Failure> {
 }
 
 impl Forwarder {
-    /// From players to the server.
+    /// Forwards datagrams from players to the server.
     fn there(&mut self, poll: &Poll) -> Result<(), Failure> {
         for place in 0..self.batch.receive(self.players.as_raw_fd()) {
             let client = self.batch.names[place];
@@ -72,13 +73,13 @@ impl Forwarder {
                     self.sessions.len() - 1
                 }
             };
-            // What does not go is lost, and whoever counts will see it.
+            // An unsent datagram counts as lost at the receiver.
             let _ = self.sessions[session].socket.send(self.batch.bytes(place));
         }
         Ok(())
     }
 
-    /// From the server to players, one of each session at a time.
+    /// Forwards one datagram of each ready session to its player.
     fn back(&mut self, ready: &[usize]) {
         let mut filled = 0;
         for session in ready.iter().filter_map(|number| self.sessions.get(*number)) {

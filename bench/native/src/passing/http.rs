@@ -1,5 +1,6 @@
-//! `http --address HOST:PORT --host NAME --connections N --bytes N --seconds S`: requests in a closed loop on
-//! connections that stay. Each answer is 200 with the expected body: the alphabet, again and again.
+//! HTTP load in a closed loop on keep-alive connections. Each response must be a 200 with the repeated alphabet.
+//!
+//! `http --address HOST:PORT --host NAME --connections N --bytes N --seconds S`
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -68,7 +69,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether the answer is whole; then it is also the right one.
+    /// Reports whether the response is complete, and fails if it is wrong.
     fn is_answered(&mut self, expected: &[u8]) -> Result<bool, Failure> {
         let Some(end) = self.came.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(false) };
         let head = String::from_utf8_lossy(&self.came[..end]);

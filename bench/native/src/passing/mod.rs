@@ -1,5 +1,4 @@
-//! Load for a proxy, from one thread, the server behind it, and the least of a proxy. Every answer is checked, byte by
-//! byte.
+//! Load for a proxy from one thread, the server behind the proxy, and a minimal forwarder. Every byte is checked.
 
 mod batch;
 mod datagrams;
@@ -18,7 +17,7 @@ use crate::host::cpu_ns;
 use crate::latency::Sample;
 use crate::{Failure, wrong};
 
-/// Measures one kind of load: see each module.
+/// Runs one kind of load by name.
 pub fn run(what: &str, flags: &Flags) -> Result<Figures, Failure> {
     match what {
         "http" => http::run(flags),
@@ -31,7 +30,7 @@ pub fn run(what: &str, flags: &Flags) -> Result<Figures, Failure> {
     }
 }
 
-/// The measured time: the first tenth does not count.
+/// Measured window, which begins after the first tenth of the run.
 struct Window {
     began: Instant,
     length: Duration,
@@ -54,7 +53,7 @@ impl Window {
         Sample { done_ns, took_ns: now.duration_since(since).as_nanos() as u64 }
     }
 
-    /// What came in the window.
+    /// Returns the samples within the window.
     fn counted(&self, samples: Vec<Sample>) -> Vec<Sample> {
         let (start_ns, end_ns) = (self.length.as_nanos() as u64 / 10, self.length.as_nanos() as u64);
         samples.into_iter().filter(|sample| (start_ns..end_ns).contains(&sample.done_ns)).collect()
@@ -64,14 +63,14 @@ impl Window {
         self.length.as_secs_f64() * 0.9
     }
 
-    /// How much of its core the load has taken since the beginning.
+    /// Returns the share of the core that the load used.
     fn load(&self) -> Figures {
         let share = (cpu_ns() - self.cpu_before_ns) as f64 / self.began.elapsed().as_nanos() as f64;
         Figures::new().number("load_cpu_share", share)
     }
 }
 
-/// Bytes of which no stretch is like another one near it.
+/// Returns bytes without repetitions at short distances.
 fn pattern(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     (0..length)

@@ -1,4 +1,4 @@
-//! Waiting for many sockets, exact to microseconds.
+//! Wait for many sockets with a resolution of microseconds.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -8,18 +8,17 @@ use crate::{Failure, wrong};
 
 const AT_ONCE: usize = 256;
 
-/// Sockets to read from, each with a number.
+/// Numbered sockets that are polled for input.
 pub struct Poll {
     epoll: OwnedFd,
     ready: Vec<libc::epoll_event>,
 }
 
 impl Poll {
-    /// Without sockets.
     pub fn new() -> Result<Self, Failure> {
-        // SAFETY: no pointers; a descriptor that is not negative is ours.
+        // SAFETY: no pointers. A non-negative descriptor is new and has no other owner.
         let epoll = unsafe {
-            // Sleeps end when they should, and not up to 50 µs later.
+            // Reduces the timer slack from 50 µs to 1 ns.
             libc::prctl(libc::PR_SET_TIMERSLACK, 1);
             let epoll = libc::epoll_create1(libc::EPOLL_CLOEXEC);
             if epoll < 0 {
@@ -30,7 +29,7 @@ impl Poll {
         Ok(Self { epoll, ready: vec![libc::epoll_event { events: 0, u64: 0 }; AT_ONCE] })
     }
 
-    /// Tells of a socket from here on, by its number.
+    /// Adds a socket with its number.
     pub fn add(&self, socket: &impl AsRawFd, number: usize) -> Result<(), Failure> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: number as u64 };
         // SAFETY: both descriptors are open; `event` lives through the call.
@@ -39,7 +38,7 @@ impl Poll {
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error().into()) }
     }
 
-    /// Numbers of sockets that can be read, as soon as there are any, or none when it is time for something else.
+    /// Waits for readable sockets and returns their numbers. Returns an empty list at the time `until`.
     pub fn wait(&mut self, until: Option<Instant>) -> Result<Vec<usize>, Failure> {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let time = left.map(|left: Duration| libc::timespec {
@@ -69,7 +68,7 @@ impl Poll {
     }
 }
 
-/// Moments at which something is due, so many a second; several of them fall on one tick.
+/// Schedule of a fixed rate. Each tick can have several planned times.
 pub struct Ticks {
     began: Instant,
     tick: Duration,
@@ -79,17 +78,16 @@ pub struct Ticks {
 }
 
 impl Ticks {
-    /// From now on.
     pub fn new(per_s: f64, tick_us: u64) -> Self {
         Self { began: Instant::now(), tick: Duration::from_micros(tick_us), per_s, ticks: 0, given: 0 }
     }
 
-    /// When the next ones are due.
+    /// Returns the time of the next tick.
     pub fn next(&self) -> Instant {
         self.began + self.tick * (self.ticks + 1)
     }
 
-    /// Numbers that are due by now, with the moment from which they count; late ticks come one by one.
+    /// Returns the numbers that are due in one tick, with its planned time. Late ticks are returned one by one.
     pub fn due(&mut self) -> Option<(Instant, std::ops::Range<u64>)> {
         let next = self.next();
         if next > Instant::now() {

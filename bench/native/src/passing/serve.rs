@@ -1,5 +1,6 @@
-//! `serve --ready FILE`: the server behind a proxy. At one port of the system's choice, which it writes into the file,
-//! it gives every message of a WebSocket and every datagram back. It goes on until it is ended.
+//! Echo server behind a proxy, for WebSocket messages and datagrams.
+//!
+//! `serve --ready FILE` chooses a free port and writes it to the file.
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
@@ -49,14 +50,14 @@ pub fn run(flags: &Flags) -> Result<Figures, Failure> {
     }
 }
 
-/// A TCP and a UDP socket of the same number.
+/// Opens a TCP and a UDP socket on the same port number.
 fn one_port() -> Result<(TcpListener, UdpSocket), Failure> {
     for _ in 0..100 {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         if let Ok(socket) = UdpSocket::bind(listener.local_addr()?) {
             socket.set_nonblocking(true)?;
             make_room(&socket);
-            // SAFETY: the descriptor is open; listening again only makes the queue longer.
+            // SAFETY: the descriptor is open. A second listen only enlarges the queue.
             unsafe { libc::listen(listener.as_raw_fd(), 4_096) };
             return Ok((listener, socket));
         }
@@ -66,7 +67,7 @@ fn one_port() -> Result<(TcpListener, UdpSocket), Failure> {
 
 pub fn raise_descriptors() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is ours and lives through the calls.
+    // SAFETY: `limit` is a local value that outlives the calls.
     unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
             limit.rlim_cur = limit.rlim_max;
@@ -112,7 +113,7 @@ impl Guest {
     }
 }
 
-/// All that wait there.
+/// Sends all waiting datagrams back.
 fn give_back(batch: &mut Batch, socket: &UdpSocket) {
     loop {
         let count = batch.receive(socket.as_raw_fd());

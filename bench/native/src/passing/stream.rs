@@ -1,8 +1,7 @@
-//! `stream --address HOST:PORT --listen PORT --seconds S`: one connection that carries as much as it can, from the
-//! server behind the proxy, which is here, to the client, which is here, too.
+//! TCP throughput of one connection, from the server behind the proxy to the client, both in this process.
 //!
-//! The first 64 MiB are compared byte by byte; then neither side touches the bytes any more (sendfile(2), MSG_TRUNC),
-//! so that what is measured is the proxy; that nothing is missing is checked by the count.
+//! `stream --address HOST:PORT --listen PORT --seconds S` compares the first 64 MiB byte by byte. Afterwards both sides
+//! only count bytes (sendfile(2), MSG_TRUNC), so that the proxy is the bottleneck.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -64,7 +63,7 @@ pub fn run(flags: &Flags) -> Result<Figures, Failure> {
 }
 
 fn send(to: &TcpStream, bytes: &[u8], is_enough: &AtomicBool) -> io::Result<usize> {
-    // SAFETY: the name is a text with its zero; a descriptor that is not negative is ours.
+    // SAFETY: the name is a C string. A non-negative descriptor is new and has no other owner.
     let mut file = unsafe {
         match libc::memfd_create(c"bytes".as_ptr(), libc::MFD_CLOEXEC) {
             -1 => return Err(io::Error::last_os_error()),
@@ -75,7 +74,7 @@ fn send(to: &TcpStream, bytes: &[u8], is_enough: &AtomicBool) -> io::Result<usiz
     let mut sent = 0;
     while sent < COMPARED || !is_enough.load(Relaxed) {
         let mut from = (sent % PIECE) as libc::off_t;
-        // SAFETY: both descriptors are open; `from` lives through the call.
+        // SAFETY: both descriptors are open, and `from` outlives the call.
         let count = unsafe { libc::sendfile(to.as_raw_fd(), file.as_raw_fd(), &raw mut from, PIECE - sent % PIECE) };
         sent += usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
     }
@@ -96,7 +95,7 @@ fn compare(from: &mut TcpStream, bytes: &[u8]) -> Result<(), Failure> {
 }
 
 fn discard(from: &TcpStream) -> Result<usize, Failure> {
-    // SAFETY: with MSG_TRUNC nothing is written to the buffer, so none is needed.
+    // SAFETY: with MSG_TRUNC the kernel writes nothing to the buffer, so that null is valid.
     let count = unsafe { libc::recv(from.as_raw_fd(), std::ptr::null_mut(), TAKEN, libc::MSG_TRUNC) };
     Ok(usize::try_from(count).map_err(|_| io::Error::last_os_error())?)
 }

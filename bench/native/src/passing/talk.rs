@@ -1,5 +1,6 @@
-//! `talk --address HOST:PORT --connections N --rate PER_S --seconds S`: WebSocket messages in an open loop, each
-//! answered with itself; an answer counts from when its message should have been sent.
+//! WebSocket messages in an open loop, which the server sends back. Latency begins at the planned time of a message.
+//!
+//! `talk --address HOST:PORT --connections N --rate PER_S --seconds S`
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -16,14 +17,14 @@ use crate::{Failure, wrong};
 const TEXT: usize = 64;
 const TICK_US: u64 = 100;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A whole message of bytes, masked with nothing.
+/// Frame of a binary message with a zero mask.
 const FRAME: [u8; 6] = [0x82, 0x80 | TEXT as u8, 0, 0, 0, 0];
 const ANSWER: [u8; 2] = [0x82, TEXT as u8];
 
 struct Talker {
     stream: TcpStream,
     came: Vec<u8>,
-    /// What was said and not yet answered, and from when it counts.
+    /// Unanswered messages with their planned times.
     waiting: VecDeque<(u64, Instant)>,
 }
 
@@ -59,7 +60,7 @@ pub fn run(flags: &Flags) -> Result<Figures, Failure> {
             }
         }
         if window.is_over() {
-            // Only answers are waited for now.
+            // The window is over, so that no further message is sent.
             while ticks.due().is_some() {}
         }
     }
@@ -100,7 +101,7 @@ impl Talker {
         Ok(())
     }
 
-    /// When what is answered now began to count.
+    /// Reads responses, and returns the planned times of their messages.
     fn hear(&mut self) -> Result<Vec<Instant>, Failure> {
         let mut scratch = [0; 4_096];
         match self.stream.read(&mut scratch) {
