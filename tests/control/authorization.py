@@ -1,4 +1,4 @@
-"""Meaning of a row of the authorization table for every kind of caller.
+"""Expected result of an authorization table row for each kind of token.
 
 The rows are in `authorization_rows`.
 """
@@ -28,7 +28,7 @@ Fields = dict[str, Any]
 
 
 class Scope(Enum):
-    """Whom an operation is for; the kinds that it takes, as its proto has to tell them."""
+    """Group of callers that an operation admits. `credentials` must equal the credentials in the operation's proto."""
 
     ANYBODY = (frozenset({CREDENTIAL_NONE}), "of whoever calls")
     ANY_CLOUD = (frozenset({CREDENTIAL_CLOUD}), "any cloud_ token")
@@ -63,7 +63,6 @@ class Scope(Enum):
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Kinds of tokens."""
         return frozenset(_KINDS[one] for one in self.credentials if one in _KINDS)
 
 
@@ -79,33 +78,33 @@ _KINDS: Final[dict[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An operation."""
+    """Operation, its valid request, and the effect that proves that a caller was admitted."""
 
     slug: str
     scope: Scope
     fields: Callable[[NamespaceScenario], Awaitable[Fields]]
     changes: frozenset[str] = frozenset()
-    """Exactly these tables change when it is let in."""
+    """Names of the tables that an admitted call changes. No other table changes."""
     shows: Callable[[NamespaceScenario], str] | None = None
-    """A text in the answer to whom the subject belongs."""
+    """Returns a text that the response contains if the caller owns the requested object."""
     moves: bool = False
-    """What the data plane has of the namespace changes."""
+    """True if an admitted call changes the data plane's lobbies or slots of the namespace."""
     elsewhere: str = OK
-    """What a client, a lobby or an environment of another namespace, which the operation takes, is told."""
+    """Code for a client, lobby or environment token of another namespace."""
     missing: str = "GAME_NOT_FOUND"
-    """What is missing to whose token does not cover the game."""
+    """Code for a cloud token that does not cover the game."""
     mock: str = OK
-    """What a dev_ token is told, which is never let in to the subject itself."""
+    """Code for a development token. The data plane answers it with a mock and does not use the requested object."""
     undo: Callable[[NamespaceScenario], Awaitable[None]] | None = None
-    """Afterwards, where the other rows need it as it was."""
+    """Restores the object after an admitted call, so that later rows find it unchanged."""
     lobby_token: Callable[[NamespaceScenario], str] | None = None
-    """Of the lobby that is meant, where it is not the one that all rows share."""
+    """Returns the token of the lobby that this row uses instead of the shared lobby."""
     is_private: bool = True
-    """False: `shows` is in the answer to everybody who is let in."""
+    """If false, every admitted caller sees the text of `shows`."""
 
 
 def expected(row: Row, bearer: Bearer) -> str:
-    """The code that the decisions want."""
+    """Returns the code that the response to this bearer must have."""
     scope = row.scope
     if scope is Scope.ANYBODY:
         return OK
@@ -113,7 +112,7 @@ def expected(row: Row, bearer: Bearer) -> str:
         is_page = scope is Scope.CLIENT and bearer.is_of_namespace
         return OK if is_page else "TOKEN_MISSING"
     if scope is Scope.CHANNEL:
-        # Any text of the form names a channel, in which there may be nothing.
+        # A channel needs no creation: every well-formed secret names one.
         return OK if _SECRET.fullmatch(bearer.token or "") else "TOKEN_INVALID"
     if bearer.kind in ("garbage", "channel"):
         return "TOKEN_INVALID"
@@ -146,14 +145,13 @@ def _of_cloud(row: Row, bearer: Bearer) -> str:
 
 
 def token_of(scenario: NamespaceScenario, row: Row, bearer: Bearer) -> str | None:
-    """What the bearer shows."""
     if row.lobby_token is not None and bearer.token == scenario.lobby["lobby_token"]:
         return row.lobby_token(scenario)
     return bearer.token
 
 
 def is_concerned(row: Row, bearer: Bearer) -> bool:
-    """Whether whoever is let in meets the subject: mocks and other namespaces are somewhere else."""
+    """Returns true if an admitted call reaches the requested object itself, not a mock or another namespace."""
     if row.scope is Scope.CHANNEL:
         return bearer.kind == "channel"
     if bearer.kind == "dev":

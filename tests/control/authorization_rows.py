@@ -1,7 +1,7 @@
-"""Rows of the authorization table.
+"""Authorization table: one row for each operation of the service.
 
-A new operation needs a row: its slug, its scope, the fields of a valid call, and the effect that proves admission:
-changed tables, a visible text, or lobbies of the data plane.
+A new operation needs a row with its slug, its scope, the fields of a valid request, and the effect that proves
+admission: changed tables, a visible text, or changed lobbies of the data plane.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _given(
 
 
 def _of_game(**more: Any) -> Callable[[NamespaceScenario], Awaitable[Fields]]:
-    """The game's, with texts in which `NEW` is a new name."""
+    """Returns the fields of a request for the game. In the values, `NEW` stands for a new unique name."""
     return _given(lambda scenario: {"game_id": scenario.game_id, **_named(more)})
 
 
@@ -114,7 +114,9 @@ async def _connected(scenario: NamespaceScenario) -> Fields:
 
 
 async def _nobody_there(scenario: NamespaceScenario) -> Fields:
-    """A list without a player who is connected and was so at the list before: it frees the slot."""
+    """Returns a heartbeat without a player that the previous heartbeat reported as connected. This heartbeat frees
+    the slot.
+    """
     await _connected(scenario)
     fields: Fields = {"player_tokens": []}
     answer = await scenario.door.call("heartbeat", fields, token=scenario.lobby["lobby_token"])
@@ -159,12 +161,10 @@ async def _some_link_of_game(scenario: NamespaceScenario) -> Fields:
 
 
 async def _new_server(scenario: NamespaceScenario) -> Fields:
-    """One that is over at once."""
     return scenario.hosted.wanted(play="exit:0")
 
 
 async def _some_server(scenario: NamespaceScenario) -> Fields:
-    """One that goes on until it is ended."""
     server_id = await scenario.hosted.server()
     return {**_environment(scenario), "server_id": server_id, "override_kill_timeout": 0}
 

@@ -1,4 +1,4 @@
-"""Rows of the authorization table for what is uploaded: builds, sites, pictures. Each good call has its own upload."""
+"""Authorization table rows for builds, sites and pictures. Each valid request has its own upload."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ def _of_environment(
 
 
 async def _uploaded(scenario: NamespaceScenario) -> Any:
-    """What preparing a build said whose image is uploaded."""
     content = tar()
     fields: Fields = {
         "game_id": scenario.game_id,
@@ -71,8 +70,6 @@ async def _build_to_tag(scenario: NamespaceScenario) -> Fields:
 
 
 def _completed(slug: str) -> Callable[[NamespaceScenario], Awaitable[Fields]]:
-    """Of a picture that is uploaded and has to be completed."""
-
     async def fields(scenario: NamespaceScenario) -> Fields:
         made = await scenario.owner.good(slug, game_id=scenario.game_id, **_picture())
         assert (await put(made["presigned_request"], png())).status_code == 200

@@ -1,4 +1,4 @@
-"""Many records of one namespace at once, written as the service would: its limits are seen at their ends."""
+"""Database rows in large numbers, for tests of the limits of one namespace."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def add_tokens(
     expires_ms: int | None = None,
     is_revoked: bool = False,
 ) -> None:
-    """Tokens that nobody has, a second old. `dev` ones live an hour if it is not said otherwise."""
+    """Adds tokens that were created a second ago. Development tokens expire after an hour by default."""
     now = now_ms()
     if kind == "dev" and expires_ms is None:
         expires_ms = now + 3_600_000
@@ -49,14 +49,12 @@ async def add_tokens(
 
 
 async def add_domains(records: Records, namespace_id: str, count: int) -> None:
-    """Domains of nobody else."""
     async with records.database.write() as tx:
         for _ in range(count):
             await namespaces.add_domain(tx, namespace_id, f"{uuid4().hex}.example", now_ms())
 
 
 async def add_users(records: Records, namespace_id: str, count: int) -> None:
-    """Users of a site whose passwords nobody knows."""
     rows = [
         {"namespace_id": namespace_id, "user": f"user-{number}", "password_hash": ""}
         for number in range(count)
@@ -66,7 +64,6 @@ async def add_users(records: Records, namespace_id: str, count: int) -> None:
 
 
 async def add_versions(records: Records, game_id: str, names: Sequence[str]) -> None:
-    """Empty versions of these names."""
     about = {"game_id": game_id, "create_ms": now_ms(), "config": b"", "config_json": b"{}"}
     rows = [{**about, "version_id": IDS.new(), "display_name": name} for name in names]
     async with records.database.write() as tx:

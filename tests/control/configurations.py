@@ -1,4 +1,4 @@
-"""Configurations that tests of versions start from: one with everything in it, and any that is good."""
+"""Configurations for tests of versions: `EVERYTHING` sets each field, and a strategy generates valid ones."""
 
 from __future__ import annotations
 
@@ -132,13 +132,13 @@ EVERYTHING: dict[str, Any] = {
 
 
 def everything() -> dict[str, Any]:
-    """`EVERYTHING` of which no part is shared."""
+    """Returns a deep copy of `EVERYTHING`."""
     document: dict[str, Any] = orjson.loads(orjson.dumps(EVERYTHING))
     return document
 
 
 def changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
-    """The same with one place set to something else."""
+    """Returns a copy of `EVERYTHING` with one value replaced."""
     document = everything()
     below: Any = document
     for name in path[:-1]:
@@ -151,12 +151,11 @@ _decode = message_codec.decoder(CREATE)
 
 
 def read(document: Any) -> pb.CloudConfig:
-    """The configuration of a request through the HTTP door. Raises ServiceError as the door would."""
+    """Parses a configuration as the HTTP server does. Raises `ServiceError` if the form is wrong."""
     return read_text(orjson.dumps(document))
 
 
 def read_text(text: bytes) -> pb.CloudConfig:
-    """The same from the JSON text of the configuration."""
     body = b'{"display_name":"1.0.0","config":' + text + b"}"
     message, unread = _decode(body, b"", PATH)
     refuse_invalid(CREATE, message, unread)
@@ -168,7 +167,6 @@ def read_text(text: bytes) -> pb.CloudConfig:
 
 
 def _some(**members: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """An object with any of these members."""
     return st.fixed_dictionaries({}, optional=members)
 
 
@@ -335,4 +333,4 @@ good_configurations: st.SearchStrategy[dict[str, Any]] = _some(
     ),
     scripts=_any_texts,
 )
-"""JSON of configurations that keep every rule under `CONTEXT`."""
+"""Strategy for JSON configurations that are valid under `CONTEXT`."""

@@ -1,5 +1,6 @@
-"""One running service per kind of database, and the door that a test goes through: every test of this folder that takes
-`developer` runs on both databases and through both doors.
+"""Running services and clients for the control plane tests.
+
+A test with the fixture `developer` runs on each kind of database and over both transports.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ def full_service(
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
 ) -> Iterator[FullService]:
-    """A running service that the tests of a run share; each makes games of its own in it."""
-    # What one test asks for leaves the rays of another.
+    # The rate must be high enough that no request of a test is left out of the rays.
     rays = {"per_second": 10_000}
     made = FullService(
         tmp_path_factory.mktemp("full_service"),
@@ -47,13 +47,13 @@ async def door(request: pytest.FixtureRequest, full_service: FullService) -> Asy
 
 @pytest.fixture
 def developer(full_service: FullService, door: Door) -> Developer:
-    """The owner of the service."""
+    """Returns the service owner as a client of the transport under test."""
     return Developer(full_service, door)
 
 
 @pytest.fixture(scope="session")
 async def records(full_service: FullService) -> AsyncIterator[Records]:
-    """The records of the running service: for what only the command line makes, and to see what changed."""
+    """Opens the database of the running service, for records that only the command line can create."""
     database = open_database(full_service.database_url, full_service.data_dir / "control")
     try:
         yield Records(database)
@@ -63,7 +63,6 @@ async def records(full_service: FullService) -> AsyncIterator[Records]:
 
 @pytest.fixture(scope="session")
 async def scenario(full_service: FullService, records: Records) -> AsyncIterator[NamespaceScenario]:
-    """A game, and everybody who may call."""
     door = full_service.door("http")
     made = NamespaceScenario(full_service, records, door)
     try:
@@ -75,7 +74,7 @@ async def scenario(full_service: FullService, records: Records) -> AsyncIterator
 
 @pytest.fixture
 async def owner(full_service: FullService) -> AsyncIterator[Developer]:
-    """The owner of the service at the HTTP door alone, where the door makes no difference."""
+    """Returns the service owner as an HTTP client, for tests that do not depend on the transport."""
     door = full_service.door("http")
     try:
         yield Developer(full_service, door)

@@ -1,5 +1,6 @@
-"""A feeder with what it stands between: real records, and the data plane's own feed behind a socket, which a test makes
-slow, takes away, or robs of its disk.
+"""Feeder between a real database and the feed of a data plane behind a socket.
+
+Tests can delay the data plane, stop it, or delete its files.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ Answered = TypeVar("Answered")
 
 
 class FedPlane:
-    """The feed of a data plane. `hold` makes it slow; `start` and `stop` are those of its process."""
+    """Feed of a data plane. `go_on` delays `ApplyMany`, and `tell` delays the response of `Held`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -51,15 +52,14 @@ class FedPlane:
         self.limit = LIMIT
         (folder / "feed").mkdir()
         self.taken: list[tuple[str, int]] = []
-        """Namespace and revision, as they were acknowledged."""
+        """Namespace and revision of each acknowledged change."""
         self.asked = 0
-        """How often it was asked what it holds."""
+        """Number of `Held` requests."""
         self.breaks_on = ""
-        """A namespace on which it fails as nobody foresaw."""
+        """Id of a namespace for which `ApplyMany` raises an unexpected error."""
         self.go_on = asyncio.Event()
         self.go_on.set()
         self.tell = asyncio.Event()
-        """Without it what it holds is looked at and not yet told."""
         self.tell.set()
         self._server: InternalServer | None = None
         self._writing: set[asyncio.Future[Any]] = set()
@@ -82,10 +82,9 @@ class FedPlane:
 
     async def stop(self) -> None:
         if self._server is not None:
-            # Whoever comes late has nobody to ask.
             server, self._server = self._server, None
             await server.stop(0.0)
-            # What it had begun to write is written to its end, whoever asked for it: then the folder is the next one's.
+            # Started writes must end before the next process uses the folder.
             await asyncio.gather(*self._writing, return_exceptions=True)
 
     def lose_its_disk(self) -> None:
@@ -128,8 +127,6 @@ class FedPlane:
 
 
 class Source:
-    """The records, and changes of them."""
-
     def __init__(self, database: Database) -> None:
         self.database = database
         self.game_id = IDS.new()
@@ -143,8 +140,8 @@ class Source:
             await games.add(tx, self.game_id, "arena", "Arena", group, now_ms())
 
     async def version(self, players: int = 8, bulk: int = 0) -> str:
-        """A version with a mode of so many players; more than the operator's limit is refused when it is fed. `bulk`:
-        bytes that it has beside.
+        """Adds a version with one mode. The data plane refuses a mode of more than `LIMIT` players. `bulk` adds
+        bytes.
         """
         config = versions_pb2.CloudConfig()
         for number in range(bulk // 8_000):
@@ -180,13 +177,12 @@ class Source:
             return await namespaces.get(tx, namespace_id)
 
     async def history(self, namespace_id: str) -> list[str]:
-        """Versions, newest first."""
         async with self.database.read() as tx:
             entries = await namespaces.history(tx, namespace_id, None, 100)
         return [entry.version_id for entry in entries]
 
     async def set_revision(self, namespace_id: str, revision: int) -> None:
-        """As after a backup was restored."""
+        """Sets the revision of a namespace, as a restored backup does."""
         statement = (
             update(namespaces_table)
             .where(namespaces_table.c.namespace_id == namespace_id)
@@ -197,7 +193,7 @@ class Source:
 
 
 class Fed:
-    """Records, a feeder that runs, and the plane that it feeds."""
+    """Records, a running feeder, and the data plane that receives its messages."""
 
     def __init__(self, source: Source, plane: FedPlane) -> None:
         self.source = source
@@ -218,7 +214,6 @@ class Fed:
         self._running = asyncio.create_task(self.feeder.run())
 
     async def run_anew(self, epoch: int = EPOCH) -> None:
-        """As after a restart of the control plane."""
         await self.end()
         self.feeder = self.new_feeder(epoch)
         self.run()
@@ -235,36 +230,35 @@ class Fed:
         await self._client.close()
 
     async def enqueue_and_confirm(self, namespace_id: str, version_id: str | None = None) -> None:
-        """What a caller is told who waits longer than the second of the product: a machine with other work may take
-        that for itself.
+        """Enqueues a namespace and waits for its confirmation.
+
+        A busy machine can need longer than the product's limit of one second. The wait is therefore longer.
         """
         await self.feeder.enqueue_and_confirm(
             namespace_id, version_id=version_id, wait_s=PATIENCE_S
         )
 
     async def checked(self, namespace_id: str, version_id: str) -> None:
-        """The same of a check, which asks nobody before the feeder is connected."""
+        """Checks a version with a long timeout. The feeder refuses a check until it is connected."""
         await self.is_connected()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(feeder, "_CHECK_TIMEOUT_S", PATIENCE_S)
             await self.feeder.check_version(namespace_id, version_id)
 
     async def is_connected(self) -> None:
-        """Returns when the feeder has compared what is held with the records."""
+        """Waits until the feeder has compared the held namespaces with the records."""
         async with asyncio.timeout(PATIENCE_S):
             while not self.feeder.is_connected:
                 await asyncio.sleep(0.005)
 
     async def is_idle(self) -> None:
-        """Returns when nothing is on its way any more."""
+        """Waits until the feeder has no unsent change."""
         async with asyncio.timeout(PATIENCE_S):
             while self.feeder.waiting:
                 await asyncio.sleep(0.005)
 
     async def agrees(self, namespace_id: str, within_s: float = 2.0) -> None:
-        """Returns when the data plane holds the namespace as the records have it. How soon that has to be is measured
-        where nothing else runs beside it.
-        """
+        """Waits until the data plane holds the same revision and version as the records."""
         began = FreeTime()
         while True:
             row, held = await self.source.row(namespace_id), self.plane.holds(namespace_id)

@@ -1,4 +1,4 @@
-"""Files that tests upload: tars, pictures, and how they are PUT where a preparation says."""
+"""Archives and pictures for uploads, and their PUT to a presigned URL."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ import lz4.frame
 import zstandard
 
 MANIFEST = {"server.json": b'{"command": ["./run"]}'}
-"""What an archive has to have at its root."""
 
 
 def tar(files: Mapping[str, bytes] | None = None, entries: Iterable[tarfile.TarInfo] = ()) -> bytes:
-    """A tar of files and of entries without content; with neither, an archive that a build can be."""
+    """Returns a tar archive. Without arguments, the archive is a valid build."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name, content in (MANIFEST if files is None else files).items():
@@ -32,7 +31,6 @@ def tar(files: Mapping[str, bytes] | None = None, entries: Iterable[tarfile.TarI
 
 
 def entry(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
-    """An entry without content, such as a link."""
     info = tarfile.TarInfo(name)
     info.type = kind
     info.linkname = target
@@ -44,7 +42,6 @@ def gzipped(content: bytes) -> bytes:
 
 
 def packed(content: bytes, compression: str) -> bytes:
-    """As a build's file has it."""
     match compression:
         case "gzip":
             return gzipped(content)
@@ -54,8 +51,9 @@ def packed(content: bytes, compression: str) -> bytes:
 
 
 def bomb(compression: str, unpacked_bytes: int = 3 << 30, name: str = "zeros") -> bytes:
-    """A tar that stands for a thousand times as much, lz4 for 250 times, and announces nothing: one small file over the
-    other, of one name, so that who unpacks it never has more than one of them.
+    """Returns a small archive that expands to `unpacked_bytes`.
+
+    All its entries have one name, so that unpacking it needs little disk space.
     """
     each_bytes = 16 << 20
     info = tarfile.TarInfo(name)
@@ -65,8 +63,6 @@ def bomb(compression: str, unpacked_bytes: int = 3 << 30, name: str = "zeros") -
 
 
 def png(side: int = 2) -> bytes:
-    """A white square."""
-
     def chunk(kind: bytes, content: bytes) -> bytes:
         sum_ = struct.pack(">I", zlib.crc32(kind + content))
         return struct.pack(">I", len(content)) + kind + content + sum_
@@ -82,14 +78,13 @@ def png(side: int = 2) -> bytes:
 
 
 def jpeg() -> bytes:
-    """A frame of one pixel, and a scan of nothing: as much as tells what it is."""
+    """Returns the smallest bytes that are recognised as JPEG."""
     frame = b"\xff\xc0\x00\x0b\x08\x00\x01\x00\x01\x01\x01\x11\x00"
     scan = b"\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00\x00"
     return b"\xff\xd8" + frame + scan + b"\xff\xd9"
 
 
 async def put(request: Mapping[str, Any], content: bytes) -> httpx.Response:
-    """PUTs what a presigned request asks for of a file."""
     start = request["byte_offset"]
     part = content[start : start + request["content_length"]]
     async with httpx.AsyncClient(timeout=60) as client:
@@ -97,7 +92,6 @@ async def put(request: Mapping[str, Any], content: bytes) -> httpx.Response:
 
 
 async def put_all(requests: Iterable[Mapping[str, Any]], contents: Mapping[str, bytes]) -> None:
-    """All of them, each file by its path."""
     async with httpx.AsyncClient(timeout=60) as client:
         for request in requests:
             start = request["byte_offset"]
@@ -107,7 +101,7 @@ async def put_all(requests: Iterable[Mapping[str, Any]], contents: Mapping[str, 
 
 
 def without_addresses(answer: Any) -> Any:
-    """An answer without what is signed anew each time."""
+    """Returns a response without its presigned URLs, which change with each signature."""
     if isinstance(answer, dict):
         return {name: without_addresses(one) for name, one in answer.items() if name != "url"}
     return [without_addresses(one) for one in answer] if isinstance(answer, list) else answer

@@ -1,6 +1,4 @@
-"""What the service runs of a game that tests make: lobbies of a mode, and dynamic servers, all of one small build
-(`tests.programs.server`).
-"""
+"""Lobby and dynamic server of a game, both from one small build (`tests.programs.server`)."""
 
 from __future__ import annotations
 
@@ -13,16 +11,12 @@ from tests.support.full_service import Developer, eventually
 
 
 class Hosted:
-    """A game's. `upload` first."""
-
     def __init__(self, owner: Developer, game_id: str) -> None:
         self._owner = owner
         self._game_id = game_id
         self.said = uuid4().hex
-        """What its first server wrote."""
 
     async def upload(self) -> None:
-        """Its build is complete."""
         content = programs.server_archive()
         of_build: dict[str, Any] = {
             "game_id": self._game_id,
@@ -35,7 +29,7 @@ class Hosted:
         self.build_id = str(made["build_id"])
 
     def mode(self) -> dict[str, Any]:
-        """A mode whose lobbies the service starts; they are there as long as the tokens of their players."""
+        """Returns a mode with service-run lobbies. Each lobby runs until its player tokens expire."""
         return {
             "player_token_ttl": 3_600_000,
             "tier": "basic-1d16",
@@ -44,7 +38,7 @@ class Hosted:
         }
 
     async def begin(self) -> None:
-        """A server that is over, and a lobby, which goes on; both have written something."""
+        """Starts a server that exits and a lobby that keeps running. Both have written a line to their logs."""
         self.server_id = await self.server(play="exit:0", arguments=[self.said])
         token = await self._owner.public_token(self._game_id)
         made = await self._owner.door.call("create", {"game_mode": "hosted"}, token=token)
@@ -56,17 +50,17 @@ class Hosted:
         asked: dict[str, Any] = {"game_id": self._game_id, "stream": "std_out"}
         of_server = {**asked, "environment_id": "prod", "server_id": self.server_id}
         told = await self._owner.good("get_server_logs", **of_server)
-        # The control plane hears of the lobby a moment later.
         lobby = await self._owner.call("get_lobby_logs", **asked, lobby_id=self.lobby_id)
         return bool(told["lines"] and lobby.code == "OK" and lobby.body["lines"])
 
     async def server(self, **more: Any) -> str:
-        """Id of a new one."""
         made = await self._owner.good("create_server", **self.wanted(**more))
         return str(made["server"]["id"])
 
     def wanted(self, play: str = "", arguments: list[str] | None = None) -> dict[str, Any]:
-        """Of a new server; `play` is what it does, which is to go on until it is ended."""
+        """Returns the fields to create a server. `play` is the program's action. By default the program runs until it
+        is stopped.
+        """
         return {
             "game_id": self._game_id,
             "environment_id": "prod",

@@ -33,44 +33,43 @@ from tests.support.waiting import PATIENCE_S
 PAID_MS: Final = 1
 PAID_TS: Final = "1970-01-01T00:00:00.001Z"
 MOVING: Final = frozenset({"rays", "service_state", "lobbies", "lobby_runs", "alembic_version"})
-"""Tables that are written without anybody having called."""
+"""Tables that the service changes without a request."""
 MOVING_COLUMNS: Final = {
     "servers": {
         *("start_ms", "destroy_ms", "is_placed", "exit_code", "failure", "failure_message"),
     }
 }
-"""And columns: what becomes of a process."""
+"""Columns that change with the state of a process."""
 
 IDS: Final = RecordIds()
 
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """Somebody who calls. `kind` is "" without a token, and "garbage" for what has no form."""
+    """Caller with a token. `kind` is "" without a token, and "garbage" for a malformed one."""
 
     name: str
     kind: str
     token: str | None = None
     origin: str | None = None
     fault: str | None = None
-    """What a token of a good kind is refused with, whatever it is shown to."""
+    """Code that every operation returns for this token, if it accepts the kind."""
     width: str = ""
-    """Of cloud_: identity, group, game."""
+    """Scope of a cloud token: identity, group or game."""
     covers_group: bool = False
     covers_game: bool = False
     is_of_game: bool = False
-    """Of the other kinds: made for a namespace of the game."""
+    """True if the token belongs to a namespace of the game."""
     is_of_namespace: bool = False
 
 
 class Records:
-    """The records of a running service, under its feet."""
+    """Direct access to the database of a running service."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
 
     async def identity(self, *group_names: str) -> tuple[str, list[str]]:
-        """A new identity, and new groups that it owns."""
         identity_id, group_ids = IDS.new(), []
         async with self.database.write() as tx:
             await groups.add_identity(tx, identity_id, "Somebody", now_ms())
@@ -88,7 +87,6 @@ class Records:
         expires_ms: int | None = None,
         is_revoked: bool = False,
     ) -> tuple[str, str]:
-        """Token and id."""
         secret, token_id = new_secret("cloud"), IDS.new()
         async with self.database.write() as tx:
             await tokens.add_cloud(
@@ -106,7 +104,6 @@ class Records:
         return secret.token, token_id
 
     async def environment_token(self, namespace_id: str, expires_ms: int) -> str:
-        """An env_ token that ends; the data plane learns of it with the next change."""
         secret = new_secret("env")
         async with self.database.write() as tx:
             await tokens.add_of_namespace(
@@ -129,7 +126,6 @@ class Records:
             )
 
     async def past_lobby(self, namespace_id: str, version_id: str) -> str:
-        """Id of a lobby that has ended."""
         values = {
             "lobby_id": str(uuid4()),
             "namespace_id": namespace_id,
@@ -148,12 +144,10 @@ class Records:
         return str(values["lobby_id"])
 
     async def site_user(self, namespace_id: str, user: str) -> None:
-        """A user of the site whose password nobody knows."""
         async with self.database.write() as tx:
             await namespaces.add_user(tx, namespace_id, user, "")
 
     async def pay(self, group_id: str) -> None:
-        """Something for the billing to tell."""
         values = {"payment_failed_ms": PAID_MS}
         async with self.database.write() as tx:
             await tx.run(
@@ -161,7 +155,7 @@ class Records:
             )
 
     async def tables(self) -> dict[str, int]:
-        """A number per table that is another one when any row is."""
+        """Returns a hash of each table that changes with its rows."""
         told = {}
         async with self.database.read() as tx:
             for table in metadata.sorted_tables:
@@ -172,13 +166,13 @@ class Records:
 
 
 def still(table: Table) -> Select[Any]:
-    """Rows of a table as callers left them."""
+    """Selects the columns that only requests change."""
     moving = MOVING_COLUMNS.get(table.name, ())
     return select(*(column for column in table.columns if column.name not in moving))
 
 
 class NamespaceScenario:
-    """A game with a namespace and a lobby, what else there is, and everybody who may call."""
+    """Game with a namespace, a lobby, hosted processes, and callers with every kind of token."""
 
     def __init__(self, full_service: FullService, records: Records, door: Door) -> None:
         self.full_service = full_service
@@ -187,11 +181,8 @@ class NamespaceScenario:
         self._scraper = httpx.AsyncClient(verify=False, timeout=PATIENCE_S)
         self.domain = f"{uuid4().hex}.example"
         self._hosted: dict[str, Hosted] = {}
-        """By game."""
         self.starting: Any = None
-        """As `attach` answered it: see `starts`."""
         self.lobby_state = ""
-        """What the lobby said last, of whoever asks for it."""
 
     async def build(self) -> NamespaceScenario:
         records, door = self.records, self.door
@@ -225,7 +216,6 @@ class NamespaceScenario:
         return self
 
     async def _files(self) -> None:
-        """A build, a site and an avatar of the game; nobody has uploaded them."""
         file: dict[str, Any] = {"path": "a.png", "content_length": 1}
         of_game: dict[str, Any] = {"game_id": self.game_id}
         of_build = {**of_game, "display_name": "x", "image_file": file}
@@ -235,7 +225,7 @@ class NamespaceScenario:
         self.avatar_id = (await self.owner.good("prepare_avatar", **of_game, **file))["upload_id"]
 
     async def starts(self) -> None:
-        """A lobby of the namespace is starting, and is `starting` from now on."""
+        """Creates a lobby that stays in the state `starting`."""
         fields = {
             "game_id": self.game_id,
             "namespace_id": "prod",
@@ -247,7 +237,6 @@ class NamespaceScenario:
         self.starting = attached.body
 
     async def _ray(self) -> str:
-        """Of a kept request about the game."""
         ray_id = uuid4().hex
         door = HttpDoor(self.full_service.said["http"])
         traceparent = f"00-{ray_id}-{ray_id[:16]}-01"
@@ -269,9 +258,7 @@ class NamespaceScenario:
         await self._scraper.aclose()
 
     async def _arena(self, developer: Developer, group_id: str, name: str = "arena") -> str:
-        """A game with a mode in `prod`, whose lobbies need not speak and whose slots a heartbeat frees at once. Of an
-        arena players can have lobbies made, too.
-        """
+        """Creates a game with the mode `arena`. Its lobbies need no heartbeat, and a heartbeat frees slots at once."""
         game_id = await developer.game(developer_group_id=group_id)
         mode = {
             **ARENA_MODES["arena"],
@@ -387,7 +374,6 @@ class NamespaceScenario:
         ]
 
     async def _channel(self) -> str:
-        """Secret of a channel to which a token was sent."""
         secret = uuid4().hex
         fields = {"lobby_id": self.lobby["lobby_id"], "party_size": 2, "event_channels": [secret]}
         joined = await self.door.call("join", fields, token=self.public_token)
@@ -395,14 +381,13 @@ class NamespaceScenario:
         return secret
 
     async def player_token(self) -> str:
-        """Of a reserved place in the lobby."""
         fields = {"lobby_id": self.lobby["lobby_id"]}
         joined = await self.door.call("join", fields, token=self.environment_token)
         assert joined.code == "OK", joined
         return str(joined.body["player"]["token"])
 
     async def engine(self) -> Any:
-        """What the data plane has of the namespace: its lobbies with their state, and its slots."""
+        """Returns the lobbies with their state and the slot metrics of the namespace."""
         listed = await self.door.call("list", {"include_state": True}, token=self.environment_token)
         assert listed.code == "OK", listed
         scrape = await self._scraper.get(f"http://{self.full_service.said['metrics']}/metrics")
@@ -420,6 +405,5 @@ def _nobodies() -> list[Bearer]:
 
 
 def _tampered(token: str) -> str:
-    """Of the same form, with another bit."""
     middle = len(token) // 2
     return token[:middle] + ("A" if token[middle] != "A" else "B") + token[middle + 1 :]

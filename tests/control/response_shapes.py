@@ -1,4 +1,4 @@
-"""The shape of an answer: its fields and what kind of value is in each, to be compared with the contract as a whole."""
+"""Shape of a JSON response: its field names and the kind of each value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
 def shape(value: Any) -> Any:
-    """Objects as they are, a list as its distinct shapes, values as the kind that they are."""
+    """Replaces each value by its kind, and each list by its distinct shapes."""
     match value:
         case dict():
             return {name: shape(one) for name, one in value.items()}

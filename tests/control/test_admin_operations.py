@@ -1,4 +1,4 @@
-"""`pyservice group`, `identity` and `token` beside a running service: immediate effects, and errors with a reason."""
+"""Commands `pyservice group`, `identity` and `token` against a running service."""
 
 from __future__ import annotations
 
@@ -20,14 +20,12 @@ pytestmark = pytest.mark.anyio
 
 
 async def _person(developer: Developer) -> str:
-    """Id of a new identity."""
     return await output(
         developer.full_service.data_dir, "identity", "create", "--display-name", unique("Person")
     )
 
 
 async def _group(developer: Developer, *words: str) -> str:
-    """Id of a new group."""
     data_dir = developer.full_service.data_dir
     return await output(data_dir, "group", "create", "--display-name", unique("Group"), *words)
 
@@ -59,7 +57,6 @@ async def test_group_owner_defaults_to_the_service_owner(owner: Developer) -> No
     assert (mine["owner_identity_id"], mine["member_ids"]) == (owner_id, [owner_id])
     lines = (await output(data_dir, "group", "list")).splitlines()
     assert f"{group_id}\t{mine['display_name']}" in lines
-    # The owner's token reaches it at once.
     answer = await owner.good("get_group", group_id=group_id)
     assert answer["group"]["member_count"] == 1
 
@@ -112,7 +109,6 @@ async def test_game_list_watch_wakes_on_a_group_change(
 
 
 def games_publicity(games: dict[str, Any]) -> str:
-    """Of the first group."""
     return str(games["groups"][0]["publicity"])
 
 
@@ -200,11 +196,9 @@ async def test_member_count_follows_every_change(
     group_id, person = await _group(developer), await _person(developer)
     token = await output(data_dir, "token", "create", "--identity", person)
     me = Developer(developer.full_service, developer.door, token)
-    # A group of theirs: its member is none of the other.
     await me.good("create_group", display_name=unique("Group"))
 
     async def seen_by(somebody: Developer) -> list[tuple[bool, int]]:
-        """Whether it is called a member, and how many there are: as the list tells it, and as the group does."""
         listed = (await somebody.good("get_games"))["groups"]
         found = [one for one in listed if one["group_id"] == group_id]
         answer = await somebody.call("get_group", group_id=group_id)
@@ -237,7 +231,7 @@ async def test_group_tokens_end_with_the_membership(developer: Developer) -> Non
     await output(data_dir, "group", "remove-member", *member)
     assert await me.code("get_group", group_id=group_id) == "TOKEN_REVOKED"
 
-    # The data plane believes a token for less than a second.
+    # The data plane caches a valid token for less than a second.
     async def is_over() -> bool:
         fields = {"game_id": game_id, "lobby_id": lobby["lobby_id"]}
         return (await me.call("detach", **fields)).code == "TOKEN_REVOKED"
@@ -291,7 +285,6 @@ async def test_namespace_tokens_work_are_listed_and_revoked(
 
 
 async def _words_of_tokens(developer: Developer, game_id: str) -> list[tuple[str, ...]]:
-    """How each token is asked for that can have a time to live; the last one's is of a namespace."""
     game = (await developer.good("get_game", game_id=game_id))["game"]
     identity_id = (await developer.good("inspect_token"))["identity_id"]
     return [

@@ -1,5 +1,6 @@
-"""Authorization of every operation with every kind of token in every state, as real requests. The effect proves
-admission, not the response alone.
+"""Authorization of every operation with every kind and state of token.
+
+The test checks the effect of an admitted call and not only its response.
 """
 
 from __future__ import annotations
@@ -97,7 +98,6 @@ async def _call(
 
 
 async def _state(scenario: NamespaceScenario, row: Row) -> tuple[dict[str, int], Any]:
-    """Of records and data plane; the latter where the operation is its."""
     is_of_data_plane = BY_SLUG[row.slug].name.startswith("hosting.v1.Matchmaker.")
     engine = await scenario.engine() if is_of_data_plane else None
     return await scenario.records.tables(), engine

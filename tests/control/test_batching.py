@@ -1,4 +1,4 @@
-"""Batches: what is wanted at once goes together, within bounds, and nobody pays for another's failure."""
+"""Grouping of concurrent items by `Batcher`: limits, order, failures and cancellation."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ pytestmark = pytest.mark.anyio
 
 
 class Poisoned(Exception):
-    """One item is bad."""
+    pass
 
 
 class Work:
-    """Doubles numbers; a negative one fails all that it comes with."""
+    """Work function that doubles numbers. A negative number fails its whole batch."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""`pyservice billing record`: members of the group can read and watch the recorded times."""
+"""Command `pyservice billing record`: group members can read and watch the recorded times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds of the kinds beside archives: completion checks their content and their description."""
+"""Builds of images and bundles: completion checks their content and their description."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def full_service(
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
 ) -> Iterator[FullService]:
-    """Its operator takes two kinds of the three."""
+    """Service that accepts two of the three build kinds."""
     kinds = {"kinds": list(CONTENTS)}
     made = FullService(
         tmp_path_factory.mktemp("full_service"), databases.url(request.param), runtime=kinds
@@ -92,7 +92,6 @@ async def test_wrong_digest_is_refused_at_completion(back: Back, kind: str) -> N
     assert refused.code == "VALIDATION_FAILED"
     assert refused.errors == (("image_file", "sha256", "invalid"),)
     assert not (await back.good("get_build", build_id=build_id))["build"]["complete"]
-    # It was thrown away: now there is nothing to complete.
     assert (await back.call("complete_build", build_id=build_id)).code == "UPLOAD_INCOMPLETE"
 
 
@@ -121,12 +120,12 @@ async def test_game_build_of_a_disabled_kind_is_refused(
     assert await back.listed() == []
 
 
-# What is wrong with one ---------------------------------------------------------------------------
+# Defective builds ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def open_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
-    """Its operator takes all kinds."""
+    """Service that accepts all build kinds."""
     kinds = {"kinds": ["archive", "docker_image", "oci_bundle"]}
     with running(FullService(tmp_path_factory.mktemp("open"), runtime=kinds)) as made:
         yield made
@@ -139,7 +138,7 @@ async def guest(open_house: FullService) -> AsyncIterator[Back]:
 
 
 def problem(refused: Any) -> str:
-    """The sentence of the only field problem that the HTTP door told, or the text of the other's."""
+    """Returns the text of the only field problem (HTTP) or the error text (gRPC)."""
     return str(refused.body["errors"][0]["message"]) if refused.body else "server.json"
 
 

@@ -1,4 +1,4 @@
-"""Builds over both transports: prepare, PUT, complete, list, tags, delete."""
+"""Builds over both transports: preparation, PUT, completion, list, tags and deletion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Back:
-    """A back end with the service token of an environment, and the game's developer."""
+    """Back end with a namespace's service token, and the developer of its game."""
 
     def __init__(self, developer: Developer, game_id: str, token: str) -> None:
         self.developer = developer
@@ -38,7 +38,6 @@ class Back:
         return await self.good("prepare_build", name="server", image_file=image, **fields)
 
     async def build(self, content: bytes | None = None, **fields: Any) -> str:
-        """Id of a complete build."""
         content = tar() if content is None else content
         made = await self.prepare(content, **fields)
         assert (await put(made["image_presigned_request"], content)).status_code == 200
@@ -46,7 +45,7 @@ class Back:
         return str(made["build"]["id"])
 
     async def refused(self, content: bytes, **fields: Any) -> Answer:
-        """What completing says of a content that has to be refused."""
+        """Uploads a content and returns the response to its completion, which must be an error."""
         made = await self.prepare(content, **fields)
         assert (await put(made["image_presigned_request"], content)).status_code == 200
         return await self.call("complete_build", build_id=made["build"]["id"])
@@ -143,7 +142,6 @@ async def test_wrong_digest_is_refused_and_leaves_nothing(back: Back) -> None:
     refused = await back.call("complete_build", build_id=made["build"]["id"])
     assert refused.code == "VALIDATION_FAILED"
     assert refused.errors == (("image_file", "sha256", "invalid"),)
-    # It was thrown away: now there is nothing to complete.
     again = await back.call("complete_build", build_id=made["build"]["id"])
     assert again.code == "UPLOAD_INCOMPLETE"
     assert not (await back.good("get_build", build_id=made["build"]["id"]))["build"]["complete"]

@@ -1,4 +1,4 @@
-"""The check of `cloud_` tokens: of many at once in one look, and never what was so before a change."""
+"""Authentication of `cloud_` tokens: concurrent checks share one database read, never an outdated one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ pytestmark = pytest.mark.anyio
 
 
 class Counted:
-    """Counts reads of a database, and lets nobody end one before it may."""
+    """Counts reads of a database, and blocks each read until the test releases it."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
         self.reads = 0
         self.is_done = asyncio.Event()
-        """Somebody has read what was wanted."""
         self.may_end = asyncio.Event()
         self.may_end.set()
         self._read = database.read
@@ -100,6 +99,5 @@ async def test_token_read_before_a_change_is_read_again(
         await tokens.revoke_cloud(tx, token_id, 1)
     gate.clear_cache()
     counted.may_end.set()
-    # It came before the change.
     assert await early == "OK"
     assert await code_of(gate, token) == "TOKEN_REVOKED"

@@ -1,5 +1,6 @@
-"""The data plane is told at once what of the node is free, and loses no answer by it. It is played by the messages of
-its protocol, over a real socket.
+"""Capacity reports to the data plane: sent at once, without the loss of a response.
+
+A test double sends the messages of the protocol over a real socket.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SERVER: Final = Resources(400, 512)
 
 
 class DataPlane:
-    """Answers when the test says so."""
+    """Data plane that answers when the test does."""
 
     def __init__(self) -> None:
         self.questions: asyncio.Queue[tuple[pb.WantedRequest, asyncio.Future[pb.WantedResponse]]]
@@ -40,13 +41,11 @@ class DataPlane:
         return await answer
 
     async def asked(self) -> tuple[pb.WantedRequest, asyncio.Future[pb.WantedResponse]]:
-        """The next question, and where its answer goes. It comes long before the one before would be answered."""
+        """Returns the next request and the future for its response, before the response to the earlier request."""
         return await asyncio.wait_for(self.questions.get(), PATIENCE_S)
 
 
 class Begun:
-    """Whoever runs lobbies: which of them are over."""
-
     def __init__(self) -> None:
         self.ended: list[str] = []
 
@@ -71,7 +70,7 @@ class Begun:
 
 
 class Node:
-    """A control plane's half that has nothing but room."""
+    """Control plane side of the protocol, with capacity only."""
 
     def __init__(self, folder: Path) -> None:
         self.room = NodeCapacity(NODE)
@@ -173,5 +172,4 @@ async def test_answers_are_applied_during_capacity_changes(node: Node) -> None:
 
 
 def other(room: NodeCapacity) -> None:
-    """What is free changes."""
     (reserve if room.unclaimed == NODE else give_back)(room)

@@ -1,4 +1,4 @@
-"""Rules of captcha and verification: each has a refusal with its path; the data plane accepts what passes."""
+"""Validation rules of captcha and verification, compared with the data plane's decision."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def headers(count: int) -> dict[str, str]:
     return {f"x-{number}": "x" for number in range(count)}
 
 
-# Where, what is put there, what is told behind where it was put.
+# Path, value at this path, and the expected problem below this path.
 WAYS_IN: list[tuple[Place, Any, tuple[str, ...]]] = [
     ((*CAPTCHA, "requests_before_reverify"), 601, ("too-high",)),
     ((*CAPTCHA, "requests_before_reverify"), None, ("required",)),

@@ -1,4 +1,4 @@
-"""A service with a domain for sites: each namespace has its own hosts, and their pages need no token."""
+"""Site hosts under the service's CDN domain. A page of such a host needs no token."""
 
 from __future__ import annotations
 
@@ -37,21 +37,19 @@ def full_service(
 
 @pytest.fixture
 async def browser(full_service: FullService) -> AsyncIterator[httpx.AsyncClient]:
-    """At the listener that the proxy of the domain passes on to."""
     address = f"http://{full_service.said['cdn']}"
     async with httpx.AsyncClient(base_url=address, timeout=PATIENCE_S) as client:
         yield client
 
 
 async def show(developer: Developer, game_id: str, namespace: str) -> None:
-    """The namespace runs a version with the mode `arena` and a page of its own."""
     content = {"index.html": PAGES[namespace]}
     files = [{"path": path, "content_length": len(file)} for path, file in content.items()]
     made = await developer.good("create_site", game_id=game_id, display_name="1", files=files)
     requests = made["presigned_requests"]
     for request in requests:
         assert request["url"].startswith(f"{FILES_URL}/")
-        # What a proxy of that host does.
+        # The test sends uploads directly to the listener, as the proxy of that host would.
         here = f"http://{developer.full_service.said['cdn']}"
         request["url"] = here + request["url"].removeprefix(FILES_URL)
     await put_all(requests, content)
@@ -63,7 +61,6 @@ async def show(developer: Developer, game_id: str, namespace: str) -> None:
 
 
 async def lobby_of(developer: Developer, game_id: str, namespace: str) -> str:
-    """Id of a lobby of the namespace that is ready."""
     token = await developer.service_token(game_id, namespace)
     fields: dict[str, Any] = {
         "game_id": game_id,
@@ -84,7 +81,6 @@ def hosts_of(name: str, namespace: str) -> list[str]:
 
 
 async def summary(developer: Developer, game_id: str) -> Any:
-    """As the list of games has it."""
     games = (await developer.good("get_games"))["games"]
     (found,) = [one for one in games if one["game_id"] == game_id]
     return found
@@ -132,7 +128,7 @@ async def test_unknown_hosts_get_no_site_and_no_access(
 async def test_hosts_of_a_game_without_a_version_have_access(
     developer: Developer,
 ) -> None:
-    """Which hosts are a namespace's is known from its making."""
+    """A namespace has its hosts from its creation, before any version is set."""
     game_id = await developer.game()
     name = (await summary(developer, game_id))["name_id"]
     place = {"game_id": game_id, "display_name": "Next", "name_id": "next"}

@@ -1,4 +1,4 @@
-"""Rays of uploads, of signed objects and of sites, found by the x-ray-id of their answers, by whom they concern."""
+"""Rays of uploads, signed objects and sites: callers that own the game see them by `x-ray-id`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,12 @@ FILES = {"index.html": b"<h1>page</h1>", "app.js": b"play()"}
 
 
 def fresh_trace() -> tuple[str, dict[str, str]]:
-    """A ray id, and the headers of a client that gave it."""
     ray_id = uuid4().hex
     return ray_id, {"traceparent": f"00-{ray_id}-{ray_id[:16]}-01"}
 
 
 @pytest.fixture
 async def browser(full_service: FullService) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the listener."""
     async with httpx.AsyncClient(
         base_url=f"http://{full_service.said['cdn']}", timeout=60
     ) as client:
@@ -35,8 +33,6 @@ async def browser(full_service: FullService) -> AsyncIterator[httpx.AsyncClient]
 
 
 class Watching:
-    """A game, and who may see what was asked about it."""
-
     def __init__(self, owner: Developer, records: Records) -> None:
         self._owner = owner
         self._records = records
@@ -55,7 +51,6 @@ class Watching:
         return self
 
     async def perf(self, ray_id: str, token: str | None = None) -> list[Any]:
-        """What is told of a ray."""
         answer = await self._owner.door.call(
             "get_ray_perf", {"ray_id": ray_id}, token=token or self._owner.token
         )
@@ -64,7 +59,7 @@ class Watching:
         return lists
 
     async def seen(self, ray_id: str) -> Any:
-        """The one part of a ray, as everybody sees it who may, and nobody else."""
+        """Returns the only part of a ray, and checks that exactly the permitted callers see the part."""
         (one,) = await eventually(lambda: self.perf(ray_id))
         for token in self._may:
             assert await self.perf(ray_id, token) == [one]
@@ -75,13 +70,11 @@ class Watching:
         return one
 
     async def prepared(self, files: dict[str, bytes]) -> Any:
-        """A site that is to be uploaded."""
         listed = [{"path": path, "content_length": len(file)} for path, file in files.items()]
         place = {"game_id": self.game_id, "display_name": "x"}
         return await self._owner.good("create_site", **place, files=listed)
 
     async def show(self, browser: httpx.AsyncClient) -> str:
-        """Where a site is that `prod` shows."""
         made = await self.prepared(FILES)
         await put_all(made["presigned_requests"], FILES)
         await self._owner.good("complete_upload", upload_id=made["upload_id"])
@@ -131,7 +124,7 @@ async def test_refused_upload_has_a_ray(watching: Watching, browser: httpx.Async
     assert refused.json()["code"] == "UPLOAD_LENGTH_MISMATCH"
     one = await watching.seen(refused.headers["x-ray-id"])
     assert (labels(one), code(one)) == (["cdn upload"], "UPLOAD_LENGTH_MISMATCH")
-    # Who forged an address did not ask about the game. It came before, and is not there.
+    # A forged URL proves no knowledge of the game, so its ray is not stored.
     assert await watching.perf(forged.headers["x-ray-id"]) == []
 
 
@@ -161,7 +154,6 @@ async def test_site_ray_is_visible_to_the_site_owner(
     assert (page.content, page.headers["x-ray-id"]) == (FILES["index.html"], ray_id)
     one = await watching.seen(ray_id)
     assert (labels(one), code(one)) == (["cdn site", "site", "file", "sending"], "OK")
-    # Nobody asked for these; one is nobody's, and the other one came after it.
     unknown = await browser.get(f"/{watching.name}/nowhere/")
     missing = await browser.get(f"{site}/missing.js")
     assert (unknown.status_code, missing.status_code) == (404, 404)
@@ -175,7 +167,7 @@ async def test_successful_pages_are_sampled(watching: Watching, browser: httpx.A
     fine: list[httpx.Response] = []
     while len(fine) < 40:
         answer = await browser.get(f"{site}/app.js")
-        # Whatever takes longer is kept.
+        # Slow requests are always kept, so the test counts fast ones only.
         if answer.elapsed.total_seconds() < SLOW_S:
             fine.append(answer)
     missing = await browser.get(f"{site}/missing.js")

@@ -1,4 +1,4 @@
-"""Responses of the CDN for a namespace's site over HTTP, while its records change."""
+"""Responses of the CDN for the site of a namespace while its records change."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ SHOWN_WITHIN_S = 1.0
 
 
 class Page:
-    """A game, and the listener as a browser has it."""
-
     def __init__(self, developer: Developer, client: httpx.AsyncClient, game_id: str) -> None:
         self.developer = developer
         self.client = client
@@ -30,7 +28,6 @@ class Page:
         return await self.client.get(f"/{self.name}/{namespace}/{path}", **options)
 
     async def version(self, files: dict[str, bytes], routes: Any = ()) -> str:
-        """Id of a version with a site of these files."""
         place = {"game_id": self.game_id}
         listed = [{"path": path, "content_length": len(file)} for path, file in files.items()]
         made = await self.developer.good("create_site", **place, display_name="x", files=listed)
@@ -44,7 +41,7 @@ class Page:
         await self.developer.good("set_version", **fields, version_id=version_id)
 
     async def soon(self, content: bytes, path: str = "") -> httpx.Response:
-        """The answer that has this content, which has to come within a second."""
+        """Waits at most a second for the response with this content, and returns the response."""
 
         async def is_shown() -> httpx.Response | None:
             answer = await self.get(path)
@@ -54,8 +51,6 @@ class Page:
         return shown
 
     async def is_closed_soon(self, **options: Any) -> None:
-        """A password is asked for, within a second."""
-
         async def is_asked_for() -> bool:
             return (await self.get("", **options)).status_code == 401
 

@@ -1,4 +1,4 @@
-"""Concurrent changes of one thing: limits hold, exclusive results go to one caller, and no valid request fails."""
+"""Concurrent changes of one object: limits hold, exclusive results go to one caller, valid requests succeed."""
 
 from __future__ import annotations
 
@@ -26,13 +26,10 @@ ROUNDS = 6
 
 
 async def codes_of(calls: list[Awaitable[Answer]]) -> Counter[str]:
-    """How often each code was answered."""
     return Counter(answer.code for answer in await asyncio.gather(*calls))
 
 
 class Builds:
-    """Builds of one game, none of them uploaded, and a back end that tags them."""
-
     def __init__(self, developer: Developer, game_id: str, token: str) -> None:
         self.game_id = game_id
         self._developer = developer
@@ -113,7 +110,7 @@ async def test_build_deleted_while_tagged_is_gone(builds: Builds, developer: Dev
         assert {one.code for one in tagged} <= {"OK", "BUILD_NOT_FOUND"}
 
 
-# Whoever loses to others ------------------------------------------------------------------------------
+# Repeated conflicts -------------------------------------------------------------------------------
 
 
 async def test_repeated_conflicts_end_in_success(records: Records) -> None:
@@ -151,7 +148,7 @@ async def test_last_user_slots_are_given_once(developer: Developer, records: Rec
     assert len(got["namespace"]["config"]["cdn"]["auth_user_list"]) == 1_024
     refused = await developer.call("set_auth_user", **place, user="ada", password="x")
     assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("user", "too-many"),))
-    # One that is there already, and one in place of another.
+    # A user that exists already is accepted at the limit, and so is a replacement.
     await developer.good("set_auth_user", **place, user="user-0", password="y")
     await developer.good("remove_auth_user", **place, user="user-0")
     await developer.good("set_auth_user", **place, user="ada", password="x")

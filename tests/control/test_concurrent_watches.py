@@ -1,4 +1,4 @@
-"""Many who watch the same, each with a token of their own: a change is told to all who may still see it."""
+"""Concurrent watches of one object with different tokens: each change is checked against each token."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ from tests.support.waiting import PATIENCE_S
 pytestmark = pytest.mark.anyio
 
 EACH = 98
-"""Watches of each of three who may go on: more than go in one message together."""
+"""Watches for each of three valid tokens. They exceed one batch of responses."""
 
 
 @pytest.fixture
 async def developer(full_service: FullService) -> AsyncIterator[Developer]:
-    """Over HTTP, whose watches cost a connection each."""
+    """The test uses HTTP, where each watch has its own connection."""
     door = HttpDoor(full_service.said["http"])
     yield Developer(full_service, door)
     await door.close()
 
 
 async def held(full_service: FullService) -> int:
-    """`hosting_watches_held`, by a scrape."""
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         text = (await client.get(f"http://{full_service.said['metrics']}/metrics")).text
     (line,) = [one for one in text.splitlines() if one.startswith("hosting_watches_held ")]
@@ -41,7 +40,6 @@ async def held(full_service: FullService) -> int:
 async def watch_all(
     full_service: FullService, target: str, bearers: list[str]
 ) -> list[HttpConnection]:
-    """Connections whose watches are all blocked."""
     host, port = full_service.said["http"].rsplit(":", 1)
     before = await held(full_service)
     watching: list[HttpConnection] = []
@@ -87,13 +85,13 @@ async def test_change_is_returned_by_each_token(
     good = [(await records.cloud_token(one))[0] for one in staying for _ in range(EACH)]
     revoked, revoked_id = await records.cloud_token(owner_id, group_id)
     left, _ = await records.cloud_token(leaving)
-    # Who has no games any more is not concerned by another one, and would wait for the whole hold time.
+    # A former member sees no games, so the list does not change and its watch would block for the
+    # whole hold time.
     bearers = [*good[:EACH], revoked, *good[EACH:], *([left] if slug == "get_game" else [])]
     path = f"/cloud/games/{game_id}" if slug == "get_game" else "/cloud/games"
     watching = await watch_all(full_service, f"{path}?watch_index={index}", bearers)
 
     await records.leave(leaving, group_id)
-    # What was believed of any token ends with it.
     await me.good("revoke_group_token", group_id=group_id, token_id=revoked_id)
     await me.good(
         "create_version" if slug == "get_game" else "create_game",

@@ -1,4 +1,4 @@
-"""A configuration is given back as it was sent, and is fed without what only the command line reads."""
+"""Storage round trip of a configuration, and its conversion for the feed."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_display_name_and_config_are_required() -> None:
     assert read({}) == pb.CloudConfig()
 
 
-# What the data plane is fed
+# Conversion for the feed
 
 
 def _as_fed(document: dict[str, Any]) -> fed.MatchmakerConfig:
@@ -247,7 +247,7 @@ def test_data_plane_accepts_accepted_configurations(document: Any) -> None:
 
 
 def test_generated_configurations_cover_every_field() -> None:
-    """Otherwise the properties above would hold of nothing."""
+    """Without this test the property tests could pass with empty configurations."""
     seen: set[tuple[str, ...]] = set()
 
     @settings(max_examples=600, deadline=None, database=None, derandomize=True)
@@ -268,8 +268,8 @@ _RAW = ("kv", "custom", "godot", "html5", "unity")
 
 
 def _collect(value: Any, path: tuple[str, ...], seen: set[tuple[str, ...]]) -> None:
-    """The paths of the fields that are set, from the nearest of `_PARTS` on; keys are `*`, indexes
-    are left out.
+    """Adds the paths of the set fields, starting at the nearest part of `_PARTS`. A key becomes `*`, and indexes are
+    left out.
     """
     seen.add(path)
     if isinstance(value, list):

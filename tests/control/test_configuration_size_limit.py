@@ -1,4 +1,4 @@
-"""The part of a configuration that goes to the matchmaker has a size that it may have; the rest has the body's."""
+"""Size limit of the matchmaker configuration. Only the request body limits the other parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ MAX = MATCHMAKER_BYTES_MAX
 
 
 def config_of(size_bytes: int) -> pb.CloudConfig:
-    """A good one that is fed as so many bytes."""
     config = pb.CloudConfig()
     modes = config.matchmaker.game_modes.entries
     for number in range(32):

@@ -1,4 +1,4 @@
-"""Rules of a version's configuration: each has a refusal with its path, and all are reported together."""
+"""Validation rules of a version's configuration: each problem has a path, and all are reported together."""
 
 from __future__ import annotations
 
@@ -60,7 +60,6 @@ def middleware(count: int) -> dict[str, Any]:
 
 
 def bare(**changes: Any) -> dict[str, Any]:
-    """A port without a proxy."""
     ends = {"min": 20_000, "max": 20_001}
     port = {"proxy": "none", "protocol": "tcp", "port_range": ends, **changes}
     return {name: value for name, value in port.items() if value is not None}
@@ -71,7 +70,8 @@ def test_full_configuration_is_valid() -> None:
     assert paths({}) == []
 
 
-# Where, what is put there, what is told (behind where it was put, unless it begins with "/").
+# Path, value at this path, and the expected problem. The problem is relative to the path unless it
+# starts with "/".
 LIMITS: list[tuple[Place, Any, tuple[str, ...]]] = [
     (MODES, named(33, {}), ("too-many",)),
     ((*MODES, "a b"), {}, ("invalid",)),

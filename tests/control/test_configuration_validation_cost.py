@@ -1,7 +1,6 @@
-"""The largest configuration that a door lets in, with nothing right in it: time linear in its size, and a
-small answer, up to and with what the control plane says of it.
+"""CPU time and response size for the largest configurations, valid and invalid.
 
-Time is CPU time of this process; what is asked of it is several times what it takes.
+Each limit is several times the measured value.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from tests.schema.test_hostile_input import (
 
 METHOD = METHODS["hosting.v1.Versions.ValidateVersion"]
 LIMIT = METHOD.body_limit_bytes or 0
-# Measured 0.05 to 1 s; a quadratic one takes hours.
+# Measured: 0.05 to 1 s. Quadratic validation would take hours.
 MAX_CPU_S = 8.0
 
 _decode = message_codec.decoder(METHOD)
@@ -47,7 +46,7 @@ _URL = b'"%x":{"actions":{"find":{"enabled":true,"verification":{"url":"http://[
 
 
 def _routes(size: int) -> bytes:
-    """Full lists in each other: as much to judge as there can be."""
+    """Returns nested lists of maximum length, the most expensive input to validate."""
     headers = b"[" + b",".join([b'{"name":"!","value":"\\n"}'] * 32) + b"]"
     step = b'{"kind":{"custom_headers":{"headers":' + headers + b"}}}"
     route = b'{"glob":"[","priority":101,"middlewares":[' + b",".join([step] * 32) + b"]}"
@@ -55,7 +54,7 @@ def _routes(size: int) -> bytes:
 
 
 def _spread(size: int) -> bytes:
-    """Names that nobody knows, some in each of as many modes as are looked at."""
+    """Returns unknown field names, spread over as many modes as validation reads."""
     names = b",".join(b'"%x":1' % number for number in range(size // 9_500))
     modes = distinct(HEAD + b'"matchmaker":{"game_modes":{', b'"%x":{' + names + b"}", b"}}}}")
     return modes(size)
@@ -96,7 +95,7 @@ BODIES: dict[str, Make] = {
 
 
 def cpu_s(body: bytes) -> float:
-    """CPU seconds from the bytes of a request to the bytes that list its problems."""
+    """Returns the CPU seconds from the request bytes to the bytes of the error response."""
     started = time.process_time()
     message, unread = _decode(body, b"", {"game_id": "arena"})
     assert isinstance(message, pb.ValidateVersionRequest)
@@ -146,6 +145,6 @@ def test_largest_valid_configuration_is_linear() -> None:
         assert len(to_feed(message.config).game_modes) == modes
         return time.process_time() - started
 
-    # Of what goes to the matchmaker a version may have 640 KiB.
+    # A version may have at most 640 KiB of matchmaker configuration.
     assert good_s(32, 300) < MAX_CPU_S
     assert_linear(lambda: good_s(8, 300), lambda: good_s(32, 300))

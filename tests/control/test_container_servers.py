@@ -1,4 +1,4 @@
-"""Images and bundles as servers, through the whole service with a real OCI runtime."""
+"""Images and bundles as dynamic servers, with a real OCI runtime."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from tests.support.full_service import Developer, FullService, eventually, runni
 pytestmark = [pytest.mark.anyio, images.needs_oci_runtime]
 
 OWNER: Final = 2_100_000
-"""Who is root in containers."""
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +46,6 @@ async def back(full_service: FullService) -> AsyncIterator[Hosts]:
 
 
 class Hosts(Servers):
-    """A back end whose servers are of builds of every kind."""
-
     async def image(self, content: bytes, **form: Any) -> str:
         return await self.build(content, kind="docker_image", **form)
 
@@ -56,17 +53,14 @@ class Hosts(Servers):
         return await self.build(content, kind="oci_bundle", **form)
 
     async def of(self, build_id: str, play: str = "", **more: Any) -> Any:
-        """A new server of a build."""
         runtime = {"build": build_id, "environment": {"PLAY": play}, **more.pop("runtime", {})}
         return await self.create(runtime=runtime, **more)
 
     async def said_until(self, server_id: str, line: str) -> list[str]:
-        """What it wrote, once that is among it."""
         lines: list[str] = (await self.lines(server_id))["lines"]
         return lines if line in lines else []
 
     async def said(self, build_id: str, play: str, **more: Any) -> list[str]:
-        """What one wrote that ends by itself."""
         made = await self.of(build_id, f"{play} exit:0", **more)
         over = await self.until(made["id"], "destroyed", "failed")
         errors = (await self.lines(made["id"], "std_err"))["lines"]
@@ -358,7 +352,6 @@ async def test_killed_keeper_process_ends_the_container(
 
 
 def container_of(full_service: FullService, server_id: str) -> int:
-    """The game server: the last of those below what the keeper runs."""
     pid = process_of(full_service, server_id)
     while children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         (pid,) = map(int, children)

@@ -1,6 +1,4 @@
-"""While the control plane starts it is away: what it does not know yet is no reason to refuse anything for good, or to
-tell anything wrong.
-"""
+"""Start of the control plane: until it is ready, requests fail temporarily and never with a wrong answer."""
 
 from __future__ import annotations
 
@@ -66,7 +64,7 @@ if "--role=control" in sys.orig_argv:
 async def test_server_requested_during_runtime_check_is_unavailable(
     tmp_path: Path,
 ) -> None:
-    """What runs containers here is tried at each start; this one waits until it is let go on."""
+    """The container runtime is tried at each start. This one blocks until the test opens a pipe."""
     gate, asked, runtime = (tmp_path / name for name in ("gate", "asked", "crun-held"))
     runtime.write_text(HELD.format(gate=gate, asked=asked))
     runtime.chmod(0o755)
@@ -81,7 +79,7 @@ async def test_server_requested_during_runtime_check_is_unavailable(
 
             await eventually(is_asked)
             asking = asyncio.create_task(back.try_create())
-            # Whoever knew no better would have answered by then.
+            # A wrong refusal would arrive within this time.
             await asyncio.wait({asking}, timeout=0.5)
             with gate.open("w"):
                 gate.unlink()
@@ -92,7 +90,7 @@ async def test_server_requested_during_runtime_check_is_unavailable(
 
 
 async def test_links_keep_their_address_after_a_restart(tmp_path: Path) -> None:
-    """The port of the public door was drawn, and the plane that died was told it."""
+    """The public port was chosen at random. After a restart, the control plane must report the same port."""
     with running(FullService(tmp_path / "full_service")) as full_service:
         async with full_service.opened("http") as door:
             developer = Developer(full_service, door)
@@ -111,7 +109,7 @@ async def test_links_keep_their_address_after_a_restart(tmp_path: Path) -> None:
 async def test_links_are_right_before_the_first_feed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever is the first to ask at the first start is led to the port that was drawn."""
+    """The first request after the first start must get the chosen port."""
     frail = FrailHouse(tmp_path / "full_service", SLOW)
     monkeypatch.setenv("PYTHONPATH", str(frail.code))
     with running(frail) as full_service:

@@ -1,4 +1,4 @@
-"""Whoever runs the service is told what is wrong with its database, while it goes on and when it is well again."""
+"""Health check of the database: reports for the operator during a loss and after recovery."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def look(watch: DatabaseHealthCheck) -> str:
 
 
 async def is_well(watch: DatabaseHealthCheck) -> bool:
-    """Whether a look finds nothing wrong, however long the disk of a busy machine takes."""
+    """Waits until a check succeeds. A busy disk can delay a check."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(database_health, "_TURN_TIMEOUT_S", PATIENCE_S)
         return await look(watch) == ""
@@ -47,7 +47,7 @@ async def is_well(watch: DatabaseHealthCheck) -> bool:
 
 @contextlib.contextmanager
 def hung(server: Server) -> Iterator[None]:
-    """Within it the server and all who serve us stand still."""
+    """Suspends the database server and all its processes within the block."""
     asked = "\\t on\nSELECT pid FROM pg_stat_activity WHERE application_name = 'pyservice';"
     serving = [int(word) for word in server.psql(asked).split() if word.isdigit()]
     stalled = [server.pid, *serving]
@@ -107,11 +107,11 @@ async def test_locked_database_takes_no_changes(
     await database.close()
 
 
-# Busy, and not away -------------------------------------------------------------------------------
+# Busy database ------------------------------------------------------------------------------------
 
 HELD_S = 0.25
 QUEUES = {"sqlite": 12, "postgresql": 16 * 12}
-"""So many wait for their turn that the last one waits for longer than a database may take to answer."""
+"""With this many waiting users, the last one waits longer than the timeout of a health check."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -120,7 +120,7 @@ async def test_busy_database_is_healthy(kind: str, databases: Databases, tmp_pat
     watch = DatabaseHealthCheck(database)
 
     async def use() -> None:
-        # Some may be told that there are too many of them.
+        # A full queue refuses some users. The test does not need them.
         with contextlib.suppress(ServiceError):
             async with database.write() as tx:
                 await service_state.get_int(tx, service_state.SOURCE_EPOCH)
@@ -129,7 +129,6 @@ async def test_busy_database_is_healthy(kind: str, databases: Databases, tmp_pat
     users = [asyncio.create_task(use()) for _ in range(QUEUES[kind])]
     await asyncio.sleep(0)
     assert await look(watch) == ""
-    # It has waited with them, and is not taken for one that answered at once.
     assert all(user.done() for user in users[: QUEUES[kind] * 3 // 4])
     await asyncio.gather(*users)
     await database.close()
@@ -169,7 +168,6 @@ async def test_loss_and_recovery_are_logged_once(
     watch = DatabaseHealthCheck(database)
 
     def said() -> list[str]:
-        """What the watch said of the database since the last time, each with its level."""
         captured = capsys.readouterr()
         lines = (captured.out + captured.err).splitlines()
         return [
@@ -199,7 +197,9 @@ async def test_loss_and_recovery_are_logged_once(
 
 
 async def says(full_service: FullService, line: str, within_s: float = 30.0) -> None:
-    """The verbose page has this line; and it is ready: players need no database."""
+    """Waits until the verbose health page has this line. The data plane must stay ready, because players need no
+    database.
+    """
     async with httpx.AsyncClient(
         base_url=f"http://{full_service.said['metrics']}", timeout=PATIENCE_S
     ) as client:
@@ -220,7 +220,6 @@ async def says(full_service: FullService, line: str, within_s: float = 30.0) -> 
 
 @pytest.fixture
 def struck(tmp_path: Path) -> Iterator[KilledService]:
-    """A service whose disk does what a test says."""
     made = KilledService(tmp_path / "full_service", compile_library(tmp_path), None)
     try:
         yield made

@@ -1,4 +1,4 @@
-"""Device links: a device gets a token without manual input."""
+"""Device links: a device gets a game token without manual input."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ async def test_game_of_another_caller_is_refused(
 
 async def test_link_expires_and_is_deleted_a_day_later(records: Records, tmp_path: Path) -> None:
     database = records.database
-    # Long ago: what others have in the same records is not over by it.
+    # The clock is far in the past, so that the records of other tests do not expire.
     clock = [1_000_000_000_000]
     topics, ids = Topics(), RecordIds()
     made = DeviceLinkOperations(
@@ -205,7 +205,7 @@ async def test_anonymous_links_and_responses_are_bounded(records: Records, tmp_p
         call = Call("0" * 32, number.to_bytes(4, "big"), idempotency_key=f"key {number}")
         return Caller(TokenKind.TOKENLESS, b"", b"", call.address, call)
 
-    # Somebody's own answer, and a link that was completed, are not theirs to push out.
+    # Neither a keyed response of an identified caller nor a completed link may be dropped.
     owner = Caller(
         TokenKind.CLOUD, b"", b"", uuid4().bytes, Call("0" * 32, b"", idempotency_key="k")
     )
@@ -221,7 +221,7 @@ async def test_anonymous_links_and_responses_are_bounded(records: Records, tmp_p
         await made.prepare(pb.PrepareDeviceLinkRequest(), caller(number))
         for number in range(1, 2 * kept)
     ]
-    # It is looked at now and then.
+    # The count is checked periodically only, so it can exceed the limit by 1 %.
     most = kept + kept // 100 + 1
     theirs = idempotent_answers.c.anonymous_number.is_not(None)
     async with database.read() as tx:
@@ -240,7 +240,6 @@ async def test_anonymous_links_and_responses_are_bounded(records: Records, tmp_p
     assert None not in newest
     again = await changes.apply(owner, pb.GetDeviceLinkRequest(), pb.GetDeviceLinkResponse, _other)
     assert again == remembered
-    # A repetition whose link went makes a new one.
     async with database.write() as tx:
         await tx.run(delete(device_links).where(device_links.c.complete_ms.is_(None)))
     last = caller(2 * kept - 1)
@@ -296,7 +295,6 @@ async def _other(_: Transaction) -> pb.GetDeviceLinkResponse:
 def later(
     full_service: FullService, records: Records, now_ms: int
 ) -> tuple[DeviceLinkOperations, DeviceLinkKeys]:
-    """The service's links, looked at with its own keys when it is so late."""
     keys = DeviceLinkKeys(SigningKeyFile.load_or_create(full_service.data_dir / "control"))
     database, hub = (
         records.database,
@@ -325,7 +323,6 @@ async def test_token_cannot_be_derived_after_the_link_ended(
     await developer.good("complete_device_link", **fields, game_id=game_id)
     token = (await developer.door.call("get_device_link", fields)).body["cloud_token"]
     row = await row_of(records, link)
-    # Until then it takes both, what the records have and the key.
     for ended_ms in (row.expires_ms - 1, row.expires_ms):
         made, keys = later(full_service, records, ended_ms)
         await made.delete_expired()
@@ -335,7 +332,6 @@ async def test_token_cannot_be_derived_after_the_link_ended(
         assert (token in can) is (ended_ms < row.expires_ms)
     assert row.token_secret is None
     assert (await developer.door.call("get_device_link", fields)).code == "TOKEN_EXPIRED"
-    # The device goes on with it.
     assert await Developer(developer.full_service, developer.door, token).good("inspect_token")
 
 
@@ -370,7 +366,7 @@ async def test_secret_is_deleted_after_downtime(
                 ]
 
         async def is_gone() -> bool:
-            # Links that ended a day ago go as a whole.
+            # A link is deleted a day after its end.
             return await secrets() in ([None, b"secret"], [b"secret"])
 
         await eventually(is_gone)
@@ -390,7 +386,7 @@ async def test_links_survive_a_key_rotation(tmp_path: Path) -> None:
     assert keys.link_token(link_id, now[0] + LINK_LIFETIME_MS, 1) == old
     assert keys.read(old) == (link_id, now[0] + LINK_LIFETIME_MS)
     assert keys.device_token(link_id, b"secret", 1) == device
-    # What somebody makes with the old key does not outlast what the service made with it.
+    # A link token forged with the old key must not live longer than a real one.
     forged = keys.link_token(link_id, now[0] + 2 * LINK_LIFETIME_MS, 1)
     with pytest.raises(ServiceError, match="device_link_token"):
         keys.read(forged)

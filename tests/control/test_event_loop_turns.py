@@ -1,5 +1,6 @@
-"""However much a request asks for, one turn of the event loop does a little of it: others come in between. Turns are
-measured in calls of functions, which a busy machine has no more of than an idle one, and in statements.
+"""Work in one turn of the event loop: large requests must yield to others.
+
+The unit is function calls and statements, because these do not depend on the machine's load.
 """
 
 from __future__ import annotations
@@ -42,13 +43,15 @@ from tests.support.databases import KINDS, Databases
 pytestmark = pytest.mark.anyio
 
 TURN_CALLS: Final = 100_000
-"""Of functions: 15 to 20 ms on one core of a small machine. A site of 10,000 files takes eight times as many."""
+"""Function calls in one turn. They take 15 to 20 ms on a small machine. A site of 10,000 files needs eight times as
+many.
+"""
 TAKEN: Final = 5_000
 URL: Final = "http://127.0.0.1:8080"
 
 
 class Turns:
-    """How much the longest turn of the loop did, and how many statements there were in all of them."""
+    """Function calls of the longest turn, and the number of statements in all turns."""
 
     def __init__(self) -> None:
         self.longest = 0
@@ -75,7 +78,6 @@ class Turns:
 
 @contextmanager
 def measured(database: Database) -> Iterator[Turns]:
-    """What this thread does within."""
     turns, of_database = Turns(), cast(Any, database)._statements
     prepared = of_database.prepared
 
@@ -95,14 +97,12 @@ def measured(database: Database) -> Iterator[Turns]:
 
 
 class DataPlane:
-    """Hears of changes, and is not asked."""
-
     def enqueue(self, *_: str) -> None:
-        """Nobody waits for it here."""
+        pass
 
 
 class Plane:
-    """Operations of the control plane over one database, without doors, and who calls them."""
+    """Control plane operations on one database without transports, and their caller."""
 
     def __init__(self, database: Database, folder: Path) -> None:
         self.database = database
@@ -161,7 +161,6 @@ async def plane(
 
 
 def a_site(game_id: str, count: int, **first: Any) -> cdn_pb2.CreateGameCdnSiteRequest:
-    """With `first` as said of its first file."""
     files: list[dict[str, Any]] = [
         {"path": f"assets/{number:060}", "content_length": 1, "content_type": "text/plain"}
         for number in range(count)
@@ -192,7 +191,7 @@ async def test_invalid_site_yields_to_others(plane: Plane) -> None:
 
 
 async def test_failed_site_creation_adds_nothing(plane: Plane) -> None:
-    """Though its files are added over many turns."""
+    """The files are added in several turns."""
     files = [NewFile(f"{number % (FILES_MAX - 1)}", 1) for number in range(FILES_MAX)]
     with pytest.raises(Conflict):
         async with plane.database.write() as tx:
@@ -229,7 +228,6 @@ async def test_name_reservation_needs_few_statements(
     with measured(plane.database) as again:
         made = await plane.versions.reserve_name(request, plane.caller)
     assert made.version_display_name == f"0.0.{TAKEN + 3}"
-    # What was passed over is not looked at again.
     assert again.statements < 6
 
 

@@ -1,4 +1,4 @@
-"""Threads that tenants share: one with much to do, or with something that lasts, holds nobody else up."""
+"""Thread pool shared fairly between tenants: a busy or slow tenant does not block others."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ WAIT_S = 20.0
 
 
 class Gate:
-    """A step that lasts until it is let go."""
-
     def __init__(self) -> None:
         self.begun = threading.Event()
         self._open = threading.Event()
@@ -118,7 +116,6 @@ async def test_waiting_slots_are_limited_per_tenant() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
     assert inside == ["a", "b"]
-    # Of those who wait some give up.
     for task in several[1:98]:
         task.cancel()
     let_go.set()

@@ -1,5 +1,5 @@
-"""Contents are compared namespace by namespace: one whose records cannot be read keeps none of the others from it, is
-told to the operator once, and is looked at again by itself.
+"""Comparison of fed and stored namespaces: an unreadable record is logged once, retried, and blocks no other
+namespace.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ SAID = "not fed"
 
 
 async def all_fed(fed: Fed, count: int) -> list[str]:
-    """Namespaces that the data plane holds as the records have them, in the order in which they are compared."""
     names = [await fed.source.namespace(f"n{number}") for number in range(count)]
     await asyncio.gather(*(fed.feeder.enqueue_and_confirm(one, wait_s=PATIENCE_S) for one in names))
     await fed.is_idle()
@@ -38,7 +37,7 @@ async def all_fed(fed: Fed, count: int) -> list[str]:
 
 
 async def configuration(fed: Fed, namespace_id: str, config: bytes | None = None) -> bytes:
-    """What is stored of the version that it runs; `config` takes its place."""
+    """Returns the stored configuration of the current version, and replaces it by `config` if given."""
     version_id = (await fed.source.row(namespace_id)).version_id
     is_it = versions.c.version_id == version_id
     async with fed.source.database.write() as tx:
@@ -50,7 +49,7 @@ async def configuration(fed: Fed, namespace_id: str, config: bytes | None = None
 
 
 async def fork(fed: Fed, namespace_id: str, limit: int = NEW_LIMIT) -> None:
-    """The records know another change under the revision that the data plane holds, as those of a backup may."""
+    """Gives the records a different change under the revision that the data plane holds, as a restored backup does."""
     revision = (await fed.source.row(namespace_id)).revision
     await fed.source.set_revision(namespace_id, revision - 1)
     await fed.source.touch(namespace_id, limit)
@@ -119,7 +118,7 @@ async def test_readable_namespace_is_compared_again_unasked(
 
 
 async def test_database_wait_does_not_lengthen_the_pause() -> None:
-    """The rest between two looks is as long as the look took, several times; waiting for a database is no look."""
+    """The pause is a multiple of the comparison time. Time that was spent waiting for the database must not count."""
     pause_s, tried, left = 1.5, 0, asyncio.Event()
 
     async def compose(wishes: Sequence[ComposeRequest]) -> list[Message | None]:

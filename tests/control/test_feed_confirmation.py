@@ -1,6 +1,4 @@
-"""Who waits for the data plane is told of its own change and of nobody else's; and one namespace that cannot be fed
-keeps none of the others waiting.
-"""
+"""Confirmation of a fed change: each caller gets the result of its own change."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ async def fed(
 ) -> AsyncIterator[Fed]:
     source = Source(open_database(databases.url(request.param), tmp_path))
     await source.prepare()
-    # A socket's path is short.
+    # A socket path has a length limit that `tmp_path` can exceed.
     with tempfile.TemporaryDirectory() as folder:
         plane = FedPlane(Path(folder))
         await plane.start()
@@ -49,7 +47,6 @@ async def fed(
 
 
 async def code_of(fed: Fed, namespace_id: str, version_id: str | None = None) -> str:
-    """What somebody is told who waits."""
     try:
         await fed.enqueue_and_confirm(namespace_id, version_id=version_id)
     except ServiceError as error:
@@ -58,7 +55,6 @@ async def code_of(fed: Fed, namespace_id: str, version_id: str | None = None) ->
 
 
 async def is_running(fed: Fed, namespace_id: str, version_id: str) -> None:
-    """Returns when records and data plane agree on it."""
     await fed.agrees(namespace_id)
     assert (await fed.source.row(namespace_id)).version_id == version_id
     await fed.is_idle()
@@ -101,7 +97,6 @@ async def test_refused_version_is_reported_to_a_late_caller(fed: Fed) -> None:
     for _ in range(2):
         assert await code_of(fed, namespace_id, refused) == "VALIDATION_FAILED"
     assert await code_of(fed, namespace_id, runs) == "OK"
-    # The operator allows it: it is set, and what was once is over.
     await fed.plane.stop()
     fed.plane.limit = TOO_MANY
     await fed.plane.start()
@@ -147,7 +142,7 @@ async def test_two_refused_versions_are_both_reverted(fed: Fed) -> None:
     assert await fed.source.history(namespace_id) == [runs]
 
 
-# One of many --------------------------------------------------------------------------------------
+# Independent namespaces ---------------------------------------------------------------------------
 
 
 async def test_too_large_namespace_is_refused_alone(
@@ -165,7 +160,7 @@ async def test_too_large_namespace_is_refused_alone(
     assert codes == ["VALIDATION_FAILED", "OK"]
     assert fed.feeder.is_connected
     await is_running(fed, large, before)
-    # The same beside the version that runs: it stays refused, is told, and tried again.
+    # The same again beside a running version: the namespace stays refused, and is retried.
     monkeypatch.setattr(data_plane_client, "_ITEM_BYTES_MAX", 50)
     assert await code_of(fed, large) == "VALIDATION_FAILED"
     assert "at most 50 get to the data plane" in fed.feeder.refused_reasons()[large]
@@ -175,7 +170,6 @@ async def test_too_large_namespace_is_refused_alone(
 
 
 async def all_but_one_are_fed(fed: Fed, names: list[str], broken: str) -> None:
-    """Wanted at once, they go in one batch."""
     fed.feeder.enqueue(*names)
     for name in names:
         if name != broken:
@@ -189,7 +183,7 @@ async def all_but_one_are_fed(fed: Fed, names: list[str], broken: str) -> None:
 async def test_slow_namespace_does_not_block_others(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its version is to be taken back, and its record is somebody else's for as long as that one likes."""
+    """The feeder reverts the version of this namespace, but another transaction holds its record."""
     met, taken = fed.feeder.job.record_failure, fed.plane.taken
     taken_before: list[int] = []
 
@@ -216,7 +210,7 @@ async def test_slow_namespace_does_not_block_others(
         await asyncio.gather(*map(fed.enqueue_and_confirm, names))
         assert {name for name, _ in taken} == set(names)
         assert (waiting.done(), fed.feeder.waiting) == (False, 1)
-        # A server gives up who waits for a record, after 10 s. That is not what the others came after.
+        # PostgreSQL ends a lock wait after 10 s. The other callers must be answered before.
         assert 0 not in taken_before
     assert await waiting == "VALIDATION_FAILED"
     await fed.agrees(slow, within_s=20)
@@ -259,7 +253,7 @@ async def test_large_namespaces_are_sent_in_bounded_calls(
     assert max(sizes) < 101_000
 
 
-# Nobody told --------------------------------------------------------------------------------------
+# Changes without a notification -------------------------------------------------------------------
 
 
 async def test_unannounced_change_is_fed(fed: Fed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,11 +264,10 @@ async def test_unannounced_change_is_fed(fed: Fed, monkeypatch: pytest.MonkeyPat
     for number in (3, 4):
         await fed.source.touch(namespace_id, number)
         await fed.agrees(namespace_id, within_s=10)
-    # A namespace that is new, too.
     await fed.agrees(await fed.source.namespace("new"), within_s=10)
 
 
-# In its ray ---------------------------------------------------------------------------------------
+# Rays ---------------------------------------------------------------------------------------------
 
 
 async def test_ray_has_the_whole_wait(fed: Fed) -> None:

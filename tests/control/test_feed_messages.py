@@ -1,4 +1,4 @@
-"""What the data plane is told of a namespace's tokens: what it needs and no more, so that old ones lock nothing."""
+"""Tokens in a feed message: only those that the data plane needs, so that old tokens do not fill it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,6 @@ async def add(
     expires_ms: int | None = None,
     revoke_ms: int | None = None,
 ) -> list[str]:
-    """Ids of new tokens."""
     ids = [IDS.new() for _ in range(count)]
     async with source.database.write() as tx:
         for one in ids:
@@ -83,7 +82,6 @@ async def test_game_of_the_namespace_is_fed(source: Source) -> None:
 
 
 async def told(source: Source, namespace_id: str) -> tuple[set[str], set[str], set[str]]:
-    """Ids of environment tokens, of development tokens, and of revoked ones."""
     message = await composed(source, namespace_id)
     return (
         {one.token_id for one in message.environment_tokens},

@@ -1,4 +1,4 @@
-"""Where a refusal of the data plane is told: by the names that whoever set it sent, never by those of the feed."""
+"""Paths of data plane refusals: reported by the names of the API request, not by those of the feed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMESPACE: dict[str, Any] = {
 
 
 def told(*path: str, reason: str = "is wrong", held_by: str = "") -> tuple[list[str], str]:
-    """Path and sentence of what the data plane says at a path of the feed."""
+    """Returns the API path and the text for a refusal at a path of the feed."""
     problem = feed_pb2.Problem(path=path, reason=reason, held_by=held_by)
     message = configuration(**NAMESPACE)
     orphans = {"left": feed_pb2.HeldConfiguration()}
@@ -120,7 +120,6 @@ FLAWS: dict[tuple[str, ...], Any] = {
     (*DUEL, "player_token_ttl"): 1,
     (*DUEL, "regions", "local", "idle_lobbies", "min"): 40,
 }
-"""What the data plane refuses in a configuration, by its place."""
 
 
 @pytest.mark.parametrize("place", FLAWS, ids=".".join)
@@ -138,7 +137,7 @@ def test_every_configuration_path_maps_to_its_source(
     paths = [one.path[:-1] for one in error.errors]
     assert not any("versions.0" in one.message for one in error.errors)
     sent = ("config", *place)
-    # Of a port the place of the whole is told.
+    # A problem of a port is reported at the whole port.
     assert any(path[: len(sent)] == sent[: len(path)] for path in paths)
     for path in paths:
         assert path[:2] == ("config", "matchmaker")
@@ -148,7 +147,7 @@ def test_every_configuration_path_maps_to_its_source(
 
 
 def test_feed_has_no_unknown_field() -> None:
-    """Of a field that comes new somebody has to say where its problems are told."""
+    """A new field of the feed needs an API path for its problems."""
     assert set(fed.NamespaceConfiguration.DESCRIPTOR.fields_by_name) == {
         *("namespace_id", "source_epoch", "revision", "game", "name_id", "display_name"),
         *("current_version_id", "versions", "matchmaker", "access", "revoked_token_ids"),

@@ -1,4 +1,4 @@
-"""Changes reach the data plane: in order, again and again until it has them, and nobody waits longer than a second."""
+"""Delivery of changes to the data plane: order, retries, and a confirmation timeout of one second."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def source(
 
 @pytest.fixture
 async def plane() -> AsyncIterator[FedPlane]:
-    # A socket's path is short.
+    # A socket path has a length limit that `tmp_path` can exceed.
     with tempfile.TemporaryDirectory() as folder:
         made = FedPlane(Path(folder))
         await made.start()
@@ -55,7 +55,7 @@ async def error_of(work: Awaitable[None]) -> ServiceError:
     return caught.value
 
 
-# Settled ------------------------------------------------------------------------------------------
+# Confirmation -------------------------------------------------------------------------------------
 
 
 async def test_confirmation_means_stored_on_disk(fed: Fed) -> None:
@@ -96,7 +96,6 @@ async def test_slow_data_plane_blocks_a_caller_for_one_second(
     assert "is stored and will take effect" in error.detail
     assert began.wall_s > 0.9
     assert began.is_within(1.5)
-    # Repeated: the same while it is slow, and good as soon as it is not.
     assert (await error_of(fed.feeder.enqueue_and_confirm(namespace_id))).code == error.code
     fed.plane.go_on.set()
     await fed.enqueue_and_confirm(namespace_id)
@@ -122,14 +121,13 @@ async def test_timed_out_caller_is_forgotten(fed: Fed) -> None:
 
 
 async def problem_of(fed: Fed, namespace_id: str) -> str:
-    """What is told of it, when there is something."""
     async with asyncio.timeout(PATIENCE_S):
         while namespace_id not in fed.feeder.refused_reasons():
             await asyncio.sleep(0.005)
     return fed.feeder.refused_reasons()[namespace_id]
 
 
-# Away ---------------------------------------------------------------------------------------------
+# Unavailable data plane ---------------------------------------------------------------------------
 
 
 async def test_changes_during_downtime_are_fed_within_a_second(
@@ -141,7 +139,7 @@ async def test_changes_during_downtime_are_fed_within_a_second(
     await fed.source.touch(first, 7)
     error = await error_of(fed.feeder.enqueue_and_confirm(first))
     assert error.code == "CONTROL_PLANE_UNAVAILABLE"
-    # Long enough for every pause between two tries to have grown as far as it does.
+    # After this time the retry pause has reached its maximum.
     await asyncio.sleep(3)
     await fed.plane.start()
     await fed.agrees(first)
@@ -191,7 +189,6 @@ async def test_change_acknowledged_during_comparison_is_not_resent(
 async def test_new_control_plane_sends_only_differences(fed: Fed) -> None:
     names = [await fed.source.namespace(f"n{number}") for number in range(3)]
     await asyncio.gather(*map(fed.enqueue_and_confirm, names))
-    # Whatever the first one was about to send is there.
     await fed.is_connected()
     await fed.is_idle()
     await fed.end()
@@ -220,7 +217,6 @@ async def test_refused_version_is_reverted_with_its_history(fed: Fed) -> None:
     await fed.agrees(namespace_id)
     assert (await fed.source.row(namespace_id)).version_id == before.version_id
     assert await fed.source.history(namespace_id) == [before.version_id]
-    # And the next good one goes.
     good = await fed.source.version(16)
     await fed.source.set_version(namespace_id, good)
     await fed.enqueue_and_confirm(namespace_id)
@@ -241,8 +237,8 @@ async def test_check_reports_the_refusal_before_a_change(fed: Fed) -> None:
 async def test_change_after_a_refusal_is_sent_at_once(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is no version to go back to: the namespace stays refused until it is changed."""
-    # Nor is it tried again by itself.
+    """There is no previous version, so the namespace stays refused until it changes."""
+    # Automatic retries must not hide the effect of the change.
     monkeypatch.setattr(feeder, "_REFUSED_RETRY_S", 3_600.0)
     namespace_id = await fed.source.namespace(players=TOO_MANY)
     for _ in range(2):
@@ -267,7 +263,6 @@ async def test_lowered_limit_does_not_block_other_changes(fed: Fed) -> None:
     assert held is not None
     assert held.matchmaker.lobby_count_max == 9
     assert fed.feeder.refused_reasons() == {}
-    # What is new is judged as it is now.
     refused = await fed.source.version(17)
     await fed.source.set_version(namespace_id, refused)
     error = await error_of(fed.enqueue_and_confirm(namespace_id, version_id=refused))
@@ -278,7 +273,7 @@ async def test_lowered_limit_does_not_block_other_changes(fed: Fed) -> None:
 
 
 async def test_refused_change_is_reported_as_stored(fed: Fed) -> None:
-    """Only a version is taken back."""
+    """Only a version is reverted. Other refused changes stay stored."""
     namespace_id = await fed.source.namespace()
     await fed.enqueue_and_confirm(namespace_id)
     await fed.source.touch(namespace_id, 0)
@@ -287,7 +282,6 @@ async def test_refused_change_is_reported_as_stored(fed: Fed) -> None:
     assert "is stored" in error.detail
     assert "runs what it ran" in error.detail
     assert "nothing was switched" not in error.detail
-    # As mm-config sends it.
     [problem] = error.errors
     assert problem.path == ("lobby_count_max", "not-allowed")
     assert problem.message == "lobby_count_max must be greater than or equal to 1"
@@ -327,7 +321,7 @@ async def test_restored_backup_catches_up_with_the_data_plane(fed: Fed) -> None:
 
 
 async def forked(fed: Fed) -> str:
-    """A namespace of which the records of a backup and the data plane know different changes under one revision."""
+    """Creates a namespace for which records and data plane hold different changes under one revision."""
     namespace_id = await fed.source.namespace()
     await fed.source.touch(namespace_id, 5)
     await fed.enqueue_and_confirm(namespace_id)
@@ -412,7 +406,6 @@ async def test_feeder_survives_a_missing_database(fed: Fed, tmp_path: Path) -> N
     await fed.plane.stop()
     fed.plane.lose_its_disk()
     await fed.plane.start()
-    # It is asked, holds nothing, and cannot be fed.
     asked = fed.plane.asked
     async with asyncio.timeout(PATIENCE_S):
         while fed.plane.asked < asked + 2:

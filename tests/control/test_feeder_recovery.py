@@ -1,4 +1,4 @@
-"""What the feeder meets and goes on after: tables that are away, domains that move, versions refused too late."""
+"""Recovery of the feeder from missing tables, moving domains and late refusals."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ async def test_missing_tables_do_not_stop_the_feeder(
 async def test_version_is_kept_while_its_domain_is_moving(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What is refused is not tried again by itself.
+    # Automatic retries must not hide the effect of the test.
     monkeypatch.setattr(feeder, "_REFUSED_RETRY_S", 3_600.0)
     source = fed.source
-    # The older one is sent first.
+    # The feeder sends the older namespace first.
     taking, giving = await source.namespace("taking"), await source.namespace("giving")
 
     async def change(namespace_id: str, *, adds: bool) -> None:
@@ -121,7 +121,6 @@ async def test_refused_version_is_set_again_under_its_key(
     await fed.is_idle()
     assert (await source.row(namespace_id)).version_id == ran
     assert await code() == "VALIDATION_FAILED"
-    # Its operator allows it.
     await plane.stop()
     plane.limit = TOO_MANY
     await plane.start()

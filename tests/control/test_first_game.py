@@ -1,4 +1,4 @@
-"""From an empty service to a player in a lobby, through the API alone."""
+"""A first game, from an empty service to a player in a lobby, through the API alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures over both transports: avatars, banner and logo of a game."""
+"""Upload and display of avatars, banners and logos of a game."""
 
 from __future__ import annotations
 
@@ -126,7 +126,6 @@ async def test_game_picture_is_shown_and_wakes_watches(developer: Developer, whi
 
     assert await eventually(in_games) == url
     assert (await _shown(url)).content == png()
-    # A newer one takes its place.
     other = await prepared(developer, f"prepare_{which}", "y.jpg", jpeg(), game_id=game_id)
     assert (await developer.good("get_game", game_id=game_id))["game"][f"{which}_url"] == url
     await developer.good(f"complete_{which}", game_id=game_id, upload_id=other)

@@ -1,4 +1,4 @@
-"""Games: validate, create, list and get, with their watches."""
+"""Games: validation, creation, list and read, with their watches."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def unique(text: str = "Game") -> str:
 
 
 async def new_developer(owner: Developer, records: Records) -> tuple[Developer, str]:
-    """Somebody with a group of their own, so that their lists are short."""
+    """Returns a developer with a new group, so that its lists are short."""
     identity_id, (group_id,) = await records.identity("Fresh")
     token, _ = await records.cloud_token(identity_id)
     return Developer(owner.full_service, owner.door, token), group_id
 
 
-# What a new game has ------------------------------------------------------------------------------
+# New games ----------------------------------------------------------------------------------------
 
 
 async def test_new_game_has_two_namespaces_and_a_version(developer: Developer) -> None:
@@ -277,7 +277,7 @@ async def test_unknown_game_is_not_found(developer: Developer) -> None:
 
 
 async def is_held(task: asyncio.Task[Any]) -> bool:
-    """Whether it is not answered while nothing happens."""
+    """Returns true if the watch is still blocked after a short time."""
     done, _ = await asyncio.wait({task}, timeout=0.25)
     return not done
 

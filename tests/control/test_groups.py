@@ -59,7 +59,7 @@ async def test_token_reaches_a_new_group_at_once(developer: Developer) -> None:
 async def test_former_member_is_refused_with_a_cached_token(
     records: Records,
 ) -> None:
-    """What was found of a token a moment ago lets in; who is a member is read anew."""
+    """A cached token is still accepted, but membership is always read from the database."""
     database = records.database
     links = PublicUrls(
         "http://cdn.invalid", None, "http://hub.invalid", None, lambda upload: upload

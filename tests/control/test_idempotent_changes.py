@@ -1,4 +1,4 @@
-"""Idempotency keys on changes of records: one change and one response for each key."""
+"""Idempotency keys: one change and one response for each key."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_failure_is_retried(developer: Developer) -> None:
 async def test_name_that_became_free_is_accepted_under_the_same_key(
     developer: Developer,
 ) -> None:
-    """What was refused is judged anew: the name may have become free."""
+    """A refusal is not stored, because the name can become free."""
     game_id, other_id = await developer.arena(), await developer.arena()
     domain, key = f"{uuid4().hex[:16]}.example", a_key()
     here = {"game_id": game_id, "namespace_id": "prod", "domain": domain}
@@ -153,7 +153,7 @@ async def test_signed_token_is_the_same_under_its_key(developer: Developer, slug
 
 
 async def test_key_is_ignored_where_a_secret_is_returned(developer: Developer) -> None:
-    """It is kept nowhere, so it cannot be told twice."""
+    """The secret is not stored, so it cannot be returned again."""
     game_id, key = await developer.game(), a_key()
     for slug, fields in (
         ("create_service_token", {"game_id": game_id, "environment_id": "prod"}),
@@ -177,24 +177,21 @@ async def test_malformed_key_is_refused(owner: Developer, key: str) -> None:
     assert answer.status_code == 400, answer.text
     assert answer.json()["code"] == "HEADER_INVALID"
     assert await games_named(owner, fields["display_name"]) == []
-    # It is the key alone that was in the way.
     made = await owner.good("create_game", a_key().ljust(255, "x"), **fields)
     assert await games_named(owner, fields["display_name"]) == [made["game_id"]]
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a b"])
 async def test_malformed_key_is_refused_by_both_transports(developer: Developer, key: str) -> None:
-    """Those that clients of the gRPC door can send."""
     fields = new_game(developer)
     assert await developer.code("create_game", key, **fields) == "HEADER_INVALID"
     assert await games_named(developer, fields["display_name"]) == []
 
 
-# The key under which messages are remembered -------------------------------------------------------
+# Secret of stored messages ------------------------------------------------------------------------
 
 
 async def remembered_by(changes: IdempotentChanges, caller: Caller) -> str:
-    """What is answered to one and the same message."""
     made = uuid4().hex
 
     async def change(_: Transaction) -> pb.GetDeviceLinkResponse:
@@ -239,7 +236,7 @@ async def test_stored_hash_depends_on_the_secret(records: Records) -> None:
     assert (len(after) - len(before), len(set(after) - set(before))) == (4, 4)
 
 
-# Over a restart -----------------------------------------------------------------------------------
+# Restart ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=KINDS)
@@ -283,7 +280,7 @@ async def test_responses_survive_a_restart_and_a_kill(
 async def test_lost_key_file_prevents_replay_and_duplicates(
     own_house: FullService, at_home: Developer
 ) -> None:
-    """As after a restore of the records alone."""
+    """The key file is missing, as after a restore of the database alone."""
     key, fields = a_key(), new_game(at_home)
     made = await at_home.good("create_game", key, **fields)
     assert own_house.stop() == 0
@@ -294,11 +291,11 @@ async def test_lost_key_file_prevents_replay_and_duplicates(
     assert await at_home.good("create_game", a_key(), **fields) != made
 
 
-# Changes that need something beside the records ----------------------------------------------------
+# Changes that need a resource ---------------------------------------------------------------------
 
 
 class Ports:
-    """Something that a change needs: how often it was had, and whether it is there."""
+    """Resource that a change needs. It counts its uses and can be unavailable."""
 
     def __init__(self) -> None:
         self.had = 0

@@ -1,4 +1,4 @@
-"""Orders that are too large to be told at once: lobbies start all the same (docs/servers.md)."""
+"""Commands that exceed one response: the runtime requests each of them separately (docs/servers.md)."""
 
 from __future__ import annotations
 

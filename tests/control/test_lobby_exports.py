@@ -1,4 +1,4 @@
-"""Exports of any length: in short turns, of each group one at a time, and nothing goes on for whoever goes away."""
+"""Lobby exports of any length: short steps, one export for each group at a time, cancellation."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from tests.support.waiting import PATIENCE_S, eventually
 pytestmark = pytest.mark.anyio
 
 LINES = 400_000
-"""Of a log whose table takes seconds to make and does not fit into one piece."""
+"""Number of log lines whose table takes seconds and does not fit into one piece."""
 
 
 class Counter:
-    """A node on which nothing runs any more, a desk at which exports are asked for, and lobbies of several groups."""
+    """Lobby exports of several groups on a node without running processes."""
 
     def __init__(self, desk: Desk, folder: Path) -> None:
         self.desk = desk
@@ -56,7 +56,6 @@ class Counter:
         return {}
 
     async def game(self) -> str:
-        """Id of the only one of a new group."""
         group_id, game_id, version_id, namespace_id = (IDS.new() for _ in range(4))
         identity_id = self.desk.scope.identity_id
         version = {
@@ -79,12 +78,10 @@ class Counter:
 
     @property
     def caller(self) -> Caller:
-        """Somebody who is in all groups."""
         scope = GrantedScope(self.desk.scope.identity_id, IDS.new(), None, None, self._groups)
         return Caller(TokenKind.CLOUD, b"", b"", b"token", Call("0" * 32, b"\x7f\0\0\1"), scope)
 
     async def ended(self, game_id: str, count: int = 1) -> list[str]:
-        """Ids of lobbies that have ended."""
         namespace_id, version_id = self._places[game_id]
         ids = [IDS.new() for _ in range(count)]
         about = {
@@ -103,7 +100,6 @@ class Counter:
         return ids
 
     async def lobby(self, game_id: str, lines: int = 1) -> str:
-        """Id of one that ended, with so many lines of each stream."""
         [lobby_id] = await self.ended(game_id)
         log = self.folder_of(lobby_id) / "log"
         log.mkdir(parents=True)
@@ -112,7 +108,6 @@ class Counter:
         return lobby_id
 
     async def logs(self, game_id: str, lobby_id: str) -> str:
-        """Key of what is exported."""
         request = pb.ExportLobbyLogsRequest(game_id=game_id, lobby_id=lobby_id, stream="std_err")
         answer = await self.exports.lobby_logs(request, self.caller)
         return answer.url.split("?")[0].partition(PREFIX)[2]
@@ -125,8 +120,6 @@ class Counter:
         return list(csv.DictReader(io.StringIO(content.decode())))
 
     async def begun(self) -> Any:
-        """Names of the pieces that are there, as soon as there is one."""
-
         async def some() -> list[str]:
             return await self.pieces()
 
@@ -159,7 +152,6 @@ async def test_long_export_does_not_block_others(counter: Counter) -> None:
     others_id = await counter.lobby(other_id)
     long = counter.asked(game_id, long_id)
     await counter.begun()
-    # A game may be named by its name, too.
     short = counter.asked(f"g{game_id[-12:]}", short_id)
     assert len(await counter.table(await counter.logs(other_id, others_id))) == 1
     assert not short.done(), "of each group one at a time"
@@ -176,7 +168,6 @@ async def test_cancelled_export_stops(counter: Counter) -> None:
     given_up.cancel()
     await asyncio.wait({given_up})
     assert await counter.pieces() == []
-    # Its turn is over, and with it the place of its group.
     async with asyncio.timeout(PATIENCE_S):
         key = await counter.logs(game_id, short_id)
     folder = key.rpartition("/")[0]

@@ -1,4 +1,4 @@
-"""Lobby history from facts: each fact counts once, despite crashes, repeats and losses, and is kept for 7 days."""
+"""Lobby records from facts: each fact counts once despite crashes, repeats and losses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ VERSION = str(uuid4())
 
 
 class Scripted:
-    """A data plane whose facts a test writes down. It tells what comes after the acknowledged ones, as the real one."""
+    """Data plane with prepared facts. It returns the facts after the acknowledged ones."""
 
     def __init__(self) -> None:
         self.stream = "one"
@@ -45,7 +45,6 @@ class Scripted:
         self.is_away = False
         self.asked: list[tuple[str, int]] = []
         self.on_places: Callable[[], None] = lambda: None
-        """What happens just before it tells which lobbies it has."""
 
     async def read_facts(self, request: pb.ReadRequest) -> pb.ReadResponse:
         if self.is_away:
@@ -63,7 +62,6 @@ class Scripted:
         return {one: pb.LobbyPlaces(lobby_id=one) for one in lobby_ids if one in self.alive}
 
     def tell(self, lobby_id: str, **what: Any) -> None:
-        """The next fact of a lobby."""
         lsn = 10 * (len(self.facts) + 1)
         fact = pb.Fact(lsn=lsn, ts_ms=now_ms(), lobby_id=lobby_id, namespace_id=NAMESPACE, **what)
         self.facts.append(fact)
@@ -137,7 +135,7 @@ async def test_facts_fold_into_the_lobby_record(
         True,
         None,
     )
-    # In parts it is the same.
+    # Applying the facts in several reads has the same result.
     parts = Scripted()
     parts.facts, parts.alive, parts.stream = plane.facts, plane.alive, "two"
     again = LobbyFactReader(database, parts, lambda: None)
@@ -172,7 +170,7 @@ async def test_uncommitted_facts_are_read_again(
     async def full(*_: Any) -> None:
         raise ServiceError("STORAGE_FULL")
 
-    # After the rows were written, before the place of the reader is.
+    # The failure is between the write of the rows and the write of the read position.
     monkeypatch.setattr(service_state, "put_int", full)
     with pytest.raises(ServiceError):
         await history.step(0)
@@ -190,7 +188,7 @@ async def test_new_stream_is_read_without_duplicates(
     for lobby in (kept, gone):
         plane.tell(lobby, made=pb.LobbyMade(about=about()))
     await history.step(0)
-    # The data directory was put back from a copy that knows one of them.
+    # The data directory was restored from a copy that has only one of the facts.
     plane.stream, plane.alive, plane.facts = "two", {kept}, plane.facts[:1]
     plane.tell(kept, ready=pb.LobbyReady())
     assert await history.step(0) == 2
@@ -221,13 +219,13 @@ async def test_lost_ends_are_detected(
     await history.step(0)
     assert (await rows(database))[lobby].stop_ms is None
     plane.alive, plane.lost = set(), 5
-    # Of a lobby whose beginning was lost only the end is told, whole.
+    # The end of a lobby contains the whole record, so a lost start does not matter.
     plane.tell(unknown, ready=pb.LobbyReady())
     plane.tell(unknown, ended=ended())
     await history.step(0)
     found = await rows(database)
     assert (found[lobby].stop_reason, found[unknown].stop_reason) == ("unknown", "exited")
-    # The end comes after all: it is the truth.
+    # A late end replaces the assumed one.
     plane.lost = 0
     plane.tell(lobby, ended=ended(exit_code=0))
     await history.step(0)
@@ -237,7 +235,7 @@ async def test_lost_ends_are_detected(
 async def test_end_during_comparison_keeps_its_exit(
     database: Database, plane: Scripted, history: LobbyFactReader
 ) -> None:
-    """After a start all lobbies are compared, and one may end at this very moment."""
+    """After a start the reader compares all lobbies. A lobby can end during the comparison."""
     lobbies_there = [str(uuid4()) for _ in range(250)]
     plane.alive = set(lobbies_there)
     for lobby in lobbies_there:
@@ -281,7 +279,6 @@ async def test_ended_lobbies_are_kept_for_seven_days(database: Database, plane: 
         clock[0] = stop_ms + at_ms
         await history.step(0)
         assert set(await rows(database)) == kept
-    # Before it is forgotten it is not told of any more.
     async with database.read() as tx:
         page = await lobbies.page(tx, NAMESPACE, None, stop_ms + 1, 64)
     assert {row.lobby_id for row in page} == {live}
@@ -310,7 +307,7 @@ async def test_unavailable_data_plane_is_polled_again(database: Database, plane:
 
 
 class Counting:
-    """A data plane whose counts a test writes down."""
+    """Data plane with prepared player counts."""
 
     def __init__(self) -> None:
         self.answers: list[pb.CountsResponse] = []
@@ -359,7 +356,7 @@ async def test_counts_wake_the_watches_of_changed_games(
     assert await woken() == set()
     plane.say(3, {other: 5})
     assert await woken() == {game_topic(game_ids[1]), group_topic(group_id)}
-    # Another process counts: what it does not tell has nobody.
+    # A restarted data plane counts from zero: games that it does not report have no players.
     plane.say(1, {other: 5}, is_all=True)
     assert await woken() == {game_topic(game_ids[0]), group_topic(group_id)}
     assert counts.players([one, other]) == 5

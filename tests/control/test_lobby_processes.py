@@ -1,4 +1,4 @@
-"""Lobbies as processes: find, connect, records, logs and exports."""
+"""Lobbies as processes: find, connection, records, logs and exports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALIASES = {
     "THEIR_SERVER": "HOSTING_SERVER_ID",
     "HOSTING_REGION_ID": "HOSTING_LOBBY_ID",
 }
-"""The last two come to nothing: a lobby is no server, and has a region of its own."""
+"""The last two tiers never start: a lobby is not a server, and has its own region."""
 TELL = b"""
 import json, os, sys
 names = [name for name in os.environ if name.startswith(("HOSTING_", "PORT", "THEIR_"))]
@@ -61,8 +61,6 @@ def lobbies_house(
 
 
 class Game:
-    """A game whose lobbies are processes, at one door."""
-
     def __init__(self, developer: Developer, game_id: str) -> None:
         self.developer = developer
         self.game_id = game_id
@@ -71,7 +69,7 @@ class Game:
     async def deploy(
         self, name: str = "1.0.0", command: Sequence[str] = COMMAND, **modes: Any
     ) -> str:
-        """Runs a version with these modes; its id."""
+        """Deploys a version with these modes, and returns its id."""
         token = await self.developer.service_token(self.game_id)
         back = Back(self.developer, self.game_id, token)
         archive = programs.server_archive(*command, **{"tell.py": TELL})
@@ -110,8 +108,6 @@ class Game:
         return answer.body["lobby"] if answer.code == "OK" else None
 
     async def over(self, lobby_id: str) -> Any:
-        """Its record, once it is over."""
-
         async def looked() -> Any:
             record = await self.record(lobby_id)
             return record if record and "stopped" in record["status"] else None
@@ -119,7 +115,7 @@ class Game:
         return await eventually(looked)
 
     async def first(self) -> str:
-        """Id of a lobby, once the list has one: it does not wait for what was made a moment ago."""
+        """Waits until the list has a lobby and returns its id. A list does not wait for new lobbies."""
 
         async def listed() -> Any:
             place = {"game_id": self.game_id, "namespace_id": "prod"}
@@ -135,7 +131,7 @@ class Game:
         return lines
 
     async def variables(self, lobby_id: str) -> dict[str, str]:
-        """What its process was told. It is ready before what it wrote is read from its pipe."""
+        """Returns the environment of the process. The lobby can be ready before its log lines are read."""
 
         async def written() -> list[str]:
             return await self.logs(lobby_id)
@@ -152,7 +148,6 @@ class Game:
         return list(csv.DictReader(io.StringIO(answer.text)))
 
     async def history(self, lobby_id: str) -> dict[str, str]:
-        """Its row of an export of all."""
         end_ms = int(time.time() * 1000)
         rows = await self.csv("export_lobby_history", query_start=0, query_end=end_ms)
         [row] = [row for row in rows if row["lobby_id"] == lobby_id]
@@ -224,10 +219,10 @@ async def test_find_starts_a_process_and_connects_its_player(game: Game) -> None
 
 
 async def test_export_of_a_running_lobby_matches_its_end(game: Game) -> None:
-    """Its tier, and its start without the time that its build took: as the record does."""
+    """Both must contain the tier and the start time without the build's preparation time."""
     await game.deploy(duel={})
     lobby_id = (await game.found("duel"))["lobby"]["lobby_id"]
-    # A read by its id waits for what an export may not have yet.
+    # A read by id waits for the newest facts. An export does not.
     record, live = await game.record(lobby_id), await game.history(lobby_id)
     assert record["create_ts"] < record["start_ts"]
     assert (live["tier"], live["start_ts"], live["stop_ts"]) == (TIER, record["start_ts"], "")
@@ -319,7 +314,7 @@ async def test_idle_lobbies_are_started_without_a_request(game: Game) -> None:
 
 
 async def test_new_lobby_is_readable_at_once(game: Game) -> None:
-    """What the data plane made a moment ago is told by the control plane, too."""
+    """The control plane must know a lobby that the data plane created a moment ago."""
     await game.deploy(static={})
     for port in range(9_001, 9_011):
         attached = await game.developer.good(

@@ -1,4 +1,4 @@
-"""Lobby records and counts, from the facts of the data plane."""
+"""Lobby records and player counts over the API."""
 
 from __future__ import annotations
 
@@ -35,15 +35,13 @@ PORTS = {"game": {"address": "127.0.0.1", "port": 4000}}
 
 
 class Arena:
-    """A game whose lobbies are looked at."""
-
     def __init__(self, developer: Developer, game_id: str) -> None:
         self.developer = developer
         self.place = {"game_id": game_id, "namespace_id": "prod"}
         self.game_id = game_id
 
     async def attach(self) -> Any:
-        """A lobby that is not ready."""
+        """Creates a lobby that is not ready yet."""
         return await self.developer.good("attach", **self.place, game_mode="arena", ports=PORTS)
 
     async def lobby(self) -> Any:
@@ -55,8 +53,6 @@ class Arena:
         )
 
     async def until(self, lobby: Any, **fields: Any) -> Any:
-        """The record of a lobby once it has these fields."""
-
         async def has() -> Any:
             answer = await self.record(lobby)
             if answer.code != "OK":
@@ -72,7 +68,6 @@ class Arena:
         assert answer.code == "OK", answer
 
     async def player(self, lobby: Any) -> str:
-        """Token of a reserved place."""
         token = await self.developer.public_token(self.game_id)
         answer = await self.developer.door.call(
             "join", {"lobby_id": lobby["lobby_id"]}, token=token

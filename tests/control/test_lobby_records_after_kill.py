@@ -1,4 +1,4 @@
-"""Lobby records and counts of the real planes are correct again after one of them was killed."""
+"""Lobby records and counts of the real planes after a kill of one plane."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ pytestmark = pytest.mark.anyio
 def own_house(
     request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
 ) -> Iterator[FullService]:
-    """A service that may be killed."""
     made = FullService(tmp_path / "full_service", databases.url(request.param))
     try:
         yield made.start()
@@ -61,12 +60,11 @@ async def test_records_and_counts_are_right_after_a_kill(
 
 
 async def _is_another(folder: Path, pid: int) -> bool:
-    """Whether another process serves the folder."""
     return lock_holder_pid(folder) not in (None, pid)
 
 
 async def _told(arena: Arena, over: Any, alive: Any) -> list[Any] | None:
-    """Their records, once the first one is over; None while a door is shut or somebody is away."""
+    """Returns the lobby records once the first lobby has ended, or None while a plane is unavailable."""
     try:
         answers = [await arena.record(one) for one in (over, alive)]
     except httpx.TransportError:

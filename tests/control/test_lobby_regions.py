@@ -1,4 +1,4 @@
-"""A region that the operator removes between two starts: it gets no new players, and its lobbies continue."""
+"""Removal of a region between two starts: it gets no new players, and its lobbies continue."""
 
 from __future__ import annotations
 
@@ -19,14 +19,11 @@ pytestmark = pytest.mark.anyio
 
 STAYS, GOES = "north", "south"
 LONG_MS = 3_600_000
-"""Of a place that is reserved: nobody hurries."""
+"""Reservation time, long enough for slow machines."""
 THERE: dict[str, Any] = {"regions": {GOES: {}}, "player_token_ttl": LONG_MS}
-"""A mode of that region alone."""
 
 
 class Operator:
-    """A service whose regions are in a file."""
-
     def __init__(self, folder: Path) -> None:
         self.path = folder / "settings.toml"
         self.doors: list[Door] = []
@@ -35,7 +32,7 @@ class Operator:
         )
 
     async def start(self, *regions: str) -> Door:
-        """With these. Everybody comes to another door."""
+        """Starts the service with these regions. Each start has new addresses."""
         tables = (
             f'[[regions]]\nname_id = "{one}"\nregion_display_name = "{one.title()}"\n'
             for one in regions
@@ -46,7 +43,6 @@ class Operator:
         return self.doors[-1]
 
     async def take_away(self, *games: Game) -> None:
-        """The service ends and starts without the region."""
         await asyncio.to_thread(self.full_service.stop)
         door = await self.start(STAYS)
         for game in games:
@@ -103,7 +99,6 @@ async def test_removed_region_gets_no_new_players(
     assert await ids_of_listed(poor) == {lobby_id}
     for slug in ("regions", "statistics"):
         assert (await door.call(slug, {}, token=poor.public_token)).code == "OK"
-    # Its game still takes changes, and its lobbies end in order.
     poor.public_token = await poor.developer.public_token(poor.game_id)
     assert await ids_of_listed(poor) == {lobby_id}
     assert (await poor.record(lobby_id))["region_id"] == GOES
@@ -130,7 +125,6 @@ async def test_removed_region_keeps_its_servers(
 async def test_idle_lobbies_of_a_removed_region_end(
     operator: Operator,
 ) -> None:
-    """Nobody would be led to them."""
     idle = {"idle_lobbies": {"min": 1, "max": 1}}
     poor = await operator.game(duel={**THERE, **idle})
     other = await operator.game(duel={**idle, "player_token_ttl": LONG_MS})

@@ -1,6 +1,4 @@
-"""What the data plane wants is run, whatever one of its lobbies does: its half of the protocol, and a node with real
-keepers (docs/servers.md).
-"""
+"""Runs of lobbies: the protocol with the data plane, and a node with real keepers (docs/servers.md)."""
 
 from __future__ import annotations
 
@@ -33,19 +31,18 @@ pytestmark = pytest.mark.anyio
 
 TIER: Final = "basic-1d1"
 ADDRESSES: Final = ("127.0.0.1:1", "127.0.0.1:2")
-"""Of the doors; nobody here calls at them."""
 SIZES: Final = {TIER: TierSize(Resources(10, 64), 375)}
 
 
 class Direct:
-    """The protocol without a socket."""
+    """Protocol without a socket."""
 
     def __init__(self, data: DataPlane) -> None:
         self._runners = data.runtime
 
     async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse:
         answer = await self._runners.wanted(request)
-        # As over a socket: others have their turn.
+        # A socket would yield to the event loop here.
         await asyncio.sleep(0)
         return answer
 
@@ -54,8 +51,6 @@ class Direct:
 
 
 class Hearing:
-    """A data plane that wants nothing and hears everything."""
-
     async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse:
         raise AssertionError(request)
 
@@ -64,8 +59,6 @@ class Hearing:
 
 
 class Both:
-    """A data plane, a node, and what is between them."""
-
     def __init__(self, data: DataPlane, node: Node, database: Database) -> None:
         self.data = data
         self.node = node
@@ -74,7 +67,6 @@ class Both:
         node.store.archives[BUILD_ID] = build_of("sh", "-c", "exec sleep 3600")
 
     async def lobby(self) -> str:
-        """One for nobody; its id."""
         namespace = self.data.namespaces.resolved(self.data.client().namespace_id)
         make = self.data.lobby_templates.for_idle(namespace, namespace.modes["private"], "north")
         assert make is not None
@@ -86,20 +78,18 @@ class Both:
         return self.data.engine.lobby(raw_id(lobby_id)) is not None
 
     def in_the_way_of(self, lobby_id: str) -> Path:
-        """A folder that nobody foresaw: nothing can be wanted there."""
+        """Creates a folder at the path of the command file, so that the lobby's command cannot be written."""
         path = self.node.folder / "servers" / lobby_id
         for name in ("spec", "state"):
             (path / name).mkdir(parents=True)
         return path
 
     async def run(self, lobby_id: str) -> Record | None:
-        """What is written of its process."""
         async with self.database.read() as tx:
             return (await lobbies.find_ended_runs(tx, [lobby_id])).get(lobby_id)
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[LobbyRuns]:
-        """By a service that has just started."""
         runs = LobbyRuns(
             self.database,
             Direct(self.data),
@@ -186,7 +176,8 @@ async def test_start_waits_for_the_data_plane_addresses(
         assert not both.node.supervisor.is_known(early)
         runtime.http_address = ADDRESSES[0]
         await both.node.ear.told(early, "running")
-        # It starts again: it listens where it did, and is asked before it told so.
+        # After a restart the listener address is the same, but commands arrive before the data
+        # plane reports it.
         runtime.http_address = runtime.grpc_address = ""
         later = await both.lobby()
         await both.node.ear.told(later, "running")

@@ -1,4 +1,4 @@
-"""Tiers of lobbies while the operator changes them: at SIGHUP, and between two starts."""
+"""Changes of lobby tiers at SIGHUP and between two starts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ pytestmark = pytest.mark.anyio
 
 
 class Operator:
-    """A service whose tiers are in a file."""
-
     def __init__(self, folder: Path) -> None:
         self.path = folder / "settings.toml"
         self.doors: list[Door] = []
@@ -33,11 +31,10 @@ class Operator:
         return "--config", str(self.path)
 
     def write(self, **memory_mb: int) -> None:
-        """Tiers by name, all of an eighth of a core."""
+        """Writes tiers of an eighth of a core each, with this memory."""
         self.path.write_text("".join(_tier(name, size) for name, size in memory_mb.items()))
 
     async def hang_up(self) -> None:
-        """Returns when both planes have read the settings again."""
         before = self._reloads()
         assert self.full_service.process is not None
         self.full_service.process.send_signal(signal.SIGHUP)

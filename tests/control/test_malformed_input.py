@@ -1,5 +1,6 @@
-"""Malformed input for every operation of the control plane: code, path of each problem, and no change. The requests are
-variants of the valid calls in the authorization table.
+"""Malformed requests for every control plane operation: error code, problem paths and no change.
+
+The requests are variants of the valid requests in the authorization table.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.control.namespace_scenario import NamespaceScenario
 from tests.support.databases import KINDS
 from tests.support.full_service import BY_SLUG, Developer, FullService, HttpDoor
 
-# Nothing of this gets as far as a database.
+# Malformed requests never reach the database, so one kind is enough.
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("full_service", KINDS[:1], indirect=True)]
 
 _OF_THE_DATA_PLANE: Final = ("hosting.v1.Matchmaker.", "hosting.v1.Events.")
@@ -67,7 +68,7 @@ async def test_unknown_id_is_not_found(
     assert await scenario.records.tables() == before
 
 
-# What JSON alone can say --------------------------------------------------------------------------
+# Input that only JSON can express -----------------------------------------------------------------
 
 
 async def send(
@@ -78,7 +79,6 @@ async def send(
     body: Any,
     query: str = "",
 ) -> Any:
-    """The operation with any body; the answer's code and paths."""
     method = BY_SLUG[row.slug]
     path = method.template
     for name in method.path_fields:

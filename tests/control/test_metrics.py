@@ -1,4 +1,4 @@
-"""Metrics of the feed, of objects and of watches, in one scrape of both planes."""
+"""Metrics of the feed, of objects and of watches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ Figures = dict[str, float]
 
 
 async def figures(full_service: FullService) -> Figures:
-    """By what follows `hosting_control_`, labels included, by a scrape."""
     text = await scraped(full_service)
     prefix = "hosting_control_"
     lines = [line for line in text.splitlines() if line.startswith(prefix)]
@@ -31,7 +30,7 @@ async def figures(full_service: FullService) -> Figures:
 
 
 async def quiet(full_service: FullService) -> Figures:
-    """Figures once everything is with the data plane."""
+    """Waits until the data plane has every change, and returns the metrics."""
 
     async def settled() -> Figures | None:
         told = await figures(full_service)
@@ -47,7 +46,6 @@ async def test_refused_namespace_counts_until_fixed(
     before = await quiet(full_service)
     game_id = await owner.game()
     made = await quiet(full_service)
-    # The two namespaces of a new game.
     assert made["feed_acknowledged_total"] >= before["feed_acknowledged_total"] + 2
     assert (made["feed_refused"], made["feed_lag_seconds"]) == (0, 0)
     claim = {"game_id": game_id, "namespace_id": "prod", "domain": CLAIMED}
@@ -79,7 +77,6 @@ async def test_objects_are_counted_with_bytes(owner: Developer, full_service: Fu
     (avatar,) = (await owner.good("list_avatars", game_id=game_id))["custom_avatars"]
     async with httpx.AsyncClient(timeout=60) as client:
         assert (await client.get(avatar["url"])).content == picture
-        # What is asked for with an altered address is no object that was read.
         assert (await client.get(f"{avatar['url']}x")).status_code == 403
     after = await figures(full_service)
     assert grown(before, after, "object_") == {
@@ -92,7 +89,6 @@ async def test_objects_are_counted_with_bytes(owner: Developer, full_service: Fu
 
 
 def grown(before: Figures, after: Figures, prefix: str) -> Figures:
-    """By how much which figures have grown."""
     return {
         name: value - before.get(name, 0)
         for name, value in after.items()

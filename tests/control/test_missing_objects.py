@@ -1,5 +1,6 @@
-"""Records whose objects an operator removed: they are told as before, their content is not found, and the service goes
-on. A service of its own: its folder of objects goes.
+"""Records without their objects: reads of the records succeed, and the content is not found.
+
+The service is not shared, because its object folder is deleted.
 """
 
 from __future__ import annotations
@@ -43,7 +44,6 @@ async def browser(full_service: FullService) -> AsyncIterator[httpx.AsyncClient]
 
 
 async def picture(owner: Developer, kind: str, game_id: str) -> str:
-    """Id of the upload of a picture that is prepared and there."""
     fields: dict[str, Any] = {"game_id": game_id, "path": "x.png", "content_length": len(png())}
     made = await owner.good(f"prepare_{kind}", **fields)
     assert (await put(made["presigned_request"], png())).status_code == 200
@@ -51,7 +51,6 @@ async def picture(owner: Developer, kind: str, game_id: str) -> str:
 
 
 async def build(owner: Developer, game_id: str) -> Any:
-    """A build that is prepared and there."""
     image = {"path": "a.tar", "content_length": len(tar())}
     made = await owner.good(
         "create_game_build", game_id=game_id, display_name="x", image_file=image
@@ -97,7 +96,7 @@ async def test_missing_content_is_not_found_and_records_stay(
     assert code == "UPLOAD_INCOMPLETE"
     code = await owner.code("complete_upload", upload_id=complete["upload_id"])
     assert code == "UPLOAD_ALREADY_COMPLETE"
-    # What is uploaded from now on makes the folder anew.
+    # The next upload creates the folder again.
     assert (await put(incomplete["image_presigned_request"], tar())).status_code == 200
     await owner.good("complete_upload", upload_id=incomplete["upload_id"])
     await owner.good("delete_build", **place, build_id=complete["build_id"])
@@ -106,7 +105,6 @@ async def test_missing_content_is_not_found_and_records_stay(
 
 
 async def records(owner: Developer, game_id: str) -> dict[str, Any]:
-    """What the records say of everything that has content."""
     slugs = {
         "avatars": "list_avatars",
         "builds": "list_game_builds",

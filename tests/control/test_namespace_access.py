@@ -1,4 +1,4 @@
-"""Access to a namespace without a token: its domains, and users of its site."""
+"""Access to a namespace without a token: its domains, and the users of its site."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ async def test_domain_count_limit(
     assert await code_of_page(developer, f"https://{last}") == "OK"
     answer = await developer.call("add_domain", **place, domain=a_domain())
     assert (answer.code, answer.errors) == ("VALIDATION_FAILED", (("domain", "too-many"),))
-    # One that is there already, and one in place of another.
+    # A domain that exists already is accepted at the limit, and so is a replacement.
     await developer.good("add_domain", **place, domain=last)
     await developer.good("remove_domain", **place, domain=last)
     await developer.good("add_domain", **place, domain=a_domain())
@@ -175,7 +175,7 @@ async def test_domain_count_limit(
 
 @pytest.fixture(scope="module")
 def named_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
-    """A service with domains of its own. On SQLite alone: the settings are compared before any record is read."""
+    """Service with its own domains. The check reads settings only, so SQLite is enough."""
     domains = {"main": "games.example.com", "cdn": "cdn.example.com", "job": "job.example.com"}
     made = FullService(
         tmp_path_factory.mktemp("named"),
@@ -239,7 +239,9 @@ async def test_password_is_stored_as_a_hash(
 async def test_stored_request_does_not_reveal_the_password(
     developer: Developer, place: dict[str, str], records: Records
 ) -> None:
-    """All else of the request is known to who reads the records: a plain hash of it would go past bcrypt."""
+    """All other fields of the request are known to readers of the database. A plain hash would allow offline guesses
+    without the cost of bcrypt.
+    """
     key, fields = uuid4().hex, {**place, "user": "ada", "password": "hunter2"}
     assert await developer.good("set_auth_user", key, **fields) == {}
     other = {**fields, "password": "hunter3"}

@@ -1,4 +1,4 @@
-"""Namespaces: validate, create, list, get, version and its history, limits."""
+"""Namespaces: validation, creation, list, read, version history and limits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ NAMESPACE = {
 
 
 async def a_game(developer: Developer) -> tuple[str, str]:
-    """A new game and its first version."""
     game_id = await developer.game()
     versions = (await developer.good("list_versions", game_id=game_id))["versions"]
     return game_id, versions[0]["version_id"]
@@ -58,7 +57,7 @@ async def limits_of(developer: Developer, game_id: str, name: str = "prod") -> d
     return limits
 
 
-# Made and read ------------------------------------------------------------------------------------
+# Creation and reads -------------------------------------------------------------------------------
 
 
 async def test_new_namespace_has_the_defaults(developer: Developer) -> None:
@@ -189,11 +188,10 @@ async def test_version_of_another_game_is_not_found(developer: Developer) -> Non
         assert (made, changed) == ("VERSION_NOT_FOUND", "VERSION_NOT_FOUND")
 
 
-# The version that it runs -------------------------------------------------------------------------
+# Version ------------------------------------------------------------------------------------------
 
 
 async def modes_of(developer: Developer, token: str) -> list[str]:
-    """What the data plane has for players of the namespace."""
     listed = await developer.door.call("list", {}, token=token)
     assert listed.code == "OK", listed
     return [one["game_mode_id"] for one in listed.body["game_modes"]]

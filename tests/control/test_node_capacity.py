@@ -1,4 +1,4 @@
-"""A node with capacity for one more game server: one request gets it, and the others get an error."""
+"""Node with capacity for one more game server: exactly one of several requests succeeds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.anyio
 MILLICORES: Final = 1_000
 WHOLE: Final[dict[str, Any]] = {"resources": {"cpu": MILLICORES, "memory": 128}}
 TIER: Final = "basic-1d1"
-"""A lobby of it has as much."""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,6 @@ def small_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullServic
 
 @pytest.fixture(params=["http", "grpc"])
 async def back(small_house: FullService, request: pytest.FixtureRequest) -> AsyncIterator[Servers]:
-    """It leaves the node empty."""
     door = small_house.door(request.param)
     developer = Developer(small_house, door)
     game_id = await developer.game()
@@ -81,7 +79,9 @@ async def test_concurrent_servers_fill_the_capacity_exactly(
 
 async def test_refused_server_frees_its_capacity(back: Servers) -> None:
     with socket.socket() as taken:
-        some = random.sample(range(20_000, 26_000), 100)  # another worker looks for one, too
+        some = random.sample(
+            range(20_000, 26_000), 100
+        )  # other test workers search for free ports too
         number = next(n for n in some if taken.connect_ex(("127.0.0.1", n)))
     port = {"protocol": "tcp", "internal_port": number, "routing": {"host": {}}}
     network = {"mode": "host", "ports": {"game": port}}
@@ -99,7 +99,6 @@ async def test_replay_succeeds_on_a_full_node(back: Servers, small_house: FullSe
     assert first.code == "OK", first
     back.made.append(first.body["server"]["id"])
     assert (await back.try_create(**WHOLE)).code == "CAPACITY_EXHAUSTED"
-    # Nor are any ports needed.
     with edge_guard_hangs(small_house):
         assert (await back.try_create(key, **WHOLE)).body == first.body
         other = await back.try_create(key, **WHOLE, tags={"another": "message"})

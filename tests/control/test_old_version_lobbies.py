@@ -1,4 +1,4 @@
-"""Lobbies of an older version keep its rules for join, although the control plane feeds only the current version."""
+"""Lobbies of an older version: they keep their join rules when the namespace's version changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.full_service import ARENA_MODES, Developer
 pytestmark = pytest.mark.anyio
 
 ASKS: dict[str, Any] = {
-    # Nobody is there: whoever is to be verified gets no place.
+    # Nothing listens at this address, so verification fails and the join gets no slot.
     "actions": {
         "join": {
             "enabled": True,

@@ -1,4 +1,4 @@
-"""Port ranges and the quarantine time are settings of the operator."""
+"""Port ranges and quarantine time from the operator's settings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SETTINGS: Final = {
 
 
 def on_host(number: int) -> Any:
-    """A server that listens there itself."""
+    """Returns a port with host networking."""
     port = {"protocol": "tcp", "internal_port": number, "routing": {"host": {}}}
     return {"mode": "host", "ports": {"game": port}}
 
@@ -39,7 +39,6 @@ def a_free_one() -> int:
 
 
 def public_ports(full_service: FullService) -> dict[str, int]:
-    """Of streams, by state, as the page of metrics has them."""
     page = httpx.get(f"http://{full_service.said['metrics']}/metrics").text
     found = re.findall(r'^hosting_ports{protocol="tcp",state="(\w+)"} (\d+)$', page, re.MULTILINE)
     return {state: int(count) for state, count in found}
@@ -48,7 +47,7 @@ def public_ports(full_service: FullService) -> dict[str, int]:
 async def test_process_range_and_public_quarantine_apply(
     tmp_path: Path,
 ) -> None:
-    # A port would rest for longer by itself than anybody waits here.
+    # The default quarantine would outlast the test.
     full_service = FullService(tmp_path / "full_service", runtime=SETTINGS, port_rest_ms=1_000)
     with running(full_service):
         async with back_end(full_service, "http") as back:

@@ -1,6 +1,4 @@
-"""Namespaces that the data plane holds and no record has: nothing removes them by itself, they are told of, and who
-runs the service can remove them. With the feed of a real data plane, and beside a whole service.
-"""
+"""Namespaces that the data plane holds and that have no record: reports, and removal by the operator."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def plane() -> AsyncIterator[FedPlane]:
-    # A socket's path is short.
+    # A socket path has a length limit that `tmp_path` can exceed.
     with tempfile.TemporaryDirectory() as folder:
         made = FedPlane(Path(folder))
         await made.start()
@@ -38,7 +36,7 @@ async def plane() -> AsyncIterator[FedPlane]:
 
 
 class Successor:
-    """A data plane that was fed from one database, which was lost, and is fed from another."""
+    """Data plane that gets its configuration from a new database after the loss of its first one."""
 
     def __init__(self, plane: FedPlane, folder: Path, databases: Databases, kind: str) -> None:
         self.plane = plane
@@ -48,7 +46,6 @@ class Successor:
         self._fed: list[Fed] = []
 
     async def fed(self, epoch: int) -> Fed:
-        """From a new database that was made at this time."""
         folder = self._folder / f"{len(self._fed)}"
         folder.mkdir()
         source = Source(open_database(self._databases.url(self._kind), folder))
@@ -85,13 +82,13 @@ async def looked(fed: Fed) -> None:
 
 
 async def counts(fed: Fed, number: int) -> None:
-    """They are counted when what is held is compared, which is beside all else."""
+    """Waits for the count. It is updated by the comparison, which runs in the background."""
     async with asyncio.timeout(PATIENCE_S):
         while fed.feeder.orphans != number:
             await asyncio.sleep(0.005)
 
 
-# A clock that was set back does not make the new database the older one: it has other namespaces.
+# The clock may go back: the new database is recognised by its namespaces, not by its epoch.
 @pytest.mark.parametrize("epoch", [EPOCH + 1, EPOCH, EPOCH - 1_000_000])
 async def test_orphans_are_reported_until_removed(successor: Successor, epoch: int) -> None:
     old = await successor.fed(EPOCH)
@@ -105,7 +102,7 @@ async def test_orphans_are_reported_until_removed(successor: Successor, epoch: i
     await counts(new, 2)
     assert all(successor.plane.holds(one) is not None for one in left)
 
-    # One has the name that a new one is to have; it says so to both who may do something about it.
+    # The new namespace has the name of an orphan. The error reaches the caller and the operator.
     blocked = await new.source.namespace("prod")
     with pytest.raises(ServiceError) as caught:
         await new.enqueue_and_confirm(blocked)
@@ -125,13 +122,11 @@ async def test_orphans_are_reported_until_removed(successor: Successor, epoch: i
     ]
     assert [one.namespace_id for one in await orphans.remove([left[0]])] == [left[0]]
     assert successor.plane.holds(left[0]) is None
-    # At once, though it was refused a moment ago.
     await new.agrees(blocked)
     await counts(new, 1)
     assert [one.namespace_id for one in await orphans.remove()] == [left[1]]
     assert await orphans.all() == []
     assert await orphans.remove() == []
-    # And they do not come back.
     await successor.plane.stop()
     await successor.plane.start()
     await new.agrees(blocked)
@@ -190,14 +185,13 @@ def test_orphan_log_is_written_once() -> None:
     assert holdings.orphans == {}
 
 
-# Beside a whole service ---------------------------------------------------------------------------
+# Commands of a running service --------------------------------------------------------------------
 
 
 @pytest.fixture(params=KINDS)
 def lonely(
     request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
 ) -> Iterator[FullService]:
-    """A service of its own, whose database is lost."""
     made = FullService(tmp_path / "full_service", databases.url(request.param))
     yield made
     made.close()

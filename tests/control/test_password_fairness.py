@@ -1,4 +1,4 @@
-"""Passwords are hashed and checked in turns: whoever has many of them holds up no other group."""
+"""Fair hashing and checking of passwords: many passwords of one group do not block other groups."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ async def test_setting_passwords_does_not_block_other_groups(
         answer = await developer.call("set_auth_user", **mine, user="me", password="x")
         told.append(answer.code)
     assert set(told) == {"OK"}
-    # Behind those who came before it would have been one.
     assert len(told) >= 3
     codes = Counter(answer.code for answer in await flood)
     assert codes.keys() <= {"OK", "OVERLOADED"}
@@ -54,12 +53,11 @@ USERS = {"ann": bcrypt.hashpw(b"right", bcrypt.gensalt(9))}
 
 
 class Gate:
-    """What threads compare waits until it is open."""
+    """Blocks password comparisons until the test opens it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open = threading.Event()
         self.compared: list[bytes] = []
-        """Passwords, in the order in which their comparison began."""
         self._compare = bcrypt.checkpw
         monkeypatch.setattr(bcrypt, "checkpw", self._wait)
 
@@ -71,8 +69,6 @@ class Gate:
 
 
 class Guessers:
-    """Wrong passwords, as many as each site bears."""
-
     def __init__(self, checker: SitePasswords, gate: Gate) -> None:
         self._checker = checker
         self.gate = gate
@@ -86,13 +82,11 @@ class Guessers:
             self.outcomes["busy"] += 1
 
     async def begin(self, *sources: Source) -> list[asyncio.Task[None]]:
-        """Ten at each; until the gate is open none of them comes to an end."""
         begun = [
             asyncio.ensure_future(self.guess(source, number))
             for source in sources
             for number in range(10)
         ]
-        # Each has come as far as it does before it waits for a thread.
         for _ in range(10):
             await asyncio.sleep(0)
         return begun
@@ -125,7 +119,7 @@ async def test_guesses_do_not_block_other_groups(
     await asyncio.sleep(0)
     guessers.gate.open.set()
     assert await mine
-    # Before it came what a thread had, and nothing of what waited: one of theirs is compared at a time.
+    # Only the running comparison was earlier: a group has one comparison at a time.
     assert guessers.gate.compared.index(b"right") == 1
     assert await is_let_in(checker, Source("mine", b"mine", b"1"))
     await asyncio.gather(*begun)
@@ -138,7 +132,6 @@ async def test_address_uses_part_of_the_slots_of_a_group(
     begun = await guessers.begin(*sites_of("mine", b"1"))
     assert guessers.outcomes["busy"] == SITES * 10 - 32
     guessers.gate.open.set()
-    # Not first, but soon.
     assert await is_let_in(checker, Source("mine", b"mine", b"2"))
     await asyncio.gather(*begun)
     assert guessers.outcomes == {"busy": SITES * 10 - 32, "wrong": 32}

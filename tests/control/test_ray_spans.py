@@ -1,4 +1,4 @@
-"""Where the time of a request went, told by its ray at both doors: what one plane asks of the other, and the engine."""
+"""Spans in a ray: requests between the planes, and the engine."""
 
 from __future__ import annotations
 
@@ -16,15 +16,11 @@ ENDPOINT = {"game": {"address": "127.0.0.1", "port": 4000}}
 
 
 class Part(NamedTuple):
-    """When it was begun and ended, in ms since the epoch."""
-
     begin: int
     end: int
 
 
 class Told:
-    """What one plane told of a request."""
-
     def __init__(self, perf: Any) -> None:
         self.plane = perf["svc_name"]
         self.label = perf["spans"][0]["label"]
@@ -45,7 +41,6 @@ class Told:
 async def traced(
     developer: Developer, slug: str, token: str | None = None, **fields: Any
 ) -> tuple[Answer, str]:
-    """The answer to a call that carries a trace, and its ray."""
     ray_id = uuid4().hex
     traceparent = f"00-{ray_id}-{ray_id[:16]}-01"
     door, token = developer.door, token or developer.token
@@ -53,8 +48,6 @@ async def traced(
 
 
 async def told(developer: Developer, ray_id: str, count: int) -> list[Told]:
-    """The ray, when so many planes told of it."""
-
     async def check() -> list[Any] | None:
         lists = (await developer.good("get_ray_perf", ray_id=ray_id))["perf_lists"]
         return lists if len(lists) == count else None
@@ -63,7 +56,7 @@ async def told(developer: Developer, ray_id: str, count: int) -> list[Told]:
 
 
 async def fresh_token(developer: Developer, game_id: str) -> str:
-    """A cloud_ token of which the data plane has not heard: what it was told it believes for a moment."""
+    """Returns a new cloud token, because the data plane caches tokens that it has checked."""
     return str((await developer.good("create_game_token", game_id=game_id))["token"])
 
 
@@ -77,7 +70,8 @@ async def test_attach_ray_has_token_check_engine_and_journal(
     assert answer.code == "OK", answer
     (one,) = await told(developer, ray_id, 1)
     door, handler = one.one(f"{developer.door.name} attach"), one.one("handler")
-    # Whose token it is, before anything is read of the request; and then whether the game is in its reach.
+    # The first check is for the token, before the request is parsed, and the second is for the
+    # game.
     bearer, game = one.all("token check")
     engine, journal = one.one("engine"), one.one("journal wait")
     assert door.begin <= bearer.begin <= bearer.end <= one.marks["authorized"] <= handler.begin
@@ -99,7 +93,7 @@ async def test_detach_ray_has_engine_and_journal(
     handler = one.one("handler")
     assert handler.begin <= engine.begin <= engine.end <= journal.begin <= journal.end
     assert journal.end <= handler.end
-    # An env_ token is known here.
+    # The data plane verifies an environment token without the control plane.
     assert one.all("token check") == []
     fields["lobby_id"] = str(uuid4())
     refused, ray_id = await traced(developer, "detach", token, **fields)
@@ -140,7 +134,7 @@ async def test_ray_has_the_wait_for_the_data_plane(developer: Developer) -> None
     }
     for slug, fields in changes.items():
         answer, rays[slug] = await traced(developer, slug, **fields)
-        # That the data plane was not in time is told with a wait of a second.
+        # A timeout of the data plane has a wait of a second in its ray.
         assert answer.code in ("OK", "CONTROL_PLANE_UNAVAILABLE"), (slug, answer)
     for slug, ray_id in rays.items():
         outer, inner = await told(developer, ray_id, 2)

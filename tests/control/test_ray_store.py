@@ -1,4 +1,4 @@
-"""The store of rays by itself, on both databases: repeated, bounded by age and number, and away."""
+"""Ray store on both databases: repeated messages, limits of age and number, and losses."""
 
 from __future__ import annotations
 

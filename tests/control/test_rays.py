@@ -1,6 +1,4 @@
-"""Rays from the outside: what a request took its time for is found by its answer's x-ray-id, over both planes, by
-whom it concerns, and at a collector.
-"""
+"""Rays of requests over both planes: lookup by `x-ray-id`, visibility, and export to a collector."""
 
 from __future__ import annotations
 
@@ -76,7 +74,7 @@ async def me(full_service: FullService) -> AsyncIterator[Developer]:
 
 @pytest.fixture
 async def asked() -> AsyncIterator[ThirdPartyServer]:
-    """The game's own server: it takes its time."""
+    """Verification server of the game, which answers slowly."""
 
     async def slowly(_: web.Request) -> web.StreamResponse:
         await asyncio.sleep(WEBHOOK_MS / 1000)
@@ -88,7 +86,7 @@ async def asked() -> AsyncIterator[ThirdPartyServer]:
 
 
 async def gated_lobby(me: Developer, asked: ThirdPartyServer) -> tuple[str, str, str]:
-    """Game, its lobby whose join asks the game's server, and a token of a player's."""
+    """Returns a game, its lobby with verification on join, and a player's token."""
     game_id = await me.game()
     actions = {
         "join": {
@@ -111,8 +109,6 @@ async def perf(me: Developer, ray_id: str, token: str | None = None) -> list[Any
 
 
 async def whole(me: Developer, ray_id: str, count: int) -> list[Any]:
-    """The ray, when so many parts of the service told of it."""
-
     async def check() -> list[Any] | None:
         lists = await perf(me, ray_id)
         return lists if len(lists) == count else None
@@ -122,8 +118,6 @@ async def whole(me: Developer, ray_id: str, count: int) -> list[Any]:
 
 
 async def exported(collector: Collector, ray_id: str, count: int) -> list[Seen]:
-    """The requests of a ray with their spans, when the collector has so many."""
-
     async def check() -> list[Seen] | None:
         spans = collector.of_ray(ray_id)
         roots = [span for span in spans if span.name.startswith(("http ", "grpc "))]
@@ -134,7 +128,6 @@ async def exported(collector: Collector, ray_id: str, count: int) -> list[Seen]:
 
 
 def fresh_trace() -> tuple[str, dict[str, str]]:
-    """A ray id, and the headers of a client that gave it."""
     ray_id = uuid4().hex
     return ray_id, {"traceparent": f"00-{ray_id}-{PARENT}-00"}
 
@@ -161,13 +154,12 @@ async def test_slow_join_ray_has_every_span(
     }
     assert WEBHOOK_MS - 1 <= lasted["webhook"] <= lasted["handler"] + 1
     assert lasted["handler"] <= lasted["http join"] + 1 <= after_ms - before_ms + 2
-    # What the game's server takes is none of the engine's: it is asked first.
+    # Verification ends before the engine starts, so the engine span must not include it.
     assert milliseconds(spans["engine"]["start_ts"]) >= milliseconds(spans["webhook"]["finish_ts"])
     assert {span["req_id"] for span in one["spans"]} == {one["req_id"]}
     assert [mark["label"] for mark in one["marks"]] == ["authorized", "answered OK"]
     assert {mark["ray_id"] for mark in one["marks"]} == {ray_id}
 
-    # The collector has the same with its tree, and the game's server was told the span that it worked for.
     seen = {span.name: span for span in await exported(collector, ray_id, 1)}
     root, handler, webhook = seen["http join"], seen["handler"], seen["webhook"]
     assert root.parent_span_id == ""
@@ -249,10 +241,10 @@ async def test_failed_request_is_kept_and_success_is_sampled(me: Developer) -> N
     while len(fine) < 40:
         began = perf_counter()
         answer = await me.call("get_game", game_id=game_id)
-        # Whatever takes longer is kept.
+        # Slow requests are always kept, so the test counts fast ones only.
         if perf_counter() - began < SLOW_S:
             fine.append(answer)
-    # Whoever asks last comes after them: what they left is stored by then.
+    # When this last request is stored, the earlier ones are stored too.
     failed = await me.call("get_version", game_id=game_id, version_id=str(uuid4()))
     await whole(me, failed.headers["x-ray-id"], 2)
     kept = [one for one in fine if await perf(me, one.headers["x-ray-id"])]
@@ -276,7 +268,7 @@ async def test_ray_needs_a_token_that_covers_its_request(
         await whole(me, ray_id, count)
         assert len(await perf(me, ray_id, of_game)) == count
         assert await perf(me, ray_id, of_other) == []
-    # What was asked of all groups is not one game's to see.
+    # A request for all groups is not visible to a token of one game.
     await whole(me, group_ray, 2)
     assert await perf(me, group_ray, of_game) == []
 
@@ -334,7 +326,6 @@ async def test_impossible_game_id_does_not_stop_storage(me: Developer) -> None:
     refused = await me.door.request("GET", "/cloud/games/a%00b", token=me.token, headers=headers)
     assert refused.status_code == 400
     await whole(me, ray_id, 2)
-    # Nor is a later one lost.
     ray_id, headers = fresh_trace()
     found = await me.door.request(
         "GET", f"/cloud/games/{await me.game()}", token=me.token, headers=headers

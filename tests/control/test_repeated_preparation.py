@@ -1,4 +1,6 @@
-"""A repeated preparation of an upload under its key returns valid URLs of the same upload. The test moves the clock."""
+"""Repeated preparation of an upload under its key: the URLs are valid and of the same upload. The tests move the
+clock.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,6 @@ def moved(
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
 ) -> Iterator[KilledService]:
-    """A service of its own, whose wall clock the tests move."""
     library = compile_library(tmp_path_factory.mktemp("faults"))
     folder = tmp_path_factory.mktemp("moved")
     with running(KilledService(folder, library, databases.url(request.param))) as made:
@@ -52,7 +53,6 @@ def pass_time(full_service: KilledService, seconds: float) -> None:
 
 
 async def kept_bytes(records: Records, upload_id: str) -> int:
-    """What is remembered of the answer that has this upload."""
     async with records.database.read() as tx:
         rows = await tx.all(select(idempotent_answers.c.answer))
     (kept,) = [row.answer for row in rows if upload_id.encode() in row.answer]
@@ -86,7 +86,6 @@ PREPARATIONS: Final[dict[str, tuple[dict[str, Any], bytes]]] = {
 
 
 def requests_of(answer: Any) -> list[Any]:
-    """The presigned requests, wherever the answer has them."""
     for name in ("presigned_requests", "image_presigned_requests"):
         if name in answer:
             return list(answer[name])
@@ -113,7 +112,7 @@ async def test_replay_has_valid_urls_after_expiry(
 async def test_replay_of_a_namespace_upload_has_valid_urls(
     moved: KilledService, mover: Developer
 ) -> None:
-    """Its answer has no id of the upload: that is remembered beside it."""
+    """The response has no upload id, so the id is stored separately."""
     game_id, key = await mover.game(), str(uuid4())
     token = await mover.service_token(game_id)
     back = Developer(moved, mover.door, token)
@@ -126,7 +125,7 @@ async def test_replay_of_a_namespace_upload_has_valid_urls(
     assert without_addresses(again) == without_addresses(first)
     assert (await put(requests_of(again)[0], tar())).status_code == 200
     await back.good("complete_build", **place, build_id=first["build"]["id"])
-    # Complete by now: the answer is what it was, its addresses take nothing any more.
+    # The upload is complete. The response is replayed, but its URLs accept no content.
     last = await back.good("prepare_build", key, **fields)
     assert without_addresses(last) == without_addresses(first)
     refused = await put(requests_of(last)[0], tar())

@@ -1,4 +1,4 @@
-"""Background work goes on whatever it meets: what nobody foresaw is logged whole, counted, and waited after."""
+"""Background work with `RetryingJob`: back-off, logs and error counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Work:
-    """Steps that a test wrote down: each raises its error, or does well."""
+    """Job with prepared results: each step raises its error or succeeds."""
 
     def __init__(self, *errors: Exception | None) -> None:
         self.left = list(errors)
@@ -41,7 +41,6 @@ class Work:
             raise error
 
     async def done(self) -> Work:
-        """Runs until every step was made, and the pause after the last one began."""
         running = asyncio.create_task(self.job.repeat_forever(self.step, every_s=60.0))
         await asyncio.wait_for(self.is_over.wait(), PATIENCE_S)
         running.cancel()
@@ -138,14 +137,12 @@ async def test_metrics_count_errors_by_job(
             async def is_recorded() -> bool:
                 return (await developer.call("get_lobby_record", **fields)).code == "OK"
 
-            # What the facts tell is read again.
             await eventually(is_recorded, 30)
     finally:
         full_service.close()
 
 
 async def scraped(full_service: FullService) -> str:
-    """The metrics page, from a scrape that the control plane was in time for."""
     async with httpx.AsyncClient(
         base_url=f"http://{full_service.said['metrics']}", timeout=60
     ) as client:
@@ -159,7 +156,6 @@ async def scraped(full_service: FullService) -> str:
 
 
 async def counted(full_service: FullService) -> dict[str, float]:
-    """By work."""
     page = await scraped(full_service)
     told = re.findall(r'^hosting_control_unforeseen_errors_total\{work="(\w+)"\} (.+)$', page, re.M)
     return {work: float(count) for work, count in told}

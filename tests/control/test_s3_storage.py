@@ -1,4 +1,4 @@
-"""The whole service with a real S3 server: clients upload to it by presigned URLs, also after it was down."""
+"""Service with a real S3 server: uploads by presigned URLs, reads, and an unavailable bucket."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 def public(server: S3Server) -> str:
-    """The name under which clients know it; the service calls it by its number."""
+    """Returns the address for clients: a host name. The service itself uses the IP address."""
     return server.endpoint.replace("127.0.0.1", "localhost")
 
 
@@ -89,7 +89,6 @@ async def prepared(developer: Developer, content: bytes, **more: Any) -> Any:
 
 
 def names(server: S3Server, folder: str) -> list[str]:
-    """What the server has in a folder of our objects."""
     found = (server.folder / BUCKET / PREFIX / folder).rglob("*")
     return [path.name for path in found if path.is_file()]
 
@@ -106,7 +105,7 @@ async def test_build_is_put_to_the_public_address(s3: S3Server, developer: Devel
     await developer.good("complete_upload", upload_id=made["upload_id"])
     again = await developer.code("complete_upload", upload_id=made["upload_id"])
     assert again == "UPLOAD_ALREADY_COMPLETE"
-    # Its address is good for an hour, and changes nothing any more.
+    # The URL stays valid for an hour, but a second PUT no longer changes the build.
     assert (await put(request, b"x" * len(content))).status_code == 200
 
 
@@ -144,8 +143,6 @@ async def test_multipart_upload_needs_every_part(s3: S3Server, owner: Developer)
 
 
 class Shown:
-    """A game whose `prod` shows a site out of the bucket."""
-
     def __init__(self, developer: Developer, browser: httpx.AsyncClient) -> None:
         self.developer = developer
         self.browser = browser
@@ -232,7 +229,7 @@ async def test_unavailable_bucket_is_reported_and_recovers(
             assert int(refused.headers["retry-after"]) > 0
         page = await site.get("index.html")
         assert (page.status_code, int(page.headers["retry-after"]) > 0) == (503, True)
-        # Records are not in it: what needs no object goes on.
+        # Operations that need only records still succeed.
         later = await prepared(developer, tar())
     finally:
         s3.revive()

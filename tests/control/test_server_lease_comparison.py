@@ -1,4 +1,4 @@
-"""Leases of servers are compared with records while new servers come: no lease of a new one is ended."""
+"""Comparison of server leases with records while a new server is created."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ STRAY = "0192f000-0000-7000-8000-0000000000d2"
 
 
 class DataPlane:
-    """It has leases of two servers; whose it was told to end."""
-
     def __init__(self) -> None:
         self.ended: list[str] = []
         self.has_ended = asyncio.Event()
@@ -42,7 +40,7 @@ class DataPlane:
 
 
 class Runs:
-    """Nothing runs. While it says so, the new server is made."""
+    """Reports no runs. Creates the new server while the comparison reads the runs."""
 
     def __init__(self, making: contextlib.ExitStack) -> None:
         self._making = making

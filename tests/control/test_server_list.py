@@ -1,4 +1,4 @@
-"""Lists of servers that are longer than a page, followed to their end over both doors (contract, "Dynamic servers")."""
+"""Server lists of several pages, followed to the end over both transports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 COUNT: Final = 2 * PAGE + 3
 FULL, OVER = {"shelf": "full"}, {"shelf": "over"}
-"""Tags of as many servers as a page has, and of one more."""
+"""Number of servers with one tag: exactly one page, and one more."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -36,8 +36,6 @@ def full_service(
 
 @dataclass
 class Shelf:
-    """Servers of one environment, whose programs have ended; oldest first."""
-
     game_id: str
     token: str
     build_id: str
@@ -45,16 +43,14 @@ class Shelf:
     tags: dict[str, dict[str, str]]
 
     def newest(self, **tags: str) -> list[str]:
-        """Those that have all of the tags."""
         return [one for one in self.ids[::-1] if tags.items() <= self.tags[one].items()]
 
 
 _SHELVES: Final[dict[FullService, Shelf]] = {}
-"""So many are made once for a service."""
+"""The servers are created once for each service."""
 
 
 async def filled(servers: Servers) -> Shelf:
-    """Real servers, of a program that ends at once."""
     servers.build_id = await servers.build(programs.server_archive("true"))
     shelf = Shelf(servers.game_id, servers.token, servers.build_id, [], {})
     for number in range(COUNT):
@@ -95,7 +91,6 @@ def shelf(full_service: FullService, back: Servers) -> Shelf:
 
 
 async def pages(back: Servers, **fields: Any) -> list[list[str]]:
-    """Ids, page by page, to the end."""
     found: list[list[str]] = []
     begin: dict[str, str] = {}
     while begin or not found:

@@ -1,6 +1,4 @@
-"""Comparison of server records with running processes: one server that cannot be repaired now delays no other, and is
-tried again.
-"""
+"""Comparison of server records with running processes: a failed repair is retried and blocks no other server."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 
 
 def unreadable(servers_folder: Path, server_id: str) -> Path:
-    """The spec of one that began; reading it is an input/output error."""
+    """Returns a run specification that cannot be read: it is a folder, so reading fails with an I/O error."""
     folder = servers_folder / server_id
     folder.mkdir()
     (folder / "state").write_text("status=starting\n\n")
@@ -54,8 +52,6 @@ def unreadable(servers_folder: Path, server_id: str) -> Path:
 
 
 async def ended(desk: Desk, server_id: str) -> str:
-    """What its record says, as soon as it is over."""
-
     async def status() -> str | None:
         record = await desk.record(server_id)
         return record.status if record.HasField("destroyed_at") else None
@@ -75,7 +71,6 @@ async def test_unreadable_run_folder_does_not_block_other_servers(desk: Desk, pl
         assert await ended(desk, lost) == "failed"
         assert not (await desk.record(broken)).HasField("destroyed_at")
         assert desk.runs.job.unexpected_errors > 0
-        # It is tried again, soon.
         spec.unlink()
         assert (await place.ear.end(broken)).reason == "lost"
     finally:

@@ -1,4 +1,4 @@
-"""Start and end of a server are recorded, even if it ends before its start was recorded, and for every message."""
+"""Recorded start and end of a server, also if it ends before its start is recorded."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ STARTED_MS: Final = 1_700_000_000_123
 
 
 class DataPlane:
-    """It hears that a lease is over."""
-
     def __init__(self) -> None:
         self.ended: list[str] = []
 
@@ -42,8 +40,6 @@ class DataPlane:
 
 
 class Desk:
-    """Records of servers of one namespace."""
-
     def __init__(self, database: Database, namespace_id: str) -> None:
         self.data = DataPlane()
         self.runs = ServerRuns(database, self.data, lambda: None)
@@ -51,7 +47,6 @@ class Desk:
         self._namespace_id = namespace_id
 
     async def server(self) -> str:
-        """A new one."""
         server_id = IDS.new()
         row = {
             "server_id": server_id,

@@ -41,7 +41,7 @@ def servers_house(
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
 ) -> Iterator[FullService]:
-    """A service whose planes are killed in the end."""
+    """Service of its own, because the last test kills its planes."""
     folder = tmp_path_factory.mktemp("servers")
     url = databases.url(request.param)
     with running(FullService(folder, url, runtime=programs.SETTINGS)) as full_service:
@@ -57,8 +57,6 @@ async def back(
 
 
 class Servers(Back):
-    """A back end that starts servers of one build."""
-
     made: list[str]
     build_id: str
 
@@ -67,7 +65,7 @@ class Servers(Back):
         self.build_id = await self.build(programs.server_archive(*command))
 
     async def create(self, **fields: Any) -> Any:
-        """The record of a new server. A busy machine may be asked again, as its 503 says: its ports take their time."""
+        """Creates a server, and retries on 503 because a busy machine needs time to bind ports."""
         key, deadline = uuid4().hex, time.monotonic() + REPEATED_S
         while (answer := await self.try_create(key, **fields)).code == "OVERLOADED":
             assert time.monotonic() < deadline, answer
@@ -91,8 +89,6 @@ class Servers(Back):
         return (await self.good("get_server", server_id=server_id))["server"]
 
     async def until(self, server_id: str, *statuses: str) -> Any:
-        """The record as soon as it has one of these."""
-
         async def looked() -> Any:
             record = await self.get(server_id)
             return record if record["status"] in statuses else None
@@ -108,7 +104,6 @@ class Servers(Back):
 
 
 async def echoed(record: Any, words: bytes = b"hello") -> bytes:
-    """What comes back from the public port of a server."""
     port = record["network"]["ports"]["game"]
 
     def speak() -> bytes:
@@ -124,7 +119,7 @@ async def echoed(record: Any, words: bytes = b"hello") -> bytes:
 async def back_end(
     full_service: FullService, door_name: str, *command: str
 ) -> AsyncIterator[Servers]:
-    """Of a game of its own; its servers end with it. They run the command, if there is one."""
+    """Back end of a new game. Its servers end with the block."""
     door = full_service.door(door_name)
     try:
         developer = Developer(full_service, door)
@@ -146,7 +141,6 @@ async def reached(record: Any) -> bool:
 
 
 def process_of(full_service: FullService, server_id: str) -> int:
-    """Of what its keeper runs."""
     state = RunFolder(full_service.data_dir / "servers" / server_id).state()
     assert state is not None
     return state.pid
@@ -337,7 +331,7 @@ async def test_unusable_texts_are_all_refused(
 
 
 async def test_servers_and_builds_of_others_are_not_found(back: Servers) -> None:
-    """Of another environment of the game, and of another game of the same developer."""
+    """The other callers are another namespace of the game, and another game of the same developer."""
     made = await back.create()
     other_game = await back.developer.game()
     places = [
@@ -365,7 +359,9 @@ async def test_host_networking_gives_the_requested_port(
     back: Servers, servers_house: FullService
 ) -> None:
     with socket.socket() as taken:
-        some = random.sample(range(20_000, 26_000), 100)  # another worker looks for one, too
+        some = random.sample(
+            range(20_000, 26_000), 100
+        )  # other test workers search for free ports too
         number = next(n for n in some if taken.connect_ex(("127.0.0.1", n)))
     network = {
         "mode": "host",

@@ -1,4 +1,4 @@
-"""Bootstrap, region tiers and datacenters, from the settings. A service of one test uses one database."""
+"""Bootstrap, region tiers and datacenters, which come from the settings."""
 
 from __future__ import annotations
 
@@ -151,7 +151,6 @@ LARGE = SMALL.replace("small", "large").replace("denominator = 8", "denominator 
 
 @pytest.fixture
 def reloading(tmp_path: Path) -> Iterator[FullService]:
-    """A service with tiers in a file of settings."""
     made = FullService(tmp_path / "full_service")
     (tmp_path / "settings.toml").write_text(SMALL)
     try:

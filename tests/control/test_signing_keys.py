@@ -1,4 +1,4 @@
-"""Keys of the control plane: what they signed stays good when they are rotated, for as long as it was to last."""
+"""Signing keys of the control plane: old signatures stay valid after a rotation until they expire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared reads: all who ask in one turn have one read, nobody is told what was read before they asked."""
+"""Single-flight reads: concurrent callers share one read that starts after their calls."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ pytestmark = pytest.mark.anyio
 
 
 class Reader:
-    """Reads a number that grows."""
-
     def __init__(self) -> None:
         self.number = 0
         self.reads: list[str] = []

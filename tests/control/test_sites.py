@@ -1,4 +1,4 @@
-"""Sites over both transports: prepare, PUT, complete, list."""
+"""Sites over both transports: preparation, PUT, completion and list."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_site_limits_are_10000_files_and_1_gib(developer: Developer) -> No
     none = await developer.call("create_site", **place, files=[])
     assert none.code == "BODY_INVALID"
     if isinstance(developer.door, HttpDoor):
-        # The other door's client takes answers of 4 MiB, unless told otherwise.
+        # The gRPC client accepts responses of 4 MiB by default.
         many: list[dict[str, Any]] = [
             {"path": f"f/{i:0100}", "content_length": 1} for i in range(10_000)
         ]

@@ -1,4 +1,4 @@
-"""Tokens: create, list, revoke and inspect, and their effect in the data plane."""
+"""Tokens: creation, list, revocation, inspection, and their effect in the data plane."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ async def make(developer: Developer, kind: str, game_id: str, **fields: Any) -> 
 
 
 async def code_in_data_plane(developer: Developer, token: str) -> str:
-    """What the data plane says of the token."""
     return (await developer.door.call("list", {}, token=token)).code
 
 
@@ -44,7 +43,7 @@ async def works(developer: Developer, token: str) -> str:
     return (await developer.door.call("inspect_token", {}, token=token)).code
 
 
-# Of a namespace -----------------------------------------------------------------------------------
+# Namespace tokens ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -200,7 +199,7 @@ async def test_ports_at_their_limits_do_not_block_the_feed(developer: Developer)
     await make(developer, "pub", game_id)
 
 
-# Too many -----------------------------------------------------------------------------------------
+# Limits -------------------------------------------------------------------------------------------
 
 
 async def namespace_of(developer: Developer, game_id: str) -> str:
@@ -223,7 +222,7 @@ async def test_namespace_token_limit_is_a_thousand_per_kind(
     slug = KINDS[kind]
     answer = await developer.call(slug, **place_of(game_id, slug))
     assert (answer.code, answer.errors) == TOO_MANY
-    # Others are not in its way, and one that is revoked makes room.
+    # Each kind has its own limit, and a revoked token no longer counts.
     await make(developer, "dev" if kind == "pub" else "pub", game_id)
     revoke = {**place_of(game_id), "token_id": made["token_id"]}
     await developer.good("revoke_namespace_token", **revoke)
@@ -242,7 +241,7 @@ async def test_revoked_token_limit(
     slug = KINDS[kind]
     answer = await owner.call(slug, **place_of(game_id, slug))
     assert (answer.code, answer.errors) == (TOO_MANY if is_refused else ("OK", ()))
-    # And the namespace goes on as it did: what is revoked now is refused now.
+    # The feed still works: a new revocation takes effect.
     await owner.good("revoke_namespace_token", **place_of(game_id), token_id=made["token_id"])
     assert await code_in_data_plane(owner, made["token"]) == "TOKEN_REVOKED"
 
@@ -273,7 +272,7 @@ async def test_ports_of_older_clients_are_ignored(developer: Developer) -> None:
     assert made["token"].startswith("dev_")
 
 
-# cloud_ -------------------------------------------------------------------------------------------
+# Cloud tokens -------------------------------------------------------------------------------------
 
 
 async def test_inspect_returns_the_token_owner(developer: Developer, records: Records) -> None:

@@ -1,4 +1,4 @@
-"""The database contains no token: only hashes of random ones, and nothing of signed ones."""
+"""Tokens in the database: only hashes of random tokens, and nothing of signed tokens."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 KINDS_OF_TOKENS = ("cloud", "dev", "env", "link", "lobby", "player", "pub")
 FORM = re.compile(rb"\b(?:" + "|".join(KINDS_OF_TOKENS).encode() + rb")_[A-Za-z0-9_-]{24,}")
-"""Of any token."""
 
 
 @pytest.fixture(params=KINDS)
 def full_service(
     request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
 ) -> Iterator[FullService]:
-    """A service of its own that keeps every ray: what somebody sends may be in one."""
+    """Service that keeps every ray, because a ray could contain a token."""
     made = FullService(
         tmp_path / "full_service", databases.url(request.param), rays={"per_second": 10_000}
     )
@@ -41,15 +40,12 @@ def full_service(
 
 
 class Pockets:
-    """Every token that anybody was given."""
-
     def __init__(self, door: Door, developer: Developer) -> None:
         self.door = door
         self.developer = developer
         self.tokens = [developer.token]
 
     async def make(self, slug: str, name: str = "token", **fields: Any) -> str:
-        """A token that an operation answers. Asked for under a key, so that the answer is remembered."""
         answer = await self.developer.good(slug, uuid4().hex, **fields)
         self.tokens.append(answer[name])
         return str(answer[name])
@@ -61,7 +57,7 @@ class Pockets:
 
 
 async def scene(full_service: FullService, pockets: Pockets) -> None:
-    """From the first start to players in a lobby, with whatever gives somebody a token."""
+    """Calls every operation that returns a token, up to players in a lobby."""
     developer = pockets.developer
     game_id = await developer.arena()
     place = {"game_id": game_id, "namespace_id": "prod"}
@@ -88,7 +84,7 @@ async def scene(full_service: FullService, pockets: Pockets) -> None:
         pockets.tokens.append(player)
         speaker = development if token is development else lobby["lobby_token"]
         await pockets.say("connected", speaker, player_token=player)
-    # What fails is kept as a ray, and so is what it was about.
+    # A failed request and its subject are stored in a ray.
     for token in pockets.tokens:
         await pockets.door.call("get_game", {"game_id": token}, token=token)
     listed = (await developer.good("list_namespace_tokens", **place))["tokens"]
@@ -97,7 +93,6 @@ async def scene(full_service: FullService, pockets: Pockets) -> None:
 
 
 async def rows(records: Records) -> dict[str, list[tuple[Any, ...]]]:
-    """Everything, by table and column."""
     found: dict[str, list[tuple[Any, ...]]] = {}
     async with records.database.read() as tx:
         for table in metadata.sorted_tables:
@@ -110,7 +105,7 @@ def raw(value: Any) -> bytes:
 
 
 def secrets_of(token: str) -> list[bytes]:
-    """Ways in which a token may be written: whole, what follows its kind, and the bytes that this stands for."""
+    """Returns the forms of a token to search for: the whole text, the part after its kind, and its decoded bytes."""
     secret = token.partition("_")[2]
     bare = base64.urlsafe_b64decode(secret + "=" * (-len(secret) % 4))
     return [token.encode(), secret.encode(), bare, bare.hex().encode()]
@@ -119,7 +114,7 @@ def secrets_of(token: str) -> list[bytes]:
 def traces(
     found: dict[str, list[tuple[Any, ...]]], tokens: list[str]
 ) -> list[tuple[str, int, bytes]]:
-    """Tables and columns in which something of a token is, or what has the form of one; and that."""
+    """Returns each table and column that contains a part of a token, or a text of the form of a token."""
     secrets = [secret for token in tokens for secret in secrets_of(token)]
     return [
         (name, number, trace)
@@ -155,12 +150,12 @@ async def test_no_column_has_a_token(
     await eventually(are_all_there)
     assert traces(await rows(records), tokens) == []
     if full_service.database_url is None:
-        # Not in what a page or the log of changes has left of earlier rows either.
+        # Free pages and the write-ahead log can still contain earlier rows.
         assert full_service.stop() == 0
         for path in (full_service.data_dir / "control").glob("records.db*"):
             assert traces({path.name: [(path.read_bytes(),)]}, tokens) == []
 
-    # And it would be seen.
+    # This proves that the search finds a token.
     token = tokens[-1]
     for table, column, value in (
         (games, "display_name", f"about {token}"),

@@ -1,6 +1,4 @@
-"""Two writers that are in each other's way: a server gives one of them up, and whoever asked for that one's change
-notices nothing of it, whether an operation made it, a command, or the service for itself.
-"""
+"""Deadlocks between two writers: the database aborts one transaction, and its operation is retried."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ _WAITING = text(
 
 
 async def until_one_waits(database: Database) -> None:
-    """Returns when somebody waits for what another one has locked. In a file they take turns instead."""
+    """Waits until a transaction waits for a lock. SQLite serialises writers, so there is nothing to wait for."""
 
     async def is_waiting() -> bool:
         async with database.query() as tx:
@@ -59,8 +57,10 @@ async def until_one_waits(database: Database) -> None:
 async def until_the_other_is_given_up(
     lock_out: Callable[[], Awaitable[None]], others: list[asyncio.Task[Any]]
 ) -> None:
-    """Of two who lock each other out the server gives up who began to wait first, once it has waited for a second.
-    Where we were so slow that it had looked by then, we are given up, and it all begins again.
+    """Repeats a deadlock until the database aborts the other transaction.
+
+    PostgreSQL aborts the transaction that detects the deadlock, after one second of waiting. On a slow machine this
+    can be the test's own transaction.
     """
     for _ in range(_TRIES):
         try:
@@ -89,7 +89,7 @@ async def test_device_link_survives_a_deadlock(on_server: Database, tmp_path: Pa
     asked: list[asyncio.Task[pb.PrepareDeviceLinkResponse]] = []
 
     async def lock_out() -> None:
-        # Each drops old ones at its first link, and then not for a while.
+        # Each new instance deletes old links at its first link, and then pauses.
         made = DeviceLinkOperations(
             RecordContext(database, IdempotentChanges(database), RecordIds(), Topics()),
             DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path)),
@@ -103,7 +103,6 @@ async def test_device_link_survives_a_deadlock(on_server: Database, tmp_path: Pa
             await tx.run(wanted.where(device_links.c.device_link_id == old[-1]))
             asked.append(asyncio.create_task(made.prepare(pb.PrepareDeviceLinkRequest(), caller)))
             await until_one_waits(database)
-            # It has locked the others: now each waits for the other.
             await tx.run(wanted.where(device_links.c.device_link_id == old[0]))
 
     await until_the_other_is_given_up(lock_out, asked)

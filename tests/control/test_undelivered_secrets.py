@@ -1,6 +1,7 @@
-"""A token of which nobody was told is taken back, whatever came between its commit and its answer: records that cannot
-be read, a data plane that says nothing, a caller who goes, an answer to the commit that is lost; and whatever is in
-the way of taking it back, as long as that is over soon.
+"""Revocation of tokens that were created but not delivered to the caller.
+
+Causes are an unreadable database, a silent data plane, a caller that left, or a lost commit response. Revocation is
+retried until it succeeds.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ UNLOCK: Final = {
 
 
 class Moment:
-    """Right after the next commit, before anybody is told of it: then comes what a test has in store."""
+    """Runs a test's action directly after the next commit."""
 
     def __init__(self, database: Any) -> None:
         self._write = database.write
@@ -75,7 +76,7 @@ class Moment:
 
 
 class Desk:
-    """Tokens of one namespace, without doors. The plane that is fed signs none: who gets so far is told nothing."""
+    """Token operations on one namespace. The data plane signs no token, so creation fails after the commit."""
 
     def __init__(self, fed: Fed, folder: Path, way: PostgresProxy | None) -> None:
         self.fed = fed
@@ -125,7 +126,6 @@ class Desk:
         return await self.tokens.create_of_game(game, caller)
 
     async def made(self) -> list[str]:
-        """Ids of the tokens that are there."""
         async with self.fed.source.database.read() as tx:
             found = [
                 *await rows.of_namespace(tx, self.namespace_id),
@@ -148,7 +148,7 @@ class Desk:
 
     @contextlib.asynccontextmanager
     async def no_removal(self) -> AsyncIterator[None]:
-        """Within the block the database gives up whoever removes a token, as one of two writers in each other's way."""
+        """Makes the database abort each deletion of a token within the block, as it does with a deadlock."""
         tables = ("namespace_tokens", "cloud_tokens")
         name = self.database.name
         for table in tables:
@@ -158,7 +158,6 @@ class Desk:
             await self.run(UNLOCK[name].format(table=table))
 
     async def go_away(self) -> None:
-        """The database, until `come_back`."""
         if self.way is None:
             (self._folder / "records.db").rename(self._folder / "away")
         else:
@@ -181,7 +180,6 @@ async def desk(
         source = Source(open_database(None if way is None else way.url, tmp_path))
         stack.push_async_callback(source.database.close)
         await source.prepare()
-        # A socket's path is short.
         plane = FedPlane(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         await plane.start()
         stack.push_async_callback(plane.stop)
@@ -195,17 +193,16 @@ async def desk(
 
 
 async def outcome(asking: Awaitable[Any]) -> str:
-    """OK, the code of what it raises, or what else that is."""
     try:
         await asking
     except ServiceError as error:
         return error.code
-    except Exception as error:  # noqa: BLE001 — it is told to the test
+    except Exception as error:  # noqa: BLE001 (the test compares it)
         return type(error).__name__
     return "OK"
 
 
-# Untold -------------------------------------------------------------------------------------------
+# Undelivered --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["pub", "dev"])
@@ -218,7 +215,7 @@ async def test_unreadable_records_after_commit_leave_no_token(desk: Desk, kind: 
     assert await outcome(desk.ask(kind)) != "OK"
     assert await desk.made() == []
     await desk.run("ALTER TABLE games_away RENAME TO games")
-    # Under a key a repetition is told the same one.
+    # With an idempotency key a repeated request returns the same token.
     desk.after_commit.act = lose
     assert await outcome(desk.ask(kind, "key")) != "OK"
     assert len(await desk.made()) == 1
@@ -259,7 +256,7 @@ async def test_deadlocked_creation_is_retried(desk: Desk, kind: str) -> None:
     assert await desk.made() == [made.token_id]
 
 
-# Taken back ---------------------------------------------------------------------------------------
+# Revocation ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["env", "pub", "dev"])

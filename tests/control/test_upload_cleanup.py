@@ -1,6 +1,4 @@
-"""What is left behind of uploads is removed, each for itself: one that cannot be removed, or records that cannot be
-read, keep nothing else that was left behind.
-"""
+"""Cleanup of abandoned uploads: one failed removal or unreadable record blocks no other removal."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from tests.support.waiting import PATIENCE_S, eventually
 pytestmark = pytest.mark.anyio
 
 NO_KEY = "0 cannot be a part of any key"
-"""Of an upload whose objects cannot be asked for; ids are gone through in their order, and it is the first."""
+"""Id of an upload whose objects cannot be listed. The cleanup visits ids in order, so this one is first."""
 
 
 async def broken_upload(desk: Desk) -> None:
@@ -36,7 +34,6 @@ async def left_behind(desk: Desk) -> list[str]:
 
 
 def pending_of_nobody(folder: Path) -> Path:
-    """What was uploaded two days ago, and no record has."""
     path = folder / "pending" / f"{file_key('nobody', 'server.tar')}.0"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"left")
@@ -47,7 +44,6 @@ def pending_of_nobody(folder: Path) -> Path:
 
 @contextlib.asynccontextmanager
 async def tidied(desk: Desk) -> AsyncIterator[None]:
-    """As the service does it, within the block."""
     task = asyncio.create_task(desk.uploading.run_cleanup())
     try:
         yield
@@ -68,7 +64,6 @@ async def test_failed_removal_does_not_block_other_uploads(
     assert await desk.uploading.remove_abandoned() == 105
     assert desk.objects_left() == []
     assert await left_behind(desk) == [NO_KEY]
-    # It is told, counted, and tried again with the next ones.
     said = capsys.readouterr()
     assert f"upload_id='{NO_KEY}'" in said.out + said.err
     assert desk.uploading.job.unexpected_errors == 1

@@ -1,4 +1,4 @@
-"""A PUT to a signed URL is written to disk as it arrives, and never held in memory as a whole."""
+"""Memory use of a PUT to a signed URL: the body is streamed to disk and never held as a whole."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 MIB = 1 << 20
 BODY_BYTES = 64 * MIB
 HELD_BYTES_MAX = BODY_BYTES // 2
-"""Above what it had before. What one upload and one download have in hand is a few MiB, and how many of them depends on
-what else the machine does.
-"""
+"""Limit above the previous peak. One upload and one download buffer a few MiB, depending on the load."""
 BLOCK = bytes(range(256)) * (MIB // 256)
 
 
@@ -36,14 +34,13 @@ def full_service(tmp_path: Path) -> Iterator[FullService]:
 
 
 def measured(pid: int, name: str) -> int:
-    """Bytes, of a line of the kernel's account of a process."""
     found = re.search(rf"^{name}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.M)
     assert found is not None, name
     return int(found[1]) * 1024
 
 
 def begin(pid: int) -> int:
-    """Bytes that the process has; its peak is counted from here on."""
+    """Resets the peak of the process, and returns its current bytes."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
     return measured(pid, "VmRSS")
 
@@ -54,7 +51,6 @@ async def body(length: int) -> AsyncIterator[bytes]:
 
 
 async def goes_through(developer: Developer, length: int) -> None:
-    """A file of so many bytes, up and down."""
     game_id = await developer.game()
     site = await developer.good(
         "create_site",
@@ -88,7 +84,7 @@ async def goes_through(developer: Developer, length: int) -> None:
 async def test_body_of_64_mib_is_never_held_whole(full_service: FullService) -> None:
     door = full_service.door("http")
     developer = Developer(full_service, door)
-    # What is loaded with the first of its kind is no part of it.
+    # The first request loads modules, so it is not measured.
     await goes_through(developer, MIB)
     pids = {
         name: lock_holder_pid(full_service.data_dir / folder)
@@ -116,7 +112,6 @@ sys.stdin.buffer.readline()
 
 
 def test_buffering_process_would_be_detected() -> None:
-    """Also when it has let it go again."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:

@@ -1,6 +1,4 @@
-"""Uploads over a database and a folder of objects: concurrent completion, crashes, and removal of incomplete ones. The
-test moves the clock.
-"""
+"""Uploads: concurrent completion, crashes, and removal of incomplete uploads. The tests move the clock."""
 
 from __future__ import annotations
 
@@ -46,8 +44,6 @@ NOW_MS = 1_800_000_000_000
 
 
 class Taken:
-    """An operator's choice of kinds, all of which run."""
-
     def __init__(self, *kinds: str) -> None:
         self._kinds = kinds
 
@@ -59,7 +55,7 @@ class Taken:
 
 
 class Desk:
-    """Builds of one game, without doors."""
+    """Build uploads of one game without transports."""
 
     def __init__(self, database: Database, folder: Path, bucket: S3BlobStore | None = None) -> None:
         self.now_ms = NOW_MS
@@ -81,7 +77,7 @@ class Desk:
         self.uploads = UploadOperations(self.uploading)
 
     async def restart(self) -> None:
-        """Whoever goes on knows what is in the records and in the folder, and nothing else."""
+        """Restarts the operations with only the database and the object folder."""
         await self.uploading.stop()
         self._begin()
 
@@ -107,7 +103,6 @@ class Desk:
         return await self.builds.create(request, self.caller)
 
     def upload(self, made: Any, content: bytes | None = None) -> None:
-        """As the listener leaves it."""
         path = self.folder / "pending" / f"{file_key(made.upload_id, 'server.tar')}.0"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(tar() if content is None else content)
@@ -145,7 +140,7 @@ async def desk(
 async def test_replayed_preparation_ignores_later_settings(
     desk: Desk,
 ) -> None:
-    """An operator who takes no such builds any more does not change what was answered."""
+    """A later setting of the operator does not change the response that was already given."""
     desk.caller = desk.calling("key")
     first = await desk.prepare()
     desk.builds = BuildOperations(
@@ -170,7 +165,7 @@ async def test_concurrent_completions_have_one_winner(desk: Desk) -> None:
 async def test_interrupted_completion_can_be_repeated(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
 ) -> None:
-    """By a client that goes away, or by the end of the process: the objects are complete, the records do not say so."""
+    """A disconnect or a crash can leave complete objects and an incomplete record."""
     made = await desk.prepare()
     desk.upload(made)
     complete, is_complete, go_on = desk.objects.complete, asyncio.Event(), asyncio.Event()
@@ -255,7 +250,7 @@ async def test_leftovers_of_a_deleted_build_are_removed(
 
 
 async def test_busy_content_threads_do_not_block_other_work(desk: Desk) -> None:
-    """Hostile archives hold up archives, and neither files, names, tokens nor changes."""
+    """Slow archives block other archives, but no files, names, tokens or changes."""
     read, waiting = await desk.prepare(), await desk.prepare()
     desk.upload(read)
     desk.upload(waiting)
@@ -286,7 +281,7 @@ async def test_busy_content_threads_do_not_block_other_work(desk: Desk) -> None:
 
 
 async def test_content_check_uses_its_own_threads(desk: Desk) -> None:
-    """Other work that fills the common threads does not keep builds from being completed."""
+    """Work that fills the common threads must not delay the completion of builds."""
     made = await desk.prepare()
     desk.upload(made)
     common = ThreadPoolExecutor(1)
@@ -332,7 +327,6 @@ async def test_build_without_content_is_listed_and_deletable(
     request = builds_pb2.DeleteGameBuildRequest(game_id=desk.game_id, build_id=made.build_id)
     await desk.builds.delete(request, desk.caller)
     assert await desk.listed() == {}
-    # The folder is made again by whoever comes next.
     again = await desk.prepare()
     assert await desk.complete(again) == "UPLOAD_INCOMPLETE"
     desk.upload(again)
@@ -341,7 +335,6 @@ async def test_build_without_content_is_listed_and_deletable(
 
 @contextlib.asynccontextmanager
 async def at(full_service: FullService) -> AsyncIterator[Developer]:
-    """The owner at the door of a full_service that was just started."""
     door = full_service.start().door("http")
     try:
         yield Developer(full_service, door)
@@ -364,7 +357,6 @@ async def test_url_key_is_private_and_files_survive_restarts(
         assert key.stat().st_mode & 0o777 == 0o600
         assert full_service.stop() == 0
         full_service.start()
-        # The same address, after the restart.
         assert (await put(made["image_presigned_request"], tar())).status_code == 200
         assert full_service.process is not None
         os.kill(full_service.process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A version can name only complete builds and sites of its own game, not those of another game."""
+"""Builds and sites of a version must belong to the version's game."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def complete_build(developer: Developer, game_id: str) -> str:
 
 
 def naming(build_id: str, site_id: str) -> dict[str, Any]:
-    """A configuration that names them wherever it can."""
+    """Returns a configuration with these ids at each path that accepts them."""
     mode = {"max_players": 4, "docker": {**PORTS, "image_id": build_id}}
     return {
         "cdn": {"site_id": site_id},
@@ -50,7 +50,7 @@ NOT_FOUND = {
 
 @pytest.fixture(params=["one's own other game", "a stranger's game"])
 async def lender(request: pytest.FixtureRequest, developer: Developer, records: Records) -> Any:
-    """Who has complete files, and the id of the game that they are of."""
+    """Developer with complete files, and the id of the game that owns the files."""
     if request.param == "one's own other game":
         return developer, await developer.game()
     identity_id, (group_id,) = await records.identity("Theirs")
@@ -76,5 +76,4 @@ async def test_files_of_another_game_are_not_found(
     assert (refused.code, set(refused.errors)) == ("VALIDATION_FAILED", NOT_FOUND)
 
     assert await records.tables() == before
-    # The files are as good as any: their own game takes them.
     await other.good("create_version", **{**fields, "game_id": other_game_id})

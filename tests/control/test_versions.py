@@ -1,5 +1,6 @@
-"""Versions over both transports: create, validate, reserve a name, get, list. The rules of a configuration are in
-test_configuration_validation.
+"""Versions over both transports: creation, validation, name reservation, read and list.
+
+The rules of a configuration are in `test_configuration_validation`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 def everything_that_is_here() -> dict[str, Any]:
-    """The full tree, without what nobody uploaded and the operator of this service does not have."""
+    """Returns `EVERYTHING` without files that were not uploaded and settings that this service lacks."""
     document = everything()
     _drop(document, ("image_id", "site_id", "captcha", "eu-1", "us-1"))
     return document
@@ -146,7 +147,7 @@ async def test_name_of_a_version_is_not_reserved(developer: Developer) -> None:
     assert answer == {"version_display_name": "0.0.4"}
 
 
-# What is not there --------------------------------------------------------------------------------
+# Unknown objects ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
