@@ -28,7 +28,7 @@ Fields = dict[str, Any]
 
 
 class Scope(Enum):
-    """Group of callers that an operation admits. `credentials` must equal the credentials in the operation's proto."""
+    """Callers that an operation admits. `credentials` must equal those in its proto."""
 
     ANYBODY = (frozenset({CREDENTIAL_NONE}), "of whoever calls")
     ANY_CLOUD = (frozenset({CREDENTIAL_CLOUD}), "any cloud_ token")
@@ -86,25 +86,24 @@ class Row:
     changes: frozenset[str] = frozenset()
     """Names of the tables that an admitted call changes. No other table changes."""
     shows: Callable[[NamespaceScenario], str] | None = None
-    """Returns a text that the response contains if the caller owns the requested object."""
+    """Returns a text that the response contains if the caller owns the object."""
     moves: bool = False
-    """True if an admitted call changes the data plane's lobbies or slots of the namespace."""
+    """True if an admitted call changes the namespace's lobbies or slots."""
     elsewhere: str = OK
     """Code for a client, lobby or environment token of another namespace."""
     missing: str = "GAME_NOT_FOUND"
     """Code for a cloud token that does not cover the game."""
     mock: str = OK
-    """Code for a development token. The data plane answers it with a mock and does not use the requested object."""
+    """Code for a development token, which gets a mock response."""
     undo: Callable[[NamespaceScenario], Awaitable[None]] | None = None
-    """Restores the object after an admitted call, so that later rows find it unchanged."""
+    """Restores the object for later rows."""
     lobby_token: Callable[[NamespaceScenario], str] | None = None
-    """Returns the token of the lobby that this row uses instead of the shared lobby."""
+    """Returns the token of a lobby other than the shared one."""
     is_private: bool = True
     """If false, every admitted caller sees the text of `shows`."""
 
 
 def expected(row: Row, bearer: Bearer) -> str:
-    """Returns the code that the response to this bearer must have."""
     scope = row.scope
     if scope is Scope.ANYBODY:
         return OK

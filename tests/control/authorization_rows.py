@@ -1,7 +1,6 @@
-"""Authorization table: one row for each operation of the service.
+"""Authorization table: one row for each operation.
 
-A new operation needs a row with its slug, its scope, the fields of a valid request, and the effect that proves
-admission: changed tables, a visible text, or changed lobbies of the data plane.
+A row needs a slug, a scope, the fields of a valid request, and the effect that proves admission.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def _given(
 
 
 def _of_game(**more: Any) -> Callable[[NamespaceScenario], Awaitable[Fields]]:
-    """Returns the fields of a request for the game. In the values, `NEW` stands for a new unique name."""
+    """Returns the fields of a request for the game. `NEW` in a value becomes a new unique name."""
     return _given(lambda scenario: {"game_id": scenario.game_id, **_named(more)})
 
 
@@ -114,9 +113,7 @@ async def _connected(scenario: NamespaceScenario) -> Fields:
 
 
 async def _nobody_there(scenario: NamespaceScenario) -> Fields:
-    """Returns a heartbeat without a player that the previous heartbeat reported as connected. This heartbeat frees
-    the slot.
-    """
+    """Returns a heartbeat that omits a player of the previous heartbeat, which frees the slot."""
     await _connected(scenario)
     fields: Fields = {"player_tokens": []}
     answer = await scenario.door.call("heartbeat", fields, token=scenario.lobby["lobby_token"])

@@ -1,4 +1,4 @@
-"""Authorization table rows for builds, sites and pictures. Each valid request has its own upload."""
+"""Authorization table rows for uploads. Each valid request has its own upload."""
 
 from __future__ import annotations
 

@@ -24,7 +24,6 @@ async def add_tokens(
     expires_ms: int | None = None,
     is_revoked: bool = False,
 ) -> None:
-    """Adds tokens that were created a second ago. Development tokens expire after an hour by default."""
     now = now_ms()
     if kind == "dev" and expires_ms is None:
         expires_ms = now + 3_600_000

@@ -1,4 +1,4 @@
-"""Configurations for tests of versions: `EVERYTHING` sets each field, and a strategy generates valid ones."""
+"""Configurations for tests: `EVERYTHING` sets each field, and a strategy generates valid ones."""
 
 from __future__ import annotations
 
@@ -132,13 +132,11 @@ EVERYTHING: dict[str, Any] = {
 
 
 def everything() -> dict[str, Any]:
-    """Returns a deep copy of `EVERYTHING`."""
     document: dict[str, Any] = orjson.loads(orjson.dumps(EVERYTHING))
     return document
 
 
 def changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
-    """Returns a copy of `EVERYTHING` with one value replaced."""
     document = everything()
     below: Any = document
     for name in path[:-1]:
@@ -333,4 +331,3 @@ good_configurations: st.SearchStrategy[dict[str, Any]] = _some(
     ),
     scripts=_any_texts,
 )
-"""Strategy for JSON configurations that are valid under `CONTEXT`."""

@@ -1,6 +1,6 @@
 """Running services and clients for the control plane tests.
 
-A test with the fixture `developer` runs on each kind of database and over both transports.
+Tests with the fixture `developer` run on each kind of database and over both transports.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def full_service(
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
 ) -> Iterator[FullService]:
-    # The rate must be high enough that no request of a test is left out of the rays.
+    # No request may be left out of the rays.
     rays = {"per_second": 10_000}
     made = FullService(
         tmp_path_factory.mktemp("full_service"),
@@ -47,13 +47,11 @@ async def door(request: pytest.FixtureRequest, full_service: FullService) -> Asy
 
 @pytest.fixture
 def developer(full_service: FullService, door: Door) -> Developer:
-    """Returns the service owner as a client of the transport under test."""
     return Developer(full_service, door)
 
 
 @pytest.fixture(scope="session")
 async def records(full_service: FullService) -> AsyncIterator[Records]:
-    """Opens the database of the running service, for records that only the command line can create."""
     database = open_database(full_service.database_url, full_service.data_dir / "control")
     try:
         yield Records(database)
@@ -74,7 +72,7 @@ async def scenario(full_service: FullService, records: Records) -> AsyncIterator
 
 @pytest.fixture
 async def owner(full_service: FullService) -> AsyncIterator[Developer]:
-    """Returns the service owner as an HTTP client, for tests that do not depend on the transport."""
+    """Returns the service owner over HTTP, for tests that do not depend on the transport."""
     door = full_service.door("http")
     try:
         yield Developer(full_service, door)

@@ -44,7 +44,7 @@ Answered = TypeVar("Answered")
 
 
 class FedPlane:
-    """Feed of a data plane. `go_on` delays `ApplyMany`, and `tell` delays the response of `Held`."""
+    """Feed of a data plane. `go_on` delays writes, and `tell` delays the list of held namespaces."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -52,11 +52,9 @@ class FedPlane:
         self.limit = LIMIT
         (folder / "feed").mkdir()
         self.taken: list[tuple[str, int]] = []
-        """Namespace and revision of each acknowledged change."""
         self.asked = 0
-        """Number of `Held` requests."""
         self.breaks_on = ""
-        """Id of a namespace for which `ApplyMany` raises an unexpected error."""
+        """Writes for this namespace raise an unexpected error."""
         self.go_on = asyncio.Event()
         self.go_on.set()
         self.tell = asyncio.Event()
@@ -140,9 +138,7 @@ class Source:
             await games.add(tx, self.game_id, "arena", "Arena", group, now_ms())
 
     async def version(self, players: int = 8, bulk: int = 0) -> str:
-        """Adds a version with one mode. The data plane refuses a mode of more than `LIMIT` players. `bulk` adds
-        bytes.
-        """
+        """Adds a version with one mode, which the data plane refuses above `LIMIT` players. `bulk` adds bytes."""
         config = versions_pb2.CloudConfig()
         for number in range(bulk // 8_000):
             config.matchmaker.docker.env.entries[f"V{number}"] = "v" * 8_000
@@ -182,7 +178,6 @@ class Source:
         return [entry.version_id for entry in entries]
 
     async def set_revision(self, namespace_id: str, revision: int) -> None:
-        """Sets the revision of a namespace, as a restored backup does."""
         statement = (
             update(namespaces_table)
             .where(namespaces_table.c.namespace_id == namespace_id)
@@ -230,10 +225,7 @@ class Fed:
         await self._client.close()
 
     async def enqueue_and_confirm(self, namespace_id: str, version_id: str | None = None) -> None:
-        """Enqueues a namespace and waits for its confirmation.
-
-        A busy machine can need longer than the product's limit of one second. The wait is therefore longer.
-        """
+        """Enqueues a namespace and waits for its confirmation, longer than the product does."""
         await self.feeder.enqueue_and_confirm(
             namespace_id, version_id=version_id, wait_s=PATIENCE_S
         )
@@ -246,19 +238,16 @@ class Fed:
             await self.feeder.check_version(namespace_id, version_id)
 
     async def is_connected(self) -> None:
-        """Waits until the feeder has compared the held namespaces with the records."""
         async with asyncio.timeout(PATIENCE_S):
             while not self.feeder.is_connected:
                 await asyncio.sleep(0.005)
 
     async def is_idle(self) -> None:
-        """Waits until the feeder has no unsent change."""
         async with asyncio.timeout(PATIENCE_S):
             while self.feeder.waiting:
                 await asyncio.sleep(0.005)
 
     async def agrees(self, namespace_id: str, within_s: float = 2.0) -> None:
-        """Waits until the data plane holds the same revision and version as the records."""
         began = FreeTime()
         while True:
             row, held = await self.source.row(namespace_id), self.plane.holds(namespace_id)

@@ -1,4 +1,4 @@
-"""Archives and pictures for uploads, and their PUT to a presigned URL."""
+"""Archives and pictures for uploads."""
 
 from __future__ import annotations
 
@@ -51,9 +51,8 @@ def packed(content: bytes, compression: str) -> bytes:
 
 
 def bomb(compression: str, unpacked_bytes: int = 3 << 30, name: str = "zeros") -> bytes:
-    """Returns a small archive that expands to `unpacked_bytes`.
-
-    All its entries have one name, so that unpacking it needs little disk space.
+    """Returns a small archive that expands to `unpacked_bytes`. All its entries have one name, to need little disk
+    space.
     """
     each_bytes = 16 << 20
     info = tarfile.TarInfo(name)
@@ -78,7 +77,6 @@ def png(side: int = 2) -> bytes:
 
 
 def jpeg() -> bytes:
-    """Returns the smallest bytes that are recognised as JPEG."""
     frame = b"\xff\xc0\x00\x0b\x08\x00\x01\x00\x01\x01\x01\x11\x00"
     scan = b"\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00\x00"
     return b"\xff\xd8" + frame + scan + b"\xff\xd9"

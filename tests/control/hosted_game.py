@@ -1,4 +1,4 @@
-"""Lobby and dynamic server of a game, both from one small build (`tests.programs.server`)."""
+"""Lobby and dynamic server of a game, built from `tests.programs.server`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ class Hosted:
         self.build_id = str(made["build_id"])
 
     def mode(self) -> dict[str, Any]:
-        """Returns a mode with service-run lobbies. Each lobby runs until its player tokens expire."""
         return {
             "player_token_ttl": 3_600_000,
             "tier": "basic-1d16",
@@ -38,7 +37,7 @@ class Hosted:
         }
 
     async def begin(self) -> None:
-        """Starts a server that exits and a lobby that keeps running. Both have written a line to their logs."""
+        """Starts a server that exits and a lobby that keeps running. Both have written a log line."""
         self.server_id = await self.server(play="exit:0", arguments=[self.said])
         token = await self._owner.public_token(self._game_id)
         made = await self._owner.door.call("create", {"game_mode": "hosted"}, token=token)
@@ -58,9 +57,7 @@ class Hosted:
         return str(made["server"]["id"])
 
     def wanted(self, play: str = "", arguments: list[str] | None = None) -> dict[str, Any]:
-        """Returns the fields to create a server. `play` is the program's action. By default the program runs until it
-        is stopped.
-        """
+        """Returns the fields to create a server. By default, `play` makes the program run until it is stopped."""
         return {
             "game_id": self._game_id,
             "environment_id": "prod",

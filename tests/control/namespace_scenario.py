@@ -39,21 +39,20 @@ MOVING_COLUMNS: Final = {
         *("start_ms", "destroy_ms", "is_placed", "exit_code", "failure", "failure_message"),
     }
 }
-"""Columns that change with the state of a process."""
 
 IDS: Final = RecordIds()
 
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """Caller with a token. `kind` is "" without a token, and "garbage" for a malformed one."""
+    """Caller with a token. `kind` is "" for no token and "garbage" for a malformed one."""
 
     name: str
     kind: str
     token: str | None = None
     origin: str | None = None
     fault: str | None = None
-    """Code that every operation returns for this token, if it accepts the kind."""
+    """Error code of every operation that accepts this kind of token."""
     width: str = ""
     """Scope of a cloud token: identity, group or game."""
     covers_group: bool = False
@@ -64,8 +63,6 @@ class Bearer:
 
 
 class Records:
-    """Direct access to the database of a running service."""
-
     def __init__(self, database: Database) -> None:
         self.database = database
 
@@ -172,7 +169,7 @@ def still(table: Table) -> Select[Any]:
 
 
 class NamespaceScenario:
-    """Game with a namespace, a lobby, hosted processes, and callers with every kind of token."""
+    """Game with a namespace, a lobby, and callers with every kind of token."""
 
     def __init__(self, full_service: FullService, records: Records, door: Door) -> None:
         self.full_service = full_service
@@ -225,7 +222,6 @@ class NamespaceScenario:
         self.avatar_id = (await self.owner.good("prepare_avatar", **of_game, **file))["upload_id"]
 
     async def starts(self) -> None:
-        """Creates a lobby that stays in the state `starting`."""
         fields = {
             "game_id": self.game_id,
             "namespace_id": "prod",
@@ -258,7 +254,7 @@ class NamespaceScenario:
         await self._scraper.aclose()
 
     async def _arena(self, developer: Developer, group_id: str, name: str = "arena") -> str:
-        """Creates a game with the mode `arena`. Its lobbies need no heartbeat, and a heartbeat frees slots at once."""
+        """Creates a game whose lobbies need no heartbeat. A heartbeat frees slots at once."""
         game_id = await developer.game(developer_group_id=group_id)
         mode = {
             **ARENA_MODES["arena"],
@@ -387,7 +383,6 @@ class NamespaceScenario:
         return str(joined.body["player"]["token"])
 
     async def engine(self) -> Any:
-        """Returns the lobbies with their state and the slot metrics of the namespace."""
         listed = await self.door.call("list", {"include_state": True}, token=self.environment_token)
         assert listed.code == "OK", listed
         scrape = await self._scraper.get(f"http://{self.full_service.said['metrics']}/metrics")

@@ -1,4 +1,4 @@
-"""Commands `pyservice group`, `identity` and `token` against a running service."""
+"""Commands `pyservice group`, `identity` and `token`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Authorization of every operation with every kind and state of token.
-
-The test checks the effect of an admitted call and not only its response.
-"""
+"""Authorization of every operation with every kind and state of token, proven by effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grouping of concurrent items by `Batcher`: limits, order, failures and cancellation."""
+"""Grouping of concurrent items by `Batcher`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command `pyservice billing record`: group members can read and watch the recorded times."""
+"""Command `pyservice billing record`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds of images and bundles: completion checks their content and their description."""
+"""Builds of images and bundles."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ def full_service(
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
 ) -> Iterator[FullService]:
-    """Service that accepts two of the three build kinds."""
     kinds = {"kinds": list(CONTENTS)}
     made = FullService(
         tmp_path_factory.mktemp("full_service"), databases.url(request.param), runtime=kinds
@@ -125,7 +124,6 @@ async def test_game_build_of_a_disabled_kind_is_refused(
 
 @pytest.fixture(scope="module")
 def open_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
-    """Service that accepts all build kinds."""
     kinds = {"kinds": ["archive", "docker_image", "oci_bundle"]}
     with running(FullService(tmp_path_factory.mktemp("open"), runtime=kinds)) as made:
         yield made
@@ -138,7 +136,6 @@ async def guest(open_house: FullService) -> AsyncIterator[Back]:
 
 
 def problem(refused: Any) -> str:
-    """Returns the text of the only field problem (HTTP) or the error text (gRPC)."""
     return str(refused.body["errors"][0]["message"]) if refused.body else "server.json"
 
 
@@ -256,7 +253,7 @@ async def test_bundle_root_may_have_links_and_devices(guest: Back) -> None:
 
 
 @needs_oci_runtime
-async def test_image_tag_is_required(guest: Back) -> None:
+async def test_unknown_image_tag_is_refused(guest: Back) -> None:
     content = tar({"manifest.json": SEVERAL, "c.json": b"{}"})
     await guest.build(content, kind="docker_image", image_tag="game:2")
     refused = await guest.refused(content, kind="docker_image", image_tag="game:3")

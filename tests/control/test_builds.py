@@ -1,4 +1,4 @@
-"""Builds over both transports: preparation, PUT, completion, list, tags and deletion."""
+"""Builds: preparation, PUT, completion, list, tags and deletion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Back:
-    """Back end with a namespace's service token, and the developer of its game."""
+    """Back end with a namespace's service token."""
 
     def __init__(self, developer: Developer, game_id: str, token: str) -> None:
         self.developer = developer
@@ -45,7 +45,6 @@ class Back:
         return str(made["build"]["id"])
 
     async def refused(self, content: bytes, **fields: Any) -> Answer:
-        """Uploads a content and returns the response to its completion, which must be an error."""
         made = await self.prepare(content, **fields)
         assert (await put(made["image_presigned_request"], content)).status_code == 200
         return await self.call("complete_build", build_id=made["build"]["id"])

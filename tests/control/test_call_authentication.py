@@ -1,4 +1,4 @@
-"""Authentication of `cloud_` tokens: concurrent checks share one database read, never an outdated one."""
+"""Authentication of concurrent `cloud_` tokens with shared, current reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Counted:
-    """Counts reads of a database, and blocks each read until the test releases it."""
+    """Counts reads of a database. A test can delay their end."""
 
     def __init__(self, database: Database) -> None:
         self.database = database

@@ -1,7 +1,4 @@
-"""Capacity reports to the data plane: sent at once, without the loss of a response.
-
-A test double sends the messages of the protocol over a real socket.
-"""
+"""Capacity reports to the data plane over a real socket."""
 
 from __future__ import annotations
 
@@ -29,8 +26,6 @@ SERVER: Final = Resources(400, 512)
 
 
 class DataPlane:
-    """Data plane that answers when the test does."""
-
     def __init__(self) -> None:
         self.questions: asyncio.Queue[tuple[pb.WantedRequest, asyncio.Future[pb.WantedResponse]]]
         self.questions = asyncio.Queue()
@@ -41,7 +36,6 @@ class DataPlane:
         return await answer
 
     async def asked(self) -> tuple[pb.WantedRequest, asyncio.Future[pb.WantedResponse]]:
-        """Returns the next request and the future for its response, before the response to the earlier request."""
         return await asyncio.wait_for(self.questions.get(), PATIENCE_S)
 
 
@@ -70,8 +64,6 @@ class Begun:
 
 
 class Node:
-    """Control plane side of the protocol, with capacity only."""
-
     def __init__(self, folder: Path) -> None:
         self.room = NodeCapacity(NODE)
         self.begun = Begun()

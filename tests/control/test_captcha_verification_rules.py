@@ -1,4 +1,4 @@
-"""Validation rules of captcha and verification, compared with the data plane's decision."""
+"""Validation rules of captcha and verification."""
 
 from __future__ import annotations
 

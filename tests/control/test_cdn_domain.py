@@ -49,7 +49,6 @@ async def show(developer: Developer, game_id: str, namespace: str) -> None:
     requests = made["presigned_requests"]
     for request in requests:
         assert request["url"].startswith(f"{FILES_URL}/")
-        # The test sends uploads directly to the listener, as the proxy of that host would.
         here = f"http://{developer.full_service.said['cdn']}"
         request["url"] = here + request["url"].removeprefix(FILES_URL)
     await put_all(requests, content)

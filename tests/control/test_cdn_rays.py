@@ -1,4 +1,4 @@
-"""Rays of uploads, signed objects and sites: callers that own the game see them by `x-ray-id`."""
+"""Rays of uploads, signed objects and sites, visible to the game's owner."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Watching:
         return lists
 
     async def seen(self, ray_id: str) -> Any:
-        """Returns the only part of a ray, and checks that exactly the permitted callers see the part."""
+        """Returns the only part of a ray, and checks which callers see the part."""
         (one,) = await eventually(lambda: self.perf(ray_id))
         for token in self._may:
             assert await self.perf(ray_id, token) == [one]
@@ -124,7 +124,7 @@ async def test_refused_upload_has_a_ray(watching: Watching, browser: httpx.Async
     assert refused.json()["code"] == "UPLOAD_LENGTH_MISMATCH"
     one = await watching.seen(refused.headers["x-ray-id"])
     assert (labels(one), code(one)) == (["cdn upload"], "UPLOAD_LENGTH_MISMATCH")
-    # A forged URL proves no knowledge of the game, so its ray is not stored.
+    # An unsigned request does not count as a request about the game, so its ray is not stored.
     assert await watching.perf(forged.headers["x-ray-id"]) == []
 
 
@@ -167,7 +167,7 @@ async def test_successful_pages_are_sampled(watching: Watching, browser: httpx.A
     fine: list[httpx.Response] = []
     while len(fine) < 40:
         answer = await browser.get(f"{site}/app.js")
-        # Slow requests are always kept, so the test counts fast ones only.
+        # Slow requests are always kept.
         if answer.elapsed.total_seconds() < SLOW_S:
             fine.append(answer)
     missing = await browser.get(f"{site}/missing.js")

@@ -1,4 +1,4 @@
-"""Responses of the CDN for the site of a namespace while its records change."""
+"""CDN responses for a site while its records change."""
 
 from __future__ import annotations
 
@@ -41,8 +41,6 @@ class Page:
         await self.developer.good("set_version", **fields, version_id=version_id)
 
     async def soon(self, content: bytes, path: str = "") -> httpx.Response:
-        """Waits at most a second for the response with this content, and returns the response."""
-
         async def is_shown() -> httpx.Response | None:
             answer = await self.get(path)
             return answer if answer.content == content else None

@@ -1,4 +1,4 @@
-"""Concurrent changes of one object: limits hold, exclusive results go to one caller, valid requests succeed."""
+"""Concurrent changes of one object."""
 
 from __future__ import annotations
 
@@ -148,7 +148,6 @@ async def test_last_user_slots_are_given_once(developer: Developer, records: Rec
     assert len(got["namespace"]["config"]["cdn"]["auth_user_list"]) == 1_024
     refused = await developer.call("set_auth_user", **place, user="ada", password="x")
     assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("user", "too-many"),))
-    # A user that exists already is accepted at the limit, and so is a replacement.
     await developer.good("set_auth_user", **place, user="user-0", password="y")
     await developer.good("remove_auth_user", **place, user="user-0")
     await developer.good("set_auth_user", **place, user="ada", password="x")

@@ -1,4 +1,4 @@
-"""Concurrent watches of one object with different tokens: each change is checked against each token."""
+"""Concurrent watches of one object with different tokens."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from tests.support.waiting import PATIENCE_S
 pytestmark = pytest.mark.anyio
 
 EACH = 98
-"""Watches for each of three valid tokens. They exceed one batch of responses."""
+"""Watches for each of three valid tokens. Together they exceed one batch of responses."""
 
 
 @pytest.fixture
 async def developer(full_service: FullService) -> AsyncIterator[Developer]:
-    """The test uses HTTP, where each watch has its own connection."""
     door = HttpDoor(full_service.said["http"])
     yield Developer(full_service, door)
     await door.close()
@@ -85,8 +84,7 @@ async def test_change_is_returned_by_each_token(
     good = [(await records.cloud_token(one))[0] for one in staying for _ in range(EACH)]
     revoked, revoked_id = await records.cloud_token(owner_id, group_id)
     left, _ = await records.cloud_token(leaving)
-    # A former member sees no games, so the list does not change and its watch would block for the
-    # whole hold time.
+    # A former member's list does not change, so its watch would block.
     bearers = [*good[:EACH], revoked, *good[EACH:], *([left] if slug == "get_game" else [])]
     path = f"/cloud/games/{game_id}" if slug == "get_game" else "/cloud/games"
     watching = await watch_all(full_service, f"{path}?watch_index={index}", bearers)

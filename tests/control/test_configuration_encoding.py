@@ -268,9 +268,7 @@ _RAW = ("kv", "custom", "godot", "html5", "unity")
 
 
 def _collect(value: Any, path: tuple[str, ...], seen: set[tuple[str, ...]]) -> None:
-    """Adds the paths of the set fields, starting at the nearest part of `_PARTS`. A key becomes `*`, and indexes are
-    left out.
-    """
+    """Adds the paths of the set fields below `_PARTS`. A key becomes `*`, and indexes are left out."""
     seen.add(path)
     if isinstance(value, list):
         for item in value:

@@ -1,4 +1,4 @@
-"""Size limit of the matchmaker configuration. Only the request body limits the other parts."""
+"""Size limit of the matchmaker part of a configuration."""
 
 from __future__ import annotations
 

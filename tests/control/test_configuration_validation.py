@@ -1,4 +1,4 @@
-"""Validation rules of a version's configuration: each problem has a path, and all are reported together."""
+"""Validation rules of a version's configuration."""
 
 from __future__ import annotations
 

@@ -330,7 +330,7 @@ async def test_container_survives_a_kill_of_both_planes(
 
 
 @pytest.mark.parametrize("victim", ["keeper", "runtime"])
-async def test_killed_keeper_process_ends_the_container(
+async def test_killed_keeper_or_runtime_ends_the_container(
     back: Hosts, full_service: FullService, victim: str
 ) -> None:
     made = await back.of(await back.bundle(images.bundle()))

@@ -1,4 +1,4 @@
-"""Start of the control plane: until it is ready, requests fail temporarily and never with a wrong answer."""
+"""Requests during the start of the control plane: errors are temporary, and answers are right."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ if "--role=control" in sys.orig_argv:
 
 
 @images.needs_oci_runtime
-async def test_server_requested_during_runtime_check_is_unavailable(
+async def test_server_request_during_the_runtime_check_is_retryable(
     tmp_path: Path,
 ) -> None:
-    """The container runtime is tried at each start. This one blocks until the test opens a pipe."""
+    """The container runtime blocks its start-up check until the test opens a pipe."""
     gate, asked, runtime = (tmp_path / name for name in ("gate", "asked", "crun-held"))
     runtime.write_text(HELD.format(gate=gate, asked=asked))
     runtime.chmod(0o755)
@@ -90,7 +90,7 @@ async def test_server_requested_during_runtime_check_is_unavailable(
 
 
 async def test_links_keep_their_address_after_a_restart(tmp_path: Path) -> None:
-    """The public port was chosen at random. After a restart, the control plane must report the same port."""
+    """The public port is random and must be the same after a restart."""
     with running(FullService(tmp_path / "full_service")) as full_service:
         async with full_service.opened("http") as door:
             developer = Developer(full_service, door)
@@ -109,7 +109,6 @@ async def test_links_keep_their_address_after_a_restart(tmp_path: Path) -> None:
 async def test_links_are_right_before_the_first_feed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first request after the first start must get the chosen port."""
     frail = FrailHouse(tmp_path / "full_service", SLOW)
     monkeypatch.setenv("PYTHONPATH", str(frail.code))
     with running(frail) as full_service:

@@ -1,4 +1,4 @@
-"""Health check of the database: reports for the operator during a loss and after recovery."""
+"""Database health check during a loss and after recovery."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ async def look(watch: DatabaseHealthCheck) -> str:
 
 
 async def is_well(watch: DatabaseHealthCheck) -> bool:
-    """Waits until a check succeeds. A busy disk can delay a check."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(database_health, "_TURN_TIMEOUT_S", PATIENCE_S)
         return await look(watch) == ""
@@ -47,7 +46,6 @@ async def is_well(watch: DatabaseHealthCheck) -> bool:
 
 @contextlib.contextmanager
 def hung(server: Server) -> Iterator[None]:
-    """Suspends the database server and all its processes within the block."""
     asked = "\\t on\nSELECT pid FROM pg_stat_activity WHERE application_name = 'pyservice';"
     serving = [int(word) for word in server.psql(asked).split() if word.isdigit()]
     stalled = [server.pid, *serving]
@@ -111,7 +109,7 @@ async def test_locked_database_takes_no_changes(
 
 HELD_S = 0.25
 QUEUES = {"sqlite": 12, "postgresql": 16 * 12}
-"""With this many waiting users, the last one waits longer than the timeout of a health check."""
+"""With this many users, the last one waits longer than the health check's timeout."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -120,7 +118,7 @@ async def test_busy_database_is_healthy(kind: str, databases: Databases, tmp_pat
     watch = DatabaseHealthCheck(database)
 
     async def use() -> None:
-        # A full queue refuses some users. The test does not need them.
+        # A full queue refuses some users.
         with contextlib.suppress(ServiceError):
             async with database.write() as tx:
                 await service_state.get_int(tx, service_state.SOURCE_EPOCH)
@@ -197,9 +195,7 @@ async def test_loss_and_recovery_are_logged_once(
 
 
 async def says(full_service: FullService, line: str, within_s: float = 30.0) -> None:
-    """Waits until the verbose health page has this line. The data plane must stay ready, because players need no
-    database.
-    """
+    """Waits for a line of the verbose health page. The service stays ready, because players need no database."""
     async with httpx.AsyncClient(
         base_url=f"http://{full_service.said['metrics']}", timeout=PATIENCE_S
     ) as client:

@@ -166,7 +166,7 @@ async def test_game_of_another_caller_is_refused(
 
 async def test_link_expires_and_is_deleted_a_day_later(records: Records, tmp_path: Path) -> None:
     database = records.database
-    # The clock is far in the past, so that the records of other tests do not expire.
+    # A clock in the past keeps the records of other tests.
     clock = [1_000_000_000_000]
     topics, ids = Topics(), RecordIds()
     made = DeviceLinkOperations(
@@ -205,7 +205,7 @@ async def test_anonymous_links_and_responses_are_bounded(records: Records, tmp_p
         call = Call("0" * 32, number.to_bytes(4, "big"), idempotency_key=f"key {number}")
         return Caller(TokenKind.TOKENLESS, b"", b"", call.address, call)
 
-    # Neither a keyed response of an identified caller nor a completed link may be dropped.
+    # Responses of identified callers and completed links must stay.
     owner = Caller(
         TokenKind.CLOUD, b"", b"", uuid4().bytes, Call("0" * 32, b"", idempotency_key="k")
     )
@@ -221,7 +221,7 @@ async def test_anonymous_links_and_responses_are_bounded(records: Records, tmp_p
         await made.prepare(pb.PrepareDeviceLinkRequest(), caller(number))
         for number in range(1, 2 * kept)
     ]
-    # The count is checked periodically only, so it can exceed the limit by 1 %.
+    # The count is checked periodically.
     most = kept + kept // 100 + 1
     theirs = idempotent_answers.c.anonymous_number.is_not(None)
     async with database.read() as tx:
@@ -366,7 +366,6 @@ async def test_secret_is_deleted_after_downtime(
                 ]
 
         async def is_gone() -> bool:
-            # A link is deleted a day after its end.
             return await secrets() in ([None, b"secret"], [b"secret"])
 
         await eventually(is_gone)

@@ -1,7 +1,4 @@
-"""Work in one turn of the event loop: large requests must yield to others.
-
-The unit is function calls and statements, because these do not depend on the machine's load.
-"""
+"""Length of event loop turns, in function calls and statements, which do not depend on the machine's load."""
 
 from __future__ import annotations
 
@@ -43,16 +40,12 @@ from tests.support.databases import KINDS, Databases
 pytestmark = pytest.mark.anyio
 
 TURN_CALLS: Final = 100_000
-"""Function calls in one turn. They take 15 to 20 ms on a small machine. A site of 10,000 files needs eight times as
-many.
-"""
+"""Limit of function calls in one turn: 15 to 20 ms on a small machine."""
 TAKEN: Final = 5_000
 URL: Final = "http://127.0.0.1:8080"
 
 
 class Turns:
-    """Function calls of the longest turn, and the number of statements in all turns."""
-
     def __init__(self) -> None:
         self.longest = 0
         self.total = 0
@@ -102,8 +95,6 @@ class DataPlane:
 
 
 class Plane:
-    """Control plane operations on one database without transports, and their caller."""
-
     def __init__(self, database: Database, folder: Path) -> None:
         self.database = database
         self.records = Records(database)

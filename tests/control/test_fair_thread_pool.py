@@ -1,4 +1,4 @@
-"""Thread pool shared fairly between tenants: a busy or slow tenant does not block others."""
+"""Thread pool with a fair share for each tenant."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_step_error_is_raised_and_the_slot_is_freed(threads: FairThreadPoo
     assert await threads.run("a", lambda: 1) == 1
 
 
-async def test_waiting_slots_are_limited_per_tenant() -> None:
+async def test_tenant_holds_one_of_few_permits() -> None:
     places, inside, let_go = FairPermits(places=2), list[str](), asyncio.Event()
 
     async def stay(tenant: str) -> None:

@@ -1,6 +1,4 @@
-"""Comparison of fed and stored namespaces: an unreadable record is logged once, retried, and blocks no other
-namespace.
-"""
+"""Comparison of fed and stored namespaces with unreadable records."""
 
 from __future__ import annotations
 
@@ -37,7 +35,6 @@ async def all_fed(fed: Fed, count: int) -> list[str]:
 
 
 async def configuration(fed: Fed, namespace_id: str, config: bytes | None = None) -> bytes:
-    """Returns the stored configuration of the current version, and replaces it by `config` if given."""
     version_id = (await fed.source.row(namespace_id)).version_id
     is_it = versions.c.version_id == version_id
     async with fed.source.database.write() as tx:
@@ -49,7 +46,7 @@ async def configuration(fed: Fed, namespace_id: str, config: bytes | None = None
 
 
 async def fork(fed: Fed, namespace_id: str, limit: int = NEW_LIMIT) -> None:
-    """Gives the records a different change under the revision that the data plane holds, as a restored backup does."""
+    """Gives the records a different change under the revision that the data plane holds."""
     revision = (await fed.source.row(namespace_id)).revision
     await fed.source.set_revision(namespace_id, revision - 1)
     await fed.source.touch(namespace_id, limit)
@@ -118,7 +115,7 @@ async def test_readable_namespace_is_compared_again_unasked(
 
 
 async def test_database_wait_does_not_lengthen_the_pause() -> None:
-    """The pause is a multiple of the comparison time. Time that was spent waiting for the database must not count."""
+    """The pause is a multiple of the comparison time, which must not contain the wait for the database."""
     pause_s, tried, left = 1.5, 0, asyncio.Event()
 
     async def compose(wishes: Sequence[ComposeRequest]) -> list[Message | None]:

@@ -1,4 +1,4 @@
-"""Confirmation of a fed change: each caller gets the result of its own change."""
+"""Confirmation of fed changes: each caller gets the result of its own change."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def test_too_large_namespace_is_refused_alone(
     assert codes == ["VALIDATION_FAILED", "OK"]
     assert fed.feeder.is_connected
     await is_running(fed, large, before)
-    # The same again beside a running version: the namespace stays refused, and is retried.
+    # The namespace stays refused beside a running version, and is retried.
     monkeypatch.setattr(data_plane_client, "_ITEM_BYTES_MAX", 50)
     assert await code_of(fed, large) == "VALIDATION_FAILED"
     assert "at most 50 get to the data plane" in fed.feeder.refused_reasons()[large]
@@ -183,7 +183,7 @@ async def all_but_one_are_fed(fed: Fed, names: list[str], broken: str) -> None:
 async def test_slow_namespace_does_not_block_others(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The feeder reverts the version of this namespace, but another transaction holds its record."""
+    """Another transaction holds the record of the namespace that must be reverted."""
     met, taken = fed.feeder.job.record_failure, fed.plane.taken
     taken_before: list[int] = []
 
@@ -210,7 +210,7 @@ async def test_slow_namespace_does_not_block_others(
         await asyncio.gather(*map(fed.enqueue_and_confirm, names))
         assert {name for name, _ in taken} == set(names)
         assert (waiting.done(), fed.feeder.waiting) == (False, 1)
-        # PostgreSQL ends a lock wait after 10 s. The other callers must be answered before.
+        # PostgreSQL ends a lock wait after 10 s.
         assert 0 not in taken_before
     assert await waiting == "VALIDATION_FAILED"
     await fed.agrees(slow, within_s=20)

@@ -1,4 +1,4 @@
-"""Tokens in a feed message: only those that the data plane needs, so that old tokens do not fill it."""
+"""Tokens in a feed message: old ones must not fill it."""
 
 from __future__ import annotations
 

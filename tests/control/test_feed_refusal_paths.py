@@ -1,4 +1,4 @@
-"""Paths of data plane refusals: reported by the names of the API request, not by those of the feed."""
+"""API paths of problems that the data plane reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ NAMESPACE: dict[str, Any] = {
 
 
 def told(*path: str, reason: str = "is wrong", held_by: str = "") -> tuple[list[str], str]:
-    """Returns the API path and the text for a refusal at a path of the feed."""
     problem = feed_pb2.Problem(path=path, reason=reason, held_by=held_by)
     message = configuration(**NAMESPACE)
     orphans = {"left": feed_pb2.HeldConfiguration()}

@@ -1,4 +1,4 @@
-"""Delivery of changes to the data plane: order, retries, and a confirmation timeout of one second."""
+"""Delivery of changes to the data plane."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ async def test_changes_during_downtime_are_fed_within_a_second(
     await fed.source.touch(first, 7)
     error = await error_of(fed.feeder.enqueue_and_confirm(first))
     assert error.code == "CONTROL_PLANE_UNAVAILABLE"
-    # After this time the retry pause has reached its maximum.
+    # After this time the retry pause is at its maximum.
     await asyncio.sleep(3)
     await fed.plane.start()
     await fed.agrees(first)
@@ -237,7 +237,7 @@ async def test_check_reports_the_refusal_before_a_change(fed: Fed) -> None:
 async def test_change_after_a_refusal_is_sent_at_once(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is no previous version, so the namespace stays refused until it changes."""
+    """There is no previous version to return to."""
     # Automatic retries must not hide the effect of the change.
     monkeypatch.setattr(feeder, "_REFUSED_RETRY_S", 3_600.0)
     namespace_id = await fed.source.namespace(players=TOO_MANY)
@@ -273,7 +273,6 @@ async def test_lowered_limit_does_not_block_other_changes(fed: Fed) -> None:
 
 
 async def test_refused_change_is_reported_as_stored(fed: Fed) -> None:
-    """Only a version is reverted. Other refused changes stay stored."""
     namespace_id = await fed.source.namespace()
     await fed.enqueue_and_confirm(namespace_id)
     await fed.source.touch(namespace_id, 0)
@@ -321,7 +320,7 @@ async def test_restored_backup_catches_up_with_the_data_plane(fed: Fed) -> None:
 
 
 async def forked(fed: Fed) -> str:
-    """Creates a namespace for which records and data plane hold different changes under one revision."""
+    """Creates a namespace whose record differs from the held one under the same revision."""
     namespace_id = await fed.source.namespace()
     await fed.source.touch(namespace_id, 5)
     await fed.enqueue_and_confirm(namespace_id)

@@ -1,4 +1,4 @@
-"""Recovery of the feeder from missing tables, moving domains and late refusals."""
+"""Recovery of the feeder after missing tables, moving domains and late refusals."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_missing_tables_do_not_stop_the_feeder(
 async def test_version_is_kept_while_its_domain_is_moving(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Automatic retries must not hide the effect of the test.
+    # Automatic retries would hide the effect of the test.
     monkeypatch.setattr(feeder, "_REFUSED_RETRY_S", 3_600.0)
     source = fed.source
     # The feeder sends the older namespace first.

@@ -1,4 +1,4 @@
-"""A first game, from an empty service to a player in a lobby, through the API alone."""
+"""A first game, from an empty service to a player in a lobby."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Games: validation, creation, list and read, with their watches."""
+"""Games and their watches."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def unique(text: str = "Game") -> str:
 
 
 async def new_developer(owner: Developer, records: Records) -> tuple[Developer, str]:
-    """Returns a developer with a new group, so that its lists are short."""
+    """Returns a developer with a new group, for short lists."""
     identity_id, (group_id,) = await records.identity("Fresh")
     token, _ = await records.cloud_token(identity_id)
     return Developer(owner.full_service, owner.door, token), group_id
@@ -277,7 +277,6 @@ async def test_unknown_game_is_not_found(developer: Developer) -> None:
 
 
 async def is_held(task: asyncio.Task[Any]) -> bool:
-    """Returns true if the watch is still blocked after a short time."""
     done, _ = await asyncio.wait({task}, timeout=0.25)
     return not done
 

@@ -1,5 +1,3 @@
-"""Idempotency keys: one change and one response for each key."""
-
 from __future__ import annotations
 
 import asyncio
@@ -153,7 +151,6 @@ async def test_signed_token_is_the_same_under_its_key(developer: Developer, slug
 
 
 async def test_key_is_ignored_where_a_secret_is_returned(developer: Developer) -> None:
-    """The secret is not stored, so it cannot be returned again."""
     game_id, key = await developer.game(), a_key()
     for slug, fields in (
         ("create_service_token", {"game_id": game_id, "environment_id": "prod"}),
@@ -295,8 +292,6 @@ async def test_lost_key_file_prevents_replay_and_duplicates(
 
 
 class Ports:
-    """Resource that a change needs. It counts its uses and can be unavailable."""
-
     def __init__(self) -> None:
         self.had = 0
         self.is_away = False

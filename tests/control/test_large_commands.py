@@ -1,4 +1,4 @@
-"""Commands that exceed one response: the runtime requests each of them separately (docs/servers.md)."""
+"""Commands that exceed one response and are requested separately (docs/servers.md)."""
 
 from __future__ import annotations
 

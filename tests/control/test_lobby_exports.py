@@ -1,4 +1,4 @@
-"""Lobby exports of any length: short steps, one export for each group at a time, cancellation."""
+"""Lobby exports of any length."""
 
 from __future__ import annotations
 
@@ -32,12 +32,10 @@ from tests.support.waiting import PATIENCE_S, eventually
 pytestmark = pytest.mark.anyio
 
 LINES = 400_000
-"""Number of log lines whose table takes seconds and does not fit into one piece."""
+"""A table of this many lines takes seconds and needs several pieces."""
 
 
 class Counter:
-    """Lobby exports of several groups on a node without running processes."""
-
     def __init__(self, desk: Desk, folder: Path) -> None:
         self.desk = desk
         self._folder = folder

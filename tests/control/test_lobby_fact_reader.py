@@ -1,4 +1,4 @@
-"""Lobby records from facts: each fact counts once despite crashes, repeats and losses."""
+"""Lobby records from facts, despite crashes, repeats and losses."""
 
 from __future__ import annotations
 
@@ -35,8 +35,6 @@ VERSION = str(uuid4())
 
 
 class Scripted:
-    """Data plane with prepared facts. It returns the facts after the acknowledged ones."""
-
     def __init__(self) -> None:
         self.stream = "one"
         self.facts: list[pb.Fact] = []
@@ -135,7 +133,7 @@ async def test_facts_fold_into_the_lobby_record(
         True,
         None,
     )
-    # Applying the facts in several reads has the same result.
+    # A second reader has the same result.
     parts = Scripted()
     parts.facts, parts.alive, parts.stream = plane.facts, plane.alive, "two"
     again = LobbyFactReader(database, parts, lambda: None)
@@ -170,7 +168,7 @@ async def test_uncommitted_facts_are_read_again(
     async def full(*_: Any) -> None:
         raise ServiceError("STORAGE_FULL")
 
-    # The failure is between the write of the rows and the write of the read position.
+    # The write of the read position fails.
     monkeypatch.setattr(service_state, "put_int", full)
     with pytest.raises(ServiceError):
         await history.step(0)
@@ -188,7 +186,7 @@ async def test_new_stream_is_read_without_duplicates(
     for lobby in (kept, gone):
         plane.tell(lobby, made=pb.LobbyMade(about=about()))
     await history.step(0)
-    # The data directory was restored from a copy that has only one of the facts.
+    # The restored data directory has only one of the facts.
     plane.stream, plane.alive, plane.facts = "two", {kept}, plane.facts[:1]
     plane.tell(kept, ready=pb.LobbyReady())
     assert await history.step(0) == 2
@@ -219,13 +217,12 @@ async def test_lost_ends_are_detected(
     await history.step(0)
     assert (await rows(database))[lobby].stop_ms is None
     plane.alive, plane.lost = set(), 5
-    # The end of a lobby contains the whole record, so a lost start does not matter.
+    # The end contains the whole record.
     plane.tell(unknown, ready=pb.LobbyReady())
     plane.tell(unknown, ended=ended())
     await history.step(0)
     found = await rows(database)
     assert (found[lobby].stop_reason, found[unknown].stop_reason) == ("unknown", "exited")
-    # A late end replaces the assumed one.
     plane.lost = 0
     plane.tell(lobby, ended=ended(exit_code=0))
     await history.step(0)
@@ -235,7 +232,7 @@ async def test_lost_ends_are_detected(
 async def test_end_during_comparison_keeps_its_exit(
     database: Database, plane: Scripted, history: LobbyFactReader
 ) -> None:
-    """After a start the reader compares all lobbies. A lobby can end during the comparison."""
+    """A lobby can end during the comparison after a start."""
     lobbies_there = [str(uuid4()) for _ in range(250)]
     plane.alive = set(lobbies_there)
     for lobby in lobbies_there:
@@ -307,8 +304,6 @@ async def test_unavailable_data_plane_is_polled_again(database: Database, plane:
 
 
 class Counting:
-    """Data plane with prepared player counts."""
-
     def __init__(self) -> None:
         self.answers: list[pb.CountsResponse] = []
 
@@ -356,7 +351,7 @@ async def test_counts_wake_the_watches_of_changed_games(
     assert await woken() == set()
     plane.say(3, {other: 5})
     assert await woken() == {game_topic(game_ids[1]), group_topic(group_id)}
-    # A restarted data plane counts from zero: games that it does not report have no players.
+    # A restarted data plane counts from zero.
     plane.say(1, {other: 5}, is_all=True)
     assert await woken() == {game_topic(game_ids[0]), group_topic(group_id)}
     assert counts.players([one, other]) == 5

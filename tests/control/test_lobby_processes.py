@@ -1,4 +1,4 @@
-"""Lobbies as processes: find, connection, records, logs and exports."""
+"""Lobbies with processes: find, connection, records, logs and exports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALIASES = {
     "THEIR_SERVER": "HOSTING_SERVER_ID",
     "HOSTING_REGION_ID": "HOSTING_LOBBY_ID",
 }
-"""The last two tiers never start: a lobby is not a server, and has its own region."""
+"""The last two aliases have no effect: a lobby has no server id and keeps its region."""
 TELL = b"""
 import json, os, sys
 names = [name for name in os.environ if name.startswith(("HOSTING_", "PORT", "THEIR_"))]
@@ -69,7 +69,6 @@ class Game:
     async def deploy(
         self, name: str = "1.0.0", command: Sequence[str] = COMMAND, **modes: Any
     ) -> str:
-        """Deploys a version with these modes, and returns its id."""
         token = await self.developer.service_token(self.game_id)
         back = Back(self.developer, self.game_id, token)
         archive = programs.server_archive(*command, **{"tell.py": TELL})
@@ -115,8 +114,6 @@ class Game:
         return await eventually(looked)
 
     async def first(self) -> str:
-        """Waits until the list has a lobby and returns its id. A list does not wait for new lobbies."""
-
         async def listed() -> Any:
             place = {"game_id": self.game_id, "namespace_id": "prod"}
             return (await self.developer.good("list_lobby_records", **place))["lobbies"]
@@ -131,7 +128,7 @@ class Game:
         return lines
 
     async def variables(self, lobby_id: str) -> dict[str, str]:
-        """Returns the environment of the process. The lobby can be ready before its log lines are read."""
+        """Returns the environment of the process. The lobby can be ready before its log is read."""
 
         async def written() -> list[str]:
             return await self.logs(lobby_id)
@@ -219,7 +216,6 @@ async def test_find_starts_a_process_and_connects_its_player(game: Game) -> None
 
 
 async def test_export_of_a_running_lobby_matches_its_end(game: Game) -> None:
-    """Both must contain the tier and the start time without the build's preparation time."""
     await game.deploy(duel={})
     lobby_id = (await game.found("duel"))["lobby"]["lobby_id"]
     # A read by id waits for the newest facts. An export does not.

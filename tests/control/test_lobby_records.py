@@ -41,7 +41,6 @@ class Arena:
         self.game_id = game_id
 
     async def attach(self) -> Any:
-        """Creates a lobby that is not ready yet."""
         return await self.developer.good("attach", **self.place, game_mode="arena", ports=PORTS)
 
     async def lobby(self) -> Any:

@@ -64,7 +64,6 @@ async def _is_another(folder: Path, pid: int) -> bool:
 
 
 async def _told(arena: Arena, over: Any, alive: Any) -> list[Any] | None:
-    """Returns the lobby records once the first lobby has ended, or None while a plane is unavailable."""
     try:
         answers = [await arena.record(one) for one in (over, alive)]
     except httpx.TransportError:

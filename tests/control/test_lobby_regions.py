@@ -1,4 +1,4 @@
-"""Removal of a region between two starts: it gets no new players, and its lobbies continue."""
+"""Removal of a region between two starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 STAYS, GOES = "north", "south"
 LONG_MS = 3_600_000
-"""Reservation time, long enough for slow machines."""
+"""Lifetime of player tokens, long enough for slow machines."""
 THERE: dict[str, Any] = {"regions": {GOES: {}}, "player_token_ttl": LONG_MS}
 
 
@@ -32,7 +32,6 @@ class Operator:
         )
 
     async def start(self, *regions: str) -> Door:
-        """Starts the service with these regions. Each start has new addresses."""
         tables = (
             f'[[regions]]\nname_id = "{one}"\nregion_display_name = "{one.title()}"\n'
             for one in regions

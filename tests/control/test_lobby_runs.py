@@ -1,4 +1,4 @@
-"""Runs of lobbies: the protocol with the data plane, and a node with real keepers (docs/servers.md)."""
+"""Runs of lobbies with a real data plane and real keepers (docs/servers.md)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Both:
         return self.data.engine.lobby(raw_id(lobby_id)) is not None
 
     def in_the_way_of(self, lobby_id: str) -> Path:
-        """Creates a folder at the path of the command file, so that the lobby's command cannot be written."""
+        """Creates folders at the paths of the run's files, so that the run cannot be stored."""
         path = self.node.folder / "servers" / lobby_id
         for name in ("spec", "state"):
             (path / name).mkdir(parents=True)
@@ -176,8 +176,7 @@ async def test_start_waits_for_the_data_plane_addresses(
         assert not both.node.supervisor.is_known(early)
         runtime.http_address = ADDRESSES[0]
         await both.node.ear.told(early, "running")
-        # After a restart the listener address is the same, but commands arrive before the data
-        # plane reports it.
+        # After a restart, commands arrive before the data plane reports its address.
         runtime.http_address = runtime.grpc_address = ""
         later = await both.lobby()
         await both.node.ear.told(later, "running")

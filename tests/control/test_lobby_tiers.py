@@ -31,7 +31,6 @@ class Operator:
         return "--config", str(self.path)
 
     def write(self, **memory_mb: int) -> None:
-        """Writes tiers of an eighth of a core each, with this memory."""
         self.path.write_text("".join(_tier(name, size) for name, size in memory_mb.items()))
 
     async def hang_up(self) -> None:

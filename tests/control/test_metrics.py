@@ -30,8 +30,6 @@ async def figures(full_service: FullService) -> Figures:
 
 
 async def quiet(full_service: FullService) -> Figures:
-    """Waits until the data plane has every change, and returns the metrics."""
-
     async def settled() -> Figures | None:
         told = await figures(full_service)
         return told if told.get("feed_connected") == 1 and told["feed_waiting"] == 0 else None

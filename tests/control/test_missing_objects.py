@@ -1,6 +1,6 @@
-"""Records without their objects: reads of the records succeed, and the content is not found.
+"""Records without their objects.
 
-The service is not shared, because its object folder is deleted.
+The tests delete the object folder, so the service is not shared.
 """
 
 from __future__ import annotations

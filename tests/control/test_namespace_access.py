@@ -167,7 +167,6 @@ async def test_domain_count_limit(
     assert await code_of_page(developer, f"https://{last}") == "OK"
     answer = await developer.call("add_domain", **place, domain=a_domain())
     assert (answer.code, answer.errors) == ("VALIDATION_FAILED", (("domain", "too-many"),))
-    # A domain that exists already is accepted at the limit, and so is a replacement.
     await developer.good("add_domain", **place, domain=last)
     await developer.good("remove_domain", **place, domain=last)
     await developer.good("add_domain", **place, domain=a_domain())
@@ -175,7 +174,7 @@ async def test_domain_count_limit(
 
 @pytest.fixture(scope="module")
 def named_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
-    """Service with its own domains. The check reads settings only, so SQLite is enough."""
+    """Service with its own domains. SQLite is enough, because the check reads only settings."""
     domains = {"main": "games.example.com", "cdn": "cdn.example.com", "job": "job.example.com"}
     made = FullService(
         tmp_path_factory.mktemp("named"),
@@ -239,8 +238,8 @@ async def test_password_is_stored_as_a_hash(
 async def test_stored_request_does_not_reveal_the_password(
     developer: Developer, place: dict[str, str], records: Records
 ) -> None:
-    """All other fields of the request are known to readers of the database. A plain hash would allow offline guesses
-    without the cost of bcrypt.
+    """All other fields are known to readers of the database. A plain hash would allow guesses without the cost of
+    bcrypt.
     """
     key, fields = uuid4().hex, {**place, "user": "ada", "password": "hunter2"}
     assert await developer.good("set_auth_user", key, **fields) == {}

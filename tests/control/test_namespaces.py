@@ -1,4 +1,4 @@
-"""Namespaces: validation, creation, list, read, version history and limits."""
+"""Namespaces, their versions and limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Node with capacity for one more game server: exactly one of several requests succeeds."""
+"""Node with capacity for one more game server."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def test_concurrent_requests_with_one_key_share_a_server(
     await back.until(server_id, "running")
 
 
-async def test_replay_needs_access_to_the_namespace(
+async def test_replay_needs_a_valid_token(
     back: Servers,
 ) -> None:
     key, developer = "the-key-of-who-leaves", back.developer

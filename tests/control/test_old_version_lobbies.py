@@ -1,4 +1,4 @@
-"""Lobbies of an older version: they keep their join rules when the namespace's version changes."""
+"""Join rules of lobbies of an older version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.full_service import ARENA_MODES, Developer
 pytestmark = pytest.mark.anyio
 
 ASKS: dict[str, Any] = {
-    # Nothing listens at this address, so verification fails and the join gets no slot.
+    # Nothing listens at this address, so verification fails.
     "actions": {
         "join": {
             "enabled": True,

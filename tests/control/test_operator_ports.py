@@ -28,7 +28,6 @@ SETTINGS: Final = {
 
 
 def on_host(number: int) -> Any:
-    """Returns a port with host networking."""
     port = {"protocol": "tcp", "internal_port": number, "routing": {"host": {}}}
     return {"mode": "host", "ports": {"game": port}}
 

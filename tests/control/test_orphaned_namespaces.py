@@ -1,4 +1,4 @@
-"""Namespaces that the data plane holds and that have no record: reports, and removal by the operator."""
+"""Namespaces that the data plane holds and that have no record."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ async def plane() -> AsyncIterator[FedPlane]:
 
 
 class Successor:
-    """Data plane that gets its configuration from a new database after the loss of its first one."""
-
     def __init__(self, plane: FedPlane, folder: Path, databases: Databases, kind: str) -> None:
         self.plane = plane
         self._folder = folder
@@ -82,13 +80,13 @@ async def looked(fed: Fed) -> None:
 
 
 async def counts(fed: Fed, number: int) -> None:
-    """Waits for the count. It is updated by the comparison, which runs in the background."""
+    """The comparison updates the count in the background."""
     async with asyncio.timeout(PATIENCE_S):
         while fed.feeder.orphans != number:
             await asyncio.sleep(0.005)
 
 
-# The clock may go back: the new database is recognised by its namespaces, not by its epoch.
+# A new database with an earlier clock is not taken for an older one: its namespaces differ.
 @pytest.mark.parametrize("epoch", [EPOCH + 1, EPOCH, EPOCH - 1_000_000])
 async def test_orphans_are_reported_until_removed(successor: Successor, epoch: int) -> None:
     old = await successor.fed(EPOCH)
@@ -102,7 +100,7 @@ async def test_orphans_are_reported_until_removed(successor: Successor, epoch: i
     await counts(new, 2)
     assert all(successor.plane.holds(one) is not None for one in left)
 
-    # The new namespace has the name of an orphan. The error reaches the caller and the operator.
+    # The new namespace has the name of an orphan.
     blocked = await new.source.namespace("prod")
     with pytest.raises(ServiceError) as caught:
         await new.enqueue_and_confirm(blocked)

@@ -1,4 +1,4 @@
-"""Fair hashing and checking of passwords: many passwords of one group do not block other groups."""
+"""Fair hashing and checking of passwords between groups."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_guesses_do_not_block_other_groups(
     await asyncio.sleep(0)
     guessers.gate.open.set()
     assert await mine
-    # Only the running comparison was earlier: a group has one comparison at a time.
+    # A group has one comparison at a time.
     assert guessers.gate.compared.index(b"right") == 1
     assert await is_let_in(checker, Source("mine", b"mine", b"1"))
     await asyncio.gather(*begun)

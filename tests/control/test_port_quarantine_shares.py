@@ -1,4 +1,4 @@
-"""Quarantined ports of one game: servers that exit at once leave half of the ports to other games."""
+"""Quarantined ports of one game leave half of the ports to other games."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ FEW: Final = range(13_000, 13_400)
 async def full_service(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[FullService]:
-    """Service with a quarantine that outlasts the test."""
     runtime = {**programs.SETTINGS, **getattr(request, "param", {})}
     with running(
         FullService(tmp_path / "full_service", runtime=runtime, port_rest_ms=3_600_000)
@@ -57,7 +56,7 @@ async def test_half_of_the_public_ports_stay_free_for_others(
         while (answer := await greedy.try_create(**WISH)).code == "OK":
             count += 1
             if count % AT_ONCE == 0:
-                # Leased ports do not count here, so the test waits until none is leased.
+                # Leased ports do not count here.
                 await eventually(lambda: is_none_leased(full_service))
         assert answer.code == "PORTS_EXHAUSTED"
         await eventually(lambda: is_none_leased(full_service))
@@ -84,7 +83,7 @@ async def test_half_of_the_process_ports_stay_free_for_others(
         while (record := await over(greedy))["status"] == "destroyed":
             ends += 1
         assert record["failure"]["reason"] == "PORTS_UNAVAILABLE"
-        # The quarantine starts a moment after the end of a server.
+        # The quarantine starts a moment after the end.
         assert abs(ends * len(PORTS) - len(FEW) / 2) <= len(PORTS)
         await assert_good(modest)
         assert (await over(greedy))["status"] == "failed"

@@ -56,7 +56,7 @@ async def told(developer: Developer, ray_id: str, count: int) -> list[Told]:
 
 
 async def fresh_token(developer: Developer, game_id: str) -> str:
-    """Returns a new cloud token, because the data plane caches tokens that it has checked."""
+    """Returns a new cloud token, because the data plane caches checked tokens."""
     return str((await developer.good("create_game_token", game_id=game_id))["token"])
 
 
@@ -70,8 +70,7 @@ async def test_attach_ray_has_token_check_engine_and_journal(
     assert answer.code == "OK", answer
     (one,) = await told(developer, ray_id, 1)
     door, handler = one.one(f"{developer.door.name} attach"), one.one("handler")
-    # The first check is for the token, before the request is parsed, and the second is for the
-    # game.
+    # The first check is for the token, and the second for the game.
     bearer, game = one.all("token check")
     engine, journal = one.one("engine"), one.one("journal wait")
     assert door.begin <= bearer.begin <= bearer.end <= one.marks["authorized"] <= handler.begin
@@ -93,7 +92,6 @@ async def test_detach_ray_has_engine_and_journal(
     handler = one.one("handler")
     assert handler.begin <= engine.begin <= engine.end <= journal.begin <= journal.end
     assert journal.end <= handler.end
-    # The data plane verifies an environment token without the control plane.
     assert one.all("token check") == []
     fields["lobby_id"] = str(uuid4())
     refused, ray_id = await traced(developer, "detach", token, **fields)
@@ -134,7 +132,7 @@ async def test_ray_has_the_wait_for_the_data_plane(developer: Developer) -> None
     }
     for slug, fields in changes.items():
         answer, rays[slug] = await traced(developer, slug, **fields)
-        # A timeout of the data plane has a wait of a second in its ray.
+        # A data plane that is too slow causes an error after a feed wait of one second.
         assert answer.code in ("OK", "CONTROL_PLANE_UNAVAILABLE"), (slug, answer)
     for slug, ray_id in rays.items():
         outer, inner = await told(developer, ray_id, 2)

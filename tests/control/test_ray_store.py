@@ -1,5 +1,3 @@
-"""Ray store on both databases: repeated messages, limits of age and number, and losses."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

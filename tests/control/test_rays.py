@@ -1,4 +1,4 @@
-"""Rays of requests over both planes: lookup by `x-ray-id`, visibility, and export to a collector."""
+"""Rays of requests over both planes, and their export to a collector."""
 
 from __future__ import annotations
 
@@ -74,8 +74,6 @@ async def me(full_service: FullService) -> AsyncIterator[Developer]:
 
 @pytest.fixture
 async def asked() -> AsyncIterator[ThirdPartyServer]:
-    """Verification server of the game, which answers slowly."""
-
     async def slowly(_: web.Request) -> web.StreamResponse:
         await asyncio.sleep(WEBHOOK_MS / 1000)
         return web.Response()
@@ -86,7 +84,6 @@ async def asked() -> AsyncIterator[ThirdPartyServer]:
 
 
 async def gated_lobby(me: Developer, asked: ThirdPartyServer) -> tuple[str, str, str]:
-    """Returns a game, its lobby with verification on join, and a player's token."""
     game_id = await me.game()
     actions = {
         "join": {
@@ -154,7 +151,7 @@ async def test_slow_join_ray_has_every_span(
     }
     assert WEBHOOK_MS - 1 <= lasted["webhook"] <= lasted["handler"] + 1
     assert lasted["handler"] <= lasted["http join"] + 1 <= after_ms - before_ms + 2
-    # Verification ends before the engine starts, so the engine span must not include it.
+    # The engine span must not include verification.
     assert milliseconds(spans["engine"]["start_ts"]) >= milliseconds(spans["webhook"]["finish_ts"])
     assert {span["req_id"] for span in one["spans"]} == {one["req_id"]}
     assert [mark["label"] for mark in one["marks"]] == ["authorized", "answered OK"]
@@ -241,10 +238,10 @@ async def test_failed_request_is_kept_and_success_is_sampled(me: Developer) -> N
     while len(fine) < 40:
         began = perf_counter()
         answer = await me.call("get_game", game_id=game_id)
-        # Slow requests are always kept, so the test counts fast ones only.
+        # Slow requests are always kept.
         if perf_counter() - began < SLOW_S:
             fine.append(answer)
-    # When this last request is stored, the earlier ones are stored too.
+    # When this request is stored, the earlier ones are too.
     failed = await me.call("get_version", game_id=game_id, version_id=str(uuid4()))
     await whole(me, failed.headers["x-ray-id"], 2)
     kept = [one for one in fine if await perf(me, one.headers["x-ray-id"])]
@@ -268,7 +265,6 @@ async def test_ray_needs_a_token_that_covers_its_request(
         await whole(me, ray_id, count)
         assert len(await perf(me, ray_id, of_game)) == count
         assert await perf(me, ray_id, of_other) == []
-    # A request for all groups is not visible to a token of one game.
     await whole(me, group_ray, 2)
     assert await perf(me, group_ray, of_game) == []
 

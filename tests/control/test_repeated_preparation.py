@@ -1,6 +1,4 @@
-"""Repeated preparation of an upload under its key: the URLs are valid and of the same upload. The tests move the
-clock.
-"""
+"""Repeated preparation of an upload under its key. The tests move the clock."""
 
 from __future__ import annotations
 
@@ -112,7 +110,7 @@ async def test_replay_has_valid_urls_after_expiry(
 async def test_replay_of_a_namespace_upload_has_valid_urls(
     moved: KilledService, mover: Developer
 ) -> None:
-    """The response has no upload id, so the id is stored separately."""
+    """The response has no upload id, so the id is stored beside it."""
     game_id, key = await mover.game(), str(uuid4())
     token = await mover.service_token(game_id)
     back = Developer(moved, mover.door, token)
@@ -125,7 +123,7 @@ async def test_replay_of_a_namespace_upload_has_valid_urls(
     assert without_addresses(again) == without_addresses(first)
     assert (await put(requests_of(again)[0], tar())).status_code == 200
     await back.good("complete_build", **place, build_id=first["build"]["id"])
-    # The upload is complete. The response is replayed, but its URLs accept no content.
+    # The upload is complete, so the replayed URLs accept no content.
     last = await back.good("prepare_build", key, **fields)
     assert without_addresses(last) == without_addresses(first)
     refused = await put(requests_of(last)[0], tar())

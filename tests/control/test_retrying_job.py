@@ -1,4 +1,4 @@
-"""Background work with `RetryingJob`: back-off, logs and error counts."""
+"""Back-off, logs and error counts of `RetryingJob`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ pytestmark = pytest.mark.anyio
 
 
 class Work:
-    """Job with prepared results: each step raises its error or succeeds."""
-
     def __init__(self, *errors: Exception | None) -> None:
         self.left = list(errors)
         self.slept: list[float] = []

@@ -1,4 +1,4 @@
-"""Service with a real S3 server: uploads by presigned URLs, reads, and an unavailable bucket."""
+"""Service with a real S3 server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 def public(server: S3Server) -> str:
-    """Returns the address for clients: a host name. The service itself uses the IP address."""
+    """Returns the public address, a host name. The service uses the IP address."""
     return server.endpoint.replace("127.0.0.1", "localhost")
 
 
@@ -105,7 +105,7 @@ async def test_build_is_put_to_the_public_address(s3: S3Server, developer: Devel
     await developer.good("complete_upload", upload_id=made["upload_id"])
     again = await developer.code("complete_upload", upload_id=made["upload_id"])
     assert again == "UPLOAD_ALREADY_COMPLETE"
-    # The URL stays valid for an hour, but a second PUT no longer changes the build.
+    # A second PUT to the valid URL no longer changes the build.
     assert (await put(request, b"x" * len(content))).status_code == 200
 
 
@@ -229,7 +229,6 @@ async def test_unavailable_bucket_is_reported_and_recovers(
             assert int(refused.headers["retry-after"]) > 0
         page = await site.get("index.html")
         assert (page.status_code, int(page.headers["retry-after"]) > 0) == (503, True)
-        # Operations that need only records still succeed.
         later = await prepared(developer, tar())
     finally:
         s3.revive()

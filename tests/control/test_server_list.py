@@ -1,4 +1,4 @@
-"""Server lists of several pages, followed to the end over both transports."""
+"""Server lists of several pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 COUNT: Final = 2 * PAGE + 3
 FULL, OVER = {"shelf": "full"}, {"shelf": "over"}
-"""Number of servers with one tag: exactly one page, and one more."""
+"""`FULL` is on exactly one page of servers, and `OVER` on one server more."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -47,7 +47,6 @@ class Shelf:
 
 
 _SHELVES: Final[dict[FullService, Shelf]] = {}
-"""The servers are created once for each service."""
 
 
 async def filled(servers: Servers) -> Shelf:

@@ -1,4 +1,4 @@
-"""Comparison of server records with running processes: a failed repair is retried and blocks no other server."""
+"""Comparison of server records with running processes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 
 
 def unreadable(servers_folder: Path, server_id: str) -> Path:
-    """Returns a run specification that cannot be read: it is a folder, so reading fails with an I/O error."""
+    """Links the run specification to /proc/self/mem, so that reading it fails with an I/O error."""
     folder = servers_folder / server_id
     folder.mkdir()
     (folder / "state").write_text("status=starting\n\n")

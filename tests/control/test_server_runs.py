@@ -1,4 +1,4 @@
-"""Recorded start and end of a server, also if it ends before its start is recorded."""
+"""Recorded start and end of a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dynamic servers over both transports: real processes behind a real edge-guard."""
+"""Dynamic servers with real processes behind a real edge-guard."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Servers(Back):
         self.build_id = await self.build(programs.server_archive(*command))
 
     async def create(self, **fields: Any) -> Any:
-        """Creates a server, and retries on 503 because a busy machine needs time to bind ports."""
+        """Creates a server. Retries on 503, because a busy machine binds ports slowly."""
         key, deadline = uuid4().hex, time.monotonic() + REPEATED_S
         while (answer := await self.try_create(key, **fields)).code == "OVERLOADED":
             assert time.monotonic() < deadline, answer
@@ -119,7 +119,6 @@ async def echoed(record: Any, words: bytes = b"hello") -> bytes:
 async def back_end(
     full_service: FullService, door_name: str, *command: str
 ) -> AsyncIterator[Servers]:
-    """Back end of a new game. Its servers end with the block."""
     door = full_service.door(door_name)
     try:
         developer = Developer(full_service, door)
@@ -331,7 +330,6 @@ async def test_unusable_texts_are_all_refused(
 
 
 async def test_servers_and_builds_of_others_are_not_found(back: Servers) -> None:
-    """The other callers are another namespace of the game, and another game of the same developer."""
     made = await back.create()
     other_game = await back.developer.game()
     places = [

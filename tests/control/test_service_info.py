@@ -1,4 +1,4 @@
-"""Bootstrap, region tiers and datacenters, which come from the settings."""
+"""Bootstrap, region tiers and datacenters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signing keys of the control plane: old signatures stay valid after a rotation until they expire."""
+"""Signing keys: old signatures stay valid after a rotation."""
 
 from __future__ import annotations
 

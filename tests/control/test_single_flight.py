@@ -1,4 +1,4 @@
-"""Single-flight reads: concurrent callers share one read that starts after their calls."""
+"""Concurrent reads that share one result."""
 
 from __future__ import annotations
 

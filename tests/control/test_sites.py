@@ -1,4 +1,4 @@
-"""Sites over both transports: preparation, PUT, completion and list."""
+"""Sites: preparation, PUT, completion and list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens: creation, list, revocation, inspection, and their effect in the data plane."""
+"""Tokens and their effect in the data plane."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ async def test_revoked_token_limit(
     slug = KINDS[kind]
     answer = await owner.call(slug, **place_of(game_id, slug))
     assert (answer.code, answer.errors) == (TOO_MANY if is_refused else ("OK", ()))
-    # The feed still works: a new revocation takes effect.
+    # A new revocation still takes effect.
     await owner.good("revoke_namespace_token", **place_of(game_id), token_id=made["token_id"])
     assert await code_in_data_plane(owner, made["token"]) == "TOKEN_REVOKED"
 

@@ -29,7 +29,7 @@ FORM = re.compile(rb"\b(?:" + "|".join(KINDS_OF_TOKENS).encode() + rb")_[A-Za-z0
 def full_service(
     request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
 ) -> Iterator[FullService]:
-    """Service that keeps every ray, because a ray could contain a token."""
+    """Service that keeps every ray, which could contain a token."""
     made = FullService(
         tmp_path / "full_service", databases.url(request.param), rays={"per_second": 10_000}
     )
@@ -57,7 +57,6 @@ class Pockets:
 
 
 async def scene(full_service: FullService, pockets: Pockets) -> None:
-    """Calls every operation that returns a token, up to players in a lobby."""
     developer = pockets.developer
     game_id = await developer.arena()
     place = {"game_id": game_id, "namespace_id": "prod"}
@@ -84,7 +83,6 @@ async def scene(full_service: FullService, pockets: Pockets) -> None:
         pockets.tokens.append(player)
         speaker = development if token is development else lobby["lobby_token"]
         await pockets.say("connected", speaker, player_token=player)
-    # A failed request and its subject are stored in a ray.
     for token in pockets.tokens:
         await pockets.door.call("get_game", {"game_id": token}, token=token)
     listed = (await developer.good("list_namespace_tokens", **place))["tokens"]
@@ -105,7 +103,7 @@ def raw(value: Any) -> bytes:
 
 
 def secrets_of(token: str) -> list[bytes]:
-    """Returns the forms of a token to search for: the whole text, the part after its kind, and its decoded bytes."""
+    """Returns the whole text of a token, the part after its kind, and its decoded bytes."""
     secret = token.partition("_")[2]
     bare = base64.urlsafe_b64decode(secret + "=" * (-len(secret) % 4))
     return [token.encode(), secret.encode(), bare, bare.hex().encode()]
@@ -114,7 +112,7 @@ def secrets_of(token: str) -> list[bytes]:
 def traces(
     found: dict[str, list[tuple[Any, ...]]], tokens: list[str]
 ) -> list[tuple[str, int, bytes]]:
-    """Returns each table and column that contains a part of a token, or a text of the form of a token."""
+    """Returns each table and column with a part of a token."""
     secrets = [secret for token in tokens for secret in secrets_of(token)]
     return [
         (name, number, trace)
@@ -150,7 +148,7 @@ async def test_no_column_has_a_token(
     await eventually(are_all_there)
     assert traces(await rows(records), tokens) == []
     if full_service.database_url is None:
-        # Free pages and the write-ahead log can still contain earlier rows.
+        # Free pages and the write-ahead log can contain earlier rows.
         assert full_service.stop() == 0
         for path in (full_service.data_dir / "control").glob("records.db*"):
             assert traces({path.name: [(path.read_bytes(),)]}, tokens) == []

@@ -1,4 +1,4 @@
-"""Deadlocks between two writers: the database aborts one transaction, and its operation is retried."""
+"""Deadlocks between two writers: the aborted operation is retried."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _WAITING = text(
 
 
 async def until_one_waits(database: Database) -> None:
-    """Waits until a transaction waits for a lock. SQLite serialises writers, so there is nothing to wait for."""
+    """Waits until a transaction waits for a lock. SQLite serialises writers and needs no wait."""
 
     async def is_waiting() -> bool:
         async with database.query() as tx:
@@ -57,11 +57,7 @@ async def until_one_waits(database: Database) -> None:
 async def until_the_other_is_given_up(
     lock_out: Callable[[], Awaitable[None]], others: list[asyncio.Task[Any]]
 ) -> None:
-    """Repeats a deadlock until the database aborts the other transaction.
-
-    PostgreSQL aborts the transaction that detects the deadlock, after one second of waiting. On a slow machine this
-    can be the test's own transaction.
-    """
+    """Repeats a deadlock until PostgreSQL aborts the other transaction and not the test's own."""
     for _ in range(_TRIES):
         try:
             await lock_out()
@@ -89,7 +85,7 @@ async def test_device_link_survives_a_deadlock(on_server: Database, tmp_path: Pa
     asked: list[asyncio.Task[pb.PrepareDeviceLinkResponse]] = []
 
     async def lock_out() -> None:
-        # Each new instance deletes old links at its first link, and then pauses.
+        # A new instance deletes old links at its first link.
         made = DeviceLinkOperations(
             RecordContext(database, IdempotentChanges(database), RecordIds(), Topics()),
             DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path)),

@@ -1,8 +1,4 @@
-"""Revocation of tokens that were created but not delivered to the caller.
-
-Causes are an unreadable database, a silent data plane, a caller that left, or a lost commit response. Revocation is
-retried until it succeeds.
-"""
+"""Revocation of tokens that were created but not delivered to the caller."""
 
 from __future__ import annotations
 
@@ -76,7 +72,7 @@ class Moment:
 
 
 class Desk:
-    """Token operations on one namespace. The data plane signs no token, so creation fails after the commit."""
+    """Token operations on a data plane that cannot sign tokens."""
 
     def __init__(self, fed: Fed, folder: Path, way: PostgresProxy | None) -> None:
         self.fed = fed
@@ -148,7 +144,7 @@ class Desk:
 
     @contextlib.asynccontextmanager
     async def no_removal(self) -> AsyncIterator[None]:
-        """Makes the database abort each deletion of a token within the block, as it does with a deadlock."""
+        """Makes the database abort each deletion of a token, as a deadlock does."""
         tables = ("namespace_tokens", "cloud_tokens")
         name = self.database.name
         for table in tables:
@@ -215,7 +211,7 @@ async def test_unreadable_records_after_commit_leave_no_token(desk: Desk, kind: 
     assert await outcome(desk.ask(kind)) != "OK"
     assert await desk.made() == []
     await desk.run("ALTER TABLE games_away RENAME TO games")
-    # With an idempotency key a repeated request returns the same token.
+    # With an idempotency key, a repeated request returns the same token.
     desk.after_commit.act = lose
     assert await outcome(desk.ask(kind, "key")) != "OK"
     assert len(await desk.made()) == 1
@@ -256,7 +252,7 @@ async def test_deadlocked_creation_is_retried(desk: Desk, kind: str) -> None:
     assert await desk.made() == [made.token_id]
 
 
-# Revocation ---------------------------------------------------------------------------------------
+# Revocation of tokens that were created but not delivered to the caller.
 
 
 @pytest.mark.parametrize("kind", ["env", "pub", "dev"])

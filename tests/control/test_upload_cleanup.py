@@ -1,4 +1,4 @@
-"""Cleanup of abandoned uploads: one failed removal or unreadable record blocks no other removal."""
+"""Cleanup of abandoned uploads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.waiting import PATIENCE_S, eventually
 pytestmark = pytest.mark.anyio
 
 NO_KEY = "0 cannot be a part of any key"
-"""Id of an upload whose objects cannot be listed. The cleanup visits ids in order, so this one is first."""
+"""Objects of this upload cannot be listed. Its id is the first in the order of the cleanup."""
 
 
 async def broken_upload(desk: Desk) -> None:

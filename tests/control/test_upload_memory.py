@@ -1,4 +1,4 @@
-"""Memory use of a PUT to a signed URL: the body is streamed to disk and never held as a whole."""
+"""Memory use of a PUT: the body is never held as a whole."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 MIB = 1 << 20
 BODY_BYTES = 64 * MIB
 HELD_BYTES_MAX = BODY_BYTES // 2
-"""Limit above the previous peak. One upload and one download buffer a few MiB, depending on the load."""
+"""Limit above the previous peak. One transfer buffers a few MiB."""
 BLOCK = bytes(range(256)) * (MIB // 256)
 
 
@@ -40,7 +40,6 @@ def measured(pid: int, name: str) -> int:
 
 
 def begin(pid: int) -> int:
-    """Resets the peak of the process, and returns its current bytes."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
     return measured(pid, "VmRSS")
 
@@ -84,7 +83,7 @@ async def goes_through(developer: Developer, length: int) -> None:
 async def test_body_of_64_mib_is_never_held_whole(full_service: FullService) -> None:
     door = full_service.door("http")
     developer = Developer(full_service, door)
-    # The first request loads modules, so it is not measured.
+    # The first request loads modules.
     await goes_through(developer, MIB)
     pids = {
         name: lock_holder_pid(full_service.data_dir / folder)

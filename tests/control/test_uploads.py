@@ -1,4 +1,4 @@
-"""Uploads: concurrent completion, crashes, and removal of incomplete uploads. The tests move the clock."""
+"""Uploads: completion, crashes and removal. The tests move the clock."""
 
 from __future__ import annotations
 
@@ -55,8 +55,6 @@ class Taken:
 
 
 class Desk:
-    """Build uploads of one game without transports."""
-
     def __init__(self, database: Database, folder: Path, bucket: S3BlobStore | None = None) -> None:
         self.now_ms = NOW_MS
         self.database = database
@@ -77,7 +75,6 @@ class Desk:
         self.uploads = UploadOperations(self.uploading)
 
     async def restart(self) -> None:
-        """Restarts the operations with only the database and the object folder."""
         await self.uploading.stop()
         self._begin()
 
@@ -140,7 +137,6 @@ async def desk(
 async def test_replayed_preparation_ignores_later_settings(
     desk: Desk,
 ) -> None:
-    """A later setting of the operator does not change the response that was already given."""
     desk.caller = desk.calling("key")
     first = await desk.prepare()
     desk.builds = BuildOperations(
@@ -165,7 +161,7 @@ async def test_concurrent_completions_have_one_winner(desk: Desk) -> None:
 async def test_interrupted_completion_can_be_repeated(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
 ) -> None:
-    """A disconnect or a crash can leave complete objects and an incomplete record."""
+    """A disconnect or a crash leaves complete objects and an incomplete record."""
     made = await desk.prepare()
     desk.upload(made)
     complete, is_complete, go_on = desk.objects.complete, asyncio.Event(), asyncio.Event()
@@ -250,7 +246,7 @@ async def test_leftovers_of_a_deleted_build_are_removed(
 
 
 async def test_busy_content_threads_do_not_block_other_work(desk: Desk) -> None:
-    """Slow archives block other archives, but no files, names, tokens or changes."""
+    """Slow archives block other archives only."""
     read, waiting = await desk.prepare(), await desk.prepare()
     desk.upload(read)
     desk.upload(waiting)
@@ -281,7 +277,6 @@ async def test_busy_content_threads_do_not_block_other_work(desk: Desk) -> None:
 
 
 async def test_content_check_uses_its_own_threads(desk: Desk) -> None:
-    """Work that fills the common threads must not delay the completion of builds."""
     made = await desk.prepare()
     desk.upload(made)
     common = ThreadPoolExecutor(1)

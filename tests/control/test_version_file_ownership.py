@@ -50,7 +50,6 @@ NOT_FOUND = {
 
 @pytest.fixture(params=["one's own other game", "a stranger's game"])
 async def lender(request: pytest.FixtureRequest, developer: Developer, records: Records) -> Any:
-    """Developer with complete files, and the id of the game that owns the files."""
     if request.param == "one's own other game":
         return developer, await developer.game()
     identity_id, (group_id,) = await records.identity("Theirs")

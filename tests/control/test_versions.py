@@ -1,7 +1,4 @@
-"""Versions over both transports: creation, validation, name reservation, read and list.
-
-The rules of a configuration are in `test_configuration_validation`.
-"""
+"""Versions. `test_configuration_validation` tests the rules of their configurations."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 def everything_that_is_here() -> dict[str, Any]:
-    """Returns `EVERYTHING` without files that were not uploaded and settings that this service lacks."""
+    """Returns `EVERYTHING` without missing files and without settings that this service lacks."""
     document = everything()
     _drop(document, ("image_id", "site_id", "captcha", "eu-1", "us-1"))
     return document
