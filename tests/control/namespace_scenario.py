@@ -254,7 +254,7 @@ class NamespaceScenario:
         await self._scraper.aclose()
 
     async def _arena(self, developer: Developer, group_id: str, name: str = "arena") -> str:
-        """Creates a game whose lobbies need no heartbeat. A heartbeat frees slots at once."""
+        """Creates a game with lobbies that need no heartbeat. A heartbeat frees slots at once."""
         game_id = await developer.game(developer_group_id=group_id)
         mode = {
             **ARENA_MODES["arena"],

@@ -320,7 +320,7 @@ async def test_restored_backup_catches_up_with_the_data_plane(fed: Fed) -> None:
 
 
 async def forked(fed: Fed) -> str:
-    """Creates a namespace whose record differs from the held one under the same revision."""
+    """Creates a namespace with a record that differs from the held one under the same revision."""
     namespace_id = await fed.source.namespace()
     await fed.source.touch(namespace_id, 5)
     await fed.enqueue_and_confirm(namespace_id)
