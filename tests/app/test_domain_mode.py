@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests import programs
-from tests.app.domain import (
+from tests.app.domain_service import (
     API,
     CDN,
     DEVELOPER,

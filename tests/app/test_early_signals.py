@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.app.household import Household, processes_of, until
+from tests.app.supervised_service import Household, processes_of, until
 
 pytestmark = pytest.mark.timeout(120)
 

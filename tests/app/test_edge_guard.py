@@ -24,7 +24,7 @@ from pyservice.app.edge_guard_probe import EDGE_GUARD_BINARY
 from pyservice.settings import load
 from pyservice.settings.sections import EdgeSettings
 from tests import programs
-from tests.app.household import Household, is_gone
+from tests.app.supervised_service import Household, is_gone
 from tests.support.data_plane_service import UNLIMITED
 from tests.support.leftover_processes import end_leftovers
 from tests.support.waiting import PATIENCE_S, FreeTime, until

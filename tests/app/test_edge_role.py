@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests import programs
-from tests.app.household import is_gone
+from tests.app.supervised_service import is_gone
 from tests.app.test_edge_guard import Held, is_reached, made_server, with_server
 from tests.support.data_plane_service import UNLIMITED
 from tests.support.waiting import PATIENCE_S, until

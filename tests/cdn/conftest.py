@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from tests.cdn.arena import FILES, Browser, key, make_site
+from tests.cdn.example_site import FILES, Browser, key, make_site
 from tests.cdn.listener import Listener, running_listener
-from tests.cdn.wire import Connect, Wire
+from tests.cdn.raw_http import Connect, Wire
 from tests.storage.blob_stores import put_whole
 
 

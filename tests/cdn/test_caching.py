@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from pyservice.cdn.site_routes import Route, Routes
-from tests.cdn.arena import FILES, make_site
+from tests.cdn.example_site import FILES, make_site
 from tests.cdn.listener import Listener
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ import pytest
 from pyservice.cdn import http_connection, server
 from pyservice.observability import health
 from tests.cdn.listener import Listener, running_listener
-from tests.cdn.wire import Connect, Wire
+from tests.cdn.raw_http import Connect, Wire
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from pyservice.cdn.site_routes import Route, Routes
-from tests.cdn.arena import make_site
+from tests.cdn.example_site import make_site
 from tests.cdn.listener import Listener
-from tests.cdn.wire import Connect
+from tests.cdn.raw_http import Connect
 
 pytestmark = pytest.mark.anyio
 

@@ -14,9 +14,9 @@ from pyservice.ids import format_uuid
 from pyservice.observability import rays
 from pyservice.observability.rays import span_set
 from pyservice.pb.hosting.internal.v1 import rays_pb2 as pb
-from tests.cdn.arena import FILES, make_site
+from tests.cdn.example_site import FILES, make_site
 from tests.cdn.listener import Listener
-from tests.cdn.wire import Connect
+from tests.cdn.raw_http import Connect
 from tests.storage.blob_stores import put_whole
 from tests.support.waiting import PATIENCE_S
 

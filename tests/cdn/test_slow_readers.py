@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.cdn import http_connection
-from tests.cdn.arena import key, make_site
+from tests.cdn.example_site import key, make_site
 from tests.cdn.listener import Listener, running_listener
 from tests.storage.blob_stores import put_whole
 from tests.support.waiting import PATIENCE_S

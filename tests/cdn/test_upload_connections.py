@@ -13,7 +13,7 @@ import pytest
 
 from pyservice.storage.objects import Part, PendingObject
 from tests.cdn.listener import Listener, running_listener
-from tests.cdn.wire import Connect
+from tests.cdn.raw_http import Connect
 from tests.storage.blob_stores import put_whole
 from tests.support.waiting import PATIENCE_S
 

@@ -18,7 +18,7 @@ from pyservice.cdn import uploads
 from pyservice.cdn.uploads import Reception
 from pyservice.storage.objects import Part, PendingObject
 from tests.cdn.listener import Listener, running_listener
-from tests.cdn.wire import Connect
+from tests.cdn.raw_http import Connect
 from tests.support.captured_logs import logged
 from tests.support.waiting import PATIENCE_S
 

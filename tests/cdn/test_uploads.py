@@ -21,7 +21,7 @@ from pyservice.cdn import http_connection, uploads
 from pyservice.storage.objects import Part, PendingObject
 from pyservice.storage.signed_urls import UrlGrant, UrlSigner
 from tests.cdn.listener import KEY, Listener, running_listener
-from tests.cdn.wire import Connect
+from tests.cdn.raw_http import Connect
 from tests.faults.disk import small_disk
 from tests.storage.blob_stores import put_whole
 from tests.support.waiting import PATIENCE_S

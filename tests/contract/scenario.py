@@ -20,7 +20,7 @@ import httpx
 from pyservice.openapi.examples import FilledExample, fill_example
 from pyservice.schema.methods import METHODS, Method
 from tests import programs
-from tests.app.household import Household
+from tests.app.supervised_service import Household
 from tests.contract.admission_servers import AdmissionServers, open_admission_servers
 from tests.support.data_plane_service import GAME, UNLIMITED, document
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.app.household import Household, until
+from tests.app.supervised_service import Household, until
 from tests.contract import error_cases
 from tests.contract.response_check import ResponseChecker
 from tests.contract.scenario import BY_SLUG, Scenario, World, open_world

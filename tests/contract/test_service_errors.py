@@ -20,7 +20,7 @@ import pytest
 from pyservice.edge.forwarding import AT_ONCE
 from pyservice.openapi.examples import fill_example
 from pyservice.transport.server_budgets import SMALL_BYTES
-from tests.app.household import Household, until
+from tests.app.supervised_service import Household, until
 from tests.contract import error_cases
 from tests.contract.response_check import ResponseChecker
 from tests.contract.scenario import BY_SLUG, Scenario, World, open_world

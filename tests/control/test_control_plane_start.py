@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests import programs
-from tests.app.test_tasks import FrailHouse
+from tests.app.test_background_tasks import FrailHouse
 from tests.control.test_lobby_processes import Game
 from tests.control.test_servers import back_end
 from tests.faults.control.test_static_stability import control_pid

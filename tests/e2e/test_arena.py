@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from websockets.sync.client import connect as websocket
 
-from tests.app.household import is_gone
+from tests.app.supervised_service import is_gone
 from tests.e2e.conftest import ROOT, Run, StartRun
 from tests.support.leftover_processes import pids_of
 from tests.support.loopback import FREE_PORT

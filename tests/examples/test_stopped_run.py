@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from tests.app.household import is_gone
+from tests.app.supervised_service import is_gone
 from tests.e2e.conftest import Run, StartRun
 from tests.e2e.conftest import start_run as start_run
 from tests.support.leftover_processes import pids_of

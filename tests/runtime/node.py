@@ -25,7 +25,7 @@ from pyservice.runtime.run_requests import Backend, ReportUndelivered, Resources
 from pyservice.runtime.run_supervisor import RunSupervisor
 from pyservice.runtime.unpacked_builds import UnpackedBuilds
 from tests.control.files import tar
-from tests.runtime.store import Store
+from tests.runtime.build_store import Store
 from tests.support.leftover_processes import end_leftovers
 from tests.support.waiting import eventually
 

@@ -21,8 +21,8 @@ from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.run_folder import RunFolder
 from pyservice.runtime.run_requests import RunEnd, RunRequest
 from pyservice.runtime.unpacked_builds import BuildSource
+from tests.runtime.build_store import Store
 from tests.runtime.node import CAPACITY, SHELL, Place, is_alive, nursery_of, until
-from tests.runtime.store import Store
 from tests.support.leftover_processes import pids_of
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ from pyservice.runtime.build_manifests import BadManifest
 from pyservice.runtime.root_filesystem import find_program
 from tests.control.files import tar
 from tests.programs.images import bundle, file, folder, laid_out, layer, link, saved
-from tests.runtime.unpacked import told, tree, unpacked
+from tests.runtime.unpacked_trees import told, tree, unpacked
 
 HARD = tarfile.LNKTYPE
 

@@ -18,7 +18,7 @@ from pyservice.runtime.build_manifests import BadManifest
 from pyservice.runtime.root_filesystem import CONTAINER_ROOT_UID
 from tests.control.files import packed
 from tests.programs.images import file, folder, layer, link, saved
-from tests.runtime.unpacked import tree, unpacked
+from tests.runtime.unpacked_trees import tree, unpacked
 
 HARD = tarfile.LNKTYPE
 IS_ROOT = os.geteuid() == 0

@@ -21,8 +21,8 @@ import pytest
 from pyservice.runtime import node_allocation
 from pyservice.runtime.run_requests import PortRequest, RunEnd, RunRequest
 from tests.runtime.node import Place, until
-from tests.support.foreign_ports import Foreigner
 from tests.support.loopback import OWN_ADDRESS
+from tests.support.occupied_ports import Foreigner
 
 pytestmark = pytest.mark.anyio
 

@@ -27,8 +27,8 @@ from pyservice.runtime.filesystem import INODES_FREE, is_disk_short
 from tests.control.files import entry, gzipped, tar
 from tests.programs.images import file, layer, link, saved
 from tests.runtime.node import disk_of
-from tests.runtime.test_archives import judge, refusal
-from tests.runtime.unpacked import unpacked
+from tests.runtime.test_archive_validation import judge, refusal
+from tests.runtime.unpacked_trees import unpacked
 
 LINK, HARD, FOLDER, FILE = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.REGTYPE
 END: Final = bytes(1024)

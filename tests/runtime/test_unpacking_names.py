@@ -13,9 +13,9 @@ from pyservice.runtime.archive_rules import PATH_MAX_BYTES, BadArchive, RootRule
 from pyservice.runtime.archive_validation import ArchiveValidator
 from tests.control.files import entry, gzipped, packed, tar
 from tests.programs.images import file, layer, link, saved
-from tests.runtime.test_archives import judge, refusal
-from tests.runtime.test_unpacking import MANIFEST
-from tests.runtime.unpacked import unpacked, unpacked_apart
+from tests.runtime.test_archive_validation import judge, refusal
+from tests.runtime.test_build_unpacking import MANIFEST
+from tests.runtime.unpacked_trees import unpacked, unpacked_apart
 
 LINK, HARD, FOLDER = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE
 NAME = "n" * 256

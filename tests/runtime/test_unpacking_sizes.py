@@ -14,8 +14,8 @@ from pyservice.runtime.archive_rules import BadArchive, SizeAllowance
 from pyservice.runtime.build_unpacking import unpack
 from tests.control.files import bomb, packed, tar
 from tests.programs.images import saved
-from tests.runtime.store import Store
-from tests.runtime.test_unpacking import BUILD, GAME, opened, refused
+from tests.runtime.build_store import Store
+from tests.runtime.test_build_unpacking import BUILD, GAME, opened, refused
 
 pytestmark = pytest.mark.anyio
 

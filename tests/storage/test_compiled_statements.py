@@ -29,7 +29,7 @@ from sqlalchemy import (
 from pyservice.errors import ServiceError
 from pyservice.storage.database import Conflict, Database, open_database
 from pyservice.storage.tables import metadata
-from tests.storage.notes import NOTES, both, prepare
+from tests.storage.notes_table import NOTES, both, prepare
 from tests.support.databases import KINDS, Databases
 
 pytestmark = pytest.mark.anyio

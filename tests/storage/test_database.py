@@ -25,7 +25,7 @@ from pyservice.storage.database import (
 )
 from pyservice.storage.migrations import migrate
 from pyservice.storage.tables import metadata
-from tests.storage.notes import NOTES, at_once, both, count_up, in_use, number, prepare
+from tests.storage.notes_table import NOTES, at_once, both, count_up, in_use, number, prepare
 from tests.support.databases import KINDS, Databases, Server
 from tests.support.databases import one_server as one_server
 from tests.support.databases import server as server
@@ -136,7 +136,7 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from pyservice.storage.database import open_database
-from tests.storage.notes import count_up
+from tests.storage.notes_table import count_up
 
 async def live(url, folder):
     database = open_database(url or None, Path(folder))

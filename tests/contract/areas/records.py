@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from tests.app.household import until
+from tests.app.supervised_service import until
 from tests.contract.error_cases import error_case
 from tests.contract.scenario import Scenario, place
 from tests.support.data_plane_service import GAME

@@ -15,7 +15,7 @@ from sqlalchemy import text
 from pyservice.storage import postgres
 from pyservice.storage.database import Database, open_database
 from tests.faults.postgres_proxy import PostgresProxy, open_postgres_proxy
-from tests.storage.notes import (
+from tests.storage.notes_table import (
     at_once,
     both,
     code_of,

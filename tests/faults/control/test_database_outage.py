@@ -18,7 +18,7 @@ from pyservice.errors import ServiceError
 from pyservice.storage.database import Database, DatabaseUnusable, open_database
 from pyservice.storage.migrations import migrate
 from tests.faults.disk import small_disk
-from tests.storage.notes import (
+from tests.storage.notes_table import (
     at_once,
     code_of,
     codes,
@@ -183,7 +183,7 @@ import asyncio, sys
 from pathlib import Path
 from sqlalchemy import insert, text
 from pyservice.storage.database import open_database
-from tests.storage import notes
+from tests.storage import notes_table
 
 async def add(database):
     async with database.write() as tx:

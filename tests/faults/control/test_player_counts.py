@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.app.household import is_gone
+from tests.app.supervised_service import is_gone
 from tests.support.full_service import Developer, FullService, eventually
 from tests.support.waiting import POLL_S, FreeTime
 

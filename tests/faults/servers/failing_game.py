@@ -18,7 +18,7 @@ import httpx
 
 from pyservice.runtime.run_folder import RunFolder
 from tests import programs
-from tests.app.household import LOCKS
+from tests.app.supervised_service import LOCKS
 from tests.control.test_builds import Back
 from tests.control.test_lobby_processes import Game
 from tests.support.full_service import Developer, FullService, eventually

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from tests import programs
-from tests.app.household import LOCKS
+from tests.app.supervised_service import LOCKS
 from tests.faults.servers.failing_game import (
     PLAIN,
     Bystander,

@@ -26,9 +26,9 @@ from tests.faults.servers.failing_game import (
     failing_game,
     kill,
 )
-from tests.support.foreign_ports import Foreigner, many_files
 from tests.support.full_service import FullService, eventually, running
 from tests.support.loopback import OWN_ADDRESS
+from tests.support.occupied_ports import Foreigner, many_files
 
 pytestmark = pytest.mark.anyio
 

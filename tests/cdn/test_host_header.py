@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from tests.cdn.listener import Listener
-from tests.cdn.wire import Connect
+from tests.cdn.raw_http import Connect
 
 pytestmark = pytest.mark.anyio
 

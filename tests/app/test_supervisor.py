@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.app.household import Household, is_gone, processes_of, until
+from tests.app.supervised_service import Household, is_gone, processes_of, until
 from tests.support.waiting import PATIENCE_S, is_ready
 
 MakeHousehold = Callable[..., Household]

@@ -19,7 +19,7 @@ from pyservice.runtime.archive_rules import FILES, FOLDER, BadArchive, FolderRul
 from pyservice.runtime.archive_validation import ArchiveValidator, normal_path
 from pyservice.runtime.build_unpacking import DiskReserve, _Folder, unpack
 from tests.control.files import MANIFEST, entry, tar
-from tests.runtime.test_archives import refusal
+from tests.runtime.test_archive_validation import refusal
 
 LINK, HARD = tarfile.SYMTYPE, tarfile.LNKTYPE
 BLOCK: Final = 512

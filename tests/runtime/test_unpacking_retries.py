@@ -26,9 +26,9 @@ from pyservice.storage.local_objects import FolderBlobStore
 from pyservice.storage.objects import Objects
 from pyservice.storage.signed_urls import UrlSigner
 from tests.control.files import tar
+from tests.runtime.build_store import Store
 from tests.runtime.node import Place, build_of, disk_of, open_place, until
-from tests.runtime.store import Store
-from tests.runtime.test_unpacking import BUILD, GAME, MANIFEST, opened
+from tests.runtime.test_build_unpacking import BUILD, GAME, MANIFEST, opened
 
 pytestmark = pytest.mark.anyio
 

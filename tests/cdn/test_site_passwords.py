@@ -21,9 +21,9 @@ from pyservice.cdn.site_passwords import (
 )
 from pyservice.cdn.sites import Site
 from pyservice.control.namespace_access import BCRYPT_ROUNDS
-from tests.cdn.arena import FILES, SCRIPT, Browser, make_site
+from tests.cdn.example_site import FILES, SCRIPT, Browser, make_site
 from tests.cdn.listener import Listener, running_listener
-from tests.cdn.wire import Wire
+from tests.cdn.raw_http import Wire
 
 pytestmark = pytest.mark.anyio
 

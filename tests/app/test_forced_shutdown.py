@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import programs
-from tests.app.household import is_gone
+from tests.app.supervised_service import is_gone
 from tests.control.test_lobby_processes import Game
 from tests.support.full_service import Developer, FullService, running
 from tests.support.leftover_processes import pids_of

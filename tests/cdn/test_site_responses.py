@@ -13,9 +13,9 @@ import pytest
 from pyservice.cdn.file_responses import File, FileResponses, GzipCache
 from pyservice.cdn.site_routes import Route, Routes
 from pyservice.cdn.sites import Site, SiteFile
-from tests.cdn.arena import BINARY, FILES, MODIFIED_S, PAGE, SCRIPT, key, make_site
+from tests.cdn.example_site import BINARY, FILES, MODIFIED_S, PAGE, SCRIPT, key, make_site
 from tests.cdn.listener import Listener, running_listener
-from tests.cdn.wire import Wire
+from tests.cdn.raw_http import Wire
 from tests.storage.blob_stores import put_whole
 from tests.support.waiting import PATIENCE_S
 

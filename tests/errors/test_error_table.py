@@ -16,7 +16,7 @@ from pyservice.schema.json_decoding import compile_decoder
 from pyservice.schema.methods import descriptor_of
 from pyservice.schema.validation import validate
 
-SOURCE = Path(__file__).parents[1] / "proto" / "errors.toml"
+SOURCE = Path(__file__).parents[2] / "proto" / "errors.toml"
 
 
 def test_the_table_is_the_file() -> None:

@@ -23,8 +23,8 @@ from pyservice.runtime.unpacked_builds import (
     UnpackedBuilds,
 )
 from tests.control.files import bomb, tar
+from tests.runtime.build_store import Store
 from tests.runtime.node import Place, until
-from tests.runtime.store import Store
 
 pytestmark = pytest.mark.anyio
 

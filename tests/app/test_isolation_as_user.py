@@ -18,7 +18,7 @@ import pytest
 
 from tests import programs
 from tests.control.test_servers import Servers, reached
-from tests.runtime.test_isolations import NOT_SCOPED, Machine
+from tests.runtime.test_isolation_trials import NOT_SCOPED, Machine
 from tests.support.full_service import Developer, FullService, running
 from tests.support.leftover_processes import pids_of
 from tests.support.unprivileged_python import interpreter

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from tests import programs
-from tests.app.test_ordinary_user import goals_of, reaches_nothing, told_of_runtime
+from tests.app.test_isolation_as_user import goals_of, reaches_nothing, told_of_runtime
 from tests.control.test_servers import Servers, back_end, process_of, reached
 from tests.support.full_service import FullService, running
 from tests.support.waiting import eventually

@@ -23,7 +23,7 @@ import pytest
 from pyservice.errors import ServiceError
 from pyservice.runtime.unpacked_builds import BuildUnusable, NoDiskSpace, UnpackedBuilds
 from tests.control.files import entry, packed, tar
-from tests.runtime.store import Store
+from tests.runtime.build_store import Store
 
 pytestmark = pytest.mark.anyio
 

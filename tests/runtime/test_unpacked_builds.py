@@ -15,10 +15,10 @@ import pytest
 
 from pyservice.runtime.unpacked_builds import UNUSED_RETENTION_S
 from tests.control.files import tar
+from tests.runtime.build_store import Store
 from tests.runtime.node import disk_of
-from tests.runtime.store import Store
-from tests.runtime.test_unpacking import BUILD, GAME, opened, whole
-from tests.runtime.unpacked import unpacked_apart
+from tests.runtime.test_build_unpacking import BUILD, GAME, opened, whole
+from tests.runtime.unpacked_trees import unpacked_apart
 
 pytestmark = pytest.mark.anyio
 

@@ -12,10 +12,10 @@ import orjson
 import pytest
 
 from pyservice.transport import slow_readers
-from tests.cdn.arena import key, make_site
+from tests.cdn.example_site import key, make_site
 from tests.cdn.listener import Listener, running_listener
+from tests.cdn.raw_http import Connect, Wire
 from tests.cdn.test_slow_readers import WHOLE, slow_line
-from tests.cdn.wire import Connect, Wire
 from tests.storage.blob_stores import put_whole
 from tests.support.waiting import PATIENCE_S
 

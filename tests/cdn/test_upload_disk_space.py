@@ -20,7 +20,7 @@ import pytest
 
 from pyservice.storage.signed_urls import UrlGrant, UrlSigner
 from tests.cdn.listener import KEY
-from tests.cdn.wire import Connect, Wire
+from tests.cdn.raw_http import Connect, Wire
 from tests.faults.disk import SmallDisk, small_disk
 from tests.support.waiting import PATIENCE_S
 
