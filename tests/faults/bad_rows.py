@@ -1,4 +1,4 @@
-"""Requests that both transports can carry and that are wrong, with the code and the problems of each."""
+"""Invalid requests that both transports can carry, with the error code and problems of each."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ NO_LOBBY = "0001aaaa-0000-4000-8000-000000000000"
 
 @dataclass(frozen=True)
 class Row:
-    """Fields that are wrong in ways that both transports can carry, and all that is wrong with them."""
-
     name: str
     operation: str
     token: str

@@ -1,4 +1,4 @@
-"""Fixtures of the proofs: the compiled shim, and services that tests of this folder may kill."""
+"""Fixtures of the fault tests: the compiled shim, and data planes that a test may kill."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shim_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class MakePlane(Protocol):
-    """Makes a plane that is not started yet. Keywords are fields of `Plane`."""
+    """Creates a plane without starting it. Keyword arguments are fields of `Plane`."""
 
     def __call__(self, **fields: Any) -> Plane: ...
 
@@ -48,8 +48,6 @@ def make_plane(shim_library: Path, tmp_path: Path) -> Iterator[MakePlane]:
 
 
 class OpenTransports(Protocol):
-    """Opens clients of both transports of a running plane."""
-
     def __call__(self, plane: Plane) -> Transports: ...
 
 

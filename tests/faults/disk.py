@@ -1,6 +1,7 @@
-"""A disk of a few megabytes: a real mount in a mount namespace that only one service lives in.
-As root it is ext4 in a file, without it a tmpfs in a user namespace; where neither may be made, a
-test that needs it is skipped and says why.
+"""A disk of a few megabytes, mounted in a mount namespace of one service.
+
+As root the disk is ext4 in a file. Otherwise it is a tmpfs in a user namespace. If the system
+allows neither, the test is skipped with the reason.
 """
 
 from __future__ import annotations
@@ -19,19 +20,17 @@ _BLOCK = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SmallDisk:
-    """How to run a command that sees the disk at `mount_point`, and how to reach into it."""
-
     mount_point: Path
     command_prefix: tuple[str, ...]
     survives_its_service: bool
-    """What is on it is there again at the next start."""
+    """Whether files on the disk exist at the next start."""
 
     def inside(self, pid: int) -> Path:
-        """The disk as the process sees it, for everybody else."""
+        """Returns the path by which other processes reach the disk of process `pid`."""
         return Path(f"/proc/{pid}/root{self.mount_point}")
 
     def fill(self, pid: int) -> Path:
-        """Writes until not one byte more fits; returns what to remove to make room."""
+        """Fills the disk to the last byte. Returns the file to delete to free the space."""
         filler = self.inside(pid) / "filler"
         descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         size = _BLOCK
@@ -50,7 +49,6 @@ class SmallDisk:
 
 
 def small_disk(folder: Path, size_mib: int) -> SmallDisk:
-    """Skips the test where the system does not let us have one."""
     mount_point = folder / "disk"
     mount_point.mkdir()
     reasons = []

@@ -1,8 +1,9 @@
-"""What was asked of a service and what it answered, kept outside of it, and the promises that this
-must keep whatever happens in between. Who asks, and when the service dies, is others' matter.
+"""Record of requests and responses, kept outside of the service, with checks of the service's
+guarantees.
 
-Times are of this process's monotonic clock. A reservation begins somewhere between asking and
-answer; a place counts as taken only while it surely is, so that a violation is never a guess.
+Times are on the monotonic clock of the test process. A reservation starts between request and
+response. A slot counts as taken only while it is certainly taken, so a reported violation is always
+real.
 """
 
 from __future__ import annotations
@@ -12,14 +13,12 @@ import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-# Deadlines are exact to 10 ms for an observer; the rest is the observer's own delay.
+# Deadlines are exact to 10 ms. The rest is the delay of the test process.
 SLACK_S = 0.5
 
 
 @dataclass(slots=True)
 class Lobby:
-    """A lobby whose server is this test."""
-
     id: str
     token: str
     limit: int
@@ -27,7 +26,7 @@ class Lobby:
 
 @dataclass(slots=True)
 class Ticket:
-    """A player token that was answered. Times are None until it happened."""
+    """A player token from a response. A time is None until the event has happened."""
 
     token: str
     lobby_id: str
@@ -37,19 +36,17 @@ class Ticket:
     connect_asked_at: float | None = None
     connected_at: float | None = None
     freed_at: float | None = None
-    """When the first request that could free it was sent."""
+    """Time at which the first request that could free the slot was sent."""
 
     @property
     def surely_until(self) -> float:
-        """The place is surely taken from `answered_at` to here."""
+        """The slot is certainly taken from `answered_at` to this time."""
         end = float("inf") if self.connected_at is not None else self.asked_at + self.ttl_s
         return end if self.freed_at is None else min(end, self.freed_at)
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Every answer, and every question that never got one."""
-
     lobbies: dict[str, Lobby] = field(default_factory=dict)
     tickets: dict[str, Ticket] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
@@ -58,7 +55,7 @@ class Ledger:
     def record(
         self, tokens: list[str], lobby_id: str, ttl_s: float, asked_at: float
     ) -> list[Ticket]:
-        """A find or join was answered, for the first time. No token is ever given twice."""
+        """Records the first response to a find or join. Every token must be new."""
         now = time.monotonic()
         self._clear_at = max(self._clear_at, now + ttl_s)
         made = []
@@ -71,12 +68,16 @@ class Ledger:
         return made
 
     def lost(self, ttl_s: float) -> None:
-        """A find or join without a key got no answer: it may hold places until its deadline."""
+        """Records a find or join without a key and without a response. Its slots may stay reserved
+        until the deadline.
+        """
         self.counts["lost without key"] += 1
         self._clear_at = max(self._clear_at, time.monotonic() + ttl_s)
 
     def check_connected(self, ticket: Ticket, code: str, *, is_repeat: bool, has_key: bool) -> None:
-        """A ticket's use was answered; `is_repeat`: answers to it were lost before."""
+        """Checks the response to a use of a ticket. `is_repeat`: responses to earlier uses were
+        lost.
+        """
         now = time.monotonic()
         if code == "PLAYER_TOKEN_EXPIRED":
             assert now >= ticket.asked_at + ticket.ttl_s, "an answered token expired early"
@@ -90,17 +91,19 @@ class Ledger:
             assert code == "OK", f"an answered token is refused: {code}"
         ticket.connected_at = now
         self.counts["connected"] += 1
-        # When the call that counted was sent, the deadline was not over.
+        # The request that counted was sent before the deadline.
         assert ticket.connect_asked_at is not None
         latest = ticket.answered_at + ticket.ttl_s + SLACK_S
         assert ticket.connect_asked_at <= latest, "a token lived on after its deadline"
 
     def clear_at(self) -> float:
-        """When all deadlines have passed. Connected players must have been disconnected before."""
+        """Returns the time at which all deadlines have passed. Connected players must be
+        disconnected first.
+        """
         return self._clear_at + SLACK_S
 
     def check_limits(self) -> None:
-        """At no time were more places surely taken in a lobby than its limit."""
+        """Checks that no lobby ever had more slots certainly taken than its limit."""
         changes: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
         for ticket in self.tickets.values():
             if ticket.surely_until > ticket.answered_at:
@@ -113,7 +116,6 @@ class Ledger:
             assert most <= limit, f"{most} places of {limit} were taken at once"
 
     def still_connected(self) -> list[Ticket]:
-        """Tickets whose players are there."""
         return [
             ticket
             for ticket in self.tickets.values()

@@ -1,5 +1,5 @@
-"""Players, lobby servers and operators who use a service through both transports, repeat what was lost,
-and check each answer against the ledger at once. When the service dies is the test's matter.
+"""Load from players, lobby servers and operators over both transports. Each response is checked
+against the ledger.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from uuid import UUID
 from tests.faults.ledger import Ledger, Lobby, Ticket
 from tests.faults.transports import Answer, Fields, Lost, Transport
 
-# What find and join may say when there is no place; anything else but OK is a defect.
+# Find and join may return these codes if no slot is free. Any other code except OK is a defect.
 _NO_PLACE = frozenset(
     {
         "MATCHMAKER_LOBBY_FULL",
@@ -26,8 +26,6 @@ _AWAY = frozenset({"SHUTTING_DOWN", "OVERLOADED"})
 
 
 class World:
-    """Transports, tokens and seeded chance that everybody of the load shares."""
-
     def __init__(
         self,
         transports: Sequence[Transport],
@@ -47,9 +45,9 @@ class World:
         self.ttl_s = ttl_s
         self.game, self.namespace = namespace
         self.miss_chance = miss_chance
-        """How many players never come, so that their tokens expire."""
+        """Probability that a player does not connect, so that its token expires."""
         self.state_bytes = state_bytes
-        """Padding of the states that lobby servers keep: a log that grows fast."""
+        """Padding of the lobby states. It makes the journal grow fast."""
         self.ledger = Ledger()
         self.is_over = False
         self.is_up = asyncio.Event()
@@ -62,12 +60,11 @@ class World:
         await asyncio.sleep(self.random.random() * longest_s)
 
     async def linger(self) -> None:
-        """Mostly not at all: at any moment most players wait for an answer, which a kill loses."""
+        """Waits rarely, so that most players have a pending request when the service is killed."""
         if self.random.random() < 0.1:
             await self.pause(0.3)
 
     async def ask(self, operation: str, fields: Fields, token: str, key: str | None) -> Answer:
-        """One request through either transport. Raises Lost when the service is not there."""
         answer = await self.random.choice(self.transports).call(
             operation, fields, token=token, key=key
         )
@@ -79,7 +76,7 @@ class World:
     async def insist(
         self, operation: str, fields: Fields, token: str, key: str | None = None
     ) -> tuple[Answer, int]:
-        """Repeats until there is an answer; how many got lost before it."""
+        """Repeats a request until it has a response. Returns the number of lost responses too."""
         lost = 0
         while True:
             await self.is_up.wait()
@@ -92,7 +89,6 @@ class World:
                 await asyncio.sleep(0.02)
 
     async def attach(self, mode: str, limit: int) -> Lobby:
-        """A lobby of the mode that is ready and counted in the ledger."""
         fields = {
             "game_id": self.game,
             "namespace_id": self.namespace,
@@ -109,8 +105,6 @@ class World:
 
 
 class Player:
-    """Lives many lives: find or join, connected, disconnected."""
-
     def __init__(self, world: World, mode: str, lobbies: Sequence[Lobby]) -> None:
         self.world = world
         self.mode = mode
@@ -175,7 +169,7 @@ class Player:
         await self._leave(ticket)
 
     async def _miss(self, ticket: Ticket) -> None:
-        """Nobody comes with this token: after the deadline it is not good."""
+        """Checks that an unused token is expired after its deadline."""
         world = self.world
         server = world.ledger.lobbies[ticket.lobby_id].token
         await asyncio.sleep(ticket.answered_at + ticket.ttl_s + 0.1 - time.monotonic())
@@ -200,7 +194,7 @@ class Player:
             await self._come_back(ticket)
 
     async def _come_back(self, ticket: Ticket) -> None:
-        """A place that is kept is there for its player, however full or closed the lobby is."""
+        """Checks that a kept slot accepts its player even if the lobby is full or closed."""
         world = self.world
         body = {"lobby_id": ticket.lobby_id, "rejoin_token": ticket.token}
         asked_at = time.monotonic()
@@ -212,8 +206,6 @@ class Player:
 
 
 class Server:
-    """A lobby's own server: what it was told to keep must be there, whatever happens."""
-
     def __init__(self, world: World, lobby: Lobby) -> None:
         self.world = world
         self.lobby = lobby
@@ -243,8 +235,6 @@ class Server:
 
 
 class Operator:
-    """Attaches lobbies of a mode of their own and ends them again."""
-
     def __init__(self, world: World, mode: str, limit: int) -> None:
         self.world = world
         self.mode = mode
@@ -281,7 +271,7 @@ class Operator:
             assert answer.code == code, answer
         path = {"game_id": world.game, "lobby_id": lobby.id}
         answer, _ = await world.insist("detach", path, world.operator_token)
-        # proto3 JSON of the other transport leaves false out.
+        # The ProtoJSON of gRPC responses omits false values.
         assert answer.code == "OK", answer
         assert not answer.body.get("did_remove"), answer
 
@@ -289,7 +279,7 @@ class Operator:
 async def check_no_slot_is_leaked(
     world: World, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> None:
-    """When all deadlines have passed each lobby takes its limit of players and not one more."""
+    """Checks that each lobby accepts exactly its limit of players after all deadlines."""
     for ticket in world.ledger.still_connected():
         ticket.freed_at = time.monotonic()
         server = world.ledger.lobbies[ticket.lobby_id].token

@@ -1,6 +1,4 @@
-"""What a session needs before it begins: lobbies that are attached, ready, full or gone, and players
-with tokens. Everything is done through a transport and must succeed.
-"""
+"""Sets up lobbies and player tokens through one transport. Every setup request must succeed."""
 
 from __future__ import annotations
 
@@ -16,15 +14,13 @@ from tests.support.waiting import PATIENCE_S
 
 @dataclass(slots=True)
 class AttachedLobby:
-    """An attached lobby and its server's token."""
-
     id: str
     token: str
 
 
 @dataclass
 class ApiSession:
-    """One transport and the tokens with which it is used."""
+    """One transport with the tokens for its requests."""
 
     plane: Plane
     transport: Transport
@@ -32,7 +28,6 @@ class ApiSession:
     attached: list[AttachedLobby] = field(default_factory=list)
 
     async def must(self, operation: str, fields: Fields | None = None, **words: Any) -> Answer:
-        """A request that succeeds."""
         answer = await self.transport.call(operation, fields, **words)
         assert answer.code == "OK", answer
         return answer
@@ -48,7 +43,9 @@ class ApiSession:
         return lobby
 
     async def join(self, lobby: AttachedLobby, **fields: Any) -> list[str]:
-        """Player tokens. Asked with the env_ token, which counts for no source."""
+        """Returns player tokens. The env_ token of the request is exempt from the limit of each
+        address.
+        """
         answer = await self.must(
             "join", {"lobby_id": lobby.id, **fields}, token=self.plane.environment_token
         )
@@ -76,7 +73,7 @@ def attach_fields(mode: str, **fields: Any) -> dict[str, Any]:
 
 
 async def until(holds: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> None:
-    """Waits for a condition. `holds` may be a coroutine function."""
+    """Waits until `holds` returns a true value. `holds` may be a coroutine function."""
     async with asyncio.timeout(timeout_s):
         while True:
             result = holds()

@@ -1,5 +1,7 @@
-"""A data plane of the tests' own: a real `pyservice serve --role data` child with a data directory,
-a feed and settings, which may be killed and started again on the same ports.
+"""A data plane for one test: a `pyservice serve --role data` process with its own data directory,
+feed and settings.
+
+The test can kill the process and start it again on the same ports.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ DEFAULT_MODES: Final[dict[str, dict[str, Any]]] = {
 def feed(
     modes: Mapping[str, Mapping[str, Any]], environment_token: str, limits: Mapping[str, int]
 ) -> dict[str, Any]:
-    """The static configuration: one game, one namespace, one version. Lobbies are attached."""
+    """Returns the static configuration of one namespace. Its lobbies are attached."""
     version_id = str(uuid4())
     game_modes = {
         name: {
@@ -79,7 +81,7 @@ def feed(
         "environment_tokens": [
             {
                 "token_id": str(uuid4()),
-                # ProtoJSON carries bytes as base64.
+                # ProtoJSON encodes bytes as base64.
                 "sha256": base64.b64encode(_sha256(environment_token)).decode(),
             }
         ],
@@ -93,8 +95,6 @@ def _sha256(text: str) -> bytes:
 
 @dataclass
 class Plane:
-    """One data directory and the process that serves it, if there is one."""
-
     folder: Path
     shim: Shim | None = None
     settings: dict[str, Any] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class Plane:
     )
     command_prefix: Sequence[str] = ()
     data_dir: Path = Path()
-    """Left out: a folder below `folder`."""
+    """Default: a folder below `folder`."""
     addresses: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
 
@@ -137,12 +137,11 @@ class Plane:
 
     @property
     def commanded(self) -> Shim:
-        """The shim of a plane that has one."""
         assert self.shim is not None
         return self.shim
 
     def spawn(self) -> subprocess.Popen[bytes]:
-        """Starts the process and does not wait. The second time it has the same ports."""
+        """Starts the process without waiting. A restart uses the ports of the first start."""
         config = self.folder / "settings.toml"
         config.write_text(_toml({**self.settings, **self.addresses}))
         self.ready_file = self.folder / "ready.json"
@@ -164,7 +163,6 @@ class Plane:
         return self.process
 
     async def start(self) -> None:
-        """Starts the process and returns when it is ready."""
         self.spawn()
         await self.wait_ready()
 
@@ -179,7 +177,7 @@ class Plane:
         self.addresses = {name: said[name] for name in ("http", "grpc", "metrics")}
 
     async def wait_ended(self, timeout_s: float = 30.0) -> int:
-        """How the process ended: an exit code, or minus the signal."""
+        """Returns the exit code of the process, or the negative signal number."""
         assert self.process is not None
         end = time.monotonic() + timeout_s
         while self.process.poll() is None:
@@ -188,7 +186,6 @@ class Plane:
         return int(self.process.returncode)
 
     async def kill(self) -> None:
-        """`kill -9`, and nothing of it is left."""
         assert self.process is not None
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGKILL)
@@ -199,14 +196,12 @@ class Plane:
         self.process.send_signal(number)
 
     async def stop(self) -> None:
-        """SIGTERM; the process must end well."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         code = await self.wait_ended()
         assert code == 0, f"exit {code}:\n{self.log_tail()}"
 
     def end(self) -> None:
-        """For fixtures: whatever the test left is gone afterwards."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait(timeout=30)
@@ -221,11 +216,10 @@ class Plane:
         return GrpcTransport(self.addresses["grpc"], channels)
 
     async def public_token(self) -> str:
-        """A fresh pub_ token."""
         return (await self.new_public_token())[0]
 
     async def new_public_token(self) -> tuple[str, str]:
-        """Token and id, from the admin socket as `pyservice token create` gets them."""
+        """Returns a pub_ token and its id from the admin socket, like `pyservice token create`."""
         kind = admin_pb2.TOKEN_KIND_PUBLIC
         request = admin_pb2.CreateTokenRequest(kind=kind, namespace=f"{GAME}/{NAMESPACE}")
         async with grpc.aio.insecure_channel(f"unix:{self.data_dir}/admin.sock") as channel:
@@ -238,11 +232,10 @@ class Plane:
             return answer.token, answer.token_id
 
     async def look(self, path: str) -> tuple[int, str]:
-        """GET on the metrics listener: status and text."""
         return await asyncio.to_thread(_get, f"http://{self.addresses['metrics']}{path}")
 
     async def metric(self, name: str, **labels: str) -> float:
-        """Sum of a metric over all series that have these labels."""
+        """Returns the sum of a metric over all series with these labels."""
         _, text = await self.look("/metrics")
         total = 0.0
         for line in text.splitlines():
@@ -253,7 +246,6 @@ class Plane:
         return total
 
     async def wait_metric(self, name: str, at_least: float, **labels: str) -> None:
-        """Returns when the metric has grown to the value."""
         value = await self.metric(name, **labels)
         end = time.monotonic() + 30
         while value < at_least:
@@ -272,7 +264,7 @@ def _get(url: str) -> tuple[int, str]:
 
 
 def _toml(settings: Mapping[str, Any], section: str = "") -> str:
-    """Settings as TOML; JSON literals of strings, numbers and lists are TOML's too."""
+    """Formats settings as TOML. JSON literals of strings, numbers and lists are valid TOML."""
     plain = {name: value for name, value in settings.items() if not _is_table(value)}
     lines = [f"{name} = {json.dumps(value)}" for name, value in plain.items()]
     text = "\n".join([*([f"[{section}]"] if section else []), *lines, ""])
@@ -287,7 +279,6 @@ def _toml(settings: Mapping[str, Any], section: str = "") -> str:
 
 
 def _is_table(value: Any) -> bool:
-    """A section, or rows of one."""
     return isinstance(value, dict) or (
         isinstance(value, list) and any(isinstance(row, dict) for row in value)
     )

@@ -1,4 +1,4 @@
-"""A PostgreSQL server whose cluster is on a small disk of its own, in the only mount namespace that sees it."""
+"""A PostgreSQL server with its cluster on a small disk, in a mount namespace of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from tests.faults.disk import small_disk
 
 _USER = "pgserver"
-"""The user as whom tests run servers when they are root."""
+"""User that runs the servers if the tests run as root."""
 _MAKE_AND_GO = """
     if [ ! -e "$1/cluster" ]; then
         chown "$3" "$1"
@@ -31,7 +31,9 @@ _MAKE_AND_GO = """
 
 
 class ServerOnDisk:
-    """Runs between `start` and `stop`. The disk stays, the process may die of it."""
+    """A server between `start` and `stop`. The disk stays even if the server process dies of a full
+    disk.
+    """
 
     def __init__(self, size_mib: int) -> None:
         with warnings.catch_warnings():
@@ -49,7 +51,7 @@ class ServerOnDisk:
         ensure_user_exists(_USER)
         self._programs: Path = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
         ensure_prefix_permissions(self._programs)
-        # As in `databases`: the server's user has to get there.
+        # The user of the server needs access to the folder.
         self._folder = Path(tempfile.mkdtemp(prefix="hosting-postgresql-"))
         self._folder.chmod(0o755)
         self._sockets = self._folder / "sockets"
@@ -61,7 +63,6 @@ class ServerOnDisk:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Returns when it takes connections."""
         words = ("sh", "-c", _MAKE_AND_GO, "sh", str(self._disk.mount_point))
         rest = (str(self._programs), _USER, str(self._sockets))
         with (self._folder / "log").open("ab") as log:
@@ -81,12 +82,11 @@ class ServerOnDisk:
         return self._process is not None and self._process.poll() is None
 
     def fill(self) -> Path:
-        """Leaves not one byte; what to remove to make room."""
+        """Fills the disk to the last byte. Returns the file to delete to free the space."""
         assert self._process is not None
         return self._disk.fill(self._process.pid)
 
     def url(self) -> str:
-        """URL of a new empty database."""
         name = f"test_{uuid4().hex[:12]}"
         assert self._psql(f"CREATE DATABASE {name}").returncode == 0, self.log()
         return f"postgresql://postgres@/{name}?host={quote(str(self._sockets))}"

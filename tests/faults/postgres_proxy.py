@@ -1,7 +1,4 @@
-"""A way to a PostgreSQL server that can be cut: at once, or after a request has reached the server and before its
-answer comes back, or unnoticed until something is said; or on which nothing is heard any more, or changes are held
-before they are committed.
-"""
+"""A proxy before a PostgreSQL server that can break connections, block traffic and delay commits."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ _BEGIN, _OF_CHANGE, _COMMIT = b"BEGIN ISOLATION", b"READ WRITE", b"COMMIT\0"
 
 
 class PostgresProxy:
-    """A unix socket that leads to the server's."""
-
     def __init__(self, server_url: str) -> None:
         parts = urlsplit(server_url)
         [folder] = parse_qs(parts.query)["host"]
@@ -28,10 +23,12 @@ class PostgresProxy:
         self._folder = Path(tempfile.mkdtemp(prefix="hosting-proxy-"))
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path}?host={self._folder}"
         self.cut_at: bytes | None = None
-        """What a client says to be cut off: the server hears it, and its answer is never told."""
+        """Bytes of a client message. The server receives this message, and the proxy breaks the
+        connection before the response.
+        """
         self.cuts = 0
         self.waiting = 0
-        """Commits that are held at this moment."""
+        """Number of delayed commits."""
         self._may_commit = asyncio.Event()
         self._may_commit.set()
         self._open: set[asyncio.StreamWriter] = set()
@@ -49,29 +46,28 @@ class PostgresProxy:
         shutil.rmtree(self._folder)
 
     def cut(self) -> None:
-        """Cuts off everybody who is connected."""
         for writer in list(self._open):
             writer.transport.abort()
 
     def shut(self) -> None:
-        """Cuts off everybody, and lets nobody in until it is opened again."""
+        """Breaks all connections and refuses new ones until `open`."""
         assert self._listener is not None
         self._listener.close()
         self.cut()
 
     def lose(self) -> None:
-        """Those who are connected hear that they are cut off when they next say something, as of a server that was
-        started again while the way to it was away.
+        """Breaks each open connection at its next message, as if the server had restarted during a
+        network outage.
         """
         self._lost |= self._open
 
     def silence(self) -> None:
-        """Nothing of those who are connected gets through any more, and nobody tells them."""
+        """Drops all further traffic of open connections without closing them."""
         self._unheard |= self._open
 
     @contextlib.contextmanager
     def held(self) -> Iterator[PostgresProxy]:
-        """Within the block no commit of a change reaches the server; what only reads goes on."""
+        """Delays commits of changes within the block. Read-only transactions continue."""
         self._may_commit.clear()
         try:
             yield self
@@ -104,7 +100,7 @@ class PostgresProxy:
                     answers.cancel()
                     await asyncio.wait({answers})
                     to_server.write(said)
-                    # It has done it when it answers.
+                    # The response proves that the server has executed the message.
                     await from_server.read(_CHUNK)
                     self.cuts += 1
                     return
@@ -126,7 +122,6 @@ class PostgresProxy:
 
 @contextlib.asynccontextmanager
 async def open_postgres_proxy(server_url: str) -> AsyncIterator[PostgresProxy]:
-    """A proxy that is open within the block."""
     proxy = PostgresProxy(server_url)
     await proxy.open()
     try:

@@ -1,6 +1,4 @@
-"""A service under load that dies again and again and is started again at once. What makes it die
-is the caller's; what must hold all the same is the ledger's and the load's.
-"""
+"""Kills and restarts a plane under load, then checks every response with the ledger."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from tests.faults.plane import DEFAULT_MODES, GAME, NAMESPACE, Plane
 from tests.faults.transports import Transport
 
 EndProcess = Callable[[Plane], Awaitable[None]]
-"""Returns when the process of the plane is dead."""
+"""Ends the process of the plane and returns when it has ended."""
 
 
 async def restart_under_load(
@@ -27,7 +25,9 @@ async def restart_under_load(
     state_bytes: int = 0,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> World:
-    """Starts the plane, lets it suffer each end_process under load, checks all, leaves it running."""
+    """Starts the plane and ends it in each given way under load. The plane runs when the function
+    returns.
+    """
     await plane.start()
     transports: list[Transport] = [plane.http_transport(), plane.grpc_transport(channels=2)]
     mode = DEFAULT_MODES["duel"]
@@ -67,7 +67,7 @@ async def _end_under_load(plane: Plane, world: World, endings: Sequence[EndProce
         await plane.start()
         world.is_up.set()
         world.ledger.counts["restarts"] += 1
-    # The last start must have been of use: everybody gets an answer from it.
+    # Players must get responses from the last start too.
     before = world.ledger.counts["connected"]
     end = time.monotonic() + 30
     while world.ledger.counts["connected"] < before + 10:

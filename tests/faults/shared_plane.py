@@ -1,5 +1,5 @@
-"""One service on which many wrong things are tried. None of them changes anything, which is what
-the tests assert, so they may share it.
+"""One service for many invalid requests. They may share it, because the tests assert that none
+changes its state.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ SLOW_CLIENT_MS = 2_000
 
 @dataclass
 class SharedPlane:
-    """A service with one ready lobby that has a reserved player, and who may ask it."""
-
     plane: Plane
     transports: Transports
     lobby: AttachedLobby
@@ -31,7 +29,6 @@ class SharedPlane:
 
 @asynccontextmanager
 async def open_shared_plane(folder: Path) -> AsyncIterator[SharedPlane]:
-    """Starts it, and ends it well."""
     plane = Plane(folder, settings={"http_limits": {"slow_client_ms": SLOW_CLIENT_MS}})
     try:
         await plane.start()
@@ -42,7 +39,7 @@ async def open_shared_plane(folder: Path) -> AsyncIterator[SharedPlane]:
             session = ApiSession(plane, transports.http, await plane.public_token())
             lobby = await session.attach("duel")
             other = await session.attach("duel")
-            # Nothing must move by itself while the rows look for changes.
+            # The state must not change by itself between two comparisons.
             crowd = await session.attach("crowd")
             player = await session.player(crowd)
             tokens = {
@@ -60,7 +57,7 @@ async def open_shared_plane(folder: Path) -> AsyncIterator[SharedPlane]:
 
 
 def check_problem(response: Response, status: int, code: str) -> dict[str, Any]:
-    """The body of an error is whole, and says the same as the headers."""
+    """Checks that an error body is complete and agrees with the headers."""
     assert response.status == status, response
     assert response.headers["content-type"] == "application/problem+json"
     problem: dict[str, Any] = json.loads(response.body)

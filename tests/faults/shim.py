@@ -1,5 +1,5 @@
-"""Commands the preloaded library of shim.c: compiles it, owns the control file, writes rules and
-clock shifts into it, and reads back what was called. What the calls mean is the tests' matter.
+"""Control of the preloaded library shim.c: compiles it, writes its rules and clock shifts, and
+reads recorded calls.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ KINDS: Final = (
     "write",
     "ask",
 )
-"""The first five are recorded. `make` creates a file; `ask` writes the name of one into something else."""
+"""The first five kinds are recorded. `make` creates a file. `ask` writes the name of a file into
+another file.
+"""
 _ACTIONS: Final = ("nothing", "stall", "fail", "kill_before", "kill_after", "tear")
 _RULES, _STEPS, _NAME = 16, 65536, 64
 _MAGIC: Final = 0x4641554C54530001
@@ -77,7 +79,7 @@ class _Control(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of the journal, in order of begin. `name` is below the journal's folder."""
+    """One recorded call of the journal. `name` is relative to the journal's folder."""
 
     kind: str
     name: str
@@ -87,7 +89,6 @@ class Step:
 
 
 def compile_library(into: Path) -> Path:
-    """Compiles shim.c with the system's C compiler; warnings are errors."""
     library = into / "faults.so"
     source = Path(__file__).with_name("shim.c")
     command = ["cc", "-shared", "-fPIC", "-O2", "-std=c11", "-Wall", "-Wextra", "-Werror"]
@@ -96,39 +97,39 @@ def compile_library(into: Path) -> Path:
 
 
 class Rule:
-    """A rule that is in force until `release`."""
+    """A rule that applies until `release`."""
 
     def __init__(self, raw: _Rule) -> None:
         self._raw = raw
 
     @property
     def waiting(self) -> int:
-        """Calls that stall at this moment."""
+        """Number of calls that the rule stalls now."""
         return int(self._raw.waiting)
 
     @property
     def matched(self) -> int:
-        """Calls that matched since the rule was made."""
+        """Number of calls that matched the rule."""
         return int(self._raw.matched)
 
     @property
     def struck(self) -> int:
-        """Calls to which it was done."""
+        """Number of calls that the rule changed."""
         return int(self._raw.struck)
 
     def release(self) -> None:
-        """Ends the rule; what it stalls goes on."""
+        """Ends the rule. Stalled calls continue."""
         self._raw.armed = 0
         _wait_until(lambda: self._raw.waiting == 0, "stalled calls to go on")
 
     def forget(self) -> None:
-        """Ends a rule whose process is gone; nobody is left who could go on."""
+        """Ends a rule without waiting for stalled calls. Use it if the process is dead."""
         self._raw.armed = 0
         self._raw.waiting = 0
 
 
 class Shim:
-    """The control file of one service and the children that it makes, over all its restarts."""
+    """Control file of one service and its child processes, across all restarts."""
 
     def __init__(self, library: Path, control_file: Path, journal_folder: Path) -> None:
         self.library = library
@@ -141,7 +142,6 @@ class Shim:
         self._control.magic = _MAGIC
 
     def environment(self) -> dict[str, str]:
-        """What a process must have to be commanded."""
         return {
             "LD_PRELOAD": str(self.library),
             "FAULTS_CONTROL": str(self.control_file),
@@ -149,7 +149,9 @@ class Shim:
         }
 
     def begin_run(self) -> None:
-        """Before each start: steps are counted anew. Rules stay, so that a start can be struck."""
+        """Resets the step count before a start. Rules stay, so that they can apply during the
+        start.
+        """
         for raw in self._control.rules:
             raw.waiting = 0
         ctypes.memset(ctypes.addressof(self._control.steps), 0, ctypes.sizeof(_Step * _STEPS))
@@ -158,7 +160,7 @@ class Shim:
 
     @property
     def service_pid(self) -> int:
-        """The first process of this run that loaded the library; 0 before."""
+        """Returns the first process of this run that loaded the library, or 0."""
         return int(self._control.service_pid)
 
     @property
@@ -166,7 +168,6 @@ class Shim:
         return int(self._control.step_count)
 
     def steps(self) -> list[Step]:
-        """Every call of the run so far, in order."""
         if self.step_count > _STEPS:
             raise OverflowError(f"more than {_STEPS} steps: the script is not a short one")
         return [
@@ -176,15 +177,17 @@ class Shim:
         ]
 
     def shift_wall_clock(self, seconds: float) -> None:
-        """The wall clock is this far off from now on; no other clock is."""
+        """Shifts only the wall clock, from now on."""
         self._control.wall_shift_ns = int(seconds * _SECOND_NS)
 
     def shift_boot_clock(self, seconds: float) -> None:
-        """As after a reboot: boot time begins elsewhere. Only between two runs."""
+        """Shifts the boot clock as after a reboot. Call it only between two runs."""
         self._control.boot_shift_ns = int(seconds * _SECOND_NS)
 
     def stall(self, kinds: str, names: str = "*", *, first: int = 1) -> Rule:
-        """From the n-th on calls wait until `release`. `kinds` are words of KINDS, `names` a pattern."""
+        """Stalls matching calls from number `first` on, until `release`. `kinds` are words of
+        KINDS, `names` is a pattern.
+        """
         return self._rule(kinds, names, "stall", first=first)
 
     @contextmanager
@@ -204,7 +207,7 @@ class Shim:
         first: int = 1,
         last: int = _ALWAYS,
     ) -> Rule:
-        """Matching calls `first` to `last`, counted from now, are not made and answer `error`."""
+        """Makes the matching calls `first` to `last` return `error` without executing them."""
         return self._rule(kinds, names, "fail", first=first, last=last, argument=error)
 
     def kill(
@@ -216,9 +219,9 @@ class Shim:
         after: bool = False,
         with_service: bool = True,
     ) -> Rule:
-        """`kill -9` at the n-th matching call from now, before it is made or right after.
+        """Sends SIGKILL at matching call number `at`, before or after it executes.
 
-        In a child of the service the service dies first, unless `with_service` is false.
+        In a child process the service is killed first, unless `with_service` is false.
         """
         action = "kill_after" if after else "kill_before"
         return self._rule(kinds, names, action, first=at, last=at, with_service=with_service)
@@ -232,7 +235,7 @@ class Shim:
         keep: int = 0,
         with_service: bool = True,
     ) -> Rule:
-        """Of the n-th matching pwrite, or write, from now only `keep` bytes are written, then `kill -9`."""
+        """Writes only `keep` bytes of matching write number `at`, then sends SIGKILL."""
         return self._rule(
             kind, names, "tear", first=at, last=at, argument=keep, with_service=with_service
         )

@@ -1,6 +1,4 @@
-"""Errors that only HTTP can have: bad JSON, types, sizes, queries, methods, headers, slow clients and wrong lengths. No
-request changes anything.
-"""
+"""Errors that only HTTP can have. No such request changes the state."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ UNKNOWN = problems("include_state/unknown-parameter")
 
 @dataclass(frozen=True)
 class Body:
-    """A body of join that is wrong. `errors` None: one problem, wherever."""
+    """An invalid body of join. `errors` None means one problem at any path."""
 
     name: str
     text: bytes
@@ -279,7 +277,7 @@ async def test_malformed_http_is_refused_and_the_connection_closed(
                 answer = await reader.read()
     finally:
         writer.transport.abort()
-    # Nothing after it is taken for a request: there is one answer at most, and then the end.
+    # The server must not read the rest as another request: it sends at most one response.
     assert answer.count(b"HTTP/1.1 ") <= 1
     if answer:
         assert answer.startswith(b"HTTP/1.1 4")

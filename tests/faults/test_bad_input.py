@@ -1,4 +1,6 @@
-"""Malformed requests over every transport: each gets its code with all problems, and changes nothing."""
+"""Malformed requests over every transport: each gets its code with all problems, and changes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,6 @@ TAKEN_BY = {
 
 
 def minimal(operation: str, shared: SharedPlane) -> dict[str, Any]:
-    """Fields that are right but for the token."""
     fields: dict[str, dict[str, Any]] = {
         "find": {"game_modes": ["crowd"]},
         "create": {"game_mode": "crowd"},
@@ -60,12 +61,12 @@ def minimal(operation: str, shared: SharedPlane) -> dict[str, Any]:
 
 
 def altered(token: str) -> str:
-    """The same with its last character but one another one: the last may carry unused bits."""
+    """Changes the character before the last one. The last character may have unused bits."""
     other = "A" if token[-2] != "A" else "B"
     return token[:-2] + other + token[-1]
 
 
-# The secret of a channel has no kind: tests of events have its refusals.
+# The secret of a channel has no token kind. The event tests cover its errors.
 @pytest.mark.parametrize("operation", sorted(OPERATIONS.keys() - {"live_events"}))
 async def test_invalid_token_returns_its_code_and_changes_nothing(
     shared: SharedPlane, operation: str

@@ -1,6 +1,4 @@
-"""Callers who may not come in, or not any more: tokens that ended, pages of other origins, and calls
-that gRPC alone can get wrong. Decisions 1 and 3; nothing changes.
-"""
+"""Ended tokens, pages of other origins, and errors of gRPC calls. None changes the state."""
 
 from __future__ import annotations
 
@@ -30,7 +28,6 @@ JOIN = "/matchmaker/lobbies/join"
 
 
 def change_feed(plane: Plane, **changes: Any) -> None:
-    """A newer revision of the namespace."""
     content = json.loads(plane.feed_file.read_text())
     (namespace,) = content["namespaces"]
     namespace["revision"] = int(namespace["revision"]) + 1
@@ -39,7 +36,6 @@ def change_feed(plane: Plane, **changes: Any) -> None:
 
 
 def environment_token(**fields: Any) -> tuple[str, dict[str, Any]]:
-    """A token and what the feed says of it."""
     token = f"env_{secrets.token_urlsafe(32)}"
     sha256 = base64.b64encode(hashlib.sha256(token.encode()).digest()).decode()
     return token, {"token_id": str(uuid4()), "sha256": sha256, **fields}
@@ -163,7 +159,6 @@ def code_of(error: grpc.aio.AioRpcError) -> str:
 
 
 async def raw_call(shared: SharedPlane, rpc: str, request: bytes) -> grpc.aio.AioRpcError:
-    """A call with any bytes; it must fail."""
     call: Any = shared.transports.grpc.channels[0].unary_unary(f"/hosting.v1.Matchmaker/{rpc}")
     metadata = [("authorization", f"Bearer {shared.tokens['client']}")]
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -186,7 +181,7 @@ async def test_undecodable_grpc_message_is_an_invalid_body(
 
 
 async def test_too_large_grpc_message_is_refused(shared: SharedPlane) -> None:
-    # Field 5, a text of a little more than the limit.
+    # Field 5 with a text above the size limit.
     size = (1 << 20) + 1
     request = b"\x2a\x81\x80\x40" + b"x" * size
     async with assert_unchanged(shared.plane, shared.transports.http):

@@ -1,5 +1,5 @@
-"""Clocks that lie: steps of the wall clock by a day, while the service runs and over a restart, and
-reboots. Deadlines go on as if nothing had happened: no token dies early, none lives for ever.
+"""Wall clock steps of a day, during operation and across restarts, and reboots. No deadline may
+move.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 DAY_S = 86_400
 TTLS_S = (6, 12, 24, 48)
-"""A machine that is long about a start needs a longer one for what comes before the deadline."""
+"""Used in turn: a slow machine needs a longer lifetime for the setup before the deadline."""
 STARTS_OF_TTL = 4
 SILENCE_S = 1.0
 MODES = {
@@ -37,7 +37,7 @@ MODES = {
 
 @dataclass
 class Story:
-    """A full lobby: a player who came, one who will, and one who never does."""
+    """A full lobby: one connected player, one that connects later, and one that never connects."""
 
     session: ApiSession
     lobby: AttachedLobby
@@ -61,22 +61,21 @@ class Story:
         return answer.code != "OK"
 
     async def wait_for_the_free_place(self, timeout_s: float) -> None:
-        """Returns with the place taken anew."""
-
         async def is_free() -> bool:
             return not await self.is_full()
 
         await until(is_free, "the place of the absent player", timeout_s)
 
     async def check_nobody_expired(self) -> None:
-        """To be called well before the deadline."""
         assert self.reserved.wall_s < self.ttl_s, "the machine is too slow for this test"
         assert await self.is_full()
         assert await self.connected(self.comes) == "OK"
         assert await self.connected(self.came) == "PLAYER_TOKEN_CONSUMED"
 
     async def check_the_absent_one_expires_in_time(self) -> None:
-        """His place is free at its deadline, and neither before nor much later."""
+        """Checks that the slot of the absent player is free at its deadline, not earlier and not
+        much later.
+        """
         await self.wait_for_the_free_place(self.ttl_s + PATIENCE_S)
         assert self.reserved.wall_s > self.ttl_s - 0.1
         assert self.reserved.passed_s < self.ttl_s + 3
@@ -181,7 +180,7 @@ async def step_beside_heartbeats(
 
 
 class TestReboot:
-    """Another boot id: boot time begins anew, and the true wall clock tells the outage."""
+    """A reboot changes the boot id and restarts the boot clock. The wall clock shows the outage."""
 
     @pytest.fixture
     def boot_id(self, tmp_path: Path) -> Path:
@@ -194,7 +193,6 @@ class TestReboot:
         return make_plane(modes=MODES, settings={"journal": {"boot_id_path": str(boot_id)}})
 
     async def reboot(self, plane: Plane, boot_id: Path) -> None:
-        """The machine comes up with a boot clock of one second."""
         boot_id.write_text(f"{uuid4()}\n")
         plane.commanded.shift_boot_clock(1 - time.clock_gettime(time.CLOCK_BOOTTIME))
         await plane.start()
@@ -226,7 +224,7 @@ class TestReboot:
     ) -> None:
         story = await begin(plane, open_transports)
         await plane.kill()
-        # The true time, as far as the service can know it: the machine was off for a day.
+        # The service must assume that the machine was off for a day.
         plane.commanded.shift_wall_clock(DAY_S)
         await self.reboot(plane, boot_id)
         assert await story.connected(story.comes) == "PLAYER_TOKEN_EXPIRED"
@@ -241,7 +239,7 @@ class TestReboot:
         await plane.kill()
         plane.commanded.shift_wall_clock(-DAY_S)
         await self.reboot(plane, boot_id)
-        # No outage is known of: deadlines go on where they were when the service died.
+        # The service sees no outage, so deadlines continue from the time of the kill.
         assert await story.connected(story.comes) == "OK"
         await story.wait_for_the_free_place(story.ttl_s + PATIENCE_S)
         assert await story.connected(story.absent) == "PLAYER_TOKEN_EXPIRED"

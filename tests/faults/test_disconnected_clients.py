@@ -1,5 +1,5 @@
-"""Who waits for a lobby that starts holds a place; when the client goes, its place is free again,
-through either transport, however it goes.
+"""A request that waits for a starting lobby holds a slot. The slot is free again when the client
+disconnects.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 FIND_WAIT_MS = 120_000
 START_LIMIT_MS = 120_000
-"""Longer than anybody has patience here: who goes leaves the place, and not the time."""
+"""Longer than every test, so only a disconnect can free the slot."""
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ async def wait_held(plane: Plane, count: int) -> None:
 
 
 async def give_up(transport: Transport, request: asyncio.Task[Answer]) -> None:
-    """The request is cancelled: HTTP drops its connection, gRPC resets the stream."""
+    """Cancels the request. HTTP drops its connection, gRPC resets the stream."""
     request.cancel()
     with pytest.raises(asyncio.CancelledError):
         await request
@@ -75,7 +75,6 @@ async def test_disconnected_client_frees_its_held_slot(
     fields, token = fields_of(operation, lobby), session.client_token
     leaving = asyncio.create_task(transport.call(operation, fields, token=token))
     await wait_held(plane, 1)
-    # The one place is held: nobody else gets it.
     refused = await other.call(operation, fields, token=token)
     assert refused.code in ("MATCHMAKER_LOBBY_FULL", "MATCHMAKER_NO_AVAILABLE_LOBBIES")
     await give_up(transport, leaving)
@@ -195,7 +194,6 @@ async def test_start_timeout_answers_all_waiting_requests(
         assert answer.code == "MATCHMAKER_LOBBY_START_FAILED", answer
         assert answer.metadata["reason"] == reason
         assert answer.metadata["lobby_id"] == lobby.id
-    # A client that comes now is told what became of it.
     late = await transports.http.call("join", {"lobby_id": lobby.id}, token=session.client_token)
     assert late.code == "MATCHMAKER_LOBBY_STOPPED"
 
@@ -203,7 +201,6 @@ async def test_start_timeout_answers_all_waiting_requests(
 async def test_disconnect_after_reservation_keeps_the_reservation(
     plane: Plane, session: ApiSession
 ) -> None:
-    """The answer is on its way when the client goes: the reservation stays until its deadline."""
     lobby = await session.attach("single")
     leaving: HttpTransport = plane.http_transport()
     text = json.dumps({"lobby_id": lobby.id}).encode()

@@ -1,5 +1,5 @@
-"""A disk that is full: new places are refused with 503 STORAGE_FULL, who is there goes on, reads go
-on, and when there is room again everything does, without a restart.
+"""A full disk: new slots get 503 STORAGE_FULL, players and reads continue. All recovers without a
+restart.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def transports(plane: Plane, open_transports: OpenTransports) -> Transports:
 
 @pytest.fixture
 def session(plane: Plane, transports: Transports) -> ApiSession:
-    # The env_ token: an administrative socket inside of the namespace is out of reach.
+    # The test cannot reach the admin socket in the mount namespace, so it uses the env_ token.
     return ApiSession(plane, transports.http, plane.environment_token)
 
 
 async def use_up(session: ApiSession, lobby: AttachedLobby) -> None:
-    """Writes into the journal until there is only the reserve left."""
+    """Writes to the journal until only the reserve is left."""
     for number in range(DISK_MIB * (1 << 20) // STATE_BYTES + 100):
         state = b'"%d %s"' % (number, b"." * STATE_BYTES)
         answer = await session.transport.call("set_state", {"state": state}, token=lobby.token)
@@ -62,7 +62,7 @@ async def use_up(session: ApiSession, lobby: AttachedLobby) -> None:
         assert answer.code == "OK", answer
     else:
         raise AssertionError("the disk never gets full")
-    # A state is no player: it may not use what is kept for those who are there.
+    # A lobby state may not use the reserve for connected players.
     kept = await session.plane.metric("hosting_journal_credit_bytes")
     assert kept > 0.9 * await session.plane.metric("hosting_journal_reserve_bytes")
 
@@ -195,7 +195,7 @@ async def test_exhausted_disk_reserve_loses_nothing_and_recovers(
     is_used_up = asyncio.Event()
 
     async def toggle(transport: Transport) -> None:
-        """`closed` may use the reserve, as all that lets players go may."""
+        """`closed` may use the reserve, like all requests that let players leave."""
         is_closed = False
         while not is_used_up.is_set():
             is_closed = not is_closed
@@ -232,7 +232,7 @@ async def test_exhausted_disk_reserve_loses_nothing_and_recovers(
 async def test_failed_segment_allocation_is_storage_full(
     make_plane: MakePlane, open_transports: OpenTransports
 ) -> None:
-    """The same without a mount: a quota, say. Every way of asking for room is refused."""
+    """Works without a mount: the shim refuses every way to allocate space, like a disk quota."""
     plane = make_plane(settings={"journal": {"segment_bytes": 1 << 20}})
     await plane.start()
     transports = open_transports(plane)
@@ -256,7 +256,7 @@ async def test_failed_segment_allocation_is_storage_full(
 async def test_failed_compaction_refuses_new_slots_until_it_succeeds(
     make_plane: MakePlane, open_transports: OpenTransports
 ) -> None:
-    """A log that cannot be made shorter may not grow for ever."""
+    """A journal that cannot be compacted must not grow without limit."""
     plane = make_plane()
     await plane.start()
     transports = open_transports(plane)
@@ -279,7 +279,6 @@ async def test_failed_compaction_refuses_new_slots_until_it_succeeds(
         )
         await check_reads_go_on(session, transport, lobby)
     await session.must("connected", {"player_token": token}, token=lobby.token)
-    # Tried again each second, so that it heals soon after there is room.
     tries = full.struck
     await until(lambda: full.struck >= tries + 2, "more tries", timeout_s=15)
     full.release()

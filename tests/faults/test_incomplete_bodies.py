@@ -1,5 +1,5 @@
-"""Clients who send most of a large body and then nothing: what they make the service hold is bounded, and others are
-served meanwhile.
+"""Clients that send most of a large body and then stop. Their memory is bounded, and other clients
+are served.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ LARGEST = 4 * MIB
 SENT = 39 * LARGEST // 40
 HOARDERS = 200
 BUDGET = 128 * MIB
-# Beside the bodies: buffers that grow by an eighth, pieces on their way, and the rest of the process.
+# Buffers grow by an eighth. The rest covers data in transit and the process itself.
 GROWTH_MAX = BUDGET * 9 // 8 + 64 * MIB
 
 
 def peak_bytes(plane: Plane) -> int:
-    """The most memory that the process ever had in RAM."""
+    """Returns the peak resident memory of the process."""
     for line in Path(f"/proc/{plane.pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -34,7 +34,7 @@ def peak_bytes(plane: Plane) -> int:
 
 
 async def hoard(plane: Plane, number: int) -> asyncio.StreamWriter:
-    """Sends until all but the end is sent, or nobody listens any more."""
+    """Sends all but the end of a body, or stops if the server closes the connection."""
     transport = plane.http_transport()
     _, writer = await asyncio.open_connection(
         transport.host, transport.port, local_addr=(f"127.0.1.{number % 100 + 1}", 0)

@@ -1,6 +1,6 @@
-"""One `kill -9` at each named step of the journal: the calls that it makes, in their order, at the
-start, at a commit, at the change of a segment, and in the child that writes an image. The table
-below has them all; a test compares it with what is really called.
+"""One SIGKILL at each step of the journal: at start, commit, segment change and compaction.
+
+`STEPS` lists all steps. A test compares the table with the recorded calls.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.faults.shim import Rule, Shim, Step
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 
 SEGMENT_BYTES: Final = 1 << 20
-# States of this size fill a segment in some thirty calls, so that a short run reaches every step.
+# States of this size fill a segment in about thirty calls, so a short run reaches every step.
 STATE_BYTES: Final = 30_000
 SMALL: Final[dict[str, Any]] = {
     "seed": 7,
@@ -36,14 +36,14 @@ START: Final = "at a start"
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A step: which call on which file, and which of them, counted from when it is aimed at."""
+    """A step: the call, the file, and the number of the call after the rule is set."""
 
     name: str
     kind: str
     files: str
     at: int = 1
     when: Literal["at the first start", "at a start", "under load"] = "under load"
-    """The first start is that of an empty data directory."""
+    """The first start has an empty data directory."""
 
 
 STEPS: Final = (
@@ -101,7 +101,7 @@ def aim(shim: Shim, step: Named, way: str) -> Rule:
 
 
 async def die_at(plane: Plane, shim: Shim, step: Named, way: str) -> None:
-    """The process is dead at the step; for a step of a start it is started anew."""
+    """Kills the process at the step. For a step of a start, it starts the process first."""
     if step.when == "under load":
         rule = aim(shim, step, way)
     else:
@@ -117,7 +117,7 @@ async def die_at(plane: Plane, shim: Shim, step: Named, way: str) -> None:
 
 
 def passing(shim: Shim) -> Callable[[float], Awaitable[None]]:
-    """Time passes as on a machine that slept: boot time went on, and all deadlines with it."""
+    """Skips time as if the machine had slept: the boot clock and all deadlines advance."""
 
     async def pass_at_once(seconds: float) -> None:
         shim.shift_boot_clock(seconds)

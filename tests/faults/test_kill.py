@@ -1,5 +1,5 @@
-"""`kill -9` at random moments under load from both transports: every answered token is good exactly once
-and no place is lost.
+"""SIGKILL at random times under load from both transports. Every returned token works exactly once
+and no slot leaks.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ SEED = 20_251_120
 
 
 def within(longest_s: float, chance: random.Random, end: EndProcess) -> EndProcess:
-    """Lets it live for a while and then ends it."""
-
     async def end_process(plane: Plane) -> None:
         await asyncio.sleep(chance.random() * longest_s)
         await end(plane)
@@ -37,13 +35,13 @@ async def test_random_kills_lose_no_answered_request(make_plane: MakePlane, kill
     chance = random.Random(SEED)
     plane = make_plane()
     endings = [within(1.5, chance, Plane.kill) for _ in range(kills)]
-    # In the long form the log grows fast enough for images to be written in between.
+    # With many kills the journal must grow fast enough for compactions between kills.
     world = await restart_under_load(
         plane, endings, seed=SEED, state_bytes=10_000 if kills > 10 else 0
     )
     counts = world.ledger.counts
     assert counts["restarts"] == kills
-    # A load that met no kill would prove nothing.
+    # A load without a kill would prove nothing.
     assert counts["lost answers"] > 0, counts
     assert counts["expired"] > 0, counts
     for wanted in ("http answers", "grpc answers", "connected", "disconnected"):
@@ -68,8 +66,6 @@ async def test_stop_under_load_is_clean_and_loses_nothing(
 
 
 def deaths(chance: random.Random) -> list[EndProcess]:
-    """Every way to die, in random order and at random moments."""
-
     def by_rule(arm: Callable[[Shim], Rule]) -> EndProcess:
         async def end_process(plane: Plane) -> None:
             rule = arm(plane.commanded)

@@ -1,5 +1,5 @@
-"""Facts for the control plane on a bad disk and over kills: nothing is told that could be undone, and
-a reader that stores what it reads has every fact once.
+"""Facts for the control plane on a stalled disk and across kills: no fact is sent before it is
+durable, and a reader stores each fact once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KILLS = 4
 
 
 class Reader:
-    """Stores facts together with stream and LSN, as one transaction would."""
+    """Stores facts together with stream and LSN, like one transaction."""
 
     def __init__(self, plane: Plane) -> None:
         self.path = plane.data_dir / "admin.sock"
@@ -34,7 +34,6 @@ class Reader:
         self.stored: Counter[tuple[str, str]] = Counter()
 
     async def read(self, wait_ms: int = 0) -> int:
-        """How many facts came. Raises Unreachable."""
         async with InternalClient(self.path) as client:
             request = pb.ReadRequest(
                 stream=self.stream, acknowledged_lsn=self.lsn, limit=3, wait_ms=wait_ms
@@ -50,7 +49,6 @@ class Reader:
         return len(answer.facts)
 
     async def read_on(self) -> None:
-        """Reads until cancelled, also over restarts."""
         while True:
             try:
                 await self.read(wait_ms=1_000)
@@ -109,13 +107,12 @@ async def test_reader_has_every_fact_exactly_once_across_kills(
     assert len(told) > 3 * KILLS
     assert set(reader.stored.values()) == {1}
     assert reader.stored.keys() >= set(told), "what was answered was told"
-    # At each kill one request was in flight; it may have been done.
+    # At each kill one request was pending. Its fact may or may not exist.
     assert len(reader.stored) <= len(told) + KILLS
     await plane.stop()
 
 
 async def act(session: ApiSession, told: list[tuple[str, str]]) -> None:
-    """Makes lobbies and ends them, and notes what was answered, until the connection is lost."""
     while True:
         lobby = await session.attach("crowd", is_ready=False)
         told.append((lobby.id, "made"))

@@ -1,5 +1,5 @@
-"""Many at once through both transports: places are never given twice, a token is used once, and who
-comes too often is told so.
+"""Many concurrent requests over both transports: no slot is given twice, each token is used once,
+rate limits apply.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CROWD = 1_000
 async def all_at_once(
     transports: Transports, ask: Callable[[Transport], Awaitable[Answer]], count: int = CROWD
 ) -> list[Answer]:
-    """Half of the requests through each transport, all sent before the first answer can come."""
+    """Sends half of the requests over each transport, all before the first response can arrive."""
     both = list(transports)
     return await asyncio.gather(*(ask(both[number % 2]) for number in range(count)))
 
@@ -73,7 +73,7 @@ async def test_concurrent_party_finds_never_exceed_the_limit(
 
     answers = await all_at_once(transports, find, 300)
     codes = Counter(answer.code for answer in answers)
-    # 33 parties of three in each lobby of a hundred, and nobody is split.
+    # Each lobby of 100 slots takes 33 parties of three. No party is split.
     assert codes == {"OK": 99, "MATCHMAKER_NO_AVAILABLE_LOBBIES": 201}
     winners = [answer for answer in answers if answer.code == "OK"]
     assert Counter(answer.lobby_id for answer in winners) == {lobby.id: 33 for lobby in lobbies}
@@ -112,7 +112,7 @@ async def test_concurrent_repeats_of_one_connect_are_one_use(
             answer = await transport.call("connected", body, token=lobby.token, key=key)
             assert answer.code == "PLAYER_TOKEN_CONSUMED"
     await session.must("disconnected", body, token=lobby.token)
-    # The use is over: a repetition tells how it ended.
+    # After the end of the use, a repeat returns how the use ended.
     for transport in transports:
         answer = await transport.call("connected", body, token=lobby.token, key="socket")
         assert answer.code == "PLAYER_TOKEN_CONSUMED"
@@ -165,7 +165,7 @@ async def test_leaving_and_joining_players_never_exceed_the_limit(
 
 
 class TestDefaultRates:
-    """Decisions 9: client operations 20/s burst 100 per address, attach 50/s burst 200."""
+    """Default rates: client operations 20/s, burst 100, per address. Attach 50/s, burst 200."""
 
     @pytest.fixture
     async def plane(self, make_plane: MakePlane) -> Plane:
@@ -179,7 +179,7 @@ class TestDefaultRates:
         async def look(transport: Transport) -> Answer:
             return await transport.call("list", token=session.client_token)
 
-        # One bucket for both transports: changing transports gains nothing.
+        # Both transports share one bucket, so changing the transport gives no more requests.
         began_s = time.monotonic()
         answers = await all_at_once(transports, look, 400)
         codes = Counter(answer.code for answer in answers)
@@ -218,7 +218,8 @@ class TestDefaultRates:
         codes = Counter(answer.code for answer in answers)
         assert set(codes) == {"OK", "RATE_LIMITED"}
         assert codes["OK"] >= 200
-        # Neither the operator's bucket nor that of the address is the client bucket of the token.
+        # The buckets of the operator and of the address are separate from the token's client
+        # bucket.
         for token in (session.plane.environment_token, session.client_token):
             answer = await transports.http.call("list", token=token)
             assert answer.code == "OK"

@@ -1,6 +1,4 @@
-"""The preloaded library does to a process what it is told to: tried on small programs, so that
-the proofs that rest on it do not rest on hope.
-"""
+"""Tests of the preloaded library on small programs. All fault tests depend on it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A disk that does not sync: no answer that must wait leaves any transport, and what need not wait is
-answered. A disk that refuses: the process ends and has sent none of them.
+"""A disk that stalls or fails syncs: no response is sent before the data that it depends on is
+durable.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MODES = {
 
 @dataclass(frozen=True)
 class Ask:
-    """A request whose answer must wait, and what it says in the end."""
+    """A request that needs durability, with its expected result."""
 
     operation: str
     fields: dict[str, Any]
@@ -44,7 +44,7 @@ class Ask:
 
 @dataclass
 class Cast:
-    """The lobbies of one transport's session, all durable, with what each has."""
+    """The lobbies of one session, all durable, with their tokens."""
 
     crowd: AttachedLobby
     starting: AttachedLobby
@@ -86,7 +86,7 @@ async def prepare(session: ApiSession) -> Cast:
 
 
 def changes(session: ApiSession, cast: Cast) -> list[Ask]:
-    """Each writes an event, so that every lobby of the cast has one that is not durable."""
+    """Returns requests that write an event, so that every lobby has one that is not durable."""
     env = session.plane.environment_token
     crowd = cast.crowd.token
     return [
@@ -104,7 +104,7 @@ def changes(session: ApiSession, cast: Cast) -> list[Ask]:
 
 
 def derived(session: ApiSession, cast: Cast) -> list[Ask]:
-    """Nothing new is written for these, but they tell of what is not durable yet."""
+    """Returns requests that write nothing but depend on data that is not durable."""
     env = session.plane.environment_token
     crowd = cast.crowd.token
     return [
@@ -146,8 +146,6 @@ def derived_from_endings(session: ApiSession, cast: Cast) -> list[Ask]:
 
 
 class Waiting:
-    """Requests that were sent and whose answers are awaited."""
-
     def __init__(self) -> None:
         self.tasks: dict[asyncio.Task[Answer], tuple[Transport, Ask]] = {}
 
@@ -157,7 +155,7 @@ class Waiting:
             self.tasks[asyncio.create_task(request)] = (transport, ask)
 
     async def wait_until(self, plane: Plane, metric: str, at_least: int) -> None:
-        """Returns when the metric has the value; nobody may be answered before."""
+        """Waits until the metric reaches the value. No pending request may be answered before."""
 
         async def is_reached() -> bool:
             self.check_nobody_was_answered()
@@ -197,7 +195,7 @@ async def open_sessions(plane: Plane, transports: Transports) -> list[tuple[ApiS
 
 
 async def read_everything(plane: Plane, transports: Transports, client_token: str) -> None:
-    """What waits for nothing is answered now."""
+    """Reads that need no durability must be answered during the stall."""
     for transport in transports:
         for operation in ("list", "regions", "statistics"):
             answer = await transport.call(operation, token=client_token, timeout_s=PATIENCE_S)
@@ -223,7 +221,7 @@ async def read_everything(plane: Plane, transports: Transports, client_token: st
     for path in ("/livez", "/metrics"):
         status, text = await plane.look(path)
         assert status == 200, text
-    # A stall that lasts may make it not ready; it says so at once.
+    # A long stall may make the service not ready. `/readyz` reports it at once.
     status, text = await plane.look("/readyz?verbose")
     assert status in (200, 503), text
 
@@ -231,7 +229,7 @@ async def read_everything(plane: Plane, transports: Transports, client_token: st
 async def test_stalled_disk_delays_every_answer_that_needs_durability(
     make_plane: MakePlane, open_transports: OpenTransports, waiting: Waiting
 ) -> None:
-    # Ten lobbies are attached before the stall, two in it; the next one is too many.
+    # Ten lobbies are attached before the stall and two during it. One more exceeds the limit.
     plane = make_plane(modes=MODES, limits={"lobby_count_max": 12, "max_players": SOURCE_LIMIT})
     await plane.start()
     transports = open_transports(plane)
@@ -282,7 +280,7 @@ async def test_failed_write_or_sync_ends_the_process_before_any_answer(
     for (session, cast), transport in zip(sessions, again, strict=True):
         for token, expected in (
             (cast.connected, {"PLAYER_TOKEN_CONSUMED"}),
-            # It was decided and never answered: either is true.
+            # The use was decided and not answered, so both codes are correct.
             (cast.reserved, {"OK", "PLAYER_TOKEN_CONSUMED"}),
         ):
             answer = await transport.call(

@@ -1,4 +1,4 @@
-"""Starts that must not happen, and what a person is told who tries."""
+"""Starts that the service must refuse, and the messages that it prints."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ def pyservice(*words: str, **environment: str) -> subprocess.CompletedProcess[st
 
 
 def files_of(folder: Path) -> dict[str, tuple[int, int]]:
-    """Size and time of change of everything below."""
     return {
         str(path.relative_to(folder)): (path.stat().st_size, path.stat().st_mtime_ns)
         for path in folder.rglob("*")
@@ -62,7 +61,7 @@ async def test_second_process_on_a_data_directory_is_refused_with_the_pid(
         answer = await transport.call("list", token=plane.environment_token)
         assert answer.code == "OK"
     await plane.kill()
-    # The lock died with its holder: nobody has to remove a file.
+    # The lock ended with its process, so no file has to be deleted.
     await plane.start()
     await plane.stop()
 
@@ -106,7 +105,7 @@ def test_invalid_settings_print_every_problem_and_start_nothing(
     config = tmp_path / "settings.toml"
     config.write_text(WRONG_SETTINGS)
     data_dir = tmp_path / "data"
-    # One problem in each source.
+    # One problem in each source of settings.
     result = pyservice(
         *(command, "--config", str(config), "--data-dir", str(data_dir), "--grpc", "host"),
         PYSERVICE_NO_SUCH_VARIABLE="1",
@@ -121,7 +120,7 @@ def test_invalid_settings_print_every_problem_and_start_nothing(
 
 
 def wrong_feed(plane: Plane) -> dict[str, Any]:
-    """Problems of different kinds, and a namespace beside that is right."""
+    """Returns a feed with problems of several kinds and one valid namespace."""
     content: dict[str, Any] = json.loads(plane.feed_file.read_text())
     (namespace,) = content["namespaces"]
     wrong = json.loads(json.dumps(namespace))
@@ -170,7 +169,7 @@ async def test_invalid_feed_update_keeps_the_last_valid_configuration(
     content = json.loads(plane.feed_file.read_text())
     content["namespaces"][0]["revision"] += 1
     modes = content["namespaces"][0]["versions"][0]["matchmaker"]["game_modes"]
-    # A check that can never be made must not let anybody through: all of it is refused.
+    # A verification that cannot run must let no player through, so the whole mode is refused.
     modes["duel"]["actions"] = {
         "join": {"enabled": True, "verification": {"url": "http://127.0.0.1/ask", "headers": {}}}
     }
@@ -182,7 +181,8 @@ async def test_invalid_feed_update_keeps_the_last_valid_configuration(
     plane.process_signal(signal.SIGHUP)
     await until(lambda: "verification" in plane.log_tail(), "the refusal to be told")
     await session.join(lobby)
-    # Kept on disk: a restart with the wrong file has the last good one too.
+    # The last valid configuration is stored, so it also applies after a restart with the invalid
+    # file.
     await plane.kill()
     await plane.start()
     await session.join(lobby)
@@ -191,7 +191,7 @@ async def test_invalid_feed_update_keeps_the_last_valid_configuration(
     await plane.stop()
 
 
-# Behind the 128 bytes of the head of a batch, and before the end of its one event.
+# After the 128 bytes of the batch header, before the end of its only event.
 IN_THE_EVENTS = 140
 
 
@@ -208,7 +208,7 @@ async def test_journal_damaged_in_the_middle_is_refused_with_its_position(
         step for step in plane.commanded.steps() if (step.kind, step.name[:4]) == ("pwrite", "seg-")
     ]
     await plane.kill()
-    # Acknowledged long ago, and others after it: cutting the log here would lose what was answered.
+    # Later batches exist, so truncating the journal here would lose acknowledged data.
     damaged = commits[-4]
     segment = plane.commanded.journal_folder / damaged.name
     with segment.open("r+b") as file:
@@ -224,7 +224,7 @@ async def test_journal_damaged_in_the_middle_is_refused_with_its_position(
     assert f"offset {damaged.offset}" in told
     assert "Traceback" not in told
     assert segment.read_bytes() == before
-    # Mended, it is all there.
+    # After the repair, all data is there.
     with segment.open("r+b") as file:
         file.seek(damaged.offset + IN_THE_EVENTS)
         file.write(byte)

@@ -1,7 +1,7 @@
-"""Clients of both transports with one shape: operation, fields, token and key in, an `Answer` out.
+"""Clients of both transports with one interface: operation, fields, token and key in, `Answer` out.
 
-They know the wire and nothing of the service's code but the generated messages. No answer at all,
-whatever the reason, is `Lost`; nothing is ever repeated here.
+The clients use only the generated messages of the service. They raise `Lost` if a response is
+missing, and never retry.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ Fields = Mapping[str, Any]
 
 
 class Lost(Exception):
-    """The connection ended, or could not be made, without an answer."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a transport said. `code` is "OK" or a code of the error table."""
+    """A response. `code` is "OK" or a code of the error table."""
 
     transport: str
     code: str
@@ -58,15 +58,13 @@ class Answer:
     status: str
     """HTTP status or name of the gRPC status."""
     errors: tuple[tuple[str, ...], ...] = ()
-    """Paths of field problems, each with its word at the end."""
+    """Paths of field problems. The last part is the problem word."""
     retry_after_s: float | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """What the error says of this occurrence."""
 
     @property
     def tokens(self) -> list[str]:
-        """Player tokens of a find or join."""
         players = self.body.get("players") or [self.body["player"]]
         return [str(player["token"]) for player in players]
 
@@ -76,8 +74,6 @@ class Answer:
 
 
 class Transport(Protocol):
-    """Either transport."""
-
     name: str
 
     async def call(
@@ -89,7 +85,7 @@ class Transport(Protocol):
         key: str | None = None,
         timeout_s: float = 60.0,
     ) -> Answer:
-        """One request. Raises Lost, and TimeoutError when the time is over."""
+        """Sends one request. Raises Lost, or TimeoutError after `timeout_s`."""
         ...
 
     async def close(self) -> None: ...
@@ -103,15 +99,13 @@ class _Connection:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A bare HTTP response."""
-
     status: int
     headers: dict[str, str]
     body: bytes
 
 
 class HttpTransport:
-    """Keep-alive connections: one request at a time on each, as many as requests at once."""
+    """Keep-alive connections, each with one request at a time. More requests open more connections."""
 
     name = "http"
 
@@ -152,7 +146,6 @@ class HttpTransport:
     async def request(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b""
     ) -> Response:
-        """Any request. Raises Lost."""
         lines = [f"{method} {path} HTTP/1.1", f"host: {self.host}:{self.port}"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         if body or method in ("POST", "PUT"):
@@ -162,7 +155,6 @@ class HttpTransport:
         return await self.send("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body)
 
     async def send(self, request: bytes) -> Response:
-        """Any bytes, and the one response to them. Raises Lost."""
         connection = await self._connection()
         is_reusable = False
         try:
@@ -173,7 +165,8 @@ class HttpTransport:
         except (OSError, EOFError, asyncio.LimitOverrunError) as error:
             raise Lost(repr(error)) from None
         finally:
-            # Also when the caller gave up: a late answer must not meet the next request.
+            # After a cancelled request a late response must not be read as the answer to the next
+            # request.
             if is_reusable:
                 self._idle.append(connection)
             else:
@@ -228,7 +221,7 @@ def _http_answer(operation: str, response: Response) -> Answer:
 
 
 class GrpcTransport:
-    """One channel, or several for load. Reconnects fast and repeats nothing by itself."""
+    """One channel, or several for load. The channels reconnect fast and never retry."""
 
     name = "grpc"
 
@@ -274,7 +267,6 @@ class GrpcTransport:
         return Answer("grpc", "OK", MessageToDict(message, preserving_proto_field_name=True), "OK")
 
     async def is_serving(self, timeout_s: float = 60.0) -> bool:
-        """What the health service says of the whole server."""
         check: Any = self.channels[0].unary_unary(
             "/grpc.health.v1.Health/Check",
             request_serializer=lambda message: message.SerializeToString(),
@@ -300,7 +292,6 @@ def _method(channel: grpc.aio.Channel, rpc: str) -> Any:
 
 
 def _service_of(rpc: str) -> tuple[Any, str]:
-    """The module of a method's messages, and its service."""
     return (events_pb2, "Events") if rpc == "GetLiveEvents" else (matchmaker_pb2, "Matchmaker")
 
 
@@ -319,7 +310,8 @@ def _grpc_refusal(error: grpc.aio.AioRpcError) -> Answer:
     metadata = dict(error.trailing_metadata() or ())
     packed = metadata.get("grpc-status-details-bin")
     if packed is None:
-        # Only a transport of ours says why; a status without it was made by the client's own library.
+        # Only the service sends error details. The gRPC library of the client creates errors
+        # without details.
         if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
             raise Lost(error.details())
         raise AssertionError(f"an error without details: {error.code()} {error.details()}")
@@ -341,15 +333,12 @@ def _grpc_refusal(error: grpc.aio.AioRpcError) -> Answer:
 
 
 def _violation_path(violation: error_details_pb2.BadRequest.FieldViolation) -> tuple[str, ...]:
-    """As HTTP has it: field names, then the problem word."""
     word = violation.reason.lower().replace("_", "-")
     return (*(violation.field.split(".") if violation.field else ()), word)
 
 
 @dataclass
 class Transports:
-    """Clients of a running plane, closed when the test ends."""
-
     http: HttpTransport
     grpc: GrpcTransport
 

@@ -1,6 +1,4 @@
-"""Whether anything was changed: what the engine has, compared before and after, and the number of
-events that the journal ever took.
-"""
+"""Comparison of the engine state and the number of journal events before and after a block."""
 
 from __future__ import annotations
 
@@ -20,7 +18,6 @@ _FAMILIES = (
 
 
 async def read_state(plane: Plane, transport: Transport) -> list[str]:
-    """Everything by which a change would show."""
     _, text = await plane.look("/metrics")
     lines = [line for line in text.splitlines() if line.startswith(_FAMILIES)]
     assert len(lines) > len(_FAMILIES)
@@ -34,7 +31,7 @@ async def read_state(plane: Plane, transport: Transport) -> list[str]:
 
 @asynccontextmanager
 async def assert_unchanged(plane: Plane, transport: Transport) -> AsyncIterator[None]:
-    """What is done inside must leave no trace."""
+    """Asserts that the block changes no state."""
     before = await read_state(plane, transport)
     yield
     assert await read_state(plane, transport) == before
