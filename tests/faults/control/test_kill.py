@@ -52,7 +52,10 @@ from tests.support.waiting import PATIENCE_S, POLL_S
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 NOT_MADE: Final = "No token was made"
-ELSEWHERE: Final = {"RemoveOrphans": "test_killed_orphans", "RotateControlKeys": "test_killed_keys"}
+ELSEWHERE: Final = {
+    "RemoveOrphans": "test_orphan_removal",
+    "RotateControlKeys": "test_control_key_rotation",
+}
 """Commands that change no record, and where planes are killed while they ask."""
 
 
