@@ -1,4 +1,4 @@
-"""What a change is of which planes die in the middle."""
+"""A change of the records, as the kill tests request it."""
 
 from __future__ import annotations
 
@@ -15,29 +15,28 @@ Ask = Callable[[GameFixture, Fields, str], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is asked for. `fields` makes a request that changes something, given what was seen before."""
+    """One change. `fields` builds the request from the responses that were read before."""
 
     name: str
     operation: str
-    """Its slug; of a command the method that it calls."""
+    """Slug of the operation, or the internal method of a command."""
     ask: Ask
-    """Of fields and a key."""
     fields: Callable[[GameFixture, Fields], Fields]
     prepare: Callable[[GameFixture], Awaitable[Any]] | None = None
-    """Makes what is changed."""
+    """Creates the records that the request changes."""
     steps: tuple[Step, ...] = ()
-    """Those of files beside the records."""
+    """Kill steps on files outside of the database."""
     in_records: tuple[Step, ...] = RECORDS
     is_repeatable: bool = True
-    """Whether a repetition changes nothing; otherwise it makes one more: where the answer is a secret that is not kept,
-    and where there is no key.
+    """False if a retry creates another record: the response has a secret that is not stored, or
+    there is no key.
     """
 
     def __str__(self) -> str:
         return self.name
 
     def all_steps(self, kind: str) -> Iterator[Step]:
-        """With records in a database of this kind."""
+        """Returns the kill steps for a database of this kind."""
         if kind == "sqlite":
             yield from self.in_records
         yield from self.steps
@@ -45,7 +44,7 @@ class Change:
 
 
 def asked(slug: str, fields: Callable[[GameFixture, Fields], Fields], **more: Any) -> Change:
-    """At the public door; `name` of several with one slug."""
+    """Returns a change through the public server. `name` distinguishes changes with the same slug."""
 
     async def ask(fixture: GameFixture, wanted: Fields, key: str) -> Answer:
         return await fixture.developer.call(slug, key, **wanted)
@@ -56,7 +55,7 @@ def asked(slug: str, fields: Callable[[GameFixture, Fields], Fields], **more: An
 def commanded(
     name: str, method: str, fields: Callable[[GameFixture, Fields], Fields], **more: Any
 ) -> Change:
-    """`pyservice …` asks the control plane for it; there are no keys."""
+    """Returns a change by an administrative command. Commands have no idempotency key."""
 
     async def ask(fixture: GameFixture, wanted: Fields, _: str) -> Answer:
         return await fixture.command(method, **wanted)

@@ -1,6 +1,4 @@
-"""Every change of the records that somebody may ask for, at a door or by a command, and the steps of its own at which a
-plane may die.
-"""
+"""Every change of the records by an operation or a command, with its own kill steps."""
 
 from __future__ import annotations
 
@@ -18,9 +16,6 @@ from tests.faults.control.server_changes import SERVER_CHANGES
 from tests.support.full_service import ARENA_MODES
 
 _MOMENTS_OF_PAYMENT: Final = itertools.count(1_000_000_000_000)
-
-
-# Games and their namespaces -----------------------------------------------------------------------
 
 
 def _new_game(fixture: GameFixture, _: Fields) -> Fields:
@@ -101,8 +96,6 @@ OF_GAMES: Final = (
     ),
 )
 
-# The site and who sees it -------------------------------------------------------------------------
-
 
 def _other_cdn_auth(fixture: GameFixture, told: Fields) -> Fields:
     before = told["get_namespace"]["namespace"]["config"]["cdn"]["auth_type"]
@@ -131,8 +124,6 @@ OF_SITES: Final = (
     asked("set_auth_user", _other_password, prepare=GameFixture.new_user, name="change a password"),
     asked("remove_auth_user", _a_user, prepare=GameFixture.new_user),
 )
-
-# What is uploaded ---------------------------------------------------------------------------------
 
 
 def _new_build(fixture: GameFixture, _: Fields) -> Fields:
@@ -171,7 +162,6 @@ def _the_environment_build(fixture: GameFixture, _: Fields) -> Fields:
 
 
 def _tags(fixture: GameFixture, _: Fields) -> Fields:
-    """Of the build that is to be the current one."""
     tags = {**CURRENT, "branch": uuid4().hex, "old": None}
     fields = {"build_id": fixture.build_id, "tags": tags, "exclusive_tags": list(CURRENT)}
     return {**fixture.environment, **fields}
@@ -204,8 +194,6 @@ OF_FILES: Final = (
     asked("delete_build", _the_build, steps=REMOVED, prepare=GameFixture.new_complete_build),
 )
 
-# Exports ------------------------------------------------------------------------------------------
-
 
 def _the_lobby(fixture: GameFixture, _: Fields) -> Fields:
     return {**fixture.game, "lobby_id": fixture.lobby_id, "stream": "std_out"}
@@ -219,8 +207,6 @@ OF_EXPORTS: Final = (
     asked("export_lobby_logs", _the_lobby, prepare=GameFixture.recorded_lobby, is_repeatable=False),
     asked("export_lobby_history", _all_time, is_repeatable=False),
 )
-
-# People and what they hold ------------------------------------------------------------------------
 
 
 def _named(_: GameFixture, __: Fields) -> Fields:

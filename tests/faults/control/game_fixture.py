@@ -1,6 +1,4 @@
-"""A game in a service whose planes die, with everything that a change may change: what is told of it, what is in its
-records, and whether the service does what it tells.
-"""
+"""A game in a service with killed planes, and checks of its records, responses and effects."""
 
 from __future__ import annotations
 
@@ -27,16 +25,18 @@ DOMAIN: Final = "play.example.com"
 BUILD: Final = tar()
 PAGE: Final = b"<h1>Arena</h1>"
 CURRENT: Final = {"current": "yes"}
-"""Tag that one build of the game has."""
+"""Tag of one build of the game."""
 SHOWN_S: Final = 1.0
 REVOKED_S: Final = 1.0
-"""The data plane may believe a token for so long."""
+"""The data plane may accept a revoked token for this time."""
 Fields = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody who may be a member of the developers' group. `of_group`: a token that ends with the membership."""
+    """A person that may be a member of the developers' group. `of_group`: a token that ends with
+    the membership.
+    """
 
     identity_id: str
     token: str
@@ -44,34 +44,31 @@ class Person:
 
 
 class GameFixture:
-    """A game in a service that dies."""
-
     def __init__(self, full_service: KilledService, door: Door) -> None:
         self.full_service = full_service
         self.door = door
         self.developer = Developer(full_service, door)
         self.tokens: dict[str, str] = {}
-        """All that somebody was told of, by id."""
+        """Every token from a response, by id."""
         self.made: set[str] = set()
-        """Ids of identities and groups that somebody was told of."""
+        """Ids of identities and groups from responses."""
         self.version_names: dict[str, str] = {}
-        """Reserved ones, with the key under which they were."""
+        """Reserved version names, each with its idempotency key."""
         self.pictures: dict[str, bytes] = {}
-        """By upload."""
         self.wanted_game = ""
-        """name_id of a game that is about to be made."""
+        """`name_id` of the game that the test creates next."""
         self.link_token = self.lobby_id = ""
         self.begin()
 
     def begin(self) -> None:
-        """What earlier changes were about is not looked at any more."""
+        """Drops the expectations of earlier changes."""
         self.spare_domain = self.upload_id = self.build_id = self.token_id = self.server_id = ""
         self.images: dict[str, str] = {}
         """Uploads by build."""
         self.passwords: dict[str, list[str]] = {}
-        """Those that a user of the site may have."""
+        """Possible passwords of each user of the site."""
         self.shut_out: set[str] = set()
-        """Users who were not let in: the site counts wrong passwords."""
+        """Users that the site refused. The site limits wrong passwords."""
         self.people: list[Person] = []
 
     async def prepare(self) -> GameFixture:
@@ -105,7 +102,6 @@ class GameFixture:
         return {"group_id": self.full_service.group_id}
 
     async def command(self, method: str, **fields: Any) -> Answer:
-        """What administrative commands ask of the control plane."""
         request = getattr(control_admin_pb2, f"{method}Request")(**fields)
         async with InternalClient(control_socket(self.full_service.data_dir)) as client:
             try:
@@ -119,13 +115,10 @@ class GameFixture:
         assert answer.code == "OK", answer
         return answer.body
 
-    # What is changed ------------------------------------------------------------------------------
-
     async def new_public_token(self) -> None:
         self.keep("", await self.developer.good("create_public_token", **self.place))
 
     async def new_cloud_token(self) -> None:
-        """Of the game, to be revoked."""
         made = await self.developer.good("create_game_token", **self.game)
         self.keep("", made)
         self.token_id = made["token_id"]
@@ -135,7 +128,6 @@ class GameFixture:
         await self.developer.good("add_domain", **self.place, domain=self.spare_domain)
 
     async def new_user(self) -> None:
-        """Of the site, which asks for a password then."""
         user = uuid4().hex
         self.passwords[user] = [uuid4().hex]
         fields = {"user": user, "password": self.passwords[user][0]}
@@ -143,7 +135,6 @@ class GameFixture:
         await self.developer.good("set_cdn_auth", **self.place, auth_type="basic")
 
     async def new_build(self) -> None:
-        """Uploaded, to be completed."""
         image = {"path": "server.tar", "content_length": len(BUILD)}
         fields: Fields = {**self.game, "display_name": uuid4().hex, "image_file": image}
         made = await self.developer.good("create_game_build", **fields)
@@ -156,14 +147,12 @@ class GameFixture:
         self.images[self.build_id] = self.upload_id
 
     async def new_tagged_builds(self) -> None:
-        """The current one, and one that is to be it."""
         for tags in (CURRENT, {"old": "yes"}):
             await self.new_complete_build()
             fields: Fields = {"build_id": self.build_id, "tags": tags, "exclusive_tags": list(tags)}
             await self.developer.good("patch_build_tags", **self.environment, **fields)
 
     async def new_site(self) -> None:
-        """Uploaded, to be completed."""
         files = [{"path": "index.html", "content_length": len(PAGE)}]
         fields: Fields = {**self.game, "display_name": uuid4().hex, "files": files}
         made = await self.developer.good("create_site", **fields)
@@ -172,7 +161,7 @@ class GameFixture:
         await self._upload(made["upload_id"], wanted, PAGE)
 
     async def new_picture(self, kind: str) -> None:
-        """Uploaded, to be completed. Like no other."""
+        """Uploads a unique picture and does not complete it."""
         content = png(len(self.pictures) + 1)
         fields: Fields = {**self.game, "path": "a.png", "content_length": len(content)}
         made = await self.developer.good(f"prepare_{kind}", **fields)
@@ -185,11 +174,9 @@ class GameFixture:
         self.upload_id = upload_id
 
     async def new_link(self) -> None:
-        """That nobody has completed."""
         self.keep("", await self.developer.good("prepare_device_link"))
 
     async def new_person(self) -> str:
-        """Not a member of the group."""
         made = await self.commanded("CreateIdentity", display_name=uuid4().hex)
         identity_id: str = made["identity_id"]
         fields = {"all_groups": True, "identity_id": identity_id}
@@ -198,19 +185,16 @@ class GameFixture:
         return identity_id
 
     async def new_member(self) -> None:
-        """With a token for the group."""
-        whose = {**self.group, "identity_id": await self.new_person()}
-        await self.commanded("AddMember", **whose)
-        of_group = (await self.commanded("CreateCloudToken", **whose))["token"]
+        member = {**self.group, "identity_id": await self.new_person()}
+        await self.commanded("AddMember", **member)
+        of_group = (await self.commanded("CreateCloudToken", **member))["token"]
         person = self.people.pop()
         self.people.append(Person(person.identity_id, person.token, of_group))
 
     async def new_server(self, *, is_contained: bool = False) -> None:
-        """That runs."""
         self.server_id = await self.servers.add(is_contained=is_contained)
 
     async def recorded_lobby(self) -> None:
-        """A lobby that the control plane has heard of."""
         if self.lobby_id:
             return
         token = await self.developer.service_token(self.game_id)
@@ -222,21 +206,19 @@ class GameFixture:
 
         await eventually(is_recorded)
 
-    # What is told ---------------------------------------------------------------------------------
-
     def keep(self, key: str, body: Any) -> None:
-        """What was answered under a key has to be there from now on."""
+        """Stores a response to a request with a key. Its records must exist from now on."""
         if "token" in body:
             self.tokens[body["token_id"]] = body["token"]
         self.made |= {body[name] for name in ("identity_id", "group_id") if name in body}
         self.link_token = body.get("device_link_token", self.link_token)
         if name := body.get("version_display_name"):
-            # No other call gets it.
+            # No other request gets the same version name.
             assert self.version_names.setdefault(name, key) == key, name
 
     async def seen(self) -> Fields:
-        """All that a developer, a device and an operator are told of it, without what changes by itself; and every
-        record.
+        """Returns all responses for a developer, a device and an operator, without values that
+        change by themselves, and all records.
         """
         told: Fields = {}
         for slugs, fields in (
@@ -263,10 +245,8 @@ class GameFixture:
         told["records"] = await self.witness.records()
         return told
 
-    # What is done ---------------------------------------------------------------------------------
-
     async def check_effects(self, told: Fields) -> None:
-        """The service does what it tells."""
+        """Checks that the service behaves as its responses say."""
         await self._check_domains(told)
         await self._check_tokens(told)
         await self._check_uploads(told)
@@ -289,7 +269,7 @@ class GameFixture:
             assert (answer.code == "OK") == is_let_in, (answer, cdn)
 
     async def _check_tokens(self, told: Fields) -> None:
-        """What somebody was told of is listed, and good unless it was revoked."""
+        """Checks that each token of a response is listed, and works unless it was revoked."""
         slugs = ("list_namespace_tokens", "list_group_tokens")
         listed = {one["token_id"]: one for slug in slugs for one in told[slug]["tokens"]}
         for token_id, token in self.tokens.items():
@@ -311,7 +291,9 @@ class GameFixture:
         await promised(is_known, REVOKED_S)
 
     async def _check_uploads(self, told: Fields) -> None:
-        """What is complete may be named by a version, what is not may not; of what was deleted nothing is left."""
+        """Checks that versions may name complete uploads only, and that nothing of a deleted upload
+        is left.
+        """
         for site in told["list_sites"]["sites"]:
             await self._check_use({"cdn": {"site_id": site["site_id"]}}, site["complete"])
         listed = {one["build_id"]: one for one in told["list_game_builds"]["builds"]}
@@ -358,7 +340,7 @@ class GameFixture:
                 assert answer.code == ("OK" if is_member else "TOKEN_REVOKED")
 
     async def _check_pictures(self, told: Fields, browser: httpx.AsyncClient) -> None:
-        """Those that are shown are whole, and the ones that they are said to be."""
+        """Checks that each picture in a response is complete and is the uploaded one."""
         shown = [told["games"][0].get(f"{kind}_url") for kind in ("banner", "logo")]
         for avatar in told["list_avatars"]["custom_avatars"]:
             assert ("url" in avatar) == avatar["complete"], avatar
@@ -368,7 +350,9 @@ class GameFixture:
             assert (await browser.get(url)).content == content
 
     async def _check_site(self, told: Fields, browser: httpx.AsyncClient) -> None:
-        """It asks for a password when it is said to, and lets in who has one."""
+        """Checks that the site requires a password if its configuration says so, and accepts the
+        users' passwords.
+        """
         cdn = told["get_namespace"]["namespace"]["config"]["cdn"]
         url = f"http://{self.full_service.said['cdn']}/{told['games'][0]['name_id']}/prod/"
 

@@ -1,5 +1,6 @@
-"""A whole service whose planes are killed at a named step of a change, or at a moment; and what has to be true of it
-whenever both are up: the data plane holds exactly what the records say.
+"""A service with planes that a test kills at a named step of a change or after a delay.
+
+`Witness` checks that the data plane agrees with the records when both planes run.
 """
 
 from __future__ import annotations
@@ -35,20 +36,21 @@ _HELD: Final = "hosting.internal.v1.Feed.Held"
 _IDENTITIES: Final = "hosting.internal.v1.ControlAdmin.ListIdentities"
 AGREE_S: Final = 1.0
 UNPACKER: Final = "unpacker"
-"""The process in which the control plane has a build unpacked, and which ends with it."""
+"""The process that unpacks builds for the control plane. It ends with the control plane."""
 HALF: Final = 20
-"""So many bytes of a file are half of it."""
+"""Half of a file, in bytes."""
 UP_S: Final = 60.0
 LOCKS: Final = {"data": "LOCK", "control": "control/LOCK"}
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 Rows = dict[str, frozenset[tuple[Any, ...]]]
-"""By table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where a plane dies: at a call that it makes on a file of the data directory, before it, after it or half way;
-    without a call, so long after the change was asked for.
+    """Where a plane is killed: at a call on a file of the data directory, before, after or in the
+    middle of the call.
+
+    Without a call, the plane is killed `delay_ms` after the request.
     """
 
     name: str
@@ -60,7 +62,9 @@ class Step:
     delay_ms: float = 0.0
     is_half: bool = False
     other: str = ""
-    """Who makes the call, if it is not the plane that dies, and is held there: the other plane, or UNPACKER."""
+    """The process that makes the call, if the killed plane does not make it: the other plane or
+    UNPACKER.
+    """
 
     def __str__(self) -> str:
         return f"{self.role}: {self.name}"
@@ -71,14 +75,14 @@ RECORDS: Final = (
     Step("nothing is written yet", "control", "pwrite", LOG),
     Step("the first page is half of it", "control", "pwrite", LOG, at=3),
     Step("written and not synced", "control", "fdatasync fsync", LOG),
-    Step("committed and told to nobody", "control", "fdatasync fsync", LOG, after=True),
+    Step("committed without notification", "control", "fdatasync fsync", LOG, after=True),
 )
 ONE_PAGE: Final = (
     RECORDS[0],
-    Step("the page is announced and not there", "control", "pwrite", LOG, at=2),
+    Step("the page header is written without its page", "control", "pwrite", LOG, at=2),
     *RECORDS[2:],
 )
-"""Of a change so small that the third write of RECORDS never comes."""
+"""Steps of a small change, which never makes the third write of RECORDS."""
 KEPT_FILES: Final = "control/objects/kept/*"
 KEPT: Final = (
     Step("the file has not its last name", "control", "rename", KEPT_FILES),
@@ -100,17 +104,17 @@ FED: Final = (
 )
 JOURNAL: Final = "journal/seg-*"
 STARTED: Final = (
-    Step("its ports are leased and nobody heard", "control", "fdatasync", JOURNAL, other="data"),
+    Step("its ports are leased and unconfirmed", "control", "fdatasync", JOURNAL, other="data"),
     Step("its record is there and its folder is not", "control", "mkdir", "servers/*"),
     Step("its folder is empty", "control", "mkdir", "servers/*", after=True),
     Step("its folder has no spec", "control", "make", "servers/*/spec"),
     Step("half of its spec is there", "control", "write", "servers/*/spec", is_half=True),
-    Step("nothing leads to its places", "control", "write", "servers/*/spec", after=True),
-    Step("led there and nobody heard", "control", "fdatasync", JOURNAL, at=2, other="data"),
-    Step("nobody is asked to start it", "control", "ask", "servers/*"),
-    Step("somebody is asked to start it", "control", "ask", "servers/*", after=True),
+    Step("its slots have no route", "control", "write", "servers/*/spec", after=True),
+    Step("routed and unconfirmed", "control", "fdatasync", JOURNAL, at=2, other="data"),
+    Step("its start is not requested", "control", "ask", "servers/*"),
+    Step("its start is requested", "control", "ask", "servers/*", after=True),
 )
-"""Of a game server whose build is unpacked, up to its keeper."""
+"""Steps of the start of a game server with an unpacked build, until its keeper runs."""
 UNPACKED: Final = (
     Step("nothing of its build is there", "control", "mkdir", "builds/*"),
     Step("the folder of its build is empty", "control", "mkdir", "builds/*", at=3, after=True),
@@ -121,7 +125,7 @@ UNPACKED: Final = (
     Step("its build is whole", "control", "rename", "builds/*", after=True),
     *(Step(f"after {delay_ms} ms", "control", delay_ms=delay_ms) for delay_ms in (40, 80, 160)),
 )
-"""Of a game server whose build is not unpacked."""
+"""Steps of the start of a game server with a build that is not unpacked."""
 BUNDLE: Final = "servers/*/bundle"
 IN_CONTAINER: Final = (
     Step("its folder has no bundle", "control", "mkdir", BUNDLE),
@@ -131,7 +135,7 @@ IN_CONTAINER: Final = (
     Step("its bundle is whole, and nothing else", "control", "make", "servers/*/spec"),
     *(Step(f"after {delay_ms} ms", "control", delay_ms=delay_ms) for delay_ms in (40, 80, 160)),
 )
-"""Of a game server in a container, beside STARTED."""
+"""Further steps of a game server in a container."""
 STARTED_IN_RECORDS: Final = (
     Step("placed and in no record", "control", "fdatasync fsync", LOG, at=2),
     Step("placed in its record", "control", "fdatasync fsync", LOG, at=2, after=True),
@@ -139,10 +143,10 @@ STARTED_IN_RECORDS: Final = (
     Step("it runs in its record", "control", "fdatasync fsync", LOG, at=3, after=True),
 )
 ENDED: Final = (
-    Step("its keeper is not told to end it", "control", "write", "servers/*/control"),
-    Step("its keeper is told to end it", "control", "write", "servers/*/control", after=True),
-    Step("its lease is over and nobody heard", "control", "fdatasync", JOURNAL, other="data"),
-    Step("its end is told and not noted", "control", "make", "servers/*/told"),
+    Step("its keeper has no stop command", "control", "write", "servers/*/control"),
+    Step("its keeper has the stop command", "control", "write", "servers/*/control", after=True),
+    Step("its lease has ended, unconfirmed", "control", "fdatasync", JOURNAL, other="data"),
+    Step("its end is reported and not noted", "control", "make", "servers/*/told"),
     Step("its end is noted", "control", "make", "servers/*/told", after=True),
 )
 ENDED_IN_RECORDS: Final = (
@@ -157,7 +161,7 @@ MOMENTS: Final = tuple(
 
 
 class KilledService(FullService):
-    """A service under the shim, over all restarts of its planes."""
+    """A service with the shim preloaded, across all restarts of its planes."""
 
     def __init__(self, folder: Path, library: Path, database_url: str | None, **more: Any) -> None:
         super().__init__(folder, database_url, **more)
@@ -175,19 +179,15 @@ class KilledService(FullService):
             os.environ.update(before)
 
     def pid(self, role: str) -> int:
-        """Of the plane's process; it may be gone."""
         return int((self.data_dir / LOCKS[role]).read_text().split()[0])
 
     def kill(self, role: str) -> None:
-        """`kill -9`."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid(role), signal.SIGKILL)
 
     def unpackers(self) -> set[int]:
-        """Pids of those that unpack a build."""
         folder, found = os.fsencode(self.data_dir / "builds"), set()
         for path in Path("/proc").glob("[0-9]*/cmdline"):
-            # Whoever ends meanwhile has none.
             with contextlib.suppress(OSError):
                 words = path.read_bytes().split(b"\0")
                 if b"pyservice.runtime.build_unpacking" in words and any(
@@ -197,14 +197,16 @@ class KilledService(FullService):
         return found
 
     async def refresh(self) -> None:
-        """After some deaths the parent waits long before it starts a plane again: then a new parent is faster."""
+        """The supervisor's restart delay grows with each kill. A new supervisor has the shortest
+        delay.
+        """
         if self.kills % 4 == 3:
             await asyncio.to_thread(self.stop)
             await asyncio.to_thread(self._start_again)
         self.kills += 1
 
     def _start_again(self) -> None:
-        """Its ports were nobody's for a moment: whoever took one meanwhile is waited for."""
+        """Another program may take a port while the service is down. Waits until the port is free."""
         end = time.monotonic() + UP_S
         while True:
             try:
@@ -218,7 +220,7 @@ class KilledService(FullService):
                 return
 
     def arm(self, step: Step) -> Rule:
-        """`step` has a call, of the plane that dies."""
+        """Sets the rule for a step that has a call of the killed plane."""
         if step.is_half:
             return self.shim.tear(
                 step.files, kind=step.calls, at=step.at, keep=HALF, with_service=False
@@ -229,7 +231,7 @@ class KilledService(FullService):
 
 
 async def answer_of(call: Awaitable[Answer]) -> Answer | None:
-    """What was answered, None when nothing was: the door died, or the plane behind it."""
+    """Returns the response, or None if the plane was killed before it responded."""
     try:
         answer = await call
     except (httpx.TransportError, Unreachable, ValueError):
@@ -238,9 +240,9 @@ async def answer_of(call: Awaitable[Answer]) -> Answer | None:
 
 
 async def struck(
-    full_service: KilledService, step: Step, ask: Callable[[], Awaitable[Told]]
-) -> Told:
-    """Asks for something, and the plane dies at the step. What `ask` gave: it bears that nobody answers."""
+    full_service: KilledService, step: Step, ask: Callable[[], Awaitable[Result]]
+) -> Result:
+    """Sends a request and kills the plane at the step. `ask` must accept a missing response."""
     pid = full_service.pid(step.role)
     if not step.calls:
         asking = asyncio.ensure_future(ask())
@@ -248,7 +250,7 @@ async def struck(
         full_service.kill(step.role)
         answer = await asking
     elif step.other:
-        answer = await _struck_meanwhile(full_service, step, ask)
+        answer = await _kill_while_stalled(full_service, step, ask)
     else:
         rule = full_service.arm(step)
         try:
@@ -262,10 +264,10 @@ async def struck(
     return answer
 
 
-async def _struck_meanwhile(
-    full_service: KilledService, step: Step, ask: Callable[[], Awaitable[Told]]
-) -> Told:
-    """Somebody else is held at his call while the plane dies."""
+async def _kill_while_stalled(
+    full_service: KilledService, step: Step, ask: Callable[[], Awaitable[Result]]
+) -> Result:
+    """Stalls the call of the other process while the plane is killed."""
     rule = full_service.shim.stall(step.calls, step.files, first=step.at)
     asking = asyncio.ensure_future(ask())
     try:
@@ -281,7 +283,6 @@ async def _struck_meanwhile(
 
 
 async def _reached(step: Step, is_there: Callable[[], bool], answer: object) -> None:
-    """Returns when it was reached."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             while not is_there():
@@ -291,7 +292,7 @@ async def _reached(step: Step, is_there: Callable[[], bool], answer: object) -> 
 
 
 class Witness:
-    """Looks at both planes from outside."""
+    """Reads the state of both planes from outside."""
 
     def __init__(self, full_service: KilledService, door: Door, token: str, game_id: str) -> None:
         self._house = full_service
@@ -307,8 +308,8 @@ class Witness:
 
     @contextlib.asynccontextmanager
     async def _look(self) -> AsyncIterator[Transaction]:
-        """At the records, and no longer: while somebody else has its file open, SQLite does not go through the log that
-        a dead plane left, and what that plane had committed would be gone.
+        """Opens the records for one read. SQLite recovers the log of a killed plane only if no
+        other process has the file open.
         """
         database = open_database(self._house.database_url, self._house.data_dir / "control")
         try:
@@ -318,7 +319,7 @@ class Witness:
             await database.close()
 
     async def both_up(self) -> None:
-        """Returns when both planes answer, at the public door and to commands."""
+        """Returns when both planes respond to public requests and to commands."""
         end = time.monotonic() + UP_S
         while True:
             fields = {"game_id": self._game_id}
@@ -331,8 +332,8 @@ class Witness:
             await asyncio.sleep(0.005)
 
     async def agree(self) -> None:
-        """Returns when the data plane holds what the records say, to the last field, of every namespace. It has to
-        within a second of both being up.
+        """Returns when the data plane has the configuration of the records for every namespace.
+        Fails after `AGREE_S`.
         """
         await self.both_up()
         began = FreeTime()
@@ -341,7 +342,9 @@ class Witness:
             await asyncio.sleep(0.01)
 
     async def records(self) -> Rows:
-        """Every row, without those that change by themselves, and of uploads those that are not about to be removed."""
+        """Returns all rows, without columns that change by themselves and without abandoned
+        uploads.
+        """
         rows = {}
         async with self._look() as tx:
             for table in metadata.sorted_tables:
@@ -380,7 +383,7 @@ class Witness:
 
 
 def _fed(path: Path) -> Any:
-    """What a file holds of what was fed: what is retained is the data plane's own."""
+    """Reads the configuration in a feed file. The data plane adds the retained versions by itself."""
     kept = _read(path).configuration
     if kept is not None:
         kept.ClearField("retained_versions")

@@ -1,5 +1,5 @@
-"""Dynamic servers of a game in a service that dies: what nobody wants ended runs, once and with its ports, whatever
-happens to the planes.
+"""Dynamic servers across kills: each server without a delete request runs exactly once and keeps
+its ports.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.programs import images
 from tests.support.full_service import Developer, FullService, eventually
 
 STUBBORN: Final = ("sh", "-c", "trap '' TERM; exec sleep 3600")
-"""A program that has to be killed."""
+"""A program that ignores SIGTERM."""
 _ARCHIVE: Final = "archive"
 _BUNDLE: Final = "oci_bundle"
 
@@ -27,27 +27,23 @@ _ENDED = ("stopping", "destroyed")
 
 
 class RunningServers:
-    """Of the environment `prod` of a game."""
-
     def __init__(self, developer: Developer, game_id: str) -> None:
         self._developer = developer
         self._game_id = game_id
         self._environment: dict[str, Any] = {"game_id": game_id, "environment_id": "prod"}
         self._builds: dict[str, str] = {}
         self._build_id = ""
-        """What the next server runs."""
+        """Build of the next server."""
 
     async def prepare(self) -> None:
-        """There is a build, and nothing becomes of earlier servers meanwhile."""
+        """Uploads a build and ends earlier servers."""
         await self._choose(_ARCHIVE)
 
     async def prepare_new(self) -> None:
-        """There is a build that no server had before."""
         self._builds.pop(_ARCHIVE, None)
         await self._choose(_ARCHIVE)
 
     async def prepare_contained(self) -> None:
-        """There is a build that is run in a container."""
         await self._choose(_BUNDLE)
 
     async def _choose(self, kind: str) -> None:
@@ -66,26 +62,27 @@ class RunningServers:
         return str(made["build_id"])
 
     def wanted(self) -> dict[str, Any]:
-        """A server that goes on until it is ended."""
+        """Request for a server that runs until it is deleted."""
         return {
             **self._environment,
             "datacenter": "local",
             "network": {"ports": {"game": {"protocol": "tcp"}}},
             "resources": {"cpu": 10, "memory": 16},
-            # What is in a container is made stubborn by its environment.
+            # The environment makes the program in the container ignore SIGTERM.
             "runtime": {"build": self._build_id, "environment": {"PLAY": "deaf"}},
             "tags": {"name": uuid4().hex},
         }
 
     async def add(self, *, is_contained: bool = False) -> str:
-        """Id of one that runs."""
         await (self.prepare_contained() if is_contained else self.prepare())
         made = await self._developer.good("create_server", **self.wanted())
         await self.check()
         return str(made["server"]["id"])
 
     async def check(self) -> None:
-        """Those run that nobody wants ended, and no others: one process each. They have ports, and no others do."""
+        """Checks that exactly the servers without a delete request run, with one process and with
+        their ports.
+        """
         try:
             await eventually(self._are_as_wanted)
         except AssertionError:
@@ -95,7 +92,7 @@ class RunningServers:
         return not any((await self._differences()).values())
 
     async def _differences(self) -> dict[str, Any]:
-        """Of what is there from what the records want; a server may come to be meanwhile."""
+        """Compares the processes with the records. A server may start during the comparison."""
         statuses = await self._statuses()
         wanted = {one for one in statuses if statuses[one] not in _ENDED}
         processes = processes_of_runs(self._developer.full_service)
@@ -112,13 +109,13 @@ class RunningServers:
         return self._developer.full_service.data_dir / "servers"
 
     async def _leased(self) -> set[str]:
-        """Ids of those that have ports."""
+        """Returns the ids of servers with leased ports."""
         async with InternalClient(self._developer.full_service.data_dir / "admin.sock") as client:
             asked = runtime_pb2.LeasesRequest()
             return set((await client.call("hosting.internal.v1.Runtime.Leases", asked)).server_ids)
 
     def _kept(self) -> set[str]:
-        """Ids of whatever is in the folders and has a keeper."""
+        """Returns the ids of run folders with a keeper."""
         folders = self._servers.iterdir()
         return {path.name for path in folders if path.is_dir() and RunFolder(path).is_kept()}
 
@@ -131,13 +128,13 @@ class RunningServers:
 
 
 def processes_of_runs(full_service: FullService) -> Counter[str]:
-    """How many processes of the whole machine are of its servers and lobbies, by their ids. Keepers are none, nor is
-    what makes a container.
+    """Counts the processes of the service's servers and lobbies by run id, without keepers and
+    container runtimes.
     """
     api_url = f"http://{full_service.said['http']}"
     found = Counter[str]()
     for path in Path("/proc").glob("[0-9]*/environ"):
-        # Whoever ends meanwhile has none.
+        # The process may end during the read.
         with contextlib.suppress(OSError):
             pairs = (word.partition("=") for word in path.read_text("utf-8", "replace").split("\0"))
             variables = {name: value for name, _, value in pairs}

@@ -1,4 +1,4 @@
-"""Changes that start and end game servers: of builds that are there and of new ones, and in containers."""
+"""Changes that start and end game servers, from old and new builds and in containers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _new_server(fixture: GameFixture, _: Fields) -> Fields:
 
 
 def _the_server(timeout_ms: int) -> Callable[[GameFixture, Fields], Fields]:
-    """To be ended, so long after SIGTERM, which it ignores."""
+    """Deletes a server that ignores SIGTERM, with this stop timeout."""
 
     def fields(fixture: GameFixture, _: Fields) -> Fields:
         named = {"server_id": fixture.server_id, "override_kill_timeout": timeout_ms}
@@ -36,7 +36,7 @@ def _the_server(timeout_ms: int) -> Callable[[GameFixture, Fields], Fields]:
 
 _IN_ITS_TIME_MS: Final = 400
 _WHILE_IT_ENDS: Final = tuple(
-    Step(f"{delay_ms} ms after it was told to end", "control", delay_ms=delay_ms)
+    Step(f"{delay_ms} ms after the stop command", "control", delay_ms=delay_ms)
     for delay_ms in (100, _IN_ITS_TIME_MS - 10, _IN_ITS_TIME_MS + 10)
 )
 

@@ -1,5 +1,7 @@
-"""Connections to PostgreSQL that break: idle ones, in the middle of a change, and after the commit was sent. Nobody is
-given a broken one, and what may have been committed is taken for committed.
+"""PostgreSQL connections that break while idle, during a change, or after the commit was sent.
+
+No caller gets a broken connection. A change with a lost commit response counts as possibly
+committed.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ async def test_read_is_retried_only_once(database: Database, proxy: PostgresProx
 async def test_failed_read_on_a_working_connection_is_not_retried(
     database: Database, proxy: PostgresProxy
 ) -> None:
-    """A sequence counts how often it was asked, whatever became of it."""
+    """A sequence counts the executions of the query, because a rollback does not reset it."""
     async with database.write() as tx:
         await tx.run(text("CREATE SEQUENCE asked"))
     async with database.query() as tx:
@@ -149,7 +151,7 @@ async def test_disconnected_read_fails_and_the_next_succeeds(
 ) -> None:
     await read_once(database)
     proxy.cut_at = b"REPEATABLE READ"
-    # All that are tried are cut, the new one too.
+    # The proxy breaks every connection of the read, including the new one.
     assert await code_of(lambda: read_once(database)) == "CONTROL_PLANE_UNAVAILABLE"
     proxy.cut_at = None
     assert await codes(database) == {"OK"}
@@ -181,14 +183,11 @@ async def test_cancelled_statement_ends_on_the_server(
         assert task.cancelled()
         while await is_asleep():
             await asyncio.sleep(0.01)
-    # The row that it had changed is nobody's any more.
+    # The changed row must not stay locked.
     async with asyncio.timeout(PATIENCE_S):
         await write_once(database)
     async with database.read() as tx:
         assert await number(tx) == 1
-
-
-# A whole service ----------------------------------------------------------------------------------
 
 
 async def test_service_callers_see_no_lost_database_connections(
@@ -205,7 +204,6 @@ async def test_service_callers_see_no_lost_database_connections(
             version_id = version["version_id"]
 
             async def ask() -> set[str]:
-                """Codes of looks, reads and changes, several of each at once."""
                 calls = [
                     call
                     for _ in range(TIMES)

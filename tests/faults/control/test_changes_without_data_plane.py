@@ -1,5 +1,5 @@
-"""Creations answer when they are durable: with a data plane that answers nobody, every change is made and answered but
-those that wait for it (`test_stored_changes`). The changes are the authorization table's: one that is new is here.
+"""Changes during an outage of the data plane. Only the changes in `test_stored_changes` wait for
+the data plane.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tests.support.waiting import FreeTime
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 CHANGING: Final = {row.slug: row for row in ROWS if row.changes}
-"""Rows of operations that change records, which is tried there with every one of them."""
+"""Rows of operations that change records. A test tries each of them."""
 ANSWERED_S: Final = 0.4
-"""Less than the second for which the others wait."""
+"""Less than the time for which the other changes wait."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -56,13 +56,12 @@ async def scenario(
 
 
 def test_changes_that_wait_for_the_data_plane_are_listed() -> None:
-    """Decisions 8.2: version, limits, public authentication and domains of a namespace, and its tokens."""
     assert set(CHANGES) <= CHANGING.keys()
     assert len(CHANGES) == 9
 
 
 async def waits_of(scenario: NamespaceScenario, ray_id: str) -> list[str]:
-    """What a change that was asked for at the inner door waited for, as its ray tells it."""
+    """Returns the waits of a change, read from its ray."""
 
     async def kept() -> list[Any]:
         told = await scenario.owner.good("get_ray_perf", ray_id=ray_id)
@@ -98,7 +97,7 @@ async def test_other_changes_do_not_wait_for_a_silent_data_plane(
     await door.close()
     assert told == dict.fromkeys(told, OK)
     assert (slow, idle) == ([], [])
-    # Nor for less than the whole second. What has no token is nobody's ray.
+    # Unconfirmed changes wait for the whole second. Requests without a token have no ray to read.
     waited = {
         row.slug: await waits_of(scenario, rays[row.slug])
         for row in unwaited

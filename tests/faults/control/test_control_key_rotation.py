@@ -1,5 +1,7 @@
-"""The control plane's half of `pyservice keys rotate` (RotateControlKeys) while that plane is killed: its keys are the
-old ones or the new ones, whole; what either signed is good, and messages are known again under them.
+"""Kills of the control plane during `RotateControlKeys`, its part of `pyservice keys rotate`.
+
+The keys afterwards are the old or the new ones. Both sign valid URLs, and idempotency keys still
+match.
 """
 
 from __future__ import annotations
@@ -41,19 +43,16 @@ FEW: Final = {"sqlite": (ROTATED[1], ROTATED[3]), "postgresql": (ROTATED[5],)}
 
 
 class Signing:
-    """A service that dies, and addresses and answers that its control plane made under its keys."""
-
     def __init__(self, fixture: GameFixture) -> None:
         self.fixture = fixture
 
     def ring(self) -> SigningKeys:
-        """As it is on the disk."""
         return signing_keys._parse(
             json.loads((self.fixture.full_service.data_dir / RING).read_text())
         )
 
     async def prepare(self, key: str) -> Any:
-        """A build under a key: the same one again each time, with an address of its own."""
+        """Prepares a build under a key. A repeat returns the same build with a new URL."""
         image = {"path": "server.tar", "content_length": len(BUILD)}
         fields = {**self.fixture.game, "display_name": "Signed", "image_file": image}
         return await self.fixture.developer.good("create_game_build", key, **fields)
@@ -62,7 +61,6 @@ class Signing:
         return await answer_of(self.fixture.command("RotateControlKeys", drop_unused=is_dropping))
 
     async def die_at(self, step: Step, *, is_dropping: bool) -> None:
-        """One rotation, one death, and everything that has to be true afterwards."""
         fixture, key = self.fixture, uuid4().hex
         signed, before = await self.prepare(key), self.ring()
         answer = await struck(
@@ -74,11 +72,10 @@ class Signing:
         assert not list((fixture.full_service.data_dir / "control").glob(".keys.json.*"))
         again = await self.prepare(key)
         assert again["upload_id"] == signed["upload_id"]
-        # What was signed before is good, and what is signed now.
+        # URLs from before the rotation stay valid.
         for one in (signed, again):
             assert (await put(one["image_presigned_request"], BUILD)).status_code == 200
         await fixture.developer.good("complete_upload", upload_id=signed["upload_id"])
-        # And it goes on from there.
         answer = await self.rotate(is_dropping=is_dropping)
         assert answer is not None
         check_ring(now, self.ring(), answer)
@@ -86,7 +83,9 @@ class Signing:
 
 
 def check_ring(before: SigningKeys, now: SigningKeys, answer: Answer | None) -> None:
-    """It is the old one, or the old one with a key more, which signs. None has ended for so long that it may go."""
+    """The new ring is the old one, or the old one with one more key that signs. No key is old
+    enough to be dropped.
+    """
     assert now.hash_key == before.hash_key
     added = before.current.number + 1
     if answer is not None:

@@ -1,6 +1,6 @@
-"""Commands whose plane is killed while they ask: `pyservice keys rotate` leaves the old ring or the new one, whole, and
-what either signed is good while its key is there; and whoever typed a command is told that it was not done, or not told
-of it. What commands change in the records is in `test_kill`.
+"""Kills of the data plane during `pyservice keys rotate`, and messages of interrupted commands.
+
+The ring afterwards is the old or the new one. Tokens stay valid while their key is in the ring.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DROPPED: Final = (
     Step("the ring without the old keys is not synced", "data", "fsync", UNNAMED, at=2),
     Step("the ring with the old keys is in its place", "data", "rename", RING, at=2),
     Step("the ring without the old keys is in its place", "data", "rename", RING, at=2, after=True),
-    Step("the old keys are gone and that is told to nobody", "data", "fsync", "", at=2, after=True),
+    Step("the old keys are dropped without notification", "data", "fsync", "", at=2, after=True),
 )
 STEPS: Final = (*ROTATED, *(step for step in MOMENTS if step.role == "data"))
 FEW: Final = ((ROTATED[3], False), (DROPPED[2], True))
@@ -56,14 +56,12 @@ ALL: Final = (
 
 
 class Signed:
-    """A lobby in a service that dies, and all that was signed of it."""
-
     def __init__(self, full_service: KilledService, door: Door) -> None:
         self.full_service = full_service
         self.door = door
         self.developer = Developer(full_service, door)
         self.tokens: list[tuple[int, str]] = []
-        """pub_ tokens, with the number of the key under which each was made."""
+        """pub_ tokens, each with the number of its key."""
 
     async def prepare(self) -> Signed:
         self.game_id = await self.developer.game()
@@ -76,16 +74,14 @@ class Signed:
         service_token = await self.developer.service_token(self.game_id)
         self.lobby = await self.developer.lobby(self.game_id, service_token)
         self.lobby_key = self.ring().current_key
-        # No ring of a single key: there is to be something to lose.
+        # With a single key, the rotation would have no key to drop.
         await self.needless_key()
         return self
 
     def ring(self) -> Keyring:
-        """As it is on the disk."""
         return keyring.load(self.full_service.data_dir)
 
     async def rotate(self, drop_unused: bool) -> admin_pb2.RotateKeysResponse | None:
-        """What was answered, None when nothing was."""
         request = admin_pb2.RotateKeysRequest(drop_unused=drop_unused)
         async with InternalClient(admin_socket(self.full_service.data_dir)) as client:
             try:
@@ -107,18 +103,17 @@ class Signed:
         return token
 
     async def player(self) -> str:
-        """The token of one who is about to come."""
         fields = {"lobby_id": self.lobby["lobby_id"]}
         joined = await self.good("join", fields, await self.public_token())
         return str(joined["player"]["token"])
 
     async def needless_key(self) -> None:
-        """One that signs, and has signed nothing that the data plane has to remember."""
+        """Adds a key that signs, and that no lobby or player needs."""
         assert await self.rotate(False)
         await self.public_token()
 
     async def check(self, player_token: str) -> None:
-        """What was signed is good while its key is in the ring; no key goes that a lobby or a player needs."""
+        """Checks that a token is valid while its key is in the ring, and that needed keys stay."""
         numbers = dict(self.ring().mac_keys)
         for number, token in self.tokens:
             answer = await self.door.call("regions", {}, token=token)
@@ -131,7 +126,7 @@ class Signed:
 def check_ring(
     before: Keyring, now: Keyring, answer: admin_pb2.RotateKeysResponse | None, is_dropping: bool
 ) -> None:
-    """It is the old one, the new one, or the new one without keys that nothing needed."""
+    """The new ring is the old one, the new one, or the new one without unneeded keys."""
     old, keys = dict(before.mac_keys), dict(now.mac_keys)
     added = max(old) + 1
     assert now.hash_key == before.hash_key
@@ -166,7 +161,6 @@ async def signed(tmp_path: Path, shim_library: Path) -> AsyncIterator[Signed]:
 
 
 async def die_at(signed: Signed, step: Step, is_dropping: bool) -> None:
-    """One rotation, one death, and everything that has to be true afterwards."""
     player_token = await signed.player()
     if is_dropping:
         await signed.needless_key()
@@ -176,13 +170,12 @@ async def die_at(signed: Signed, step: Step, is_dropping: bool) -> None:
     now = signed.ring()
     check_ring(before, now, answer, is_dropping)
     await signed.check(player_token)
-    # And it goes on from there.
     player_token = await signed.player()
     again = await signed.rotate(is_dropping)
     assert again is not None
     check_ring(now, signed.ring(), again, is_dropping)
     if is_dropping and now.current_key != before.current_key:
-        # Otherwise the player's token was made with it.
+        # Otherwise the dropped key would have signed the player's token.
         assert before.current_key not in dict(signed.ring().mac_keys)
     await signed.check(player_token)
 
@@ -213,5 +206,5 @@ async def test_command_reports_a_plane_that_did_not_answer(signed: Signed) -> No
         (line,) = said.splitlines()
         assert line.startswith(f"pyservice {words[0]}: is a service running with --data-dir")
         await signed.witness.agree()
-        # Typed again, it is done.
+        # The repeated command succeeds.
         assert await command_line.output(data_dir, *words)

@@ -1,5 +1,7 @@
-"""A database that is full, stopped, killed, stalled, removed or replaced under the service: said with the documented
-word, nothing half-written, and used again as soon as it is well.
+"""A database that is full, stopped, killed, stalled, removed or replaced.
+
+The service returns the documented error, writes no partial change, and uses the database again
+after the repair.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from tests.support.waiting import PATIENCE_S, FreeTime
 pytestmark = pytest.mark.anyio
 
 TOLD_S = 25.0
-"""What waits for an answer of a server gives up after ten seconds, and is tried once more."""
+"""A query times out after ten seconds and is retried once."""
 
 
 @pytest.fixture
@@ -55,11 +57,10 @@ async def on_server(server: Server, tmp_path: Path) -> AsyncIterator[Database]:
     await made.close()
 
 
-# Away, and back -----------------------------------------------------------------------------------
-
-
 async def heals(database: Database, timeout_s: float = PATIENCE_S) -> None:
-    """Until both go again; no other word than the one for a database that is away is heard meanwhile."""
+    """Waits until a read and a change succeed. Until then only the error for an unavailable
+    database may occur.
+    """
     async with asyncio.timeout(timeout_s):
         while (found := await codes(database)) != {"OK"}:
             assert found <= {"OK", "CONTROL_PLANE_UNAVAILABLE"}, found
@@ -70,7 +71,7 @@ async def heals(database: Database, timeout_s: float = PATIENCE_S) -> None:
 async def test_stopped_postgres_is_reported_and_used_after_restart(
     on_server: Database, server: Server, mode: str
 ) -> None:
-    # Connections of all kinds that the stop finds: idle ones, and one in a transaction.
+    # Opens connections of all kinds before the stop: idle ones, and one in a transaction.
     await at_once(on_server, "read", 10, number)
 
     async def interrupted() -> None:
@@ -145,7 +146,7 @@ async def test_removed_database_file_takes_no_changes_until_restored(
         (tmp_path / name).rename(away / name)
     for _ in range(2):
         assert await codes(on_sqlite) == {"CONTROL_PLANE_UNAVAILABLE"}
-    # An empty one in its place would be taken for a first start.
+    # A new empty file would look like a first start.
     assert not (tmp_path / "records.db").exists()
     for name in names:
         (away / name).rename(tmp_path / name)
@@ -173,8 +174,6 @@ def test_unsupported_database_url_is_refused_with_a_message(url: str, tmp_path: 
     with pytest.raises(DatabaseUnusable, match="postgresql"):
         open_database(url, tmp_path)
 
-
-# A disk that is full ------------------------------------------------------------------------------
 
 DISK_MIB = 24
 
@@ -225,7 +224,7 @@ async def test_full_database_disk_is_reported_and_reads_continue(tmp_path: Path)
         assert user.stdout is not None
         user.stdin.write(f"{word}\n")
         user.stdin.flush()
-        # Its log is between.
+        # Log lines come between the replies.
         while not (line := user.stdout.readline()).startswith("= "):
             assert line, "the user of the database died"
         return line[2:].strip()
@@ -238,7 +237,6 @@ async def test_full_database_disk_is_reported_and_reads_continue(tmp_path: Path)
             made += 1
         for _ in range(5):
             assert found == "STORAGE_FULL"
-            # What failed changed nothing, and what is there is read.
             assert ask("read") == str(made)
             found = ask("add")
         filler.unlink()

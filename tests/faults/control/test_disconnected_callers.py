@@ -1,6 +1,7 @@
-"""Who asks for a change and goes away before it is answered: the change is made, and whoever watches hears of it all
-the same. The disk is held between the change and its answer, or the commit on its way to the server, so that the caller
-goes at that very moment.
+"""A caller that disconnects before the response: the change is made, and watches still receive it.
+
+The commit is delayed on the disk or in the PostgreSQL proxy, so the caller disconnects during the
+commit.
 """
 
 from __future__ import annotations
@@ -35,14 +36,12 @@ _ADMIN: Final = "hosting.internal.v1.ControlAdmin"
 
 
 class Held(Protocol):
-    """Commits that are held."""
-
     @property
     def waiting(self) -> int: ...
 
 
 class HeldCommitService(KilledService):
-    """A service whose changes are made and not committed as long as `commits_held` is open."""
+    """A service that delays commits while `commits_held` is open."""
 
     commits_held: Callable[[], contextlib.AbstractContextManager[Held]]
 
@@ -71,7 +70,7 @@ async def full_service(
 
 @dataclass
 class Watched:
-    """A change, and the read that tells of it; `index` is what its watch begins with."""
+    """A change and the read that shows it."""
 
     change: Callable[[], Awaitable[Any]]
     read: Callable[..., Awaitable[Any]]
@@ -79,7 +78,7 @@ class Watched:
 
 
 class CallerFixture:
-    """Somebody who watches at the public door, and callers who go."""
+    """A watcher at the public server and callers that disconnect."""
 
     def __init__(self, full_service: HeldCommitService, caller: Door) -> None:
         self.full_service = full_service
@@ -165,7 +164,7 @@ class CallerFixture:
         )
 
     async def ask_and_go(self, watched: Watched) -> None:
-        """The caller goes while what it changed is on its way to the disk."""
+        """Disconnects the caller while the change is written to the disk."""
         with self.full_service.commits_held() as held:
             asking = asyncio.ensure_future(watched.change())
 
@@ -176,7 +175,7 @@ class CallerFixture:
             asking.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asking
-            # The plane hears of it before it answers what is asked after it.
+            # A later read proves that the plane has received the request.
             for _ in range(READS):
                 await watched.read()
 
@@ -192,7 +191,7 @@ async def fixture(
 
 @pytest.fixture
 async def inside(full_service: HeldCommitService) -> AsyncIterator[CallerFixture]:
-    """The caller asks the control plane itself, as commands do."""
+    """Sends the request directly to the control plane, like a command."""
     made = CallerFixture(full_service, GrpcDoor(f"unix:{control_socket(full_service.data_dir)}"))
     yield made
     await made.close()
@@ -212,7 +211,9 @@ async def wakes(fixture: CallerFixture, watched: Watched) -> None:
 
 
 async def is_made(watched: Watched) -> bool:
-    """Not where something else of the plane was on its way to the disk, and the caller went before he was heard."""
+    """False if another write was in progress and the caller disconnected before the request was
+    read.
+    """
     began = FreeTime()
     while began.is_within(MADE_S):
         if watched.is_there(await watched.read()):

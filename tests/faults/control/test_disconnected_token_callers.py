@@ -1,5 +1,6 @@
-"""Who asks for a token and goes away before it is told: no good token stays that nobody holds. The caller goes while
-the token is on its way to the disk, and while the data plane has not said that it knows of it.
+"""A caller that requests a token and disconnects before the response: no valid token may remain.
+
+The caller disconnects during the commit, or before the data plane confirms the token.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 ATTEMPTS: Final = 3
 FED: Final = "feed/.*.tmp"
-"""The data plane has told nobody of a namespace whose file it does not hold durably."""
+"""The data plane confirms a namespace only after it has stored this file."""
 _ADMIN: Final = "hosting.internal.v1.ControlAdmin"
 NAMESPACE_KINDS: Final = {
     "env": "create_service_token",
@@ -33,8 +34,6 @@ Ask = Callable[[], Awaitable[Any]]
 
 
 class TokenFixture:
-    """A namespace, somebody who looks at its tokens, and a caller at one of the doors."""
-
     def __init__(self, full_service: HeldCommitService, door: str) -> None:
         self.full_service = full_service
         self.developer = Developer(full_service, full_service.door("http"))
@@ -60,7 +59,6 @@ class TokenFixture:
         return lambda: self.caller.call(NAMESPACE_KINDS[kind], key, **fields)
 
     def commands(self, kind: str) -> Ask:
-        """The same of a command of the command line."""
         if kind == "cloud":
             asked: Any = admin.CreateCloudTokenRequest(game_id=self.game_id)
             return lambda: self.admin.call(f"{_ADMIN}.CreateCloudToken", asked, 60)
@@ -72,7 +70,7 @@ class TokenFixture:
         return lambda: self.admin.call(f"{_ADMIN}.CreateNamespaceToken", asked, 60)
 
     async def tokens(self, kind: str) -> list[str]:
-        """Ids of those that are good."""
+        """Returns the ids of valid tokens."""
         if kind == "cloud":
             fields = {"group_id": self.full_service.group_id}
             listed = await self.developer.good("list_group_tokens", **fields)
@@ -122,14 +120,15 @@ async def go_while_it_is_committed(fixture: TokenFixture, ask: Ask) -> None:
 
         await eventually(is_on_its_way)
         await goes(asking)
-        # The plane hears of it before it answers what is asked after it.
+        # A later read proves that the plane has received the request.
         for _ in range(5):
             await fixture.developer.good("get_game", game_id=fixture.game_id)
 
 
 async def go_while_it_is_fed(fixture: TokenFixture, kind: str, ask: Ask) -> None:
     with fixture.full_service.shim.stalled("fsync", FED) as held:
-        # Something else of the namespace is on its way: a pub_ token by itself changes nothing that is fed.
+        # Starts another change of the namespace, because a pub_ token alone sends no new
+        # configuration.
         before = asyncio.ensure_future(
             fixture.developer.call(
                 "add_domain", **fixture.place, domain=f"{fixture.game_id}.example"
@@ -157,7 +156,7 @@ async def test_caller_gone_before_the_commit_leaves_no_token(
 ) -> None:
     for _ in range(ATTEMPTS):
         await go_while_it_is_committed(fixture, fixture.asks(kind))
-        # What was on its way is through by the time that a change is that was asked for after it.
+        # When this later change is done, the earlier one is done too.
         await fixture.developer.good(
             "add_domain", **fixture.place, domain=f"{fixture.game_id}.example"
         )

@@ -1,4 +1,6 @@
-"""The first start dies between any two of its steps; the next one ends with one owner whose token is in its file."""
+"""A first start that is killed between any two steps. The next start creates one owner, with the
+token in its file.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ OF_TOKEN: Final = (
     Step("the token has not its name", "control", "rename", TOKEN),
     Step("the token is in its file", "control", "rename", TOKEN, after=True),
 )
-"""Steps on files; a server keeps the records on one's own."""
+"""Steps on files. PostgreSQL keeps the records on its own disk."""
 STEPS: Final = (
     Step("the tables are half written", "control", "pwrite", LOG, at=20),
     Step("the tables are not synced", "control", "fdatasync fsync", LOG),
@@ -73,7 +75,7 @@ async def test_killed_first_start_is_completed_by_the_next(
 
 
 async def counts(database: Database) -> tuple[int, ...]:
-    """Identities, groups and cloud_ tokens."""
+    """Counts identities, groups and cloud_ tokens."""
     found = []
     async with database.read() as tx:
         for table in (identities, groups, cloud_tokens):
@@ -86,7 +88,7 @@ async def counts(database: Database) -> tuple[int, ...]:
 async def test_concurrent_first_starts_create_one_owner(
     tmp_path: Path, databases: Databases
 ) -> None:
-    """PostgreSQL alone: a file has one service."""
+    """PostgreSQL only: a database file belongs to one service."""
     url = databases.url("postgresql")
     folders = [tmp_path / name for name in ("one", "other")]
     opened = [open_database(url, folder) for folder in folders]

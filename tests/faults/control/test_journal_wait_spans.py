@@ -1,5 +1,5 @@
-"""A ray shows how long the disk took: `journal wait` begins before it is stalled for as long as a test likes, and ends
-after it went on, at both doors.
+"""The `journal wait` span of a ray starts before a disk stall and ends after it, over both
+transports.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 STALLED_S: Final = 0.3
 ROUNDED_MS: Final = 1
-"""Times of a ray are whole milliseconds."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +42,7 @@ def now_ms() -> float:
 
 
 async def spans_of(developer: Developer, ray_id: str) -> dict[str, tuple[int, int]]:
-    """Begin and end of each, in ms since the epoch."""
+    """Returns start and end of each span in ms since the epoch."""
 
     async def kept() -> Any:
         return (await developer.good("get_ray_perf", ray_id=ray_id))["perf_lists"]
@@ -83,7 +82,8 @@ async def test_journal_wait_span_lasts_as_long_as_the_disk_stall(
         trace = f"00-{ray_id}-{ray_id[:16]}-01"
         call = asyncio.create_task(door.call(slug, fields, token=asking, traceparent=trace))
         await asyncio.to_thread(until, lambda: rule.waiting)
-        # One loop answers both: what is stalled has come as far as its wait.
+        # One event loop serves both requests, so the stalled request waits when this one has its
+        # response.
         assert (await door.call("regions", {}, token=token)).code == "OK"
         begun_ms = now_ms()
         await asyncio.sleep(STALLED_S)
@@ -97,7 +97,7 @@ async def test_journal_wait_span_lasts_as_long_as_the_disk_stall(
     assert asked_ms - ROUNDED_MS <= begin_ms <= begun_ms
     assert let_go_ms - ROUNDED_MS <= end_ms <= answered_ms
     assert end_ms - begin_ms >= STALLED_S * 1000 - ROUNDED_MS
-    # What it waited for is nobody else's.
+    # The other spans must not include the stall.
     for label, longest_ms in (("engine", begun_ms - asked_ms), ("handler", answered_ms - asked_ms)):
         begin, end = spans[label]
         assert end - begin <= longest_ms + ROUNDED_MS, label

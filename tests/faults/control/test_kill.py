@@ -1,5 +1,6 @@
-"""`kill -9` of either plane between any two steps of a change leaves the old or the new, never a mixture; what was
-answered is there, what was not is there or not, and repeating it with its key has one effect.
+"""SIGKILL of either plane between any two steps of a change leaves the old or the new state.
+
+A change with a response exists afterwards. A retry with the same key has one effect.
 """
 
 from __future__ import annotations
@@ -56,13 +57,11 @@ ELSEWHERE: Final = {
     "RemoveOrphans": "test_orphan_removal",
     "RotateControlKeys": "test_control_key_rotation",
 }
-"""Commands that change no record, and where planes are killed while they ask."""
+"""Commands without a change of the records, each with the module that has its kill test."""
 
 
 def test_every_change_has_a_kill_test() -> None:
-    """Operations that change records, as each is found to in the authorization table, and commands of the control
-    plane. A new one has to be among the changes.
-    """
+    """The tables of operations and commands must match the list of changes."""
     operations = {row.slug for row in ROWS if row.changes}
     service = control_admin_pb2.DESCRIPTOR.services_by_name["ControlAdmin"]
     commands = {one.name for one in service.methods if not one.name.startswith("List")}
@@ -73,8 +72,6 @@ def test_every_change_has_a_kill_test() -> None:
 
 
 class Asking:
-    """A change that is asked for, always with the same fields and the same key."""
-
     def __init__(self, fixture: GameFixture, change: Change, fields: Fields) -> None:
         self.fixture = fixture
         self.change = change
@@ -82,7 +79,9 @@ class Asking:
         self.key = uuid4().hex
 
     async def first(self) -> Answer | None:
-        """What was answered, None when nothing was. What says that nothing was made is an answer."""
+        """Returns None without a response. An error that says that no change was made counts as a
+        response.
+        """
         answers: list[Answer] = []
 
         async def ask() -> Answer:
@@ -95,7 +94,8 @@ class Asking:
     async def again(self) -> Answer:
         answer = await self.change.ask(self.fixture, self.fields, self.key)
         end = time.monotonic() + PATIENCE_S
-        # Such as a server whose ports edge-guard does not serve yet: its caller is told to try again, and does.
+        # OVERLOADED asks the caller to retry, for example while edge-guard does not serve the ports
+        # yet.
         while answer.code == "OVERLOADED" and time.monotonic() < end:
             await asyncio.sleep(POLL_S)
             answer = await self.change.ask(self.fixture, self.fields, self.key)
@@ -109,28 +109,28 @@ class Asking:
 
 
 async def asking_for(fixture: GameFixture, change: Change, told: Fields | None = None) -> Asking:
-    """`told`: what was seen before, if that will do."""
     if change.prepare is not None:
         await change.prepare(fixture)
     return Asking(fixture, change, change.fields(fixture, told or await fixture.seen()))
 
 
 def footprint(before: Rows, after: Rows) -> Counter[str]:
-    """What a change did: rows that came, and rows that went, by table."""
+    """Counts the added and removed rows of each table."""
     came = {f"+{name}": len(rows - before[name]) for name, rows in after.items()}
     went = {f"-{name}": len(rows - after[name]) for name, rows in before.items()}
     return +Counter({**came, **went})
 
 
 def made_by(done: Counter[str]) -> Counter[str]:
-    """What came. A token may be taken back at any time, and leaves its namespace with a higher revision."""
+    """Returns the added rows. A token may be revoked later, which increases the revision of its
+    namespace.
+    """
     return Counter(
         {name: n for name, n in done.items() if name[0] == "+" and name != "+namespaces"}
     )
 
 
 def growth(done: Counter[str]) -> Counter[str]:
-    """By how many rows tables grew."""
     grown = Counter[str]()
     for name, count in done.items():
         grown[name[1:]] += count if name[0] == "+" else -count
@@ -144,7 +144,7 @@ def same(answer: Answer, other: Answer) -> bool:
 async def undisturbed(
     fixture: GameFixture, change: Change, told: Fields | None = None
 ) -> Counter[str]:
-    """The footprint of such a change in which nobody dies."""
+    """Returns the footprint of such a change without a kill."""
     asking = await asking_for(fixture, change, told)
     before = await fixture.witness.records()
     await asking.again()
@@ -152,7 +152,7 @@ async def undisturbed(
 
 
 async def settled(fixture: GameFixture) -> Fields:
-    """What is told twice: what was asked may still be under way in the plane that did not die."""
+    """Reads until two reads agree. The request may still run in the plane that was not killed."""
     found = await fixture.seen()
     while (again := await fixture.seen()) != found:
         found = again
@@ -160,7 +160,6 @@ async def settled(fixture: GameFixture) -> Fields:
 
 
 async def die_at(fixture: GameFixture, change: Change, step: Step) -> None:
-    """One change, one death, and everything that has to be true afterwards."""
     fixture.begin()
     expected = await undisturbed(fixture, change)
     asking = await asking_for(fixture, change)
@@ -185,7 +184,7 @@ async def die_at(fixture: GameFixture, change: Change, step: Step) -> None:
 async def check_one_effect(
     asking: Asking, states: Sequence[Fields], answer: Answer | None, again: Answer
 ) -> None:
-    """Its repetition changed what had not been changed, and nothing else."""
+    """Checks that the retry made the change if it was not made, and nothing else."""
     before, found, last = states
     assert last != before
     if answer is not None:
@@ -194,7 +193,6 @@ async def check_one_effect(
         assert found == last
     records = [state["records"] for state in states]
     assert found in (before, last), [footprint(*pair) for pair in itertools.pairwise(records)]
-    # And once more: the same answer, and nothing changes.
     assert same(await asking.again(), again)
     assert await asking.fixture.seen() == last
 
@@ -202,7 +200,9 @@ async def check_one_effect(
 def check_whole_ones(
     records: Sequence[Rows], answer: Answer | None, expected: Counter[str]
 ) -> None:
-    """Its repetition made one more, and as much as that was made before, or nothing."""
+    """Checks that the retry created one more record, and that the first request created a whole
+    record or none.
+    """
     nothing, one = Counter[str](), made_by(expected)
     made, more = (made_by(footprint(*pair)) for pair in itertools.pairwise(records))
     assert more == one
@@ -220,7 +220,7 @@ async def open_game_fixture(
     runtime = dict(programs.SETTINGS)
     if images.has_oci_runtime():
         runtime["kinds"] = images.KINDS
-    # Rays are written down when nobody waits for them: a plane is to die at what was asked for.
+    # Rays are written in the background. The kill must meet a write of the change.
     full_service = KilledService(folder, library, url, rays={"per_second": 0}, runtime=runtime)
     try:
         full_service.start()
@@ -327,8 +327,8 @@ def check_numbers(
     expected: Sequence[Counter[str]],
     done: Counter[str],
 ) -> None:
-    """As many rows came and went as by so many changes without a death; of what each repetition makes one more of, one
-    more at least.
+    """Checks the rows against the same changes without a kill. A change that is not repeatable may
+    have added more rows.
     """
     least, most = Counter[str](), Counter[str]()
     for asking, answer, one in zip(crowd, answers, expected, strict=True):

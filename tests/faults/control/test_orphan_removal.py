@@ -1,5 +1,6 @@
-"""`pyservice namespace remove-orphans` while either plane is killed: each namespace that no record has is there as it
-was or is gone for good, those with a record stay, and typed again it removes the rest.
+"""Kills of either plane during `pyservice namespace remove-orphans`.
+
+Each namespace without a record is unchanged or removed. The repeated command removes the rest.
 """
 
 from __future__ import annotations
@@ -38,12 +39,11 @@ Held = dict[str, feed_pb2.HeldConfiguration]
 
 
 def _ids(answer: Answer) -> list[str]:
-    """Of the orphans that are told, which ever they are."""
     return [one["namespace_id"] for several in answer.body.values() for one in several]
 
 
 class Left:
-    """A service beside whose records another database has left namespaces, once and again."""
+    """A data plane with namespaces from another database."""
 
     def __init__(self, fixture: GameFixture) -> None:
         self.fixture = fixture
@@ -53,7 +53,7 @@ class Left:
             return await client.call(f"{_FEED}.{method}", request)
 
     async def leave(self) -> Held:
-        """By id, in the order of their names, in which they are removed."""
+        """Returns the ids in the order of their removal."""
         game_id = str(uuid4())
         game = {"game_id": game_id, "name_id": f"g{uuid4().hex[:20]}", "display_name": "Lost"}
         ids = [str(uuid4()) for _ in range(COUNT)]
@@ -70,8 +70,8 @@ class Left:
         return {one.namespace_id: one for one in answer.configurations}
 
     async def commanded(self, method: str, **fields: Any) -> list[str]:
-        """Ids of the namespaces that are told. A data plane that was just started is away for the other for a moment
-        more, which says so and does nothing.
+        """Returns the namespace ids of the response. Retries while the data plane has just
+        restarted.
         """
 
         async def answered() -> Answer | None:
@@ -83,7 +83,6 @@ class Left:
         return _ids(answer)
 
     async def die_at(self, step: Step) -> None:
-        """One removal of all, one death, and everything that has to be true afterwards."""
         fixture = self.fixture
         left, before = await self.leave(), await self.held()
         records = await fixture.witness.records()
@@ -103,7 +102,6 @@ class Left:
         if answer is not None:
             assert answer.code == "OK", answer
             assert (_ids(answer), rest) == (list(left), [])
-        # Typed again, the rest goes too, and stays away.
         assert await self.commanded("RemoveOrphans", all=True) == rest
         fixture.full_service.kill("data")
         await fixture.witness.agree()

@@ -1,6 +1,7 @@
-"""Who plays while the control plane dies is in its first answers: numbers of players are the data plane's, and are read
-before anybody is answered. A data plane that answers nobody is not waited for. On SQLite alone: the numbers are in no
-record.
+"""Player counts after a restart of the control plane are complete in its first response.
+
+The counts are in the data plane, not in the records, so SQLite is enough. A silent data plane is
+not waited for.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 KILLS = 3
 UNANSWERED_S = 8.0
-"""A start, and what it waits for the numbers; a call that is waited for takes ten."""
+"""A start plus the wait for the counts. A request of the control plane would wait ten seconds."""
 
 
 def pid(full_service: FullService, lock: str) -> int:
@@ -36,8 +37,6 @@ def players(answer: httpx.Response) -> int:
 
 
 class Playing:
-    """A game with a connected player, as its developer sees it."""
-
     def __init__(self, developer: Developer, game_id: str) -> None:
         self.developer = developer
         self.full_service = developer.full_service
@@ -54,8 +53,6 @@ class Playing:
         assert connected.code == "OK", connected
 
     async def is_counted(self) -> None:
-        """Until the developer is told of the player."""
-
         async def is_told() -> bool:
             answer = await self.developer.call("get_game", game_id=self.game_id)
             return answer.code == "OK" and answer.body["game"]["total_player_count"] == 1
@@ -63,7 +60,7 @@ class Playing:
         await eventually(is_told, 30)
 
     async def kill(self) -> None:
-        """The control plane, by `kill -9`. What is answered from now on is of the process that takes its place."""
+        """Kills the control plane. A later response is from its next process."""
         killed = pid(self.full_service, "control/LOCK")
         os.kill(killed, signal.SIGKILL)
 
@@ -73,7 +70,7 @@ class Playing:
         await eventually(is_dead)
 
     async def first_answer(self) -> httpx.Response:
-        """Of the control plane's own door, where a request waits for it to open."""
+        """Requests through the control plane's own server, which holds a request until it is ready."""
         path = f"http://control/cloud/games/{self.game_id}"
         headers = {"authorization": f"Bearer {self.developer.token}"}
         behind = httpx.AsyncHTTPTransport(
@@ -125,6 +122,5 @@ async def test_silent_data_plane_does_not_block_control_plane_start(playing: Pla
         assert began.passed_s < UNANSWERED_S
     finally:
         os.kill(plane, signal.SIGCONT)
-    # Nobody has told it yet.
     assert players(answer) == 0
     await playing.is_counted()

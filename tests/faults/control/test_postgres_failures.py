@@ -1,5 +1,7 @@
-"""A service on a PostgreSQL server that is killed under many callers, or whose disk is full: what was answered is kept,
-what was not can be repeated, players go on, and it heals without a restart of the service.
+"""A PostgreSQL server that is killed under load or has a full disk.
+
+Responses stay true, other requests can be repeated, and players continue. The service recovers
+without a restart.
 """
 
 from __future__ import annotations
@@ -24,7 +26,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 CALLERS: Final = 32
 CHANGES: Final = 12
-"""Of each caller."""
 DISK_MIB: Final = 112
 UNAVAILABLE: Final = ("CONTROL_PLANE_UNAVAILABLE", "STORAGE_FULL")
 
@@ -53,7 +54,7 @@ async def test_killed_postgres_loses_and_repeats_no_change(
         made: dict[str, str] = {}
 
         async def change(game_id: str, name: str) -> None:
-            """Repeats it under its key until it is answered."""
+            """Repeats the change under its key until it has a response."""
             fields = {"game_id": game_id, "display_name": name, "config": {}}
             key = uuid4().hex
             while True:
@@ -88,9 +89,6 @@ async def test_killed_postgres_loses_and_repeats_no_change(
         assert len(made) == CALLERS * CHANGES
 
 
-# A disk that is full ------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def on_disk() -> Iterator[ServerOnDisk]:
     made = ServerOnDisk(DISK_MIB)
@@ -102,7 +100,6 @@ def on_disk() -> Iterator[ServerOnDisk]:
 
 
 async def plays(developer: Developer, lobby: Any, token: str) -> None:
-    """Somebody gets in and goes."""
     fields = {"lobby_id": lobby["lobby_id"]}
     joined = await developer.door.call("join", fields, token=token)
     assert joined.code == "OK", joined
@@ -128,7 +125,7 @@ async def test_full_postgres_disk_is_reported_and_players_continue(
 
             async def create() -> Answer:
                 name = next(names)
-                # Of names that nothing makes smaller.
+                # Random names cannot be compressed.
                 modes = {uuid4().hex: ARENA_MODES["arena"] for _ in range(20)}
                 config = {"matchmaker": {"game_modes": modes}}
                 fields = {"game_id": game_id, "display_name": name, "config": config}
@@ -149,7 +146,7 @@ async def test_full_postgres_disk_is_reported_and_players_continue(
                 answer = await create()
             filler.unlink()
             if not on_disk.is_running():
-                # A log that could not grow: its operator has to start it again.
+                # PostgreSQL stops if its log cannot grow. The operator has to start it again.
                 on_disk.stop()
                 await asyncio.to_thread(on_disk.start)
             async with asyncio.timeout(60):

@@ -1,5 +1,5 @@
-"""Players do not notice the control plane: the data plane is started again and again without it and without its
-database, and goes on while it is killed.
+"""Players are independent of the control plane and its database, across restarts and repeated
+kills.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ CROWD: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A game as its developer left it, and everything by which somebody comes to it."""
-
     game_id: str
     public_token: str
     service_token: str
@@ -70,7 +68,6 @@ async def good(door: Door, slug: str, fields: Any, **who: Any) -> Any:
 
 
 async def play(door: Door, lobby_token: str, slug: str, fields: Any, **who: Any) -> None:
-    """A place is got, used and given back."""
     found = await good(door, slug, fields, **who)
     player = {"player_token": found["player"]["token"]}
     await good(door, "connected", player, token=lobby_token)
@@ -78,7 +75,9 @@ async def play(door: Door, lobby_token: str, slug: str, fields: Any, **who: Any)
 
 
 async def everybody_plays(full_service: FullService, played: Played, origin: str = ORIGIN) -> None:
-    """find, join, connected, disconnected: with a token of each kind and without one, through both doors."""
+    """Runs find, join, connected and disconnected with each token kind and without a token, over
+    both transports.
+    """
     for name in DOORS:
         async with full_service.opened(name) as door:
             find, join = {"game_modes": ["arena"]}, {"lobby_id": played.lobby_id}
@@ -97,13 +96,12 @@ async def everybody_plays(full_service: FullService, played: Played, origin: str
             join = {"lobby_id": lobby["lobby_id"]}
             await play(door, lobby["lobby_token"], "join", join, token=played.public_token)
             await good(door, "closed", {"is_closed": True}, token=lobby["lobby_token"])
-            # And who may not is still refused.
             assert (await door.call("find", find, origin="https://elsewhere.example")).code != "OK"
             assert (await door.call("find", find, token="pub_nobody")).code != "OK"
 
 
 async def check_says_so(full_service: FullService, played: Played) -> None:
-    """What the control plane would answer is 503, with the time to come back."""
+    """Operations of the control plane return 503 with Retry-After."""
     async with httpx.AsyncClient(
         base_url=f"http://{full_service.said['http']}", timeout=PATIENCE_S
     ) as client:
@@ -138,7 +136,6 @@ async def test_data_plane_restarts_without_control_plane_or_database(
         await everybody_plays(full_service, played)
         await check_says_so(full_service, played)
         assert full_service.stop() == 0
-    # Killed, too.
     await asyncio.to_thread(full_service.start, "--role=data")
     assert full_service.process is not None
     full_service.process.kill()
@@ -156,10 +153,10 @@ async def test_players_are_served_if_the_control_plane_cannot_start(
     assert full_service.stop() == 0
     databases.remove(full_service.database_url, full_service.data_dir / "control")
     if full_service.database_url is None:
-        # It would be made anew. Nothing can be made below a file.
+        # A folder would be created again. A file in its place makes the start fail.
         shutil.rmtree(full_service.data_dir / "control")
         (full_service.data_dir / "control").touch()
-    # Its ready file waits for a control plane that may yet come; players do not.
+    # The ready file waits for the control plane, but players are served earlier.
     full_service.spawn()
 
     async def is_ready() -> bool:
@@ -185,17 +182,15 @@ async def test_new_database_does_not_affect_players_of_old_namespaces(
     databases.empty(full_service.database_url, full_service.data_dir / "control")
     await asyncio.to_thread(full_service.start)
     await everybody_plays(full_service, played)
-    # The owner's token is as good as before, and a new game goes beside the old ones.
     other = "https://other.example.com"
     await everybody_plays(full_service, await built(full_service, other), other)
     assert full_service.stop() == 0
 
 
-# A database that is away --------------------------------------------------------------------------
-
-
 async def codes(full_service: FullService, played: Played) -> set[str]:
-    """What a reading and a changing operation of the control plane say, at both doors."""
+    """Returns the codes of a reading and a changing operation of the control plane over both
+    transports.
+    """
     found = set()
     for name in DOORS:
         async with full_service.opened(name) as door:
@@ -228,18 +223,15 @@ async def test_database_outage_returns_503_and_players_continue(
             return await codes(full_service, played) == {"OK"}
 
         await eventually(is_well)
-        # By itself: nothing was started again.
+        # The process recovered without a restart.
         assert control_pid(full_service) == pid
         assert full_service.stop() == 0
     finally:
         full_service.close()
 
 
-# Killed meanwhile ---------------------------------------------------------------------------------
-
-
 class Crowd:
-    """Players that come and go through both doors until they are told to stop."""
+    """Players that connect and leave over both transports until they are stopped."""
 
     def __init__(self, full_service: FullService, played: Played) -> None:
         self._house = full_service
@@ -257,7 +249,7 @@ class Crowd:
         await asyncio.gather(*(self._come_and_go(*way) for way in ways * each))
 
     async def goes_on(self, games: int = 20) -> None:
-        """Returns when each way has been gone so many times more, or somebody failed."""
+        """Returns when each path has been used `games` more times. Raises the failure of a player."""
         ways = [f"{door} {slug}" for door in DOORS for slug in ("find", "join")]
         wanted = {way: self.counts[way] + games for way in ways}
 
@@ -286,7 +278,6 @@ def control_pid(full_service: FullService) -> int:
 
 
 async def kill_control_plane(full_service: FullService) -> None:
-    """`kill -9`, and returns when another one answers."""
     pid = control_pid(full_service)
     os.kill(pid, signal.SIGKILL)
 
@@ -316,7 +307,7 @@ async def test_repeated_control_plane_kills_fail_no_player_request(
         playing = asyncio.create_task(crowd.live())
         for _ in range(kills):
             await kill_control_plane(full_service)
-            # A crowd that did nothing would prove nothing.
+            # A crowd without requests would prove nothing.
             await crowd.goes_on()
         crowd.end()
         await playing

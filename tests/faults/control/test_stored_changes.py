@@ -1,7 +1,7 @@
-"""Changes that the data plane has to take, while it does not answer or does not take them: it is said that they are
-stored; repeated once nothing is in the way they answer 200, and what they change is there.
+"""Changes that need the data plane while it does not respond or refuses them.
 
-A stopped data plane answers nobody, so the control plane is asked at its own doors, through which the public ones ask.
+The error says that the change is stored. A retry after the repair returns 200. The test uses the
+control plane's own server, because the public server is in the stopped data plane.
 """
 
 from __future__ import annotations
@@ -35,14 +35,12 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 DOORS: Final = ("http", "grpc")
 WAITED_S: Final = 1.0
-"""For the data plane, before it is said that a change is stored."""
+"""Time that the control plane waits for the data plane."""
 EFFECT_S: Final = 1.0
 Fields = dict[str, Any]
 
 
 class InnerHttpDoor(HttpDoor):
-    """The control plane's own HTTP door."""
-
     def __init__(self, path: Path) -> None:
         self._client = httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(uds=str(path)),
@@ -59,7 +57,9 @@ def inner_door(full_service: FullService, name: str) -> Door:
 
 
 class ChangeFixture:
-    """A game, asked about at the public doors and changed at the inner ones."""
+    """A game that is read through the public server and changed through the server of the control
+    plane.
+    """
 
     def __init__(self, full_service: FullService, name: str) -> None:
         self.full_service = full_service
@@ -80,11 +80,13 @@ class ChangeFixture:
         await self.inner.close()
 
     async def regions(self, **who: Any) -> str:
-        """What the data plane says to somebody who shows a token or comes from a page."""
+        """Returns the data plane's code for a token or an origin."""
         return (await self.outer.call("regions", {}, **who)).code
 
     async def page(self) -> tuple[str, list[str]]:
-        """What a page of the namespace's domain is told, and of which game modes."""
+        """Returns the data plane's code for an origin of the domain, and the game modes of the
+        response.
+        """
         answer = await self.outer.call("list", {}, origin=f"https://{self.domain}")
         modes = answer.body["game_modes"] if answer.code == "OK" else []
         return answer.code, [one["game_mode_id"] for one in modes]
@@ -95,13 +97,11 @@ class ChangeFixture:
 
 
 Effect = Callable[[Any], Awaitable[None]]
-"""Asserts that the data plane does what was changed, given the body of the answer."""
+"""Asserts that the data plane applies the change in the response body."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An operation that waits for the data plane. `prepare` says what to send, and what has to come of it."""
-
     slug: str
     prepare: Callable[[ChangeFixture], Awaitable[tuple[Fields, Effect]]]
 
@@ -133,7 +133,7 @@ async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
         assert [one["game_mode_id"] for one in listed.body["game_modes"]] == ["other"]
         history = await fixture.developer.good("version_history", **fixture.place)
         ran = [one["version_id"] for one in history["versions"]]
-        # Once, however often it was asked for.
+        # The idempotency key makes one deployment of all retries.
         assert (ran[0], ran.count(version_id)) == (version_id, 1)
 
     return {"version_id": version_id}, effect
@@ -187,7 +187,7 @@ async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
 async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
     async def effect(body: Any) -> None:
         await fixture.developer.lobby(fixture.game_id, body["token"])
-        # What nobody was told of is not there.
+        # A token that was never returned must not exist.
         assert await fixture.tokens("env") == 1
 
     return {"environment_id": "prod"}, effect
@@ -227,9 +227,6 @@ def request(fixture: ChangeFixture, slug: str, fields: Fields) -> Fields:
     return {**fixture.place, **fields}
 
 
-# The service --------------------------------------------------------------------------------------
-
-
 @pytest.fixture(params=DOORS)
 async def fixture(
     request: pytest.FixtureRequest, full_service: FullService
@@ -243,16 +240,13 @@ async def fixture(
 
 @contextlib.contextmanager
 def stopped_data_plane(full_service: FullService) -> Iterator[None]:
-    """It is there and answers nobody."""
+    """The process exists and does not respond."""
     pid = int((full_service.data_dir / "LOCK").read_text().split()[0])
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
-
-
-# A data plane that does not answer ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("slug", CHANGES)
@@ -266,7 +260,7 @@ async def test_unconfirmed_change_is_stored_and_takes_effect_later(
             began = FreeTime()
             answer = await fixture.inside.call(slug, key, **fields)
             assert answer.code == "CONTROL_PLANE_UNAVAILABLE", answer
-            # Nobody could ask for the same env_ token again.
+            # A retry cannot return the same env_ token, so the service keeps none.
             is_lost = slug == "create_service_token"
             said = "No token was made" if is_lost else "stored and will take effect"
             assert said in answer.detail
@@ -292,12 +286,11 @@ async def test_stored_change_takes_effect_without_a_retry(fixture: ChangeFixture
     await promised(is_there, EFFECT_S)
 
 
-# A data plane that does not take it ---------------------------------------------------------------
-
-
 @contextlib.asynccontextmanager
 async def claimed_domain(fixture: ChangeFixture, code: str) -> AsyncIterator[None]:
-    """The records want what another namespace has: as long as this is so, the data plane takes nothing of them."""
+    """The records request a domain of another namespace. The data plane refuses all changes
+    meanwhile.
+    """
     claim = {**fixture.place, "domain": CLAIMED}
     try:
         assert (await fixture.developer.call("add_domain", **claim)).code == code
@@ -313,7 +306,7 @@ async def test_refused_change_takes_effect_after_the_conflict_is_resolved(
     fields, effect = await CHANGES[slug].prepare(fixture)
     fields, key = request(fixture, slug, fields), uuid4().hex
     before = await fixture.page()
-    # Without public authentication a domain is not taken from anybody until it is switched on.
+    # While public authentication is off, the claimed domain causes no conflict.
     is_off = slug == "set_domain_public_auth"
     async with claimed_domain(fixture, "OK" if is_off else "VALIDATION_FAILED"):
         refused = await fixture.developer.call(slug, key, **fields)

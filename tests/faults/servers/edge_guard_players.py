@@ -1,5 +1,5 @@
-"""Players at edge-guard, many of each kind, who talk all the time and look at every byte that comes back: streams in
-which nothing may be missing, and datagrams that have to come from one and the same session.
+"""Players at edge-guard that check every byte of the responses: streams without gaps and datagrams
+of one session.
 """
 
 from __future__ import annotations
@@ -16,27 +16,25 @@ from tests.support.waiting import PATIENCE_S
 
 ROUND_S: Final = 0.05
 LOST_S: Final = 1.0
-"""A datagram that was not answered by then is not waited for any more."""
+"""A datagram without a response by then counts as lost."""
 Address = tuple[str, int]
 
 
 class Dropped(Exception):
-    """A player noticed something; a sentence."""
+    """Raised if a player misses data or gets wrong data."""
 
 
 class Player(Protocol):
-    """One of them."""
-
     socket: socket.socket
     heard: int
-    """Answers, all of them right."""
+    """Number of correct responses."""
 
     def say(self) -> None: ...
     def hear(self) -> None: ...
 
 
 class StreamPlayer:
-    """Says what nobody said before as soon as the last was answered. Its first words are its token."""
+    """Sends a new message after each response. The first message is the player token."""
 
     def __init__(self, name: str, address: Address, token: str) -> None:
         self.socket = socket.create_connection(address, PATIENCE_S)
@@ -54,7 +52,6 @@ class StreamPlayer:
             self._send(f"{self._name} {self.heard}\n".encode().rjust(64, b"."))
 
     def hear(self) -> None:
-        """Raises Dropped."""
         came = self.socket.recv(65_536)
         if not came:
             raise Dropped(f"{self._name} was closed after {self.heard} answers")
@@ -65,7 +62,7 @@ class StreamPlayer:
 
 
 class DatagramPlayer:
-    """Says the next number each time; the server tells by which session it heard it."""
+    """Sends increasing numbers. The server returns the session of each datagram."""
 
     def __init__(self, name: str, address: Address) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -89,7 +86,6 @@ class DatagramPlayer:
         self.socket.send(f"{self._name} {self._number}".encode())
 
     def hear(self) -> None:
-        """Raises Dropped."""
         session, _, words = self.socket.recv(2_048).partition(b" ")
         self._session = self._session or session
         if session != self._session:
@@ -103,7 +99,7 @@ class DatagramPlayer:
 
 
 class Crowd:
-    """All of them in a thread. `with` it; then `goes_on` as often as you like."""
+    """All players in one thread. Use `with`, then call `goes_on` any number of times."""
 
     def __init__(self, players: Sequence[Player]) -> None:
         self.players = players
@@ -142,7 +138,7 @@ class Crowd:
                 key.data.hear()
 
     async def goes_on(self) -> None:
-        """Everybody is answered once more. Raises what a player noticed."""
+        """Waits for one more response of each player. Raises `Dropped`."""
         before = [player.heard for player in self.players]
 
         async def are_answered() -> bool:

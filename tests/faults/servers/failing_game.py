@@ -1,5 +1,6 @@
-"""A game whose servers have bad luck, in a service with everything: its modes are named after what they do, and a
-bystander is a lobby beside them whose players must notice nothing.
+"""A game with failing servers, in a complete service. Each mode has the name of its fault.
+
+A bystander plays in another lobby of the same node and must see no effect.
 """
 
 from __future__ import annotations
@@ -28,18 +29,19 @@ TROUBLE: Final = (programs.FOLDER / "trouble.py").read_bytes()
 TIER: Final = "basic-1d16"
 TIER_BYTES: Final = 128 << 20
 LONG_MS: Final = 3_600_000
-"""Of a place that is reserved: nobody hurries."""
+"""Long enough that no reservation expires in a test."""
 PLAIN: Final = "plain"
 
 
 class FailingGame(Game):
-    """A game whose modes run `tests.programs.trouble`."""
+    """A game with modes that run `tests.programs.trouble`."""
 
     neighbour_id = ""
-    """A lobby in which somebody plays who must notice nothing."""
 
     async def begin(self, **modes: Any) -> None:
-        """Each mode runs what it is called after, or its own `docker.args`; what is given goes over that."""
+        """Each mode runs the program of its name or its own `docker.args`. Keyword arguments
+        override the mode.
+        """
         token = await self.developer.service_token(self.game_id)
         back = Back(self.developer, self.game_id, token)
         archive = programs.server_archive("python3", "-S", "trouble.py", **{"trouble.py": TROUBLE})
@@ -52,21 +54,20 @@ class FailingGame(Game):
         await self.deploy(**entries)
 
     async def records(self) -> list[Any]:
-        """Of all lobbies, the newest first."""
         told = await self.developer.good(
             "list_lobby_records", game_id=self.game_id, namespace_id="prod"
         )
         return list(told["lobbies"])
 
     async def failed(self, mode: str) -> dict[str, Any]:
-        """What find says of a lobby that could not start: the metadata of its refusal."""
+        """Returns the metadata of the error that find returns for a lobby that cannot start."""
         answer = await self.find(mode)
         assert answer.code == "MATCHMAKER_LOBBY_START_FAILED", answer
         metadata: dict[str, Any] = answer.body["metadata"]
         return metadata
 
     async def alive(self, mode: str) -> list[str]:
-        """Lobbies of the mode that are not over."""
+        """Returns the lobbies of the mode that have not ended."""
         records = await self.records()
         return [
             one["lobby_id"]
@@ -78,7 +79,7 @@ class FailingGame(Game):
         await self.developer.good("detach", game_id=self.game_id, lobby_id=lobby_id)
 
     async def is_whole(self) -> bool:
-        """Whether both planes answer: one knows of records, the other of lobbies."""
+        """Both planes must answer: one has the records, the other has the lobbies."""
         asked = {"game_id": self.game_id, "namespace_id": "prod"}
         with contextlib.suppress(httpx.TransportError, grpc.aio.AioRpcError):
             records = await self.developer.call("list_lobby_records", **asked)
@@ -87,7 +88,7 @@ class FailingGame(Game):
         return False
 
     async def all_lines(self, lobby_id: str, index: str) -> AsyncGenerator[str]:
-        """What was written after the index, without end."""
+        """Yields log lines after the index, without end."""
         while True:
             page = await self.developer.good(
                 "get_lobby_logs",
@@ -106,7 +107,9 @@ def folder_of(full_service: FullService, run_id: str) -> RunFolder:
 
 
 def processes_of(full_service: FullService, run_id: str) -> list[int]:
-    """Of what a keeper keeps, the first one first; none: its keeper is gone, or it has ended."""
+    """Returns the processes below a keeper, the first one first. Empty if the keeper or the run has
+    ended.
+    """
     state = folder_of(full_service, run_id).state()
     assert state is not None
     found = [state.pid]
@@ -117,13 +120,13 @@ def processes_of(full_service: FullService, run_id: str) -> list[int]:
 
 
 def tell(full_service: FullService, run_id: str, number: signal.Signals) -> None:
-    """All processes of a run get the signal."""
+    """Sends a signal to all processes of a run."""
     for pid in processes_of(full_service, run_id):
         os.kill(pid, number)
 
 
 async def kill(game: FailingGame, *roles: str) -> None:
-    """`kill -9` of these planes; their parent starts them again, and they answer."""
+    """Kills the planes and waits until the supervisor's new processes respond."""
     locks = [game.developer.full_service.data_dir / LOCKS[role] for role in roles]
     before = [_held_by(lock) for lock in locks]
     for pid in before:
@@ -147,7 +150,7 @@ def address_of(port: Any) -> tuple[str, int]:
 
 
 def echoed(address: tuple[str, int], words: bytes = b"hello") -> bytes:
-    """What a stream gives back; nothing where nobody is."""
+    """Returns the echo of a stream, or nothing if the connection fails."""
     try:
         with socket.create_connection(address, PATIENCE_S) as connection:
             connection.sendall(words)
@@ -157,8 +160,6 @@ def echoed(address: tuple[str, int], words: bytes = b"hello") -> bytes:
 
 
 class Bystander:
-    """A player in another lobby of the same node, who talks all the time."""
-
     def __init__(self, address: tuple[str, int]) -> None:
         self.heard = 0
         self._address = address
@@ -186,7 +187,6 @@ class Bystander:
         self._thread.join()
 
     async def notices_nothing(self) -> None:
-        """It was answered until now, and still is."""
         before = self.heard
 
         async def is_answered() -> bool:
@@ -200,7 +200,6 @@ class Bystander:
 async def failing_game(
     full_service: FullService, *, door_name: str = "http", **modes: Any
 ) -> AsyncIterator[FailingGame]:
-    """The game, deployed."""
     door = full_service.door(door_name)
     developer = Developer(full_service, door)
     try:

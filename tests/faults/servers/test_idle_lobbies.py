@@ -1,5 +1,6 @@
-"""Idle lobbies through bad luck: they are as many as their mode wants, and the ones that they were, whatever is killed;
-those that nobody needs any more end in order, and whoever plays notices nothing.
+"""Idle lobbies across kills: their number matches the mode, and kills of the service replace none.
+
+Lobbies above the number stop, and players in lobbies see no effect.
 """
 
 from __future__ import annotations
@@ -49,12 +50,11 @@ async def game(full_service: FullService) -> AsyncIterator[FailingGame]:
 
 
 def idle(least: int, most: int, **more: Any) -> dict[str, Any]:
-    """A mode with so many."""
     return {"idle_lobbies": {"min": least, "max": most}, "player_token_ttl": LONG_MS, **more}
 
 
 async def standing(game: FailingGame, count: int, *, without: str = "") -> set[str]:
-    """Lobbies that are ready, as soon as there are so many, and this one is not among them."""
+    """Waits for `count` ready lobbies without the lobby `without`."""
 
     async def looked() -> list[set[str]]:
         answer = await game.developer.door.call("list", {}, token=game.public_token)
@@ -68,7 +68,7 @@ async def standing(game: FailingGame, count: int, *, without: str = "") -> set[s
 
 
 async def only(game: FailingGame, lobby_ids: set[str], *, live: bool = False) -> None:
-    """Returns when these lobbies have been begun in the game and no others; `live`: and these are not over."""
+    """Waits until the game has had only these lobbies. `live`: and they have not ended."""
 
     async def are_there() -> bool:
         begun = [one["lobby_id"] for one in await game.records()]
@@ -115,7 +115,9 @@ async def test_killed_idle_lobby_is_replaced_once(game: FailingGame, roles: list
 async def test_exited_idle_lobbies_are_replaced_with_back_off(
     game: FailingGame,
 ) -> None:
-    """Each has a public port that rests for a minute: without pauses the other games would soon have none."""
+    """Each lobby has a public port, which is quarantined for a minute. Without back-off a game
+    could use up all ports.
+    """
     await game.deploy(duel=idle(1, 1, docker={"env": {"PLAY": "leaves"}}))
 
     async def begun() -> list[Any]:

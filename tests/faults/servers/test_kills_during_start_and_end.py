@@ -1,5 +1,6 @@
-"""`kill -9` of either plane at every step of a lobby's start and of its end: who asks for a lobby gets one, each lobby
-that is not over has exactly one process, and no process is without a lobby.
+"""SIGKILL of either plane at every step of the start and end of a lobby.
+
+Find returns a lobby, each live lobby has one process, and each process has a lobby.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Data = tuple[Step, ...]
 
 
 def _of_journal(batches: int) -> Data:
-    """The data plane dies at each of so many batches of its journal."""
+    """One kill at each of the journal batches."""
     calls = {"not written": ("pwrite", False), "not synced": ("fdatasync", False)}
     calls["durable and told to nobody"] = ("fdatasync", True)
     return tuple(
@@ -55,20 +56,20 @@ OVER: Final = (
     *MOMENTS,
 )
 AWAY: Final = "MATCHMAKER_NO_AVAILABLE_LOBBIES"
-"""Whoever starts processes was away for three seconds: on a machine that has too much to do it may be."""
+"""After three seconds without the control plane, find starts no lobby. A slow machine may take
+longer to restart it.
+"""
 
 
 class Killed:
-    """A game whose lobbies are started and ended while planes die."""
-
     def __init__(self, full_service: KilledService, game: FailingGame, service_token: str) -> None:
-        """The token ends lobbies whether the control plane answers or not."""
+        """The token ends lobbies through the data plane, so it works without the control plane."""
         self.full_service = full_service
         self.game = game
         self._service_token = service_token
 
     async def begin(self, step: Step) -> Any:
-        """A lobby that somebody asked for, one plane dying meanwhile; what find answered."""
+        """Starts a lobby by find and kills one plane. Returns the response of find."""
         await self.full_service.refresh()
         answer: Answer | None = await struck(
             self.full_service, step, lambda: answer_of(self.game.find(PLAIN))
@@ -84,7 +85,6 @@ class Killed:
         return answer.body
 
     async def begun(self) -> Any:
-        """A lobby that somebody asked for, whoever was just started again."""
         return (await eventually(self._found)).body
 
     async def _found(self) -> Answer | None:
@@ -92,7 +92,6 @@ class Killed:
         return answer if answer is not None and answer.code == "OK" else None
 
     async def end(self, lobby_id: str, step: Step) -> None:
-        """Ends the lobby, one plane dying meanwhile."""
         await self.full_service.refresh()
         fields = {"game_id": self.game.game_id, "lobby_id": lobby_id}
 
@@ -114,10 +113,10 @@ class Killed:
         await self.check()
 
     async def check(self) -> None:
-        """Returns when there is a process for each lobby, and for each process a lobby."""
+        """Returns when each lobby has one process and each process has a lobby."""
 
         async def is_so() -> bool:
-            # A plane may not be back yet.
+            # The plane may not have restarted yet.
             with contextlib.suppress(AssertionError, httpx.TransportError):
                 alive = set(await self.game.alive(PLAIN))
                 listed = await self.game.developer.door.call(

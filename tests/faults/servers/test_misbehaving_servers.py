@@ -1,5 +1,7 @@
-"""Misbehaving game servers: each lobby ends as documented, with its reason in the response and in its record.
-Players in other lobbies of the node notice nothing.
+"""Misbehaving game servers: each lobby ends as documented, with its reason in the response and in
+its record.
+
+Players in other lobbies of the node see no effect.
 """
 
 from __future__ import annotations
@@ -32,11 +34,9 @@ from tests.support.waiting import PATIENCE_S
 pytestmark = pytest.mark.anyio
 
 START_LIMIT_MS: Final = 10_000
-"""Of every lobby here, also of those that are to start."""
 KILLED: Final = 128 + 9
 TERMINATED: Final = 128 + 15
 STOP_MS: Final = 30_000
-"""Between SIGTERM and SIGKILL."""
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +48,12 @@ def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullServi
 
 
 def plays(words: str, **more: Any) -> dict[str, Any]:
-    """A mode of the small game server that plays like this."""
     return {"docker": {"args": [PLAIN], "env": {"PLAY": words}, **more}}
 
 
 @pytest.fixture
 async def game(full_service: FullService) -> AsyncIterator[FailingGame]:
-    """With somebody who plays beside all of it, before, meanwhile and afterwards."""
+    """A bystander plays before, during and after all tests."""
     modes: dict[str, Any] = {
         "exits": plays("exit:3"),
         "mute": plays("mute"),
@@ -77,7 +76,9 @@ async def game(full_service: FullService) -> AsyncIterator[FailingGame]:
 
 
 def secrets_of(game: FailingGame) -> list[str]:
-    """Keys, tokens, records, sockets and processes of ours, and what another lobby has of its own."""
+    """Returns secrets of the service and of another lobby: keys, tokens, records, sockets and
+    processes.
+    """
     data_dir = game.developer.full_service.data_dir
     names = (
         *("keys.json", "control/keys.json", "control/owner.token", "control/records.db"),
@@ -109,7 +110,9 @@ async def start_failed(
     *,
     ended_with: int | None = None,
 ) -> Any:
-    """The record of a lobby that find told so of. `ended_with`: of a process that still ran then."""
+    """Checks the record of a lobby that could not start. `ended_with`: end of a process that still
+    ran.
+    """
     told = await game.failed(mode)
     lobby_id = told["lobby_id"]
     wanted = {"lobby_id": lobby_id, "reason": reason}
@@ -183,7 +186,7 @@ async def out_of_memory(game: FailingGame, lobby_id: str) -> None:
 
 
 async def test_server_on_a_wrong_port_gets_no_players_and_stops(game: FailingGame) -> None:
-    """Nobody can tell from outside: it says that it is ready, so it stays until it is ended."""
+    """The server reports ready, so the service cannot detect the wrong port."""
     found = await game.found("astray")
     lobby_id = found["lobby"]["lobby_id"]
     assert await asyncio.to_thread(echoed, address_of(found["ports"]["tcp"])) == b""
@@ -230,7 +233,6 @@ async def test_endless_output_is_not_blocked_and_stays_readable(
 
 
 async def test_server_cannot_read_keys_of_the_service(game: FailingGame) -> None:
-    """Nor anything else of ours, or of another lobby."""
     wanted = secrets_of(game)
     fields = {"game_mode": "spies", "lobby_config": wanted}
     made = await game.developer.door.call("create", fields, token=game.public_token)

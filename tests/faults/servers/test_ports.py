@@ -1,4 +1,4 @@
-"""Ports in use by other programs, and ports that players reach without edge-guard."""
+"""Ports in use by other programs, quarantined ports, and port ranges without edge-guard."""
 
 from __future__ import annotations
 
@@ -34,18 +34,15 @@ pytestmark = pytest.mark.anyio
 
 PUBLIC: Final = range(26_000, 32_000)
 FREE: Final = 300
-"""Of public ports of each family: one in twenty."""
+"""Ports left of each family, one in twenty."""
 KINDS: Final = (socket.SOCK_STREAM, socket.SOCK_DGRAM)
 WIDTH: Final = 20
 LOBBIES: Final = 2
 
 
-# Public ports that a foreign program has ----------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def foreigners() -> Iterator[list[Foreigner]]:
-    """They were there before the service."""
+    """Other programs that took the ports before the service started."""
     with many_files(len(KINDS) * len(PUBLIC)), ExitStack() as stack:
         yield [stack.enter_context(closing(Foreigner(kind, PUBLIC, FREE))) for kind in KINDS]
 
@@ -81,7 +78,6 @@ async def test_lobbies_get_ports_unused_by_other_programs(
 
 
 def answered(address: tuple[str, int]) -> bytes:
-    """What comes back for a datagram."""
     with socket.socket(type=socket.SOCK_DGRAM) as player:
         player.connect(address)
         player.settimeout(5)
@@ -104,21 +100,20 @@ async def test_port_of_a_new_server_reaches_that_server(
             await eventually(lambda one=record: reached(one))
 
 
-# Public ports that rest ---------------------------------------------------------------------------
-
 MANY: Final = 16
-"""Ports of one lobby, which is as many as there may be."""
+"""The maximum number of ports of one lobby."""
 LATER: Final = 8
-"""Lobbies that come when one has ended: together they have nearly half of what is free, so that each port of it would
-be somebody's again, but for one time in ten thousand.
+"""Lobbies that start after one has ended. Together they use nearly half of the free ports.
+
+Without the quarantine, they would reuse a port of the ended lobby with probability 0.9999.
 """
 VOICES: Final = {f"voice-{n}": {"protocol": "udp"} for n in range(MANY)}
-"""Before a datagram that comes back stands whose it is."""
+"""Each server puts its lobby id before an echoed datagram."""
 TALK: Final[dict[str, Any]] = {PLAIN: {"docker": {"ports": VOICES, "env": {"PLAY": "whose"}}}}
 
 
 class OldClients:
-    """Players of a lobby, one at each of its ports, who do not stop when it ends. `with` them."""
+    """Players at each port of a lobby that keep sending after its end. Use `with`."""
 
     def __init__(self, addresses: list[tuple[str, int]]) -> None:
         self.answers = 0
@@ -133,7 +128,7 @@ class OldClients:
     def _talk(self) -> None:
         while not self._is_over.wait(0.01):
             for player in self._sockets:
-                # Nobody is there, as a closed port says.
+                # A closed port refuses the datagram.
                 with contextlib.suppress(ConnectionError, BlockingIOError):
                     player.send(b"old")
                 with contextlib.suppress(ConnectionError, BlockingIOError):
@@ -151,7 +146,7 @@ class OldClients:
             player.close()
 
     async def are_silent(self) -> None:
-        """Returns when nothing has come for some rounds: what was under way has arrived."""
+        """Returns when several rounds had no response, so no datagram is in transit."""
 
         async def nothing_came() -> bool:
             answers, rounds = self.answers, self.rounds
@@ -198,7 +193,7 @@ async def heard(clients: OldClients, count: int) -> bool:
 
 
 async def are_closed(addresses: set[tuple[str, int]]) -> bool:
-    """Whether nobody has any of these datagram ports: edge-guard has let them go."""
+    """Returns whether edge-guard has closed all of these datagram ports."""
     for address in addresses:
         with socket.socket(type=socket.SOCK_DGRAM) as tried:
             try:
@@ -206,9 +201,6 @@ async def are_closed(addresses: set[tuple[str, int]]) -> bool:
             except OSError:
                 return False
     return True
-
-
-# Ranges of ports ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +213,7 @@ def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullServi
 
 @pytest.fixture
 def span() -> dict[str, int]:
-    """A range that is as good as any other of the operator's."""
+    """Returns a random range of the operator's ports."""
     first = random.randrange(20_000, 26_000 - WIDTH)
     return {"min": first, "max": first + WIDTH - 1}
 
@@ -237,8 +229,6 @@ async def game(
 
 
 async def said(game: FailingGame, lobby_id: str, word: str) -> Any:
-    """What the server wrote behind this word."""
-
     async def line() -> str | None:
         lines = await game.logs(lobby_id)
         return next((one.partition(" ")[2] for one in lines if one.startswith(f"{word} ")), None)

@@ -1,5 +1,6 @@
-"""Both planes are killed again and again under 100 streams and 100 datagram sessions: no player notices, no game server
-ends, and no line of a log is missing or there twice.
+"""Both planes are killed repeatedly under 100 streams and 100 datagram sessions.
+
+No session breaks, no game server ends, and no log line is lost or repeated.
 """
 
 from __future__ import annotations
@@ -26,9 +27,8 @@ from tests.support.full_service import FullService, eventually, running
 pytestmark = pytest.mark.anyio
 
 PLAYERS: Final = 100
-"""Of each kind."""
 LOST_MAX: Final = 0.001
-"""Of datagrams, which a machine with too much to do may drop."""
+"""Share of datagrams that a busy machine may drop."""
 AT_ONCE: Final = 8
 COUNTS: Final[dict[str, Any]] = {
     "max_players": 64,
@@ -46,7 +46,6 @@ def full_service(tmp_path: Path) -> Iterator[FullService]:
 
 
 async def found(game: FailingGame, count: int) -> list[Any]:
-    """So many places."""
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def one() -> Any:
@@ -57,7 +56,6 @@ async def found(game: FailingGame, count: int) -> list[Any]:
 
 
 def enter(places: list[Any]) -> list[Player]:
-    """Half of them talk in streams and the others in datagrams."""
     players: list[Player] = []
     for number, place in enumerate(places):
         ports = place["ports"]
@@ -85,7 +83,7 @@ def numbers(lines: list[str]) -> list[int]:
 
 
 async def check_log(game: FailingGame, lobby_id: str, page: Any) -> None:
-    """It is unbroken from its first page to what was written last."""
+    """Checks that the log has no gap from its first page to the last line."""
     seen = numbers(page["lines"])
     newest = numbers((await first_page(game, lobby_id))["lines"])[-1]
     following = game.all_lines(lobby_id, page["watch"]["index"])
@@ -129,6 +127,5 @@ async def test_sessions_survive_kills_of_both_planes(full_service: FullService, 
 
 
 async def written(game: FailingGame, lobby_id: str) -> Any:
-    """Its log from the first line on, as soon as there is one."""
     page = await first_page(game, lobby_id)
     return page if page["lines"] else None

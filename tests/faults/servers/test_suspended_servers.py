@@ -1,6 +1,4 @@
-"""A game server that is suspended: its lobby is out of sight once it has been silent for too long, and when the server
-wakes up there are not two of it.
-"""
+"""A suspended game server: find avoids its silent lobby, and the lobby never has two servers."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ async def game(full_service: FullService) -> AsyncIterator[FailingGame]:
 
 
 async def out_of_sight(game: FailingGame, lobby_id: str) -> None:
-    """The lobby, which has a place left, is suspended and not listed any more."""
+    """Waits until the suspended lobby, which has a free slot, is not listed."""
     tell(game.developer.full_service, lobby_id, signal.SIGSTOP)
 
     async def is_hidden() -> bool:
@@ -59,13 +57,13 @@ async def out_of_sight(game: FailingGame, lobby_id: str) -> None:
 
 
 async def found_existing(game: FailingGame) -> Any:
-    """What find gives when it may make nothing."""
+    """Returns the response of a find that may not start a lobby."""
     answer = await game.find("beats", prevent_auto_create_lobby=True)
     return answer.body if answer.code == "OK" else None
 
 
 async def places(game: FailingGame) -> dict[str, int]:
-    """Reserved ones by lobby."""
+    """Counts the reserved slots of each lobby."""
     return {
         one["lobby_id"]: one["reserved_count"]
         for one in await game.records()
@@ -102,7 +100,7 @@ async def test_find_during_suspension_uses_another_lobby(
         return len(answer.body["lobbies"]) == 2
 
     await eventually(is_seen)
-    # Two places are left, one in each: of six who come together four get new ones.
+    # Two slots are free, one in each lobby. Of six concurrent players, four get new lobbies.
     found = await asyncio.gather(*(game.found("beats") for _ in range(6)))
     given = await places(game)
     assert sum(given.values()) == 8
@@ -121,7 +119,7 @@ async def test_server_that_stays_suspended_ends_once_without_leftovers(
     await out_of_sight(game, lobby_id)
 
     async def with_code() -> Any:
-        """Its record, once it is noted what its process exited with, which is told by itself."""
+        """The exit code is written to the record after the end."""
         record = await game.over(lobby_id)
         return record if record["status"]["stopped"]["exit_code"] else None
 
