@@ -38,7 +38,7 @@ Data = tuple[Step, ...]
 def _of_journal(batches: int) -> Data:
     """One kill at each of the journal batches."""
     calls = {"not written": ("pwrite", False), "not synced": ("fdatasync", False)}
-    calls["durable and told to nobody"] = ("fdatasync", True)
+    calls["durable without notification"] = ("fdatasync", True)
     return tuple(
         Step(f"batch {number} is {name}", "data", call, JOURNAL, at=number, after=after)
         for number in range(1, batches + 1)
@@ -49,9 +49,7 @@ def _of_journal(batches: int) -> Data:
 BEGUN: Final = (*STARTED, *_of_journal(3), *MOMENTS)
 OVER: Final = (
     *ENDED,
-    Step(
-        "its end is durable and nobody heard", "control", "fdatasync", JOURNAL, at=2, other="data"
-    ),
+    Step("its end is durable and unconfirmed", "control", "fdatasync", JOURNAL, at=2, other="data"),
     *_of_journal(2),
     *MOMENTS,
 )
@@ -152,20 +150,22 @@ def _named(steps: Data, *names: str) -> list[Step]:
 
 
 FEW_BEGUN: Final = _named(
-    BEGUN, "half of its spec is there", "somebody is asked to start it", "batch 2 is not synced"
+    BEGUN, "half of its spec is there", "its start is requested", "batch 2 is not synced"
 )
-FEW_OVER: Final = _named(OVER, "its keeper is told to end it", "its end is told and not noted")
+FEW_OVER: Final = _named(
+    OVER, "its keeper has the stop command", "its end is reported and not noted"
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_kill_during_lobby_start_or_end_leaves_one_process_or_none(
     kind: str, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    async with killed(tmp_path / "full_service", shim_library, databases.url(kind)) as scene:
+    async with killed(tmp_path / "full_service", shim_library, databases.url(kind)) as game:
         for begun, over in zip(FEW_BEGUN, [*FEW_OVER, OVER[-1]], strict=True):
-            found = await scene.begin(begun)
-            await scene.end(found["lobby"]["lobby_id"], over)
-            await scene.end_all()
+            found = await game.begin(begun)
+            await game.end(found["lobby"]["lobby_id"], over)
+            await game.end_all()
 
 
 @pytest.mark.proof
@@ -174,10 +174,10 @@ async def test_kill_during_lobby_start_or_end_leaves_one_process_or_none(
 async def test_kill_at_every_step_of_a_lobby_start(
     kind: str, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    async with killed(tmp_path / "full_service", shim_library, databases.url(kind)) as scene:
+    async with killed(tmp_path / "full_service", shim_library, databases.url(kind)) as game:
         for step in BEGUN:
-            await scene.begin(step)
-            await scene.end_all()
+            await game.begin(step)
+            await game.end_all()
 
 
 @pytest.mark.proof
@@ -186,7 +186,7 @@ async def test_kill_at_every_step_of_a_lobby_start(
 async def test_kill_at_every_step_of_a_lobby_end(
     kind: str, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    async with killed(tmp_path / "full_service", shim_library, databases.url(kind)) as scene:
+    async with killed(tmp_path / "full_service", shim_library, databases.url(kind)) as game:
         for step in OVER:
-            found = await scene.begun()
-            await scene.end(found["lobby"]["lobby_id"], step)
+            found = await game.begun()
+            await game.end(found["lobby"]["lobby_id"], step)
