@@ -1,1 +1,1 @@
-"""Tokens of callers: their form, their authorization, and the signing keys."""
+"""Tokens of callers: their syntax, their authorization, and the signing keys."""

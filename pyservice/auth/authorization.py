@@ -1,6 +1,6 @@
-"""Authorization of data plane calls: tokens or `Origin` become a `Caller`.
+"""Authorization of data plane calls: a token or `Origin` becomes a `Caller`.
 
-The engine checks signatures. The configuration feed knows namespaces and tokens. See
+The engine checks signatures. The configuration feed has the namespaces and tokens. See
 docs/reference/tokens.md#authorization.
 """
 
@@ -22,7 +22,7 @@ _LOBBY_HEADER: Final = "Bearer lobby_"
 
 
 class Authenticity(Protocol):
-    """Verifies signed tokens."""
+    """Verifier of signed tokens."""
 
     def lobby_of_token(self, lobby_token: str) -> bytes | None: ...
     def namespace_of_lobby(self, lobby_id: bytes) -> bytes | None: ...
@@ -33,19 +33,21 @@ class DevelopmentTokens(Protocol):
     def namespace_of_development_token(
         self, development_token: str
     ) -> tuple[bytes, bytes, int] | None:
-        """Returns namespace, token id and end (Unix ms) of an authentic token."""
+        """Returns the namespace, token id and expiry (Unix ms) of an authentic token, or None."""
 
 
 class CloudTokens(Protocol):
-    """Resolves cloud_ tokens at the control plane."""
+    """Client of the control plane's check of `cloud_` tokens."""
 
     async def scope(self, token: str) -> Scope:
-        """Raises TOKEN_INVALID, TOKEN_EXPIRED, TOKEN_REVOKED, CONTROL_PLANE_UNAVAILABLE."""
+        """Returns the token's scope. Raises TOKEN_INVALID, TOKEN_EXPIRED, TOKEN_REVOKED or
+        CONTROL_PLANE_UNAVAILABLE.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentGrant:
-    """Namespace of an env_ token. `expires_ms` is Unix time. None: it does not expire."""
+    """Namespace of an `env_` token. `expires_ms` is Unix time. None: the token does not expire."""
 
     namespace_id: bytes
     token_id: bytes
@@ -53,7 +55,7 @@ class EnvironmentGrant:
 
 
 class Access(Protocol):
-    """Tokens and origins of the fed configuration."""
+    """Tokens and origins of the stored configuration."""
 
     def environment_grant(self, token_sha256: bytes) -> EnvironmentGrant | None: ...
     def is_known(self, namespace_id: bytes) -> bool: ...
@@ -62,7 +64,9 @@ class Access(Protocol):
 
 
 class Authorizer:
-    """Authorizes groups of operations. Each method returns the Caller or raises ServiceError."""
+    """Authorizes calls by group of operations. Each method returns the Caller or raises
+    ServiceError.
+    """
 
     def __init__(
         self,
@@ -72,7 +76,9 @@ class Authorizer:
         development: DevelopmentTokens | None = None,
         cloud: CloudTokens | None = None,
     ) -> None:
-        """`development` None: no dev_ tokens. `cloud` None: no control plane."""
+        """`development` is None if `dev_` tokens are refused. `cloud` is None without a control
+        plane.
+        """
         self._development_tokens = development
         self._cloud_tokens = cloud
         self._lobby_of_token = authenticity.lobby_of_token
@@ -83,12 +89,12 @@ class Authorizer:
 
     @property
     def takes_development_tokens(self) -> bool:
-        """Whether a Caller may have a dev_ token, for which operations are mocked."""
+        """Returns whether `dev_` tokens are accepted. Their operations are mocked."""
         return self._development_tokens is not None
 
     def client(self, call: Call) -> Caller:
-        """Authorizes matchmaker clients: pub_, env_, dev_ (mock responses), or an Origin of the
-        namespace.
+        """Authorizes matchmaker clients: `pub_`, `env_` or `dev_` (mock responses) tokens, or an
+        Origin of the namespace.
         """
         if not call.authorization:
             return self._tokenless(call)
@@ -103,10 +109,10 @@ class Authorizer:
         raise forbidden(kind, "pub_, env_ or dev_")
 
     def lobby(self, call: Call) -> Caller:
-        """Authorizes a lobby server: its lobby_ token, or dev_ (mock responses)."""
+        """Authorizes a lobby server by its `lobby_` token, or by a `dev_` token (mock responses)."""
         header = call.authorization
         if header is not None and header.startswith(_LOBBY_HEADER):
-            # The hot path: most calls end here.
+            # Most calls end here.
             lobby_id = self._lobby_of_token(header[7:])
             if lobby_id is not None:
                 return Caller(TokenKind.LOBBY, b"", lobby_id, lobby_id, call)
@@ -119,7 +125,7 @@ class Authorizer:
         raise forbidden(kind, "the lobby's lobby_ or dev_")
 
     def operator(self, call: Call) -> Caller | Awaitable[Caller]:
-        """Authorizes attach and detach: env_ or cloud_."""
+        """Authorizes attach and detach by an `env_` or `cloud_` token."""
         token, kind = bearer_token(call.authorization)
         match kind:
             case "env":
@@ -129,12 +135,15 @@ class Authorizer:
         raise forbidden(kind, "env_ or cloud_")
 
     def lobby_state(self, call: Call) -> Caller | Awaitable[Caller]:
-        """Authorizes reads of a lobby's state: lobby_ of the namespace, env_, cloud_."""
+        """Authorizes reads of a lobby's state by an `env_` or `cloud_` token, or by a `lobby_`
+        token of the namespace.
+        """
         token, kind = bearer_token(call.authorization)
         match kind:
             case "lobby":
                 caller = self._lobby(token, call)
-                # Empty if the caller's own lobby is gone. The operation reports that.
+                # The namespace is empty if the caller's own lobby has ended. The operation reports
+                # that.
                 caller.namespace_id = self._namespace_of_lobby(caller.lobby_id) or b""
                 return caller
             case "env":
@@ -160,7 +169,7 @@ class Authorizer:
 
     def _public(self, token: str, call: Call) -> Caller:
         signed = self._namespace_of_public_token(token)
-        # A namespace that is not fed has no tokens.
+        # A namespace outside of the stored configuration has no tokens.
         if signed is None or not self._access.is_known(signed[0]):
             raise ServiceError("TOKEN_INVALID")
         namespace_id, token_id = signed
@@ -169,7 +178,7 @@ class Authorizer:
         return Caller(TokenKind.PUBLIC, namespace_id, b"", namespace_id + call.address, call)
 
     def _environment(self, token: str, call: Call) -> Caller:
-        # Comparing hashes leaks no timing of the secret.
+        # A comparison of hashes does not leak the secret through its duration.
         grant = self._access.environment_grant(sha256(token.encode()).digest())
         if grant is None:
             raise ServiceError("TOKEN_INVALID")
@@ -177,7 +186,8 @@ class Authorizer:
             raise ServiceError("TOKEN_REVOKED")
         if grant.expires_ms is not None and grant.expires_ms <= self._now_ms():
             raise ServiceError("TOKEN_EXPIRED")
-        # A copied entry may put one token id into two namespaces. Their idempotency keys differ.
+        # A copied feed entry may put one token id into two namespaces. Their idempotency keys must
+        # differ.
         identity = grant.namespace_id + grant.token_id
         return Caller(TokenKind.ENVIRONMENT, grant.namespace_id, b"", identity, call)
 
@@ -185,7 +195,7 @@ class Authorizer:
         if self._development_tokens is None:
             raise ServiceError("TOKEN_INVALID", "This service has made no development tokens.")
         signed = self._development_tokens.namespace_of_development_token(token)
-        # A namespace that is not fed has no tokens.
+        # A namespace outside of the stored configuration has no tokens.
         if signed is None or not self._access.is_known(signed[0]):
             raise ServiceError("TOKEN_INVALID")
         namespace_id, token_id, expires_ms = signed
@@ -205,7 +215,9 @@ class Authorizer:
 
 
 def host_of_origin(origin: str) -> str | None:
-    """Returns the lower-case host of an http or https origin, None for others such as `null`."""
+    """Returns the host of an http or https origin in lower case, or None for other origins such as
+    `null`.
+    """
     try:
         parts = urlsplit(origin)
         host = parts.hostname

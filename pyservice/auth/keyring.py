@@ -28,7 +28,7 @@ class KeyringError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
-    """MAC keys by number, the number that signs, and the hash key, which is never rotated."""
+    """MAC keys by number, the number of the signing key, and the hash key, which is never rotated."""
 
     mac_keys: tuple[tuple[int, bytes], ...] = field(repr=False)
     current_key: int
@@ -38,7 +38,7 @@ class Keyring:
 def load_or_create(data_dir: Path) -> Keyring:
     """Loads the keys, or creates them at the first start. Raises KeyringError."""
     path = data_dir / FILE
-    # It may contain keys that were dropped since.
+    # An unfinished file may contain keys that were dropped since.
     remove_unfinished(path)
     if not path.exists():
         if any(data_dir.glob("journal/*")):
@@ -67,9 +67,9 @@ def load(data_dir: Path) -> Keyring:
 
 
 def rotate(data_dir: Path) -> Keyring:
-    """Adds a signing key durably. Older keys still verify.
+    """Adds a signing key durably. Older keys still verify tokens.
 
-    Raises KeyringError, OSError on a full disk.
+    Raises KeyringError, or OSError on a full disk.
     """
     ring = load(data_dir)
     # Numbers are not reused: an old token must not verify with a new key.
@@ -83,9 +83,9 @@ def rotate(data_dir: Path) -> Keyring:
 
 
 def drop(data_dir: Path, numbers: Collection[int]) -> Keyring:
-    """Deletes keys for good, except the signing key. Their tokens become invalid.
+    """Deletes keys permanently, except the signing key. Tokens of deleted keys become invalid.
 
-    Raises KeyringError, OSError on a full disk; then nothing is dropped.
+    Raises KeyringError, or OSError on a full disk. On an error no key is deleted.
     """
     ring = load(data_dir)
     kept = tuple(

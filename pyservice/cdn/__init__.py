@@ -1,1 +1,3 @@
-"""CDN server: sites of games and objects by signed URL. Never the origin of API or console."""
+"""CDN server of game sites and of objects with signed URLs. It never shares an origin with the API
+or console.
+"""

@@ -46,12 +46,15 @@ _CACHE_CONTROL: Final = "cache-control"
 _OF_SOME_CACHES: Final = frozenset(
     {"edge-control", "expires", "surrogate-control", "x-accel-expires"}
 )
-# Splits at commas outside of quoted text. An open quote extends to the end.
+# A pattern for words between commas. Commas in quoted text do not separate. An open quote extends
+# to the end.
 _WORD: Final = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*"?)+')
 
 
 def with_caching(routed: Mapping[str, str], *, is_page: bool, is_private: bool) -> dict[str, str]:
-    """Adds a file's cache headers to those of its routes. `is_private`: a password protects it."""
+    """Returns the headers of a file's routes with its cache headers added. `is_private`: a password
+    protects the file.
+    """
     headers = dict(routed)
     if is_page or is_private:
         headers = {name: value for name, value in routed.items() if not _is_of_some_caches(name)}
@@ -60,13 +63,15 @@ def with_caching(routed: Mapping[str, str], *, is_page: bool, is_private: bool) 
 
 
 def _is_of_some_caches(name: str) -> bool:
-    """Whether some caches prefer this header to Cache-Control (RFC 9213, or an older one)."""
+    """Returns whether some caches prefer this header to Cache-Control (RFC 9213, or an older one)."""
     return name in _OF_SOME_CACHES or (name.endswith(_CACHE_CONTROL) and name != _CACHE_CONTROL)
 
 
 def _cache_control(routed: str | None, is_page: bool, is_private: bool) -> str:
-    """Files are revalidated, so that all come from one version. A route may override this, except
-    for pages.
+    """Returns the Cache-Control value of a file.
+
+    Browsers revalidate files, so that all files come from one version. A route may override this,
+    except for pages.
     """
     words = {word.strip().lower() for word in _WORD.findall(routed or "")} - {""}
     if routed is None or not words or (is_page and words.isdisjoint({REVALIDATE, "no-store"})):
@@ -86,8 +91,6 @@ log = get_logger("pyservice.cdn")
 
 @dataclass(slots=True)
 class CdnCounts:
-    """Counters for metrics."""
-
     answers: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("2xx", "3xx", "4xx", "5xx"), 0)
     )
@@ -107,7 +110,7 @@ class _Asked(NamedTuple):
 
 
 class Cdn:
-    """Serves sites and signed URLs. `domain` None is local mode: sites by path."""
+    """Serves sites and signed URLs. A `domain` of None is local mode, with sites by path."""
 
     def __init__(
         self,
@@ -119,7 +122,7 @@ class Cdn:
         credentials: SitePasswords | None = None,
         rays: Rays | None = None,
     ) -> None:
-        # Local mode accepts no connections of proxies.
+        # Local mode has no proxies.
         self._rays = rays or Rays(CDN_METRIC_LABEL, queued_max=0)
         self._proxies = TrustedProxies(trusted_proxies)
         self._sites = sites
@@ -136,12 +139,12 @@ class Cdn:
         self._credentials.close()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Handles one request. The first of repeated headers counts."""
+        """Handles one request. Of repeated headers, the first one counts."""
         headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
         path = scope["raw_path"].decode("latin-1")
         trace = trace_of(headers)
         asked = _Asked(scope["method"], path, scope["query_string"], headers, trace)
-        # Label of failures in the middle of a response.
+        # Result code if the response fails midway.
         code = "INTERNAL"
         try:
             answer = await self._answer_or_problem(asked, scope)
@@ -166,7 +169,7 @@ class Cdn:
         except ServiceError as error:
             return error_response(error, ray_id)
         except FileNotFoundError:
-            # The object was deleted after it was found.
+            # The object was deleted after the lookup.
             return error_page(404)
         except Exception:
             log.exception("request failed", ray_id=ray_id)
@@ -223,7 +226,7 @@ class Cdn:
         if file is None:
             if (f"{name}/{INDEX}" if name else INDEX) not in site.files or path.endswith("/"):
                 return error_page(404)
-            # Relative links of a page only work below a slash.
+            # Relative links of a page only work if its path ends with a slash.
             query = f"?{asked.query.decode('latin-1')}" if asked.query else ""
             location = f"{quote(prefix + path)}/{query}"
             return Response(308, {"location": location, "cache-control": REVALIDATE})

@@ -1,4 +1,4 @@
-"""Content types by file extension, independent of system tables, and which of them compress."""
+"""Content types by file extension, and the types that compress. Independent of the system's tables."""
 
 from __future__ import annotations
 
@@ -71,6 +71,6 @@ def is_compressible(content_type: str) -> bool:
 
 
 def is_html(content_type: str) -> bool:
-    """Whether browsers show it as a page."""
+    """Returns whether browsers show the type as a page."""
     kind = content_type.partition(";")[0].strip().lower()
     return kind in ("text/html", "application/xhtml+xml")

@@ -27,7 +27,7 @@ _TAG: Final = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 
 
 class Unsatisfiable(Exception):
-    """The range is outside of the file: 416."""
+    """The range is outside of the file. The status is 416."""
 
 
 def http_date(modified_s: float) -> str:
@@ -36,28 +36,32 @@ def http_date(modified_s: float) -> str:
 
 
 def parse_http_date(modified_s: float, now_s: float) -> float | None:
-    """Returns the Last-Modified time of a file, None until that second is over (RFC 9110, 8.8.2.1).
+    """Returns the Last-Modified time of a file, or None until that second is over (RFC 9110,
+    8.8.2.1).
 
-    Earlier, other content of the same second could have the same date.
+    Within that second, other content could have the same date.
     """
     return modified_s if ceil(modified_s) <= now_s else None
 
 
 def is_unchanged(headers: Mapping[bytes, bytes], tag: str, modified_s: float | None) -> bool:
-    """Whether the client has this file: 304. If-None-Match counts first, else the exact date."""
+    """Returns whether the client already has this file (status 304).
+
+    If-None-Match takes precedence. Otherwise If-Modified-Since must equal the exact date.
+    """
     given = headers.get(b"if-none-match")
     if given is not None:
         text = given.decode("latin-1")
         if text.strip() == "*":
             return True
-        # The compressed form has our tag with a suffix.
+        # The compressed form has the file's tag with a suffix.
         return any(match[2].removesuffix(GZIPPED) == tag for match in _TAG.finditer(text))
     since_s = _seconds(headers.get(b"if-modified-since"))
     return since_s is not None and modified_s is not None and ceil(modified_s) == since_s
 
 
 def wanted_range(headers: Mapping[bytes, bytes], length: int, tag: str) -> tuple[int, int] | None:
-    """Returns the requested bytes [start, end), None for the whole file. Raises Unsatisfiable.
+    """Returns the requested bytes [start, end), or None for the whole file. Raises Unsatisfiable.
 
     Ignores several ranges and other units, as RFC 9110 allows.
     """
@@ -81,7 +85,9 @@ def wanted_range(headers: Mapping[bytes, bytes], length: int, tag: str) -> tuple
 
 
 def _is_same(condition: bytes | None, tag: str) -> bool:
-    """If-Range with a strong tag. Dates are too coarse to combine parts of a file."""
+    """Returns whether If-Range has this strong tag. Dates are too coarse to combine parts of a
+    file.
+    """
     return condition is None or condition.decode("latin-1").strip() == f'"{tag}"'
 
 
@@ -103,7 +109,7 @@ _ACCEPTED: Final = re.compile(r"\s*(gzip|x-gzip|\*)\s*(?:;\s*q=([01](?:\.\d{0,3}
 
 
 def accepts_gzip(accept_encoding: bytes | None) -> bool:
-    """Whether the client accepts gzip (RFC 9110, 12.5.3)."""
+    """Returns whether the client accepts gzip (RFC 9110, 12.5.3)."""
     weights: dict[str, float] = {}
     for word in (accept_encoding or b"").decode("latin-1").lower().split(","):
         match = _ACCEPTED.fullmatch(word)
@@ -113,7 +119,9 @@ def accepts_gzip(accept_encoding: bytes | None) -> bool:
 
 
 class GzipCache:
-    """Two compression threads and a cache. When both are busy, files are sent uncompressed."""
+    """Two compression threads and a cache of compressed files. If both threads are busy, files are
+    sent uncompressed.
+    """
 
     def __init__(self, threads: int = 2) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="gzip")
@@ -126,18 +134,18 @@ class GzipCache:
         self._threads.shutdown()
 
     def is_worth(self, length: int) -> bool:
-        """Whether a file of this size is compressed at all."""
+        """Returns whether files of this size are compressed."""
         return _FILE_MIN_BYTES <= length <= _FILE_MAX_BYTES
 
     def remembered(self, tag: str) -> bytes | None:
-        """Returns a cached compressed file."""
+        """Returns the cached compressed file, or None."""
         found = self._remembered.get(tag)
         if found is not None:
             self._remembered.move_to_end(tag)
         return found
 
     def take(self) -> bool:
-        """Reserves a thread until `give`. Returns False if both are busy."""
+        """Reserves a thread until `give`. Returns False if both threads are busy."""
         if not self._free:
             return False
         self._free -= 1
@@ -147,7 +155,7 @@ class GzipCache:
         self._free += 1
 
     async def whole(self, tag: str, content: bytes) -> bytes:
-        """Compresses a small file."""
+        """Compresses a small file and caches the result."""
         loop = asyncio.get_running_loop()
         packed = await loop.run_in_executor(
             self._threads, lambda: gzip.compress(content, _LEVEL, mtime=0)
@@ -178,7 +186,7 @@ _WITH_304: Final = frozenset({"cache-control", "etag", "expires", "last-modified
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """An object to send, with its tag and its owner's headers (lower case)."""
+    """An object to send, with its entity tag and its site's headers (lower-case names)."""
 
     key: str
     length: int
@@ -196,8 +204,9 @@ class FileResponses:
     async def answer(
         self, file: File, asked: Mapping[bytes, bytes], *, is_head: bool = False
     ) -> Response:
-        """Answers GET, and HEAD, whose body the caller drops. Ranges are for GET alone (RFC 9110,
-        14.2).
+        """Returns the response to GET or HEAD. For HEAD, the caller drops the body.
+
+        Ranges apply only to GET (RFC 9110, 14.2).
         """
         is_packable = (
             "content-encoding" not in file.headers
@@ -217,7 +226,7 @@ class FileResponses:
         if is_unchanged(asked, file.tag, modified_s):
             kept = {name: value for name, value in headers.items() if name in _WITH_304}
             if f'"{file.tag}{GZIPPED}"'.encode() in asked.get(b"if-none-match", b""):
-                # The client continues a download of the compressed form.
+                # The client has the compressed form.
                 kept["etag"] = f'"{file.tag}{GZIPPED}"'
             return Response(304, kept)
         try:

@@ -29,7 +29,7 @@ from pyservice.transport.slow_readers import LingeringClose, ReadProgress, unrea
 
 CONNECTIONS_MAX: Final = 8192
 _FILES_EACH: Final = 2
-"""The connection and the file that it sends or receives."""
+"""Open files of a connection: its socket, and the file that it sends or receives."""
 
 
 def connections_most() -> int:
@@ -38,7 +38,7 @@ def connections_most() -> int:
 
 
 class CdnClients:
-    """Open connections. One address may have half of them, a trusted proxy all."""
+    """Open connections. One address may have half of them. A trusted proxy has no limit."""
 
     def __init__(self, proxies: TrustedProxies, most: int) -> None:
         self._proxies = proxies
@@ -46,14 +46,14 @@ class CdnClients:
         self._transports: set[asyncio.Transport] = set()
         self._are_gone = asyncio.Event()
         self.are_leaving = False
-        """Stopping: no new connections, no keep-alive."""
+        """True while the server stops. It then refuses new connections and keep-alive."""
 
     def __len__(self) -> int:
-        """Number of open connections, with uploads and refusals."""
+        """Returns the number of open connections, including uploads and refusals."""
         return len(self._transports)
 
     def enter(self, transport: asyncio.Transport) -> bool:
-        """Counts a connection. Returns False if there is no room."""
+        """Counts a connection. Returns False if the limit is reached."""
         if transport in self._transports:
             return True
         if self.are_leaving:
@@ -68,7 +68,7 @@ class CdnClients:
         return True
 
     def leave(self, transport: asyncio.Transport) -> None:
-        """Stops counting a connection. Does nothing for an unknown one."""
+        """Stops counting a connection. Does nothing for an unknown connection."""
         self._places.leave(transport)
         self._transports.discard(transport)
         if not self._transports:
@@ -80,7 +80,7 @@ class CdnClients:
             transport.abort()
 
     async def gone(self, timeout_s: float) -> None:
-        """Waits until no connection is open, up to a time."""
+        """Waits until no connection is open, at most `timeout_s`."""
         if self._transports:
             self._are_gone.clear()
             with contextlib.suppress(TimeoutError):
@@ -100,7 +100,8 @@ def client_of(
     """Returns the packed client address of a request."""
     peer = _peer(peername)
     if not peername:
-        # A unix socket is edge-guard's, which replaces the client's header by one address.
+        # A connection by unix socket is from edge-guard. It replaces the client's header by one
+        # address.
         said = next((value for name, value in headers if name == b"x-forwarded-for"), b"")
         return client_address.packed_client(
             client_address.parse_address(said.decode("latin-1")) or peer
@@ -116,7 +117,7 @@ def _peer(peername: tuple[str, int] | None) -> Address:
 
 
 HEAD_MAX_BYTES: Final = 40 << 10
-"""URL (8 KiB) and headers (32 KiB) together."""
+"""Limit of the URL (8 KiB) and headers (32 KiB) together."""
 
 HEAD_TIMEOUT_S: Final = 15.0
 READ_TIMEOUT_S: Final = 30.0
@@ -127,7 +128,7 @@ log = get_logger("pyservice.cdn")
 
 
 class CdnConnection(HttpToolsProtocol):
-    """One connection. `renew` creates the protocol that continues after an upload."""
+    """One connection. `renew` creates the protocol object that continues after an upload."""
 
     def __init__(
         self,
@@ -150,10 +151,8 @@ class CdnConnection(HttpToolsProtocol):
         self._head_bytes = 0
         self._heard_s = loop.time()
         self._reading: ReadProgress | None = None
-        """Read progress of the client, while output waits for it."""
+        """Progress of the client, measured while output waits."""
         self._look_s = 0.0
-
-    # Timeouts
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -168,7 +167,7 @@ class CdnConnection(HttpToolsProtocol):
         """Closes an idle or stuck connection. Called every few seconds."""
         now_s = self.loop.time()
         if unread_bytes(self.transport):
-            # A response may be complete long before the client read it.
+            # A response may be complete long before the client has read it.
             self._heard_s = now_s
             self._check_reading(now_s)
             return
@@ -220,7 +219,7 @@ class CdnConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if self._reception is not None:
-            # Sent before the upload was answered, and already lost.
+            # The client sent these bytes before the response to its upload. They are lost.
             self._is_overrun = True
             return
         super().on_message_begin()
@@ -264,8 +263,6 @@ class CdnConnection(HttpToolsProtocol):
         if self._reception is None and not self._is_deaf:
             super().on_message_complete()
 
-    # Uploads
-
     def _is_upload(self) -> bool:
         if not self.url.startswith(_PREFIX) or self.parser.get_method() != b"PUT":
             return False
@@ -279,7 +276,7 @@ class CdnConnection(HttpToolsProtocol):
         except ServiceError as refusal:
             error = refusal
         except Exception:
-            # A disk or memory failure, not the client's fault.
+            # The cause is the disk or memory, not the client.
             log.exception("an upload could not begin", ray_id=trace.ray_id)
             error = ServiceError("INTERNAL")
         self._refuse(error, trace)
@@ -342,9 +339,9 @@ class CdnConnection(HttpToolsProtocol):
             reception.refuse(ServiceError("INTERNAL"))
 
     def send_400_response(self, msg: str) -> None:
-        """Answers invalid HTTP. uvicorn's own response would have no ray id."""
+        """Sends the response to invalid HTTP. uvicorn's own response would have no ray id."""
         if self._reception is not None:
-            # It followed a complete upload, which is answered.
+            # The invalid bytes followed a complete upload, which has its own response.
             self._is_overrun = True
         elif not self._is_deaf:
             self._end_with(
@@ -357,7 +354,7 @@ class CdnConnection(HttpToolsProtocol):
     def _end_with(self, answer: Response) -> None:
         self._is_deaf = True
         if self.cycle is not None and not self.cycle.response_complete:
-            # A pipelined request: earlier requests are answered, nothing after them.
+            # This is a pipelined request. Earlier requests get responses, later ones do not.
             self.cycle.keep_alive = False
             return
         self.connections.discard(self)
@@ -383,11 +380,11 @@ class _Refused(asyncio.Protocol):
         self._timer = loop.call_later(slow_readers.LINGER_POLL_INTERVAL_S, self._look)
 
     def data_received(self, data: bytes) -> None:
-        """The client still sends."""
+        """Handles bytes that the client still sends."""
         self._leaving.on_data()
 
     def eof_received(self) -> None:
-        """The client has read the response."""
+        """Handles the client's close. The client has read the response."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
@@ -401,7 +398,7 @@ class _Refused(asyncio.Protocol):
 
 
 def _has_path(url: bytes) -> bool:
-    """Whether uvicorn can parse the URL. It would treat an invalid one as its own failure."""
+    """Returns whether uvicorn can parse the URL. It would report an invalid URL as its own failure."""
     try:
         path = httptools.parse_url(url).path
     except httptools.HttpParserInvalidURLError:

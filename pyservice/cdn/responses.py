@@ -27,9 +27,8 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 RAY_ID: Final = "x-ray-id"
-"""Header of every response."""
 CDN_METRIC_LABEL: Final = "cdn"
-"""Name in rays."""
+"""Label of the CDN in rays."""
 
 _PIECE_BYTES: Final = 256 << 10
 _WITHOUT_BODY: Final = (204, 304)
@@ -46,14 +45,14 @@ _SAYS: Final = {
 
 @dataclass(slots=True)
 class Response:
-    """Status, headers (lower-case names), and a body as bytes or in pieces."""
+    """Status, headers (lower-case names), and a body as bytes or as pieces."""
 
     status: int
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes | AsyncIterator[bytes] = b""
     when_over: Callable[[], None] | None = None
     begun: bytes = b""
-    """First bytes, read before the pieces."""
+    """First bytes of the body, read before the pieces."""
     code: str = OK
 
     def to_bytes(self, *, is_last: bool) -> bytes:
@@ -76,7 +75,7 @@ class Response:
             await send({"type": "http.response.start", "status": self.status, "headers": head})
             if not with_body or isinstance(body, bytes):
                 body = body if with_body and isinstance(body, bytes) else b""
-                # Only one piece is buffered for a slow reader.
+                # The pieces are small, so that a slow reader buffers only one of them.
                 for start in range(0, len(body) or 1, _PIECE_BYTES):
                     end = start + _PIECE_BYTES
                     piece, more = body[start:end], end < len(body)
@@ -98,7 +97,9 @@ class Response:
 async def _send_pieces(
     pieces: AsyncIterator[bytes], receive: Receive, send: Send
 ) -> tuple[int, bool]:
-    """Sends pieces until the end, or until the client left. Returns bytes sent and completeness."""
+    """Sends pieces until the end, or until the client disconnects. Returns the sent bytes and
+    whether all were sent.
+    """
     gone = asyncio.ensure_future(_is_gone(receive))
     sent = 0
     try:
@@ -119,7 +120,6 @@ async def _is_gone(receive: Receive) -> None:
 
 
 def trace_of(headers: Mapping[bytes, bytes]) -> Trace:
-    """Starts the trace of a request."""
     ray_id, given = request_headers.read_traceparent(
         headers.get(b"traceparent", b"").decode("latin-1")
     )
@@ -129,7 +129,7 @@ def trace_of(headers: Mapping[bytes, bytes]) -> Trace:
 def error_page(
     status: int, headers: Mapping[str, str] | None = None, *, says: str | None = None
 ) -> Response:
-    """Returns a plain error page."""
+    """Returns an error page as plain text."""
     text = f"{status} {HTTPStatus(status).phrase}: {says or _SAYS[status]}\n"
     return Response(
         status,
@@ -145,7 +145,7 @@ def error_page(
 
 
 def error_response(error: ServiceError, ray_id: str) -> Response:
-    """Returns an error of the table, in the form of the API."""
+    """Returns an error in the API's JSON form."""
     headers = {
         "content-type": "application/problem+json",
         "cache-control": "no-store",

@@ -16,7 +16,7 @@ from pyservice.transport.client_address import Network, TrustedProxies
 
 _CHECK_S: Final = 5.0
 _CUT_S: Final = 1.0
-"""Time for aborted connections to end."""
+"""Time in seconds that aborted connections have to end."""
 
 
 class CdnServer:
@@ -29,8 +29,9 @@ class CdnServer:
         uploads: UploadReceiver | None,
         trusted_proxies: Iterable[str | Network] = (),
     ) -> None:
-        """`trusted_proxies` may state client addresses and have no connection limit. Neither has
-        edge-guard's unix socket.
+        """`trusted_proxies` may report client addresses and have no connection limit.
+
+        Edge-guard's unix socket has no connection limit either.
         """
         self._config = Config(
             app,
@@ -53,12 +54,12 @@ class CdnServer:
 
     @property
     def connections(self) -> int:
-        """Open connections without uploads."""
+        """Returns the number of open connections without uploads."""
         return len(self._state.connections)
 
     @property
     def clients(self) -> int:
-        """All open connections."""
+        """Returns the number of all open connections."""
         return len(self._clients)
 
     async def start(self) -> None:
@@ -71,7 +72,9 @@ class CdnServer:
         self._timer = loop.call_later(_CHECK_S, self.check)
 
     async def stop(self, grace_s: float = 5.0) -> None:
-        """Stops accepting, finishes responses and uploads for a time, then aborts the rest."""
+        """Closes the listeners, finishes responses and uploads for up to `grace_s`, then aborts the
+        rest.
+        """
         for server in self._servers:
             server.close()
         if self._timer is not None:
@@ -83,7 +86,7 @@ class CdnServer:
         ends_s = loop.time() + grace_s
         if self._uploads is not None:
             await self._uploads.stop(grace_s)
-        # They close when the client read the last response.
+        # A connection closes when the client has read the last response.
         await self._clients.gone(max(ends_s - loop.time(), 0.0))
         self._clients.cut()
         await self._clients.gone(_CUT_S)

@@ -21,7 +21,7 @@ CORS: Final = {
     "access-control-allow-origin": "*",
     "access-control-expose-headers": "x-ray-id, retry-after",
 }
-"""A signed URL is the only right needed, so any origin may use it."""
+"""CORS headers for any origin, because a signed URL is the only right that a client needs."""
 
 _PREFLIGHT: Final = {
     **CORS,
@@ -42,7 +42,7 @@ class SignedObjects:
     async def answer(
         self, method: str, path: str, query: bytes, headers: Mapping[bytes, bytes], trace: Trace
     ) -> Response:
-        """Answers any request below `PREFIX` except uploads."""
+        """Returns the response to any request below `PREFIX` except uploads."""
         try:
             if method == "OPTIONS":
                 return Response(204, dict(_PREFLIGHT))
@@ -71,7 +71,7 @@ class SignedObjects:
             self._objects.counts.gets += 1
             if method == "GET":
                 self._objects.counts.get_bytes += length
-            # Objects never change. Any past date is valid, and the tag decides.
+            # Objects never change, so any past date is valid. The tag decides.
             file = File(grant.key, length, grant.key.replace("/", "-"), 0, _headers(grant), True)
             return await self._files.answer(file, headers, is_head=method == "HEAD")
         finally:
@@ -79,7 +79,7 @@ class SignedObjects:
 
 
 def upload_of(grant: UrlGrant) -> str:
-    """Returns the upload id: the first part of an object key."""
+    """Returns the upload id, which is the first part of an object key."""
     return grant.key.partition("/")[0]
 
 
@@ -98,6 +98,6 @@ def _headers(grant: UrlGrant) -> dict[str, str]:
 
 
 def disposition(filename: str) -> str:
-    """Content-Disposition with a file name, in both forms of RFC 6266."""
+    """Returns a Content-Disposition value with a file name, in both forms of RFC 6266."""
     plain = _NOT_PLAIN.sub("_", filename)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(filename, safe='')}"

@@ -25,18 +25,18 @@ from pyservice.control.namespace_access import (
 from pyservice.transport.rate_limits import Buckets, Rate
 
 WRONG_RATE: Final = Rate(per_second=10 / 60, burst=10)
-"""Wrong passwords from one client address at one site."""
+"""Rate of wrong passwords from one client address at one site."""
 
 _WAITING_MAX: Final = 64
 _REMEMBERED_MAX: Final = 1024
 
 
 class PasswordChecksBusy(Exception):
-    """Too many checks wait: 503."""
+    """Too many password checks wait. The status is 503."""
 
 
 class TooManyWrongPasswords(Exception):
-    """Too many wrong passwords from this address: 429."""
+    """The address sent too many wrong passwords. The status is 429."""
 
     def __init__(self, wait_s: float) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class TooManyWrongPasswords(Exception):
 
 
 class Source(NamedTuple):
-    """Site and client address: the tenant of wrong passwords."""
+    """Site and client address. Wrong passwords are counted for this pair."""
 
     group: str
     site: bytes
@@ -57,7 +57,7 @@ class Source(NamedTuple):
 
 @dataclass(slots=True)
 class _Line:
-    """Checks of one source in order of arrival."""
+    """Password checks of one source, in order of arrival."""
 
     present: int = 0
     under_way: int = 0
@@ -85,7 +85,7 @@ class SitePasswords:
     async def are_good(
         self, authorization: bytes | None, users: Mapping[str, bytes], source: Source
     ) -> bool:
-        """Whether the header authenticates one of these users.
+        """Returns whether the header authenticates one of these users.
 
         Raises PasswordChecksBusy, TooManyWrongPasswords.
         """
@@ -94,12 +94,12 @@ class SitePasswords:
             return False
         user, password = given
         expected = users.get(user)
-        # Contains the bcrypt hash, so that a changed password takes effect at once.
+        # The fingerprint contains the bcrypt hash, so that a changed password takes effect at once.
         fingerprint = self._fingerprint(expected or b"", user.encode(), password)
         if expected is not None and fingerprint in self._good:
             self._good.move_to_end(fingerprint)
             return True
-        # A page requests all its files at once: they share one check.
+        # A page requests all its files at once. Its requests share one check.
         key = self._fingerprint(source.key, fingerprint)
         running = self._running.get(key)
         if running is None:
@@ -116,7 +116,7 @@ class SitePasswords:
     def _ended(self, key: bytes, done: asyncio.Task[bool]) -> None:
         del self._running[key]
         if not done.cancelled():
-            # All waiting requests were cancelled.
+            # Mark the error as retrieved, because all waiting requests may be cancelled.
             done.exception()
 
     async def _decide(
@@ -134,10 +134,10 @@ class SitePasswords:
 
     @asynccontextmanager
     async def _turn(self, source: bytes) -> AsyncIterator[None]:
-        """Counts one more wrong password while a check runs. At the limit, requests wait for
-        running checks.
+        """Counts a wrong password while a check runs, and removes it if the password is right.
 
-        Raises PasswordChecksBusy, TooManyWrongPasswords.
+        At the limit, requests wait for running checks. Raises PasswordChecksBusy,
+        TooManyWrongPasswords.
         """
         line = self._lines.setdefault(source, _Line())
         if line.present - line.under_way >= _WAITING_MAX:
@@ -162,15 +162,14 @@ class SitePasswords:
                 del self._lines[source]
 
     def _comparisons(self, expected: bytes | None, users: Mapping[str, bytes]) -> list[bytes]:
-        """Yields hashes to compare until one matches. The total cost is that of the most expensive
-        hash.
+        """Returns hashes to compare. Their total cost is that of the most expensive user hash.
 
-        So an unknown user takes as long as a known one.
+        So an unknown user takes as long as a known user.
         """
         dearest = max([BCRYPT_ROUNDS, *map(_cost, users.values())])
         if expected is None:
             return [self._dummy(dearest)]
-        # The costs c, c, c+1, ... up to the most expensive one add up to it.
+        # The costs c, c, c+1, ... up to the most expensive cost add up to that cost.
         return [expected, *map(self._dummy, range(_cost(expected), dearest))]
 
     def _dummy(self, cost: int) -> bytes:

@@ -42,7 +42,7 @@ class _Known:
 
 
 class SiteRecords:
-    """`SiteSource` over the records."""
+    """`SiteSource` that reads the records."""
 
     def __init__(
         self, database: Database, topics: Topics, clock_s: Callable[[], float] = monotonic
@@ -57,7 +57,8 @@ class SiteRecords:
         self._routes: OrderedDict[str, Routes] = OrderedDict()
 
     async def find(self, game: str, namespace: str) -> Site | None:
-        """Returns the site of the running version, at most 1 s old, None for an unknown namespace.
+        """Returns the site of the running version, at most 1 s old, or None for an unknown
+        namespace.
 
         Raises CONTROL_PLANE_UNAVAILABLE without a database.
         """
@@ -67,7 +68,7 @@ class SiteRecords:
             return known.site
         task = self._asking.get(name)
         if task is None:
-            # Concurrent requests share one lookup, even if the first is cancelled.
+            # Concurrent requests share one lookup, even if the first request is cancelled.
             task = asyncio.create_task(self._look_up(name), name="look-up of a site")
             self._asking[name] = task
             task.add_done_callback(lambda done: self._answered(name, done))
@@ -99,7 +100,7 @@ class SiteRecords:
         topic = None if row is None else site_topic(row.namespace_id)
         index = self._topics.index_of(topic) if topic else ""
         if topic and (self._topics.parse(index) or 0) > sequence:
-            # It changed during the lookup: do not cache it.
+            # The site changed during the lookup, so it is not cached.
             return site
         self._known[name] = _Known(site, found_at_s, topic, index)
         self._known.move_to_end(name)
@@ -110,7 +111,7 @@ class SiteRecords:
     async def _files_of(self, tx: Transaction, row: Record) -> Files:
         if row.site_id is None:
             return {}
-        # An old upload may be new to this site, again after a rollback.
+        # An upload is new to this site when it is deployed, even if the upload itself is old.
         deployed = await namespaces.history(tx, row.namespace_id, None, 1)
         since_ms = deployed[0].deploy_ms if deployed else 0
         key = (row.site_id, since_ms)

@@ -34,7 +34,7 @@ class Glob:
         self._steps: dict[tuple[int, str], int] = {}
 
     def matches(self, path: str) -> bool:
-        """Whether the whole path matches."""
+        """Returns whether the glob matches the whole path."""
         places, steps = self._start, self._steps
         for character in path.removeprefix("/"):
             following = steps.get((places, character))
@@ -117,7 +117,7 @@ class _Builder:
         while self._text.startswith("*", self._at):
             self._at += 1
         if is_deep and begins_folder and self._text.startswith("/", self._at):
-            # Any folders or none: skip the stars and their slash.
+            # `**/` matches any number of folders, including none. This jump skips it.
             entry = self._place(_nothing)
             self._jump(entry, entry + 1, entry + 3)
         star = self._place(_nothing)
@@ -179,7 +179,7 @@ _REMEMBERED_MAX: Final = 2048
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Glob, priority and headers in order."""
+    """Glob, priority, and headers in their order."""
 
     glob: str
     priority: int
@@ -196,7 +196,9 @@ class Routes:
         self._remembered: dict[str, dict[str, str]] = {}
 
     def headers(self, path: str) -> dict[str, str]:
-        """Returns the headers of all matching routes, highest priority first."""
+        """Returns the headers of all matching routes. Of one header, the route with the highest
+        priority wins.
+        """
         if not self._routes:
             return {}
         found = self._remembered.get(path)

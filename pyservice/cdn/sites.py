@@ -36,16 +36,16 @@ class SiteFile:
 
     @property
     def tag(self) -> str:
-        """Returns the entity tag without quotes. It does not reveal the key."""
+        """Returns the entity tag without quotes. The tag does not reveal the key."""
         return hashlib.blake2b(self.key.encode(), digest_size=12).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Current site of a namespace: files by path without a leading slash.
+    """Current site of a namespace, with its files by path without a leading slash.
 
-    `users` maps names to bcrypt hashes, None without a password. A namespace without a site keeps
-    its users, so that its state stays hidden.
+    `users` maps names to bcrypt hashes. It is None if the site needs no password. A namespace
+    without a site keeps its users, so that clients cannot see that it has no site.
     """
 
     files: Mapping[str, SiteFile]
@@ -56,16 +56,16 @@ class Site:
 
 
 class SiteSource(Protocol):
-    """Finds sites. Called for every request, so it caches."""
+    """Source of sites. It is called for every request, so it caches."""
 
     async def find(self, game: str, namespace: str) -> Site | None:
-        """Returns the site by game and namespace name, at most 1 s old, None for an unknown
+        """Returns the site by game and namespace name, at most 1 s old, or None for an unknown
         namespace.
         """
 
 
 class Address(NamedTuple):
-    """Site of a request. `prefix` precedes the path in local mode."""
+    """Site and path of a request. `prefix` precedes the path in local mode."""
 
     game: str
     namespace: str
@@ -74,18 +74,19 @@ class Address(NamedTuple):
 
 
 class BadPath(Exception):
-    """Malicious path: 400."""
+    """The path is malicious. The status is 400."""
 
 
 def is_of_sites(host: str, domain: str | None) -> bool:
-    """Whether a host is the sites' domain or below it."""
+    """Returns whether a host is the sites' domain or a subdomain of it."""
     return domain is not None and f".{_name_of(host)}".endswith(f".{domain}")
 
 
 def address(host: str, raw_path: str, domain: str | None) -> Address | None:
-    """Returns the site of a request, by Host below `domain` or by path, None without one.
+    """Returns the site of a request by its Host below `domain`, or by its path without a `domain`.
 
-    The path is decoded once and begins with a slash. Raises BadPath.
+    Returns None if the request has no site. The path is decoded once and begins with a slash.
+    Raises BadPath.
     """
     path = decoded(raw_path)
     if domain is None:

@@ -1,4 +1,4 @@
-"""Receives uploaded objects, with slots for each owner and a minimum pace."""
+"""Receiver of uploaded objects, with a limit for each tenant and a minimum pace."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from pyservice.storage.signed_urls import InvalidSignature, UrlSigner
 
 WINDOW_S: Final = 30.0
 WINDOW_BYTES: Final = 64 << 10
-"""Minimum bytes in each window."""
+"""Minimum number of bytes in each window."""
 
 LEAST_S: Final = 600.0
-"""Minimum duration for any upload, also if its URL expires earlier."""
+"""Shortest time limit of an upload in seconds, also if its URL expires earlier."""
 _FREE_PART: Final = 4
-"""Divisor: the first part of the time has no minimum pace."""
+"""Divisor for the first part of the time limit, which has no minimum pace."""
 
 
 class UploadPace:
@@ -45,14 +45,14 @@ class UploadPace:
         self._window_missing = length
 
     def wait(self, now_s: float) -> None:
-        """Excludes time during which the disk was slow, and starts a new window."""
+        """Excludes time in which the disk was slow, and starts a new window."""
         late_s, self._looked_s = now_s - self._looked_s, now_s
         self._starts_s += late_s
         self._ends_s += late_s
         self._window_ends_s = now_s + WINDOW_S
 
     def is_kept(self, now_s: float, missing: int) -> bool:
-        """Whether the pace is kept, with this many bytes missing."""
+        """Returns whether the upload is fast enough if this many bytes are missing."""
         self._looked_s = now_s
         is_moving = True
         if now_s >= self._window_ends_s:
@@ -64,12 +64,13 @@ class UploadPace:
 
 UPLOADS_MAX: Final = 64
 _SHARES: Final = 8
-"""Divisor: limit of one upload or address once half of all slots are taken."""
+"""Divisor for the permits that one upload or address may hold while half of all permits are in use.
+"""
 _WAIT: Final = "Send less at a time, and try again after Retry-After."
 
 
 class UploadOwner(NamedTuple):
-    """Tenants of a slot: upload id and packed address."""
+    """Tenants of a permit: upload id and packed address."""
 
     upload: str
     address: bytes
@@ -83,7 +84,7 @@ class UploadSlots:
         self._of: Counter[str | bytes] = Counter()
 
     def take(self, whose: UploadOwner, instead_of: UploadOwner | None = None) -> None:
-        """Takes a slot, after returning `instead_of`. On OVERLOADED nothing changes."""
+        """Takes a permit after returning the permit of `instead_of`. On OVERLOADED nothing changes."""
         if instead_of is not None:
             self.give_back(instead_of)
         refusal = self._refusal(whose)
@@ -115,10 +116,12 @@ class UploadSlots:
 
 BLOCK_BYTES: Final = 512 << 10
 BLOCKS: Final = 2
-"""Blocks of each upload: one fills while the other is written."""
+"""Blocks of each upload. One is filled while the other is written."""
 
 SPARE_BLOCKS: Final = 32
-"""Shared blocks for fast uploads. All uploads together hold at most 80 MiB, and one at most 17."""
+"""Blocks that fast uploads share. All uploads together hold at most 80 MiB, and one upload at most
+17 MiB.
+"""
 
 _SLOW: Final = "The body came too slowly: send it without a pause, in parts when it is large."
 _REPLACED: Final = "A newer PUT of the same URL took the place of this one."
@@ -132,7 +135,7 @@ class _Target(NamedTuple):
 
 
 class UploadReceiver:
-    """Receives uploads into the object folder. S3 receives its own."""
+    """Receives uploads into the object folder. With S3, clients upload to the bucket."""
 
     def __init__(
         self,
@@ -142,9 +145,9 @@ class UploadReceiver:
         domain: str | None = None,
         rays: Rays | None = None,
     ) -> None:
-        """`domain` of sites does not accept uploads."""
+        """Hosts of sites, at or below `domain`, accept no uploads."""
         self._domain = domain.lower() if domain else None
-        # Without a domain no connection is kept.
+        # Without a domain, the connection closes after an upload.
         self._rays = rays or Rays(CDN_METRIC_LABEL, queued_max=0)
         self._folder = folder
         self._signer = signer
@@ -157,11 +160,11 @@ class UploadReceiver:
 
     @property
     def now(self) -> int:
-        """Number of uploads in progress."""
+        """Returns the number of uploads in progress."""
         return len(self._open)
 
     def takes(self, host: str) -> bool:
-        """Whether a PUT at this `Host` may be an upload."""
+        """Returns whether a PUT at this `Host` may be an upload."""
         return not is_of_sites(host, self._domain)
 
     def begin(
@@ -169,9 +172,9 @@ class UploadReceiver:
     ) -> Reception:
         """Begins an upload. `length` is its Content-Length, `client` a packed address.
 
-        It replaces an upload to the same URL, since a client that lost its connection retries
-        early. Raises UPLOAD_URL_INVALID, UPLOAD_LENGTH_MISMATCH, UPLOAD_ALREADY_COMPLETE,
-        STORAGE_FULL, OVERLOADED; then nothing has changed.
+        It replaces an unfinished upload to the same URL, because a client with a lost connection
+        retries early. Raises UPLOAD_URL_INVALID, UPLOAD_LENGTH_MISMATCH, UPLOAD_ALREADY_COMPLETE,
+        STORAGE_FULL or OVERLOADED. On an error nothing changes.
         """
         try:
             grant = self._signer.verify("PUT", path, query, time.time())
@@ -189,7 +192,7 @@ class UploadReceiver:
         now_s = asyncio.get_running_loop().time()
         pace = UploadPace(length, now_s, (grant.expires_at_s or 0) - time.time())
         reception = Reception(self, target, whose, incoming, pace, trace)
-        # Last, because failures before must not return a slot.
+        # The permit is taken last, so that earlier failures need not return it.
         self._places.take(whose, None if former is None else former.whose)
         self._open[target] = reception
         if former is not None:
@@ -197,11 +200,11 @@ class UploadReceiver:
         return reception
 
     def over(self, trace: Trace, code: str) -> None:
-        """Records the result: OK, CANCELLED or an error code."""
+        """Records the result of an upload: OK, CANCELLED or an error code."""
         self._rays.end(trace, CDN_METRIC_LABEL, "upload", code, perf_counter())
 
     def end(self, reception: Reception, *, finish: bool) -> None:
-        """Ends an upload in a background task: `finish` if it is complete."""
+        """Ends an upload in a background task. `finish`: the upload is complete."""
         has_place = self._open.get(reception.target) is reception
         if has_place:
             del self._open[reception.target]
@@ -211,7 +214,7 @@ class UploadReceiver:
         self._tasks.add(task)
 
         def left(task: asyncio.Task[None]) -> None:
-            # Not earlier: its blocks are in memory until the disk has them.
+            # The blocks are in memory until the disk has their content, so they are returned here.
             self._tasks.discard(task)
             self.spare_blocks += reception.spare_blocks
             if has_place:
@@ -225,7 +228,7 @@ class UploadReceiver:
             reception.drop_if_slow()
 
     async def stop(self, grace_s: float) -> None:
-        """Finishes uploads for a time, aborts the rest, and waits for the disk."""
+        """Waits up to `grace_s` for uploads, aborts the rest, and waits for the disk."""
         if self._open:
             self._are_over.clear()
             with contextlib.suppress(TimeoutError):
@@ -237,7 +240,7 @@ class UploadReceiver:
 
 
 class Reception(asyncio.BufferedProtocol):
-    """One upload: the protocol of its connection from `take_over` until the response."""
+    """One upload. It is the protocol of its connection from `take_over` until the response."""
 
     def __init__(
         self,
@@ -269,7 +272,7 @@ class Reception(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
 
     def _next_block(self) -> memoryview | None:
-        """Returns a free block, or a new one within the limit."""
+        """Returns a free block, or a new block within the limit, or None."""
         if self._free:
             return self._free.pop()
         is_spare = self._blocks >= BLOCKS
@@ -281,7 +284,7 @@ class Reception(asyncio.BufferedProtocol):
         except OSError:
             if not self._blocks:
                 raise
-            # Continues with the blocks it has.
+            # The upload continues with the blocks that it has.
             return None
         self._blocks += 1
         self._uploads.spare_blocks -= is_spare
@@ -296,7 +299,7 @@ class Reception(asyncio.BufferedProtocol):
         return self._incoming.length
 
     def feed(self, body: bytes) -> None:
-        """Takes the first bytes of the body, received with the head."""
+        """Adds the first bytes of the body, which arrived with the head."""
         self._early.append(body)
 
     def take_over(
@@ -305,8 +308,8 @@ class Reception(asyncio.BufferedProtocol):
         answer: Callable[[Response], None],
         when_lost: Callable[[], None],
     ) -> None:
-        """Receives the rest of the body. Calls `answer` at the end, or `when_lost` on a lost
-        connection.
+        """Receives the rest of the body. Calls `answer` with the response, or `when_lost` if the
+        connection is lost.
         """
         self._transport = transport
         self._answer = answer
@@ -329,7 +332,7 @@ class Reception(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Never extends past the end of the body."""
+        """Returns a buffer that does not extend past the end of the body."""
         assert self._block is not None
         return self._block[self._filled : min(len(self._block), self._filled + self._missing)]
 
@@ -354,7 +357,7 @@ class Reception(asyncio.BufferedProtocol):
         if self._is_over:
             return
         if self._incoming.failure is not None:
-            # Responds early, so that the client need not send the rest.
+            # An early response saves the client the rest of the body.
             self._end(finish=True)
         elif self._block is None:
             self._block = block
@@ -363,11 +366,11 @@ class Reception(asyncio.BufferedProtocol):
             self._free.append(block)
 
     def eof_received(self) -> None:
-        """The client left early."""
+        """Handles a client that disconnects early."""
         self._end(finish=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Has no effect once the upload waits for its response."""
+        """Handles a lost connection. Has no effect once the upload waits for its response."""
         self._transport = None
         self._when_lost()
         self._end(finish=False)
@@ -398,7 +401,7 @@ class Reception(asyncio.BufferedProtocol):
             self._is_over = True
             self.trace.note("receiving", self.trace.started)
             if self._transport is not None and not self._transport.is_closing():
-                # The next protocol receives the rest.
+                # The next protocol object receives the following bytes.
                 self._transport.pause_reading()
             self._uploads.end(self, finish=finish)
 

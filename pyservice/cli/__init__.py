@@ -1,6 +1,6 @@
-"""Command line. Each command's module is imported on use, because a start has 2 s.
+"""Command line. The module of a command is imported on use, because a start has 2 s.
 
-`serve` spawns its children here, before it loads modules that they need as well.
+`serve` spawns its child processes here, before it loads the modules that the children need as well.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> None:
     gc.disable()
     awaited = early_spawn.PendingFlags.of(sys.argv[1:])
     if awaited is not None:
-        # The supervisor handles signals for it.
+        # The supervisor handles the stop signals of this child.
         held_signals.release()
         _load(awaited)
         words = awaited.words()
@@ -50,7 +50,7 @@ def main() -> None:
 def _load(awaited: PendingFlags) -> None:
     from pyservice.process.ready_report import SupervisorLink
 
-    # The supervisor may have died already.
+    # The supervisor may already be dead.
     if not SupervisorLink.parse(awaited.parent).stop_on_supervisor_exit():
         sys.exit()
     from pyservice.app import load

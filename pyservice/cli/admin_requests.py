@@ -1,4 +1,4 @@
-"""Requests of commands to a running service, over the sockets of its data directory."""
+"""Requests of the commands to a running service, over the sockets of its data directory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pyservice.rpc import InternalClient, Unreachable
 
 
 class RequestFailed(Exception):
-    """The request failed. `code` is the error code, empty without a response."""
+    """The request failed. `code` is the error code, or empty without a response."""
 
     def __init__(self, message: str, code: str = "") -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ async def _send(socket_path: Path, method: str, request: Message) -> Any:
 
 
 def has_control_plane(data_dir: Path) -> bool:
-    """Whether a control plane runs or is being started."""
+    """Returns whether a control plane runs or is starting."""
     holders = (lock_holder_pid(data_dir / "control"), lock_holder_pid(data_dir, SERVE_LOCK))
     return any(pid is not None and _is_alive(pid) for pid in holders)
 
@@ -82,7 +82,7 @@ _SERVICE: Final = "hosting.internal.v1.ControlAdmin"
 
 
 def create_group(data_dir: Path, display_name: str, owner: str | None, is_json: bool) -> int:
-    """Prints the id. Like all commands here, returns the exit status."""
+    """Creates a group and prints its id. Like all commands of this module, returns the exit status."""
     request = pb.AdminCreateGroupRequest(display_name=display_name, owner_identity_id=owner)
     try:
         answer = _control_request(data_dir, "AdminCreateGroup", request)
@@ -93,7 +93,7 @@ def create_group(data_dir: Path, display_name: str, owner: str | None, is_json: 
 
 
 def list_groups(data_dir: Path, is_json: bool) -> int:
-    """Prints id and name of each group."""
+    """Prints the id and name of each group."""
     try:
         answer = _control_request(data_dir, "ListGroups", pb.ListGroupsRequest())
     except RequestFailed as failed:
@@ -159,7 +159,7 @@ def _control_request(data_dir: Path, method: str, request: Message) -> Any:
 
 
 def create_identity(data_dir: Path, display_name: str, is_json: bool) -> int:
-    """Prints the id."""
+    """Creates an identity and prints its id."""
     request = pb.CreateIdentityRequest(display_name=display_name)
     try:
         answer = send_request(
@@ -172,7 +172,7 @@ def create_identity(data_dir: Path, display_name: str, is_json: bool) -> int:
 
 
 def list_identities(data_dir: Path, is_json: bool) -> int:
-    """Prints id and name of each identity."""
+    """Prints the id and name of each identity."""
     try:
         answer = _control_request(data_dir, "ListIdentities", pb.ListIdentitiesRequest())
     except RequestFailed as failed:
@@ -201,7 +201,7 @@ BILLING_EVENTS: Final = {
     "payment-succeeded": pb.BILLING_EVENT_PAYMENT_SUCCEEDED,
 }
 
-# `fromisoformat` accepts other forms too, such as weeks.
+# `fromisoformat` also accepts other forms, such as week dates.
 _RFC3339: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?"
     r"([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
@@ -209,7 +209,7 @@ _RFC3339: Final = re.compile(
 
 
 def record_billing(data_dir: Path, group: str, event: str, time: str, is_json: bool) -> int:
-    """Records a billing event."""
+    """Records the time of a billing event."""
     try:
         request = pb.RecordBillingRequest(
             group_id=group, event=BILLING_EVENTS[event], ts_ms=_unix_ms(event, time)
@@ -238,7 +238,7 @@ def _unix_ms(event: str, time: str) -> int:
 
 
 def list_orphans(data_dir: Path, is_json: bool) -> int:
-    """Prints id and game/namespace of each orphan."""
+    """Prints the id and game/namespace of each orphan."""
     try:
         answer = _control_request(data_dir, "ListOrphans", pb.ListOrphansRequest())
     except RequestFailed as failed:
@@ -248,7 +248,7 @@ def list_orphans(data_dir: Path, is_json: bool) -> int:
 
 
 def remove_orphans(data_dir: Path, ids: Sequence[str], is_all: bool, is_json: bool) -> int:
-    """Prints the removed namespaces."""
+    """Removes orphans and prints them."""
     request = pb.RemoveOrphansRequest(namespace_ids=ids, all=is_all)
     try:
         answer = _control_request(data_dir, "RemoveOrphans", request)
@@ -286,7 +286,7 @@ _DATA: Final = "hosting.internal.v1.Admin.CreateToken"
 def create_namespace_token(
     data_dir: Path, kind: str, namespace: str, expires_in: str | None, is_json: bool
 ) -> int:
-    """Prints a token of a namespace."""
+    """Creates a token of a namespace and prints it."""
     try:
         return _tell(_of_namespace(data_dir, kind, namespace, _duration_ms(expires_in)), is_json)
     except RequestFailed as failed:
@@ -317,7 +317,9 @@ def create_cloud_token(
     expires_in: str | None,
     is_json: bool,
 ) -> int:
-    """Prints a cloud_ token, for all groups of the identity without a group and game."""
+    """Creates a `cloud_` token and prints it. Without `group` and `game`, it covers all groups of
+    the identity.
+    """
     request = pb.CreateCloudTokenRequest(identity_id=identity)
     if group is not None:
         request.group_id = group
@@ -359,7 +361,7 @@ def _tell(answer: Any, is_json: bool) -> int:
 def rotate_keys(data_dir: Path, drop_unused: bool, is_json: bool) -> int:
     """Rotates the keys of both planes."""
     try:
-        # First, because it may be unavailable, and then nothing changed.
+        # The control plane is first: if it is unavailable, no key has changed.
         of_control = _rotate_control(data_dir, drop_unused)
         request = admin_pb2.RotateKeysRequest(drop_unused=drop_unused)
         method = "hosting.internal.v1.Admin.RotateKeys"

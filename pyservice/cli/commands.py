@@ -1,4 +1,4 @@
-"""The commands and their flags. What a command does is in a module of its own or in `app`."""
+"""Commands and their flags. The work of a command is in its own module or in `app`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ app.add_typer(admin_commands.namespace_app, name="namespace")
 
 
 class Role(enum.StrEnum):
-    """Which part of the service runs."""
+    """Part of the service that `serve` runs."""
 
     ALL = "all"
     DATA = "data"
@@ -56,20 +56,19 @@ class Role(enum.StrEnum):
 
 
 class Front(enum.StrEnum):
-    """What answers at the doors of the data plane."""
+    """Servers in front of the data plane."""
 
     OFF = "off"
 
 
 _UMASK: Final = 0o022
-"""Game servers are other users, and read what is unpacked for them whatever umask we are started with. What is nobody
-else's business has a mode of its own, or is in a folder that has.
+"""File mode mask of the service. Game servers run as other users and must read unpacked builds.
+
+Private files have a mode of their own, or are in a private folder.
 """
 
 
 class TokenKind(enum.StrEnum):
-    """Kinds of tokens of a namespace."""
-
     PUBLIC = "public"
     ENVIRONMENT = "environment"
 

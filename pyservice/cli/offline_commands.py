@@ -32,7 +32,9 @@ def configuration_problems_of(flags: Mapping[str, object], config: Path | None) 
 
 
 def _feed_problems(settings: Settings, wrong: Collection[str] = ()) -> list[str]:
-    """Returns a line for each problem of the feed file. Skips checks against the `wrong` settings."""
+    """Returns a line for each problem of the feed file. Does not compare it with the invalid
+    settings `wrong`.
+    """
     path = settings.feed_file
     if path is None:
         return []
@@ -61,7 +63,7 @@ def _feed_problems(settings: Settings, wrong: Collection[str] = ()) -> list[str]
 
 
 def migrate_database(settings: Settings) -> int:
-    """Prints the database's revision. Returns the exit status."""
+    """Migrates the database and prints its revision. Returns the exit status."""
     folder = settings.data_dir / "control"
     try:
         lock = DirectoryLock.take(folder)

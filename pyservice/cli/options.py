@@ -1,4 +1,4 @@
-"""Shared options of commands, and their conversion to settings."""
+"""Options that several commands share, and their conversion to settings."""
 
 from __future__ import annotations
 

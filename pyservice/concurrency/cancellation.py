@@ -10,7 +10,7 @@ Result = TypeVar("Result")
 
 
 async def await_despite_cancel(work: Awaitable[Result]) -> Result:
-    """Awaits work to its end, even if the caller is cancelled. Then raises the cancellation."""
+    """Awaits `work` to its end, even if the caller is cancelled. Then raises the cancellation."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -27,7 +27,7 @@ async def await_despite_cancel(work: Awaitable[Result]) -> Result:
 
 
 async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
-    """Cancels tasks and waits for their end. A cancellation of the caller is not swallowed."""
+    """Cancels tasks and waits for their end. A cancellation of the caller still takes effect."""
     for task in tasks:
         task.cancel()
     if tasks:

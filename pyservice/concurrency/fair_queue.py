@@ -1,8 +1,9 @@
-"""Fair queue: permits for hosts, shared among tenants.
+"""Fair queue of concurrency permits. Tenants share the permits of each host.
 
-Each host has a number of permits, and each tenant a share of them and of all. Slow requests of one
-tenant delay no other. A host is anything with limited concurrency, such as a remote server or a
-thread. A tenant is any bytes. Belongs to one event loop.
+Each host has a number of permits. Each tenant has a share of a host's permits and of all permits,
+so that slow requests of one tenant delay no other tenant. A host is anything with limited
+concurrency, such as a remote server or a thread. A tenant is any bytes. A queue belongs to one
+event loop.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ class QueueFull(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FairQueueLimits:
-    """Numbers of concurrent requests."""
+    """Limits of concurrent requests."""
 
     per_host: int
     per_tenant_at_host: int
     """If less than `per_host`, one tenant cannot take the last permits."""
     per_tenant: int
     waiting_per_tenant: int
-    """Running and waiting requests. One more is refused."""
+    """Limit of a tenant's running and waiting requests. A further request is refused."""
 
 
 @dataclass(slots=True)
@@ -42,11 +43,14 @@ class _Host:
     running: int = 0
     by_tenant: dict[bytes, int] = field(default_factory=dict)
     waiting: dict[bytes, deque[asyncio.Future[None]]] = field(default_factory=dict)
-    """In the order of the next permits. A tenant that got one moves to the end."""
+    """Waiting requests by tenant. The first tenant gets the next permit and then moves to the end.
+    """
 
 
 class FairQueue:
-    """Grants permits. Waiting tenants of a host take turns, each in order of arrival."""
+    """Grants permits. The tenants that wait for a host take turns. Each tenant's requests are in
+    order of arrival.
+    """
 
     def __init__(self, bounds: FairQueueLimits) -> None:
         self._bounds = bounds
@@ -54,12 +58,14 @@ class FairQueue:
         self._tenants: dict[bytes, _Tenant] = {}
 
     def __len__(self) -> int:
-        """Number of tracked hosts and tenants. Zero when idle."""
+        """Returns the number of tracked hosts and tenants. Zero when idle."""
         return len(self._hosts) + len(self._tenants)
 
     @asynccontextmanager
     async def permit(self, tenant: bytes, host: str) -> AsyncIterator[None]:
-        """Holds a permit of the host for the tenant. Raises QueueFull at once."""
+        """Holds a permit of the host for the tenant. If the tenant's queue is full, raises
+        QueueFull at once.
+        """
         await self.acquire(tenant, host)
         try:
             yield
@@ -67,7 +73,9 @@ class FairQueue:
             self.release(tenant, host)
 
     async def acquire(self, tenant: bytes, host: str) -> None:
-        """Waits for a permit. The caller must `release` it. Raises QueueFull at once."""
+        """Waits for a permit, which the caller must `release`. If the tenant's queue is full,
+        raises QueueFull at once.
+        """
         known = self._tenants.setdefault(tenant, _Tenant())
         if known.present >= self._bounds.waiting_per_tenant:
             raise QueueFull
@@ -91,7 +99,7 @@ class FairQueue:
         known.present -= 1
         if not known.present:
             del self._tenants[tenant]
-        # A cancelled request may end after the last one of its host.
+        # A cancelled request may end after the last request of its host.
         place = self._hosts.get(host)
         if place is not None and not (place.running or place.waiting):
             del self._hosts[host]
@@ -117,7 +125,7 @@ class FairQueue:
         if not place.by_tenant[tenant]:
             del place.by_tenant[tenant]
         self._hand_out(host)
-        # The tenant may wait elsewhere for the permit that it returned here.
+        # The tenant may wait for another host, because all its permits were in use.
         for other in tuple(known.waits_at):
             self._hand_out(other)
 

@@ -1,4 +1,4 @@
-"""Host names and IP addresses: syntax, and which may be requested by HTTP for tenants."""
+"""Host names and IP addresses: their syntax, and the addresses that tenants' HTTP requests may use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Network = IPv4Network | IPv6Network
 
 _NAME_MAX: Final = 253
 _NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
-# Resolvers read such names as IPv4 addresses, such as 0x7f.1.
+# Names such as 0x7f.1, which resolvers read as IPv4 addresses.
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _LOOPBACK: Final = IPv4Address("127.0.0.1")
 _NAT64: Final = IPv6Network("64:ff9b::/96")
@@ -32,12 +32,12 @@ class AllowedAddresses:
 
 
 def anywhere(_: Address) -> bool:
-    """Allows addresses from the operator's own settings."""
+    """Allows all addresses. For hosts in the operator's own settings."""
     return True
 
 
 def literal(host: str) -> Address | None:
-    """Returns the address of an IP literal, None for a name."""
+    """Returns the address of an IP literal, or None for a name."""
     try:
         return ip_address(host)
     except ValueError:
@@ -45,27 +45,29 @@ def literal(host: str) -> Address | None:
 
 
 def is_host_name(text: str) -> bool:
-    """Whether it is a lower-case name without a trailing dot. IPv4 addresses match too."""
+    """Returns whether the text is a lower-case host name without a trailing dot. IPv4 addresses
+    match too.
+    """
     return len(text) <= _NAME_MAX and _NAME.fullmatch(text) is not None
 
 
 def is_host(text: str) -> bool:
-    """Whether it is a host name in any case, or an IP address without brackets."""
+    """Returns whether the text is a host name in any case, or an IP address without brackets."""
     return literal(text) is not None or (text.isascii() and is_host_name(text.lower()))
 
 
 def is_absolute_name(host: str) -> bool:
-    """Whether it is a lower-case host name, with or without a trailing dot."""
+    """Returns whether the text is a lower-case host name, with or without a trailing dot."""
     return len(host) <= _NAME_MAX and is_host_name(host.removesuffix("."))
 
 
 def is_number(host: str) -> bool:
-    """Whether resolvers read a name as an IPv4 address."""
+    """Returns whether resolvers read the name as an IPv4 address."""
     return _NUMBER.fullmatch(_last_label(host)) is not None
 
 
 def known_address(host: str) -> Address | None:
-    """Returns the address of a literal or of localhost, None for names to resolve."""
+    """Returns the address of an IP literal or of localhost, or None for a name that needs DNS."""
     return _LOOPBACK if _last_label(host) == "localhost" else literal(host)
 
 

@@ -1,5 +1,5 @@
-"""Port ranges of players, game servers and host networking. `PUBLIC_PORTS` is fixed, the others are
-defaults.
+"""Port ranges of players, game servers and host networking. `PUBLIC_PORTS` is fixed, the other
+ranges are defaults.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 PUBLIC_PORTS: Final = range(26_000, 32_000)
-"""Edge-guard listens here for lobbies and servers."""
+"""Ports of lobbies and servers on which edge-guard listens."""
 
 PROCESS_PORTS: Final = range(12_000, 20_000)
 

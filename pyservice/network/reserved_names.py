@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 HEADER_NAME_MAX: Final = 128
-"""Characters. Header names are ASCII."""
+"""Maximum number of characters. Header names are ASCII."""
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 HEADERS_OF_A_CONNECTION: Final = frozenset(
@@ -15,7 +15,9 @@ HEADERS_OF_A_CONNECTION: Final = frozenset(
         "upgrade",
     }
 )
-"""Headers of one connection or message framing. Those with the prefix `proxy-` count too."""
+"""Headers that belong to one connection or to message framing. Names with the prefix `proxy-` count
+too.
+"""
 HEADERS_OF_REQUESTS: Final = frozenset(
     {
         *("accept-encoding", "content-encoding", "content-type", "expect", "host"),
@@ -25,9 +27,10 @@ HEADERS_OF_REQUESTS: Final = frozenset(
 """Headers that the service sets in its webhook requests."""
 HEADERS_OF_ANSWERS: Final = frozenset(
     {
-        # For conditional and range requests.
+        # Headers of conditional requests and ranges.
         *("accept-ranges", "content-range", "date", "etag", "last-modified", "vary"),
-        # A cookie in a cached response would reach every client, and by its Domain other sites.
+        # A cookie in a cached response would reach every client, and through its Domain other
+        # sites.
         "set-cookie",
         "x-content-type-options",
         "x-ray-id",
@@ -38,7 +41,7 @@ _ENV_NAME = re.compile(r"(?s)HOSTING_.*|PORT|PORT_.*")
 
 
 def is_header_name(name: str) -> bool:
-    """Whether it is valid as a header name, of any length."""
+    """Returns whether the text is valid as a header name, of any length."""
     return _HEADER_NAME.fullmatch(name) is not None
 
 
@@ -48,15 +51,19 @@ def is_header_of_connection(name: str) -> bool:
 
 
 def is_header_of_requests(name: str) -> bool:
-    """Whether the service sets it in its requests. Connection headers are separate."""
+    """Returns whether the service sets this header in its webhook requests. Excludes connection
+    headers.
+    """
     return name.lower() in HEADERS_OF_REQUESTS
 
 
 def is_header_of_answers(name: str) -> bool:
-    """Whether only the service sets it in site responses. Connection headers are separate."""
+    """Returns whether only the service sets this header in site responses. Excludes connection
+    headers.
+    """
     return name.lower() in HEADERS_OF_ANSWERS
 
 
 def is_environment_name(name: str) -> bool:
-    """Whether the service sets this variable for lobbies."""
+    """Returns whether the service sets this variable for lobbies."""
     return _ENV_NAME.fullmatch(name) is not None

@@ -1,1 +1,1 @@
-"""What the service tells its operators: metrics and logs."""
+"""Metrics, logs, rays and health conditions for the operator."""

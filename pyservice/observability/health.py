@@ -19,7 +19,7 @@ class Note(str):
 
 
 Conditions = Mapping[str, str | None]
-"""By name: None is healthy, a `Note` is information, other text is a problem."""
+"""Conditions by name. None is healthy, a `Note` is information, any other text is a problem."""
 
 
 def failed_conditions(conditions: Conditions) -> dict[str, str]:
@@ -37,16 +37,16 @@ _log = get_logger("upkeep")
 class Measure(Protocol):
     @property
     def is_low(self) -> bool:
-        """Whether little was left at the last measurement."""
+        """True if the last measurement was below the threshold."""
 
     def look(self) -> None: ...
 
     def figures(self) -> Mapping[str, int]:
-        """Values for the log."""
+        """Values of the last measurement for the log."""
 
 
 async def log_shortage(measure: Measure, every_s: float, low: str, enough: str) -> None:
-    """Measures until cancelled, and logs `low` and `enough` on changes."""
+    """Measures until cancelled. Logs the event `low` or `enough` when the shortage begins or ends."""
     was_low = False
     while True:
         measure.look()
@@ -60,7 +60,8 @@ async def log_shortage(measure: Measure, every_s: float, low: str, enough: str) 
 _OPEN: Final = "/proc/self/fd"
 _CHECK_S: Final = 1.0
 _RESERVE_MAX: Final = 2048
-"""Requests to other servers (1,024) and to the other plane (about 512), files, databases, probes."""
+"""Descriptors for other servers (1,024), the other plane (about 512), files, databases and probes.
+"""
 _RESERVE_PART: Final = 4
 
 
@@ -69,22 +70,22 @@ def descriptor_limit() -> int:
 
 
 def raise_descriptor_limit() -> int:
-    """Raises the soft limit to the hard one. Returns the limit."""
+    """Raises the soft limit of open files to the hard limit. Returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        # Where there is no hard limit, the kernel's own still holds.
+        # If the hard limit is infinite, the kernel's own limit still applies.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return descriptor_limit()
 
 
 def descriptor_reserve(most: int) -> int:
-    """Returns the descriptors reserved for everything but client connections."""
+    """Returns the number of descriptors that client connections may not use."""
     return min(_RESERVE_MAX, most // _RESERVE_PART)
 
 
 def connections_max(files_each: int = 1) -> int:
-    """Returns the client connections possible with this many files each."""
+    """Returns how many client connections are possible if each opens this many files."""
     most = descriptor_limit()
     return (most - descriptor_reserve(most)) // files_each
 
@@ -93,7 +94,7 @@ def _count() -> int:
     try:
         return len(os.listdir(_OPEN))
     except OSError:
-        # Counting opens one.
+        # Counting opens one descriptor itself.
         return descriptor_limit()
 
 
@@ -115,6 +116,6 @@ class DescriptorMonitor:
         return {"used": self.used, "limit": self.most}
 
     async def run(self) -> None:
-        """Measures until cancelled, and logs shortage and recovery."""
+        """Measures until cancelled. Logs shortages and recoveries."""
         low = "open files are nearly used up: raise the limit (ulimit -n, LimitNOFILE)"
         await log_shortage(self, _CHECK_S, low, "open files are free again")

@@ -1,4 +1,4 @@
-"""Logging with structlog, as JSON or console text. Replaces every token by a fingerprint."""
+"""Logging with structlog, as JSON or console text. Every token is replaced by a fingerprint."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _MAX_DEPTH: Final = 6
 
 
 def fingerprint(token: str) -> str:
-    """Returns the kind of a token and 48 bits of its hash."""
+    """Returns the token's kind and 48 bits of its hash."""
     kind = token.partition("_")[0] if _TOKEN.match(token) else "token"
     return f"{kind}#{blake2b(token.encode(), digest_size=6).hexdigest()}"
 
 
 def scrubbed(text: str) -> str:
-    """Replaces tokens in text by their fingerprints."""
+    """Replaces tokens in a text by their fingerprints."""
     return _TOKEN.sub(lambda match: fingerprint(match[0]), text)
 
 
@@ -51,15 +51,17 @@ def _scrub(value: Any, depth: int = 0) -> Any:
 
 
 def scrub_tokens(_logger: Any, _method: str, event: EventDict) -> EventDict:
-    """Last processor before rendering: exceptions are text by now."""
-    # structlog's own entries are objects for its formatter.
+    """Replaces tokens in a log event. It must be the last processor, because exceptions are text by
+    then.
+    """
+    # Keys with an underscore have objects for structlog's formatter.
     return {key: value if key.startswith("_") else _scrub(value) for key, value in event.items()}
 
 
 def configure_logging(
     *, level: str = "info", format: Format = "auto", stream: TextIO | None = None
 ) -> None:
-    """Sends all logs of the process to `stream` (standard error)."""
+    """Sends all logs of the process to `stream` (default: standard error)."""
     stream = sys.stderr if stream is None else stream
     is_console = format == "console" or (format == "auto" and stream.isatty())
     shared: list[Processor] = [
@@ -107,6 +109,6 @@ def configure_logging(
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
-    """Returns a logger named after its part (`edge`, `rpc`)."""
+    """Returns a logger with the name of its part, such as `edge` or `rpc`."""
     logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
     return logger

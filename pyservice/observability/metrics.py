@@ -1,4 +1,4 @@
-"""Prometheus metrics of servers, feed and process. The only importer of prometheus_client.
+"""Prometheus metrics of servers, feed and process. No other module imports prometheus_client.
 
 Requests update plain numbers on the event loop. Prometheus objects are created at each scrape.
 Engine and journal metrics are rendered natively and joined here.
@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 OK: Final = "OK"
 CANCELLED: Final = "CANCELLED"
-"""The client left before the response."""
+"""Code of a request if its client disconnects before the response."""
 UNROUTED: Final = "none"
 """Label of requests without an operation."""
 
@@ -57,7 +57,7 @@ class Meter:
 
 
 class DoorMetrics:
-    """Meters of one server, which itself updates `in_flight` and `body_bytes`."""
+    """Meters of one server. The server itself updates `in_flight` and `body_bytes`."""
 
     __slots__ = ("body_bytes", "in_flight", "meters", "name")
 
@@ -73,7 +73,7 @@ class DoorMetrics:
 
 
 class FeedMetrics:
-    """Feed messages by outcome, namespaces, and time of the last change."""
+    """Feed messages by outcome, number of namespaces, and time of the last change."""
 
     def __init__(self) -> None:
         self.namespaces = 0
@@ -88,7 +88,7 @@ class FeedMetrics:
 
 
 class RayMetrics:
-    """Kept rays, and rays dropped for lack of space."""
+    """Numbers of kept rays, and of rays dropped because a queue or store was full."""
 
     __slots__ = ("dropped", "kept")
 
@@ -105,10 +105,10 @@ class RequestMetrics:
         build_profile: str = "unknown",
         inner_plane: str | None = None,
     ) -> None:
-        """`inner_plane` names an internal server.
+        """`inner_plane` names an internal server, or is None.
 
-        The public server counts its requests, so they are left out here, and other metrics get a
-        name of their own.
+        The public server counts the requests of an internal server. So the internal server omits
+        them, and its other metrics have names of their own.
         """
         self.http = DoorMetrics("http")
         self.grpc = DoorMetrics("grpc")
@@ -125,7 +125,7 @@ class RequestMetrics:
         PlatformCollector(registry=self._registry)
 
     def render(self, *others: bytes) -> bytes:
-        """Returns Prometheus text, joined with the given texts."""
+        """Returns the metrics as Prometheus text, joined with the given texts."""
         return join_expositions(generate_latest(self._registry), *others)
 
 
@@ -191,7 +191,7 @@ def _request_families(doors: Sequence[DoorMetrics]) -> Iterator[Metric]:
                 requests.add_metric((meter.operation, code, door.name), count)
             limited.add_metric((meter.operation, door.name), meter.rate_limited)
             if not any(meter.counts):
-                continue  # a duration that nobody waited for says nothing, and is 17 lines
+                continue  # a histogram without observations is 17 lines without information
             buckets = list(zip(_DURATION_LABELS, accumulate(map(float, meter.counts)), strict=True))
             durations.add_metric((meter.operation, door.name), buckets, meter.sum_s)
     return iter((requests, durations, limited, in_flight, bodies))
@@ -220,7 +220,7 @@ _TYPE: Final = b"\n# TYPE "
 
 
 def join_expositions(*texts: bytes) -> bytes:
-    """Joins expositions. A family that occurs in several is written once with all samples."""
+    """Joins Prometheus texts. A metric family of several texts is written once with all samples."""
     pages = [text if text.endswith(b"\n") else text + b"\n" for text in texts if text]
     families = [family for page in pages for family in _families(page)]
     if len(set(families)) == len(families):
@@ -236,7 +236,9 @@ def join_expositions(*texts: bytes) -> bytes:
 
 
 def _families(page: bytes) -> Iterator[bytes]:
-    """Returns the family names by searching bytes. A page has a megabyte of samples."""
+    """Returns the metric family names of a text. Searches bytes, because a text may have a megabyte
+    of samples.
+    """
     if page.startswith(_TYPE[1:]):
         yield _word(page, len(_TYPE) - 1)
     at = page.find(_TYPE)

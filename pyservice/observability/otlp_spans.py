@@ -1,4 +1,4 @@
-"""Rays as OpenTelemetry spans, exported over OTLP/HTTP. The only importer of opentelemetry."""
+"""Rays as OpenTelemetry spans, exported over OTLP/HTTP. No other module imports opentelemetry."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KINDS: Final = {
 
 
 class SpanExporter:
-    """Sends spans to a collector. `close` blocks: call it off the event loop."""
+    """Sends spans to a collector. `close` blocks, so call it off the event loop."""
 
     def __init__(self, endpoint: str, *, queued_max: int = 8_192, every_ms: int = 1_000) -> None:
         """`endpoint` is the full URL, such as http://127.0.0.1:4318/v1/traces."""
@@ -37,7 +37,7 @@ class SpanExporter:
         )
 
     def send(self, span_set: pb.SpanSet) -> None:
-        """Queues spans. Drops them when the queue is full."""
+        """Queues the spans of a ray. Drops them if the queue is full."""
         for span in spans_of(span_set):
             self._processor.on_end(span)
 
@@ -46,7 +46,7 @@ class SpanExporter:
 
 
 def spans_of(span_set: pb.SpanSet) -> list[ReadableSpan]:
-    """Returns the span of the request, then those within it."""
+    """Returns the span of the request, followed by its inner spans."""
     resource = Resource({"service.name": span_set.service})
     trace_id = int(span_set.ray_id, 16)
 

@@ -1,7 +1,7 @@
-"""Rays: where requests spent their time, which are kept, and their delivery.
+"""Rays: the times of requests, the choice of the requests to keep, and their delivery.
 
-Notes are cheap, because most are dropped. They contain checked ids and names, nothing else that a
-client wrote.
+Notes are cheap, because most are dropped. They contain only validated ids and names, and no other
+client input.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = get_logger("rays")
 
 SLOW_S: Final = 0.1
 ONE_IN: Final = 100
-"""One in this many ordinary requests is kept."""
+"""Of this many ordinary requests, one is kept."""
 
 _NS: Final = 1_000_000_000
 _SPAN_ID_DIGITS: Final = 16
@@ -47,50 +47,50 @@ def _random_span_ids() -> Iterator[str]:
             yield digits[start : start + _SPAN_ID_DIGITS]
 
 
-# Only for the event loop's thread.
+# Call it only on the event loop's thread.
 new_span_id = _random_span_ids().__next__
 
 
 class Trace:
-    """Notes of one request, in `perf_counter` times. Rarely set values are class attributes."""
+    """Notes of one request, with times of `perf_counter`. Rarely set values are class attributes."""
 
     authorized = 0.0
-    """Time of authorization, 0 before."""
+    """Time of the authorization. 0 before."""
     handled = 0.0
-    """Start of the handler, 0 before."""
+    """Start of the handler. 0 before."""
     caller: Any = None
     message: Any = None
-    """The request message while it runs."""
+    """The request message, until the request ends."""
     namespace_id = b""
-    """Namespace of a kept request, or of one without a caller."""
+    """Namespace of a kept request, or of a request without a caller."""
     upload_id = ""
-    """Upload of a signed URL."""
+    """Upload id of a signed URL."""
     game = ""
-    """Game as the request names it, if kept."""
+    """Game of a kept request, as the request names it."""
     is_held = False
-    """Waiting for a change does not count as slow."""
+    """True for a held long poll, which does not count as slow."""
     is_passed = False
     is_drawn = False
     _span_id: str | None = None
 
     def __init__(self, ray_id: str, started: float, given: str | None = None) -> None:
-        """`given` is the valid traceparent of the request."""
+        """`given` is the valid traceparent of the request, or None."""
         self.ray_id = ray_id
         self.started = started
         self.given = given
         self.spans: list[tuple[str, str | None, float, float]] = []
-        """Label, id, start, end."""
+        """Label, id, start and end of each span."""
 
     @property
     def span_id(self) -> str:
-        """Span of the whole request."""
+        """Id of the span of the whole request."""
         if self._span_id is None:
             self._span_id = new_span_id()
         return self._span_id
 
     @property
     def parent_span_id(self) -> str:
-        """Empty without a parent."""
+        """Id of the parent span. Empty without a parent."""
         return "" if self.given is None else self.given[_PARENT]
 
     def note(self, label: str, begin: float, span_id: str | None = None) -> None:
@@ -107,7 +107,7 @@ current: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
 
 def note(label: str, begin: float, span_id: str | None = None) -> None:
-    """Adds a span that ends now to the current trace, if any."""
+    """Adds a span that ends now to the current trace. Does nothing without a trace."""
     trace = current.get()
     if trace is not None:
         trace.spans.append((label, span_id, begin, perf_counter()))
@@ -138,7 +138,7 @@ class _Allowance:
 
 
 class Rays:
-    """Decides which requests are kept, and queues them. One per process."""
+    """Decides which requests are kept, and queues them. A process has one instance."""
 
     def __init__(
         self,
@@ -152,7 +152,8 @@ class Rays:
     ) -> None:
         """Keeps at most `per_second` failed or slow requests, and as many others.
 
-        `is_internal`: the public server decides, by the flag of its traceparent.
+        `is_internal`: the public server decides, and sends its decision as the flag of the
+        traceparent.
         """
         self._namespace_of_lobby = namespace_of_lobby
         self.service = service
@@ -166,14 +167,16 @@ class Rays:
         self._are_there = asyncio.Event()
 
     def pass_on(self, trace: Trace) -> str:
-        """Returns the traceparent of a forwarded request. Both planes keep it, or neither."""
+        """Returns the traceparent of a forwarded request. Either both planes keep the request, or
+        neither does.
+        """
         if not trace.is_passed:
             trace.is_passed = True
             trace.is_drawn = trace.given is not None or self._draws()
         return trace.traceparent(is_sampled=trace.is_drawn)
 
     def end(self, trace: Trace, door: str, operation: str, code: str, ended: float) -> None:
-        """Ends a request with OK, CANCELLED or its error code."""
+        """Ends a request. `code` is OK, CANCELLED or an error code."""
         self._until_drawn -= 1
         if (
             code != OK
@@ -198,7 +201,7 @@ class Rays:
         self.count.kept += 1
         trace.game = _game_of(trace)
         trace.namespace_id = self._namespace_of(trace)
-        # A queue of whole configurations would be large.
+        # The queue must not hold messages, which may be whole configurations.
         trace.message = None
         wall_ns = time_ns() - int(perf_counter() * _NS)
         self._queue.append(Kept(trace, door, operation, code, ended, wall_ns))
@@ -219,7 +222,7 @@ class Rays:
         return not self._is_internal or trace.given[_FLAGS] == "01"
 
     def _draws(self) -> bool:
-        """Whether this request is the one in a hundred. Random distances avoid aliasing with
+        """Returns whether this ordinary request is kept. Random distances avoid aliasing with
         regular traffic.
         """
         if self._until_drawn > 0:
@@ -228,7 +231,7 @@ class Rays:
         return True
 
     async def take(self, at_most: int) -> list[Kept]:
-        """Removes and returns the oldest kept requests."""
+        """Waits for kept requests. Removes and returns the oldest of them."""
         await self._are_there.wait()
         return self._taken(at_most)
 
@@ -316,7 +319,7 @@ def _asker(trace: Trace) -> pb.Asker | None:
 
 
 _GATHER_S: Final = 0.2
-"""Collection time of a batch."""
+"""Time in seconds in which a batch collects rays."""
 _AT_ONCE: Final = 256
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_MAX_S: Final = 2.0
@@ -324,7 +327,7 @@ _CLOSE_S: Final = 2.0
 
 
 class RayDelivery:
-    """Delivers kept rays. `run` and `store` are tasks. `close` it after them."""
+    """Delivers kept rays. `run` and `store` are tasks. Call `close` after they ended."""
 
     def __init__(
         self,
@@ -333,9 +336,10 @@ class RayDelivery:
         otlp_endpoint: str | None,
         waiting_max: int,
     ) -> None:
-        """`store` raises ServiceError, with a retry time if useful. At most `waiting_max` wait.
+        """`store` raises ServiceError, with a retry time if useful. At most `waiting_max` rays wait
+        for `store`.
 
-        Rays without an owner are exported only.
+        Rays without an owner are only exported.
         """
         self._rays = rays
         self._store = store
@@ -345,7 +349,7 @@ class RayDelivery:
         self._are_waiting = asyncio.Event()
 
     async def run(self) -> None:
-        """Exports and queues rays until cancelled."""
+        """Exports rays and queues them for `store`, until cancelled."""
         while True:
             for kept in await self._rays.take(_AT_ONCE):
                 self._deliver(kept)
@@ -364,7 +368,7 @@ class RayDelivery:
         self._are_waiting.set()
 
     async def store(self) -> None:
-        """Stores rays until cancelled, with retries."""
+        """Stores rays with retries, until cancelled."""
         while True:
             await self._are_waiting.wait()
             batch = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
@@ -393,19 +397,19 @@ class RayDelivery:
             pause_s = min(_RETRY_MAX_S, 2 * pause_s)
 
     async def close(self) -> None:
-        """Sends the rest to the collector, with a short timeout."""
+        """Sends the remaining rays to the collector, with a short timeout."""
         if self._exporter is None:
             return
         for kept in self._rays.take_all():
             self._exporter.send(span_set(kept, self._rays.service))
-        # A daemon thread: a hanging collector does not block the exit.
+        # A daemon thread, so that a hanging collector does not block the exit.
         closing = threading.Thread(target=self._exporter.close, name="rays-close", daemon=True)
         closing.start()
         await asyncio.to_thread(closing.join, _CLOSE_S)
 
 
 def _exporter(endpoint: str) -> SpanExporter:
-    # Imported on use: it takes a twentieth of a start, and few services have a collector.
+    # Imported on use: the module takes a twentieth of a start, and few services have a collector.
     from pyservice.observability.otlp_spans import SpanExporter
 
     return SpanExporter(endpoint)

@@ -41,8 +41,8 @@ _INFO: Final = (
 def document(methods: Iterable[Method], *, version: str = "0.1.0", public_url: str = "/") -> bytes:
     """Returns the document as JSON.
 
-    Raises ValueError for an undeclared error code, and TypeError for a field or rule without JSON Schema form.
-    Omits other missing parts, which `gaps` reports.
+    Raises ValueError for an undeclared error code, and TypeError for a field or rule without a JSON
+    Schema form. Omits other missing parts, which `gaps` reports.
     """
     components = SchemaComponents()
     responses: dict[str, Any] = {}
@@ -76,7 +76,7 @@ def document(methods: Iterable[Method], *, version: str = "0.1.0", public_url: s
 
 
 def gaps(methods: Iterable[Method]) -> list[str]:
-    """Returns a sentence for each missing part in the protos: credentials, examples, comments."""
+    """Returns a sentence for each missing part of the protos: credentials, examples, comments."""
     found: list[str] = []
     for method in methods:
         kinds = credential_kinds(method)
@@ -118,7 +118,7 @@ def _operation(
                 for status, codes in codes_by_status(method).items()
             },
         },
-        # Only codes about the operation's subject.
+        # Only the codes that the operation declares.
         "x-errors": list(declared_codes(method)),
     }
     body = _body(method, example, components)
@@ -130,7 +130,7 @@ def _operation(
 
 
 _CALLERS: Final = re.compile(r"(Any )?[a-z]+_ |.*_$|Errors: ")
-"""Matches sentences about callers or errors, which the document lists elsewhere."""
+"""Matches sentences about callers or errors, because the document lists these elsewhere."""
 
 
 def _summary(comment: str) -> str:

@@ -33,7 +33,7 @@ CODES_BY_CREDENTIAL: Final[dict[CredentialKind, tuple[str, ...]]] = {
     CredentialKind.LOBBY: ("TOKEN_EXPIRED",),
     CredentialKind.CLOUD: ("TOKEN_REVOKED", "TOKEN_EXPIRED"),
 }
-"""Codes for the end of a token, by kind."""
+"""Error codes of an expired or revoked token, by its kind."""
 
 _limits: Final = Limits()
 
@@ -44,7 +44,7 @@ def descriptor_of_method(method: Method) -> MethodDescriptor:
 
 
 def declared_codes(method: Method) -> tuple[str, ...]:
-    """Returns the codes that the proto declares. Raises ValueError for an unknown one."""
+    """Returns the error codes that the proto declares. Raises ValueError for an unknown code."""
     named = tuple(option(descriptor_of_method(method), options_pb2.operation).errors)
     unknown = [code for code in named if code not in TABLE]
     if unknown:
@@ -80,13 +80,13 @@ def implied_codes(method: Method) -> tuple[str, ...]:
 
 
 def accepts_idempotency_key(method: Method) -> bool:
-    """Returns whether a repeated request under an Idempotency-Key is replayed."""
+    """Returns whether the operation replays its response for a repeated Idempotency-Key."""
     said = option(descriptor_of_method(method), options_pb2.operation)
     return method.http_method != "GET" and not said.ignores_key
 
 
 def has_side_effects(method: Method) -> bool:
-    """Returns whether the operation can store anything and so needs disk space."""
+    """Returns whether the operation can store data and so needs disk space."""
     level = descriptor_of_method(method).GetOptions().idempotency_level
     return level != MethodOptions.NO_SIDE_EFFECTS
 

@@ -15,7 +15,7 @@ from pyservice.schema.methods import Method
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 FillPlaceholder = Callable[[str], str]
-"""Returns the value of a placeholder. Raises KeyError for an unknown one."""
+"""Function that returns the value of a placeholder. Raises KeyError for an unknown placeholder."""
 
 
 class FilledExample(NamedTuple):
@@ -47,7 +47,7 @@ def fill_example(method: Method, fill: FillPlaceholder = SAMPLES.__getitem__) ->
 
 
 def curl(method: Method, example: FilledExample) -> str:
-    """Returns a shell command that uses HOSTING_URL and TOKEN."""
+    """Returns a shell command that uses the variables HOSTING_URL and TOKEN."""
     path = method.template.format(
         **{name: quote(text, safe="") for name, text in example.path.items()}
     )
@@ -68,7 +68,7 @@ def curl(method: Method, example: FilledExample) -> str:
 
 
 def _in_json(body: str, put: Callable[[str], str]) -> str:
-    """Fills strings inside the JSON, so that numbers keep every digit."""
+    """Fills the placeholders in the strings of a JSON text. Numbers keep every digit."""
 
     def put_into(value: Any) -> Any:
         match value:

@@ -1,6 +1,6 @@
 """JSON Schema 2020-12 of protobuf messages and their validation rules.
 
-A rule without JSON Schema form is an error, so that none is omitted silently.
+A rule without a JSON Schema form is an error, so that no rule is omitted silently.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyservice.schema.methods import form_of, is_map, map_key, map_value, option
 Schema = dict[str, Any]
 
 _PARTS: Final = frozenset({"items", "keys", "values"})
-"""Rules of entries, which `entry_rules` returns."""
+"""Rules about entries of lists and maps. `entry_rules` returns them."""
 
 
 class UnsupportedConstraint(TypeError): ...
@@ -39,7 +39,7 @@ def entry_rules(field: FieldDescriptor, part: str) -> Any:
 
 
 def keywords(rules: Any, where: str) -> Schema:
-    """Returns JSON Schema keywords for the rules of a value. Raises UnsupportedConstraint."""
+    """Returns the JSON Schema keywords for the rules of a value. Raises UnsupportedConstraint."""
     found: Schema = {}
     kind = rules.WhichOneof("type")
     own = getattr(rules, kind) if kind else None
@@ -56,10 +56,10 @@ def keywords(rules: Any, where: str) -> Schema:
 
 
 def rule_sentences(rules: Any) -> list[str]:
-    """Describes rules that keywords cannot express."""
+    """Returns sentences for the rules that keywords cannot express."""
     kind = rules.WhichOneof("type")
     own = getattr(rules, kind) if kind else None
-    # Our patterns accept only ASCII, where bytes equal characters.
+    # The service's patterns accept only ASCII, where bytes equal characters.
     is_ascii = kind == "string" and bool(own and own.pattern)
     told = [
         _BYTES[kind, rule.name].format(limit)
@@ -70,7 +70,7 @@ def rule_sentences(rules: Any) -> list[str]:
 
 
 def required_keywords(rules: Any, field: FieldDescriptor) -> Schema:
-    """Returns keywords for a required field without presence: not its zero."""
+    """Returns the keywords of a required field without presence. They exclude its zero value."""
     if not rules.required or field.has_presence:
         return {}
     if is_map(field):
@@ -95,7 +95,7 @@ _BYTES: Final[Mapping[tuple[str, str], str]] = {
 
 
 def _add(found: Schema, more: Schema) -> None:
-    """Narrows limits of one kind. Other duplicates go to allOf."""
+    """Adds keywords. Of two limits of one kind the narrower wins. Other duplicates become allOf."""
     for name, value in more.items():
         if name not in found:
             found[name] = value
@@ -108,7 +108,7 @@ def _add(found: Schema, more: Schema) -> None:
 
 
 def _pattern(pattern: str) -> Schema:
-    """Refuses RE2 syntax that ECMA 262 lacks."""
+    """Returns the pattern keyword. Refuses RE2 syntax that ECMA 262 lacks."""
     if any(mark in pattern for mark in ("(?i", "(?s", "(?m", "(?P", r"\A", r"\z", r"\Q", "[[:")):
         raise UnsupportedConstraint(f"pattern {pattern} is not one of ECMA 262")
     return {"pattern": pattern}
@@ -137,7 +137,6 @@ def _nothing(_: Any) -> Schema:
 
 
 _KEYWORDS: Final[Mapping[str, Callable[[Any], Schema]]] = {
-    # Text
     "len": lambda limit: {"minLength": limit, "maxLength": limit},
     "min_len": lambda limit: {"minLength": limit},
     "max_len": lambda limit: {"maxLength": limit},
@@ -159,19 +158,16 @@ _KEYWORDS: Final[Mapping[str, Callable[[Any], Schema]]] = {
     "uri": _any_format("uri"),
     "uri_ref": _any_format("uri-reference"),
     "uuid": _any_format("uuid"),
-    # Numbers
     "gt": lambda limit: {"exclusiveMinimum": limit},
     "gte": lambda limit: {"minimum": limit},
     "lt": lambda limit: {"exclusiveMaximum": limit},
     "lte": lambda limit: {"maximum": limit},
     "finite": _nothing,
-    # Entries
     "min_items": lambda limit: {"minItems": limit},
     "max_items": lambda limit: {"maxItems": limit},
     "unique": lambda is_unique: {"uniqueItems": True} if is_unique else {},
     "min_pairs": lambda limit: {"minProperties": limit},
     "max_pairs": lambda limit: {"maxProperties": limit},
-    # Any value
     "const": lambda value: {"const": value},
     "in": _values,
     "not_in": _not_values,
@@ -187,7 +183,7 @@ _REFERENCE: Final = "#/components/schemas/"
 
 
 class SchemaForm(Enum):
-    """Place of a message. The value is the suffix of its schema name."""
+    """Use of a message. The value is the suffix of its schema name."""
 
     ANSWER = ""
     REQUEST = "Input"
@@ -264,12 +260,10 @@ class SchemaComponents:
         return "required" in self._schemas[reference["$ref"]]
 
     def finish(self, document: Any) -> tuple[Any, dict[str, Schema]]:
-        """Replaces references by names and returns the schemas by name."""
+        """Replaces references by names. Returns the document and the schemas by name."""
         names = self._names()
         schemas = {names[key]: _named(schema, names) for key, schema in self._schemas.items()}
         return _named(document, names), dict(sorted(schemas.items()))
-
-    # Messages
 
     def _object(self, descriptor: Descriptor, form: SchemaForm, without: tuple[str, ...]) -> Schema:
         fields = [field for field in descriptor.fields if field.name not in without]
@@ -297,8 +291,6 @@ class SchemaComponents:
         told = [COMMENTS.get(descriptor.full_name, "")]
         told += [f"{'.'.join(rule.id.split('.')[:-1])} {rule.message}." for rule in cel]
         return {"description": " ".join(text for text in told if text), **schema}
-
-    # Fields
 
     def _bare(self, field: FieldDescriptor, form: SchemaForm) -> Schema:
         if is_map(field):
@@ -340,10 +332,8 @@ class SchemaComponents:
             raise TypeError(f"{field.full_name} has no JSON form")
         return dict(scalar)
 
-    # Names
-
     def _names(self) -> dict[_Key, str]:
-        """Adds a suffix only to forms of one message that differ."""
+        """Returns the schema names. Only forms of one message that differ get a suffix."""
         differing: set[str] = set()
         plain = {key: key[0].removeprefix(_PACKAGE) for key in self._schemas}
         while True:
@@ -401,7 +391,7 @@ def _keywords(field: FieldDescriptor, rules: Any) -> Schema:
     if field.enum_type is not None:
         return _spelled(field, said)
     if field.type == FieldDescriptor.TYPE_BYTES:
-        # Rules limit bytes. Base64 is longer, and raw JSON has no length as a value.
+        # Rules limit bytes. Base64 text is longer, and raw JSON has no length.
         is_raw = bool(form_of(field).raw_json)
         return (
             {
@@ -425,7 +415,7 @@ def _spelled(field: FieldDescriptor, said: Schema) -> Schema:
 
 
 def _or_zero(field: FieldDescriptor, schema: Schema) -> Schema:
-    """A rule can apply only to values that were set."""
+    """Returns a schema that also accepts the zero value, for rules that apply only to set values."""
     return {"anyOf": [schema, {"const": field.default_value}]} if not field.is_repeated else schema
 
 
@@ -447,7 +437,7 @@ def _presence(field: FieldDescriptor, form: SchemaForm) -> tuple[bool, bool]:
 
 
 def _refuses_zero(field: FieldDescriptor, rules: Any) -> bool:
-    """Returns whether the zero value breaks the rules, so that the field is required."""
+    """Returns whether the zero value breaks the rules. The field is then required."""
     if field.has_presence or rules.ignore != _IGNORE["IGNORE_UNSPECIFIED"]:
         return False
     said = _keywords(field, rules)
@@ -473,7 +463,7 @@ def _nullable(schema: Schema) -> Schema:
 
 
 def _groups(descriptor: Descriptor) -> list[tuple[list[str], bool]]:
-    """Returns groups of mutually exclusive members, and whether one is required."""
+    """Returns the groups of mutually exclusive fields, each with whether one field is required."""
     groups = [
         ([field.name for field in oneof.fields], _must(oneof))
         for oneof in descriptor.oneofs

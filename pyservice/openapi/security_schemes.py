@@ -12,7 +12,7 @@ from pyservice.schema.methods import Method, option
 
 
 class CredentialKind(Enum):
-    """The value is the prefix of a token, or a name."""
+    """Kinds of credentials. The value is a token prefix or a name."""
 
     NONE = "none"
     ORIGIN = "origin"
@@ -72,7 +72,7 @@ def security_schemes() -> dict[str, Any]:
 
 
 def security_requirements(method: Method) -> list[dict[str, list[str]]]:
-    """Returns alternatives. An empty list means that no credential is needed."""
+    """Returns alternative credentials. An empty list means that no credential is needed."""
     kinds = credential_kinds(method)
     if CredentialKind.NONE in kinds:
         return []
