@@ -1,4 +1,4 @@
-"""Commands that exceed one response and are requested separately (docs/servers.md)."""
+"""Commands that exceed one response and are requested separately (docs/game-servers.md)."""
 
 from __future__ import annotations
 

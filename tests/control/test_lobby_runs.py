@@ -1,4 +1,4 @@
-"""Runs of lobbies with a real data plane and real keepers (docs/servers.md)."""
+"""Runs of lobbies with a real data plane and real keepers (docs/game-servers.md)."""
 
 from __future__ import annotations
 
