@@ -66,16 +66,16 @@ async def _new_limits(scenario: NamespaceScenario) -> Fields:
 
 
 async def _other_public_auth(scenario: NamespaceScenario) -> Fields:
-    place = {"game_id": scenario.game_id, "namespace_id": "staging"}
-    config = (await scenario.owner.good("get_namespace", **place))["namespace"]["config"]
-    return {**place, "enabled": not config["cdn"]["enable_domain_public_auth"]}
+    target = {"game_id": scenario.game_id, "namespace_id": "staging"}
+    config = (await scenario.owner.good("get_namespace", **target))["namespace"]["config"]
+    return {**target, "enabled": not config["cdn"]["enable_domain_public_auth"]}
 
 
 async def _other_cdn_auth(scenario: NamespaceScenario) -> Fields:
-    place = {"game_id": scenario.game_id, "namespace_id": "staging"}
-    config = (await scenario.owner.good("get_namespace", **place))["namespace"]["config"]
+    target = {"game_id": scenario.game_id, "namespace_id": "staging"}
+    config = (await scenario.owner.good("get_namespace", **target))["namespace"]["config"]
     other = "basic" if config["cdn"]["auth_type"] == "none" else "none"
-    return {**place, "auth_type": other}
+    return {**target, "auth_type": other}
 
 
 async def _some_domain(scenario: NamespaceScenario) -> Fields:
@@ -91,9 +91,9 @@ async def _some_user(scenario: NamespaceScenario) -> Fields:
 
 
 async def _some_token(scenario: NamespaceScenario) -> Fields:
-    place = {"game_id": scenario.game_id, "namespace_id": "prod"}
-    made = await scenario.owner.good("create_public_token", **place)
-    return {**place, "token_id": made["token_id"]}
+    target = {"game_id": scenario.game_id, "namespace_id": "prod"}
+    created = await scenario.owner.good("create_public_token", **target)
+    return {**target, "token_id": created["token_id"]}
 
 
 async def _some_group_token(scenario: NamespaceScenario) -> Fields:
@@ -148,9 +148,9 @@ async def _attached(scenario: NamespaceScenario) -> Fields:
 
 
 async def _some_link(scenario: NamespaceScenario) -> Fields:
-    made = await scenario.door.call("prepare_device_link", {})
-    assert made.code == OK, made
-    return {"device_link_token": made.body["device_link_token"]}
+    created = await scenario.door.call("prepare_device_link", {})
+    assert created.code == OK, created
+    return {"device_link_token": created.body["device_link_token"]}
 
 
 async def _some_link_of_game(scenario: NamespaceScenario) -> Fields:

@@ -44,9 +44,9 @@ async def _uploaded(scenario: NamespaceScenario) -> Any:
         "display_name": "x",
         "image_file": _image(content),
     }
-    made = await scenario.owner.good("create_game_build", **fields)
-    assert (await put(made["image_presigned_request"], content)).status_code == 200
-    return made
+    created = await scenario.owner.good("create_game_build", **fields)
+    assert (await put(created["image_presigned_request"], content)).status_code == 200
+    return created
 
 
 async def _upload(scenario: NamespaceScenario) -> Fields:
@@ -71,9 +71,9 @@ async def _build_to_tag(scenario: NamespaceScenario) -> Fields:
 
 def _completed(slug: str) -> Callable[[NamespaceScenario], Awaitable[Fields]]:
     async def fields(scenario: NamespaceScenario) -> Fields:
-        made = await scenario.owner.good(slug, game_id=scenario.game_id, **_picture())
-        assert (await put(made["presigned_request"], png())).status_code == 200
-        return {"game_id": scenario.game_id, "upload_id": made["upload_id"]}
+        created = await scenario.owner.good(slug, game_id=scenario.game_id, **_picture())
+        assert (await put(created["presigned_request"], png())).status_code == 200
+        return {"game_id": scenario.game_id, "upload_id": created["upload_id"]}
 
     return fields
 

@@ -24,25 +24,25 @@ def full_service(
 ) -> Iterator[FullService]:
     # No request may be left out of the rays.
     rays = {"per_second": 10_000}
-    made = FullService(
+    created = FullService(
         tmp_path_factory.mktemp("full_service"),
         databases.url(request.param),
         rays=rays,
         runtime=programs.SETTINGS,
     )
     try:
-        yield made.start()
+        yield created.start()
     finally:
-        made.close()
+        created.close()
 
 
 @pytest.fixture(params=["http", "grpc"])
 async def door(request: pytest.FixtureRequest, full_service: FullService) -> AsyncIterator[Door]:
-    made = full_service.door(request.param)
+    created = full_service.door(request.param)
     try:
-        yield made
+        yield created
     finally:
-        await made.close()
+        await created.close()
 
 
 @pytest.fixture
@@ -62,11 +62,11 @@ async def records(full_service: FullService) -> AsyncIterator[Records]:
 @pytest.fixture(scope="session")
 async def scenario(full_service: FullService, records: Records) -> AsyncIterator[NamespaceScenario]:
     door = full_service.door("http")
-    made = NamespaceScenario(full_service, records, door)
+    created = NamespaceScenario(full_service, records, door)
     try:
-        yield await made.build()
+        yield await created.build()
     finally:
-        await made.close()
+        await created.close()
         await door.close()
 
 

@@ -23,10 +23,10 @@ class Hosted:
             "display_name": "server",
             "image_file": {"path": "server.tar", "content_length": len(content)},
         }
-        made = await self._owner.good("create_game_build", **of_build)
-        assert (await put(made["image_presigned_request"], content)).status_code == 200
-        await self._owner.good("complete_upload", upload_id=made["upload_id"])
-        self.build_id = str(made["build_id"])
+        created = await self._owner.good("create_game_build", **of_build)
+        assert (await put(created["image_presigned_request"], content)).status_code == 200
+        await self._owner.good("complete_upload", upload_id=created["upload_id"])
+        self.build_id = str(created["build_id"])
 
     def mode(self) -> dict[str, Any]:
         return {
@@ -40,21 +40,21 @@ class Hosted:
         """Starts a server that exits and a lobby that keeps running. Both have written a log line."""
         self.server_id = await self.server(play="exit:0", arguments=[self.said])
         token = await self._owner.public_token(self._game_id)
-        made = await self._owner.door.call("create", {"game_mode": "hosted"}, token=token)
-        assert made.code == "OK", made
-        self.lobby_id = str(made.body["lobby"]["lobby_id"])
+        created = await self._owner.door.call("create", {"game_mode": "hosted"}, token=token)
+        assert created.code == "OK", created
+        self.lobby_id = str(created.body["lobby"]["lobby_id"])
         await eventually(self._have_spoken)
 
     async def _have_spoken(self) -> bool:
-        asked: dict[str, Any] = {"game_id": self._game_id, "stream": "std_out"}
-        of_server = {**asked, "environment_id": "prod", "server_id": self.server_id}
-        told = await self._owner.good("get_server_logs", **of_server)
-        lobby = await self._owner.call("get_lobby_logs", **asked, lobby_id=self.lobby_id)
-        return bool(told["lines"] and lobby.code == "OK" and lobby.body["lines"])
+        query: dict[str, Any] = {"game_id": self._game_id, "stream": "std_out"}
+        of_server = {**query, "environment_id": "prod", "server_id": self.server_id}
+        response = await self._owner.good("get_server_logs", **of_server)
+        lobby = await self._owner.call("get_lobby_logs", **query, lobby_id=self.lobby_id)
+        return bool(response["lines"] and lobby.code == "OK" and lobby.body["lines"])
 
     async def server(self, **more: Any) -> str:
-        made = await self._owner.good("create_server", **self.wanted(**more))
-        return str(made["server"]["id"])
+        created = await self._owner.good("create_server", **self.wanted(**more))
+        return str(created["server"]["id"])
 
     def wanted(self, play: str = "", arguments: list[str] | None = None) -> dict[str, Any]:
         """Returns the fields to create a server. By default, `play` makes the program run until it is stopped."""

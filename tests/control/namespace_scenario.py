@@ -153,13 +153,13 @@ class Records:
 
     async def tables(self) -> dict[str, int]:
         """Returns a hash of each table that changes with its rows."""
-        told = {}
+        hashes = {}
         async with self.database.read() as tx:
             for table in metadata.sorted_tables:
                 if table.name not in MOVING:
                     rows = await tx.all(still(table))
-                    told[table.name] = hash(frozenset(tuple(row) for row in rows))
-        return told
+                    hashes[table.name] = hash(frozenset(tuple(row) for row in rows))
+        return hashes
 
 
 def still(table: Table) -> Select[Any]:
@@ -244,8 +244,8 @@ class NamespaceScenario:
         await door.close()
 
         async def is_stored() -> bool:
-            told = await self.owner.good("get_ray_perf", ray_id=ray_id)
-            return len(told["perf_lists"]) > 0
+            response = await self.owner.good("get_ray_perf", ray_id=ray_id)
+            return len(response["perf_lists"]) > 0
 
         await eventually(is_stored)
         return ray_id
@@ -318,17 +318,17 @@ class NamespaceScenario:
 
     async def _of_namespaces(self) -> list[Bearer]:
         owner, game_id = self.owner, self.game_id
-        place = {"game_id": game_id, "namespace_id": "prod"}
+        target = {"game_id": game_id, "namespace_id": "prod"}
         expired = await self.records.environment_token(self.namespace_id, now_ms() - 1)
         self.environment_token = await owner.service_token(game_id)
         self.public_token = await owner.public_token(game_id)
         self.lobby = await owner.lobby(game_id, self.environment_token)
-        dev = (await owner.good("create_development_token", **place))["token"]
-        revoked = await owner.good("create_public_token", **place)
-        await owner.good("revoke_namespace_token", **place, token_id=revoked["token_id"])
-        ended = await owner.good("create_development_token", **place)
-        await owner.good("revoke_namespace_token", **place, token_id=ended["token_id"])
-        await owner.good("add_domain", **place, domain=self.domain)
+        dev = (await owner.good("create_development_token", **target))["token"]
+        revoked = await owner.good("create_public_token", **target)
+        await owner.good("revoke_namespace_token", **target, token_id=revoked["token_id"])
+        ended = await owner.good("create_development_token", **target)
+        await owner.good("revoke_namespace_token", **target, token_id=ended["token_id"])
+        await owner.good("add_domain", **target, domain=self.domain)
         elsewhere = await self.stranger.service_token(self.stranger_game_id)
         lobby_elsewhere = await self.stranger.lobby(self.stranger_game_id, elsewhere, "theirs")
         here: dict[str, Any] = {"is_of_game": True, "is_of_namespace": True}

@@ -32,11 +32,11 @@ async def _group(developer: Developer, *words: str) -> str:
 
 async def test_identity_is_created_and_listed_with_its_groups(owner: Developer) -> None:
     data_dir, name = owner.full_service.data_dir, unique("Person")
-    made = await json_output(data_dir, "identity", "create", "--display-name", name)
-    assert shape(made) == {"identity_id": ID}
-    group_id = await _group(owner, "--owner", made["identity_id"])
+    created = await json_output(data_dir, "identity", "create", "--display-name", name)
+    assert shape(created) == {"identity_id": ID}
+    group_id = await _group(owner, "--owner", created["identity_id"])
     listed = await json_output(data_dir, "identity", "list")
-    [mine] = [one for one in listed["identities"] if one["identity_id"] == made["identity_id"]]
+    [mine] = [one for one in listed["identities"] if one["identity_id"] == created["identity_id"]]
     assert shape(mine) == {
         "identity_id": ID,
         "display_name": TEXT,
@@ -45,7 +45,7 @@ async def test_identity_is_created_and_listed_with_its_groups(owner: Developer) 
     }
     assert (mine["display_name"], mine["group_ids"]) == (name, [group_id])
     lines = (await output(data_dir, "identity", "list")).splitlines()
-    assert f"{made['identity_id']}\t{name}" in lines
+    assert f"{created['identity_id']}\t{name}" in lines
 
 
 async def test_group_owner_defaults_to_the_service_owner(owner: Developer) -> None:
@@ -80,8 +80,8 @@ async def test_group_profile_changes_are_returned(developer: Developer) -> None:
     assert await json_output(data_dir, *update, "--publicity", "closed", "--bio", bio) == {}
     listed = (await json_output(data_dir, "group", "list"))["groups"]
     [mine] = [one for one in listed if one["group_id"] == group_id]
-    told_of_it = (mine["display_name"], mine["bio"], mine["publicity"])
-    assert told_of_it == (name, bio, "closed")
+    message = (mine["display_name"], mine["bio"], mine["publicity"])
+    assert message == (name, bio, "closed")
 
 
 async def test_game_list_watch_wakes_on_a_group_change(
@@ -136,17 +136,17 @@ async def test_invalid_group_change_changes_nothing(
     words, problem = BAD_CHANGES[name]
     rest = {"--bio": "good", "--publicity": "open", "--display-name": "Good"}
     more = [word for pair in rest.items() if pair[0] != words[0] for word in pair]
-    told_of_it = await error_output(
+    message = await error_output(
         owner.full_service.data_dir, "group", "update", group_id, *words, *more
     )
-    assert "VALIDATION_FAILED: " in told_of_it
-    assert f"; {problem}\n" in told_of_it
+    assert "VALIDATION_FAILED: " in message
+    assert f"; {problem}\n" in message
     assert (await me.good("get_group", group_id=group_id))["group"] == before
 
 
 async def test_group_change_reports_every_problem(owner: Developer) -> None:
     words = ("--bio", "a\r" * 600, "--publicity", "", "--display-name", "")
-    told_of_it = await error_output(
+    message = await error_output(
         owner.full_service.data_dir, "group", "update", owner.full_service.group_id, *words
     )
     for problem in (
@@ -155,7 +155,7 @@ async def test_group_change_reports_every_problem(owner: Developer) -> None:
         "bio.invalid",
         "publicity.not-allowed",
     ):
-        assert f"; {problem}" in told_of_it
+        assert f"; {problem}" in message
 
 
 async def test_largest_bio_is_accepted(owner: Developer, records: Records) -> None:
@@ -221,13 +221,13 @@ async def test_group_tokens_end_with_the_membership(developer: Developer) -> Non
     member = ("--group", group_id, "--identity", person)
     assert "FORBIDDEN" in await error_output(data_dir, "token", "create", *member)
     await output(data_dir, "group", "add-member", *member)
-    made = await json_output(data_dir, "token", "create", *member)
-    assert shape(made) == {"token": TEXT, "token_id": ID}
-    me = Developer(developer.full_service, developer.door, made["token"])
+    created = await json_output(data_dir, "token", "create", *member)
+    assert shape(created) == {"token": TEXT, "token_id": ID}
+    me = Developer(developer.full_service, developer.door, created["token"])
     game_id = await me.game(developer_group_id=group_id)
     version_id = await me.version(game_id)
     await me.good("set_version", game_id=game_id, namespace_id="prod", version_id=version_id)
-    lobby = await me.lobby(game_id, made["token"])
+    lobby = await me.lobby(game_id, created["token"])
     await output(data_dir, "group", "remove-member", *member)
     assert await me.code("get_group", group_id=group_id) == "TOKEN_REVOKED"
 
@@ -260,8 +260,10 @@ async def test_token_covers_the_requested_scope(developer: Developer) -> None:
     ):
         token = await output(data_dir, "token", "create", *words)
         assert token.startswith("cloud_")
-        whose = await Developer(developer.full_service, developer.door, token).good("inspect_token")
-        assert (whose.get("group_id"), whose.get("game_id")) == scope
+        token_info = await Developer(developer.full_service, developer.door, token).good(
+            "inspect_token"
+        )
+        assert (token_info.get("group_id"), token_info.get("game_id")) == scope
 
 
 async def test_namespace_tokens_work_are_listed_and_revoked(
@@ -270,17 +272,17 @@ async def test_namespace_tokens_work_are_listed_and_revoked(
     data_dir = developer.full_service.data_dir
     game_id = await developer.arena()
     game = (await developer.good("get_game", game_id=game_id))["game"]
-    place = {"game_id": game_id, "namespace_id": "prod"}
+    target = {"game_id": game_id, "namespace_id": "prod"}
     names = (f"{game['name_id']}/prod", game["namespaces"][0]["namespace_id"])
     for kind, prefix, name in (("public", "pub", names[0]), ("environment", "env", names[1])):
         words = ("token", "create", "--kind", kind, "--namespace", name)
-        made = await json_output(data_dir, *words)
-        assert made["token"].startswith(f"{prefix}_")
-        assert (await developer.door.call("regions", {}, token=made["token"])).code == "OK"
-        listed = (await developer.good("list_namespace_tokens", **place))["tokens"]
-        assert made["token_id"] in {one["token_id"] for one in listed}
-        await developer.good("revoke_namespace_token", **place, token_id=made["token_id"])
-        answer = await developer.door.call("regions", {}, token=made["token"])
+        created = await json_output(data_dir, *words)
+        assert created["token"].startswith(f"{prefix}_")
+        assert (await developer.door.call("regions", {}, token=created["token"])).code == "OK"
+        listed = (await developer.good("list_namespace_tokens", **target))["tokens"]
+        assert created["token_id"] in {one["token_id"] for one in listed}
+        await developer.good("revoke_namespace_token", **target, token_id=created["token_id"])
+        answer = await developer.door.call("regions", {}, token=created["token"])
         assert answer.code in ("TOKEN_REVOKED", "TOKEN_INVALID")
 
 
@@ -298,28 +300,30 @@ async def _words_of_tokens(developer: Developer, game_id: str) -> list[tuple[str
 async def test_time_to_live_is_returned_and_listed(developer: Developer) -> None:
     data_dir, game_id = developer.full_service.data_dir, await developer.arena()
     listed: dict[str, str] = {}
-    made: list[dict[str, str]] = []
+    created: list[dict[str, str]] = []
     for words in await _words_of_tokens(developer, game_id):
-        made.append(await json_output(data_dir, "token", "create", *words, "--expires-in", "30d"))
-        assert shape(made[-1]) == {"token": TEXT, "token_id": ID, "expires_ts": TIME}
-        rest = datetime.fromisoformat(made[-1]["expires_ts"]) - datetime.now(UTC)
+        created.append(
+            await json_output(data_dir, "token", "create", *words, "--expires-in", "30d")
+        )
+        assert shape(created[-1]) == {"token": TEXT, "token_id": ID, "expires_ts": TIME}
+        rest = datetime.fromisoformat(created[-1]["expires_ts"]) - datetime.now(UTC)
         assert timedelta(days=29, hours=23) < rest < timedelta(days=30)
-    place = {"game_id": game_id, "namespace_id": "prod"}
+    target = {"game_id": game_id, "namespace_id": "prod"}
     for slug, fields in (
         ("list_group_tokens", {"group_id": developer.full_service.group_id}),
-        ("list_namespace_tokens", place),
+        ("list_namespace_tokens", target),
     ):
         for one in (await developer.good(slug, **fields))["tokens"]:
             listed[one["token_id"]] = one.get("expires_ts", "")
-    assert {one["token_id"]: listed[one["token_id"]] for one in made} == {
-        one["token_id"]: one["expires_ts"] for one in made
+    assert {one["token_id"]: listed[one["token_id"]] for one in created} == {
+        one["token_id"]: one["expires_ts"] for one in created
     }
-    for one in made[:3]:
-        whose = await Developer(developer.full_service, developer.door, one["token"]).good(
+    for one in created[:3]:
+        token_info = await Developer(developer.full_service, developer.door, one["token"]).good(
             "inspect_token"
         )
-        assert whose["expires_ts"] == one["expires_ts"]
-    answer = await developer.door.call("list", {}, token=made[3]["token"])
+        assert token_info["expires_ts"] == one["expires_ts"]
+    answer = await developer.door.call("list", {}, token=created[3]["token"])
     assert answer.code == "OK"
 
 

@@ -26,8 +26,8 @@ def test_table_has_every_operation_once() -> None:
 def test_proto_lists_the_accepted_credentials(row: Row) -> None:
     name = BY_SLUG[row.slug].name
     descriptor = _descriptor(name)
-    told = set(option(descriptor, options_pb2.operation).credentials)
-    assert told == row.scope.credentials
+    declared = set(option(descriptor, options_pb2.operation).credentials)
+    assert declared == row.scope.credentials
 
 
 def test_every_operation_has_a_visible_effect() -> None:
@@ -62,8 +62,8 @@ async def _refused_change_nothing(
     fields = await row.fields(scenario)
     before = await _state(scenario, row)
     answers = await asyncio.gather(*(_call(scenario, door, row, fields, one) for one in refused))
-    told = {one.name: answer.code for one, answer in zip(refused, answers, strict=True)}
-    assert told == {one.name: expected(row, one) for one in refused}
+    codes = {one.name: answer.code for one, answer in zip(refused, answers, strict=True)}
+    assert codes == {one.name: expected(row, one) for one in refused}
     assert await _state(scenario, row) == before
     if row.shows:
         text = row.shows(scenario)

@@ -34,29 +34,29 @@ def full_service(
     databases: Databases,
 ) -> Iterator[FullService]:
     kinds = {"kinds": list(CONTENTS)}
-    made = FullService(
+    created = FullService(
         tmp_path_factory.mktemp("full_service"), databases.url(request.param), runtime=kinds
     )
     try:
-        yield made.start()
+        yield created.start()
     finally:
-        made.close()
+        created.close()
 
 
 @pytest.fixture(params=["http", "grpc"])
 async def back(request: pytest.FixtureRequest, full_service: FullService) -> AsyncIterator[Back]:
-    async for made in back_of(full_service, request.param):
-        yield made
+    async for created in back_of(full_service, request.param):
+        yield created
 
 
 async def back_of(full_service: FullService, door_name: str = "http") -> AsyncIterator[Back]:
-    door = full_service.door(door_name)
+    client = full_service.door(door_name)
     try:
-        developer = Developer(full_service, door)
+        developer = Developer(full_service, client)
         game_id = await developer.game()
         yield Back(developer, game_id, await developer.service_token(game_id))
     finally:
-        await door.close()
+        await client.close()
 
 
 def digest(content: bytes) -> dict[str, Any]:
@@ -73,8 +73,8 @@ async def test_accepted_build_kind_is_completed_and_kept(back: Back, kind: str) 
     mode["docker"] = {**mode["docker"], "image_id": build_id}
     config = {"matchmaker": {"game_modes": {"arena": mode}}}
     version_id = await developer.version(back.game_id, config)
-    place = {"game_id": back.game_id, "namespace_id": "prod"}
-    await developer.good("set_version", **place, version_id=version_id)
+    target = {"game_id": back.game_id, "namespace_id": "prod"}
+    await developer.good("set_version", **target, version_id=version_id)
     named = {"game_id": back.game_id, "build_id": build_id}
     assert await developer.code("delete_build", **named) == "IN_USE"
     assert await back.listed() == [build_id]
@@ -84,9 +84,9 @@ async def test_accepted_build_kind_is_completed_and_kept(back: Back, kind: str) 
 @pytest.mark.parametrize("kind", CONTENTS)
 async def test_wrong_digest_is_refused_at_completion(back: Back, kind: str) -> None:
     content = CONTENTS[kind]
-    made = await back.prepare(content, kind=kind, image=digest(b"another"))
-    assert (await put(made["image_presigned_request"], content)).status_code == 200
-    build_id = made["build"]["id"]
+    created = await back.prepare(content, kind=kind, image=digest(b"another"))
+    assert (await put(created["image_presigned_request"], content)).status_code == 200
+    build_id = created["build"]["id"]
     refused = await back.call("complete_build", build_id=build_id)
     assert refused.code == "VALIDATION_FAILED"
     assert refused.errors == (("image_file", "sha256", "invalid"),)
@@ -111,10 +111,10 @@ async def test_game_build_of_a_disabled_kind_is_refused(
     fields: dict[str, Any] = {"game_id": back.game_id, "display_name": "x", "image_file": image}
     refused = await developer.call("create_game_build", **fields, kind="oci_bundle")
     assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("kind", "not-allowed"),))
-    made = await developer.good("create_game_build", **fields, kind="docker_image")
-    assert (await put(made["image_presigned_request"], IMAGE)).status_code == 200
-    await developer.good("complete_upload", upload_id=made["upload_id"])
-    named = {"game_id": back.game_id, "build_id": made["build_id"]}
+    created = await developer.good("create_game_build", **fields, kind="docker_image")
+    assert (await put(created["image_presigned_request"], IMAGE)).status_code == 200
+    await developer.good("complete_upload", upload_id=created["upload_id"])
+    named = {"game_id": back.game_id, "build_id": created["build_id"]}
     await developer.good("delete_build", **named)
     assert await back.listed() == []
 
@@ -125,14 +125,14 @@ async def test_game_build_of_a_disabled_kind_is_refused(
 @pytest.fixture(scope="module")
 def open_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
     kinds = {"kinds": ["archive", "docker_image", "oci_bundle"]}
-    with running(FullService(tmp_path_factory.mktemp("open"), runtime=kinds)) as made:
-        yield made
+    with running(FullService(tmp_path_factory.mktemp("open"), runtime=kinds)) as created:
+        yield created
 
 
 @pytest.fixture
 async def guest(open_house: FullService) -> AsyncIterator[Back]:
-    async for made in back_of(open_house):
-        yield made
+    async for created in back_of(open_house):
+        yield created
 
 
 def problem(refused: Any) -> str:

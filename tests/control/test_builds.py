@@ -25,8 +25,8 @@ class Back:
         self.token = token
 
     async def call(self, slug: str, key: str | None = None, **fields: Any) -> Answer:
-        place = {"game_id": self.game_id, "environment_id": "prod", **fields}
-        return await self.developer.door.call(slug, place, token=self.token, key=key)
+        target = {"game_id": self.game_id, "environment_id": "prod", **fields}
+        return await self.developer.door.call(slug, target, token=self.token, key=key)
 
     async def good(self, slug: str, **fields: Any) -> Any:
         answer = await self.call(slug, **fields)
@@ -39,15 +39,15 @@ class Back:
 
     async def build(self, content: bytes | None = None, **fields: Any) -> str:
         content = tar() if content is None else content
-        made = await self.prepare(content, **fields)
-        assert (await put(made["image_presigned_request"], content)).status_code == 200
-        await self.good("complete_build", build_id=made["build"]["id"])
-        return str(made["build"]["id"])
+        created = await self.prepare(content, **fields)
+        assert (await put(created["image_presigned_request"], content)).status_code == 200
+        await self.good("complete_build", build_id=created["build"]["id"])
+        return str(created["build"]["id"])
 
     async def refused(self, content: bytes, **fields: Any) -> Answer:
-        made = await self.prepare(content, **fields)
-        assert (await put(made["image_presigned_request"], content)).status_code == 200
-        return await self.call("complete_build", build_id=made["build"]["id"])
+        created = await self.prepare(content, **fields)
+        assert (await put(created["image_presigned_request"], content)).status_code == 200
+        return await self.call("complete_build", build_id=created["build"]["id"])
 
     async def listed(self, **fields: Any) -> list[str]:
         return [one["id"] for one in (await self.good("list_builds", **fields))["builds"]]
@@ -61,8 +61,8 @@ async def back(developer: Developer) -> Back:
 
 async def test_build_upload_from_preparation_to_list(back: Back) -> None:
     content = tar({**MANIFEST, "bin/run": b"\x7fELF" * 500})
-    made = await back.prepare(content)
-    build, request = made["build"], made["image_presigned_request"]
+    created = await back.prepare(content)
+    build, request = created["build"], created["image_presigned_request"]
     assert build == {
         "id": build["id"],
         "name": "server",
@@ -76,7 +76,7 @@ async def test_build_upload_from_preparation_to_list(back: Back) -> None:
         "content_length": len(content),
         "path": "server.tar",
     }
-    assert "image_presigned_requests" not in made
+    assert "image_presigned_requests" not in created
     assert (await back.good("list_builds"))["builds"] == [build]
     incomplete = await back.call("complete_build", build_id=build["id"])
     assert incomplete.code == "UPLOAD_INCOMPLETE"
@@ -99,15 +99,15 @@ async def test_build_upload_from_preparation_to_list(back: Back) -> None:
 
 async def test_second_completion_is_refused_a_replay_is_not(back: Back) -> None:
     content = tar()
-    made = await back.prepare(content)
-    build_id = made["build"]["id"]
-    await put(made["image_presigned_request"], content)
+    created = await back.prepare(content)
+    build_id = created["build"]["id"]
+    await put(created["image_presigned_request"], content)
     key = str(uuid4())
     assert (await back.call("complete_build", key, build_id=build_id)).code == "OK"
     assert (await back.call("complete_build", key, build_id=build_id)).code == "OK"
     second = await back.call("complete_build", build_id=build_id)
     assert second.code == "UPLOAD_ALREADY_COMPLETE"
-    late = await put(made["image_presigned_request"], content)
+    late = await put(created["image_presigned_request"], content)
     assert late.json()["code"] == "UPLOAD_ALREADY_COMPLETE"
 
 
@@ -123,27 +123,27 @@ async def test_game_build_is_completed_by_its_upload(
         "sha256": hashlib.sha256(content).hexdigest(),
     }
     fields: dict[str, Any] = {"game_id": game_id, "display_name": "1.0", "image_file": image}
-    made = await developer.good("create_game_build", **fields, compression=compression)
-    await put(made["image_presigned_request"], content)
-    await developer.good("complete_upload", upload_id=made["upload_id"])
+    created = await developer.good("create_game_build", **fields, compression=compression)
+    await put(created["image_presigned_request"], content)
+    await developer.good("complete_upload", upload_id=created["upload_id"])
     (build,) = (await developer.good("list_game_builds", game_id=game_id))["builds"]
     assert build["complete"]
-    assert build["build_id"] == made["build_id"]
-    again = await developer.code("complete_upload", upload_id=made["upload_id"])
+    assert build["build_id"] == created["build_id"]
+    again = await developer.code("complete_upload", upload_id=created["upload_id"])
     assert again == "UPLOAD_ALREADY_COMPLETE"
 
 
 async def test_wrong_digest_is_refused_and_leaves_nothing(back: Back) -> None:
     content = tar()
     digest = hashlib.sha256(b"another").hexdigest()
-    made = await back.prepare(content, image={"sha256": digest})
-    await put(made["image_presigned_request"], content)
-    refused = await back.call("complete_build", build_id=made["build"]["id"])
+    created = await back.prepare(content, image={"sha256": digest})
+    await put(created["image_presigned_request"], content)
+    refused = await back.call("complete_build", build_id=created["build"]["id"])
     assert refused.code == "VALIDATION_FAILED"
     assert refused.errors == (("image_file", "sha256", "invalid"),)
-    again = await back.call("complete_build", build_id=made["build"]["id"])
+    again = await back.call("complete_build", build_id=created["build"]["id"])
     assert again.code == "UPLOAD_INCOMPLETE"
-    assert not (await back.good("get_build", build_id=made["build"]["id"]))["build"]["complete"]
+    assert not (await back.good("get_build", build_id=created["build"]["id"]))["build"]["complete"]
 
 
 @pytest.mark.parametrize(
@@ -199,18 +199,18 @@ async def test_build_size_limit_is_8_gib(back: Back) -> None:
     image["content_length"] = 0
     assert (await back.call("prepare_build", name="x", image_file=image)).code == "BODY_INVALID"
     image["content_length"] = 8 << 30
-    made = await back.good("prepare_build", name="x", image_file=image, multipart_upload=True)
-    assert len(made["image_presigned_requests"]) == 128
+    created = await back.good("prepare_build", name="x", image_file=image, multipart_upload=True)
+    assert len(created["image_presigned_requests"]) == 128
 
 
 async def test_multipart_upload_needs_every_part(back: Back) -> None:
     content = tar({**MANIFEST, "level": bytes(120 << 20)})
-    made = await back.prepare(content, multipart_upload=True)
-    parts = made["image_presigned_requests"]
-    assert "image_presigned_request" not in made
+    created = await back.prepare(content, multipart_upload=True)
+    parts = created["image_presigned_requests"]
+    assert "image_presigned_request" not in created
     assert [part["byte_offset"] for part in parts] == [0, 64 << 20]
     assert sum(part["content_length"] for part in parts) == len(content)
-    build_id = made["build"]["id"]
+    build_id = created["build"]["id"]
     assert (await put(parts[1], content)).status_code == 200
     assert (await back.call("complete_build", build_id=build_id)).code == "UPLOAD_INCOMPLETE"
     assert (await put(parts[0], content)).status_code == 200
@@ -225,8 +225,8 @@ async def test_lists_are_newest_first_and_filtered_by_tags(back: Back) -> None:
     await back.good("patch_build_tags", build_id=builds[0], tags={"branch": "main", "os": "linux"})
     await back.good("patch_build_tags", build_id=builds[2], tags={"branch": "main"})
     assert await back.listed(tags_json='{"branch": "main"}') == [builds[2], builds[0]]
-    both = json.dumps({"branch": "main", "os": "linux"})
-    assert await back.listed(tags_json=both) == [builds[0]]
+    both_tags = json.dumps({"branch": "main", "os": "linux"})
+    assert await back.listed(tags_json=both_tags) == [builds[0]]
     assert await back.listed(tags_json="{}") == builds[::-1]
     for wrong in ("[]", "{", '{"a": 1}', '{"a": "\\u0000"}'):
         assert (await back.call("list_builds", tags_json=wrong)).code == "QUERY_INVALID"
@@ -238,11 +238,11 @@ async def test_tags_are_set_removed_and_exclusive(back: Back) -> None:
     async def tags(build_id: str) -> Any:
         return (await back.good("get_build", build_id=build_id))["build"]["tags"]
 
-    wanted = {"current": "true", "branch": "main"}
-    await back.good("patch_build_tags", build_id=first, tags=wanted, exclusive_tags=["current"])
-    await back.good("patch_build_tags", build_id=second, tags=wanted, exclusive_tags=["current"])
+    expected = {"current": "true", "branch": "main"}
+    await back.good("patch_build_tags", build_id=first, tags=expected, exclusive_tags=["current"])
+    await back.good("patch_build_tags", build_id=second, tags=expected, exclusive_tags=["current"])
     assert await tags(first) == {"branch": "main"}
-    assert await tags(second) == wanted
+    assert await tags(second) == expected
     await back.good("patch_build_tags", build_id=second, tags={"branch": None, "os": "linux"})
     assert await tags(second) == {"current": "true", "os": "linux"}
     for wrong, path in (

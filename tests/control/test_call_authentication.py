@@ -49,9 +49,9 @@ async def counted(
 ) -> AsyncIterator[Counted]:
     database = open_database(databases.url(request.param), tmp_path)
     await migrate(database, is_allowed=True)
-    made = Counted(database)
-    monkeypatch.setattr(database, "read", made.read)
-    yield made
+    created = Counted(database)
+    monkeypatch.setattr(database, "read", created.read)
+    yield created
     await database.close()
 
 
@@ -69,16 +69,16 @@ async def test_concurrent_tokens_share_one_read(
     records, gate = Records(counted.database), CallAuthenticator(counted.database)
     identity_id, (own, left) = await records.identity("Own", "Left")
     given = [await records.cloud_token(identity_id) for _ in range(50)]
-    wanted = dict.fromkeys((token for token, _ in given), "OK")
-    wanted[(await records.cloud_token(identity_id, own))[0]] = "OK"
-    wanted[(await records.cloud_token(identity_id, left))[0]] = "TOKEN_REVOKED"
-    wanted[(await records.cloud_token(identity_id, is_revoked=True))[0]] = "TOKEN_REVOKED"
-    wanted[(await records.cloud_token(identity_id, expires_ms=1))[0]] = "TOKEN_EXPIRED"
-    wanted["cloud_nobody"] = "TOKEN_INVALID"
+    expected = dict.fromkeys((token for token, _ in given), "OK")
+    expected[(await records.cloud_token(identity_id, own))[0]] = "OK"
+    expected[(await records.cloud_token(identity_id, left))[0]] = "TOKEN_REVOKED"
+    expected[(await records.cloud_token(identity_id, is_revoked=True))[0]] = "TOKEN_REVOKED"
+    expected[(await records.cloud_token(identity_id, expires_ms=1))[0]] = "TOKEN_EXPIRED"
+    expected["cloud_nobody"] = "TOKEN_INVALID"
     await records.leave(identity_id, left)
     reads = counted.reads
-    codes = await asyncio.gather(*(code_of(gate, token) for token in wanted))
-    assert dict(zip(wanted, codes, strict=True)) == wanted
+    codes = await asyncio.gather(*(code_of(gate, token) for token in expected))
+    assert dict(zip(expected, codes, strict=True)) == expected
     assert counted.reads == reads + 1
     found = await gate.check(given[0][0])
     assert found.scope.groups == (own,)

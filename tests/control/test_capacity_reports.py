@@ -100,14 +100,14 @@ class Node:
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    made = Node(tmp_path)
-    async with made.following():
-        yield made
+    created = Node(tmp_path)
+    async with created.following():
+        yield created
 
 
 def free_in(question: pb.WantedRequest) -> Resources:
-    told = question.capacity
-    return Resources(told.free_cpu_millicores, told.free_memory_mb)
+    capacity = question.capacity
+    return Resources(capacity.free_cpu_millicores, capacity.free_memory_mb)
 
 
 async def test_capacity_change_is_reported_before_an_answer(

@@ -28,11 +28,11 @@ def full_service(
 ) -> Iterator[FullService]:
     settings: dict[str, Any] = {"domains": {"cdn": DOMAIN}, "cdn_url": FILES_URL}
     folder = tmp_path_factory.mktemp("domain")
-    made = FullService(folder, databases.url(request.param), **settings)
+    created = FullService(folder, databases.url(request.param), **settings)
     try:
-        yield made.start()
+        yield created.start()
     finally:
-        made.close()
+        created.close()
 
 
 @pytest.fixture
@@ -45,18 +45,18 @@ async def browser(full_service: FullService) -> AsyncIterator[httpx.AsyncClient]
 async def show(developer: Developer, game_id: str, namespace: str) -> None:
     content = {"index.html": PAGES[namespace]}
     files = [{"path": path, "content_length": len(file)} for path, file in content.items()]
-    made = await developer.good("create_site", game_id=game_id, display_name="1", files=files)
-    requests = made["presigned_requests"]
+    created = await developer.good("create_site", game_id=game_id, display_name="1", files=files)
+    requests = created["presigned_requests"]
     for request in requests:
         assert request["url"].startswith(f"{FILES_URL}/")
         here = f"http://{developer.full_service.said['cdn']}"
         request["url"] = here + request["url"].removeprefix(FILES_URL)
     await put_all(requests, content)
-    await developer.good("complete_upload", upload_id=made["upload_id"])
-    config = {"cdn": {"site_id": made["site_id"]}, "matchmaker": {"game_modes": ARENA_MODES}}
+    await developer.good("complete_upload", upload_id=created["upload_id"])
+    config = {"cdn": {"site_id": created["site_id"]}, "matchmaker": {"game_modes": ARENA_MODES}}
     version_id = await developer.version(game_id, config)
-    place = {"game_id": game_id, "namespace_id": namespace}
-    await developer.good("set_version", **place, version_id=version_id)
+    target = {"game_id": game_id, "namespace_id": namespace}
+    await developer.good("set_version", **target, version_id=version_id)
 
 
 async def lobby_of(developer: Developer, game_id: str, namespace: str) -> str:
@@ -130,9 +130,9 @@ async def test_hosts_of_a_game_without_a_version_have_access(
     """A namespace has its hosts from its creation, before any version is set."""
     game_id = await developer.game()
     name = (await summary(developer, game_id))["name_id"]
-    place = {"game_id": game_id, "display_name": "Next", "name_id": "next"}
+    target = {"game_id": game_id, "display_name": "Next", "name_id": "next"}
     versions = (await developer.good("list_versions", game_id=game_id))["versions"]
-    await developer.good("create_namespace", **place, version_id=versions[0]["version_id"])
+    await developer.good("create_namespace", **target, version_id=versions[0]["version_id"])
     for host in (*hosts_of(name, "prod"), *hosts_of(name, "staging"), *hosts_of(name, "next")):
 
         async def is_let_in(host: str = host) -> bool:

@@ -38,16 +38,16 @@ class Watching:
         self._records = records
 
     async def prepare(self) -> Watching:
-        make = self._owner
-        self.game_id = await make.game()
-        game = (await make.good("get_game", game_id=self.game_id))["game"]
+        owner = self._owner
+        self.game_id = await owner.game()
+        game = (await owner.good("get_game", game_id=self.game_id))["game"]
         self.name = game["name_id"]
-        mine = await make.good("create_game_token", game_id=self.game_id)
-        other = await make.good("create_game_token", game_id=await make.game())
-        stranger_id, _ = await self._records.identity("Theirs")
-        stranger, _ = await self._records.cloud_token(stranger_id)
-        self._may = (make.token, mine["token"])
-        self._may_not = (other["token"], stranger)
+        own = await owner.good("create_game_token", game_id=self.game_id)
+        other = await owner.good("create_game_token", game_id=await owner.game())
+        other_identity_id, _ = await self._records.identity("Theirs")
+        other_caller, _ = await self._records.cloud_token(other_identity_id)
+        self._may = (owner.token, own["token"])
+        self._may_not = (other["token"], other_caller)
         return self
 
     async def perf(self, ray_id: str, token: str | None = None) -> list[Any]:
@@ -71,17 +71,17 @@ class Watching:
 
     async def prepared(self, files: dict[str, bytes]) -> Any:
         listed = [{"path": path, "content_length": len(file)} for path, file in files.items()]
-        place = {"game_id": self.game_id, "display_name": "x"}
-        return await self._owner.good("create_site", **place, files=listed)
+        target = {"game_id": self.game_id, "display_name": "x"}
+        return await self._owner.good("create_site", **target, files=listed)
 
     async def show(self, browser: httpx.AsyncClient) -> str:
-        made = await self.prepared(FILES)
-        await put_all(made["presigned_requests"], FILES)
-        await self._owner.good("complete_upload", upload_id=made["upload_id"])
-        config = {"cdn": {"site_id": made["site_id"]}}
+        created = await self.prepared(FILES)
+        await put_all(created["presigned_requests"], FILES)
+        await self._owner.good("complete_upload", upload_id=created["upload_id"])
+        config = {"cdn": {"site_id": created["site_id"]}}
         version_id = await self._owner.version(self.game_id, config)
-        place = {"game_id": self.game_id, "namespace_id": "prod"}
-        await self._owner.good("set_version", **place, version_id=version_id)
+        target = {"game_id": self.game_id, "namespace_id": "prod"}
+        await self._owner.good("set_version", **target, version_id=version_id)
 
         async def is_shown() -> bool:
             return (await browser.get(f"/{self.name}/prod/app.js")).status_code == 200
@@ -106,8 +106,8 @@ def code(one: Any) -> str:
 async def test_upload_ray_is_visible_to_the_game(
     watching: Watching, browser: httpx.AsyncClient
 ) -> None:
-    made = await watching.prepared({"a.txt": b"abc"})
-    (request,) = made["presigned_requests"]
+    created = await watching.prepared({"a.txt": b"abc"})
+    (request,) = created["presigned_requests"]
     ray_id, headers = fresh_trace()
     answer = await browser.put(request["url"], content=b"abc", headers=headers)
     assert (answer.status_code, answer.headers["x-ray-id"]) == (200, ray_id)
@@ -116,8 +116,8 @@ async def test_upload_ray_is_visible_to_the_game(
 
 
 async def test_refused_upload_has_a_ray(watching: Watching, browser: httpx.AsyncClient) -> None:
-    made = await watching.prepared({"a.txt": b"abc"})
-    (request,) = made["presigned_requests"]
+    created = await watching.prepared({"a.txt": b"abc"})
+    (request,) = created["presigned_requests"]
     forged = await browser.put(request["url"].replace("length=3", "length=4"), content=b"abcd")
     assert forged.status_code == 403
     refused = await browser.put(request["url"], content=b"abcd")
@@ -133,10 +133,10 @@ async def test_picture_ray_is_visible_to_the_game(
 ) -> None:
     picture = png()
     fields = {"game_id": watching.game_id, "path": "logo.png", "mime": "image/png"}
-    made = await owner.good("prepare_logo", **fields, content_length=len(picture))
-    answer = await browser.put(made["presigned_request"]["url"], content=picture)
+    created = await owner.good("prepare_logo", **fields, content_length=len(picture))
+    answer = await browser.put(created["presigned_request"]["url"], content=picture)
     assert answer.status_code == 200, answer.text
-    await owner.good("complete_logo", game_id=watching.game_id, upload_id=made["upload_id"])
+    await owner.good("complete_logo", game_id=watching.game_id, upload_id=created["upload_id"])
     game = (await owner.good("get_game", game_id=watching.game_id))["game"]
     ray_id, headers = fresh_trace()
     shown = await browser.get(game["logo_url"], headers=headers)

@@ -28,12 +28,12 @@ class Page:
         return await self.client.get(f"/{self.name}/{namespace}/{path}", **options)
 
     async def version(self, files: dict[str, bytes], routes: Any = ()) -> str:
-        place = {"game_id": self.game_id}
+        target = {"game_id": self.game_id}
         listed = [{"path": path, "content_length": len(file)} for path, file in files.items()]
-        made = await self.developer.good("create_site", **place, display_name="x", files=listed)
-        await put_all(made["presigned_requests"], files)
-        await self.developer.good("complete_upload", upload_id=made["upload_id"])
-        cdn = {"site_id": made["site_id"], "routes": list(routes)}
+        created = await self.developer.good("create_site", **target, display_name="x", files=listed)
+        await put_all(created["presigned_requests"], files)
+        await self.developer.good("complete_upload", upload_id=created["upload_id"])
+        cdn = {"site_id": created["site_id"], "routes": list(routes)}
         return await self.developer.version(self.game_id, {"cdn": cdn})
 
     async def set(self, version_id: str, namespace: str = "prod") -> None:
@@ -60,10 +60,10 @@ async def page(developer: Developer, full_service: FullService) -> AsyncIterator
     async with httpx.AsyncClient(
         base_url=f"http://{full_service.said['cdn']}", timeout=PATIENCE_S
     ) as client:
-        made = Page(developer, client, await developer.game())
-        game = (await developer.good("get_game", game_id=made.game_id))["game"]
-        made.name = game["name_id"]
-        yield made
+        created = Page(developer, client, await developer.game())
+        game = (await developer.good("get_game", game_id=created.game_id))["game"]
+        created.name = game["name_id"]
+        yield created
 
 
 async def test_namespace_shows_the_site_of_its_version(page: Page) -> None:
@@ -132,17 +132,17 @@ async def test_header_reserved_for_the_service_is_refused(page: Page, name: str)
 async def test_password_is_required_once_set(page: Page) -> None:
     await page.set(await page.version({"index.html": b"secret"}))
     await page.soon(b"secret")
-    place = {"game_id": page.game_id, "namespace_id": "prod"}
-    await page.developer.good("set_auth_user", **place, user="tester", password="pass")
-    await page.developer.good("set_cdn_auth", **place, auth_type="basic")
+    target = {"game_id": page.game_id, "namespace_id": "prod"}
+    await page.developer.good("set_auth_user", **target, user="tester", password="pass")
+    await page.developer.good("set_cdn_auth", **target, auth_type="basic")
     await page.is_closed_soon()
     assert (await page.get("", auth=("tester", "wrong"))).status_code == 401
     let_in = await page.get("", auth=("tester", "pass"))
     assert let_in.content == b"secret"
     assert "private" in let_in.headers["cache-control"]
-    await page.developer.good("remove_auth_user", **place, user="tester")
+    await page.developer.good("remove_auth_user", **target, user="tester")
     await page.is_closed_soon(auth=("tester", "pass"))
-    await page.developer.good("set_cdn_auth", **place, auth_type="none")
+    await page.developer.good("set_cdn_auth", **target, auth_type="none")
     await page.soon(b"secret")
 
 

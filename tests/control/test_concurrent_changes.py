@@ -43,15 +43,15 @@ class Builds:
 
     async def add(self) -> str:
         image = {"path": "server.tar", "content_length": len(tar())}
-        made = await self._good("prepare_build", name="server", image_file=image)
-        return str(made["build"]["id"])
+        created = await self._good("prepare_build", name="server", image_file=image)
+        return str(created["build"]["id"])
 
     def patch(self, build_id: str, tags: dict[str, str], *exclusive: str) -> Awaitable[Answer]:
         fields: dict[str, Any] = {"build_id": build_id, "tags": tags}
         if exclusive:
             fields["exclusive_tags"] = list(exclusive)
-        place = {**self._place, **fields}
-        return self._developer.door.call("patch_build_tags", place, token=self._token)
+        target = {**self._place, **fields}
+        return self._developer.door.call("patch_build_tags", target, token=self._token)
 
     async def tags(self, build_id: str) -> dict[str, str]:
         build = (await self._good("get_build", build_id=build_id))["build"]
@@ -126,37 +126,37 @@ async def test_repeated_conflicts_end_in_success(records: Records) -> None:
         return GetDeviceLinkResponse(cloud_token="made")
 
     request = GetDeviceLinkRequest(device_link_token="one")
-    made = await IdempotentChanges(records.database).apply(
+    created = await IdempotentChanges(records.database).apply(
         caller, request, GetDeviceLinkResponse, change
     )
-    assert (made.cloud_token, lost) == ("made", 8)
+    assert (created.cloud_token, lost) == ("made", 8)
 
 
 # Users of a site ----------------------------------------------------------------------------------
 
 
 async def test_last_user_slots_are_given_once(developer: Developer, records: Records) -> None:
-    place = {"game_id": await developer.game(), "namespace_id": "prod"}
-    got = await developer.good("get_namespace", **place)
+    target = {"game_id": await developer.game(), "namespace_id": "prod"}
+    got = await developer.good("get_namespace", **target)
     await add_users(records, got["namespace"]["namespace_id"], 1_021)
     calls = [
-        developer.call("set_auth_user", **place, user=f"new-{number}", password="x")
+        developer.call("set_auth_user", **target, user=f"new-{number}", password="x")
         for number in range(CALLERS)
     ]
     assert await codes_of(list(calls)) == {"OK": 3, "VALIDATION_FAILED": CALLERS - 3}
-    got = await developer.good("get_namespace", **place)
+    got = await developer.good("get_namespace", **target)
     assert len(got["namespace"]["config"]["cdn"]["auth_user_list"]) == 1_024
-    refused = await developer.call("set_auth_user", **place, user="ada", password="x")
+    refused = await developer.call("set_auth_user", **target, user="ada", password="x")
     assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("user", "too-many"),))
-    await developer.good("set_auth_user", **place, user="user-0", password="y")
-    await developer.good("remove_auth_user", **place, user="user-0")
-    await developer.good("set_auth_user", **place, user="ada", password="x")
+    await developer.good("set_auth_user", **target, user="user-0", password="y")
+    await developer.good("remove_auth_user", **target, user="user-0")
+    await developer.good("set_auth_user", **target, user="ada", password="x")
 
 
 async def test_user_set_concurrently_succeeds_for_all(developer: Developer) -> None:
-    place = {"game_id": await developer.game(), "namespace_id": "prod"}
+    target = {"game_id": await developer.game(), "namespace_id": "prod"}
     calls = [
-        developer.call("set_auth_user", **place, user="ada", password=f"{number}")
+        developer.call("set_auth_user", **target, user="ada", password=f"{number}")
         for number in range(CALLERS)
     ]
     assert await codes_of(list(calls)) == {"OK": CALLERS}

@@ -24,9 +24,9 @@ EACH = 98
 
 @pytest.fixture
 async def developer(full_service: FullService) -> AsyncIterator[Developer]:
-    door = HttpDoor(full_service.said["http"])
-    yield Developer(full_service, door)
-    await door.close()
+    client = HttpDoor(full_service.said["http"])
+    yield Developer(full_service, client)
+    await client.close()
 
 
 async def held(full_service: FullService) -> int:
@@ -100,12 +100,12 @@ async def test_change_is_returned_by_each_token(
     refused = responses.pop(EACH)
     assert (refused.status, code_of(refused)) == (401, "TOKEN_REVOKED")
     if slug == "get_game":
-        gone = responses.pop()
-        assert (gone.status, code_of(gone)) == (404, "GAME_NOT_FOUND")
+        removed = responses.pop()
+        assert (removed.status, code_of(removed)) == (404, "GAME_NOT_FOUND")
     assert {response.status for response in responses} == {200}
-    told = await me.good(slug, **fields)
-    assert all(response.json == told for response in responses)
-    assert told["watch"]["index"] != index
+    reply = await me.good(slug, **fields)
+    assert all(response.json == reply for response in responses)
+    assert reply["watch"]["index"] != index
 
 
 def _change(group_id: str, game_id: str, slug: str) -> dict[str, Any]:

@@ -256,10 +256,10 @@ def test_generated_configurations_cover_every_field() -> None:
         _collect(document, (), seen)
 
     collect()
-    wanted: set[tuple[str, ...]] = set()
-    _collect(EVERYTHING, (), wanted)
-    assert not wanted - seen
-    assert len(wanted) > 80
+    expected: set[tuple[str, ...]] = set()
+    _collect(EVERYTHING, (), expected)
+    assert not expected - seen
+    assert len(expected) > 80
 
 
 _MAPS = ("game_modes", "ports", "regions", "env", "build_env", "build_args", "scripts", "headers")

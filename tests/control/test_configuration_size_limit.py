@@ -64,5 +64,5 @@ async def test_too_large_version_is_not_created(developer: Developer) -> None:
     answer = await developer.call("create_version", **fields)
     expected = ("config", "matchmaker", "too-long")
     assert (answer.code, answer.errors) == ("VALIDATION_FAILED", (expected,))
-    told = await developer.good("validate_version", **fields)
-    assert [tuple(one["path"]) for one in told["errors"]] == [expected]
+    response = await developer.good("validate_version", **fields)
+    assert [tuple(one["path"]) for one in response["errors"]] == [expected]

@@ -219,7 +219,7 @@ def test_boundary_value_is_accepted(place: Place, value: Any) -> None:
 def test_every_problem_is_reported() -> None:
     document = everything()
     expected = set()
-    for place, value in (
+    for target, value in (
         ((*MODE, "max_players"), 257),
         ((*LEVEL, "tier"), "huge"),
         ((*ROUTE, "priority"), 101),
@@ -227,13 +227,13 @@ def test_every_problem_is_reported() -> None:
         ((*CAPTCHA, "verification_ttl"), None),
     ):
         below: Any = document
-        for name in place[:-1]:
+        for name in target[:-1]:
             below = below[name]
-        below[place[-1]] = value
+        below[target[-1]] = value
         word = {257: "too-high", "huge": "not-found", 101: "too-high", 0: "too-low"}.get(
             value, "required"
         )
-        expected.add(("config", *map(str, place), word))
+        expected.add(("config", *map(str, target), word))
     assert set(paths(document)) == expected
 
 
@@ -260,8 +260,8 @@ def test_operator_settings_move_the_limits() -> None:
     assert paths(document, replace(CONTEXT, player_limit_max=1000)) == []
     moved = replace(CONTEXT, host_ports=range(20_001, 25_999))
     assert set(paths(EVERYTHING, moved)) == {
-        ("config", *place, "ports", "game", "port_range", end, word)
-        for place in (DOCKER, (*LEVEL, "docker"))
+        ("config", *target, "ports", "game", "port_range", end, word)
+        for target in (DOCKER, (*LEVEL, "docker"))
         for end, word in (("min", "too-low"), ("max", "too-high"))
     }
 

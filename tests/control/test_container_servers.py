@@ -28,21 +28,21 @@ OWNER: Final = 2_100_000
 @pytest.fixture(scope="module")
 def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
     settings = {**programs.SETTINGS, "kinds": images.KINDS}
-    with running(FullService(tmp_path_factory.mktemp("containers"), runtime=settings)) as made:
-        yield made
+    with running(FullService(tmp_path_factory.mktemp("containers"), runtime=settings)) as created:
+        yield created
 
 
 @pytest.fixture
 async def back(full_service: FullService) -> AsyncIterator[Hosts]:
-    door = full_service.door("http")
-    developer = Developer(full_service, door)
+    client = full_service.door("http")
+    developer = Developer(full_service, client)
     game_id = await developer.game()
-    made = Hosts(developer, game_id, await developer.service_token(game_id))
-    made.made, made.build_id = [], ""
-    yield made
-    for server_id in made.made:
-        await made.call("destroy_server", server_id=server_id, override_kill_timeout=0)
-    await door.close()
+    created = Hosts(developer, game_id, await developer.service_token(game_id))
+    created.made, created.build_id = [], ""
+    yield created
+    for server_id in created.made:
+        await created.call("destroy_server", server_id=server_id, override_kill_timeout=0)
+    await client.close()
 
 
 class Hosts(Servers):
@@ -61,11 +61,11 @@ class Hosts(Servers):
         return lines if line in lines else []
 
     async def said(self, build_id: str, play: str, **more: Any) -> list[str]:
-        made = await self.of(build_id, f"{play} exit:0", **more)
-        over = await self.until(made["id"], "destroyed", "failed")
-        errors = (await self.lines(made["id"], "std_err"))["lines"]
+        created = await self.of(build_id, f"{play} exit:0", **more)
+        over = await self.until(created["id"], "destroyed", "failed")
+        errors = (await self.lines(created["id"], "std_err"))["lines"]
         assert (over["status"], over.get("exit_code")) == ("destroyed", 0), (over, errors)
-        return list((await self.lines(made["id"]))["lines"])
+        return list((await self.lines(created["id"]))["lines"])
 
 
 @pytest.fixture(scope="module", params=["none", "gzip", "zstd", "lz4"])
@@ -83,14 +83,14 @@ async def test_server_of_every_compression_runs_and_stops(
 ) -> None:
     content = images.bundle() if kind == "oci_bundle" else images.saved(images.server_layer())
     build_id = await back.build(in_(compression, content), kind=kind, compression=compression)
-    made = await back.of(build_id)
-    record = await back.until(made["id"], "running")
+    created = await back.of(build_id)
+    record = await back.until(created["id"], "running")
     await eventually(lambda: reached(record))
-    await back.good("destroy_server", server_id=made["id"])
-    over = await back.until(made["id"], "destroyed")
+    await back.good("destroy_server", server_id=created["id"])
+    over = await back.until(created["id"], "destroyed")
     assert over["exit_code"] == 128 + 15, "SIGTERM reached it, though it has no handler"
     assert "failure" not in over
-    first = (await back.lines(made["id"]))["lines"][0]
+    first = (await back.lines(created["id"]))["lines"][0]
     assert first == ("begins --usual" if kind == "docker_image" else "begins ")
 
 
@@ -108,8 +108,8 @@ async def test_arguments_replace_image_cmd_and_extend_bundle_args(back: Hosts) -
     given = {"arguments": ["--map", "$(MAP)"], "environment": {"PLAY": "exit:0", "MAP": "sea"}}
     assert await back.said(image, "", runtime={"build": image, **given}) == ["begins --map sea"]
     bundle = await back.bundle(images.bundle(args=[images.PROGRAM, "--usual"]))
-    said = await back.said(bundle, "", runtime={"build": bundle, **given})
-    assert said == ["begins --usual --map sea"]
+    output = await back.said(bundle, "", runtime={"build": bundle, **given})
+    assert output == ["begins --usual --map sea"]
     bare = {"Cmd": ["server", "--port", "$(PORT)"], "WorkingDir": "/home/game/new"}
     found = await back.image(images.saved(images.server_layer(), config=bare))
     (first, second) = await back.said(found, "at")
@@ -125,13 +125,13 @@ async def test_container_environment_is_exact(back: Hosts) -> None:
     }
     build_id = await back.image(images.saved(images.server_layer(), config=config))
     environment = {"PLAY": "env exit:0", "OF_BOTH": "configuration"}
-    made = await back.of(build_id, runtime={"environment": environment})
-    await back.until(made["id"], "destroyed")
-    lines = (await back.lines(made["id"]))["lines"][1:]
+    created = await back.of(build_id, runtime={"environment": environment})
+    await back.until(created["id"], "destroyed")
+    lines = (await back.lines(created["id"]))["lines"][1:]
     values = dict(line.split("=", 1) for line in lines)
     assert values["OF_IMAGE"] == "1"
     assert values["OF_BOTH"] == "configuration"
-    assert values["HOSTING_SERVER_ID"] == made["id"]
+    assert values["HOSTING_SERVER_ID"] == created["id"]
     assert values["HOME"] == "/home/game"
     assert values["PATH"] == "/bin:/own"
     known = {"OF_IMAGE", "OF_BOTH", "HOME", "PATH", "PLAY", "PORT", "PORT_GAME"}
@@ -142,8 +142,8 @@ async def test_container_exit_code_and_signal_are_recorded(
     back: Hosts,
 ) -> None:
     build_id = await back.bundle(images.bundle())
-    made = await back.of(build_id, "exit:7")
-    over = await back.until(made["id"], "destroyed", "failed")
+    created = await back.of(build_id, "exit:7")
+    over = await back.until(created["id"], "destroyed", "failed")
     assert (over["status"], over["exit_code"]) == ("destroyed", 7)
     crashing = await back.of(build_id, "crash")
     over = await back.until(crashing["id"], "destroyed", "failed")
@@ -153,18 +153,18 @@ async def test_container_exit_code_and_signal_are_recorded(
 async def test_container_that_ignores_sigterm_is_killed(
     back: Hosts, full_service: FullService
 ) -> None:
-    made = await back.of(await back.bundle(images.bundle()), "deaf")
-    record = await back.until(made["id"], "running")
+    created = await back.of(await back.bundle(images.bundle()), "deaf")
+    record = await back.until(created["id"], "running")
     await eventually(lambda: reached(record))
-    inside = container_of(full_service, made["id"])
-    await back.good("destroy_server", server_id=made["id"])
-    assert (await back.get(made["id"]))["status"] == "stopping"
+    inside = container_of(full_service, created["id"])
+    await back.good("destroy_server", server_id=created["id"])
+    assert (await back.get(created["id"]))["status"] == "stopping"
     assert is_there(inside)
-    await back.good("destroy_server", server_id=made["id"], override_kill_timeout=100)
-    over = await back.until(made["id"], "destroyed")
+    await back.good("destroy_server", server_id=created["id"], override_kill_timeout=100)
+    over = await back.until(created["id"], "destroyed")
     assert over["exit_code"] == 128 + signal.SIGKILL
     assert not is_there(inside)
-    left = full_service.data_dir / "servers" / made["id"]
+    left = full_service.data_dir / "servers" / created["id"]
 
     async def is_tidy() -> bool:
         return is_folder_empty(left / "scratch") and not (left / "bundle").exists()
@@ -175,10 +175,10 @@ async def test_container_that_ignores_sigterm_is_killed(
 async def test_stop_right_after_start_is_delivered(back: Hosts) -> None:
     build_id = await back.bundle(images.bundle())
     for _ in range(5):
-        made = await back.of(build_id)
-        await back.until(made["id"], "running")
-        await back.good("destroy_server", server_id=made["id"])
-        over = await back.until(made["id"], "destroyed")
+        created = await back.of(build_id)
+        await back.until(created["id"], "running")
+        await back.good("destroy_server", server_id=created["id"])
+        over = await back.until(created["id"], "destroyed")
         assert over["destroyed_at"] - over["created_at"] < 10_000, "long before it would be killed"
 
 
@@ -191,29 +191,29 @@ async def test_container_does_not_see_the_host(back: Hosts, full_service: FullSe
         " read:/proc/1/cmdline read:/etc/shadow read:/proc/self/uid_map rights"
         " write:/proc/sys/kernel/hostname write:/bin/own write:/tmp/x read:/proc/self/mountinfo"
     )
-    made = await back.of(build_id, f"{play} exit:0")
-    await back.until(made["id"], "destroyed")
-    lines = (await back.lines(made["id"]))["lines"]
-    told = {tuple(line.split()[:2]): line.split()[2:] for line in lines if len(line.split()) > 1}
-    assert told["see", "/"] == ["bin", "dev", "etc", "home", "proc", "root", "tmp"]
-    assert told["see", "/home"] == ["game"]
-    assert told["see", "/root"] == []
-    processes = [name for name in told["see", "/proc"] if name.isdigit()]
+    created = await back.of(build_id, f"{play} exit:0")
+    await back.until(created["id"], "destroyed")
+    lines = (await back.lines(created["id"]))["lines"]
+    visible = {tuple(line.split()[:2]): line.split()[2:] for line in lines if len(line.split()) > 1}
+    assert visible["see", "/"] == ["bin", "dev", "etc", "home", "proc", "root", "tmp"]
+    assert visible["see", "/home"] == ["game"]
+    assert visible["see", "/root"] == []
+    processes = [name for name in visible["see", "/proc"] if name.isdigit()]
     assert len(processes) == 1, "itself, not even what keeps it"
-    assert told["read", str(keys)] == ["NotFound"]
-    assert told["see", str(full_service.data_dir)] == ["NotFound"]
-    assert told["read", "/proc/1/cmdline"] == ["NotFound"]
-    assert told["read", "/etc/shadow"] == ["NotFound"]
-    assert told["read", "/proc/self/uid_map"] == ["0", str(OWNER), "65536"]
-    assert told["rights", "-1"] == []
-    assert told["write", "/proc/sys/kernel/hostname"] in (
+    assert visible["read", str(keys)] == ["NotFound"]
+    assert visible["see", str(full_service.data_dir)] == ["NotFound"]
+    assert visible["read", "/proc/1/cmdline"] == ["NotFound"]
+    assert visible["read", "/etc/shadow"] == ["NotFound"]
+    assert visible["read", "/proc/self/uid_map"] == ["0", str(OWNER), "65536"]
+    assert visible["rights", "-1"] == []
+    assert visible["write", "/proc/sys/kernel/hostname"] in (
         ["ReadOnlyFilesystem"],
         ["PermissionDenied"],
     )
-    assert told["write", "/bin/own"] == told["write", "/tmp/x"] == ["written"]
-    assert told["CapEff:", "0000000000000000"] == told["CapBnd:", "0000000000000000"] == []
-    assert told["NoNewPrivs:", "1"] == []
-    assert told["SigBlk:", "0000000000000000"] == []
+    assert visible["write", "/bin/own"] == visible["write", "/tmp/x"] == ["written"]
+    assert visible["CapEff:", "0000000000000000"] == visible["CapBnd:", "0000000000000000"] == []
+    assert visible["NoNewPrivs:", "1"] == []
+    assert visible["SigBlk:", "0000000000000000"] == []
     assert str(full_service.data_dir) not in "".join(lines).replace(f"read {keys}", "").replace(
         f"see {full_service.data_dir}", ""
     ), "not even where we are"
@@ -228,14 +228,14 @@ async def test_container_runs_as_the_user_of_the_image(
     more = (file("home/game/secret", b"saved", 0o600, uid=1000, gid=1001),)
     layers = images.server_layer(*more, file("root/secret", b"of root", 0o600))
     build_id = await back.image(images.saved(layers, config=config))
-    made = await back.of(build_id, "who read:/home/game/secret read:/root/secret")
-    lines = await eventually(lambda: back.said_until(made["id"], "listens"))
+    created = await back.of(build_id, "who read:/home/game/secret read:/root/secret")
+    lines = await eventually(lambda: back.said_until(created["id"], "listens"))
     assert "Uid: 1000 1000 1000 1000" in lines
     assert "Gid: 1001 1001 1001 1001" in lines
     assert "Groups: 1002" in lines
     assert "read /home/game/secret saved" in lines
     assert "read /root/secret PermissionDenied" in lines
-    inside = container_of(full_service, made["id"])
+    inside = container_of(full_service, created["id"])
     assert Path(f"/proc/{inside}").stat().st_uid == OWNER + 1000
 
 
@@ -281,8 +281,8 @@ async def test_bundle_gets_no_requested_privilege(
 
 async def test_container_over_its_memory_limit_is_stopped(back: Hosts) -> None:
     build_id = await back.bundle(images.bundle())
-    made = await back.of(build_id, "eat", resources={"cpu": 100, "memory": 64})
-    over = await back.until(made["id"], "destroyed", "failed")
+    created = await back.of(build_id, "eat", resources={"cpu": 100, "memory": 64})
+    over = await back.until(created["id"], "destroyed", "failed")
     assert (over["status"], over["failure"]["reason"]) == ("failed", "OUT_OF_MEMORY")
 
 
@@ -296,8 +296,8 @@ async def test_container_that_cannot_run_has_a_reason(back: Hosts) -> None:
         (broken, "exec"),
         (nothing, "ENTRYPOINT"),
     ):
-        made = await back.of(build_id)
-        over = await back.until(made["id"], "failed")
+        created = await back.of(build_id)
+        over = await back.until(created["id"], "failed")
         assert over["failure"]["reason"] == "EXEC_FAILED"
         assert words in over["failure"]["message"].replace("Exec", "exec")
         assert "exit_code" not in over
@@ -306,10 +306,10 @@ async def test_container_that_cannot_run_has_a_reason(back: Hosts) -> None:
 async def test_container_survives_a_kill_of_both_planes(
     back: Hosts, full_service: FullService
 ) -> None:
-    made = await back.of(await back.image(images.saved(images.server_layer())))
-    record = await back.until(made["id"], "running")
+    created = await back.of(await back.image(images.saved(images.server_layer())))
+    record = await back.until(created["id"], "running")
     await eventually(lambda: reached(record))
-    inside = container_of(full_service, made["id"])
+    inside = container_of(full_service, created["id"])
     for name in ("LOCK", "control/LOCK"):
         os.kill(int((full_service.data_dir / name).read_text().split()[0]), signal.SIGKILL)
     assert await echoed(record) == b"hello", "nothing of ours is needed"
@@ -322,7 +322,7 @@ async def test_container_survives_a_kill_of_both_planes(
 
     await eventually(back_again)
     assert await back.get(record["id"]) == record
-    assert container_of(full_service, made["id"]) == inside
+    assert container_of(full_service, created["id"]) == inside
     await back.good("destroy_server", server_id=record["id"])
     over = await back.until(record["id"], "destroyed")
     assert over["exit_code"] == 128 + signal.SIGTERM
@@ -333,15 +333,15 @@ async def test_container_survives_a_kill_of_both_planes(
 async def test_killed_keeper_or_runtime_ends_the_container(
     back: Hosts, full_service: FullService, victim: str
 ) -> None:
-    made = await back.of(await back.bundle(images.bundle()))
-    record = await back.until(made["id"], "running")
+    created = await back.of(await back.bundle(images.bundle()))
+    record = await back.until(created["id"], "running")
     await eventually(lambda: reached(record))
-    inside = container_of(full_service, made["id"])
-    state = RunFolder(full_service.data_dir / "servers" / made["id"]).state()
+    inside = container_of(full_service, created["id"])
+    state = RunFolder(full_service.data_dir / "servers" / created["id"]).state()
     assert state is not None
     pid = state.keeper_pid if victim == "keeper" else parent_of(inside)
     os.kill(pid, signal.SIGKILL)
-    over = await back.until(made["id"], "destroyed", "failed")
+    over = await back.until(created["id"], "destroyed", "failed")
     expected = "LOST" if victim == "keeper" else None
     assert over.get("failure", {}).get("reason") == expected
 

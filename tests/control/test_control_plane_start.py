@@ -78,12 +78,12 @@ async def test_server_request_during_the_runtime_check_is_retryable(
                 return asked.exists()
 
             await eventually(is_asked)
-            asking = asyncio.create_task(back.try_create())
+            request = asyncio.create_task(back.try_create())
             # A wrong refusal would arrive within this time.
-            await asyncio.wait({asking}, timeout=0.5)
+            await asyncio.wait({request}, timeout=0.5)
             with gate.open("w"):
                 gate.unlink()
-            answer = await asking
+            answer = await request
             while answer.code == "CONTROL_PLANE_UNAVAILABLE":
                 answer = await back.try_create()
             assert answer.code == "OK", answer
@@ -92,10 +92,10 @@ async def test_server_request_during_the_runtime_check_is_retryable(
 async def test_links_keep_their_address_after_a_restart(tmp_path: Path) -> None:
     """The public port is random and must be the same after a restart."""
     with running(FullService(tmp_path / "full_service")) as full_service:
-        async with full_service.opened("http") as door:
-            developer = Developer(full_service, door)
-            told = await developer.good("get_group", group_id=full_service.group_id)
-            assert full_service.said["http"] in told["group"]["external"]["profile"]
+        async with full_service.opened("http") as client:
+            developer = Developer(full_service, client)
+            response = await developer.good("get_group", group_id=full_service.group_id)
+            assert full_service.said["http"] in response["group"]["external"]["profile"]
             for _ in range(3):
                 os.kill(control_pid(full_service), signal.SIGKILL)
 
@@ -103,20 +103,20 @@ async def test_links_keep_their_address_after_a_restart(tmp_path: Path) -> None:
                     answer = await developer.call("get_group", group_id=full_service.group_id)
                     return answer.body if answer.code == "OK" else None
 
-                assert await eventually(is_back) == told
+                assert await eventually(is_back) == response
 
 
 async def test_links_are_right_before_the_first_feed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frail = FrailHouse(tmp_path / "full_service", SLOW)
-    monkeypatch.setenv("PYTHONPATH", str(frail.code))
-    with running(frail) as full_service:
-        async with full_service.opened("http") as door:
-            told = await Developer(full_service, door).good(
+    service = FrailHouse(tmp_path / "full_service", SLOW)
+    monkeypatch.setenv("PYTHONPATH", str(service.code))
+    with running(service) as full_service:
+        async with full_service.opened("http") as client:
+            response = await Developer(full_service, client).good(
                 "get_group", group_id=full_service.group_id
             )
-        assert full_service.said["http"] in told["group"]["external"]["profile"]
+        assert full_service.said["http"] in response["group"]["external"]["profile"]
 
 
 async def test_lobbies_start_as_soon_as_it_is_ready(
@@ -124,8 +124,8 @@ async def test_lobbies_start_as_soon_as_it_is_ready(
 ) -> None:
     full_service = FrailHouse(tmp_path / "full_service", LATE, runtime=programs.SETTINGS)
     with running(full_service):
-        async with full_service.opened("http") as door:
-            developer = Developer(full_service, door)
+        async with full_service.opened("http") as client:
+            developer = Developer(full_service, client)
             game = Game(developer, await developer.game())
             await game.deploy(duel={})
             assert full_service.stop() == 0

@@ -46,8 +46,8 @@ async def is_well(watch: DatabaseHealthCheck) -> bool:
 
 @contextlib.contextmanager
 def hung(server: Server) -> Iterator[None]:
-    asked = "\\t on\nSELECT pid FROM pg_stat_activity WHERE application_name = 'pyservice';"
-    serving = [int(word) for word in server.psql(asked).split() if word.isdigit()]
+    query = "\\t on\nSELECT pid FROM pg_stat_activity WHERE application_name = 'pyservice';"
+    serving = [int(word) for word in server.psql(query).split() if word.isdigit()]
     stalled = [server.pid, *serving]
     for pid in stalled:
         os.kill(pid, signal.SIGSTOP)
@@ -216,11 +216,11 @@ async def says(full_service: FullService, line: str, within_s: float = 30.0) -> 
 
 @pytest.fixture
 def struck(tmp_path: Path) -> Iterator[KilledService]:
-    made = KilledService(tmp_path / "full_service", compile_library(tmp_path), None)
+    created = KilledService(tmp_path / "full_service", compile_library(tmp_path), None)
     try:
-        yield made
+        yield created
     finally:
-        made.close()
+        created.close()
 
 
 async def test_removed_file_is_reported_until_it_is_back(struck: KilledService) -> None:

@@ -57,8 +57,8 @@ async def test_completed_link_gives_the_device_a_game_token(developer: Developer
     after = await developer.door.call("get_device_link", {"device_link_token": token})
     assert shape(after.body) == {"cloud_token": TEXT, "watch": WATCH}
     device = Developer(developer.full_service, developer.door, after.body["cloud_token"])
-    whose = await device.good("inspect_token")
-    assert whose["game_id"] == game_id
+    token_info = await device.good("inspect_token")
+    assert token_info["game_id"] == game_id
     assert (await device.good("get_game", game_id=game_id))["game"]["game_id"] == game_id
     assert await device.code("get_game", game_id=other_id) == "GAME_NOT_FOUND"
 
@@ -95,18 +95,18 @@ async def test_second_completion_is_refused(developer: Developer, records: Recor
     fields = {"device_link_token": token, "game_id": game_id}
     assert await developer.code("complete_device_link", **fields) == "DEVICE_LINK_USED"
     async with records.database.read() as tx:
-        made = await tx.all(
+        created = await tx.all(
             select(cloud_tokens.c.token_id).where(cloud_tokens.c.game_id.in_([game_id, other_id]))
         )
-    assert len(made) == 1
+    assert len(created) == 1
 
 
 async def test_repeated_completion_returns_the_same_response(developer: Developer) -> None:
     game_id = await developer.game()
     key = uuid4().hex
-    made = [await _link(developer.door, key) for _ in range(2)]
-    assert made[0] == made[1]
-    fields = {"device_link_token": made[0]["device_link_token"], "game_id": game_id}
+    created = [await _link(developer.door, key) for _ in range(2)]
+    assert created[0] == created[1]
+    fields = {"device_link_token": created[0]["device_link_token"], "game_id": game_id}
     for _ in range(2):
         assert await developer.good("complete_device_link", key, **fields) == {}
 
@@ -121,10 +121,10 @@ async def test_tokens_are_not_stored_in_clear(
     secret = (await developer.door.call("get_device_link", fields)).body["cloud_token"]
     async with records.database.read() as tx:
         kept = await tx.first(select(cloud_tokens).where(cloud_tokens.c.game_id == game_id))
-        told = [str(await tx.all(select(table))) for table in metadata.sorted_tables]
+        stored = [str(await tx.all(select(table))) for table in metadata.sorted_tables]
     assert kept is not None
     assert kept.sha256 == sha256(secret.encode()).digest()
-    assert not any(token in rows or secret in rows for rows in told)
+    assert not any(token in rows or secret in rows for rows in stored)
     key_file = full_service.data_dir / "control" / "keys.json"
     assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
 
@@ -169,23 +169,23 @@ async def test_link_expires_and_is_deleted_a_day_later(records: Records, tmp_pat
     # A clock in the past keeps the records of other tests.
     clock = [1_000_000_000_000]
     topics, ids = Topics(), RecordIds()
-    made = DeviceLinkOperations(
+    created = DeviceLinkOperations(
         RecordContext(database, IdempotentChanges(database), ids, topics, lambda: clock[0]),
         DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path)),
         PublicUrls("http://127.0.0.1:1", None, "https://hub.example", None, str),
     )
     call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1")
     caller = Caller(TokenKind.TOKENLESS, b"", b"", call.address, call)
-    link = await made.prepare(pb.PrepareDeviceLinkRequest(), caller)
+    link = await created.prepare(pb.PrepareDeviceLinkRequest(), caller)
     request = pb.GetDeviceLinkRequest(device_link_token=link.device_link_token)
     clock[0] += LINK_LIFETIME_MS - 1
-    assert isinstance(await made.get(request, caller), pb.GetDeviceLinkResponse)
+    assert isinstance(await created.get(request, caller), pb.GetDeviceLinkResponse)
     clock[0] += 1
     with pytest.raises(ServiceError) as caught:
-        await made.get(request, caller)
+        await created.get(request, caller)
     assert caught.value.code == "TOKEN_EXPIRED"
     clock[0] += 24 * 3_600_000 + 1
-    await made.prepare(pb.PrepareDeviceLinkRequest(), caller)
+    await created.prepare(pb.PrepareDeviceLinkRequest(), caller)
     async with database.read() as tx:
         assert await links.find_device_link(tx, link.device_link_id) is None
 
@@ -194,7 +194,7 @@ async def test_anonymous_links_and_responses_are_bounded(records: Records, tmp_p
     database, kept, now_ms = records.database, 200, 4_000_000_000_000
     topics, ids = Topics(), RecordIds()
     changes = IdempotentChanges(database)
-    made = DeviceLinkOperations(
+    created = DeviceLinkOperations(
         RecordContext(database, changes, ids, topics, lambda: now_ms),
         DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path)),
         PublicUrls("http://127.0.0.1:1", None, "https://hub.example", None, str),
@@ -212,24 +212,24 @@ async def test_anonymous_links_and_responses_are_bounded(records: Records, tmp_p
     remembered = await changes.apply(
         owner, pb.GetDeviceLinkRequest(), pb.GetDeviceLinkResponse, _same
     )
-    first = await made.prepare(pb.PrepareDeviceLinkRequest(), caller(0))
+    first = await created.prepare(pb.PrepareDeviceLinkRequest(), caller(0))
     async with database.write() as tx:
         assert await links.complete_device_link(
             tx, first.device_link_id, "game", "token", b"s", now_ms
         )
     answers = [
-        await made.prepare(pb.PrepareDeviceLinkRequest(), caller(number))
+        await created.prepare(pb.PrepareDeviceLinkRequest(), caller(number))
         for number in range(1, 2 * kept)
     ]
     # The count is checked periodically.
     most = kept + kept // 100 + 1
-    theirs = idempotent_answers.c.anonymous_number.is_not(None)
+    anonymous = idempotent_answers.c.anonymous_number.is_not(None)
     async with database.read() as tx:
         counted = select(func.count().label("number"))
         waiting = await tx.first(
             counted.select_from(device_links).where(device_links.c.complete_ms.is_(None))
         )
-        answered = await tx.first(counted.select_from(idempotent_answers).where(theirs))
+        answered = await tx.first(counted.select_from(idempotent_answers).where(anonymous))
         newest = [await links.find_device_link(tx, one.device_link_id) for one in answers[-kept:]]
         assert await links.find_device_link(tx, first.device_link_id) is not None
         assert await links.find_device_link(tx, answers[0].device_link_id) is None
@@ -243,7 +243,7 @@ async def test_anonymous_links_and_responses_are_bounded(records: Records, tmp_p
     async with database.write() as tx:
         await tx.run(delete(device_links).where(device_links.c.complete_ms.is_(None)))
     last = caller(2 * kept - 1)
-    twice = [await made.prepare(pb.PrepareDeviceLinkRequest(), last) for _ in range(2)]
+    twice = [await created.prepare(pb.PrepareDeviceLinkRequest(), last) for _ in range(2)]
     assert twice[0] == twice[1] != answers[-1]
 
 
@@ -258,7 +258,7 @@ async def test_concurrent_links_are_dropped_once(
         return await forget(database, kept, most)
 
     monkeypatch.setattr(links, "trim_uncompleted_device_links", noted)
-    made = DeviceLinkOperations(
+    created = DeviceLinkOperations(
         RecordContext(
             records.database,
             IdempotentChanges(records.database),
@@ -275,7 +275,7 @@ async def test_concurrent_links_are_dropped_once(
 
     async def make(times: int) -> None:
         await asyncio.gather(
-            *(made.prepare(pb.PrepareDeviceLinkRequest(), caller) for _ in range(times))
+            *(created.prepare(pb.PrepareDeviceLinkRequest(), caller) for _ in range(times))
         )
 
     await make(30)
@@ -300,12 +300,12 @@ def later(
         records.database,
         PublicUrls("http://127.0.0.1:1", None, "https://h.example", None, str),
     )
-    made = DeviceLinkOperations(
+    created = DeviceLinkOperations(
         RecordContext(database, IdempotentChanges(database), RecordIds(), Topics(), lambda: now_ms),
         keys,
         hub,
     )
-    return made, keys
+    return created, keys
 
 
 async def row_of(records: Records, link: dict[str, str]) -> Record:
@@ -324,8 +324,8 @@ async def test_token_cannot_be_derived_after_the_link_ended(
     token = (await developer.door.call("get_device_link", fields)).body["cloud_token"]
     row = await row_of(records, link)
     for ended_ms in (row.expires_ms - 1, row.expires_ms):
-        made, keys = later(full_service, records, ended_ms)
-        await made.delete_expired()
+        created, keys = later(full_service, records, ended_ms)
+        await created.delete_expired()
         row = await row_of(records, link)
         kept = [b"", row.token_secret or b""]
         can = {keys.device_token(row.device_link_id, secret, row.key_number) for secret in kept}
@@ -337,8 +337,10 @@ async def test_token_cannot_be_derived_after_the_link_ended(
 
 async def test_two_devices_of_one_key_share_nothing(tmp_path: Path) -> None:
     keys, link_id = DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path)), str(uuid4())
-    made = [keys.device_token(link_id, bytes([number]) * 32, keys.current) for number in (1, 2, 1)]
-    assert made[0] == made[2] != made[1]
+    created = [
+        keys.device_token(link_id, bytes([number]) * 32, keys.current) for number in (1, 2, 1)
+    ]
+    assert created[0] == created[2] != created[1]
 
 
 async def test_secret_is_deleted_after_downtime(

@@ -145,10 +145,10 @@ async def plane(
     request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
 ) -> AsyncIterator[Plane]:
     database = open_database(databases.url(request.param), tmp_path)
-    made = Plane(database, tmp_path / "objects")
-    await made.prepare()
-    yield made
-    await made.close()
+    created = Plane(database, tmp_path / "objects")
+    await created.prepare()
+    yield created
+    await created.close()
 
 
 def a_site(game_id: str, count: int, **first: Any) -> cdn_pb2.CreateGameCdnSiteRequest:
@@ -163,10 +163,10 @@ def a_site(game_id: str, count: int, **first: Any) -> cdn_pb2.CreateGameCdnSiteR
 async def test_site_of_many_files_yields_to_others(plane: Plane) -> None:
     request = a_site(plane.game_id, FILES_MAX)
     with measured(plane.database) as turns:
-        made = await plane.sites.create(request, plane.caller)
-    assert [one.path for one in made.presigned_requests] == [one.path for one in request.files]
+        created = await plane.sites.create(request, plane.caller)
+    assert [one.path for one in created.presigned_requests] == [one.path for one in request.files]
     async with plane.database.read() as tx:
-        assert len(await uploads.files_of(tx, made.upload_id)) == FILES_MAX
+        assert len(await uploads.files_of(tx, created.upload_id)) == FILES_MAX
     assert turns.total > 5 * TURN_CALLS
     assert turns.longest < TURN_CALLS
 
@@ -212,13 +212,13 @@ async def test_name_reservation_needs_few_statements(
     )
     request = versions_pb2.ReserveVersionNameRequest(game_id=plane.game_id)
     with measured(plane.database) as turns:
-        made = await plane.versions.reserve_name(request, plane.caller)
-    assert made.version_display_name == f"0.0.{TAKEN + 2}"
+        created = await plane.versions.reserve_name(request, plane.caller)
+    assert created.version_display_name == f"0.0.{TAKEN + 2}"
     assert turns.statements < TAKEN / 20
     assert turns.longest < TURN_CALLS
     with measured(plane.database) as again:
-        made = await plane.versions.reserve_name(request, plane.caller)
-    assert made.version_display_name == f"0.0.{TAKEN + 3}"
+        created = await plane.versions.reserve_name(request, plane.caller)
+    assert created.version_display_name == f"0.0.{TAKEN + 3}"
     assert again.statements < 6
 
 
@@ -226,13 +226,13 @@ async def test_version_names_use_an_index(tmp_path: Path) -> None:
     database = SqliteDatabase(tmp_path / "records.db")
     await migrate(database, is_allowed=True)
     values = {"game_id": "game", "names": ["0.0.2", "0.0.3"]}
-    asked = database._statements.compiled(games._NAMED, values)
+    statement = database._statements.compiled(games._NAMED, values)
 
     def explain(connection: Connection) -> list[str]:
-        text = f"EXPLAIN QUERY PLAN {asked.text}"
+        text = f"EXPLAIN QUERY PLAN {statement.text}"
         return [
             row[-1]
-            for row in connection.exec_driver_sql(text, tuple(asked.argument_values(values)))
+            for row in connection.exec_driver_sql(text, tuple(statement.argument_values(values)))
         ]
 
     steps = await database.run_sync(explain)
@@ -266,7 +266,7 @@ async def test_full_namespace_is_composed_in_a_short_turn(plane: Plane) -> None:
     await add_users(plane.records, prod.namespace_id, 1_024)
     request = namespaces_pb2.GetNamespaceRequest(game_id=plane.game_id, namespace_id="prod")
     with measured(plane.database) as turns:
-        told = await plane.namespaces.get(request, plane.caller)
-    assert len(told.namespace.config.cdn.domains) == 1_024
-    assert len(told.namespace.config.cdn.auth_user_list) == 1_024
+        response = await plane.namespaces.get(request, plane.caller)
+    assert len(response.namespace.config.cdn.domains) == 1_024
+    assert len(response.namespace.config.cdn.auth_user_list) == 1_024
     assert turns.longest < TURN_CALLS

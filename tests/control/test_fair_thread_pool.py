@@ -37,9 +37,9 @@ class Gate:
 
 @pytest.fixture
 async def threads() -> AsyncIterator[FairThreadPool]:
-    made = FairThreadPool(threads=2)
-    yield made
-    await asyncio.to_thread(made.close)
+    created = FairThreadPool(threads=2)
+    yield created
+    await asyncio.to_thread(created.close)
 
 
 async def test_tenant_uses_one_thread(
@@ -104,10 +104,10 @@ async def test_step_error_is_raised_and_the_slot_is_freed(threads: FairThreadPoo
 
 
 async def test_tenant_holds_one_of_few_permits() -> None:
-    places, inside, let_go = FairPermits(places=2), list[str](), asyncio.Event()
+    permits, inside, let_go = FairPermits(places=2), list[str](), asyncio.Event()
 
     async def stay(tenant: str) -> None:
-        async with places.permit(tenant):
+        async with permits.permit(tenant):
             inside.append(tenant)
             await let_go.wait()
 
@@ -121,7 +121,7 @@ async def test_tenant_holds_one_of_few_permits() -> None:
     let_go.set()
     await asyncio.gather(*several, return_exceptions=True)
     assert sorted(inside) == ["a", "a", "a", "b", "c"]
-    assert not places.queues
+    assert not permits.queues
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "lz4"])

@@ -84,15 +84,15 @@ async def test_unreadable_namespace_is_logged_once(
     capsys.readouterr()
     await fed.run_anew()
     await is_fed(fed, last)
-    said = capsys.readouterr()
-    assert (said.out + said.err).count(f"namespace_ids=['{broken}']") == 1
+    output = capsys.readouterr()
+    assert (output.out + output.err).count(f"namespace_ids=['{broken}']") == 1
     assert fed.feeder.job.unexpected_errors == 1
     for limit in (5, 6):
         await fork(fed, other, limit)
         fed.feeder.compare_again()
         await is_fed(fed, other, limit)
-    said = capsys.readouterr()
-    assert broken not in said.out + said.err
+    output = capsys.readouterr()
+    assert broken not in output.out + output.err
     assert fed.feeder.job.unexpected_errors == 1
 
 
@@ -127,8 +127,8 @@ async def test_database_wait_does_not_lengthen_the_pause() -> None:
             left.set()
         return [None for _ in wishes]
 
-    going = RetryingJob("feeder", SAID, pauses_s=(pause_s, pause_s))
-    contents = ContentComparison(compose, lambda namespace_id: None, going)
+    job = RetryingJob("feeder", SAID, pauses_s=(pause_s, pause_s))
+    contents = ContentComparison(compose, lambda namespace_id: None, job)
     names = [f"n{number}" for number in range(20)]
     contents.compare(feed_pb2.HeldConfiguration(namespace_id=one) for one in [*names, "last"])
     began = FreeTime()

@@ -35,13 +35,13 @@ async def fed(
     with tempfile.TemporaryDirectory() as folder:
         plane = FedPlane(Path(folder))
         await plane.start()
-        made = Fed(source, plane)
-        made.run()
+        created = Fed(source, plane)
+        created.run()
         async with asyncio.timeout(PATIENCE_S):
-            while not made.feeder.is_connected:
+            while not created.feeder.is_connected:
                 await asyncio.sleep(0.005)
-        yield made
-        await made.close()
+        yield created
+        await created.close()
         await plane.stop()
     await source.database.close()
 
@@ -185,10 +185,10 @@ async def test_slow_namespace_does_not_block_others(
 ) -> None:
     """Another transaction holds the record of the namespace that must be reverted."""
     met, taken = fed.feeder.job.record_failure, fed.plane.taken
-    taken_before: list[int] = []
+    earlier: list[int] = []
 
     def noted(error: Exception, **about: object) -> None:
-        taken_before.append(len(taken))
+        earlier.append(len(taken))
         met(error, **about)
 
     monkeypatch.setattr(fed.feeder.job, "record_failure", noted)
@@ -211,7 +211,7 @@ async def test_slow_namespace_does_not_block_others(
         assert {name for name, _ in taken} == set(names)
         assert (waiting.done(), fed.feeder.waiting) == (False, 1)
         # PostgreSQL ends a lock wait after 10 s.
-        assert 0 not in taken_before
+        assert 0 not in earlier
     assert await waiting == "VALIDATION_FAILED"
     await fed.agrees(slow, within_s=20)
 

@@ -27,10 +27,10 @@ ENVIRONMENT_MAX = 2_000
 async def source(
     request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
 ) -> AsyncIterator[Source]:
-    made = Source(open_database(databases.url(request.param), tmp_path))
-    await made.prepare()
-    yield made
-    await made.database.close()
+    created = Source(open_database(databases.url(request.param), tmp_path))
+    await created.prepare()
+    yield created
+    await created.database.close()
 
 
 async def composed(source: Source, namespace_id: str) -> pb.NamespaceConfiguration:
@@ -91,27 +91,27 @@ async def told(source: Source, namespace_id: str) -> tuple[set[str], set[str], s
 
 
 async def test_token_is_fed_while_it_can_be_used(source: Source) -> None:
-    place, other = await source.namespace(), await source.namespace("staging")
-    await add(source, place, "pub")
-    (public,) = await add(source, place, "pub", revoke_ms=NOW_MS)
-    (running,) = await add(source, place, "dev", expires_ms=LATER_MS)
-    (ended,) = await add(source, place, "dev", expires_ms=LATER_MS, revoke_ms=NOW_MS)
-    await add(source, place, "dev", expires_ms=NOW_MS)
-    await add(source, place, "dev", expires_ms=NOW_MS, revoke_ms=NOW_MS - 1)
-    (good,) = await add(source, place, "env")
-    (revoked,) = await add(source, place, "env", revoke_ms=NOW_MS)
-    assert await told(source, place) == ({good, revoked}, {running}, {public, ended, revoked})
+    target, other = await source.namespace(), await source.namespace("staging")
+    await add(source, target, "pub")
+    (public,) = await add(source, target, "pub", revoke_ms=NOW_MS)
+    (running,) = await add(source, target, "dev", expires_ms=LATER_MS)
+    (ended,) = await add(source, target, "dev", expires_ms=LATER_MS, revoke_ms=NOW_MS)
+    await add(source, target, "dev", expires_ms=NOW_MS)
+    await add(source, target, "dev", expires_ms=NOW_MS, revoke_ms=NOW_MS - 1)
+    (good,) = await add(source, target, "env")
+    (revoked,) = await add(source, target, "env", revoke_ms=NOW_MS)
+    assert await told(source, target) == ({good, revoked}, {running}, {public, ended, revoked})
     assert await told(source, other) == (set(), set(), set())
 
 
 async def test_latest_expired_environment_tokens_are_fed(source: Source) -> None:
-    place, other = await source.namespace(), await source.namespace("staging")
-    (oldest_but_good,) = await add(source, place, "env")
-    (old_but_ended_last,) = await add(source, place, "env", revoke_ms=NOW_MS)
-    first = await add(source, place, "env", 5, revoke_ms=NOW_MS - 2)
-    await add(source, place, "env", ENVIRONMENT_MAX - 2, revoke_ms=NOW_MS - 1)
+    target, other = await source.namespace(), await source.namespace("staging")
+    (oldest_but_good,) = await add(source, target, "env")
+    (old_but_ended_last,) = await add(source, target, "env", revoke_ms=NOW_MS)
+    first = await add(source, target, "env", 5, revoke_ms=NOW_MS - 2)
+    await add(source, target, "env", ENVIRONMENT_MAX - 2, revoke_ms=NOW_MS - 1)
     neighbours = set(await add(source, other, "env", revoke_ms=NOW_MS - 9))
-    environment, _, revoked = await told(source, place)
+    environment, _, revoked = await told(source, target)
     assert len(environment) == ENVIRONMENT_MAX
     assert {oldest_but_good, old_but_ended_last} <= environment
     assert environment.isdisjoint(first)

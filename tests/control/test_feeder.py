@@ -25,9 +25,9 @@ async def source(
     request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
 ) -> AsyncIterator[Source]:
     database = open_database(databases.url(request.param), tmp_path)
-    made = Source(database)
-    await made.prepare()
-    yield made
+    created = Source(database)
+    await created.prepare()
+    yield created
     await database.close()
 
 
@@ -35,18 +35,18 @@ async def source(
 async def plane() -> AsyncIterator[FedPlane]:
     # A socket path has a length limit that `tmp_path` can exceed.
     with tempfile.TemporaryDirectory() as folder:
-        made = FedPlane(Path(folder))
-        await made.start()
-        yield made
-        await made.stop()
+        created = FedPlane(Path(folder))
+        await created.start()
+        yield created
+        await created.stop()
 
 
 @pytest.fixture
 async def fed(source: Source, plane: FedPlane) -> AsyncIterator[Fed]:
-    made = Fed(source, plane)
-    made.run()
-    yield made
-    await made.close()
+    created = Fed(source, plane)
+    created.run()
+    yield created
+    await created.close()
 
 
 async def error_of(work: Awaitable[None]) -> ServiceError:
@@ -160,12 +160,12 @@ async def test_data_plane_without_its_disk_is_fed_again(fed: Fed) -> None:
 async def test_polling_an_idle_data_plane_is_cheap(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
     await fed.enqueue_and_confirm(namespace_id)
-    asked, began_s = fed.plane.asked, time.monotonic()
+    held_requests, began_s = fed.plane.asked, time.monotonic()
     await asyncio.sleep(2)
     async with asyncio.timeout(PATIENCE_S):
-        while fed.plane.asked == asked:
+        while fed.plane.asked == held_requests:
             await asyncio.sleep(0.01)
-    assert fed.plane.asked - asked <= 3 * (time.monotonic() - began_s)
+    assert fed.plane.asked - held_requests <= 3 * (time.monotonic() - began_s)
 
 
 async def test_change_acknowledged_during_comparison_is_not_resent(
@@ -174,9 +174,9 @@ async def test_change_acknowledged_during_comparison_is_not_resent(
     await fed.is_connected()
     fed.plane.tell.clear()
     await fed.run_anew()
-    asked = fed.plane.asked
+    held_requests = fed.plane.asked
     async with asyncio.timeout(PATIENCE_S):
-        while fed.plane.asked == asked:
+        while fed.plane.asked == held_requests:
             await asyncio.sleep(0.001)
     names = [await fed.source.namespace(f"n{number}") for number in range(3)]
     await asyncio.gather(*map(fed.enqueue_and_confirm, names))
@@ -405,9 +405,9 @@ async def test_feeder_survives_a_missing_database(fed: Fed, tmp_path: Path) -> N
     await fed.plane.stop()
     fed.plane.lose_its_disk()
     await fed.plane.start()
-    asked = fed.plane.asked
+    held_requests = fed.plane.asked
     async with asyncio.timeout(PATIENCE_S):
-        while fed.plane.asked < asked + 2:
+        while fed.plane.asked < held_requests + 2:
             await asyncio.sleep(0.005)
     assert fed.plane.holds(namespace_id) is None
     (tmp_path / "away").rename(tmp_path / "records.db")

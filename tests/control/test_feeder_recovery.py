@@ -75,15 +75,15 @@ async def test_version_is_kept_while_its_domain_is_moving(
     await fed.plane.stop()
     await change(giving, adds=False)
     await change(taking, adds=True)
-    wanted = await source.version(9)
-    await source.set_version(taking, wanted)
+    version_id = await source.version(9)
+    await source.set_version(taking, version_id)
     await fed.plane.start()
     fed.feeder = fed.new_feeder()
     fed.run()
     await fed.is_connected()
     await fed.enqueue_and_confirm(taking)
-    assert (await source.row(taking)).version_id == wanted
-    assert wanted in await source.history(taking)
+    assert (await source.row(taking)).version_id == version_id
+    assert version_id in await source.history(taking)
 
 
 async def test_refused_version_is_set_again_under_its_key(
@@ -92,7 +92,7 @@ async def test_refused_version_is_set_again_under_its_key(
     source, plane = fed.source, fed.plane
     namespace_id = await source.namespace()
     await fed.enqueue_and_confirm(namespace_id)
-    ran, wanted = (await source.row(namespace_id)).version_id, await source.version(TOO_MANY)
+    ran, version_id = (await source.row(namespace_id)).version_id, await source.version(TOO_MANY)
     changes, topics = IdempotentChanges(source.database), Topics()
     one = NamespaceChange(source.database, changes, topics, fed.feeder)
     nouns = NamespaceOperations(
@@ -105,7 +105,7 @@ async def test_refused_version_is_set_again_under_its_key(
     call = Call("0" * 32, b"\x7f\0\0\1", idempotency_key="key")
     caller = Caller(TokenKind.CLOUD, b"", b"", b"x" * 16, call, reach)
     request = pb.UpdateNamespaceVersionRequest(
-        game_id=source.game_id, namespace_id=namespace_id, version_id=wanted
+        game_id=source.game_id, namespace_id=namespace_id, version_id=version_id
     )
 
     async def code() -> str:
@@ -127,7 +127,7 @@ async def test_refused_version_is_set_again_under_its_key(
     fed.feeder.compare_again()
     await fed.is_connected()
     async with asyncio.timeout(30):
-        while (said := await code()) == "CONTROL_PLANE_UNAVAILABLE":
+        while (output := await code()) == "CONTROL_PLANE_UNAVAILABLE":
             pass
-    assert said == "OK"
-    assert (await source.row(namespace_id)).version_id == wanted
+    assert output == "OK"
+    assert (await source.row(namespace_id)).version_id == version_id

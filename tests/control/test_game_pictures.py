@@ -17,11 +17,11 @@ pytestmark = pytest.mark.anyio
 
 async def prepared(developer: Developer, slug: str, path: str, content: bytes, **more: Any) -> Any:
     fields = {"path": path, "content_length": len(content), **more}
-    made = await developer.good(slug, **fields)
-    assert made["presigned_request"]["path"] == path
-    assert made["presigned_request"]["byte_offset"] == 0
-    assert (await put(made["presigned_request"], content)).status_code == 200
-    return made["upload_id"]
+    created = await developer.good(slug, **fields)
+    assert created["presigned_request"]["path"] == path
+    assert created["presigned_request"]["byte_offset"] == 0
+    assert (await put(created["presigned_request"], content)).status_code == 200
+    return created["upload_id"]
 
 
 async def avatars(developer: Developer, game_id: str) -> Any:
@@ -98,8 +98,8 @@ async def test_impossible_picture_is_refused_at_preparation(
         ({"path": "a.png", "content_length": 0}, "BODY_INVALID", {("content_length", "too-low")}),
         ({"content_length": 4}, "BODY_INVALID", {("path", "required")}),
     ):
-        wanted: dict[str, Any] = {"game_id": game_id, "content_length": 100, **fields}
-        refused = await developer.call(slug, **wanted)
+        request: dict[str, Any] = {"game_id": game_id, "content_length": 100, **fields}
+        refused = await developer.call(slug, **request)
         assert (refused.code, set(refused.errors)) == (code, errors), fields
     await developer.good(slug, game_id=game_id, path="a.png", content_length=2 << 20)
 
@@ -137,12 +137,12 @@ async def test_game_picture_is_shown_and_wakes_watches(developer: Developer, whi
 async def test_upload_completes_only_as_its_kind(developer: Developer) -> None:
     game_id, other_id = await developer.game(), await developer.game()
     upload_id = await prepared(developer, "prepare_avatar", "a.png", png(), game_id=game_id)
-    for slug, place in (
+    for slug, target in (
         ("complete_logo", game_id),
         ("complete_banner", game_id),
         ("complete_avatar", other_id),
     ):
-        code = await developer.code(slug, game_id=place, upload_id=upload_id)
+        code = await developer.code(slug, game_id=target, upload_id=upload_id)
         assert code == "UPLOAD_NOT_FOUND"
     await developer.good("complete_avatar", game_id=game_id, upload_id=upload_id)
     assert "logo_url" not in (await developer.good("get_game", game_id=game_id))["game"]

@@ -80,14 +80,14 @@ async def new_developer(owner: Developer, records: Records) -> tuple[Developer, 
 
 
 async def test_new_game_has_two_namespaces_and_a_version(developer: Developer) -> None:
-    made = await developer.good(
+    created = await developer.good(
         "create_game", developer_group_id=developer.full_service.group_id, display_name=unique()
     )
-    assert shape(made) == {"game_id": ID}
-    answer = await developer.good("get_game", game_id=made["game_id"])
+    assert shape(created) == {"game_id": ID}
+    answer = await developer.good("get_game", game_id=created["game_id"])
     assert shape(answer) == {"game": GAME, "watch": WATCH}
     game = answer["game"]
-    assert game["game_id"] == made["game_id"]
+    assert game["game_id"] == created["game_id"]
     assert game["developer_group_id"] == developer.full_service.group_id
     assert [one["name_id"] for one in game["namespaces"]] == ["prod", "staging"]
     (version,) = game["versions"]
@@ -171,9 +171,9 @@ BAD_NAME_IDS: list[tuple[str, str]] = [
 async def test_validate_and_create_refuse_the_same(
     owner: Developer, fields: dict[str, str], path: tuple[str, ...]
 ) -> None:
-    told = await owner.good("validate_game", **fields)
-    assert shape(told) == {"errors": [{"path": [TEXT], "message": TEXT}]}
-    assert [tuple(one["path"]) for one in told["errors"]] == [path]
+    response = await owner.good("validate_game", **fields)
+    assert shape(response) == {"errors": [{"path": [TEXT], "message": TEXT}]}
+    assert [tuple(one["path"]) for one in response["errors"]] == [path]
     refused = await owner.call(
         "create_game", developer_group_id=owner.full_service.group_id, **fields
     )
@@ -204,17 +204,17 @@ async def test_taken_name_is_refused_across_groups(developer: Developer, records
     await developer.game(name_id=name_id)
     me, group_id = await new_developer(developer, records)
     fields = {"display_name": "x", "name_id": name_id}
-    told = await me.good("validate_game", **fields)
-    assert [one["path"] for one in told["errors"]] == [["name_id", "not-unique"]]
+    response = await me.good("validate_game", **fields)
+    assert [one["path"] for one in response["errors"]] == [["name_id", "not-unique"]]
     answer = await me.call("create_game", developer_group_id=group_id, **fields)
     assert (answer.code, answer.errors) == ("VALIDATION_FAILED", (("name_id", "not-unique"),))
 
 
 async def name_of(me: Developer, display_name: str) -> str:
-    made = await me.good(
+    created = await me.good(
         "create_game", developer_group_id=me.full_service.group_id, display_name=display_name
     )
-    game: Any = (await me.good("get_game", game_id=made["game_id"]))["game"]
+    game: Any = (await me.good("get_game", game_id=created["game_id"]))["game"]
     return str(game["name_id"])
 
 
@@ -249,9 +249,9 @@ async def test_concurrent_creations_of_one_name_create_one_game(developer: Devel
     answers = await asyncio.gather(*(developer.call("create_game", **fields) for _ in range(8)))
     assert sorted(one.code for one in answers) == ["OK"] + ["VALIDATION_FAILED"] * 7
     assert {one.errors for one in answers if one.code != "OK"} == {(("name_id", "not-unique"),)}
-    (made,) = (one.body["game_id"] for one in answers if one.code == "OK")
+    (created,) = (one.body["game_id"] for one in answers if one.code == "OK")
     game = (await developer.good("get_game", game_id=name_id))["game"]
-    assert game["game_id"] == made
+    assert game["game_id"] == created
     assert [one["name_id"] for one in game["namespaces"]] == ["prod", "staging"]
 
 
@@ -323,7 +323,7 @@ async def test_list_watch_returns_on_new_games_and_groups(
         await developer.game()
         assert await is_held(blocked)
         if change == "game":
-            made = await me.game(developer_group_id=group_id)
+            created = await me.game(developer_group_id=group_id)
         else:
-            made = (await me.good("create_group", display_name="Another"))["group_id"]
-        assert made in str(await asyncio.wait_for(blocked, PATIENCE_S))
+            created = (await me.good("create_group", display_name="Another"))["group_id"]
+        assert created in str(await asyncio.wait_for(blocked, PATIENCE_S))

@@ -30,30 +30,30 @@ pytestmark = pytest.mark.anyio
 
 async def test_new_group_is_closed_and_has_an_owner(developer: Developer) -> None:
     name = unique("Group")
-    made = await developer.good("create_group", display_name=name)
-    assert shape(made) == {"group_id": ID}
-    answer = await developer.good("get_group", group_id=made["group_id"])
+    created = await developer.good("create_group", display_name=name)
+    assert shape(created) == {"group_id": ID}
+    answer = await developer.good("get_group", group_id=created["group_id"])
     assert shape(answer) == {"group": GROUP_SUMMARY}
-    whose = await developer.good("inspect_token")
+    token_info = await developer.good("inspect_token")
     profile = answer["group"]["external"].pop("profile")
-    assert profile.endswith(f"/groups/{made['group_id']}")
+    assert profile.endswith(f"/groups/{created['group_id']}")
     assert answer["group"] == {
-        "group_id": made["group_id"],
+        "group_id": created["group_id"],
         "display_name": name,
         "external": {},
         "bio": "",
         "is_current_identity_member": True,
         "member_count": 1,
-        "owner_identity_id": whose["identity_id"],
+        "owner_identity_id": token_info["identity_id"],
         "publicity": "closed",
     }
 
 
 async def test_token_reaches_a_new_group_at_once(developer: Developer) -> None:
-    made = await developer.good("create_group", display_name=unique("Group"))
-    game_id = await developer.game(developer_group_id=made["group_id"])
+    created = await developer.good("create_group", display_name=unique("Group"))
+    game_id = await developer.game(developer_group_id=created["group_id"])
     game = (await developer.good("get_game", game_id=game_id))["game"]
-    assert game["developer_group_id"] == made["group_id"]
+    assert game["developer_group_id"] == created["group_id"]
 
 
 async def test_former_member_is_refused_with_a_cached_token(
@@ -71,8 +71,8 @@ async def test_former_member_is_refused_with_a_cached_token(
     leaver_id, _ = await records.identity()
     scope = GrantedScope(leaver_id, IDS.new(), None, None, (group_id,))
     caller = Caller(TokenKind.CLOUD, b"", b"", b"token", Call("0" * 32, b"\x7f\0\0\1"), scope)
-    told = (await groups.get(groups_pb2.GetGroupRequest(group_id=group_id), caller)).group
-    assert (told.is_current_identity_member, told.member_count) == (False, 1)
+    response = (await groups.get(groups_pb2.GetGroupRequest(group_id=group_id), caller)).group
+    assert (response.is_current_identity_member, response.member_count) == (False, 1)
 
 
 @pytest.mark.parametrize(("text", "word"), BAD_DISPLAY_NAMES)
@@ -83,8 +83,8 @@ async def test_invalid_name_is_refused(owner: Developer, text: str, word: str) -
 
 async def test_two_groups_may_share_a_name(developer: Developer) -> None:
     name = unique("Group")
-    made = [await developer.good("create_group", display_name=name) for _ in range(2)]
-    assert made[0] != made[1]
+    created = [await developer.good("create_group", display_name=name) for _ in range(2)]
+    assert created[0] != created[1]
 
 
 @pytest.mark.parametrize("slug", ["get_group", "get_billing", "list_group_tokens"])

@@ -66,15 +66,15 @@ async def test_keys_are_shared_by_both_transports(full_service: FullService) -> 
     key = a_key()
     doors = [full_service.door("http"), full_service.door("grpc")]
     try:
-        first, second = [Developer(full_service, door) for door in doors]
+        first, second = [Developer(full_service, client) for client in doors]
         fields = new_game(first)
-        made = await first.good("create_game", key, **fields)
-        assert await second.good("create_game", key, **fields) == made
+        created = await first.good("create_game", key, **fields)
+        assert await second.good("create_game", key, **fields) == created
         other = {**fields, "display_name": unique()}
         assert await second.code("create_game", key, **other) == "IDEMPOTENCY_KEY_REUSED"
     finally:
-        for door in doors:
-            await door.close()
+        for client in doors:
+            await client.close()
 
 
 async def test_concurrent_duplicates_share_one_change(developer: Developer) -> None:
@@ -88,23 +88,23 @@ async def test_concurrent_duplicates_share_one_change(developer: Developer) -> N
 
 async def test_different_concurrent_message_is_refused(developer: Developer) -> None:
     key = a_key()
-    wanted = [new_game(developer) for _ in range(8)]
+    requests = [new_game(developer) for _ in range(8)]
     answers = await asyncio.gather(
-        *(developer.call("create_game", key, **fields) for fields in wanted)
+        *(developer.call("create_game", key, **fields) for fields in requests)
     )
     assert sorted(one.code for one in answers) == ["IDEMPOTENCY_KEY_REUSED"] * 7 + ["OK"]
 
 
 async def test_failure_is_retried(developer: Developer) -> None:
     key, game_id = a_key(), await developer.game()
-    taken = await developer.good("get_namespace", game_id=game_id, namespace_id="prod")
-    version_id = taken["namespace"]["version_id"]
+    namespace = await developer.good("get_namespace", game_id=game_id, namespace_id="prod")
+    version_id = namespace["namespace"]["version_id"]
     fields = {"game_id": game_id, "name_id": "late", "display_name": "Late"}
     unknown = {**fields, "version_id": str(uuid4())}
     assert await developer.code("create_namespace", key, **unknown) == "VERSION_NOT_FOUND"
-    made = await developer.good("create_namespace", key, **fields, version_id=version_id)
+    created = await developer.good("create_namespace", key, **fields, version_id=version_id)
     again = await developer.good("create_namespace", key, **fields, version_id=version_id)
-    assert again == made
+    assert again == created
 
 
 async def test_name_that_became_free_is_accepted_under_the_same_key(
@@ -132,12 +132,12 @@ async def test_reverted_change_is_not_repeated(
     developer: Developer,
 ) -> None:
     game_id, key = await developer.arena(), a_key()
-    place = {"game_id": game_id, "namespace_id": "prod"}
-    fields: dict[str, Any] = {**place, "lobby_count_max": 7, "max_players": 7}
+    target = {"game_id": game_id, "namespace_id": "prod"}
+    fields: dict[str, Any] = {**target, "lobby_count_max": 7, "max_players": 7}
     await developer.good("set_mm_config", key, **fields)
     await developer.good("set_mm_config", **{**fields, "lobby_count_max": 9})
     assert await developer.good("set_mm_config", key, **fields) == {}
-    got = await developer.good("get_namespace", **place)
+    got = await developer.good("get_namespace", **target)
     assert got["namespace"]["config"]["matchmaker"]["lobby_count_max"] == 9
 
 
@@ -145,9 +145,9 @@ async def test_reverted_change_is_not_repeated(
 async def test_signed_token_is_the_same_under_its_key(developer: Developer, slug: str) -> None:
     fields = {"game_id": await developer.game(), "namespace_id": "prod"}
     key = a_key()
-    made = await developer.good(slug, key, **fields)
-    assert await developer.good(slug, key, **fields) == made
-    assert (await developer.good(slug, a_key(), **fields))["token"] != made["token"]
+    created = await developer.good(slug, key, **fields)
+    assert await developer.good(slug, key, **fields) == created
+    assert (await developer.good(slug, a_key(), **fields))["token"] != created["token"]
 
 
 async def test_key_is_ignored_where_a_secret_is_returned(developer: Developer) -> None:
@@ -156,9 +156,9 @@ async def test_key_is_ignored_where_a_secret_is_returned(developer: Developer) -
         ("create_service_token", {"game_id": game_id, "environment_id": "prod"}),
         ("create_game_token", {"game_id": game_id}),
     ):
-        made = [await developer.good(slug, key, **fields) for _ in range(2)]
-        assert made[0]["token_id"] != made[1]["token_id"]
-        assert made[0]["token"] != made[1]["token"]
+        created = [await developer.good(slug, key, **fields) for _ in range(2)]
+        assert created[0]["token_id"] != created[1]["token_id"]
+        assert created[0]["token"] != created[1]["token"]
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a b", "é", "a\tb"])
@@ -174,8 +174,8 @@ async def test_malformed_key_is_refused(owner: Developer, key: str) -> None:
     assert answer.status_code == 400, answer.text
     assert answer.json()["code"] == "HEADER_INVALID"
     assert await games_named(owner, fields["display_name"]) == []
-    made = await owner.good("create_game", a_key().ljust(255, "x"), **fields)
-    assert await games_named(owner, fields["display_name"]) == [made["game_id"]]
+    created = await owner.good("create_game", a_key().ljust(255, "x"), **fields)
+    assert await games_named(owner, fields["display_name"]) == [created["game_id"]]
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a b"])
@@ -189,10 +189,10 @@ async def test_malformed_key_is_refused_by_both_transports(developer: Developer,
 
 
 async def remembered_by(changes: IdempotentChanges, caller: Caller) -> str:
-    made = uuid4().hex
+    created = uuid4().hex
 
     async def change(_: Transaction) -> pb.GetDeviceLinkResponse:
-        return pb.GetDeviceLinkResponse(cloud_token=made)
+        return pb.GetDeviceLinkResponse(cloud_token=created)
 
     request = pb.GetDeviceLinkRequest(device_link_token="secret")
     return (await changes.apply(caller, request, pb.GetDeviceLinkResponse, change)).cloud_token
@@ -205,8 +205,8 @@ def caller_with_a_key() -> Caller:
 
 async def test_stored_message_needs_the_same_secret(records: Records) -> None:
     caller, ours, theirs = caller_with_a_key(), token_bytes(32), token_bytes(32)
-    made = await remembered_by(IdempotentChanges(records.database, mac_key=ours), caller)
-    assert await remembered_by(IdempotentChanges(records.database, mac_key=ours), caller) == made
+    created = await remembered_by(IdempotentChanges(records.database, mac_key=ours), caller)
+    assert await remembered_by(IdempotentChanges(records.database, mac_key=ours), caller) == created
     for other in (
         IdempotentChanges(records.database, mac_key=theirs),
         IdempotentChanges(records.database),
@@ -240,38 +240,38 @@ async def test_stored_hash_depends_on_the_secret(records: Records) -> None:
 def own_house(
     request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
 ) -> Iterator[FullService]:
-    made = FullService(tmp_path, databases.url(request.param))
+    created = FullService(tmp_path, databases.url(request.param))
     try:
-        yield made.start()
+        yield created.start()
     finally:
-        made.close()
+        created.close()
 
 
 @pytest.fixture
 async def at_home(own_house: FullService) -> AsyncIterator[Developer]:
-    door = own_house.door("http")
+    client = own_house.door("http")
     try:
-        yield Developer(own_house, door)
+        yield Developer(own_house, client)
     finally:
-        await door.close()
+        await client.close()
 
 
 async def test_responses_survive_a_restart_and_a_kill(
     own_house: FullService, at_home: Developer
 ) -> None:
     key, fields = a_key(), new_game(at_home)
-    made = await at_home.good("create_game", key, **fields)
+    created = await at_home.good("create_game", key, **fields)
     assert own_house.stop() == 0
     own_house.start()
-    assert await at_home.good("create_game", key, **fields) == made
+    assert await at_home.good("create_game", key, **fields) == created
     assert own_house.process is not None
     own_house.process.kill()
     own_house.process.wait()
     own_house.start()
-    assert await at_home.good("create_game", key, **fields) == made
+    assert await at_home.good("create_game", key, **fields) == created
     other = {**fields, "display_name": unique()}
     assert await at_home.code("create_game", key, **other) == "IDEMPOTENCY_KEY_REUSED"
-    assert await games_named(at_home, fields["display_name"]) == [made["game_id"]]
+    assert await games_named(at_home, fields["display_name"]) == [created["game_id"]]
 
 
 async def test_lost_key_file_prevents_replay_and_duplicates(
@@ -279,13 +279,13 @@ async def test_lost_key_file_prevents_replay_and_duplicates(
 ) -> None:
     """The key file is missing, as after a restore of the database alone."""
     key, fields = a_key(), new_game(at_home)
-    made = await at_home.good("create_game", key, **fields)
+    created = await at_home.good("create_game", key, **fields)
     assert own_house.stop() == 0
     (own_house.data_dir / "control" / "keys.json").unlink()
     own_house.start()
     assert await at_home.code("create_game", key, **fields) == "IDEMPOTENCY_KEY_REUSED"
-    assert await games_named(at_home, fields["display_name"]) == [made["game_id"]]
-    assert await at_home.good("create_game", a_key(), **fields) != made
+    assert await games_named(at_home, fields["display_name"]) == [created["game_id"]]
+    assert await at_home.good("create_game", a_key(), **fields) != created
 
 
 # Changes that need a resource ---------------------------------------------------------------------
@@ -338,5 +338,5 @@ async def test_replay_succeeds_without_its_resource(records: Records) -> None:
 
 async def test_concurrent_duplicates_prepare_once(records: Records) -> None:
     ports, changes, caller = Ports(), IdempotentChanges(records.database), caller_with_a_key()
-    made = await asyncio.gather(*(made_with(ports, changes, caller) for _ in range(8)))
-    assert (set(made), ports.had) == ({"1"}, 1)
+    created = await asyncio.gather(*(made_with(ports, changes, caller) for _ in range(8)))
+    assert (set(created), ports.had) == ({"1"}, 1)

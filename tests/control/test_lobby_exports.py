@@ -129,9 +129,9 @@ class Counter:
 
 @pytest.fixture
 async def counter(desk: Desk, tmp_path: Path) -> AsyncIterator[Counter]:
-    made = Counter(desk, tmp_path / "runs")
-    yield made
-    await made.exports.stop()
+    created = Counter(desk, tmp_path / "runs")
+    yield created
+    await created.exports.stop()
 
 
 async def test_long_log_is_stored_in_pieces_and_read_as_one(counter: Counter) -> None:
@@ -177,11 +177,11 @@ async def test_cancelled_export_stops(counter: Counter) -> None:
 
 async def test_failed_export_leaves_nothing(counter: Counter) -> None:
     game_id = await counter.game()
-    asked = counter.asked(game_id, await counter.lobby(game_id, LINES))
+    export = counter.asked(game_id, await counter.lobby(game_id, LINES))
     await counter.begun()
     counter.desk.blobs._disk_reserve = DiskReserve(counter.desk.folder, 1 << 60)
     with pytest.raises(ServiceError, match="STORAGE_FULL"):
-        await asked
+        await export
     assert await counter.pieces() == []
 
 
@@ -197,11 +197,11 @@ async def test_exports_of_an_earlier_version_are_removed(counter: Counter) -> No
 async def test_export_does_not_wait_for_new_lines(counter: Counter) -> None:
     game_id = await counter.game()
     lobby_id = await counter.lobby(game_id, LINES)
-    asked = counter.asked(game_id, lobby_id)
+    export = counter.asked(game_id, lobby_id)
     await counter.begun()
     with (counter.folder_of(lobby_id) / "log" / "0").open("a") as log:
         log.write(f"{NOW_MS}000 e one more\n")
-    rows = await counter.table(await asked)
+    rows = await counter.table(await export)
     assert rows[-1]["line"] == f"line {LINES - 1}"
 
 

@@ -88,10 +88,10 @@ def ended(exit_code: int | None = None, players_ms: int = 7) -> pb.LobbyEnded:
 async def database(
     request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
 ) -> AsyncIterator[Database]:
-    made = open_database(databases.url(request.param), tmp_path)
-    await migrate(made, is_allowed=True)
-    yield made
-    await made.close()
+    created = open_database(databases.url(request.param), tmp_path)
+    await migrate(created, is_allowed=True)
+    yield created
+    await created.close()
 
 
 @pytest.fixture
@@ -125,8 +125,8 @@ async def test_facts_fold_into_the_lobby_record(
     assert (kept[one].stop_reason, kept[one].exit_code, kept[one].peak_players) == ("exited", 4, 3)
     assert kept[one].ready_ms == plane.facts[2].ts_ms
     assert (kept[one].create_ms, kept[one].player_ms) == (1_000, 7)
-    places = [(row.connections, row.reserved_count, row.connected_count) for row in kept.values()]
-    assert sorted(places) == [(0, 0, 0), (9, 2, 1)]
+    slots = [(row.connections, row.reserved_count, row.connected_count) for row in kept.values()]
+    assert sorted(slots) == [(0, 0, 0), (9, 2, 1)]
     assert kept[one].connections == 9
     assert (kept[other].is_closed, kept[other].is_stopping, kept[other].stop_ms) == (
         True,
@@ -252,12 +252,12 @@ async def test_end_during_comparison_keeps_its_exit(
 async def test_facts_of_many_pages_are_applied(
     database: Database, plane: Scripted, history: LobbyFactReader
 ) -> None:
-    made = [str(uuid4()) for _ in range(450)]
-    plane.alive = set(made)
-    for lobby in made:
+    created = [str(uuid4()) for _ in range(450)]
+    plane.alive = set(created)
+    for lobby in created:
         plane.tell(lobby, made=pb.LobbyMade(about=about()))
     assert [await history.step(0) for _ in range(4)] == [200, 200, 50, 0]
-    assert set(await rows(database)) == set(made)
+    assert set(await rows(database)) == set(created)
 
 
 async def test_ended_lobbies_are_kept_for_seven_days(database: Database, plane: Scripted) -> None:
@@ -311,12 +311,12 @@ class Counting:
         return self.answers.pop(0)
 
     def say(self, generation: int, players: dict[str, int], *, is_all: bool = False) -> None:
-        told = [
+        reported = [
             pb.NamespaceCounts(namespace_id=one, player_count=count)
             for one, count in players.items()
         ]
         self.answers.append(
-            pb.CountsResponse(generation=generation, is_all=is_all, namespaces=told)
+            pb.CountsResponse(generation=generation, is_all=is_all, namespaces=reported)
         )
 
 

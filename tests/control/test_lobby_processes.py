@@ -49,14 +49,14 @@ def lobbies_house(
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
 ) -> Iterator[FullService]:
-    made = FullService(
+    created = FullService(
         tmp_path_factory.mktemp("lobbies"),
         databases.url(request.param),
         runtime=programs.SETTINGS,
         empty_lobby_grace_ms=200,
         lobby_env_aliases=ALIASES,
     )
-    with running(made) as full_service:
+    with running(created) as full_service:
         yield full_service
 
 
@@ -70,9 +70,9 @@ class Game:
         self, name: str = "1.0.0", command: Sequence[str] = COMMAND, **modes: Any
     ) -> str:
         token = await self.developer.service_token(self.game_id)
-        back = Back(self.developer, self.game_id, token)
+        back_end_client = Back(self.developer, self.game_id, token)
         archive = programs.server_archive(*command, **{"tell.py": TELL})
-        build_id = await back.build(archive)
+        build_id = await back_end_client.build(archive)
         docker = {"image_id": build_id, "ports": {"game": {"protocol": "tcp"}}}
         entries = {
             mode: {
@@ -92,8 +92,8 @@ class Game:
         return version_id
 
     async def find(self, mode: str, **fields: Any) -> Answer:
-        door = self.developer.door
-        return await door.call("find", {"game_modes": [mode], **fields}, token=self.public_token)
+        client = self.developer.door
+        return await client.call("find", {"game_modes": [mode], **fields}, token=self.public_token)
 
     async def found(self, mode: str, **fields: Any) -> Any:
         answer = await self.find(mode, **fields)
@@ -115,8 +115,8 @@ class Game:
 
     async def first(self) -> str:
         async def listed() -> Any:
-            place = {"game_id": self.game_id, "namespace_id": "prod"}
-            return (await self.developer.good("list_lobby_records", **place))["lobbies"]
+            target = {"game_id": self.game_id, "namespace_id": "prod"}
+            return (await self.developer.good("list_lobby_records", **target))["lobbies"]
 
         return str((await eventually(listed))[0]["lobby_id"])
 
@@ -133,8 +133,8 @@ class Game:
         async def written() -> list[str]:
             return await self.logs(lobby_id)
 
-        told: dict[str, str] = json.loads((await eventually(written))[0])
-        return told
+        variables: dict[str, str] = json.loads((await eventually(written))[0])
+        return variables
 
     async def csv(self, slug: str, **fields: Any) -> list[dict[str, str]]:
         url = (await self.developer.good(slug, game_id=self.game_id, **fields))["url"]
@@ -153,10 +153,10 @@ class Game:
 
 @pytest.fixture(params=["http", "grpc"])
 async def game(lobbies_house: FullService, request: pytest.FixtureRequest) -> AsyncIterator[Game]:
-    door = lobbies_house.door(request.param)
-    developer = Developer(lobbies_house, door)
+    client = lobbies_house.door(request.param)
+    developer = Developer(lobbies_house, client)
     yield Game(developer, await developer.game())
-    await door.close()
+    await client.close()
 
 
 def echoed(port: Any) -> bytes:
@@ -174,16 +174,16 @@ async def test_find_starts_a_process_and_connects_its_player(game: Game) -> None
     assert await asyncio.to_thread(echoed, port) == b"hello"
     lobby_id = found["lobby"]["lobby_id"]
 
-    told = {
+    variables = {
         name: value
         for name, value in (await game.variables(lobby_id)).items()
         if not name.startswith("THEIR_")
     }
-    assert told.pop("PORT") == told.pop("PORT_GAME") != str(port["port"])
-    assert told.pop("HOSTING_API_URL").startswith(f"http://{OWN_ADDRESS}:")
-    assert told.pop("HOSTING_GRPC_ADDRESS").startswith(f"{OWN_ADDRESS}:")
-    assert told.pop("HOSTING_NAMESPACE_ID")
-    assert told == {
+    assert variables.pop("PORT") == variables.pop("PORT_GAME") != str(port["port"])
+    assert variables.pop("HOSTING_API_URL").startswith(f"http://{OWN_ADDRESS}:")
+    assert variables.pop("HOSTING_GRPC_ADDRESS").startswith(f"{OWN_ADDRESS}:")
+    assert variables.pop("HOSTING_NAMESPACE_ID")
+    assert variables == {
         "HOSTING_LOBBY_ID": lobby_id,
         "HOSTING_NAMESPACE_NAME": "prod",
         "HOSTING_VERSION_ID": version_id,
@@ -248,12 +248,12 @@ async def test_process_that_never_started_has_no_uptime(game: Game) -> None:
 async def test_environment_has_the_operator_variable_names(game: Game) -> None:
     await game.deploy(duel={})
     lobby_id = (await game.found("duel"))["lobby"]["lobby_id"]
-    told = await game.variables(lobby_id)
-    theirs = {name: value for name, value in told.items() if name.startswith("THEIR_")}
-    door, token = game.developer.door, theirs.pop("THEIR_PASS")
-    assert theirs == {"THEIR_LOBBY": lobby_id, "THEIR_PORT": told["PORT_GAME"]}
-    assert told["HOSTING_REGION_ID"] == "local"
-    assert (await door.call("heartbeat", {}, token=token)).code == "OK"
+    variables = await game.variables(lobby_id)
+    aliased = {name: value for name, value in variables.items() if name.startswith("THEIR_")}
+    client, token = game.developer.door, aliased.pop("THEIR_PASS")
+    assert aliased == {"THEIR_LOBBY": lobby_id, "THEIR_PORT": variables["PORT_GAME"]}
+    assert variables["HOSTING_REGION_ID"] == "local"
+    assert (await client.call("heartbeat", {}, token=token)).code == "OK"
 
 
 async def test_unused_lobby_is_stopped_and_recorded(game: Game) -> None:
@@ -293,8 +293,8 @@ async def test_idle_lobbies_are_started_without_a_request(game: Game) -> None:
     await game.deploy(ready={"idle_lobbies": {"min": 1, "max": 1}})
 
     async def listed() -> Any:
-        door = game.developer.door
-        answer = await door.call("list", {}, token=game.public_token)
+        client = game.developer.door
+        answer = await client.call("list", {}, token=game.public_token)
         return answer.body["lobbies"] if answer.code == "OK" else None
 
     [lobby] = await eventually(listed)
@@ -321,12 +321,12 @@ async def test_new_lobby_is_readable_at_once(game: Game) -> None:
             ports={"game": {"address": "127.0.0.1", "port": port}},
         )
         lobby_id = attached["lobby_id"]
-        asked = {"game_id": game.game_id, "lobby_id": lobby_id}
+        query = {"game_id": game.game_id, "lobby_id": lobby_id}
         assert await game.record(lobby_id) is not None
         for name in ("get_lobby_logs", "export_lobby_logs"):
-            answer = await game.developer.call(name, **asked, stream="std_out")
+            answer = await game.developer.call(name, **query, stream="std_out")
             assert answer.code == "OK", f"{name}: {answer}"
-        await game.developer.good("detach", **asked)
+        await game.developer.good("detach", **query)
 
 
 async def test_export_span_must_be_ordered(game: Game) -> None:

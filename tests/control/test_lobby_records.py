@@ -97,8 +97,8 @@ async def test_lobby_is_recorded_from_start_to_end(arena: Arena) -> None:
     assert await arena.developer.good("detach", **fields) == {"did_remove": True}
 
     async def is_over() -> Any:
-        told = (await arena.record(lobby)).body["lobby"]
-        return told if "stopped" in told["status"] else None
+        lobby_record = (await arena.record(lobby)).body["lobby"]
+        return lobby_record if "stopped" in lobby_record["status"] else None
 
     over = await eventually(is_over)
     stopped = {"stop_ts": TIME, "failed": FLAG, "exit_code": NUMBER}
@@ -132,8 +132,8 @@ async def test_slots_of_an_ended_lobby_are_final(arena: Arena) -> None:
     assert await arena.developer.good("detach", **fields) == {"did_remove": True}
 
     async def over() -> Any:
-        told = (await arena.record(lobby)).body["lobby"]
-        return told if "stopped" in told["status"] else None
+        lobby_record = (await arena.record(lobby)).body["lobby"]
+        return lobby_record if "stopped" in lobby_record["status"] else None
 
     for record in (await eventually(over), (await arena.record(lobby)).body["lobby"]):
         assert (record["reserved_count"], record["connected_count"]) == (1, 1)
@@ -162,8 +162,8 @@ async def test_silent_lobby_fails(developer: Developer) -> None:
 
 async def test_lists_are_newest_first_without_gaps(owner: Developer) -> None:
     arena = Arena(owner, await owner.arena())
-    made = [await arena.attach() for _ in range(70)]
-    await arena.until(made[-1])
+    created = [await arena.attach() for _ in range(70)]
+    await arena.until(created[-1])
     first = (await owner.good("list_lobby_records", **arena.place))["lobbies"]
     assert len(first) >= 64
     second = (
@@ -173,7 +173,7 @@ async def test_lists_are_newest_first_without_gaps(owner: Developer) -> None:
     )["lobbies"]
     listed = [one["lobby_id"] for one in (*first, *second)]
     assert len(listed) == len(set(listed))
-    assert set(listed) == {one["lobby_id"] for one in made}
+    assert set(listed) == {one["lobby_id"] for one in created}
     times = [one["create_ts"] for one in (*first, *second)]
     assert times == sorted(times, reverse=True)
     fields = {**arena.place, "before_create_ts": second[-1]["create_ts"]}

@@ -23,19 +23,19 @@ pytestmark = pytest.mark.anyio
 def own_house(
     request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
 ) -> Iterator[FullService]:
-    made = FullService(tmp_path / "full_service", databases.url(request.param))
+    created = FullService(tmp_path / "full_service", databases.url(request.param))
     try:
-        yield made.start()
+        yield created.start()
     finally:
-        made.close()
+        created.close()
 
 
 @pytest.mark.parametrize("folder", [".", "control"], ids=["data plane", "control plane"])
 async def test_records_and_counts_are_right_after_a_kill(
     own_house: FullService, folder: str
 ) -> None:
-    async with own_house.opened("http") as door:
-        arena = Arena(Developer(own_house, door), await Developer(own_house, door).arena())
+    async with own_house.opened("http") as client:
+        arena = Arena(Developer(own_house, client), await Developer(own_house, client).arena())
         for _ in range(2):
             stays, leaves = await arena.lobby(), await arena.lobby()
             await arena.say("connected", stays, player_token=await arena.player(stays))

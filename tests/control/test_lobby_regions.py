@@ -43,27 +43,27 @@ class Operator:
 
     async def take_away(self, *games: Game) -> None:
         await asyncio.to_thread(self.full_service.stop)
-        door = await self.start(STAYS)
+        client = await self.start(STAYS)
         for game in games:
-            game.developer.door = door
+            game.developer.door = client
 
     async def game(self, **modes: Any) -> Game:
         developer = Developer(self.full_service, self.doors[-1])
-        made = Game(developer, await developer.game())
-        await made.deploy(**modes)
-        return made
+        created = Game(developer, await developer.game())
+        await created.deploy(**modes)
+        return created
 
 
 @pytest.fixture
 async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
-    made = Operator(tmp_path)
+    created = Operator(tmp_path)
     try:
-        await made.start(STAYS, GOES)
-        yield made
+        await created.start(STAYS, GOES)
+        yield created
     finally:
-        for door in made.doors:
-            await door.close()
-        await asyncio.to_thread(made.full_service.close)
+        for client in created.doors:
+            await client.close()
+        await asyncio.to_thread(created.full_service.close)
 
 
 async def ids_of_listed(game: Game) -> set[str]:
@@ -75,34 +75,34 @@ async def ids_of_listed(game: Game) -> set[str]:
 async def test_removed_region_gets_no_new_players(
     operator: Operator,
 ) -> None:
-    poor, other = await operator.game(duel=THERE), await operator.game(duel={})
-    there = await poor.found("duel", regions=[GOES])
+    affected, other = await operator.game(duel=THERE), await operator.game(duel={})
+    there = await affected.found("duel", regions=[GOES])
     lobby_id = there["lobby"]["lobby_id"]
     assert there["lobby"]["region"] == {"region_id": GOES, "display_name": GOES.title()}
     everywhere = (await other.found("duel", regions=[GOES]))["lobby"]["lobby_id"]
-    await operator.take_away(poor, other)
+    await operator.take_away(affected, other)
 
-    for game in (poor, other):
+    for game in (affected, other):
         answer = await game.find("duel", regions=[GOES])
         assert answer.code == "MATCHMAKER_REGION_NOT_FOUND"
-    assert (await poor.find("duel")).code == "MATCHMAKER_REGION_NOT_ENABLED"
+    assert (await affected.find("duel")).code == "MATCHMAKER_REGION_NOT_ENABLED"
     found = await other.found("duel")
     assert found["lobby"]["lobby_id"] != everywhere
     assert found["lobby"]["region"] == {"region_id": STAYS, "display_name": STAYS.title()}
-    door, asked = poor.developer.door, {"lobby_id": lobby_id}
-    joined = await door.call("join", asked, token=poor.public_token)
+    client, asked = affected.developer.door, {"lobby_id": lobby_id}
+    joined = await client.call("join", asked, token=affected.public_token)
     assert joined.code == "OK", joined
     assert joined.body["lobby"]["region"] == {"region_id": GOES, "display_name": GOES}
     assert await asyncio.to_thread(echoed, joined.body["ports"]["game"]) == b"hello"
     assert await asyncio.to_thread(echoed, there["ports"]["game"]) == b"hello"
-    assert await ids_of_listed(poor) == {lobby_id}
+    assert await ids_of_listed(affected) == {lobby_id}
     for slug in ("regions", "statistics"):
-        assert (await door.call(slug, {}, token=poor.public_token)).code == "OK"
-    poor.public_token = await poor.developer.public_token(poor.game_id)
-    assert await ids_of_listed(poor) == {lobby_id}
-    assert (await poor.record(lobby_id))["region_id"] == GOES
-    await poor.developer.good("detach", game_id=poor.game_id, lobby_id=lobby_id)
-    assert "failure" not in await poor.over(lobby_id)
+        assert (await client.call(slug, {}, token=affected.public_token)).code == "OK"
+    affected.public_token = await affected.developer.public_token(affected.game_id)
+    assert await ids_of_listed(affected) == {lobby_id}
+    assert (await affected.record(lobby_id))["region_id"] == GOES
+    await affected.developer.good("detach", game_id=affected.game_id, lobby_id=lobby_id)
+    assert "failure" not in await affected.over(lobby_id)
 
 
 async def test_removed_region_keeps_its_servers(
@@ -112,36 +112,36 @@ async def test_removed_region_keeps_its_servers(
     developer = game.developer
     back = Servers(developer, game.game_id, await developer.service_token(game.game_id))
     await back.prepare_build()
-    made = await back.running(datacenter=GOES)
+    created = await back.running(datacenter=GOES)
     await operator.take_away(game)
-    assert (await back.get(made["id"]))["status"] == "running"
-    await eventually(lambda: reached(made))
+    assert (await back.get(created["id"]))["status"] == "running"
+    await eventually(lambda: reached(created))
     assert (await back.try_create(datacenter=GOES)).code == "REGION_NOT_FOUND"
-    await back.good("destroy_server", server_id=made["id"], override_kill_timeout=0)
-    await back.until(made["id"], "destroyed")
+    await back.good("destroy_server", server_id=created["id"], override_kill_timeout=0)
+    await back.until(created["id"], "destroyed")
 
 
 async def test_idle_lobbies_of_a_removed_region_end(
     operator: Operator,
 ) -> None:
     idle = {"idle_lobbies": {"min": 1, "max": 1}}
-    poor = await operator.game(duel={**THERE, **idle})
+    affected = await operator.game(duel={**THERE, **idle})
     other = await operator.game(duel={**idle, "player_token_ttl": LONG_MS})
-    [alone] = await eventually(lambda: ids_of_listed(poor))
+    [alone] = await eventually(lambda: ids_of_listed(affected))
 
     async def both() -> set[str] | None:
         ids = await ids_of_listed(other)
         return ids if len(ids) == 2 else None
 
     pair = await eventually(both)
-    await operator.take_away(poor, other)
-    for game, lobby_ids in ((poor, {alone}), (other, pair)):
+    await operator.take_away(affected, other)
+    for game, lobby_ids in ((affected, {alone}), (other, pair)):
         for lobby_id in lobby_ids:
             listed = await eventually(partial(game.record, lobby_id))
             if listed["region_id"] == GOES:
                 record = await game.over(lobby_id)
                 assert record.get("failure") is None, str(record)
-    assert await ids_of_listed(poor) == set()
+    assert await ids_of_listed(affected) == set()
     [left] = await ids_of_listed(other)
     found = await other.found("duel", prevent_auto_create_lobby=True)
     assert found["lobby"]["lobby_id"] == left

@@ -68,11 +68,13 @@ class Both:
 
     async def lobby(self) -> str:
         namespace = self.data.namespaces.resolved(self.data.client().namespace_id)
-        make = self.data.lobby_templates.for_idle(namespace, namespace.modes["private"], "north")
-        assert make is not None
+        template = self.data.lobby_templates.for_idle(
+            namespace, namespace.modes["private"], "north"
+        )
+        assert template is not None
         servers = self.data.engine.processes
-        made = await servers.start_idle(namespace.namespace_id, namespace.version_id, make)
-        return format_uuid(made)
+        created = await servers.start_idle(namespace.namespace_id, namespace.version_id, template)
+        return format_uuid(created)
 
     def is_live(self, lobby_id: str) -> bool:
         return self.data.engine.lobby(raw_id(lobby_id)) is not None
@@ -148,21 +150,21 @@ async def test_ended_untakable_lobby_is_not_retried(both: Both) -> None:
 
 
 async def test_unknown_tier_ends_its_lobby_only(both: Both) -> None:
-    begun = await both.lobby()
+    started = await both.lobby()
     async with both.following() as runs:
-        await both.node.ear.told(begun, "running")
+        await both.node.ear.told(started, "running")
         both.sizes.clear()
-        poor = await both.lobby()
-        run = await eventually(lambda: both.run(poor))
+        affected = await both.lobby()
+        run = await eventually(lambda: both.run(affected))
         assert (run.tier, run.reason, run.start_ms) == (TIER, "tier_unknown", None)
         assert run.message == f"no tier {TIER} is there any more: give the game mode another one"
-        assert not both.is_live(poor)
+        assert not both.is_live(affected)
         assert runs.job.unexpected_errors == 0
     async with both.following():
         late = await both.lobby()
         await until(lambda: not both.is_live(late))
-    assert both.is_live(begun), "it has begun with a size"
-    assert both.node.supervisor.is_known(begun)
+    assert both.is_live(started), "it has begun with a size"
+    assert both.node.supervisor.is_known(started)
 
 
 async def test_start_waits_for_the_data_plane_addresses(

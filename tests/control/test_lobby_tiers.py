@@ -64,15 +64,15 @@ def _tier(name: str, memory_mb: int) -> str:
 
 @pytest.fixture
 async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
-    made = Operator(tmp_path)
-    made.write(basic_1d8=64, small=32)
+    created = Operator(tmp_path)
+    created.write(basic_1d8=64, small=32)
     try:
-        await asyncio.to_thread(made.full_service.start, *made.words)
-        yield made
+        await asyncio.to_thread(created.full_service.start, *created.words)
+        yield created
     finally:
-        for door in made.doors:
-            await door.close()
-        await asyncio.to_thread(made.full_service.close)
+        for client in created.doors:
+            await client.close()
+        await asyncio.to_thread(created.full_service.close)
 
 
 async def test_sighup_gives_tiers_to_lobbies(operator: Operator) -> None:
@@ -81,18 +81,18 @@ async def test_sighup_gives_tiers_to_lobbies(operator: Operator) -> None:
     game = await operator.game()
     await game.deploy(duel={"tier": "large"}, crowd={"tier": "too-large"})
     lobby_id = (await game.found("duel"))["lobby"]["lobby_id"]
-    told = json.loads((await game.logs(lobby_id))[0])
-    assert told["HOSTING_MEMORY"] == "48"
+    variables = json.loads((await game.logs(lobby_id))[0])
+    assert variables["HOSTING_MEMORY"] == "48"
     full = await game.find("crowd")
     assert full.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES", "there is no such room on this node"
 
 
 @pytest.mark.parametrize("how", ["at a hangup", "over a restart"])
 async def test_removed_tier_ends_only_its_new_lobbies(operator: Operator, how: str) -> None:
-    poor, other = await operator.game(), await operator.game()
-    await poor.deploy(duel={"tier": "small"})
+    affected, other = await operator.game(), await operator.game()
+    await affected.deploy(duel={"tier": "small"})
     await other.deploy(duel={"tier": TIER})
-    standing = (await poor.found("duel"))["lobby"]["lobby_id"]
+    standing = (await affected.found("duel"))["lobby"]["lobby_id"]
     lobby_id = (await other.found("duel"))["lobby"]["lobby_id"]
     operator.write(basic_1d8=64)
     if how == "at a hangup":
@@ -100,29 +100,30 @@ async def test_removed_tier_ends_only_its_new_lobbies(operator: Operator, how: s
     else:
         await asyncio.to_thread(operator.full_service.stop)
         await asyncio.to_thread(operator.full_service.start, *operator.words)
-        for game in (poor, other):
+        for game in (affected, other):
             game.developer.door = operator.door()
 
     fields: dict[str, Any] = {"game_modes": ["duel"]}
-    await poor.developer.good("detach", game_id=poor.game_id, lobby_id=standing)
-    ended = await poor.over(standing)
+    await affected.developer.good("detach", game_id=affected.game_id, lobby_id=standing)
+    ended = await affected.over(standing)
     assert "failure" not in ended, "it was begun with the size that there was"
-    door = poor.developer.door
+    client = affected.developer.door
     finding = [
-        asyncio.create_task(door.call("find", fields, token=poor.public_token)) for _ in range(3)
+        asyncio.create_task(client.call("find", fields, token=affected.public_token))
+        for _ in range(3)
     ]
     await other.developer.good("detach", game_id=other.game_id, lobby_id=lobby_id)
     await other.over(lobby_id)
     await other.found("duel")
     answers = await asyncio.gather(*finding)
     assert {answer.code for answer in answers} == {"MATCHMAKER_LOBBY_START_FAILED"}
-    listed = await poor.developer.good(
-        "list_lobby_records", game_id=poor.game_id, namespace_id="prod"
+    listed = await affected.developer.good(
+        "list_lobby_records", game_id=affected.game_id, namespace_id="prod"
     )
     failed = [one for one in listed["lobbies"] if one["lobby_id"] != standing]
 
     async def failures() -> bool:
-        records = [await poor.over(one["lobby_id"]) for one in failed]
+        records = [await affected.over(one["lobby_id"]) for one in failed]
         return [record.get("failure") for record in records] == ["TIER_UNKNOWN"] * len(failed)
 
     assert failed

@@ -81,19 +81,19 @@ async def send(
     for name in method.path_fields:
         path = path.replace(f"{{{name}}}", fields[name])
     content = None if body is None else body if isinstance(body, bytes) else json.dumps(body)
-    door = HttpDoor(full_service.said["http"])
+    client = HttpDoor(full_service.said["http"])
     try:
-        answer = await door.request(
+        answer = await client.request(
             method.http_method,
             path + query,
             content.encode() if isinstance(content, str) else content,
             token=scenario.owner.token,
         )
     finally:
-        await door.close()
-    told = answer.json()
-    paths = [tuple(one["path"]) for one in told.get("errors", ())]
-    return answer.status_code, told.get("code", "OK"), paths
+        await client.close()
+    body_json = answer.json()
+    paths = [tuple(one["path"]) for one in body_json.get("errors", ())]
+    return answer.status_code, body_json.get("code", "OK"), paths
 
 
 def body_of(row: Row, fields: dict[str, Any]) -> dict[str, Any]:
@@ -193,17 +193,17 @@ async def test_badly_encoded_parameter_is_named(
 async def test_null_means_unset(owner: Developer) -> None:
     fields = {"display_name": "x", "name_id": None}
     assert await owner.good("validate_game", **fields) == {"errors": []}
-    place = {"game_id": await owner.game(), "namespace_id": "prod"}
+    target = {"game_id": await owner.game(), "namespace_id": "prod"}
     ports = {"a": {"protocol": "udp", "port": None, "port_range": {"min": 1, "max": 2}}}
-    await owner.good("create_development_token", **place, hostname=None, ports=ports)
-    await owner.good("create_development_token", **place, hostname=None, ports=None)
+    await owner.good("create_development_token", **target, hostname=None, ports=ports)
+    await owner.good("create_development_token", **target, hostname=None, ports=None)
 
 
 async def test_number_beyond_32_bits_is_refused(owner: Developer) -> None:
-    place = {"game_id": await owner.game(), "namespace_id": "prod"}
+    target = {"game_id": await owner.game(), "namespace_id": "prod"}
     for number, word in ((2**32, "too-high"), (-1, "too-low"), (1.5, "wrong-type")):
         answer = await owner.call(
-            "set_mm_config", **place, lobby_count_max=number, max_players=number
+            "set_mm_config", **target, lobby_count_max=number, max_players=number
         )
         paths = {("lobby_count_max", word), ("max_players", word)}
         assert (answer.code, set(answer.errors)) == ("BODY_INVALID", paths)

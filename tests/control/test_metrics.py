@@ -31,11 +31,13 @@ async def figures(full_service: FullService) -> Figures:
 
 async def quiet(full_service: FullService) -> Figures:
     async def settled() -> Figures | None:
-        told = await figures(full_service)
-        return told if told.get("feed_connected") == 1 and told["feed_waiting"] == 0 else None
+        current = await figures(full_service)
+        return (
+            current if current.get("feed_connected") == 1 and current["feed_waiting"] == 0 else None
+        )
 
-    told: Figures = await eventually(settled, 30)
-    return told
+    current: Figures = await eventually(settled, 30)
+    return current
 
 
 async def test_refused_namespace_counts_until_fixed(
@@ -43,21 +45,21 @@ async def test_refused_namespace_counts_until_fixed(
 ) -> None:
     before = await quiet(full_service)
     game_id = await owner.game()
-    made = await quiet(full_service)
-    assert made["feed_acknowledged_total"] >= before["feed_acknowledged_total"] + 2
-    assert (made["feed_refused"], made["feed_lag_seconds"]) == (0, 0)
+    created = await quiet(full_service)
+    assert created["feed_acknowledged_total"] >= before["feed_acknowledged_total"] + 2
+    assert (created["feed_refused"], created["feed_lag_seconds"]) == (0, 0)
     claim = {"game_id": game_id, "namespace_id": "prod", "domain": CLAIMED}
     assert await owner.code("add_domain", **claim) == "VALIDATION_FAILED"
     refused = await figures(full_service)
     states = ("feed_refused", "feed_waiting", "feed_connected")
     assert [refused[name] for name in states] == [1, 1, 1]
-    assert refused["feed_refusals_total"] > made["feed_refusals_total"]
+    assert refused["feed_refusals_total"] > created["feed_refusals_total"]
     assert refused["feed_lag_seconds"] > 0
     assert (await figures(full_service))["feed_lag_seconds"] > refused["feed_lag_seconds"]
     await owner.good("remove_domain", **claim)
     after = await quiet(full_service)
     assert (after["feed_refused"], after["feed_lag_seconds"]) == (0, 0)
-    assert after["feed_acknowledged_total"] > made["feed_acknowledged_total"]
+    assert after["feed_acknowledged_total"] > created["feed_acknowledged_total"]
 
 
 async def test_objects_are_counted_with_bytes(owner: Developer, full_service: FullService) -> None:
@@ -69,9 +71,9 @@ async def test_objects_are_counted_with_bytes(owner: Developer, full_service: Fu
         "path": "x.png",
         "content_length": len(picture),
     }
-    made = await owner.good("prepare_avatar", **fields)
-    assert (await put(made["presigned_request"], picture)).status_code == 200
-    await owner.good("complete_avatar", game_id=game_id, upload_id=made["upload_id"])
+    created = await owner.good("prepare_avatar", **fields)
+    assert (await put(created["presigned_request"], picture)).status_code == 200
+    await owner.good("complete_avatar", game_id=game_id, upload_id=created["upload_id"])
     (avatar,) = (await owner.good("list_avatars", game_id=game_id))["custom_avatars"]
     async with httpx.AsyncClient(timeout=60) as client:
         assert (await client.get(avatar["url"])).content == picture
@@ -101,7 +103,7 @@ async def test_watch_changes_are_counted(owner: Developer, full_service: FullSer
     before = await figures(full_service)
     waiting = asyncio.create_task(owner.good("get_game", game_id=game_id, watch_index=index))
     version_id = await owner.version(game_id)
-    told = (await asyncio.wait_for(waiting, 30))["game"]["versions"]
-    assert version_id in [one["version_id"] for one in told]
+    versions = (await asyncio.wait_for(waiting, 30))["game"]["versions"]
+    assert version_id in [one["version_id"] for one in versions]
     after = await figures(full_service)
     assert after["watch_changes_total"] > before["watch_changes_total"]

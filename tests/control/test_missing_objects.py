@@ -28,11 +28,11 @@ SITE = {"index.html": b"<h1>gone</h1>", "level.bin": bytes(1 << 20)}
 def full_service(
     request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
 ) -> Iterator[FullService]:
-    made = FullService(tmp_path / "full_service", databases.url(request.param))
+    created = FullService(tmp_path / "full_service", databases.url(request.param))
     try:
-        yield made.start()
+        yield created.start()
     finally:
-        made.close()
+        created.close()
 
 
 @pytest.fixture
@@ -45,36 +45,36 @@ async def browser(full_service: FullService) -> AsyncIterator[httpx.AsyncClient]
 
 async def picture(owner: Developer, kind: str, game_id: str) -> str:
     fields: dict[str, Any] = {"game_id": game_id, "path": "x.png", "content_length": len(png())}
-    made = await owner.good(f"prepare_{kind}", **fields)
-    assert (await put(made["presigned_request"], png())).status_code == 200
-    return str(made["upload_id"])
+    created = await owner.good(f"prepare_{kind}", **fields)
+    assert (await put(created["presigned_request"], png())).status_code == 200
+    return str(created["upload_id"])
 
 
 async def build(owner: Developer, game_id: str) -> Any:
     image = {"path": "a.tar", "content_length": len(tar())}
-    made = await owner.good(
+    created = await owner.good(
         "create_game_build", game_id=game_id, display_name="x", image_file=image
     )
-    assert (await put(made["image_presigned_request"], tar())).status_code == 200
-    return made
+    assert (await put(created["image_presigned_request"], tar())).status_code == 200
+    return created
 
 
 async def test_missing_content_is_not_found_and_records_stay(
     full_service: FullService, owner: Developer, browser: httpx.AsyncClient
 ) -> None:
     game_id = await owner.game()
-    place: dict[str, Any] = {"game_id": game_id}
+    target: dict[str, Any] = {"game_id": game_id}
     for kind in ("avatar", "banner", "logo"):
         upload_id = await picture(owner, kind, game_id)
-        await owner.good(f"complete_{kind}", **place, upload_id=upload_id)
+        await owner.good(f"complete_{kind}", **target, upload_id=upload_id)
     complete, incomplete = [await build(owner, game_id) for _ in range(2)]
     await owner.good("complete_upload", upload_id=complete["upload_id"])
-    site = await owner.good("create_site", **place, display_name="1", files=of(SITE))
+    site = await owner.good("create_site", **target, display_name="1", files=of(SITE))
     await put_all(site["presigned_requests"], SITE)
     await owner.good("complete_upload", upload_id=site["upload_id"])
     version_id = await owner.version(game_id, {"cdn": {"site_id": site["site_id"]}})
-    await owner.good("set_version", **place, namespace_id="prod", version_id=version_id)
-    game = (await owner.good("get_game", **place))["game"]
+    await owner.good("set_version", **target, namespace_id="prod", version_id=version_id)
+    game = (await owner.good("get_game", **target))["game"]
     path = f"/{game['name_id']}/prod/"
 
     async def is_shown() -> bool:
@@ -99,8 +99,8 @@ async def test_missing_content_is_not_found_and_records_stay(
     # The next upload creates the folder again.
     assert (await put(incomplete["image_presigned_request"], tar())).status_code == 200
     await owner.good("complete_upload", upload_id=incomplete["upload_id"])
-    await owner.good("delete_build", **place, build_id=complete["build_id"])
-    listed = (await owner.good("list_game_builds", **place))["builds"]
+    await owner.good("delete_build", **target, build_id=complete["build_id"])
+    listed = (await owner.good("list_game_builds", **target))["builds"]
     assert [one["build_id"] for one in listed] == [incomplete["build_id"]]
 
 
@@ -110,6 +110,6 @@ async def records(owner: Developer, game_id: str) -> dict[str, Any]:
         "builds": "list_game_builds",
         "sites": "list_sites",
     }
-    told = {name: await owner.good(slug, game_id=game_id) for name, slug in slugs.items()}
+    responses = {name: await owner.good(slug, game_id=game_id) for name, slug in slugs.items()}
     game = (await owner.good("get_game", game_id=game_id))["game"]
-    return {**told, "game": game}
+    return {**responses, "game": game}

@@ -58,8 +58,8 @@ async def test_page_of_a_domain_needs_no_token(developer: Developer, place: dict
     assert await developer.good("add_domain", **place, domain=domain) == {}
     cdn = await cdn_of(developer, place)
     assert shape(cdn["domains"]) == [DOMAIN]
-    (told,) = cdn["domains"]
-    assert (told["domain"], told["verification_status"]) == (domain, "active")
+    (domain_entry,) = cdn["domains"]
+    assert (domain_entry["domain"], domain_entry["verification_status"]) == (domain, "active")
     listed = await developer.door.call("list", {}, origin=f"https://{domain}:8443")
     assert [one["game_mode_id"] for one in listed.body["game_modes"]] == ["arena"]
     for origin in (f"https://www.{domain}", "null", f"https://{domain}.example.net"):
@@ -113,8 +113,8 @@ async def test_letter_case_and_last_dot_are_ignored(
 ) -> None:
     domain = a_domain()
     await developer.good("add_domain", **place, domain=f"{domain.upper()}.")
-    (told,) = (await cdn_of(developer, place))["domains"]
-    assert told["domain"] == domain
+    (domain_entry,) = (await cdn_of(developer, place))["domains"]
+    assert domain_entry["domain"] == domain
     await developer.good("remove_domain", **place, domain=f"{domain.title()}.")
     assert (await cdn_of(developer, place))["domains"] == []
 
@@ -152,8 +152,8 @@ async def test_hosts_and_addresses_are_accepted(
     ],
 )
 async def test_invalid_host_is_refused(owner: Developer, text: str) -> None:
-    place = {"game_id": await owner.game(), "namespace_id": "prod"}
-    answer = await owner.call("add_domain", **place, domain=text)
+    target = {"game_id": await owner.game(), "namespace_id": "prod"}
+    answer = await owner.call("add_domain", **target, domain=text)
     assert (answer.code, answer.errors) == ("VALIDATION_FAILED", (("domain", "invalid"),))
 
 
@@ -176,33 +176,33 @@ async def test_domain_count_limit(
 def named_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
     """Service with its own domains. SQLite is enough, because the check reads only settings."""
     domains = {"main": "games.example.com", "cdn": "cdn.example.com", "job": "job.example.com"}
-    made = FullService(
+    created = FullService(
         tmp_path_factory.mktemp("named"),
         domains=domains,
         cdn_url="https://files.example.com",
         edge={"is_fronted": True},
     )
     try:
-        yield made.start()
+        yield created.start()
     finally:
-        made.close()
+        created.close()
 
 
 @pytest.mark.parametrize("of_service", ["games.example.com", "cdn.example.com", "job.example.com"])
 async def test_service_domains_are_reserved(named_house: FullService, of_service: str) -> None:
-    door = named_house.door("http")
+    client = named_house.door("http")
     try:
-        owner = Developer(named_house, door)
-        place = {"game_id": await owner.game(), "namespace_id": "prod"}
+        owner = Developer(named_house, client)
+        target = {"game_id": await owner.game(), "namespace_id": "prod"}
         for domain in (of_service, f"victim.{of_service}", f"A.b.{of_service.upper()}."):
-            answer = await owner.call("add_domain", **place, domain=domain)
-            wanted = ("VALIDATION_FAILED", (("domain", "not-allowed"),))
-            assert (answer.code, answer.errors) == wanted, domain
+            answer = await owner.call("add_domain", **target, domain=domain)
+            expected = ("VALIDATION_FAILED", (("domain", "not-allowed"),))
+            assert (answer.code, answer.errors) == expected, domain
         for domain in (f"not-{of_service}", f"{of_service}.net", a_domain()):
-            await owner.good("add_domain", **place, domain=domain)
-            await owner.good("remove_domain", **place, domain=domain)
+            await owner.good("add_domain", **target, domain=domain)
+            await owner.good("remove_domain", **target, domain=domain)
     finally:
-        await door.close()
+        await client.close()
 
 
 # Users of the site --------------------------------------------------------------------------------
@@ -247,7 +247,10 @@ async def test_stored_request_does_not_reveal_the_password(
     assert await developer.code("set_auth_user", key, **other) == "IDEMPOTENCY_KEY_REUSED"
     guess = pb.SetAuthUserRequest(**fields)
     message, name = guess.SerializeToString(deterministic=True), guess.DESCRIPTOR.full_name.encode()
-    digests = [sha256(told).digest() for told in (message, name + message, name + b"\0" + message)]
+    digests = [
+        sha256(domain_entry).digest()
+        for domain_entry in (message, name + message, name + b"\0" + message)
+    ]
     async with records.database.read() as tx:
         rows = [row for table in metadata.sorted_tables for row in await tx.all(select(table))]
     kept = [value for row in rows for value in row if isinstance(value, bytes)]
@@ -274,19 +277,19 @@ async def test_stored_request_does_not_reveal_the_password(
 async def test_invalid_user_is_refused(
     owner: Developer, user: str, password: str, paths: list[tuple[str, ...]]
 ) -> None:
-    place = {"game_id": await owner.game(), "namespace_id": "prod"}
-    answer = await owner.call("set_auth_user", **place, user=user, password=password)
+    target = {"game_id": await owner.game(), "namespace_id": "prod"}
+    answer = await owner.call("set_auth_user", **target, user=user, password=password)
     assert (answer.code, list(answer.errors)) == ("VALIDATION_FAILED", paths)
-    assert (await cdn_of(owner, place))["auth_user_list"] == []
+    assert (await cdn_of(owner, target))["auth_user_list"] == []
 
 
 async def test_longest_names_and_passwords_are_accepted(owner: Developer) -> None:
-    place = {"game_id": await owner.game(), "namespace_id": "prod"}
+    target = {"game_id": await owner.game(), "namespace_id": "prod"}
     user = "!" + "u" * 126 + "~"
-    await owner.good("set_auth_user", **place, user=user, password="é" * 36)
-    assert (await cdn_of(owner, place))["auth_user_list"] == [{"user": user}]
-    await owner.good("remove_auth_user", **place, user=user)
-    assert (await cdn_of(owner, place))["auth_user_list"] == []
+    await owner.good("set_auth_user", **target, user=user, password="é" * 36)
+    assert (await cdn_of(owner, target))["auth_user_list"] == [{"user": user}]
+    await owner.good("remove_auth_user", **target, user=user)
+    assert (await cdn_of(owner, target))["auth_user_list"] == []
 
 
 @pytest.mark.parametrize("user", ["team/alice", "team%2Falice", "/", "a%b?c#d;e&f"])
@@ -315,13 +318,13 @@ async def test_first_missing_path_part_is_reported(
     developer: Developer, slug: str, more: dict[str, Any]
 ) -> None:
     game_id, unknown = await developer.game(), str(uuid4())
-    for place, code in (
+    for target, code in (
         ({"game_id": unknown, "namespace_id": "prod"}, "GAME_NOT_FOUND"),
         ({"game_id": game_id, "namespace_id": "nowhere"}, "NAMESPACE_NOT_FOUND"),
     ):
-        assert await developer.code(slug, **place, **more) == code
+        assert await developer.code(slug, **target, **more) == code
 
 
 async def test_impossible_user_is_not_found(developer: Developer) -> None:
-    place = {"game_id": await developer.game(), "namespace_id": "prod"}
-    assert await developer.good("remove_auth_user", **place, user="a\0b") == {}
+    target = {"game_id": await developer.game(), "namespace_id": "prod"}
+    assert await developer.good("remove_auth_user", **target, user="a\0b") == {}

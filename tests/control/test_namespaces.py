@@ -63,12 +63,12 @@ async def limits_of(developer: Developer, game_id: str, name: str = "prod") -> d
 async def test_new_namespace_has_the_defaults(developer: Developer) -> None:
     game_id, version_id = await a_game(developer)
     fields = {"display_name": "Nightly", "name_id": "nightly", "version_id": version_id}
-    made = await developer.good("create_namespace", game_id=game_id, **fields)
-    assert shape(made) == {"namespace_id": ID}
+    created = await developer.good("create_namespace", game_id=game_id, **fields)
+    assert shape(created) == {"namespace_id": ID}
     answer = await developer.good("get_namespace", game_id=game_id, namespace_id="nightly")
     assert shape(answer) == {"namespace": NAMESPACE}
     namespace = answer["namespace"]
-    assert namespace["namespace_id"] == made["namespace_id"]
+    assert namespace["namespace_id"] == created["namespace_id"]
     assert {name: namespace[name] for name in fields} == fields
     limits = namespace["config"]["matchmaker"]
     assert limits.pop("lobby_count_max") == 512
@@ -76,7 +76,7 @@ async def test_new_namespace_has_the_defaults(developer: Developer) -> None:
     cdn = namespace["config"]["cdn"]
     assert (cdn["enable_domain_public_auth"], cdn["auth_type"]) == (True, "none")
     by_id = await developer.good(
-        "get_namespace", game_id=game_id, namespace_id=made["namespace_id"]
+        "get_namespace", game_id=game_id, namespace_id=created["namespace_id"]
     )
     assert by_id["namespace"]["name_id"] == "nightly"
 
@@ -125,9 +125,9 @@ async def test_validate_and_create_refuse_the_same(
     owner: Developer, fields: dict[str, str], path: tuple[str, ...]
 ) -> None:
     game_id, version_id = await a_game(owner)
-    told = await owner.good("validate_namespace", game_id=game_id, **fields)
-    assert shape(told) == {"errors": [{"path": [TEXT], "message": TEXT}]}
-    assert [tuple(one["path"]) for one in told["errors"]] == [path]
+    response = await owner.good("validate_namespace", game_id=game_id, **fields)
+    assert shape(response) == {"errors": [{"path": [TEXT], "message": TEXT}]}
+    assert [tuple(one["path"]) for one in response["errors"]] == [path]
     refused = await owner.call("create_namespace", game_id=game_id, version_id=version_id, **fields)
     assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (path,))
     listed = await owner.good("list_namespaces", game_id=game_id)
@@ -168,14 +168,14 @@ async def test_first_missing_path_part_is_reported(developer: Developer) -> None
         ("set_mm_config", {"lobby_count_max": 1, "max_players": 1}),
         ("validate_mm_config", {"lobby_count_max": 1, "max_players": 1}),
     ):
-        for place, code in (
+        for target, code in (
             ((unknown, "prod"), "GAME_NOT_FOUND"),
             ((game_id, "nowhere"), "NAMESPACE_NOT_FOUND"),
             ((game_id, unknown), "NAMESPACE_NOT_FOUND"),
             ((game_id, others), "NAMESPACE_NOT_FOUND"),
         ):
-            fields = dict(zip(("game_id", "namespace_id"), place, strict=True))
-            assert await developer.code(slug, **fields, **more) == code, (slug, place)
+            fields = dict(zip(("game_id", "namespace_id"), target, strict=True))
+            assert await developer.code(slug, **fields, **more) == code, (slug, target)
 
 
 async def test_version_of_another_game_is_not_found(developer: Developer) -> None:
@@ -183,9 +183,9 @@ async def test_version_of_another_game_is_not_found(developer: Developer) -> Non
     _, others = await a_game(developer)
     for version_id in (others, str(uuid4())):
         fields = {"game_id": game_id, "version_id": version_id}
-        made = await developer.code("create_namespace", **fields, display_name="x", name_id="x")
+        created = await developer.code("create_namespace", **fields, display_name="x", name_id="x")
         changed = await developer.code("set_version", **fields, namespace_id="prod")
-        assert (made, changed) == ("VERSION_NOT_FOUND", "VERSION_NOT_FOUND")
+        assert (created, changed) == ("VERSION_NOT_FOUND", "VERSION_NOT_FOUND")
 
 
 # Version ------------------------------------------------------------------------------------------
@@ -214,10 +214,10 @@ async def test_set_version_is_fed_to_players(developer: Developer) -> None:
 async def test_history_has_each_change_once_newest_first(developer: Developer) -> None:
     game_id, first = await a_game(developer)
     second = await developer.version(game_id, {})
-    place = {"game_id": game_id, "namespace_id": "prod"}
+    target = {"game_id": game_id, "namespace_id": "prod"}
     for version_id in (second, second, first):
-        await developer.good("set_version", **place, version_id=version_id)
-    answer = await developer.good("version_history", **place)
+        await developer.good("set_version", **target, version_id=version_id)
+    answer = await developer.good("version_history", **target)
     entry = {"namespace_id": ID, "version_id": ID, "deploy_ts": TIME}
     assert shape(answer) == {"versions": [entry]}
     assert [one["version_id"] for one in answer["versions"]] == [first, second, first]
@@ -228,20 +228,20 @@ async def test_history_has_each_change_once_newest_first(developer: Developer) -
 async def test_history_has_pages(owner: Developer) -> None:
     game_id, first = await a_game(owner)
     second = await owner.version(game_id, {})
-    place = {"game_id": game_id, "namespace_id": "prod"}
+    target = {"game_id": game_id, "namespace_id": "prod"}
     for number in range(64):
         version_id = first if number % 2 else second
-        await owner.good("set_version", **place, version_id=version_id)
-    page = (await owner.good("version_history", **place))["versions"]
+        await owner.good("set_version", **target, version_id=version_id)
+    page = (await owner.good("version_history", **target))["versions"]
     assert len(page) == 64
-    rest = await owner.good("version_history", **place, anchor=page[-1]["deploy_ts"])
+    rest = await owner.good("version_history", **target, anchor=page[-1]["deploy_ts"])
     assert [one["version_id"] for one in rest["versions"]] == [first]
-    whole = (await owner.good("version_history", **place, limit=256))["versions"]
+    whole = (await owner.good("version_history", **target, limit=256))["versions"]
     assert whole == page + rest["versions"]
     seen: list[Any] = []
     more: dict[str, Any] = {}
     while True:
-        part = (await owner.good("version_history", **place, limit=20, **more))["versions"]
+        part = (await owner.good("version_history", **target, limit=20, **more))["versions"]
         if not part:
             break
         seen += part
@@ -272,17 +272,17 @@ async def test_invalid_page_is_refused(
 
 async def test_set_limits_apply_to_players(developer: Developer) -> None:
     game_id = await developer.arena()
-    place = {"game_id": game_id, "namespace_id": "prod"}
+    target = {"game_id": game_id, "namespace_id": "prod"}
     env = await developer.service_token(game_id)
     lobby = await developer.lobby(game_id, env)
-    fields: dict[str, Any] = {**place, "lobby_count_max": 1, "max_players": 2}
+    fields: dict[str, Any] = {**target, "lobby_count_max": 1, "max_players": 2}
     assert await developer.good("set_mm_config", **fields) == {}
     limits = await limits_of(developer, game_id)
     assert limits.pop("lobby_count_max") == 1
     assert set(limits.values()) == {2}
     attached = await developer.door.call(
         "attach",
-        {**place, "game_mode": "arena", "ports": {"game": {"address": "127.0.0.1", "port": 1}}},
+        {**target, "game_mode": "arena", "ports": {"game": {"address": "127.0.0.1", "port": 1}}},
         token=env,
     )
     assert attached.code == "MATCHMAKER_TOO_MANY_LOBBIES"
@@ -311,19 +311,19 @@ async def test_zero_limits_are_all_refused(developer: Developer) -> None:
         "lobby_count_max": 0,
         "max_players": 0,
     }
-    told = await developer.good("validate_mm_config", **fields)
+    response = await developer.good("validate_mm_config", **fields)
     paths = [["lobby_count_max", "too-low"], ["max_players", "too-low"]]
-    assert [one["path"] for one in told["errors"]] == paths
+    assert [one["path"] for one in response["errors"]] == paths
     refused = await developer.call("set_mm_config", **fields)
     assert (refused.code, [list(one) for one in refused.errors]) == ("VALIDATION_FAILED", paths)
     assert set((await limits_of(developer, game_id)).values()) == {512, 256}
 
 
 async def test_concurrent_sets_of_one_version_record_one_change(developer: Developer) -> None:
-    place = {"game_id": await developer.arena(), "namespace_id": "prod"}
-    version_id = await developer.version(place["game_id"], name="2.0.0")
+    target = {"game_id": await developer.arena(), "namespace_id": "prod"}
+    version_id = await developer.version(target["game_id"], name="2.0.0")
     await asyncio.gather(
-        *(developer.good("set_version", **place, version_id=version_id) for _ in range(8))
+        *(developer.good("set_version", **target, version_id=version_id) for _ in range(8))
     )
-    told = (await developer.good("version_history", **place))["versions"]
-    assert [one["version_id"] for one in told].count(version_id) == 1
+    history = (await developer.good("version_history", **target))["versions"]
+    assert [one["version_id"] for one in history].count(version_id) == 1

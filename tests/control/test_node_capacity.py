@@ -36,14 +36,14 @@ def small_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullServic
 
 @pytest.fixture(params=["http", "grpc"])
 async def back(small_house: FullService, request: pytest.FixtureRequest) -> AsyncIterator[Servers]:
-    door = small_house.door(request.param)
-    developer = Developer(small_house, door)
+    client = small_house.door(request.param)
+    developer = Developer(small_house, client)
     game_id = await developer.game()
-    made = Servers(developer, game_id, await developer.service_token(game_id))
-    await made.prepare_build()
-    yield made
-    await end(made, *made.made)
-    await door.close()
+    created = Servers(developer, game_id, await developer.service_token(game_id))
+    await created.prepare_build()
+    yield created
+    await end(created, *created.made)
+    await client.close()
 
 
 async def end(back: Servers, *ids: str) -> None:
@@ -89,8 +89,8 @@ async def test_refused_server_frees_its_capacity(back: Servers) -> None:
     most: dict[str, Any] = {"resources": {"cpu": MILLICORES - 10, "memory": 64}}
     late = await back.try_create(network=network, **most)
     assert (late.code, late.errors[0][-1]) == ("VALIDATION_FAILED", "not-unique")
-    made = await back.create(**most)
-    await back.until(made["id"], "running")
+    created = await back.create(**most)
+    await back.until(created["id"], "running")
 
 
 async def test_replay_succeeds_on_a_full_node(back: Servers, small_house: FullService) -> None:
@@ -121,13 +121,13 @@ async def test_replay_needs_a_valid_token(
     back: Servers,
 ) -> None:
     key, developer = "the-key-of-who-leaves", back.developer
-    place = {"game_id": back.game_id, "environment_id": "prod"}
-    made = await developer.good("create_service_token", **place)
-    back.token = made["token"]
+    target = {"game_id": back.game_id, "environment_id": "prod"}
+    created = await developer.good("create_service_token", **target)
+    back.token = created["token"]
     first = await back.try_create(key, **WHOLE)
     assert first.code == "OK", first
     back.made.append(first.body["server"]["id"])
-    revoked = {"namespace_id": "prod", "token_id": made["token_id"]}
+    revoked = {"namespace_id": "prod", "token_id": created["token_id"]}
     await developer.good("revoke_namespace_token", game_id=back.game_id, **revoked)
     assert (await back.try_create(key, **WHOLE)).code == "TOKEN_REVOKED"
     back.token = await developer.service_token(back.game_id)

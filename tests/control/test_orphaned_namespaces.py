@@ -29,10 +29,10 @@ pytestmark = pytest.mark.anyio
 async def plane() -> AsyncIterator[FedPlane]:
     # A socket path has a length limit that `tmp_path` can exceed.
     with tempfile.TemporaryDirectory() as folder:
-        made = FedPlane(Path(folder))
-        await made.start()
-        yield made
-        await made.stop()
+        created = FedPlane(Path(folder))
+        await created.start()
+        yield created
+        await created.stop()
 
 
 class Successor:
@@ -48,10 +48,10 @@ class Successor:
         folder.mkdir()
         source = Source(open_database(self._databases.url(self._kind), folder))
         await source.prepare()
-        made = Fed(source, self.plane)
-        self._fed.append(made)
-        await made.run_anew(epoch)
-        return made
+        created = Fed(source, self.plane)
+        self._fed.append(created)
+        await created.run_anew(epoch)
+        return created
 
     async def close(self) -> None:
         for one in self._fed:
@@ -63,9 +63,9 @@ class Successor:
 async def successor(
     request: pytest.FixtureRequest, plane: FedPlane, tmp_path: Path, databases: Databases
 ) -> AsyncIterator[Successor]:
-    made = Successor(plane, tmp_path, databases, request.param)
-    yield made
-    await made.close()
+    created = Successor(plane, tmp_path, databases, request.param)
+    yield created
+    await created.close()
 
 
 def orphans_beside(fed: Fed, epoch: int) -> OrphanedNamespaces:
@@ -133,14 +133,14 @@ async def test_orphans_are_reported_until_removed(successor: Successor, epoch: i
 
 async def test_namespace_with_a_record_or_file_is_not_removed(successor: Successor) -> None:
     fed = await successor.fed(EPOCH)
-    mine = await fed.source.namespace("prod")
-    await fed.enqueue_and_confirm(mine)
-    of_file = configuration(game={"game_id": mine, "name_id": "other", "display_name": "O"})
+    own_id = await fed.source.namespace("prod")
+    await fed.enqueue_and_confirm(own_id)
+    of_file = configuration(game={"game_id": own_id, "name_id": "other", "display_name": "O"})
     answer = await successor.plane.feed.apply(feed_pb2.ApplyRequest(configuration=of_file))
     assert answer.HasField("applied")
     orphans = orphans_beside(fed, EPOCH)
     assert await orphans.all() == []
-    for one in (mine, of_file.namespace_id):
+    for one in (own_id, of_file.namespace_id):
         with pytest.raises(ServiceError) as caught:
             await orphans.remove([one])
         assert caught.value.code == "NAMESPACE_NOT_FOUND"
@@ -166,9 +166,9 @@ async def test_orphan_is_fed_after_its_record_is_restored(
 async def test_orphans_are_unknown_without_a_data_plane(successor: Successor) -> None:
     fed = await successor.fed(EPOCH)
     await successor.plane.stop()
-    for asking in (orphans_beside(fed, EPOCH).all(), orphans_beside(fed, EPOCH).remove()):
+    for request in (orphans_beside(fed, EPOCH).all(), orphans_beside(fed, EPOCH).remove()):
         with pytest.raises(ServiceError) as caught:
-            await asking
+            await request
         assert caught.value.code == "CONTROL_PLANE_UNAVAILABLE"
 
 
@@ -190,16 +190,16 @@ def test_orphan_log_is_written_once() -> None:
 def lonely(
     request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
 ) -> Iterator[FullService]:
-    made = FullService(tmp_path / "full_service", databases.url(request.param))
-    yield made
-    made.close()
+    created = FullService(tmp_path / "full_service", databases.url(request.param))
+    yield created
+    created.close()
 
 
 async def test_commands_list_and_remove_orphans(lonely: FullService, databases: Databases) -> None:
     await asyncio.to_thread(lonely.start)
     data_dir = lonely.data_dir
-    async with lonely.opened("http") as door:
-        game_id = await Developer(lonely, door).arena()
+    async with lonely.opened("http") as other_client:
+        game_id = await Developer(lonely, other_client).arena()
         assert await json_output(data_dir, "namespace", "orphans") == {"orphans": []}
     assert lonely.stop() == 0
     databases.empty(lonely.database_url, data_dir / "control")

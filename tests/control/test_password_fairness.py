@@ -28,19 +28,19 @@ async def test_setting_passwords_does_not_block_other_groups(
 ) -> None:
     flooder, group_id = await new_developer(developer, records)
     many = {"game_id": await flooder.game(developer_group_id=group_id), "namespace_id": "prod"}
-    mine = {"game_id": await developer.game(), "namespace_id": "prod"}
+    own = {"game_id": await developer.game(), "namespace_id": "prod"}
     flood = asyncio.gather(
         *(
             flooder.call("set_auth_user", **many, user=f"u{number}", password="x")
             for number in range(FLOOD)
         )
     )
-    told = []
+    finished = []
     while not flood.done():
-        answer = await developer.call("set_auth_user", **mine, user="me", password="x")
-        told.append(answer.code)
-    assert set(told) == {"OK"}
-    assert len(told) >= 3
+        answer = await developer.call("set_auth_user", **own, user="me", password="x")
+        finished.append(answer.code)
+    assert set(finished) == {"OK"}
+    assert len(finished) >= 3
     codes = Counter(answer.code for answer in await flood)
     assert codes.keys() <= {"OK", "OVERLOADED"}
 
@@ -82,14 +82,14 @@ class Guessers:
             self.outcomes["busy"] += 1
 
     async def begin(self, *sources: Source) -> list[asyncio.Task[None]]:
-        begun = [
+        started = [
             asyncio.ensure_future(self.guess(source, number))
             for source in sources
             for number in range(10)
         ]
         for _ in range(10):
             await asyncio.sleep(0)
-        return begun
+        return started
 
 
 @pytest.fixture
@@ -113,27 +113,27 @@ async def is_let_in(checker: SitePasswords, source: Source) -> bool:
 async def test_guesses_do_not_block_other_groups(
     checker: SitePasswords, guessers: Guessers
 ) -> None:
-    begun = await guessers.begin(*sites_of("theirs", b"1"))
-    mine = asyncio.ensure_future(is_let_in(checker, Source("mine", b"mine", b"2")))
+    started = await guessers.begin(*sites_of("theirs", b"1"))
+    own = asyncio.ensure_future(is_let_in(checker, Source("mine", b"mine", b"2")))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     guessers.gate.open.set()
-    assert await mine
+    assert await own
     # A group has one comparison at a time.
     assert guessers.gate.compared.index(b"right") == 1
     assert await is_let_in(checker, Source("mine", b"mine", b"1"))
-    await asyncio.gather(*begun)
+    await asyncio.gather(*started)
     checker.close()
 
 
 async def test_address_uses_part_of_the_slots_of_a_group(
     checker: SitePasswords, guessers: Guessers
 ) -> None:
-    begun = await guessers.begin(*sites_of("mine", b"1"))
+    started = await guessers.begin(*sites_of("mine", b"1"))
     assert guessers.outcomes["busy"] == SITES * 10 - 32
     guessers.gate.open.set()
     assert await is_let_in(checker, Source("mine", b"mine", b"2"))
-    await asyncio.gather(*begun)
+    await asyncio.gather(*started)
     assert guessers.outcomes == {"busy": SITES * 10 - 32, "wrong": 32}
     checker.close()
 
@@ -142,13 +142,13 @@ async def test_many_addresses_fill_one_group_only(
     checker: SitePasswords, guessers: Guessers
 ) -> None:
     everywhere = [Source("theirs", b"%d" % number, b"%d" % number) for number in range(SITES)]
-    begun = await guessers.begin(*everywhere)
+    started = await guessers.begin(*everywhere)
     assert guessers.outcomes["busy"] == SITES * 10 - 64
     with pytest.raises(PasswordChecksBusy):
         await is_let_in(checker, Source("theirs", b"mine", b"me"))
     guessers.gate.open.set()
     assert await is_let_in(checker, Source("mine", b"mine", b"me"))
-    await asyncio.gather(*begun)
+    await asyncio.gather(*started)
     checker.close()
 
 

@@ -31,8 +31,8 @@ async def full_service(
     runtime = {**programs.SETTINGS, **getattr(request, "param", {})}
     with running(
         FullService(tmp_path / "full_service", runtime=runtime, port_rest_ms=3_600_000)
-    ) as made:
-        yield made
+    ) as created:
+        yield created
 
 
 async def over(back: Servers) -> Any:
@@ -49,11 +49,11 @@ async def test_half_of_the_public_ports_stay_free_for_others(
     full_service: FullService,
 ) -> None:
     async with (
-        back_end(full_service, "http", "true") as greedy,
-        back_end(full_service, "grpc") as modest,
+        back_end(full_service, "http", "true") as busy_game,
+        back_end(full_service, "grpc") as other_game,
     ):
         count = 0
-        while (answer := await greedy.try_create(**WISH)).code == "OK":
+        while (answer := await busy_game.try_create(**WISH)).code == "OK":
             count += 1
             if count % AT_ONCE == 0:
                 # Leased ports do not count here.
@@ -61,8 +61,8 @@ async def test_half_of_the_public_ports_stay_free_for_others(
         assert answer.code == "PORTS_EXHAUSTED"
         await eventually(lambda: is_none_leased(full_service))
         assert PUBLIC / 2 - AT_ONCE * len(PORTS) <= public_ports(full_service)["free"] <= PUBLIC / 2
-        await assert_good(modest)
-        assert (await greedy.try_create(**WISH)).code == "PORTS_EXHAUSTED"
+        await assert_good(other_game)
+        assert (await busy_game.try_create(**WISH)).code == "PORTS_EXHAUSTED"
 
 
 async def is_none_leased(full_service: FullService) -> bool:
@@ -76,14 +76,14 @@ async def test_half_of_the_process_ports_stay_free_for_others(
     full_service: FullService,
 ) -> None:
     async with (
-        back_end(full_service, "http", "true") as greedy,
-        back_end(full_service, "grpc") as modest,
+        back_end(full_service, "http", "true") as busy_game,
+        back_end(full_service, "grpc") as other_game,
     ):
         ends = 0
-        while (record := await over(greedy))["status"] == "destroyed":
+        while (record := await over(busy_game))["status"] == "destroyed":
             ends += 1
         assert record["failure"]["reason"] == "PORTS_UNAVAILABLE"
         # The quarantine starts a moment after the end.
         assert abs(ends * len(PORTS) - len(FEW) / 2) <= len(PORTS)
-        await assert_good(modest)
-        assert (await over(greedy))["status"] == "failed"
+        await assert_good(other_game)
+        assert (await over(busy_game))["status"] == "failed"

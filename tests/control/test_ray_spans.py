@@ -43,8 +43,8 @@ async def traced(
 ) -> tuple[Answer, str]:
     ray_id = uuid4().hex
     traceparent = f"00-{ray_id}-{ray_id[:16]}-01"
-    door, token = developer.door, token or developer.token
-    return await door.call(slug, fields, token=token, traceparent=traceparent), ray_id
+    client, token = developer.door, token or developer.token
+    return await client.call(slug, fields, token=token, traceparent=traceparent), ray_id
 
 
 async def told(developer: Developer, ray_id: str, count: int) -> list[Told]:
@@ -69,13 +69,13 @@ async def test_attach_ray_has_token_check_engine_and_journal(
     answer, ray_id = await traced(developer, "attach", token, **fields)
     assert answer.code == "OK", answer
     (one,) = await told(developer, ray_id, 1)
-    door, handler = one.one(f"{developer.door.name} attach"), one.one("handler")
+    client, handler = one.one(f"{developer.door.name} attach"), one.one("handler")
     # The first check is for the token, and the second for the game.
     bearer, game = one.all("token check")
     engine, journal = one.one("engine"), one.one("journal wait")
-    assert door.begin <= bearer.begin <= bearer.end <= one.marks["authorized"] <= handler.begin
+    assert client.begin <= bearer.begin <= bearer.end <= one.marks["authorized"] <= handler.begin
     assert handler.begin <= game.begin <= game.end <= engine.begin <= engine.end
-    assert engine.end <= journal.begin <= journal.end <= handler.end == door.end
+    assert engine.end <= journal.begin <= journal.end <= handler.end == client.end
 
 
 async def test_detach_ray_has_engine_and_journal(
@@ -113,22 +113,22 @@ async def test_state_read_ray_has_the_engine(developer: Developer) -> None:
 
 async def test_ray_has_the_wait_for_the_data_plane(developer: Developer) -> None:
     game_id = await developer.arena()
-    place = {"game_id": game_id, "namespace_id": "prod"}
+    target = {"game_id": game_id, "namespace_id": "prod"}
     service = {"game_id": game_id, "environment_id": "prod"}
     domain = {"domain": f"{uuid4().hex}.example"}
     version_id = await developer.version(game_id, name="2.0.0")
-    made = await developer.good("create_public_token", **place)
+    created = await developer.good("create_public_token", **target)
     rays: dict[str, str] = {}
     changes: dict[str, dict[str, Any]] = {
-        "set_version": {**place, "version_id": version_id},
-        "set_mm_config": {**place, "lobby_count_max": 9, "max_players": 99},
-        "add_domain": {**place, **domain},
-        "set_domain_public_auth": {**place, "enabled": True},
-        "remove_domain": {**place, **domain},
+        "set_version": {**target, "version_id": version_id},
+        "set_mm_config": {**target, "lobby_count_max": 9, "max_players": 99},
+        "add_domain": {**target, **domain},
+        "set_domain_public_auth": {**target, "enabled": True},
+        "remove_domain": {**target, **domain},
         "create_service_token": service,
-        "create_public_token": place,
-        "create_development_token": place,
-        "revoke_namespace_token": {**place, "token_id": made["token_id"]},
+        "create_public_token": target,
+        "create_development_token": target,
+        "revoke_namespace_token": {**target, "token_id": created["token_id"]},
     }
     for slug, fields in changes.items():
         answer, rays[slug] = await traced(developer, slug, **fields)

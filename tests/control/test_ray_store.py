@@ -69,8 +69,8 @@ def span_set(number: int, ray_id: str = "a" * 32, **fields: Any) -> internal.Spa
 
 def caller(**scope: Any) -> Caller:
     reach = {"identity_id": IDENTITY, "group_id": GROUP, "game_id": None, "groups": (GROUP,)}
-    made = GrantedScope(token_id=str(uuid4()), **{**reach, **scope})
-    return Caller(TokenKind.CLOUD, b"", b"", b"", Call("0" * 32, b"\x7f\0\0\1"), made)
+    created = GrantedScope(token_id=str(uuid4()), **{**reach, **scope})
+    return Caller(TokenKind.CLOUD, b"", b"", b"", Call("0" * 32, b"\x7f\0\0\1"), created)
 
 
 async def count(database: Database) -> int:
@@ -131,21 +131,21 @@ async def test_group_sees_its_own_rays_only(database: Database) -> None:
     assert [one.req_id for one in await shown(store, whole)] == ids
     assert [one.req_id for one in await shown(store, caller())] == ids[:1]
     assert await shown(store, caller(game_id=str(uuid4()))) == []
-    stranger = caller(identity_id=str(uuid4()), group_id=None, groups=())
-    assert await shown(store, stranger) == []
+    other_caller = caller(identity_id=str(uuid4()), group_id=None, groups=())
+    assert await shown(store, other_caller) == []
 
 
 async def test_transport_span_is_shown_with_its_request_only(
     database: Database,
 ) -> None:
     store = RayStore(database, 100, Clock())
-    door = span_set(0, is_passed=True)
-    door.ClearField("asker")
+    client = span_set(0, is_passed=True)
+    client.ClearField("asker")
     other_door = span_set(1, is_passed=True)
     other_door.ClearField("asker")
-    behind = span_set(2, parent_span_id=door.span_id, service="control-plane")
-    await store.store([door, other_door, behind])
-    assert [one.req_id for one in await shown(store, caller())] == [door.span_id, behind.span_id]
+    behind = span_set(2, parent_span_id=client.span_id, service="control-plane")
+    await store.store([client, other_door, behind])
+    assert [one.req_id for one in await shown(store, caller())] == [client.span_id, behind.span_id]
 
 
 async def test_ray_without_an_owner_is_not_stored(database: Database) -> None:
@@ -173,8 +173,8 @@ async def test_ray_of_a_signed_url_belongs_to_its_game(
     for scope in ({"game_id": game_id}, {}, {"group_id": None}):
         assert [one.req_id for one in await shown(store, caller(**scope))] == [upload.span_id]
     assert await shown(store, caller(game_id=str(uuid4()))) == []
-    stranger = caller(identity_id=str(uuid4()), group_id=None, groups=())
-    assert await shown(store, stranger) == []
+    other_caller = caller(identity_id=str(uuid4()), group_id=None, groups=())
+    assert await shown(store, other_caller) == []
     assert await count(database) == 1
     async with database.write() as tx:
         await uploads.abandon(tx, upload_id)

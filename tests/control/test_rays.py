@@ -40,8 +40,8 @@ PARENT = "00f067aa0ba902b7"
 
 @pytest.fixture(scope="module")
 def collector() -> Iterator[Collector]:
-    with running_collector() as made:
-        yield made
+    with running_collector() as created:
+        yield created
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -51,25 +51,25 @@ def full_service(
     databases: Databases,
     collector: Collector,
 ) -> Iterator[FullService]:
-    made = FullService(
+    created = FullService(
         tmp_path_factory.mktemp("rays"),
         databases.url(request.param),
         verification_allowed_networks=["127.0.0.0/8"],
         rays={"otlp_endpoint": collector.url},
     )
     try:
-        yield made.start()
+        yield created.start()
     finally:
-        made.close()
+        created.close()
 
 
 @pytest.fixture
 async def me(full_service: FullService) -> AsyncIterator[Developer]:
-    door = HttpDoor(full_service.said["http"])
+    client = HttpDoor(full_service.said["http"])
     try:
-        yield Developer(full_service, door)
+        yield Developer(full_service, client)
     finally:
-        await door.close()
+        await client.close()
 
 
 @pytest.fixture
@@ -176,9 +176,9 @@ async def test_slow_join_ray_has_every_span(
 async def test_control_plane_ray_has_both_planes(me: Developer, collector: Collector) -> None:
     game_id = await me.game()
     ray_id, headers = fresh_trace()
-    door = me.door
-    assert isinstance(door, HttpDoor)
-    answer = await door.request("GET", f"/cloud/games/{game_id}", token=me.token, headers=headers)
+    client = me.door
+    assert isinstance(client, HttpDoor)
+    answer = await client.request("GET", f"/cloud/games/{game_id}", token=me.token, headers=headers)
     assert (answer.status_code, answer.headers["x-ray-id"]) == (200, ray_id)
     outer, inner = await whole(me, ray_id, 2)
     assert (outer["svc_name"], inner["svc_name"]) == ("data-plane", "control-plane")
@@ -218,12 +218,14 @@ async def test_lobby_server_ray_belongs_to_its_game(me: Developer) -> None:
     player = await me.public_token(game_id)
     joined = await me.door.call("join", {"lobby_id": lobby["lobby_id"]}, token=player)
     ray_id, headers = fresh_trace()
-    door = me.door
-    assert isinstance(door, HttpDoor)
+    client = me.door
+    assert isinstance(client, HttpDoor)
     content = json.dumps({"player_token": joined.body["player"]["token"]}).encode()
     path = "/matchmaker/players/connected"
-    said = await door.request("POST", path, content, token=lobby["lobby_token"], headers=headers)
-    assert said.status_code == 200, said.text
+    output = await client.request(
+        "POST", path, content, token=lobby["lobby_token"], headers=headers
+    )
+    assert output.status_code == 200, output.text
     (one,) = await whole(me, ray_id, 1)
     assert {"handler", "engine"} <= {span["label"] for span in one["spans"]}
 
@@ -255,12 +257,12 @@ async def test_ray_needs_a_token_that_covers_its_request(
     of_game = (await me.good("create_game_token", game_id=game_id))["token"]
     of_other = (await me.good("create_game_token", game_id=await me.game()))["token"]
     joined = await me.door.call("join", {"lobby_id": lobby_id}, token=player)
-    door = me.door
-    assert isinstance(door, HttpDoor)
+    client = me.door
+    assert isinstance(client, HttpDoor)
     asked_ray, headers = fresh_trace()
-    await door.request("GET", f"/cloud/games/{game_id}", token=me.token, headers=headers)
+    await client.request("GET", f"/cloud/games/{game_id}", token=me.token, headers=headers)
     group_ray, headers = fresh_trace()
-    await door.request("GET", "/cloud/games", token=me.token, headers=headers)
+    await client.request("GET", "/cloud/games", token=me.token, headers=headers)
     for ray_id, count in ((joined.headers["x-ray-id"], 1), (asked_ray, 2)):
         await whole(me, ray_id, count)
         assert len(await perf(me, ray_id, of_game)) == count
@@ -274,17 +276,17 @@ async def test_reused_ray_id_shows_own_requests_only(me: Developer) -> None:
     of_game = (await me.good("create_game_token", game_id=game_id))["token"]
     of_other = (await me.good("create_game_token", game_id=other_id))["token"]
     ray_id, headers = fresh_trace()
-    door = me.door
-    assert isinstance(door, HttpDoor)
-    await door.request("GET", f"/cloud/games/{game_id}", token=of_game, headers=headers)
-    await door.request("GET", f"/cloud/games/{game_id}", token=of_other, headers=headers)
+    client = me.door
+    assert isinstance(client, HttpDoor)
+    await client.request("GET", f"/cloud/games/{game_id}", token=of_game, headers=headers)
+    await client.request("GET", f"/cloud/games/{game_id}", token=of_other, headers=headers)
     everything = await whole(me, ray_id, 4)
     his = await perf(me, ray_id, of_other)
     assert [one["svc_name"] for one in his] == ["data-plane", "control-plane"]
     assert "answered GAME_NOT_FOUND" in [mark["label"] for one in his for mark in one["marks"]]
-    ours = await perf(me, ray_id, of_game)
-    assert {one["req_id"] for one in ours}.isdisjoint(one["req_id"] for one in his)
-    assert len(everything) == len(his) + len(ours)
+    own = await perf(me, ray_id, of_game)
+    assert {one["req_id"] for one in own}.isdisjoint(one["req_id"] for one in his)
+    assert len(everything) == len(his) + len(own)
 
 
 @pytest.mark.parametrize("ray_id", ["x", "0" * 31, "0" * 33, "G" * 32, "A" * 32])
@@ -310,10 +312,10 @@ async def test_rays_contain_no_secret(
             rows = await tx.all(select(rays.c.span_set))
     finally:
         await database.close()
-    told = b"".join([*(row.span_set for row in rows), *collector.bodies])
-    assert ray_id.encode() in told
+    stored = b"".join([*(row.span_set for row in rows), *collector.bodies])
+    assert ray_id.encode() in stored
     secrets = (me.token, player, joined.body["player"]["token"], "127.0.0.1", "s3cret", "/ask")
-    assert [secret for secret in secrets if secret.encode() in told] == []
+    assert [secret for secret in secrets if secret.encode() in stored] == []
 
 
 async def test_impossible_game_id_does_not_stop_storage(me: Developer) -> None:

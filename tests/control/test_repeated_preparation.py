@@ -32,18 +32,18 @@ def moved(
 ) -> Iterator[KilledService]:
     library = compile_library(tmp_path_factory.mktemp("faults"))
     folder = tmp_path_factory.mktemp("moved")
-    with running(KilledService(folder, library, databases.url(request.param))) as made:
-        yield made
+    with running(KilledService(folder, library, databases.url(request.param))) as created:
+        yield created
 
 
 @pytest.fixture(params=["http", "grpc"])
 async def mover(request: pytest.FixtureRequest, moved: KilledService) -> AsyncIterator[Developer]:
-    door = moved.door(request.param)
+    client = moved.door(request.param)
     moved.shim.shift_wall_clock(0)
     try:
-        yield Developer(moved, door)
+        yield Developer(moved, client)
     finally:
-        await door.close()
+        await client.close()
 
 
 def pass_time(full_service: KilledService, seconds: float) -> None:
@@ -114,15 +114,15 @@ async def test_replay_of_a_namespace_upload_has_valid_urls(
     game_id, key = await mover.game(), str(uuid4())
     token = await mover.service_token(game_id)
     back = Developer(moved, mover.door, token)
-    place = {"game_id": game_id, "environment_id": "prod"}
+    target = {"game_id": game_id, "environment_id": "prod"}
     image = {"path": "a.tar", "content_length": len(tar())}
-    fields: dict[str, Any] = {**place, "name": "x", "image_file": image}
+    fields: dict[str, Any] = {**target, "name": "x", "image_file": image}
     first = await back.good("prepare_build", key, **fields)
     pass_time(moved, 2 * HOUR_S)
     again = await back.good("prepare_build", key, **fields)
     assert without_addresses(again) == without_addresses(first)
     assert (await put(requests_of(again)[0], tar())).status_code == 200
-    await back.good("complete_build", **place, build_id=first["build"]["id"])
+    await back.good("complete_build", **target, build_id=first["build"]["id"])
     # The upload is complete, so the replayed URLs accept no content.
     last = await back.good("prepare_build", key, **fields)
     assert without_addresses(last) == without_addresses(first)
@@ -170,23 +170,23 @@ async def test_former_member_gets_no_replayed_urls_or_tokens(
     member = ("--group", moved.group_id, "--identity", person)
     await output(data_dir, "group", "add-member", *member)
     me, game_id = Developer(moved, mover.door, token), await mover.arena()
-    asked: dict[str, dict[str, Any]] = {
+    requests: dict[str, dict[str, Any]] = {
         slug: {"game_id": game_id, **fields} for slug, (fields, _) in PREPARATIONS.items()
     }
     image = {"path": "a.tar", "content_length": 3}
-    place = {"game_id": game_id, "environment_id": "prod"}
-    asked["prepare_build"] = {**place, "name": "x", "image_file": image}
+    target = {"game_id": game_id, "environment_id": "prod"}
+    requests["prepare_build"] = {**target, "name": "x", "image_file": image}
     for slug in ("create_public_token", "create_development_token"):
-        asked[slug] = {"game_id": game_id, "namespace_id": "prod"}
+        requests[slug] = {"game_id": game_id, "namespace_id": "prod"}
     key = str(uuid4())
-    keys = {slug: f"{slug}-{key}" for slug in asked}
-    for slug, fields in asked.items():
+    keys = {slug: f"{slug}-{key}" for slug in requests}
+    for slug, fields in requests.items():
         await me.good(slug, keys[slug], **fields)
     await output(data_dir, "group", "remove-member", *member)
-    told = {
-        slug: (await me.call(slug, keys[slug], **fields)).code for slug, fields in asked.items()
+    responses = {
+        slug: (await me.call(slug, keys[slug], **fields)).code for slug, fields in requests.items()
     }
-    assert told == dict.fromkeys(asked, "GAME_NOT_FOUND")
+    assert responses == dict.fromkeys(requests, "GAME_NOT_FOUND")
     await output(data_dir, "group", "add-member", *member)
-    for slug, fields in asked.items():
+    for slug, fields in requests.items():
         await me.good(slug, keys[slug], **fields)

@@ -48,8 +48,8 @@ class Work:
 
 
 def logged(capsys: pytest.CaptureFixture[str]) -> str:
-    said = capsys.readouterr()
-    return said.out + said.err
+    output = capsys.readouterr()
+    return output.out + output.err
 
 
 async def test_unexpected_error_is_logged_and_counted(
@@ -57,10 +57,10 @@ async def test_unexpected_error_is_logged_and_counted(
 ) -> None:
     work = await Work(RuntimeError("a defect"), None).done()
     assert work.job.unexpected_errors == 1
-    told = logged(capsys)
-    assert "work failed" in told
-    assert "Traceback" in told
-    assert "RuntimeError: a defect" in told
+    log = logged(capsys)
+    assert "work failed" in log
+    assert "Traceback" in log
+    assert "RuntimeError: a defect" in log
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,9 @@ async def test_expected_error_is_logged_and_not_counted(
 ) -> None:
     work = await Work(error, None).done()
     assert (work.job.unexpected_errors, work.job.is_expected(error)) == (0, True)
-    told = logged(capsys)
-    assert "work failed" in told
-    assert "Traceback" not in told
+    log = logged(capsys)
+    assert "work failed" in log
+    assert "Traceback" not in log
 
 
 async def test_pause_doubles_up_to_a_limit_until_success() -> None:
@@ -126,8 +126,8 @@ async def test_metrics_count_errors_by_job(
         with sqlite3.connect(path, timeout=30) as records:
             records.execute("ALTER TABLE elsewhere RENAME TO service_state")
         records.close()
-        async with full_service.opened("http") as door:
-            developer = Developer(full_service, door)
+        async with full_service.opened("http") as client:
+            developer = Developer(full_service, client)
             game_id = await developer.arena()
             lobby = await developer.lobby(game_id, await developer.service_token(game_id))
             fields = {"game_id": game_id, "namespace_id": "prod", "lobby_id": lobby["lobby_id"]}
@@ -155,5 +155,7 @@ async def scraped(full_service: FullService) -> str:
 
 async def counted(full_service: FullService) -> dict[str, float]:
     page = await scraped(full_service)
-    told = re.findall(r'^hosting_control_unforeseen_errors_total\{work="(\w+)"\} (.+)$', page, re.M)
-    return {work: float(count) for work, count in told}
+    counts = re.findall(
+        r'^hosting_control_unforeseen_errors_total\{work="(\w+)"\} (.+)$', page, re.M
+    )
+    return {work: float(count) for work, count in counts}

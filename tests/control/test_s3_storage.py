@@ -54,24 +54,24 @@ def full_service(
         "secret_access_key": SECRET_KEY,
         "prefix": PREFIX,
     }
-    made = FullService(
+    created = FullService(
         tmp_path_factory.mktemp("full_service"), databases.url(request.param), s3=settings
     )
     try:
-        yield made.start()
+        yield created.start()
     finally:
-        made.close()
+        created.close()
 
 
 @pytest.fixture(params=["http", "grpc"])
 async def developer(
     request: pytest.FixtureRequest, full_service: FullService
 ) -> AsyncIterator[Developer]:
-    door = full_service.door(request.param)
+    client = full_service.door(request.param)
     try:
-        yield Developer(full_service, door)
+        yield Developer(full_service, client)
     finally:
-        await door.close()
+        await client.close()
 
 
 @pytest.fixture
@@ -96,14 +96,14 @@ def names(server: S3Server, folder: str) -> list[str]:
 async def test_build_is_put_to_the_public_address(s3: S3Server, developer: Developer) -> None:
     content = tar()
     digest = hashlib.sha256(content).hexdigest()
-    made = await prepared(developer, content, image={"sha256": digest})
-    request = made["image_presigned_request"]
+    created = await prepared(developer, content, image={"sha256": digest})
+    request = created["image_presigned_request"]
     assert request["url"].startswith(f"{public(s3)}/{BUCKET}/{PREFIX}pending/")
-    code = await developer.code("complete_upload", upload_id=made["upload_id"])
+    code = await developer.code("complete_upload", upload_id=created["upload_id"])
     assert code == "UPLOAD_INCOMPLETE"
     assert (await put(request, content)).status_code == 200
-    await developer.good("complete_upload", upload_id=made["upload_id"])
-    again = await developer.code("complete_upload", upload_id=made["upload_id"])
+    await developer.good("complete_upload", upload_id=created["upload_id"])
+    again = await developer.code("complete_upload", upload_id=created["upload_id"])
     assert again == "UPLOAD_ALREADY_COMPLETE"
     # A second PUT to the valid URL no longer changes the build.
     assert (await put(request, b"x" * len(content))).status_code == 200
@@ -120,26 +120,26 @@ async def test_invalid_archive_or_digest_leaves_nothing(s3: S3Server, owner: Dev
     wrong = hashlib.sha256(b"another").hexdigest()
     images: tuple[dict[str, Any], ...] = ({}, {"sha256": wrong})
     for sent, image in zip((b"x" * len(content), content), images, strict=True):
-        made = await prepared(owner, content, image=image)
-        assert (await put(made["image_presigned_request"], sent)).status_code == 200
-        code = await owner.code("complete_upload", upload_id=made["upload_id"])
+        created = await prepared(owner, content, image=image)
+        assert (await put(created["image_presigned_request"], sent)).status_code == 200
+        code = await owner.code("complete_upload", upload_id=created["upload_id"])
         assert code == "VALIDATION_FAILED"
-        assert names(s3, f"kept/{made['upload_id']}") == []
+        assert names(s3, f"kept/{created['upload_id']}") == []
 
 
 async def test_multipart_upload_needs_every_part(s3: S3Server, owner: Developer) -> None:
     content = tar({**MANIFEST, "level": bytes(101 << 20)})
     digest = hashlib.sha256(content).hexdigest()
-    made = await prepared(owner, content, image={"sha256": digest}, multipart_upload=True)
-    parts = made["image_presigned_requests"]
+    created = await prepared(owner, content, image={"sha256": digest}, multipart_upload=True)
+    parts = created["image_presigned_requests"]
     assert [part["byte_offset"] for part in parts] == [0, 64 << 20]
     assert (await put(parts[1], content)).status_code == 200
-    code = await owner.code("complete_upload", upload_id=made["upload_id"])
+    code = await owner.code("complete_upload", upload_id=created["upload_id"])
     assert code == "UPLOAD_INCOMPLETE"
     assert (await put(parts[0], content)).status_code == 200
-    await owner.good("complete_upload", upload_id=made["upload_id"])
-    assert names(s3, f"pending/{made['upload_id']}") == []
-    assert len(names(s3, f"kept/{made['upload_id']}")) == len([*parts, "their list"])
+    await owner.good("complete_upload", upload_id=created["upload_id"])
+    assert names(s3, f"pending/{created['upload_id']}") == []
+    assert len(names(s3, f"kept/{created['upload_id']}")) == len([*parts, "their list"])
 
 
 class Shown:
@@ -149,15 +149,17 @@ class Shown:
 
     async def build(self) -> Shown:
         game_id = await self.developer.game()
-        place: dict[str, Any] = {"game_id": game_id}
-        made = await self.developer.good("create_site", **place, display_name="1", files=of(SITE))
-        await put_all(made["presigned_requests"], SITE)
-        await self.developer.good("complete_upload", upload_id=made["upload_id"])
-        version_id = await self.developer.version(game_id, {"cdn": {"site_id": made["site_id"]}})
-        await self.developer.good(
-            "set_version", **place, namespace_id="prod", version_id=version_id
+        target: dict[str, Any] = {"game_id": game_id}
+        created = await self.developer.good(
+            "create_site", **target, display_name="1", files=of(SITE)
         )
-        self.name = (await self.developer.good("get_game", **place))["game"]["name_id"]
+        await put_all(created["presigned_requests"], SITE)
+        await self.developer.good("complete_upload", upload_id=created["upload_id"])
+        version_id = await self.developer.version(game_id, {"cdn": {"site_id": created["site_id"]}})
+        await self.developer.good(
+            "set_version", **target, namespace_id="prod", version_id=version_id
+        )
+        self.name = (await self.developer.good("get_game", **target))["game"]["name_id"]
 
         async def is_shown() -> bool:
             return (await self.get("")).content == SITE["index.html"]
@@ -189,22 +191,22 @@ async def test_site_is_served_from_the_bucket(owner: Developer, browser: httpx.A
 async def test_picture_type_is_detected_and_served(
     owner: Developer, browser: httpx.AsyncClient
 ) -> None:
-    place: dict[str, Any] = {"game_id": await owner.game()}
+    target: dict[str, Any] = {"game_id": await owner.game()}
 
     async def completed(kind: str, path: str, content: bytes) -> str:
-        fields = {**place, "path": path, "content_length": len(content)}
-        made = await owner.good(f"prepare_{kind}", **fields)
-        assert (await put(made["presigned_request"], content)).status_code == 200
-        answer = await owner.call(f"complete_{kind}", **place, upload_id=made["upload_id"])
+        fields = {**target, "path": path, "content_length": len(content)}
+        created = await owner.good(f"prepare_{kind}", **fields)
+        assert (await put(created["presigned_request"], content)).status_code == 200
+        answer = await owner.call(f"complete_{kind}", **target, upload_id=created["upload_id"])
         return answer.code
 
     assert await completed("avatar", "a.png", jpeg()) == "VALIDATION_FAILED"
     assert await completed("avatar", "a.png", png()) == "OK"
     assert await completed("banner", "b.jpg", jpeg()) == "OK"
     assert await completed("logo", "c.png", png()) == "OK"
-    avatars = (await owner.good("list_avatars", **place))["custom_avatars"]
+    avatars = (await owner.good("list_avatars", **target))["custom_avatars"]
     (avatar,) = [one for one in avatars if one["complete"]]
-    game = (await owner.good("get_game", **place))["game"]
+    game = (await owner.good("get_game", **target))["game"]
     for url, content in (
         (avatar["url"], png()),
         (game["banner_url"], jpeg()),
@@ -218,11 +220,11 @@ async def test_unavailable_bucket_is_reported_and_recovers(
     s3: S3Server, developer: Developer, browser: httpx.AsyncClient
 ) -> None:
     site = await Shown(developer, browser).build()
-    made = await prepared(developer, tar())
-    assert (await put(made["image_presigned_request"], tar())).status_code == 200
+    created = await prepared(developer, tar())
+    assert (await put(created["image_presigned_request"], tar())).status_code == 200
     s3.kill()
     try:
-        upload_id = made["upload_id"]
+        upload_id = created["upload_id"]
         refused = await developer.call("complete_upload", upload_id=upload_id)
         assert refused.code == "CONTROL_PLANE_UNAVAILABLE", refused
         if developer.door.name == "http":
@@ -242,15 +244,15 @@ async def test_object_lost_by_the_bucket_is_not_found(
     s3: S3Server, owner: Developer, browser: httpx.AsyncClient
 ) -> None:
     site = await Shown(owner, browser).build()
-    made = await prepared(owner, tar())
-    assert (await put(made["image_presigned_request"], tar())).status_code == 200
+    created = await prepared(owner, tar())
+    assert (await put(created["image_presigned_request"], tar())).status_code == 200
     for folder in ("kept", "pending"):
         for path in (s3.folder / BUCKET / PREFIX / folder).rglob("*"):
             if path.is_file():
                 path.unlink()
     assert (await site.get("index.html")).status_code == 404
     assert (await site.get("level.bin", range="bytes=0-3")).status_code == 404
-    code = await owner.code("complete_upload", upload_id=made["upload_id"])
+    code = await owner.code("complete_upload", upload_id=created["upload_id"])
     assert code == "UPLOAD_INCOMPLETE"
 
 
@@ -270,20 +272,20 @@ async def test_incomplete_upload_leaves_the_bucket_after_a_day(
     database = open_database(databases.url(kind), tmp_path)
     await migrate(database, is_allowed=True)
     desk = await Desk(database, tmp_path / "unused", bucket).open()
-    made = [await desk.prepare() for _ in range(3)]
+    created = [await desk.prepare() for _ in range(3)]
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
-        for one in made[:2]:
+        for one in created[:2]:
             url = one.image_presigned_request.url
             assert (await client.put(url, content=tar())).status_code == 200
-    assert await desk.complete(made[0]) == "OK"
+    assert await desk.complete(created[0]) == "OK"
     desk.now_ms += ABANDONED_AFTER_MS
     assert await desk.uploading.remove_abandoned() == 0
     desk.now_ms += 1
     assert await desk.uploading.remove_abandoned() == 2
     assert await bucket.names("pending") == []
     assert len(await bucket.names("kept")) == 1
-    assert await desk.listed() == {made[0].build_id: True}
-    assert await desk.complete(made[1]) == "UPLOAD_NOT_FOUND"
+    assert await desk.listed() == {created[0].build_id: True}
+    assert await desk.complete(created[1]) == "UPLOAD_NOT_FOUND"
     await desk.uploading.stop()
     await database.close()
     desk.blobs.close()

@@ -30,8 +30,8 @@ def full_service(
     folder = tmp_path_factory.mktemp("lists")
     with running(
         FullService(folder, databases.url(request.param), runtime=programs.SETTINGS)
-    ) as made:
-        yield made
+    ) as created:
+        yield created
 
 
 @dataclass
@@ -71,17 +71,17 @@ async def filled(servers: Servers) -> Shelf:
 
 @pytest.fixture(params=["http", "grpc"])
 async def back(full_service: FullService, request: pytest.FixtureRequest) -> AsyncIterator[Servers]:
-    door = full_service.door(request.param)
-    developer = Developer(full_service, door)
+    client = full_service.door(request.param)
+    developer = Developer(full_service, client)
     if full_service not in _SHELVES:
         game_id = await developer.game()
         first = Servers(developer, game_id, await developer.service_token(game_id))
         first.made = []
         _SHELVES[full_service] = await filled(first)
-    made = Servers(developer, _SHELVES[full_service].game_id, _SHELVES[full_service].token)
-    made.made, made.build_id = [], _SHELVES[full_service].build_id
-    yield made
-    await door.close()
+    created = Servers(developer, _SHELVES[full_service].game_id, _SHELVES[full_service].token)
+    created.made, created.build_id = [], _SHELVES[full_service].build_id
+    yield created
+    await client.close()
 
 
 @pytest.fixture
@@ -128,13 +128,15 @@ async def test_new_server_does_not_shift_pages(back: Servers, shelf: Shelf) -> N
     first = await back.good("list_servers", include_destroyed=True)
     assert first["cursor"] == before[63]
     sleeper = await back.build(programs.server_archive("sleep", "3600"))
-    made = await back.create(runtime={"build": sleeper}, tags={"all": "yes"}, network={"ports": {}})
-    shelf.ids.append(made["id"])
-    shelf.tags[made["id"]] = {"all": "yes"}
+    created = await back.create(
+        runtime={"build": sleeper}, tags={"all": "yes"}, network={"ports": {}}
+    )
+    shelf.ids.append(created["id"])
+    shelf.tags[created["id"]] = {"all": "yes"}
     second = await back.good("list_servers", include_destroyed=True, cursor=first["cursor"])
     assert [one["id"] for one in second["servers"]] == before[64:128]
     live = await back.good("list_servers", tags_json='{"all": "yes"}')
-    assert ([one["id"] for one in live["servers"]], "cursor" in live) == ([made["id"]], False)
-    await back.good("destroy_server", server_id=made["id"], override_kill_timeout=0)
-    await back.until(made["id"], "destroyed")
+    assert ([one["id"] for one in live["servers"]], "cursor" in live) == ([created["id"]], False)
+    await back.good("destroy_server", server_id=created["id"], override_kill_timeout=0)
+    await back.until(created["id"], "destroyed")
     assert (await back.good("list_servers"))["servers"] == []

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.anyio
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
     node = tmp_path / "node"
     node.mkdir()
-    async with open_place(node, tmp_path / "builds") as made:
-        yield made
+    async with open_place(node, tmp_path / "builds") as created:
+        yield created
 
 
 @pytest.fixture
@@ -35,9 +35,9 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     try:
         source = Source(database)
         await source.prepare()
-        made = Desk(database, await source.namespace())
-        made.runs = ServerRuns(database, DataPlane(), lambda: ("http://127.0.0.1", "127.0.0.1"))
-        yield made
+        created = Desk(database, await source.namespace())
+        created.runs = ServerRuns(database, DataPlane(), lambda: ("http://127.0.0.1", "127.0.0.1"))
+        yield created
     finally:
         await database.close()
 

@@ -52,8 +52,8 @@ def servers_house(
 async def back(
     servers_house: FullService, request: pytest.FixtureRequest
 ) -> AsyncIterator[Servers]:
-    async with back_end(servers_house, request.param) as made:
-        yield made
+    async with back_end(servers_house, request.param) as created:
+        yield created
 
 
 class Servers(Back):
@@ -75,7 +75,7 @@ class Servers(Back):
 
     async def try_create(self, key: str | None = None, **fields: Any) -> Answer:
         runtime = {"build": self.build_id, **fields.pop("runtime", {})}
-        wanted = {
+        request_fields = {
             "datacenter": "local",
             "network": {"ports": TCP},
             "resources": {"cpu": 100, "memory": 128},
@@ -83,7 +83,7 @@ class Servers(Back):
             **fields,
             "runtime": runtime,
         }
-        return await self.call("create_server", key, **wanted)
+        return await self.call("create_server", key, **request_fields)
 
     async def get(self, server_id: str) -> Any:
         return (await self.good("get_server", server_id=server_id))["server"]
@@ -96,8 +96,8 @@ class Servers(Back):
         return await eventually(looked)
 
     async def running(self, **fields: Any) -> Any:
-        made = await self.create(**fields)
-        return await self.until(made["id"], "running")
+        created = await self.create(**fields)
+        return await self.until(created["id"], "running")
 
     async def lines(self, server_id: str, stream: str = "std_out", **fields: Any) -> Any:
         return await self.good("get_server_logs", server_id=server_id, stream=stream, **fields)
@@ -119,17 +119,17 @@ async def echoed(record: Any, words: bytes = b"hello") -> bytes:
 async def back_end(
     full_service: FullService, door_name: str, *command: str
 ) -> AsyncIterator[Servers]:
-    door = full_service.door(door_name)
+    client = full_service.door(door_name)
     try:
-        developer = Developer(full_service, door)
+        developer = Developer(full_service, client)
         game_id = await developer.game()
-        made = Servers(developer, game_id, await developer.service_token(game_id))
-        await made.prepare_build(*command)
-        yield made
-        for server_id in made.made:
-            await made.call("destroy_server", server_id=server_id, override_kill_timeout=0)
+        created = Servers(developer, game_id, await developer.service_token(game_id))
+        await created.prepare_build(*command)
+        yield created
+        for server_id in created.made:
+            await created.call("destroy_server", server_id=server_id, override_kill_timeout=0)
     finally:
-        await door.close()
+        await client.close()
 
 
 async def reached(record: Any) -> bool:
@@ -146,22 +146,22 @@ def process_of(full_service: FullService, server_id: str) -> int:
 
 
 async def test_server_is_created_reached_listed_and_destroyed(back: Servers) -> None:
-    made = await back.create(tags={"mode": "duel"}, lifecycle={"kill_timeout": 5_000})
-    assert made["status"] in ("created", "starting", "running")
-    port = made["network"]["ports"]["game"]
+    created = await back.create(tags={"mode": "duel"}, lifecycle={"kill_timeout": 5_000})
+    assert created["status"] in ("created", "starting", "running")
+    port = created["network"]["ports"]["game"]
     assert 26_000 <= port["public_port"] < 32_000
     assert port["routing"] == {"edge_guard": {}}
-    record = await back.until(made["id"], "running")
+    record = await back.until(created["id"], "running")
     assert record["started_at"] >= record["created_at"]
     assert record["tags"] == {"mode": "duel"}
     await eventually(lambda: reached(record))
-    await back.good("destroy_server", server_id=made["id"])
-    over = await back.until(made["id"], "destroyed")
+    await back.good("destroy_server", server_id=created["id"])
+    over = await back.until(created["id"], "destroyed")
     assert over["exit_code"] == 128 + 15
     assert over["destroyed_at"] >= over["started_at"]
     assert "failure" not in over
-    await back.good("destroy_server", server_id=made["id"])
-    assert await back.get(made["id"]) == over, "a repetition changes nothing"
+    await back.good("destroy_server", server_id=created["id"])
+    assert await back.get(created["id"]) == over, "a repetition changes nothing"
 
 
 async def test_process_environment_is_exact(back: Servers) -> None:
@@ -177,61 +177,61 @@ async def test_process_environment_is_exact(back: Servers) -> None:
         **{"tell.py": f"import sys\nprint(sys.argv[1:])\n{script}".encode()},
     )
     build_id = await back.build(archive)
-    made = await back.create(
+    created = await back.create(
         runtime={
             "build": build_id,
             "arguments": ["--map", "$(MAP)"],
             "environment": {"MAP": "sea"},
         }
     )
-    over = await back.until(made["id"], "destroyed")
+    over = await back.until(created["id"], "destroyed")
     assert over["exit_code"] == 0
-    told = (await back.lines(made["id"]))["lines"]
-    values = dict(line.split("=", 1) for line in told[1:])
+    lines = (await back.lines(created["id"]))["lines"]
+    values = dict(line.split("=", 1) for line in lines[1:])
     number = values["PORT_GAME"]
-    assert told[0] == str(["--at", number, "$(PORT)", "$(NOBODY)", "--map", "sea"])
+    assert lines[0] == str(["--at", number, "$(PORT)", "$(NOBODY)", "--map", "sea"])
     assert 12_000 <= int(number) < 20_000
     assert values["PORT"] == number
     assert values["MAP"] == "sea"
-    assert values["HOSTING_SERVER_ID"] == made["id"]
+    assert values["HOSTING_SERVER_ID"] == created["id"]
     assert values["HOSTING_GAME_ID"] == back.game_id
     assert values["HOSTING_REGION_ID"] == "local"
     assert (values["HOSTING_CPU"], values["HOSTING_MEMORY"]) == ("100", "128")
-    ours = {name for name in values if name.startswith("HOSTING_")}
-    assert ours == {
+    service_names = {name for name in values if name.startswith("HOSTING_")}
+    assert service_names == {
         *("HOSTING_API_URL", "HOSTING_GRPC_ADDRESS", "HOSTING_SERVER_ID", "HOSTING_GAME_ID"),
         *("HOSTING_ENVIRONMENT_ID", "HOSTING_REGION_ID", "HOSTING_CPU", "HOSTING_MEMORY"),
     }
-    assert set(values) - ours == {
+    assert set(values) - service_names == {
         *("PATH", "HOME", "TMPDIR", "LANG", "MAP", "PORT", "PORT_GAME"),
         *(name for name in ("LC_CTYPE",) if name in values),
     }
 
 
 async def test_exited_server_has_its_exit_code(back: Servers) -> None:
-    made = await back.create(runtime={"environment": {"PLAY": "exit:7"}})
-    over = await back.until(made["id"], "destroyed", "failed")
+    created = await back.create(runtime={"environment": {"PLAY": "exit:7"}})
+    over = await back.until(created["id"], "destroyed", "failed")
     assert (over["status"], over["exit_code"]) == ("destroyed", 7)
-    assert (await back.lines(made["id"]))["lines"] == ["begins"]
+    assert (await back.lines(created["id"]))["lines"] == ["begins"]
 
 
 async def test_server_that_cannot_run_has_a_reason(back: Servers) -> None:
     build_id = await back.build(programs.server_archive("./nothing-here"))
-    made = await back.create(runtime={"build": build_id})
-    over = await back.until(made["id"], "failed")
+    created = await back.create(runtime={"build": build_id})
+    over = await back.until(created["id"], "failed")
     assert over["failure"]["reason"] == "EXEC_FAILED"
     assert "nothing-here" in over["failure"]["message"]
     assert "exit_code" not in over
 
 
 async def test_server_that_ignores_sigterm_is_killed(back: Servers) -> None:
-    made = await back.running(runtime={"environment": {"PLAY": "deaf"}})
-    await eventually(lambda: reached(made))
-    await back.good("destroy_server", server_id=made["id"])
-    assert (await back.get(made["id"]))["status"] == "stopping"
+    created = await back.running(runtime={"environment": {"PLAY": "deaf"}})
+    await eventually(lambda: reached(created))
+    await back.good("destroy_server", server_id=created["id"])
+    assert (await back.get(created["id"]))["status"] == "stopping"
     hurried_ms = time.time() * 1000
-    await back.good("destroy_server", server_id=made["id"], override_kill_timeout=100)
-    over = await back.until(made["id"], "destroyed")
+    await back.good("destroy_server", server_id=created["id"], override_kill_timeout=100)
+    over = await back.until(created["id"], "destroyed")
     assert over["exit_code"] == 128 + 9
     assert over["destroyed_at"] - hurried_ms < 25_000
 
@@ -243,19 +243,19 @@ async def test_followed_log_loses_no_line(back: Servers) -> None:
     build_id = await back.build(
         programs.server_archive("python3", "-S", "count.py", **{"count.py": counting})
     )
-    made = await back.running(runtime={"build": build_id})
-    first = await back.lines(made["id"])
+    created = await back.running(runtime={"build": build_id})
+    first = await back.lines(created["id"])
     seen, index = first["lines"], first["watch"]["index"]
     while not seen or seen[-1] != "2499":
-        page = await back.lines(made["id"], watch_index=index)
+        page = await back.lines(created["id"], watch_index=index)
         assert len(page["lines"]) == len(page["timestamps"]) <= 1_000
         seen += page["lines"]
         index = page["watch"]["index"]
     begin = int(seen[0])
     assert seen == [str(number) for number in range(begin, 2500)]
-    newest = await back.lines(made["id"])
+    newest = await back.lines(created["id"])
     assert newest["lines"] == [str(number) for number in range(1500, 2500)]
-    assert (await back.lines(made["id"], "std_err"))["lines"] == []
+    assert (await back.lines(created["id"], "std_err"))["lines"] == []
 
 
 async def test_list_filters_tags_pages_and_ended_servers(back: Servers) -> None:
@@ -330,27 +330,27 @@ async def test_unusable_texts_are_all_refused(
 
 
 async def test_servers_and_builds_of_others_are_not_found(back: Servers) -> None:
-    made = await back.create()
+    created = await back.create()
     other_game = await back.developer.game()
-    places = [
+    networks = [
         {"game_id": back.game_id, "environment_id": "staging"},
         {"game_id": other_game, "environment_id": "prod"},
     ]
-    for place in places:
-        token = await back.developer.service_token(*place.values())
-        other = Servers(back.developer, place["game_id"], token)
+    for target in networks:
+        token = await back.developer.service_token(*target.values())
+        other = Servers(back.developer, target["game_id"], token)
         for slug in ("get_server", "destroy_server", "get_server_logs"):
             more = {"stream": "std_out"} if slug == "get_server_logs" else {}
-            answer = await other.call(slug, **place, server_id=made["id"], **more)
+            answer = await other.call(slug, **target, server_id=created["id"], **more)
             assert answer.code == "SERVER_NOT_FOUND", slug
-        assert (await other.good("list_servers", **place))["servers"] == []
+        assert (await other.good("list_servers", **target))["servers"] == []
     other.build_id = back.build_id
     refused = await other.try_create()
     assert (refused.code, refused.errors) == (
         "VALIDATION_FAILED",
         (("runtime", "build", "not-found"),),
     )
-    await back.until(made["id"], "running")
+    await back.until(created["id"], "running")
 
 
 async def test_host_networking_gives_the_requested_port(
@@ -383,13 +383,13 @@ async def test_host_networking_gives_the_requested_port(
 
 
 async def test_build_of_a_running_server_is_not_deleted(back: Servers) -> None:
-    made = await back.running()
+    created = await back.running()
     refused = await back.developer.call(
         "delete_build", game_id=back.game_id, build_id=back.build_id
     )
     assert refused.code == "IN_USE"
-    await back.good("destroy_server", server_id=made["id"], override_kill_timeout=0)
-    await back.until(made["id"], "destroyed")
+    await back.good("destroy_server", server_id=created["id"], override_kill_timeout=0)
+    await back.until(created["id"], "destroyed")
     await back.developer.good("delete_build", game_id=back.game_id, build_id=back.build_id)
 
 

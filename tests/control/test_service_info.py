@@ -50,14 +50,14 @@ async def test_bootstrap_needs_no_token_and_has_the_contract_shape(
 
 
 async def test_bootstrap_is_readable_from_any_origin(full_service: FullService) -> None:
-    door = full_service.door("http")
-    assert isinstance(door, HttpDoor)
-    answer = await door.request(
+    client = full_service.door("http")
+    assert isinstance(client, HttpDoor)
+    answer = await client.request(
         "GET", "/cloud/bootstrap", headers={"origin": "https://somebody.example"}
     )
     assert answer.status_code == 200
     assert answer.headers["access-control-allow-origin"] == "*"
-    await door.close()
+    await client.close()
 
 
 def test_domains_replace_addresses() -> None:
@@ -68,13 +68,13 @@ def test_domains_replace_addresses() -> None:
     links = PublicUrls(
         "http://127.0.0.1:1", "sites.example", "http://127.0.0.1:2", "https://hub.example", str
     )
-    told = control_plane.bootstrap(settings, links)
-    assert (told.access, told.cluster) == ("private", "enterprise")
-    assert told.domains.main == "games.example"
-    assert told.domains.cdn == "sites.example"
-    assert told.domains.job == "lobbies.example"
-    assert told.domains.open_backend == "b.example"
-    assert told.origins.hub == "https://hub.example"
+    response = control_plane.bootstrap(settings, links)
+    assert (response.access, response.cluster) == ("private", "enterprise")
+    assert response.domains.main == "games.example"
+    assert response.domains.cdn == "sites.example"
+    assert response.domains.job == "lobbies.example"
+    assert response.domains.open_backend == "b.example"
+    assert response.origins.hub == "https://hub.example"
 
 
 def test_service_captcha_key_is_returned_where_set() -> None:
@@ -85,8 +85,8 @@ def test_service_captcha_key_is_returned_where_set() -> None:
     assert without.HasField("captcha")
     assert not without.captcha.HasField("captcha_b")
     captcha = CaptchaSettings(captcha_b_site_key="0x4AAAAAAA")
-    told = control_plane.bootstrap(Settings(captcha=captcha), links)
-    assert told.captcha.captcha_b.site_key == "0x4AAAAAAA"
+    response = control_plane.bootstrap(Settings(captcha=captcha), links)
+    assert response.captcha.captcha_b.site_key == "0x4AAAAAAA"
 
 
 def test_empty_captcha_key_is_no_key() -> None:
@@ -99,10 +99,10 @@ async def test_captcha_key_is_returned_over_both_transports(tmp_path: Path) -> N
     try:
         full_service.start("--set", "captcha.captcha_b_site_key=a-key")
         for name in ("http", "grpc"):
-            door = full_service.door(name)
-            answer = await door.call("bootstrap")
+            client = full_service.door(name)
+            answer = await client.call("bootstrap")
             assert answer.body["captcha"] == {"captcha_b": {"site_key": "a-key"}}
-            await door.close()
+            await client.close()
     finally:
         full_service.close()
 
@@ -151,19 +151,19 @@ LARGE = SMALL.replace("small", "large").replace("denominator = 8", "denominator 
 
 @pytest.fixture
 def reloading(tmp_path: Path) -> Iterator[FullService]:
-    made = FullService(tmp_path / "full_service")
+    created = FullService(tmp_path / "full_service")
     (tmp_path / "settings.toml").write_text(SMALL)
     try:
-        yield made.start("--config", str(tmp_path / "settings.toml"))
+        yield created.start("--config", str(tmp_path / "settings.toml"))
     finally:
-        made.close()
+        created.close()
 
 
 async def test_sighup_reloads_and_sorts_tiers(reloading: FullService, tmp_path: Path) -> None:
-    door = reloading.door("http")
+    client = reloading.door("http")
 
     async def names() -> list[str]:
-        return [one["tier_name_id"] for one in (await door.call("region_tiers")).body["tiers"]]
+        return [one["tier_name_id"] for one in (await client.call("region_tiers")).body["tiers"]]
 
     assert await names() == ["small"]
     (tmp_path / "settings.toml").write_text(SMALL + LARGE)
@@ -174,4 +174,4 @@ async def test_sighup_reloads_and_sorts_tiers(reloading: FullService, tmp_path: 
         return await names() == ["large", "small"]
 
     await eventually(is_read)
-    await asyncio.wait_for(door.close(), PATIENCE_S)
+    await asyncio.wait_for(client.close(), PATIENCE_S)

@@ -29,13 +29,13 @@ pytestmark = pytest.mark.anyio
 async def at_home(
     request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
 ) -> AsyncIterator[Developer]:
-    kind, door = request.param
+    kind, client = request.param
     full_service = FullService(tmp_path, databases.url(kind))
     try:
         full_service.start()
-        made = Developer(full_service, full_service.door(door))
-        yield made
-        await made.door.close()
+        created = Developer(full_service, full_service.door(client))
+        yield created
+        await created.door.close()
     finally:
         full_service.close()
 
@@ -48,27 +48,27 @@ async def test_signatures_survive_rotation_and_restart(
     at_home: Developer,
 ) -> None:
     full_service, game_id = at_home.full_service, await at_home.game()
-    place, picture = {"game_id": game_id}, png()
+    target, picture = {"game_id": game_id}, png()
     image = {"path": "a.tar", "content_length": len(tar())}
-    build = await at_home.good("create_game_build", **place, display_name="x", image_file=image)
-    logo = await at_home.good("prepare_logo", **place, path="x.png", content_length=len(picture))
+    build = await at_home.good("create_game_build", **target, display_name="x", image_file=image)
+    logo = await at_home.good("prepare_logo", **target, path="x.png", content_length=len(picture))
     assert (await put(logo["presigned_request"], picture)).status_code == 200
-    await at_home.good("complete_logo", **place, upload_id=logo["upload_id"])
-    shown = (await at_home.good("get_game", **place))["game"]["logo_url"]
+    await at_home.good("complete_logo", **target, upload_id=logo["upload_id"])
+    shown = (await at_home.good("get_game", **target))["game"]["logo_url"]
     link = (await at_home.door.call("prepare_device_link", {})).body["device_link_token"]
     key = uuid4().hex
-    version = {**place, "display_name": "2.0.0", "config": {}}
+    version = {**target, "display_name": "2.0.0", "config": {}}
     first = await at_home.good("create_version", key, **version)
 
-    told_keys = await json_output(full_service.data_dir, "keys", "rotate")
-    assert told_keys["control"] == {"current_key": 2, "kept_keys": [1], "dropped_keys": []}
-    after = (await at_home.good("get_game", **place))["game"]["logo_url"]
+    reported_keys = await json_output(full_service.data_dir, "keys", "rotate")
+    assert reported_keys["control"] == {"current_key": 2, "kept_keys": [1], "dropped_keys": []}
+    after = (await at_home.good("get_game", **target))["game"]["logo_url"]
     assert after != shown
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         for url in (shown, after):
             assert (await client.get(url)).content == picture
     assert (await put(build["image_presigned_request"], tar())).status_code == 200
-    assert await at_home.good("complete_device_link", device_link_token=link, **place) == {}
+    assert await at_home.good("complete_device_link", device_link_token=link, **target) == {}
     device = (await at_home.door.call("get_device_link", {"device_link_token": link})).body
     assert full_service.stop() == 0
     full_service.start()
@@ -84,15 +84,15 @@ def file_of(folder: Path) -> Any:
 
 
 async def test_keys_survive_restart_and_are_private(tmp_path: Path) -> None:
-    made = SigningKeyFile.load_or_create(tmp_path)
+    created = SigningKeyFile.load_or_create(tmp_path)
     assert stat.S_IMODE((tmp_path / "signing_keys.json").stat().st_mode) == 0o600
-    await made.rotate(drop_unused=False)
+    await created.rotate(drop_unused=False)
     assert stat.S_IMODE((tmp_path / "signing_keys.json").stat().st_mode) == 0o600
     again = SigningKeyFile.load_or_create(tmp_path)
-    assert again.now == made.now
+    assert again.now == created.now
     assert len({key.secret for key in again.now.signing} | {again.now.hash_key}) == 3
-    assert made.now.current.secret.hex() not in repr(made.now)
-    assert made.now.hash_key.hex() not in repr(made.now)
+    assert created.now.current.secret.hex() not in repr(created.now)
+    assert created.now.hash_key.hex() not in repr(created.now)
 
 
 @pytest.mark.parametrize(
@@ -107,35 +107,35 @@ async def test_keys_survive_restart_and_are_private(tmp_path: Path) -> None:
     ],
 )
 def test_damaged_key_file_is_refused_and_not_shown(tmp_path: Path, change: Any) -> None:
-    made = SigningKeyFile.load_or_create(tmp_path)
+    created = SigningKeyFile.load_or_create(tmp_path)
     content = file_of(tmp_path)
     change(content)
     (tmp_path / "signing_keys.json").write_text(json.dumps(content))
     with pytest.raises(OSError, match="restore it from a backup") as caught:
         SigningKeyFile.load_or_create(tmp_path)
-    assert made.now.current.secret.hex() not in str(caught.value)
+    assert created.now.current.secret.hex() not in str(caught.value)
 
 
 async def test_old_keys_are_removed_on_request(
     tmp_path: Path,
 ) -> None:
     now = [1_000_000]
-    made = SigningKeyFile.load_or_create(tmp_path, lambda: now[0])
-    assert (await made.rotate(drop_unused=True)) == (2, [1], [])
+    created = SigningKeyFile.load_or_create(tmp_path, lambda: now[0])
+    assert (await created.rotate(drop_unused=True)) == (2, [1], [])
     now[0] += KEY_RETENTION_MS
-    assert (await made.rotate(drop_unused=True)) == (3, [1, 2], [])
+    assert (await created.rotate(drop_unused=True)) == (3, [1, 2], [])
     now[0] += 1
-    assert (await made.rotate(drop_unused=False)) == (4, [1, 2, 3], [])
-    assert (await made.rotate(drop_unused=True)) == (5, [2, 3, 4], [1])
+    assert (await created.rotate(drop_unused=False)) == (4, [1, 2, 3], [])
+    assert (await created.rotate(drop_unused=True)) == (5, [2, 3, 4], [1])
     assert [one["number"] for one in file_of(tmp_path)["signing_keys"]] == [2, 3, 4, 5]
 
 
 async def test_key_that_cannot_be_stored_signs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = SigningKeyFile.load_or_create(tmp_path)
-    heard: list[int] = []
-    made.listen(lambda now: heard.append(now.current.number))
+    created = SigningKeyFile.load_or_create(tmp_path)
+    generations: list[int] = []
+    created.listen(lambda now: generations.append(now.current.number))
 
     def is_full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space")
@@ -143,8 +143,8 @@ async def test_key_that_cannot_be_stored_signs_nothing(
     with monkeypatch.context() as patched:
         patched.setattr(signing_keys, "write_file", is_full)
         with pytest.raises(ServiceError) as caught:
-            await made.rotate(drop_unused=True)
+            await created.rotate(drop_unused=True)
     assert caught.value.code == "STORAGE_FULL"
-    assert made.now.current.number == 1
-    await made.rotate(drop_unused=False)
-    assert heard == [1, 2]
+    assert created.now.current.number == 1
+    await created.rotate(drop_unused=False)
+    assert generations == [1, 2]

@@ -28,23 +28,23 @@ def of(contents: dict[str, bytes]) -> list[dict[str, Any]]:
 async def test_site_upload_from_preparation_to_list(developer: Developer) -> None:
     game_id = await developer.game()
     fields: dict[str, Any] = {"game_id": game_id, "display_name": "1.0", "files": of(FILES)}
-    made = await developer.good("create_site", **fields)
-    assert [one["path"] for one in made["presigned_requests"]] == list(FILES)
-    assert all(one["byte_offset"] == 0 for one in made["presigned_requests"])
+    created = await developer.good("create_site", **fields)
+    assert [one["path"] for one in created["presigned_requests"]] == list(FILES)
+    assert all(one["byte_offset"] == 0 for one in created["presigned_requests"])
     (site,) = (await developer.good("list_sites", game_id=game_id))["sites"]
     assert site == {
-        "site_id": made["site_id"],
-        "upload_id": made["upload_id"],
+        "site_id": created["site_id"],
+        "upload_id": created["upload_id"],
         "display_name": "1.0",
         "create_ts": site["create_ts"],
         "content_length": sum(map(len, FILES.values())),
         "complete": False,
     }
-    *most, last = made["presigned_requests"]
+    *most, last = created["presigned_requests"]
     await put_all(most, FILES)
-    upload_id = made["upload_id"]
+    upload_id = created["upload_id"]
     assert await developer.code("complete_upload", upload_id=upload_id) == "UPLOAD_INCOMPLETE"
-    config = {"cdn": {"site_id": made["site_id"]}}
+    config = {"cdn": {"site_id": created["site_id"]}}
     version: dict[str, Any] = {"game_id": game_id, "display_name": "1", "config": config}
     refused = await developer.call("create_version", **version)
     assert refused.errors == (("config", "cdn", "site_id", "incomplete"),)
@@ -79,22 +79,22 @@ async def test_path_problems_are_all_reported(developer: Developer) -> None:
 
 async def test_site_limits_are_10000_files_and_1_gib(developer: Developer) -> None:
     game_id = await developer.game()
-    place = {"game_id": game_id, "display_name": "x"}
+    target = {"game_id": game_id, "display_name": "x"}
     large: list[dict[str, Any]] = [{"path": f"{i}", "content_length": 1 << 29} for i in range(2)]
-    await developer.good("create_site", **place, files=large)
+    await developer.good("create_site", **target, files=large)
     large[0]["content_length"] += 1
-    assert await developer.code("create_site", **place, files=large) == "UPLOAD_TOO_LARGE"
-    none = await developer.call("create_site", **place, files=[])
+    assert await developer.code("create_site", **target, files=large) == "UPLOAD_TOO_LARGE"
+    none = await developer.call("create_site", **target, files=[])
     assert none.code == "BODY_INVALID"
     if isinstance(developer.door, HttpDoor):
         # The gRPC client accepts responses of 4 MiB by default.
         many: list[dict[str, Any]] = [
             {"path": f"f/{i:0100}", "content_length": 1} for i in range(10_000)
         ]
-        made = await developer.good("create_site", **place, files=many)
-        assert len({one["url"] for one in made["presigned_requests"]}) == 10_000
+        created = await developer.good("create_site", **target, files=many)
+        assert len({one["url"] for one in created["presigned_requests"]}) == 10_000
         many.append({"path": "one more", "content_length": 1})
-        refused = await developer.call("create_site", **place, files=many)
+        refused = await developer.call("create_site", **target, files=many)
         assert (refused.code, refused.errors) == ("BODY_INVALID", (("files", "too-many"),))
 
 
@@ -105,8 +105,8 @@ async def test_wrong_length_or_altered_url_is_refused(developer: Developer) -> N
         "display_name": "x",
         "files": of({"a.txt": b"abc"}),
     }
-    made = await developer.good("create_site", **fields)
-    (request,) = made["presigned_requests"]
+    created = await developer.good("create_site", **fields)
+    (request,) = created["presigned_requests"]
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         for content in (b"ab", b"abcd"):
             wrong = await client.put(request["url"], content=content)
@@ -115,10 +115,10 @@ async def test_wrong_length_or_altered_url_is_refused(developer: Developer) -> N
         assert (longer.status_code, longer.json()["code"]) == (403, "UPLOAD_URL_INVALID")
         read = await client.get(request["url"])
         assert read.status_code == 403
-    code = await developer.code("complete_upload", upload_id=made["upload_id"])
+    code = await developer.code("complete_upload", upload_id=created["upload_id"])
     assert code == "UPLOAD_INCOMPLETE"
     assert (await put(request, b"abc")).status_code == 200
-    await developer.good("complete_upload", upload_id=made["upload_id"])
+    await developer.good("complete_upload", upload_id=created["upload_id"])
 
 
 async def test_repeated_preparation_is_the_same_site(developer: Developer) -> None:

@@ -31,8 +31,8 @@ def place_of(game_id: str, slug: str = "") -> dict[str, Any]:
 
 async def make(developer: Developer, kind: str, game_id: str, **fields: Any) -> dict[str, str]:
     slug = KINDS[kind]
-    made: dict[str, str] = await developer.good(slug, **place_of(game_id, slug), **fields)
-    return made
+    created: dict[str, str] = await developer.good(slug, **place_of(game_id, slug), **fields)
+    return created
 
 
 async def code_in_data_plane(developer: Developer, token: str) -> str:
@@ -49,34 +49,34 @@ async def works(developer: Developer, token: str) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_new_token_works_at_once_and_is_shown_once(developer: Developer, kind: str) -> None:
     game_id = await developer.arena()
-    made = await make(developer, kind, game_id)
+    created = await make(developer, kind, game_id)
     ends = {"expires_ts": TIME} if kind == "dev" else {}
-    assert shape(made) == {"token": TEXT, "token_id": ID, **ends}
-    assert made["token"].startswith(f"{kind}_")
-    assert len(made["token"]) <= 160
-    assert await code_in_data_plane(developer, made["token"]) == "OK"
+    assert shape(created) == {"token": TEXT, "token_id": ID, **ends}
+    assert created["token"].startswith(f"{kind}_")
+    assert len(created["token"]) <= 160
+    assert await code_in_data_plane(developer, created["token"]) == "OK"
     listed = await developer.good("list_namespace_tokens", **place_of(game_id))
     (record,) = listed["tokens"]
     assert shape(record) == {"token_id": ID, "kind": TEXT, "create_ts": TIME, **ends}
-    assert (record["token_id"], record["kind"]) == (made["token_id"], kind)
-    assert made["token"] not in str(listed)
+    assert (record["token_id"], record["kind"]) == (created["token_id"], kind)
+    assert created["token"] not in str(listed)
 
 
 async def test_development_token_lives_30_days(developer: Developer) -> None:
-    made = await make(developer, "dev", await developer.arena())
-    ends = datetime.fromisoformat(made["expires_ts"])
+    created = await make(developer, "dev", await developer.arena())
+    ends = datetime.fromisoformat(created["expires_ts"])
     rest = ends - datetime.now(UTC) - timedelta(days=30)
     assert abs(rest) < timedelta(minutes=1)
 
 
 async def test_list_is_newest_first_and_has_ended_tokens(developer: Developer) -> None:
     game_id = await developer.arena()
-    made = [(await make(developer, kind, game_id))["token_id"] for kind in KINDS]
-    revoke = {**place_of(game_id), "token_id": made[1]}
+    created = [(await make(developer, kind, game_id))["token_id"] for kind in KINDS]
+    revoke = {**place_of(game_id), "token_id": created[1]}
     for _ in range(2):
         assert await developer.good("revoke_namespace_token", **revoke) == {}
     listed = (await developer.good("list_namespace_tokens", **place_of(game_id)))["tokens"]
-    assert [one["token_id"] for one in listed] == made[::-1]
+    assert [one["token_id"] for one in listed] == created[::-1]
     assert [shape(one.get("revoke_ts")) for one in listed] == [None, TIME, None]
     staging = {**place_of(game_id), "namespace_id": "staging"}
     assert await developer.good("list_namespace_tokens", **staging) == {"tokens": []}
@@ -97,17 +97,17 @@ async def test_token_of_another_namespace_is_not_found(
     developer: Developer,
 ) -> None:
     game_id = await developer.arena()
-    made = await make(developer, "pub", game_id)
+    created = await make(developer, "pub", game_id)
     staging = {**place_of(game_id), "namespace_id": "staging"}
-    for place, token_id, code in (
-        (staging, made["token_id"], "TOKEN_NOT_FOUND"),
+    for target, token_id, code in (
+        (staging, created["token_id"], "TOKEN_NOT_FOUND"),
         (place_of(game_id), str(uuid4()), "TOKEN_NOT_FOUND"),
-        ({**staging, "namespace_id": "nowhere"}, made["token_id"], "NAMESPACE_NOT_FOUND"),
-        ({**staging, "game_id": "no-such-game"}, made["token_id"], "GAME_NOT_FOUND"),
+        ({**staging, "namespace_id": "nowhere"}, created["token_id"], "NAMESPACE_NOT_FOUND"),
+        ({**staging, "game_id": "no-such-game"}, created["token_id"], "GAME_NOT_FOUND"),
     ):
-        fields = {**place, "token_id": token_id}
+        fields = {**target, "token_id": token_id}
         assert await developer.code("revoke_namespace_token", **fields) == code
-    assert await code_in_data_plane(developer, made["token"]) == "OK"
+    assert await code_in_data_plane(developer, created["token"]) == "OK"
 
 
 @pytest.mark.parametrize("slug", [*KINDS.values(), "list_namespace_tokens"])
@@ -216,7 +216,7 @@ async def test_namespace_token_limit_is_a_thousand_per_kind(
     developer: Developer, records: Records, kind: str
 ) -> None:
     game_id = await developer.arena()
-    made = await make(developer, kind, game_id)
+    created = await make(developer, kind, game_id)
     await add_tokens(records, await namespace_of(developer, game_id), kind, 998)
     last = await make(developer, kind, game_id)
     slug = KINDS[kind]
@@ -224,9 +224,9 @@ async def test_namespace_token_limit_is_a_thousand_per_kind(
     assert (answer.code, answer.errors) == TOO_MANY
     # Each kind has its own limit, and a revoked token no longer counts.
     await make(developer, "dev" if kind == "pub" else "pub", game_id)
-    revoke = {**place_of(game_id), "token_id": made["token_id"]}
+    revoke = {**place_of(game_id), "token_id": created["token_id"]}
     await developer.good("revoke_namespace_token", **revoke)
-    assert await code_in_data_plane(developer, made["token"]) == "TOKEN_REVOKED"
+    assert await code_in_data_plane(developer, created["token"]) == "TOKEN_REVOKED"
     assert await code_in_data_plane(developer, last["token"]) == "OK"
     await make(developer, kind, game_id)
 
@@ -236,14 +236,14 @@ async def test_revoked_token_limit(
     owner: Developer, records: Records, kind: str, is_refused: bool
 ) -> None:
     game_id = await owner.arena()
-    made = await make(owner, kind, game_id)
+    created = await make(owner, kind, game_id)
     await add_tokens(records, await namespace_of(owner, game_id), kind, 10_001, is_revoked=True)
     slug = KINDS[kind]
     answer = await owner.call(slug, **place_of(game_id, slug))
     assert (answer.code, answer.errors) == (TOO_MANY if is_refused else ("OK", ()))
     # A new revocation still takes effect.
-    await owner.good("revoke_namespace_token", **place_of(game_id), token_id=made["token_id"])
-    assert await code_in_data_plane(owner, made["token"]) == "TOKEN_REVOKED"
+    await owner.good("revoke_namespace_token", **place_of(game_id), token_id=created["token_id"])
+    assert await code_in_data_plane(owner, created["token"]) == "TOKEN_REVOKED"
 
 
 async def test_expired_development_tokens_do_not_count(owner: Developer, records: Records) -> None:
@@ -253,23 +253,23 @@ async def test_expired_development_tokens_do_not_count(owner: Developer, records
         await add_tokens(
             records, namespace_id, "dev", 5_001, expires_ms=now_ms() - 1, is_revoked=is_revoked
         )
-    made = await make(owner, "dev", game_id)
-    assert await code_in_data_plane(owner, made["token"]) == "OK"
+    created = await make(owner, "dev", game_id)
+    assert await code_in_data_plane(owner, created["token"]) == "OK"
 
 
 async def test_development_token_port_limit(owner: Developer) -> None:
-    place = place_of(await owner.game())
+    target = place_of(await owner.game())
     ports = {f"p{number}": PORT for number in range(17)}
-    answer = await owner.call("create_development_token", **place, ports=ports)
+    answer = await owner.call("create_development_token", **target, ports=ports)
     assert (answer.code, answer.errors) == ("BODY_INVALID", (("ports", "too-many"),))
     del ports["p0"]
-    await owner.good("create_development_token", **place, ports=ports)
+    await owner.good("create_development_token", **target, ports=ports)
 
 
 async def test_ports_of_older_clients_are_ignored(developer: Developer) -> None:
     fields = {"lobby_ports": [{"label": "x", "any": None}], "hostname": "localhost"}
-    made = await make(developer, "dev", await developer.arena(), **fields)
-    assert made["token"].startswith("dev_")
+    created = await make(developer, "dev", await developer.arena(), **fields)
+    assert created["token"].startswith("dev_")
 
 
 # Cloud tokens -------------------------------------------------------------------------------------
@@ -281,19 +281,19 @@ async def test_inspect_returns_the_token_owner(developer: Developer, records: Re
     me = Developer(developer.full_service, developer.door, token)
     assert await me.good("inspect_token") == {"token_id": token_id, "identity_id": identity_id}
     game_id = await me.game(developer_group_id=group_id)
-    made = await me.good("create_game_token", game_id=game_id)
-    assert shape(made) == {"token": TEXT, "token_id": ID}
-    of_game = Developer(me.full_service, me.door, made["token"])
+    created = await me.good("create_game_token", game_id=game_id)
+    assert shape(created) == {"token": TEXT, "token_id": ID}
+    of_game = Developer(me.full_service, me.door, created["token"])
     assert await of_game.good("inspect_token") == {
-        "token_id": made["token_id"],
+        "token_id": created["token_id"],
         "identity_id": identity_id,
         "group_id": group_id,
         "game_id": game_id,
     }
     in_an_hour = now_ms() // 1000 * 1000 + 3_600_000
     ending, _ = await records.cloud_token(identity_id, group_id, expires_ms=in_an_hour)
-    whose = await Developer(me.full_service, me.door, ending).good("inspect_token")
-    assert datetime.fromisoformat(whose["expires_ts"]).timestamp() * 1000 == in_an_hour
+    token_info = await Developer(me.full_service, me.door, ending).good("inspect_token")
+    assert datetime.fromisoformat(token_info["expires_ts"]).timestamp() * 1000 == in_an_hour
 
 
 async def test_game_token_is_listed_and_revoked_at_once(
@@ -301,25 +301,25 @@ async def test_game_token_is_listed_and_revoked_at_once(
 ) -> None:
     me, group_id = await new_developer(developer, records)
     game_id = await me.game(developer_group_id=group_id)
-    made = await me.good("create_game_token", game_id=game_id)
+    created = await me.good("create_game_token", game_id=game_id)
     listed = (await me.good("list_group_tokens", group_id=group_id))["tokens"]
     assert shape(listed[0]) == {"token_id": ID, "kind": TEXT, "create_ts": TIME, "game_id": ID}
     assert {one["kind"] for one in listed} == {"cloud"}
-    mine = (await me.good("inspect_token"))["token_id"]
-    assert [one["token_id"] for one in listed] == [made["token_id"], mine]
-    assert await works(me, made["token"]) == "OK"
-    revoke = {"group_id": group_id, "token_id": made["token_id"]}
+    own_id = (await me.good("inspect_token"))["token_id"]
+    assert [one["token_id"] for one in listed] == [created["token_id"], own_id]
+    assert await works(me, created["token"]) == "OK"
+    revoke = {"group_id": group_id, "token_id": created["token_id"]}
     for _ in range(2):
         assert await me.good("revoke_group_token", **revoke) == {}
-    assert await works(me, made["token"]) == "TOKEN_REVOKED"
+    assert await works(me, created["token"]) == "TOKEN_REVOKED"
     listed = (await me.good("list_group_tokens", group_id=group_id))["tokens"]
     assert shape(listed[0]["revoke_ts"]) == TIME
 
 
 async def test_token_can_revoke_itself(developer: Developer, records: Records) -> None:
     me, group_id = await new_developer(developer, records)
-    mine = (await me.good("inspect_token"))["token_id"]
-    await me.good("revoke_group_token", group_id=group_id, token_id=mine)
+    own_id = (await me.good("inspect_token"))["token_id"]
+    await me.good("revoke_group_token", group_id=group_id, token_id=own_id)
     assert await me.code("inspect_token") == "TOKEN_REVOKED"
 
 

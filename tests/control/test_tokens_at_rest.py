@@ -30,13 +30,13 @@ def full_service(
     request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
 ) -> Iterator[FullService]:
     """Service that keeps every ray, which could contain a token."""
-    made = FullService(
+    created = FullService(
         tmp_path / "full_service", databases.url(request.param), rays={"per_second": 10_000}
     )
     try:
-        yield made.start()
+        yield created.start()
     finally:
-        made.close()
+        created.close()
 
 
 class Pockets:
@@ -59,10 +59,10 @@ class Pockets:
 async def scene(full_service: FullService, pockets: Pockets) -> None:
     developer = pockets.developer
     game_id = await developer.arena()
-    place = {"game_id": game_id, "namespace_id": "prod"}
+    target = {"game_id": game_id, "namespace_id": "prod"}
     service = await pockets.make("create_service_token", game_id=game_id, environment_id="prod")
-    public = await pockets.make("create_public_token", **place)
-    development = await pockets.make("create_development_token", **place, hostname="127.0.0.1")
+    public = await pockets.make("create_public_token", **target)
+    development = await pockets.make("create_development_token", **target, hostname="127.0.0.1")
     await pockets.make("create_game_token", game_id=game_id)
     for words in (("--kind", "public", "--namespace", f"{game_id}/prod"), ("--game", game_id)):
         pockets.tokens.append(await output(full_service.data_dir, "token", "create", *words))
@@ -85,9 +85,9 @@ async def scene(full_service: FullService, pockets: Pockets) -> None:
         await pockets.say("connected", speaker, player_token=player)
     for token in pockets.tokens:
         await pockets.door.call("get_game", {"game_id": token}, token=token)
-    listed = (await developer.good("list_namespace_tokens", **place))["tokens"]
+    listed = (await developer.good("list_namespace_tokens", **target))["tokens"]
     for one in listed[:2]:
-        await developer.good("revoke_namespace_token", **place, token_id=one["token_id"])
+        await developer.good("revoke_namespace_token", **target, token_id=one["token_id"])
 
 
 async def rows(records: Records) -> dict[str, list[tuple[Any, ...]]]:
@@ -131,10 +131,10 @@ async def test_no_column_has_a_token(
 ) -> None:
     tokens = []
     for name in ("http", "grpc"):
-        door = full_service.door(name)
-        pockets = Pockets(door, Developer(full_service, door))
+        client = full_service.door(name)
+        pockets = Pockets(client, Developer(full_service, client))
         await scene(full_service, pockets)
-        await door.close()
+        await client.close()
         tokens += pockets.tokens
         assert {token.partition("_")[0] for token in pockets.tokens} == set(KINDS_OF_TOKENS)
     database = open_database(full_service.database_url, full_service.data_dir / "control")
@@ -142,8 +142,14 @@ async def test_no_column_has_a_token(
 
     async def are_all_there() -> bool:
         found = await rows(records)
-        wanted = {"cloud_tokens", "namespace_tokens", "idempotent_answers", "rays", "lobbies"}
-        return all(found[one] for one in wanted | {"device_links"})
+        expected_tables = {
+            "cloud_tokens",
+            "namespace_tokens",
+            "idempotent_answers",
+            "rays",
+            "lobbies",
+        }
+        return all(found[one] for one in expected_tables | {"device_links"})
 
     await eventually(are_all_there)
     assert traces(await rows(records), tokens) == []

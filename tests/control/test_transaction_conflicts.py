@@ -70,10 +70,10 @@ async def until_the_other_is_given_up(
 
 @pytest.fixture
 async def on_server(databases: Databases, tmp_path: Path) -> AsyncIterator[Database]:
-    made = open_database(databases.url("postgresql"), tmp_path)
-    await migrate(made, is_allowed=True)
-    yield made
-    await made.close()
+    created = open_database(databases.url("postgresql"), tmp_path)
+    await migrate(created, is_allowed=True)
+    yield created
+    await created.close()
 
 
 async def test_device_link_survives_a_deadlock(on_server: Database, tmp_path: Path) -> None:
@@ -81,12 +81,12 @@ async def test_device_link_survives_a_deadlock(on_server: Database, tmp_path: Pa
     old = [f"01920000-0000-7000-8000-{number:012}" for number in range(20)]
     call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1")
     caller = Caller(TokenKind.TOKENLESS, b"", b"", call.address, call)
-    wanted = select(device_links).with_for_update()
-    asked: list[asyncio.Task[pb.PrepareDeviceLinkResponse]] = []
+    locking = select(device_links).with_for_update()
+    requests: list[asyncio.Task[pb.PrepareDeviceLinkResponse]] = []
 
     async def lock_out() -> None:
         # A new instance deletes old links at its first link.
-        made = DeviceLinkOperations(
+        created = DeviceLinkOperations(
             RecordContext(database, IdempotentChanges(database), RecordIds(), Topics()),
             DeviceLinkKeys(SigningKeyFile.load_or_create(tmp_path)),
             PublicUrls("http://127.0.0.1:1", None, "https://hub.example", None, str),
@@ -96,13 +96,15 @@ async def test_device_link_survives_a_deadlock(on_server: Database, tmp_path: Pa
             for number, device_link_id in enumerate(old):
                 await links.add_device_link(tx, device_link_id, number, number, 1)
         async with database.write() as tx:
-            await tx.run(wanted.where(device_links.c.device_link_id == old[-1]))
-            asked.append(asyncio.create_task(made.prepare(pb.PrepareDeviceLinkRequest(), caller)))
+            await tx.run(locking.where(device_links.c.device_link_id == old[-1]))
+            requests.append(
+                asyncio.create_task(created.prepare(pb.PrepareDeviceLinkRequest(), caller))
+            )
             await until_one_waits(database)
-            await tx.run(wanted.where(device_links.c.device_link_id == old[0]))
+            await tx.run(locking.where(device_links.c.device_link_id == old[0]))
 
-    await until_the_other_is_given_up(lock_out, asked)
-    answer = await asked[-1]
+    await until_the_other_is_given_up(lock_out, requests)
+    answer = await requests[-1]
     async with database.read() as tx:
         kept = {row.device_link_id for row in await tx.all(select(device_links))}
     assert kept == {answer.device_link_id}
@@ -121,8 +123,8 @@ async def test_member_change_survives_a_deadlock(owner: Developer, records: Reco
             await tx.run(delete(members).where(members.c.identity_id == person))
         with contextlib.suppress(LookupError):
             async with database.write() as tx:
-                mine = select(identities).where(identities.c.identity_id == person)
-                await tx.run(mine.with_for_update())
+                own_identity = select(identities).where(identities.c.identity_id == person)
+                await tx.run(own_identity.with_for_update())
                 adding.append(asyncio.create_task(output(data_dir, *words)))
                 await until_one_waits(database)
                 await tx.run(insert(members), values)

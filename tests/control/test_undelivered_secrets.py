@@ -183,9 +183,9 @@ async def desk(
         stack.push_async_callback(fed.close)
         fed.run()
         await fed.is_connected()
-        made = await Desk(fed, tmp_path, way).open()
-        yield made
-        await made.tasks.stop()
+        created = await Desk(fed, tmp_path, way).open()
+        yield created
+        await created.tasks.stop()
 
 
 async def outcome(asking: Awaitable[Any]) -> str:
@@ -248,8 +248,8 @@ async def test_deadlocked_creation_is_retried(desk: Desk, kind: str) -> None:
         "RETURN NEW; END$$",
         f"CREATE TRIGGER once BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION once()",
     )
-    made = await desk.ask(kind)
-    assert await desk.made() == [made.token_id]
+    created = await desk.ask(kind)
+    assert await desk.made() == [created.token_id]
 
 
 # Revocation of tokens that were created but not delivered to the caller.
@@ -277,11 +277,11 @@ async def test_revocation_continues_without_its_caller(
 
     desk.after_commit.act = wait
     async with desk.no_removal():
-        asking = asyncio.ensure_future(desk.ask(kind))
+        request = asyncio.ensure_future(desk.ask(kind))
         await asyncio.wait_for(committed.wait(), PATIENCE_S)
-        asking.cancel()
+        request.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asking
+            await request
         gone.set()
 
         async def is_tried() -> bool:
@@ -315,7 +315,7 @@ async def test_token_kept_by_a_lost_database_is_logged(
         await desk.tasks.stop()
     await desk.come_back()
     [token_id] = await desk.made()
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     assert f"an undelivered token was not revoked token_ids=['{token_id}']" in " ".join(
-        (said.out + said.err).split()
+        (output.out + output.err).split()
     )

@@ -57,15 +57,15 @@ async def test_failed_removal_does_not_block_other_uploads(
     desk: Desk, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await broken_upload(desk)
-    made = [await desk.prepare() for _ in range(105)]
-    desk.upload(made[0])
-    desk.upload(made[-1])
+    created = [await desk.prepare() for _ in range(105)]
+    desk.upload(created[0])
+    desk.upload(created[-1])
     desk.now_ms += ABANDONED_AFTER_MS + 1
     assert await desk.uploading.remove_abandoned() == 105
     assert desk.objects_left() == []
     assert await left_behind(desk) == [NO_KEY]
-    said = capsys.readouterr()
-    assert f"upload_id='{NO_KEY}'" in said.out + said.err
+    output = capsys.readouterr()
+    assert f"upload_id='{NO_KEY}'" in output.out + output.err
     assert desk.uploading.job.unexpected_errors == 1
     assert await desk.uploading.remove_abandoned() == 0
     assert desk.uploading.job.unexpected_errors == 2
@@ -86,7 +86,7 @@ async def test_failed_removal_does_not_block_the_sweep(desk: Desk) -> None:
 async def test_unreadable_records_do_not_block_the_sweep(
     desk: Desk,
 ) -> None:
-    made = await desk.prepare()
+    created = await desk.prepare()
     desk.now_ms += ABANDONED_AFTER_MS + 1
     path = pending_of_nobody(desk.folder)
 
@@ -100,7 +100,7 @@ async def test_unreadable_records_do_not_block_the_sweep(
     async with tidied(desk):
         await eventually(is_swept)
     await run("ALTER TABLE uploads_away RENAME TO uploads")
-    assert await left_behind(desk) == [made.upload_id]
+    assert await left_behind(desk) == [created.upload_id]
 
 
 async def test_unsweepable_objects_do_not_block_removal(

@@ -26,11 +26,11 @@ BLOCK = bytes(range(256)) * (MIB // 256)
 
 @pytest.fixture
 def full_service(tmp_path: Path) -> Iterator[FullService]:
-    made = FullService(tmp_path / "full_service")
+    created = FullService(tmp_path / "full_service")
     try:
-        yield made.start()
+        yield created.start()
     finally:
-        made.close()
+        created.close()
 
 
 def measured(pid: int, name: str) -> int:
@@ -65,8 +65,8 @@ async def goes_through(developer: Developer, length: int) -> None:
         assert answer.status_code == 200, answer.text
         await developer.good("complete_upload", upload_id=site["upload_id"])
         version_id = await developer.version(game_id, config)
-        place = {"game_id": game_id, "namespace_id": "prod"}
-        await developer.good("set_version", **place, version_id=version_id)
+        target = {"game_id": game_id, "namespace_id": "prod"}
+        await developer.good("set_version", **target, version_id=version_id)
         game = (await developer.good("get_game", game_id=game_id))["game"]
         url = f"http://{developer.full_service.said['cdn']}/{game['name_id']}/prod/large.bin"
         got = sha256()
@@ -81,8 +81,8 @@ async def goes_through(developer: Developer, length: int) -> None:
 
 
 async def test_body_of_64_mib_is_never_held_whole(full_service: FullService) -> None:
-    door = full_service.door("http")
-    developer = Developer(full_service, door)
+    client = full_service.door("http")
+    developer = Developer(full_service, client)
     # The first request loads modules.
     await goes_through(developer, MIB)
     pids = {
@@ -96,7 +96,7 @@ async def test_body_of_64_mib_is_never_held_whole(full_service: FullService) -> 
         assert pid is not None
         held = measured(pid, "VmHWM") - before[name]
         assert held < HELD_BYTES_MAX, f"{name}: {held / MIB:.1f} MiB"
-    await door.close()
+    await client.close()
 
 
 HOLDER = f"""

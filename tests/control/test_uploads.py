@@ -127,11 +127,11 @@ async def desk(
 ) -> AsyncIterator[Desk]:
     database = open_database(databases.url(request.param), tmp_path)
     await migrate(database, is_allowed=True)
-    made = await Desk(database, tmp_path / "objects").open()
-    yield made
-    await made.uploading.stop()
+    created = await Desk(database, tmp_path / "objects").open()
+    yield created
+    await created.uploading.stop()
     await database.close()
-    made.blobs.close()
+    created.blobs.close()
 
 
 async def test_replayed_preparation_ignores_later_settings(
@@ -150,11 +150,11 @@ async def test_replayed_preparation_ignores_later_settings(
 
 
 async def test_concurrent_completions_have_one_winner(desk: Desk) -> None:
-    made = await desk.prepare()
-    desk.upload(made)
-    told = await asyncio.gather(*(desk.complete(made) for _ in range(8)))
-    assert sorted(told) == ["OK", *["UPLOAD_ALREADY_COMPLETE"] * 7]
-    assert await desk.listed() == {made.build_id: True}
+    created = await desk.prepare()
+    desk.upload(created)
+    codes = await asyncio.gather(*(desk.complete(created) for _ in range(8)))
+    assert sorted(codes) == ["OK", *["UPLOAD_ALREADY_COMPLETE"] * 7]
+    assert await desk.listed() == {created.build_id: True}
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -162,8 +162,8 @@ async def test_interrupted_completion_can_be_repeated(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
 ) -> None:
     """A disconnect or a crash leaves complete objects and an incomplete record."""
-    made = await desk.prepare()
-    desk.upload(made)
+    created = await desk.prepare()
+    desk.upload(created)
     complete, is_complete, go_on = desk.objects.complete, asyncio.Event(), asyncio.Event()
 
     async def and_wait(uploads: Any) -> None:
@@ -173,7 +173,7 @@ async def test_interrupted_completion_can_be_repeated(
 
     with monkeypatch.context() as patched:
         patched.setattr(desk.objects, "complete", and_wait)
-        waiting = asyncio.create_task(desk.complete(made))
+        waiting = asyncio.create_task(desk.complete(created))
         async with asyncio.timeout(PATIENCE_S):
             await is_complete.wait()
         waiting.cancel()
@@ -181,23 +181,23 @@ async def test_interrupted_completion_can_be_repeated(
             await waiting
         if is_restarted:
             await desk.restart()
-    kept = file_key(made.upload_id, "server.tar").rpartition("/")[2]
+    kept = file_key(created.upload_id, "server.tar").rpartition("/")[2]
     assert desk.objects_left() == [kept]
-    assert await desk.listed() == {made.build_id: False}
+    assert await desk.listed() == {created.build_id: False}
     go_on.set()
-    assert await desk.complete(made) == "OK"
-    assert await desk.listed() == {made.build_id: True}
+    assert await desk.complete(created) == "OK"
+    assert await desk.listed() == {created.build_id: True}
     assert desk.objects_left() == [kept]
-    assert await desk.complete(made) == "UPLOAD_ALREADY_COMPLETE"
+    assert await desk.complete(created) == "UPLOAD_ALREADY_COMPLETE"
 
 
 async def test_refused_upload_can_be_repeated(desk: Desk) -> None:
-    made = await desk.prepare()
-    desk.upload(made, b"x" * len(tar()))
-    assert await desk.complete(made) == "VALIDATION_FAILED"
+    created = await desk.prepare()
+    desk.upload(created, b"x" * len(tar()))
+    assert await desk.complete(created) == "VALIDATION_FAILED"
     assert desk.objects_left() == []
-    desk.upload(made)
-    assert await desk.complete(made) == "OK"
+    desk.upload(created)
+    assert await desk.complete(created) == "OK"
 
 
 async def test_incomplete_upload_is_removed_after_a_day(desk: Desk) -> None:
@@ -227,19 +227,19 @@ async def test_removal_takes_more_than_one_batch(desk: Desk) -> None:
 async def test_leftovers_of_a_deleted_build_are_removed(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = await desk.prepare()
-    desk.upload(made)
-    assert await desk.complete(made) == "OK"
+    created = await desk.prepare()
+    desk.upload(created)
+    assert await desk.complete(created) == "OK"
 
     async def away(prefix: str) -> None:
         raise ServiceError("CONTROL_PLANE_UNAVAILABLE")
 
-    request = builds_pb2.DeleteGameBuildRequest(game_id=desk.game_id, build_id=made.build_id)
+    request = builds_pb2.DeleteGameBuildRequest(game_id=desk.game_id, build_id=created.build_id)
     with monkeypatch.context() as patched:
         patched.setattr(desk.objects, "delete_prefix", away)
         await desk.builds.delete(request, desk.caller)
     assert await desk.listed() == {}
-    assert await desk.complete(made) == "UPLOAD_NOT_FOUND"
+    assert await desk.complete(created) == "UPLOAD_NOT_FOUND"
     assert len(desk.objects_left()) == 1
     assert await desk.uploading.remove_abandoned() == 1
     assert desk.objects_left() == []
@@ -251,10 +251,10 @@ async def test_busy_content_threads_do_not_block_other_work(desk: Desk) -> None:
     desk.upload(read)
     desk.upload(waiting)
     assert await desk.complete(read) == "OK"
-    let_go, begun = threading.Event(), threading.Semaphore(0)
+    let_go, started = threading.Event(), threading.Semaphore(0)
 
     def last() -> None:
-        begun.release()
+        started.release()
         assert let_go.wait(60)
 
     busy = [
@@ -262,7 +262,7 @@ async def test_busy_content_threads_do_not_block_other_work(desk: Desk) -> None:
         for number in range(THREADS)
     ]
     for _ in busy:
-        assert await asyncio.to_thread(begun.acquire, timeout=60)
+        assert await asyncio.to_thread(started.acquire, timeout=60)
     completing = asyncio.create_task(desk.complete(waiting))
     async with asyncio.timeout(30):
         key = file_key(read.upload_id, "server.tar")
@@ -277,15 +277,15 @@ async def test_busy_content_threads_do_not_block_other_work(desk: Desk) -> None:
 
 
 async def test_content_check_uses_its_own_threads(desk: Desk) -> None:
-    made = await desk.prepare()
-    desk.upload(made)
+    created = await desk.prepare()
+    desk.upload(created)
     common = ThreadPoolExecutor(1)
     asyncio.get_running_loop().set_default_executor(common)
     let_go = threading.Event()
     held = asyncio.ensure_future(asyncio.to_thread(let_go.wait, 60))
     try:
         async with asyncio.timeout(30):
-            assert await desk.complete(made) == "OK"
+            assert await desk.complete(created) == "OK"
         assert not held.done()
     finally:
         let_go.set()
@@ -295,8 +295,8 @@ async def test_content_check_uses_its_own_threads(desk: Desk) -> None:
 async def test_object_lost_during_the_check_is_missing(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = await desk.prepare()
-    desk.upload(made)
+    created = await desk.prepare()
+    desk.upload(created)
     complete = desk.objects.complete
 
     async def and_lose(uploads: Any) -> None:
@@ -305,21 +305,21 @@ async def test_object_lost_during_the_check_is_missing(
 
     with monkeypatch.context() as patched:
         patched.setattr(desk.objects, "complete", and_lose)
-        assert await desk.complete(made) == "UPLOAD_INCOMPLETE"
-    assert await desk.listed() == {made.build_id: False}
-    desk.upload(made)
-    assert await desk.complete(made) == "OK"
+        assert await desk.complete(created) == "UPLOAD_INCOMPLETE"
+    assert await desk.listed() == {created.build_id: False}
+    desk.upload(created)
+    assert await desk.complete(created) == "OK"
 
 
 async def test_build_without_content_is_listed_and_deletable(
     desk: Desk,
 ) -> None:
-    made = await desk.prepare()
-    desk.upload(made)
-    assert await desk.complete(made) == "OK"
+    created = await desk.prepare()
+    desk.upload(created)
+    assert await desk.complete(created) == "OK"
     shutil.rmtree(desk.folder)
-    assert await desk.listed() == {made.build_id: True}
-    request = builds_pb2.DeleteGameBuildRequest(game_id=desk.game_id, build_id=made.build_id)
+    assert await desk.listed() == {created.build_id: True}
+    request = builds_pb2.DeleteGameBuildRequest(game_id=desk.game_id, build_id=created.build_id)
     await desk.builds.delete(request, desk.caller)
     assert await desk.listed() == {}
     again = await desk.prepare()
@@ -330,11 +330,11 @@ async def test_build_without_content_is_listed_and_deletable(
 
 @contextlib.asynccontextmanager
 async def at(full_service: FullService) -> AsyncIterator[Developer]:
-    door = full_service.start().door("http")
+    client = full_service.start().door("http")
     try:
-        yield Developer(full_service, door)
+        yield Developer(full_service, client)
     finally:
-        await door.close()
+        await client.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -347,17 +347,17 @@ async def test_url_key_is_private_and_files_survive_restarts(
             game_id = await developer.game()
             fields: dict[str, Any] = {"game_id": game_id, "display_name": "x"}
             image = {"path": "a.tar", "content_length": len(tar())}
-            made = await developer.good("create_game_build", **fields, image_file=image)
+            created = await developer.good("create_game_build", **fields, image_file=image)
         key = full_service.data_dir / "control" / "keys.json"
         assert key.stat().st_mode & 0o777 == 0o600
         assert full_service.stop() == 0
         full_service.start()
-        assert (await put(made["image_presigned_request"], tar())).status_code == 200
+        assert (await put(created["image_presigned_request"], tar())).status_code == 200
         assert full_service.process is not None
         os.kill(full_service.process.pid, signal.SIGKILL)
         full_service.process.wait()
         async with at(full_service) as developer:
-            await developer.good("complete_upload", upload_id=made["upload_id"])
+            await developer.good("complete_upload", upload_id=created["upload_id"])
             (build,) = (await developer.good("list_game_builds", game_id=game_id))["builds"]
             assert build["complete"]
     finally:

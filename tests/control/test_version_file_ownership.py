@@ -17,19 +17,21 @@ PORTS = ARENA_MODES["arena"]["docker"]
 
 
 async def complete_site(developer: Developer, game_id: str) -> str:
-    made = await developer.good("create_site", game_id=game_id, display_name="1", files=of(FILES))
-    await put_all(made["presigned_requests"], FILES)
-    await developer.good("complete_upload", upload_id=made["upload_id"])
-    return str(made["site_id"])
+    created = await developer.good(
+        "create_site", game_id=game_id, display_name="1", files=of(FILES)
+    )
+    await put_all(created["presigned_requests"], FILES)
+    await developer.good("complete_upload", upload_id=created["upload_id"])
+    return str(created["site_id"])
 
 
 async def complete_build(developer: Developer, game_id: str) -> str:
     image = {"path": "a.tar", "content_length": len(tar())}
     fields: dict[str, Any] = {"game_id": game_id, "display_name": "1", "image_file": image}
-    made = await developer.good("create_game_build", **fields)
-    await put_all([made["image_presigned_request"]], {"a.tar": tar()})
-    await developer.good("complete_upload", upload_id=made["upload_id"])
-    return str(made["build_id"])
+    created = await developer.good("create_game_build", **fields)
+    await put_all([created["image_presigned_request"]], {"a.tar": tar()})
+    await developer.good("complete_upload", upload_id=created["upload_id"])
+    return str(created["build_id"])
 
 
 def naming(build_id: str, site_id: str) -> dict[str, Any]:
@@ -54,8 +56,8 @@ async def lender(request: pytest.FixtureRequest, developer: Developer, records: 
         return developer, await developer.game()
     identity_id, (group_id,) = await records.identity("Theirs")
     token, _ = await records.cloud_token(identity_id)
-    stranger = Developer(developer.full_service, developer.door, token)
-    return stranger, await stranger.game(developer_group_id=group_id)
+    other_caller = Developer(developer.full_service, developer.door, token)
+    return other_caller, await other_caller.game(developer_group_id=group_id)
 
 
 async def test_files_of_another_game_are_not_found(
@@ -69,8 +71,8 @@ async def test_files_of_another_game_are_not_found(
     before = await records.tables()
 
     fields: dict[str, Any] = {"game_id": game_id, "display_name": "1.0.0", "config": config}
-    told = await developer.good("validate_version", **fields)
-    assert {tuple(one["path"]) for one in told["errors"]} == NOT_FOUND
+    response = await developer.good("validate_version", **fields)
+    assert {tuple(one["path"]) for one in response["errors"]} == NOT_FOUND
     refused = await developer.call("create_version", **fields)
     assert (refused.code, set(refused.errors)) == ("VALIDATION_FAILED", NOT_FOUND)
 

@@ -37,28 +37,28 @@ def _drop(value: Any, names: tuple[str, ...]) -> None:
 async def test_version_is_returned_exactly(developer: Developer) -> None:
     game_id, config = await developer.game(), everything_that_is_here()
     assert config != EVERYTHING
-    made = await developer.good(
+    created = await developer.good(
         "create_version", game_id=game_id, display_name="1.0.0", config=config
     )
-    assert shape(made) == {"version_id": ID}
-    answer = await developer.good("get_version", game_id=game_id, version_id=made["version_id"])
+    assert shape(created) == {"version_id": ID}
+    answer = await developer.good("get_version", game_id=game_id, version_id=created["version_id"])
     version = answer.pop("version")
     assert answer == {}
     assert version.pop("config") == config
     assert shape(version) == {"create_ts": TIME, "display_name": TEXT, "version_id": ID}
     assert version["display_name"] == "1.0.0"
-    assert version["version_id"] == made["version_id"]
+    assert version["version_id"] == created["version_id"]
 
 
 async def test_versions_are_listed_newest_first(
     developer: Developer,
 ) -> None:
     game_id = await developer.game()
-    made = [await developer.version(game_id, {}, name=f"1.0.{number}") for number in range(3)]
+    created = [await developer.version(game_id, {}, name=f"1.0.{number}") for number in range(3)]
     answer = await developer.good("list_versions", game_id=game_id)
     summary = {"version_id": ID, "create_ts": TIME, "display_name": TEXT}
     assert shape(answer) == {"versions": [summary]}
-    assert [one["version_id"] for one in answer["versions"]][:3] == made[::-1]
+    assert [one["version_id"] for one in answer["versions"]][:3] == created[::-1]
     assert [one["display_name"] for one in answer["versions"]] == [
         "1.0.2",
         "1.0.1",
@@ -90,9 +90,9 @@ TOLD: set[tuple[str, ...]] = {
 async def test_validate_and_create_refuse_the_same(developer: Developer) -> None:
     game_id = await developer.game()
     fields: dict[str, Any] = {"game_id": game_id, "display_name": "x" * 129, "config": BAD_CONFIG}
-    told = await developer.good("validate_version", **fields)
-    assert shape(told) == {"errors": [{"path": [TEXT], "message": TEXT}]}
-    assert {tuple(one["path"]) for one in told["errors"]} == TOLD
+    response = await developer.good("validate_version", **fields)
+    assert shape(response) == {"errors": [{"path": [TEXT], "message": TEXT}]}
+    assert {tuple(one["path"]) for one in response["errors"]} == TOLD
     refused = await developer.call("create_version", **fields)
     assert (refused.code, set(refused.errors)) == ("VALIDATION_FAILED", TOLD)
     versions = (await developer.good("list_versions", game_id=game_id))["versions"]
@@ -151,8 +151,12 @@ async def test_name_of_a_version_is_not_reserved(developer: Developer) -> None:
     "slug", ["create_version", "validate_version", "reserve_version_name", "list_versions"]
 )
 async def test_unknown_game_is_not_found(developer: Developer, slug: str) -> None:
-    wanted: dict[str, Any] = {"display_name": "x", "config": {}} if "_version" in slug else {}
-    fields: dict[str, Any] = {} if slug in ("reserve_version_name", "list_versions") else wanted
+    request_fields: dict[str, Any] = (
+        {"display_name": "x", "config": {}} if "_version" in slug else {}
+    )
+    fields: dict[str, Any] = (
+        {} if slug in ("reserve_version_name", "list_versions") else request_fields
+    )
     assert await developer.code(slug, game_id=str(uuid4()), **fields) == "GAME_NOT_FOUND"
 
 
@@ -160,13 +164,13 @@ async def test_first_missing_path_part_is_reported(developer: Developer) -> None
     game_id, other_id = await developer.game(), await developer.game()
     version_id = await developer.version(other_id, {})
     unknown = str(uuid4())
-    for place, code in (
+    for target, code in (
         ((unknown, unknown), "GAME_NOT_FOUND"),
         ((unknown, version_id), "GAME_NOT_FOUND"),
         ((game_id, unknown), "VERSION_NOT_FOUND"),
         ((game_id, version_id), "VERSION_NOT_FOUND"),
     ):
-        fields = dict(zip(("game_id", "version_id"), place, strict=True))
+        fields = dict(zip(("game_id", "version_id"), target, strict=True))
         assert await developer.code("get_version", **fields) == code
 
 
