@@ -1,7 +1,4 @@
-"""Whom a namespace asks before it lets a user in: captcha providers and a game's own server, real ones on loopback.
-
-Owns the servers, and what versions and settings have to say to have them asked. What comes of it is the rows' matter.
-"""
+"""Captcha providers and a verification server of a game, on loopback."""
 
 from __future__ import annotations
 
@@ -16,19 +13,19 @@ from examples.captcha_provider import PASSING, Provider
 HUMAN: Final = {"captcha_a": {"client_response": PASSING}}
 ROBOT: Final = {"captcha_a": {"client_response": "robot"}}
 UNJUDGED: Final = {"captcha_b": {"client_response": PASSING}}
-"""Answers of a client: that the first provider takes, that it does not, and of the second, which is broken."""
+"""Captcha responses of a client: accepted, rejected, and for the second provider, which is broken.
+"""
 _LOOPBACK: Final = "127.0.0.0/8"
 
 
 class GameServer(ThreadingHTTPServer):
-    """Answers with the status that the last part of the path names, whoever asks."""
+    """Answers with the status in the last part of the path."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _StatusHandler)
         self.asked: list[str] = []
-        """Paths, as they were asked."""
 
     def url(self, status: int) -> str:
         return f"http://127.0.0.1:{self.server_port}/{status}"
@@ -46,19 +43,17 @@ class _StatusHandler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        pass
 
 
 class AdmissionServers:
-    """The servers, and how a service comes to ask them."""
-
     def __init__(self, provider: Provider, game_server: GameServer) -> None:
         self._provider = provider
         self.game_server = game_server
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Of the operator. The second provider never says anything that could be understood."""
+        """Settings of the operator. The second captcha provider returns invalid responses."""
         return {
             "captcha": {
                 "captcha_a_url": self._provider.url,
@@ -69,7 +64,7 @@ class AdmissionServers:
 
     @property
     def captcha(self) -> dict[str, Any]:
-        """Asks each time anew."""
+        """Captcha configuration that verifies each request again."""
         return {
             "captcha_a": {"secret_key": "secret-a", "site_key": "site-a"},
             "captcha_b": {"secret_key": "secret-b", "site_key": "site-b"},
@@ -78,7 +73,7 @@ class AdmissionServers:
         }
 
     def actions(self, status: int) -> dict[str, Any]:
-        """Ways into a game mode that ask the game's server, which answers with the status."""
+        """Actions of a game mode that the server verifies with this status."""
         verification = {"url": self.game_server.url(status), "headers": {}}
         asked = {"enabled": True, "verification": verification}
         return {"find": asked, "join": asked, "create": asked}
@@ -86,7 +81,6 @@ class AdmissionServers:
 
 @contextlib.contextmanager
 def open_admission_servers() -> Iterator[AdmissionServers]:
-    """The servers run until the end of the context."""
     with Provider() as provider, GameServer() as game_server:
         threads = [
             threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})

@@ -83,15 +83,11 @@ async def transport(request: pytest.FixtureRequest, plane: Plane) -> AsyncIterat
 
 @dataclass
 class Lobby:
-    """A lobby that the test attached."""
-
     id: str
     token: str
 
 
 class Game:
-    """A game seen from all sides through one transport: back end, lobby servers, clients."""
-
     def __init__(self, transport: Transport, plane: Plane, public_token: str) -> None:
         self.transport = transport
         self.public_token = public_token
@@ -137,7 +133,7 @@ class Game:
         return answer.tokens[0]
 
     async def held(self) -> int:
-        """Places that finders hold in lobbies that start."""
+        """Returns the number of slots held by waiting finds."""
         return int(await self._plane.metric("hosting_slots", state="held"))
 
     async def detach_all(self) -> None:
@@ -154,7 +150,7 @@ async def game(transport: Transport, plane: Plane, public_token: str) -> AsyncIt
 
 @pytest.fixture(autouse=True)
 def _no_left_over(plane: Plane) -> Iterator[None]:
-    """The service that all tests share must have survived each of them."""
+    """The shared service must survive each test."""
     yield
     assert plane.process is not None
     assert plane.process.poll() is None, plane.log_tail()

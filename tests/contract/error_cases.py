@@ -1,7 +1,6 @@
-"""How each code is provoked: a table of operation and code, and what works for any operation.
+"""Table of the requests that provoke each error code of each operation.
 
-Rows of an area's own codes are in `tests.contract.areas`. A code that an operation declares and that
-has no row fails the harness with its name; what an id of nothing answers needs none.
+Cases of one area are in `tests.contract.areas`. The tests fail for a declared code without a case.
 """
 
 from __future__ import annotations
@@ -25,18 +24,22 @@ ROWS: Final[dict[tuple[str, str], Row]] = {}
 
 
 class Elsewhere(NamedTuple):
-    """Why nothing here can provoke a code, and the test (a file and a function of it) that shows it."""
+    """The test that covers a code, and the reason why no request of this folder can provoke the
+    code.
+    """
 
     reason: str
     test: str
 
 
 ELSEWHERE: Final[dict[tuple[str, str], Elsewhere]] = {}
-"""A row for one of them has to end it. Conditions of the whole service are in `tests.contract.service_errors`."""
+"""A code must not have a case too. `service_errors` has the errors of the whole service."""
 
 
 def error_case(slug: str, code: str) -> Callable[[Row], None]:
-    """Registers how a declared code of an operation is provoked. The row answers the last response."""
+    """Registers the request for a declared code of an operation. The function returns the last
+    response.
+    """
 
     def register(row: Row) -> None:
         assert (slug, code) not in ROWS, f"{slug} has two rows for {code}"
@@ -46,13 +49,15 @@ def error_case(slug: str, code: str) -> Callable[[Row], None]:
 
 
 def elsewhere(slug: str, code: str, test: str, reason: str) -> None:
-    """Says which test shows a declared code that nothing here can provoke."""
+    """Registers the test in another folder that covers a code."""
     assert (slug, code) not in ELSEWHERE, f"{slug}: {code} is shown by two tests"
     ELSEWHERE[slug, code] = Elsewhere(reason, test)
 
 
 def rows_of(method: Method) -> Iterator[tuple[str, Row]]:
-    """Yields the code and request of each error of an operation. Raises AssertionError for an untested code."""
+    """Yields each error code of an operation with its request. Raises AssertionError for a code
+    without a test.
+    """
     missing = [
         code
         for code in declared_codes(method)
@@ -78,9 +83,6 @@ def rows_of(method: Method) -> Iterator[tuple[str, Row]]:
             yield code, general
 
 
-# What works for any operation -----------------------------------------------------------------------
-
-
 def _one(**changes: Any) -> Callable[[Method], list[Row]]:
     return lambda method: [lambda scenario: scenario.call(method.slug, **changes)]
 
@@ -99,7 +101,7 @@ def _large_body(method: Method) -> list[Row]:
 
 
 def _wrong_ids(method: Method) -> list[Row]:
-    """Each parameter of the path that has a form, in another form."""
+    """Replaces each path parameter with a pattern by a text in another form."""
     fields = descriptor_of(method.request).fields_by_name
 
     def row(name: str) -> Row:
@@ -128,7 +130,7 @@ _NOBODY: Final = "00010000-0000-4000-8000-000000000000"
 
 
 def _absent(method: Method, code: str) -> Row | None:
-    """What is named is not there: an id that nothing has, in the path or else in the body."""
+    """Replaces the id in the path or body by the id of nothing."""
     for name in _NAMED_BY.get(code, ()):
         if name in method.path_fields:
             return lambda scenario: scenario.call(method.slug, path={name: _NOBODY})
@@ -142,19 +144,21 @@ def _kinds(method: Method) -> list[str]:
 
 
 def _other_kinds(method: Method) -> list[Row]:
-    """A token of each kind that the operation does not take, and of the kind that none takes."""
+    """Uses each token kind that the operation does not accept, and a player token."""
 
     def row(kind: str) -> Row:
         return lambda scenario: scenario.call(method.slug, token=kind)
 
-    # The secret of a channel has no form that an operation could know it by: it is no token at all.
+    # The secret of a channel has no recognizable form, so it counts as no token.
     others = [kind for kind in Scenario.kinds() if kind not in {*_kinds(method), "channel"}]
     stranger: Row = lambda scenario: scenario.call(method.slug, bearer="player_AAAAAAAAAAAAAAAA")  # noqa: E731
     return [stranger, *(row(kind) for kind in others)]
 
 
 def _used_key(method: Method) -> list[Row]:
-    """A key of the control plane that another operation was given; the data plane has rows of its own."""
+    """Reuses a control plane key of another operation. Operations of the data plane have their own
+    cases.
+    """
 
     def row(scenario: Scenario) -> httpx.Response:
         key = {"idempotency-key": scenario.name}
@@ -174,7 +178,7 @@ def _forged(method: Method) -> list[Row]:
 
 
 def _ended(how: str, code: str) -> Callable[[Method], list[Row]]:
-    """Tokens that have expired or were revoked: places of the names `expired env`, …"""
+    """Uses expired or revoked tokens. Their placeholders have names like `expired env`."""
 
     def rows(method: Method) -> list[Row]:
         def row(kind: str) -> Row:
@@ -211,11 +215,11 @@ _GENERAL: Final[dict[str, Callable[[Method], list[Row]]]] = {
     "FORBIDDEN": _other_kinds,
     "RATE_LIMITED": lambda _: [],
 }
-"""RATE_LIMITED needs a service with limits: the harness asks one."""
+"""RATE_LIMITED needs a service with limits, which `test_schemathesis` starts."""
 
 
 def load_areas() -> None:
-    """Imports all modules of `tests.contract.areas`, so that their rows are there."""
+    """Imports all modules of `tests.contract.areas`, which register their cases."""
     from tests.contract import areas
 
     for module in pkgutil.iter_modules(areas.__path__):

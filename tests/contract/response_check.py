@@ -1,6 +1,6 @@
-"""Holds an answer against the published document, whoever asked for it.
+"""Check of a response against the OpenAPI document.
 
-The document has a 500 for every operation, because a service may break; one that does is broken all the same.
+The document has a 500 for every operation. A response with 500 still counts as a failure.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from pyservice.pb.errors import TABLE
 from pyservice.schema.methods import METHODS
 
 _UNFINISHED: Final = frozenset({503, 504})
-"""Of 500 and above, what a whole service may answer to anything: it cannot now, or not in time."""
+"""Any operation may return these codes while the service is unavailable or slow."""
 _BY_SLUG: Final = {method.slug: method for method in METHODS.values()}
 
 
 class ResponseChecker:
-    """Every answer of an operation has to be one that the document has for it."""
-
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._components = document["components"]
         self._operations = {
@@ -34,13 +32,13 @@ class ResponseChecker:
         self._validators: dict[tuple[str, str], Any] = {}
 
     def code(self, slug: str, answer: httpx.Response) -> str:
-        """`OK` or the code of an answer. Raises AssertionError for one outside of the document, and for one that
-        says that the service failed.
+        """Returns `OK` or the error code. Raises AssertionError for undocumented responses and for
+        failures of the service.
         """
         return self.check(slug, answer.status_code, answer.headers, answer.content)
 
     def check(self, slug: str, status: int, headers: Mapping[str, str], body: bytes) -> str:
-        """The same for an answer in parts; names of headers are in lower case."""
+        """Checks a response in parts. Header names are in lower case."""
         told = f"{slug}: {status} {body[:600]!r}"
         assert not is_failure(slug, status), f"the service failed: {told}"
         response = self._response(slug, str(status))
@@ -84,8 +82,10 @@ class ResponseChecker:
 
 
 def is_failure(slug: str, status: int) -> bool:
-    """Whether a status says that the service is broken: 500 and above, but for 503, 504, and what a code has that the
-    operation itself declares (a 502 where somebody else is asked). INTERNAL never counts as one of those.
+    """Returns true for a status of 500 or above, except 503, 504 and the status of a code that the
+    operation declares.
+
+    INTERNAL always counts as a failure.
     """
     if status < 500 or status in _UNFINISHED:
         return False

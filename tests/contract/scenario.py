@@ -1,8 +1,7 @@
-"""A running service with a game in it, and scenarios in it: what one request needs, made when asked for.
+"""A running service with a game, and scenarios that create the state for one request.
 
-Other areas add what their operations need in a module of `tests.contract.areas`: a value for a
-placeholder (`place`), a token of a kind (`credential`), what has to be there before an operation's
-example (`before`).
+Modules of `tests.contract.areas` register values of placeholders (`place`), tokens of a kind
+(`credential`) and preparations of an operation's example (`before`).
 """
 
 from __future__ import annotations
@@ -40,22 +39,24 @@ MODES: Final[dict[str, dict[str, Any]]] = {
         "actions": {"create": {"enabled": True}},
     },
 }
-"""Whose lobbies are attached: there is nothing to start."""
+"""Modes with attached lobbies."""
 HOSTED: Final[dict[str, dict[str, str]]] = {
     "hosted": {},
     "mute": {"PLAY": "mute"},
     "broken": {"PLAY": "exit:3"},
     "deaf": {"PLAY": "guests deaf"},
 }
-"""Modes whose lobbies the service starts, with what their game server is told (`tests.programs.server`)."""
+"""Modes with lobbies that the service starts, and the environment of their server
+(`tests.programs.server`).
+"""
 VERIFIED: Final = {"allowed": 200, "denied": 403, "unanswered": 500}
-"""Modes whose game server is asked, with the status that it answers. The service starts their lobbies."""
+"""Modes with the status of their verification server. The service starts their lobbies."""
 REGIONS: Final = [
     {"name_id": "local", "region_display_name": "Local", "latitude": 50.1, "longitude": 8.7},
     {"name_id": "far", "region_display_name": "Far away", "latitude": -33.9, "longitude": 151.2},
 ]
 SOURCE_LIMIT: Final = 64
-"""Players of one client address in the namespace."""
+"""Player limit of one client address in the namespace."""
 SETTINGS: Final[dict[str, Any]] = {
     **UNLIMITED,
     "regions": REGIONS,
@@ -66,7 +67,7 @@ SETTINGS: Final[dict[str, Any]] = {
 }
 ORIGIN: Final = "https://play.example.com"
 CLAIMED: Final = "claimed.example.com"
-"""Domain of a namespace that the control plane does not know."""
+"""Domain of a namespace that exists only in the data plane."""
 STRANGER: Final = document(
     game={
         "game_id": "0192f000-0000-7000-8000-0000000000a9",
@@ -80,8 +81,10 @@ BY_SLUG: Final[dict[str, Method]] = {method.slug: method for method in METHODS.v
 
 @dataclass(repr=False)
 class World:
-    """A running service with one game, whose namespaces prod and small (one lobby) run its version; that of guarded
-    asks for a captcha. `database_url` is None for the file of its control plane.
+    """A running service with one game. Namespace `small` allows one lobby, `guarded` requires a
+    captcha.
+
+    `database_url` None means a SQLite file.
     """
 
     service: Household
@@ -94,12 +97,12 @@ class World:
     public_token: str = ""
     guarded_public_token: str = ""
     environment_tokens: dict[str, str] = field(default_factory=dict)
-    """By the names of their namespaces."""
+    """Environment token by namespace name."""
     document: dict[str, Any] = field(default_factory=dict)
     _made: dict[str, str] = field(default_factory=dict)
 
     def once(self, name: str, make: Callable[[], str]) -> str:
-        """What `make` gives, made once for all scenarios: what takes a while to be there."""
+        """Returns the result of `make`, which is called once for all scenarios."""
         if name not in self._made:
             self._made[name] = make()
         return self._made[name]
@@ -108,7 +111,6 @@ class World:
         return Scenario(self)
 
     def cloud(self, method: str, path: str, body: Any = None) -> Any:
-        """What an operation of the owner answers, which has to succeed."""
         return self.service.good(method, path, body, self.cloud_token)
 
 
@@ -120,9 +122,10 @@ def open_world(
     limits: Mapping[str, Any] | None = None,
     database_url: str | None = None,
 ) -> Iterator[World]:
-    """A world in a folder, `changes` beside its settings. With rate limits it is started again, once all is there.
-    `make` makes its service, which is not started, of the folder and `settings`. Its records are in the file of the
-    control plane, or in the empty database of the URL.
+    """Starts a world in a folder. `changes` are added to its settings.
+
+    With rate limits, the service restarts after its setup. `make` creates the service from the
+    folder and `settings`. The database of the URL must be empty.
     """
     stored = {} if database_url is None else {"database_url": database_url}
     with open_admission_servers() as admission_servers:
@@ -178,7 +181,7 @@ def _furnish(world: World) -> None:
 
 
 def _hosted(build_id: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """A mode whose lobbies are processes. They are small, and over when nobody came to the place that was reserved."""
+    """A mode with small lobby processes, which end if no player arrives."""
     return {
         "max_players": 64,
         "taggable": True,
@@ -191,7 +194,6 @@ def _hosted(build_id: str, env: Mapping[str, str] | None = None) -> dict[str, An
 
 
 def _version(world: World, name: str, modes: dict[str, dict[str, Any]], **level: Any) -> str:
-    """Id of a new version; every mode has the ports of the world."""
     entries = {mode: {"docker": {"ports": PORTS}, **values} for mode, values in modes.items()}
     config = {"matchmaker": {"game_modes": entries, **level}}
     made = world.cloud(
@@ -208,17 +210,17 @@ _BEFORE: Final[dict[str, Callable[[Scenario], object]]] = {}
 
 
 def place(name: str, service: str = _ANY) -> Callable[[Of], Of]:
-    """Says what stands for the placeholder `{name}` of an example; of one service, or of all others."""
+    """Registers the value of the placeholder `{name}` in examples, for one service or for all."""
     return lambda make: _PLACES.setdefault((name, service), make)
 
 
 def credential(kind: str) -> Callable[[Of], Of]:
-    """Says how a scenario gets a token of a kind (the prefix of the token)."""
+    """Registers the function that returns a token of a kind (its prefix)."""
     return lambda make: _CREDENTIALS.setdefault(kind, make)
 
 
 def before(*slugs: str) -> Callable[[Callable[[Scenario], object]], None]:
-    """Says what has to be there before an operation's example can succeed."""
+    """Registers a preparation that an operation's example needs."""
 
     def register(make: Callable[[Scenario], object]) -> None:
         for slug in slugs:
@@ -229,54 +231,48 @@ def before(*slugs: str) -> Callable[[Callable[[Scenario], object]], None]:
 
 @dataclass(frozen=True, repr=False)
 class Lobby:
-    """A lobby that the scenario attached."""
-
     id: str
     token: str
 
 
 class Scenario:
-    """One request's own surroundings. What is asked for twice is the same."""
+    """State for one request. Each value is created once."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.service = world.service
         self.name = secrets.token_hex(4)
-        # A client of its own, so that scenarios do not use up each other's limits.
+        # A client address of its own, so that scenarios do not share rate limits.
         self.address = ".".join(["10", *(str(part) for part in secrets.token_bytes(3))])
         self._made: dict[str, Any] = {}
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """What `make` gives, made once in this scenario."""
+        """Returns the result of `make`, which is called once in this scenario."""
         if name not in self._made:
             self._made[name] = make()
         return self._made[name]
 
     def value(self, name: str, service: str = _ANY) -> str:
-        """What stands for a placeholder. Raises KeyError for one that nobody fills."""
+        """Returns the value of a placeholder. Raises KeyError for an unknown placeholder."""
         key = (name, service) if (name, service) in _PLACES else (name, _ANY)
         make = _PLACES[key]
         return str(self.once(str(key), lambda: make(self)))
 
     def example(self, slug: str) -> FilledExample:
-        """The example of an operation with what is there in it."""
         self.prepare(slug)
         method = BY_SLUG[slug]
         service = method.name.rsplit(".", 2)[1]
         return fill_example(method, lambda name: self.value(name, service))
 
     def bearer(self, kind: str) -> str:
-        """A token of a kind; the world's kinds are `kinds`."""
         return str(self.once(f"token {kind}", lambda: _CREDENTIALS[kind](self)))
 
     @staticmethod
     def kinds() -> list[str]:
-        """The kinds of tokens that scenarios can get."""
         return sorted(_CREDENTIALS)
 
     @staticmethod
     def can_fill(name: str) -> bool:
-        """Whether there is a value for a placeholder."""
         return (name, _ANY) in _PLACES
 
     def prepare(self, slug: str) -> None:
@@ -284,7 +280,6 @@ class Scenario:
             self.once(f"before {slug}", lambda: _BEFORE[slug](self))
 
     def headers(self, kind: str | None) -> dict[str, str]:
-        """Headers of a client of this scenario, with a token of a kind."""
         shown = {"x-forwarded-for": self.address}
         if kind == "origin":
             shown["origin"] = ORIGIN
@@ -293,11 +288,11 @@ class Scenario:
         return shown
 
     def call(self, slug: str, **changes: Any) -> httpx.Response:
-        """The example of an operation, changed.
+        """Sends the example of an operation with changes.
 
-        `fields` replace members of the body (None leaves one out), `body` or `content` (bytes) all of
-        it, `path` and `query` single parameters, `token` the kind, `bearer` the very token, `headers`
-        add to what there is.
+        `fields` replace members of the body (None removes one). `body` or `content` (bytes) replace
+        the whole body. `path` and `query` replace parameters. `token` is a kind, `bearer` is a
+        token. `headers` are added.
         """
         request = self.request(slug, **changes)
         return self.service.client.send(request)
@@ -339,13 +334,12 @@ class Scenario:
         )
 
     def good(self, slug: str, **changes: Any) -> Any:
-        """The JSON of a request that has to succeed."""
         answer = self.call(slug, **changes)
         assert answer.status_code == 200, f"{slug}: {answer.text}"
         return answer.json()
 
     def attach(self, mode: str = "duel", *, is_ready: bool = True, **fields: Any) -> Lobby:
-        """A new lobby; in modes that take tags it carries the scenario's name."""
+        """Attaches a new lobby. In taggable modes it has the scenario's name as a tag."""
         if mode not in MODES or MODES[mode].get("taggable"):
             fields.setdefault("tags", {"scenario": self.name})
         made = self.good("attach", fields={"game_mode": mode, **fields})
@@ -356,7 +350,6 @@ class Scenario:
 
     @property
     def lobby(self) -> Lobby:
-        """The scenario's lobby: ready, of mode duel."""
         found: Lobby = self.once("lobby", self.attach)
         return found
 
@@ -373,7 +366,7 @@ def _(scenario: Scenario) -> str:
 
 @place("namespace_id")
 def _(scenario: Scenario) -> str:
-    """What is done to a namespace is done to one where nobody plays."""
+    """Destructive operations use a namespace without players."""
     return "lab"
 
 

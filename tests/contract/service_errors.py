@@ -1,5 +1,7 @@
-"""Codes that tell of the whole service and not of an operation: which sweep brings operations to answer them, and which
-test shows them where no request of the HTTP transport can meet them.
+"""Error codes of the whole service, each with the test that covers it.
+
+A sweep calls every operation that can return a code. For other operations one test outside of the
+sweeps is enough.
 """
 
 from __future__ import annotations
@@ -13,15 +15,17 @@ from pyservice.schema.methods import METHODS, Method
 SWEEPS: Final = "tests/contract/test_service_errors.py"
 _OF_DATA_PLANE: Final = ("hosting.v1.Matchmaker.", "hosting.v1.Events.")
 _WAITS: Final = frozenset({"find", "create", "join", "attach", "detach", "get_state"})
-"""Of the data plane: for a lobby that starts, or for the control plane that knows the token."""
+"""Operations of the data plane that wait for a starting lobby or for the token check of the control
+plane.
+"""
 
 _NEW_PLACES: Final = frozenset({"find", "create", "join", "attach", "ready", "set_state"})
-"""Of the data plane: what a full disk refuses first."""
+"""Operations of the data plane that fail first on a full disk."""
 
 
 class Shown(NamedTuple):
-    """The test, a file and a function of it, that shows a code for operations of which `of` is true. `reason` is there
-    when the test is no sweep that brings each of them to it.
+    """The test that covers a code for the operations that `of` accepts. `reason` is set if the test
+    is not a sweep.
     """
 
     of: Callable[[Method], bool]
@@ -33,7 +37,7 @@ class Shown(NamedTuple):
 
 
 def is_passed(method: Method) -> bool:
-    """Whether the control plane answers the operation."""
+    """Returns whether the control plane handles the operation."""
     return not method.name.startswith(_OF_DATA_PLANE)
 
 
@@ -113,18 +117,18 @@ CONDITIONS: Final[dict[str, tuple[Shown, ...]]] = {
         ),
     ),
 }
-"""By code; of each the first that is for an operation counts."""
+"""Tests by code. The first test that accepts an operation counts."""
 
 
 def shown(method: Method, code: str) -> Shown | None:
-    """Where a condition is shown for an operation, None for what tells of the operation itself."""
+    """Returns the test of a service error for an operation, or None for an error of the operation
+    itself.
+    """
     return next((one for one in CONDITIONS.get(code, ()) if one.of(method)), None)
 
 
 def left_to_others(method: Method, reached: Collection[str]) -> Iterator[tuple[str, Shown]]:
-    """The other conditions that an operation declares: each with the sweep that brings it there, or with the one test
-    that shows it for all such operations.
-    """
+    """Yields the codes of an operation that its own requests do not reach, each with its test."""
     for code in sorted({*declared_codes(method), *implied_codes(method)} - set(reached)):
         one = shown(method, code)
         if one is not None:
@@ -132,7 +136,9 @@ def left_to_others(method: Method, reached: Collection[str]) -> Iterator[tuple[s
 
 
 def swept(code: str, test: Callable[..., None]) -> list[str]:
-    """Slugs of the operations that this sweep has to bring to the code. Raises ValueError when there are none."""
+    """Returns the slugs that this sweep must call for the code. Raises ValueError if there are
+    none.
+    """
     found = []
     for method in METHODS.values():
         one = shown(method, code)

@@ -1,4 +1,4 @@
-"""Who may call what, and what attach refuses, over both transports."""
+"""Access of token kinds to operations, and errors of attach, over both transports."""
 
 from __future__ import annotations
 

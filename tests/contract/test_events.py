@@ -1,4 +1,4 @@
-"""Live events over both transports: the members of a party get their tokens."""
+"""Live events over both transports."""
 
 from __future__ import annotations
 

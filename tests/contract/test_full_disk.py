@@ -1,5 +1,5 @@
-"""A disk that is full under both planes: every operation that has something to write says so and is done when there is
-room again; all others go on meanwhile.
+"""A full disk under both planes: operations that write fail until there is space, all others
+continue.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ STATE: Final = "." * 60_000
 
 
 class OnDisk(Household):
-    """Its data directory is on a disk that it alone sees."""
-
     def __init__(self, folder: Path, disk: SmallDisk, settings: Any) -> None:
         super().__init__(folder, settings=settings)
         self.data_dir = disk.mount_point / "data"
@@ -48,7 +46,7 @@ class OnDisk(Household):
 
 @pytest.fixture
 def _no_left_over() -> None:
-    """In the place of the folder's: these tests have a service of their own."""
+    """Replaces the fixture of the folder, because these tests start a service of their own."""
 
 
 @pytest.fixture
@@ -73,7 +71,7 @@ def test_writes_fail_on_a_full_disk_and_reads_continue(world: World) -> None:
     assert scenario.call("set_state", body="small").status_code == 200
     filler = service.fill()
     _use_up(lambda: scenario.call("set_state", body=f"{next(numbers)}{STATE}"))
-    # Where there is no room for a large change there is for a small one.
+    # A disk without space for a large change may have space for a small one.
     _use_up(lambda: scenario.call("create_group", fields={"display_name": "Another"}))
     _use_up(lambda: scenario.call("reserve_version_name"))
     _use_up(lambda: scenario.call("set_mm_config", fields={"max_players": next(numbers)}))
@@ -82,14 +80,13 @@ def test_writes_fail_on_a_full_disk_and_reads_continue(world: World) -> None:
     print(f"\n{dict(Counter(told.values()))}")
     filler.unlink()
     for slug in writes:
-        # The journal is tried again each second, the records whenever somebody asks.
+        # The journal retries each second. The records retry at each request.
         healed = until(lambda slug=slug: _unless_full(ask(slug)))  # type: ignore[misc]
         assert healed == "OK", slug
     assert service.stop() == 0
 
 
 def _changing(scenario: Scenario, slug: str) -> httpx.Request:
-    """The example of an operation, where it is of what is already so a change."""
     if slug == "ready":
         lobby = scenario.attach(is_ready=False)
         return scenario.request(slug, bearer=lobby.token, token=None)
@@ -100,8 +97,9 @@ def _changing(scenario: Scenario, slug: str) -> httpx.Request:
 
 
 def _use_up(ask: Callable[[], httpx.Response]) -> None:
-    """Asks until there is no room for it. Where there is room in the records and none for what the data plane keeps of
-    them, a change is stored, and said to be.
+    """Sends requests until the disk is full.
+
+    If only the data plane has no space, the error says that the change is stored.
     """
     for _ in range(DISK_MIB * (1 << 20) // len(STATE)):
         answer = ask()

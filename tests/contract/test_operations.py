@@ -1,4 +1,4 @@
-"""Every operation over both transports, against a running service: what it answers and what it changes."""
+"""Responses and effects of every operation over both transports."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_party_gets_all_its_slots_or_none(game: Game) -> None:
     assert together.body["players"][0] == together.body["player"]
     refused = await game.client("join", {"lobby_id": lobby.id, "party_size": 2})
     assert refused.code == "MATCHMAKER_LOBBY_FULL"
-    # The direct limit is 5: two more come in one by one, a third does not.
+    # The limit of joins is 5: two more players can join, a third cannot.
     await game.join(lobby)
     await game.join(lobby)
     assert (await game.client("join", {"lobby_id": lobby.id})).code == "MATCHMAKER_LOBBY_FULL"
@@ -208,7 +208,7 @@ async def test_detached_lobby_is_gone_for_all_callers(game: Game) -> None:
 
 
 async def test_token_of_a_forgotten_lobby_is_expired(game: Game, plane: Plane) -> None:
-    # Our keys, and a lobby that ended long ago or that a restored backup lacks.
+    # Valid keys with a lobby that ended long ago, or that a restored backup does not have.
     elsewhere = engine.open_engine(None, keyring.load(plane.data_dir), engine.EngineLimits())
     id_, token, _ = elsewhere._native.attach(
         *(bytes(16), bytes(16), "duel", "local", []),

@@ -1,8 +1,8 @@
-"""Every operation against its published description: examples, generated requests, and each code provoked.
+"""Every operation against its OpenAPI description: examples, generated requests, and each error
+code.
 
-No answer may be outside of the document or say that the service failed (`checker.is_failure`), and every
-operation reaches its success and every code that it can be made to answer, on both databases. `-s` shows the
-counts. Conditions of the whole service are `test_sweeps`'.
+Each operation reaches its success and every code that a request can provoke, on both databases.
+`-s` prints the counts. `test_service_errors` has the errors of the whole service.
 """
 
 from __future__ import annotations
@@ -44,19 +44,17 @@ error_cases.load_areas()
 
 SHORT: Final = (12, 6)
 LONG: Final = (100, 50)
-"""Generated requests per operation: such that the schema allows, and such that it does not."""
+"""Number of valid and invalid generated requests for each operation."""
 
 DEVELOPED: Final = sorted(
     slug
     for slug, method in BY_SLUG.items()
     if CredentialKind.DEVELOPMENT in credential_kinds(method)
 )
-"""Operations that answer a developer's own machine with a mock."""
 EACH: Final = pytest.mark.parametrize("slug", sorted(BY_SLUG))
 ON_BOTH: Final = pytest.mark.parametrize("world", KINDS, indirect=True)
-# Examples, and each code once, are what an operation has to ask of a database. A few generated requests, other forms of
-# one request or refusal, and the conditions of the sweeps vary what is the same code above either of them; the hundred
-# of the proofs meet both.
+# SQLite is enough for tests that vary code above the database. The tests marked `proof` use both
+# databases.
 ON_ONE: Final = pytest.mark.parametrize("world", ["sqlite"], indirect=True)
 LIMIT: Final = "RATE_LIMITED"
 LIMITED: Final = sorted(slug for slug, method in BY_SLUG.items() if LIMIT in implied_codes(method))
@@ -67,14 +65,14 @@ _PROBLEM: Final = {"content-type": "application/problem+json", "x-ray-id": _RAY_
 
 @pytest.fixture
 def _no_left_over() -> None:
-    """In the place of the folder's: these tests have a service of their own."""
+    """Replaces the fixture of the folder, because these tests start a service of their own."""
 
 
 @pytest.fixture(scope="module")
 def world_on(
     tmp_path_factory: pytest.TempPathFactory, databases: Databases
 ) -> Iterator[Callable[[str], World]]:
-    """The world on a kind of database. Both stay, in whichever order tests ask for them."""
+    """Opens the world of a kind of database. Both worlds stay open for all tests."""
     with contextlib.ExitStack() as opened:
 
         @functools.cache
@@ -95,7 +93,6 @@ def world(request: pytest.FixtureRequest, world_on: Callable[[str], World]) -> W
 
 @pytest.fixture(scope="module")
 def strict_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """The same with rate limits that nobody keeps for long."""
     folder: Path = tmp_path_factory.mktemp("strict")
     limits = dict.fromkeys(("client", "operator", "anonymous"), GENERAL_LIMIT)
     with open_world(folder, limits=limits) as opened:
@@ -175,7 +172,7 @@ def test_operation_reaches_every_declared_code(
     reached: Counter[str] = Counter()
     for code, row in error_cases.rows_of(BY_SLUG[slug]):
         if code in reached and world.database_url is not None:
-            continue  # another form of what has met the database
+            continue
         told = checker.code(slug, row(world.scenario()))
         assert told == code, f"{slug}: the request for {code} answers {told}"
         reached[code] += 1
@@ -188,7 +185,7 @@ def test_rate_limited_operation_returns_its_code(
     slug: str, strict_world: World, checker: ResponseChecker
 ) -> None:
     scenario = strict_world.scenario()
-    # Only what the limit stands before: what an example needs might be limited itself.
+    # The rate limit comes before the lookup of ids. Real ids would use up the limit.
     example = fill_example(BY_SLUG[slug], lambda name: "none")
     for _ in range(2):
         told = checker.code(slug, _bare(scenario, slug, example))
@@ -228,7 +225,6 @@ def test_documented_500_still_counts_as_a_failure(slug: str, checker: ResponseCh
     answer = httpx.Response(500, headers=_PROBLEM, json=ServiceError("INTERNAL").problem(_RAY_ID))
     with pytest.raises(AssertionError, match="the service failed"):
         checker.code(slug, answer)
-    # The other answers of 500 and above are as described.
     for code in codes - failures:
         if TABLE[code].http >= 500:
             error = ServiceError(code)
@@ -248,7 +244,7 @@ def test_every_case_has_a_code_that_its_operation_declares() -> None:
 
 
 def test_referenced_tests_exist_and_name_their_code() -> None:
-    """Each is there, and its file names the code; in Rust it is a name in camel case."""
+    """Rust tests name the code in camel case."""
     left = {(code, one.test) for code, ways in CONDITIONS.items() for one in ways}
     left |= {(code, one.test) for (_, code), one in error_cases.ELSEWHERE.items()}
     root = Path(__file__).resolve().parents[2]
@@ -258,9 +254,6 @@ def test_referenced_tests_exist_and_name_their_code() -> None:
         assert re.search(rf"\b(def|fn) {name}\(", text), f"{code}: there is no {test}"
         words = code.removeprefix("MATCHMAKER_").split("_")
         assert code in text or "".join(map(str.capitalize, words)) in text, f"{test}: no {code}"
-
-
-# Parts --------------------------------------------------------------------------------------------
 
 
 def _example(slug: str, world: World, checker: ResponseChecker) -> list[str]:
@@ -291,8 +284,6 @@ def _counts(reached: Counter[str]) -> str:
     return ", ".join(f"{code} {count}" for code, count in sorted(reached.items()))
 
 
-# Generated requests -------------------------------------------------------------------------------
-
 _CHECKS: Final = [
     checks.status_code_conformance,
     checks.content_type_conformance,
@@ -304,27 +295,25 @@ _CHECKS: Final = [
 def _generated(
     slug: str, world: World, checker: ResponseChecker, schema: Any, numbers: tuple[int, int]
 ) -> Counter[str]:
-    """Answers by code. Raises AssertionError with every request that was answered otherwise."""
+    """Returns the number of responses by code. Raises AssertionError with the requests that failed."""
     operation = schema.find_operation_by_id(slug)
     run = _Run(slug, world, checker, is_repeatable=numbers == SHORT)
     for mode, number in zip(
         (GenerationMode.POSITIVE, GenerationMode.NEGATIVE), numbers, strict=True
     ):
         done = 0
-        # Where there is little to vary the generator has said everything early, and begins again.
+        # A small schema has few different requests, so the generator must start again.
         while done < number:
             before = run.count
             run.generate(operation, mode, number - done)
             if run.count == before:
-                break  # nothing that the schema does not allow
+                break  # The schema allows every request.
             done += run.count - before
     assert not run.failures, "\n\n".join(run.failures[:5])
     return run.reached
 
 
 class _Run:
-    """The generated requests of one operation."""
-
     def __init__(
         self, slug: str, world: World, checker: ResponseChecker, *, is_repeatable: bool
     ) -> None:
@@ -390,9 +379,9 @@ def _security(case: Case[Any]) -> list[str]:
 def with_real_ids(
     case: Case[Any], example: FilledExample, data: st.DataObject, *, is_valid: bool
 ) -> None:
-    """Puts what exists in the place of what was made up: always in a path, mostly in the rest.
+    """Replaces generated ids by existing ones, always in the path and mostly elsewhere.
 
-    A request that shall be wrong keeps what was generated for its query and body.
+    The query and body of an invalid request stay as generated.
     """
     mostly = st.sampled_from([True, True, True, False] if is_valid else [True, False])
     for name, value in example.path.items():

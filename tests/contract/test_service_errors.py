@@ -1,6 +1,6 @@
-"""Conditions of the whole service, each met by every operation that can meet it, and answered as described.
+"""Errors of the whole service, provoked in every operation that can return them.
 
-One service for all of them, which every test starts as it needs it; `-s` shows the counts.
+Each test starts the shared service as it needs it. `-s` prints the counts.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ error_cases.load_areas()
 WAIT_S: Final = 30.0
 SLOW_CLIENT_MS: Final = 1_000
 LARGEST: Final = "create_site"
-"""The operation with the largest body. The body budget has room for one of these, and for half as much
-again in small ones.
+"""The operation with the largest body. The body budget has space for one and a half of its bodies.
 """
 LARGEST_BYTES: Final = 8 << 20
 UNSTARTED: Final = {"create": "CAPACITY_EXHAUSTED"}
-"""What has to have somebody who starts processes: the control plane does."""
+"""Operations that fail without the control plane, because it starts lobbies."""
 SETTINGS: Final = {
-    # What waits when the service stops is told so, once what was sent before has been read.
+    # Waiting requests end with SHUTTING_DOWN after the service has read the requests that were sent
+    # earlier.
     "stop_grace_ms": 0,
     "lame_duck_ms": 300,
     "find_wait_ms": 30_000,
@@ -49,19 +49,17 @@ SETTINGS: Final = {
 
 @pytest.fixture
 def _no_left_over() -> None:
-    """In the place of the folder's: these tests have a service of their own."""
+    """Replaces the fixture of the folder, because these tests start a service of their own."""
 
 
 class RestartableWorld:
-    """A world whose service is started as a test needs it."""
-
     def __init__(self, world: World) -> None:
         self.world = world
         self.service: Household = world.service
         self._words: tuple[str, ...] = ()
 
     def run(self, *words: str) -> None:
-        """It runs with these words behind its usual ones."""
+        """Starts or restarts the service with these additional arguments."""
         process = self.service.process
         is_running = process is not None and process.poll() is None
         if is_running and words == self._words:
@@ -89,13 +87,10 @@ def checker(restartable: RestartableWorld) -> ResponseChecker:
     return ResponseChecker(restartable.world.document)
 
 
-# A control plane that is away ---------------------------------------------------------------------
-
-
 def test_control_plane_outage_affects_only_its_operations(
     restartable: RestartableWorld, checker: ResponseChecker
 ) -> None:
-    """All but what makes a lobby, which nobody would start."""
+    """Operations that start lobbies return another code."""
     needs = swept(
         "CONTROL_PLANE_UNAVAILABLE",
         test_control_plane_outage_affects_only_its_operations,
@@ -103,7 +98,7 @@ def test_control_plane_outage_affects_only_its_operations(
     restartable.run()
     asked = {}
     for slug, method in BY_SLUG.items():
-        # The data plane asks of cloud_ tokens, and of no others.
+        # The data plane checks only cloud_ tokens with the control plane.
         token = "cloud" if slug in needs and not is_passed(method) else "example"
         asked[slug] = restartable.world.scenario().request(slug, token=token)
     restartable.run("--role", "data")
@@ -133,9 +128,6 @@ def test_tokenless_repeat_after_key_file_restore_is_not_replayed(
     assert code == "IDEMPOTENCY_KEY_REUSED"
 
 
-# A control plane that hangs -----------------------------------------------------------------------
-
-
 def test_hanging_control_plane_overloads_and_stop_answers_all(
     restartable: RestartableWorld, checker: ResponseChecker
 ) -> None:
@@ -144,7 +136,7 @@ def test_hanging_control_plane_overloads_and_stop_answers_all(
     crowded, other = restartable.world.scenario(), restartable.world.scenario()
     too_many = {slug: _bare(crowded, slug) for slug in swept("OVERLOADED", this)}
     last = {slug: _waiting(other, slug) for slug in swept("SHUTTING_DOWN", this)}
-    # As many as one address may have there, of so many tokens that none has too many.
+    # The limit of one address, with two tokens so that neither exceeds its own limit.
     fillers = [
         _bare(crowded, "get_games", bearer=f"cloud_{'AB'[number % 2] * 24}")
         for number in range(AT_ONCE // 2)
@@ -152,7 +144,8 @@ def test_hanging_control_plane_overloads_and_stop_answers_all(
 
     async def story() -> None:
         async with _connections(restartable.service) as send:
-            # First, because a lobby is made only until the control plane has been silent for three seconds.
+            # Create is sent first. After three seconds without the control plane, it fails with
+            # another code.
             waiting = {slug: await send(last[slug]) for slug in last if slug in UNSTARTED}
             held = [await send(filler) for filler in fillers]
             await _until(
@@ -195,7 +188,6 @@ def test_hanging_control_plane_ends_in_deadline_exceeded(
 
 
 def _while_it_hangs(service: Household, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """The story, while the control plane is stopped in the middle of whatever it does."""
     pid = service.pid("control")
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -205,11 +197,11 @@ def _while_it_hangs(service: Household, story: Callable[[], Coroutine[Any, Any, 
 
 
 def _waiting(scenario: Scenario, slug: str) -> bytes:
-    """A request that is not answered while the control plane hangs."""
+    """Returns a request that waits while the control plane hangs."""
     if is_passed(BY_SLUG[slug]):
         return _bare(scenario, slug)
     if slug in UNSTARTED:
-        # Whoever starts processes may not have asked yet since the service began.
+        # After a start, the control plane may not start lobbies yet.
         until(lambda: scenario.call(slug).status_code == 200)
         return _written(scenario.request(slug))
     if slug not in ("find", "join"):
@@ -219,9 +211,6 @@ def _waiting(scenario: Scenario, slug: str) -> bytes:
     if slug == "find":
         fields = {"game_modes": ["pair"], "tags": {"scenario": scenario.name}}
     return _written(scenario.request(slug, fields=fields))
-
-
-# Requests that do not end -------------------------------------------------------------------------
 
 
 def test_incomplete_request_times_out_in_every_operation(
@@ -268,13 +257,9 @@ def test_bodies_above_the_memory_budget_are_overloaded(
     asyncio.run(story())
 
 
-# On the wire --------------------------------------------------------------------------------------
-
-
 def _bare(
     scenario: Scenario, slug: str, *, content: bytes | None = None, bearer: str | None = None
 ) -> bytes:
-    """The example of an operation as it is in the document, with a token of the scenario; nothing in it need exist."""
     method = BY_SLUG[slug]
     example = fill_example(method)
     headers = scenario.headers(example.token)
@@ -291,7 +276,6 @@ def _bare(
 
 
 def _written(request: httpx.Request) -> bytes:
-    """A request as HTTP/1.1 has it."""
     lines = [f"{request.method} {request.url.raw_path.decode()} HTTP/1.1"]
     lines += [f"{name}: {value}" for name, value in request.headers.items()]
     return "\r\n".join([*lines, "", ""]).encode() + request.read()
@@ -302,7 +286,6 @@ Send = Callable[[bytes], Awaitable[HttpConnection]]
 
 @asynccontextmanager
 async def _connections(service: Household) -> AsyncIterator[Send]:
-    """Each sends what it is given; all are cut off in the end."""
     host, _, port = service.addresses["http"].rpartition(":")
     made: list[HttpConnection] = []
 
@@ -324,7 +307,6 @@ async def _connections(service: Household) -> AsyncIterator[Send]:
 async def _codes(
     checker: ResponseChecker, asked: Mapping[str, HttpConnection], timeout_s: float = WAIT_S
 ) -> dict[str, str]:
-    """What was answered, judged, by slug."""
     found = {}
     async with asyncio.timeout(timeout_s):
         for slug, connection in asked.items():
@@ -334,7 +316,6 @@ async def _codes(
 
 
 async def _until(service: Household, metric: str, at_least: int) -> None:
-    """Returns when the HTTP transport counts so many."""
     begin = f'{metric}{{door="http"}} '
     end = time.monotonic() + WAIT_S
     while True:

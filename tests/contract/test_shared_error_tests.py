@@ -1,6 +1,4 @@
-"""What the counts of this folder do not have: pairs of operation and code that no request of the operation itself
-meets, and which one test shows each for all of them; `-s` shows them.
-"""
+"""Errors that one test outside of the sweeps covers for several operations. `-s` prints them."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ error_cases.load_areas()
 
 
 def shown_for_all() -> dict[tuple[str, Shown], set[str]]:
-    """Code and the one test that shows it: slugs of the operations for which it does."""
+    """Returns the slugs of operations by code and test."""
     found: defaultdict[tuple[str, Shown], set[str]] = defaultdict(set)
     for slug, method in BY_SLUG.items():
         reached = {code for of, code in error_cases.ROWS if of == slug}
@@ -34,8 +32,8 @@ def _told(item: tuple[tuple[str, Shown], set[str]]) -> tuple[str, str]:
 
 
 async def test_shared_tests_cover_only_unreachable_codes() -> None:
-    """Of the data plane: too much at once, its stop, a deadline and a full disk; the failure that nobody knows how to
-    bring about; and a full disk for what changes nothing whatever it is asked.
+    """Only errors of the data plane, INTERNAL, and STORAGE_FULL for operations that write nothing
+    may be shared.
     """
     slugs_by_code: defaultdict[str, set[str]] = defaultdict(set)
     for (code, one), slugs in sorted(shown_for_all().items(), key=_told):

@@ -1,4 +1,4 @@
-"""`make run` as a person has it: `examples.run` as a process, on free ports, in a folder of the test's own."""
+"""Runs `examples.run` like `make run`, on free ports and in a temporary folder."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ START_TIMEOUT_S = 40.0
 
 @dataclass
 class Run:
-    """A running `make run`: what it printed, and its process."""
-
     process: subprocess.Popen[str]
     data_dir: Path
     printed: Path
@@ -55,11 +53,11 @@ class Run:
         return re.findall(r"^  ((?:PLAYER=\$\()?curl .+)$", self.output(), re.MULTILINE)
 
     def service_pid(self) -> int:
-        """The data plane, by the lock of its data directory."""
+        """Returns the PID from the lock of the data directory."""
         return int(self.data_dir.joinpath("LOCK").read_text().split()[0])
 
     def stop(self) -> str:
-        """Ctrl-C at a terminal, which signals all of the foreground group; returns everything that was printed."""
+        """Sends SIGINT to the process group like Ctrl-C at a terminal. Returns the whole output."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGINT)
             self.process.wait(timeout=30)

@@ -1,4 +1,4 @@
-"""The arena, played for real: `make run`, bots, a browser, curl lines as printed, and `kill -9` in between."""
+"""The arena with `make run`: bots, a browser, printed curl commands, and SIGKILL."""
 
 from __future__ import annotations
 
@@ -93,7 +93,6 @@ def test_32_bots_play_for_a_minute_and_keep_their_slots(start_run: StartRun) -> 
 
 
 def find(run: Run, **fields: Any) -> tuple[str, Any]:
-    """(code, answer) of one find, as a game client makes it."""
     token = run.data_dir.joinpath("public.token").read_text().strip()
     request = urllib.request.Request(
         f"{run.api_url}/matchmaker/lobbies/find",
@@ -109,7 +108,6 @@ def find(run: Run, **fields: Any) -> tuple[str, Any]:
 
 
 def address_of(found: Any) -> str:
-    """Where the player of a find connects to."""
     return f"ws://{found['ports']['game']['host']}/play?token={found['player']['token']}"
 
 
@@ -178,7 +176,7 @@ def test_run_after_a_kill_reuses_the_data_without_leftovers(
 def test_players_keep_playing_across_a_service_restart(
     start_run: StartRun,
 ) -> None:
-    """Their server is a process under a keeper, the way to it is edge-guard's: both go on by themselves."""
+    """The lobby process under its keeper and edge-guard keep running."""
     run = start_run(at=FREE_PORT)
     run.wait_for("Ctrl-C ends all of it")
     _, found = find(run)

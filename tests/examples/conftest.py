@@ -1,4 +1,4 @@
-"""What the tests of the examples share. Examples are imported as they are run: from the root."""
+"""Fixtures for the tests of the examples. The examples are imported from the repository root."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A lobby that is told to end ends, also when the order meets the answer of a call."""
+"""Cancellation of an arena lobby at the same time as the response of a request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_cancellation_during_a_response_is_not_lost() -> None:
 
         for _ in range(300):
             calling = asyncio.create_task(call_for_ever())
-            # Answers come within a millisecond: the orders fall all around them.
+            # Responses arrive within a millisecond, so cancellations come before and after them.
             await asyncio.sleep(random.random() * 0.002)
             calling.cancel()
             done, _ = await asyncio.wait([calling], timeout=10)

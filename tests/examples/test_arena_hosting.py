@@ -1,7 +1,5 @@
-"""The client of the hosting service where there is none: refused connections, silence, connections
-that ended.
-
-What the service decides is tested with the service itself (tests/e2e).
+"""The arena's client of the hosting service during outages. `tests/e2e` tests it with a real
+service.
 """
 
 import asyncio
@@ -21,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def refused_url() -> Iterator[str]:
-    """An address where nobody listens: the socket is bound, so nobody else can take the port."""
+    """Address without a listener. The socket stays bound, so no other program can take the port."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{holder.getsockname()[1]}"
@@ -29,7 +27,6 @@ def refused_url() -> Iterator[str]:
 
 @pytest.fixture
 def silent_url() -> Iterator[str]:
-    """An address that accepts connections and never says a word."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
@@ -107,7 +104,6 @@ async def test_outage_message_has_no_token(refused_url: str) -> None:
 
 
 async def test_closed_idle_connection_is_replaced() -> None:
-    """Any HTTP server closes idle connections; the next call must not fail for it."""
     connections_made = 0
     answered = asyncio.Event()
 

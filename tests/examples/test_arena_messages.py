@@ -1,4 +1,4 @@
-"""What a client may send, how often, and what it is sent."""
+"""Messages and rate limits of the arena protocol."""
 
 import json
 

@@ -1,7 +1,5 @@
-"""The arena's sockets and pages where no hosting service answers: nobody is let in, and nothing
-breaks.
-
-Players who were let in are tested with the service itself (tests/e2e).
+"""Sockets and pages of the arena server without a hosting service. `tests/e2e` tests players with a
+real service.
 """
 
 import asyncio
@@ -36,7 +34,7 @@ WAITING_MAX = 3
 
 @pytest.fixture
 def refused_port() -> Iterator[int]:
-    """A port where nobody listens: the socket is bound, so nobody else can take it."""
+    """Port without a listener. The socket stays bound, so no other program can take the port."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         yield holder.getsockname()[1]
@@ -47,7 +45,6 @@ class Running:
     port: int
 
     def connect(self, query: str = "") -> connect:
-        """A client's socket. `proxy` and compression off: nothing but the two ends."""
         return connect(
             f"ws://127.0.0.1:{self.port}/play{query}", proxy=None, compression=None, max_queue=None
         )
@@ -86,7 +83,6 @@ async def read_to_the_end(connection: ClientConnection) -> None:
 
 
 async def end_of(connection: ClientConnection) -> int:
-    """The close code that the server gave."""
     with pytest.raises(ConnectionClosed) as closed:
         await asyncio.wait_for(read_to_the_end(connection), PATIENCE_S)
     assert closed.value.rcvd is not None, "the server gave no close code"
@@ -142,8 +138,7 @@ async def test_unconfirmed_player_is_closed_within_ten_seconds(arena: Running) -
 
 async def test_waiting_sockets_are_limited_to_the_slot_count(arena: Running) -> None:
     waiting = [await arena.connect(f"?token=player_{number}") for number in range(WAITING_MAX)]
-    # A pong says that the handshake is through; the places are taken in the order of the
-    # handshakes.
+    # A pong proves that the handshake is complete. Slots are taken in the order of the handshakes.
     for connection in waiting:
         await (await connection.ping())
     async with arena.connect("?token=player_x") as one_more:
@@ -180,9 +175,6 @@ async def test_stop_closes_all_sockets_with_1001(refused_port: int) -> None:
     async with running_arena(refused_port) as running:
         connection = await running.connect("?token=player_a")
     assert await end_of(connection) == End.SERVER_STOPPING.code
-
-
-# Pages.
 
 
 @dataclass
@@ -253,9 +245,6 @@ async def test_socket_on_another_path_is_404(arena: Running) -> None:
     with pytest.raises(InvalidStatus) as caught:
         await connect(f"ws://127.0.0.1:{arena.port}/elsewhere?token=player_a", proxy=None)
     assert caught.value.response.status_code == 404
-
-
-# The process.
 
 
 async def start_server(environment: dict[str, str], *flags: str) -> asyncio.subprocess.Process:

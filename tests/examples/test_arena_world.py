@@ -1,4 +1,4 @@
-"""The rules of the arena: pure, so every test says what happens tick by tick."""
+"""The rules of the arena, tick by tick."""
 
 import math
 import random
@@ -35,7 +35,7 @@ RUNNING_SPEED = THRUST / (1 - FRICTION)
 
 
 def put(world: World, x: float, y: float, **fields: float) -> Player:
-    """A player at a place of the test's choice, in a world without gems on the way."""
+    """Puts a player at a position, in a world without gems nearby."""
     player = world.join()
     player.x, player.y = x, y
     for name, value in fields.items():
@@ -45,7 +45,7 @@ def put(world: World, x: float, y: float, **fields: float) -> Player:
 
 @pytest.fixture
 def world() -> World:
-    """All gems are parked in a corner, where no test goes."""
+    """All gems are in one corner, away from the players of the tests."""
     world = World(seed=1)
     world.gems = {
         number: Gem(number, WIDTH - GEM_RADIUS, GEM_RADIUS, 1) for number in range(1, GEM_COUNT + 1)
@@ -96,7 +96,7 @@ def test_running_speed_is_the_same_on_a_diagonal(world: World) -> None:
     straight, diagonal = put(world, 60, 60), put(world, 60, 120)
     world.steer(straight.id, 1, RIGHT)
     world.steer(diagonal.id, 1, RIGHT | DOWN)
-    # Not long enough to reach a wall or a border.
+    # Too short to reach a wall or a border.
     run(world, 15)
     assert math.hypot(straight.vx, straight.vy) == pytest.approx(RUNNING_SPEED, rel=0.12)
     assert math.hypot(diagonal.vx, diagonal.vy) == pytest.approx(
@@ -141,7 +141,7 @@ def test_walls_stop_players_at_the_highest_speed(wall: Wall, dx: int, dy: int) -
         before = (player.x, player.y)
         world.step()
         assert not touches_wall(player.x, player.y, PLAYER_RADIUS - 1e-6)
-        # Never a leap to the other side.
+        # A player must not appear on the other side of the wall.
         assert math.dist(before, (player.x, player.y)) <= 2 * reach
     if not (dx and dy):
         past = (player.x - wall.x - wall.width / 2) * dx + (
@@ -317,8 +317,8 @@ def check_one_step(world: World) -> None:
     for gem in world.gems.values():
         assert not touches_wall(gem.x, gem.y, GEM_RADIUS)
     assert len(world.gems) >= GEM_COUNT
-    # Points come from gems only: those that went, less the points knocked out. (A gem that was
-    # knocked out may be taken in the same tick.)
+    # Points equal the values of taken gems minus the dropped ones. A dropped gem may be taken in
+    # the same tick.
     taken = sum(gem.value for gem in gems_before.values() if gem.id not in world.gems)
     knocks = sum(
         player.shaken_until_tick == world.tick + SHAKEN_TICKS for player in world.players.values()

@@ -1,4 +1,4 @@
-"""A game server from Debian's packages, unchanged: a build and `$(PORT_…)` are all that it needs."""
+"""An unchanged game server from Debian: it needs only a build and `$(PORT_…)` arguments."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def full_service(tmp_path: Path) -> Iterator[FullService]:
 
 
 def version_of(address: tuple[str, int]) -> bytes | None:
-    """What a BZFlag server says to who says hello; None: nobody does."""
+    """Returns the version in a BZFlag server's greeting, or None without a server."""
     try:
         with socket.create_connection(address, 5) as connection:
             connection.sendall(b"BZFLAG\r\n\r\n")

@@ -1,6 +1,6 @@
-"""How a `make run` ends while somebody plays: by Ctrl-C, in order; or all processes that are the service's own are
-killed at once, and what goes on by itself then, players on their servers with the way to them, is found by the next run
-and ends with it.
+"""The end of `make run` while a player is connected, by Ctrl-C or by SIGKILL of all its processes.
+
+After SIGKILL the lobbies and edge-guard keep running. The next run ends them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ LOCKS = ("SERVE.LOCK", "LOCK", "control/LOCK")
 
 
 def lobby_of(run: Run) -> Any:
-    """A place in a lobby of the arena, which starts if there is none."""
     token = (run.data_dir / "public.token").read_text().strip()
     request = urllib.request.Request(
         f"{run.api_url}/matchmaker/lobbies/find",
@@ -35,7 +34,6 @@ def lobby_of(run: Run) -> Any:
 
 
 def is_served(lobby: Any) -> bool:
-    """Whether its server answers at the address that players were told."""
     try:
         with urllib.request.urlopen(f"http://{lobby['ports']['game']['host']}/", timeout=5):
             return True
@@ -44,9 +42,7 @@ def is_served(lobby: Any) -> bool:
 
 
 def kill_at_once(run: Run) -> None:
-    """The outer process, the service, both planes: each is stopped before the first is killed, so none ends another in
-    order.
-    """
+    """Stops all processes before it kills the first, so that no process can shut down another."""
     pids = [int((run.data_dir / lock).read_text().split()[0]) for lock in LOCKS]
     pids = [run.process.pid, *pids]
     for number in (signal.SIGSTOP, signal.SIGKILL):

@@ -1,4 +1,4 @@
-"""The UDP example, deployed as its README says and played through edge-guard: bots, liars, and bad luck."""
+"""The UDP example, deployed as in its README and played through edge-guard."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_player_of_one_lobby_cannot_enter_another(stage: Stage, players: Players
     reserved = stage.place("other-pair")
     lost = players.at(Place(here.place.lobby_id, reserved.token, here.place.server))
     assert lost.wait_for(REFUSED, lost.hello) == bytes([WRONG_LOBBY])
-    # The slot over there is untouched.
+    # The token is still valid in its own lobby.
     players.at(reserved).enter()
 
 
@@ -150,8 +150,6 @@ def test_server_of_a_deleted_lobby_stops_cleanly(stage: Stage, players: Players)
 
 
 def by_hand(stage: Stage, players: Players) -> Player:
-    """One who plays in the lobby of the server that the test has started."""
-
     def found() -> Place | None:
         place = stage.find(BY_HAND)
         return place if isinstance(place, Place) else None
@@ -173,7 +171,7 @@ def test_sigterm_closes_the_lobby_and_frees_its_slots(stage: Stage, players: Pla
         code, said, problems = ended_with(server)
         assert (code, problems) == (0, "")
         assert said.endswith("ended: asked to stop\n")
-        # The lobby is still there, but closed and empty.
+        # The lobby still exists, closed and empty.
         assert stage.players(BY_HAND) == 0
         assert stage.lobby(server.lobby_id)["is_closed"] is True
 
@@ -209,13 +207,14 @@ def test_replies_before_confirmation_are_not_larger_than_requests(
         stranger.say(datagram)
         told.append(stranger.hear())
     stranger.say(long_ping)
-    # The pong of the only question that may be answered; one that was late came with a later one.
+    # Only the short ping gets a pong. A late pong arrives with a later read.
     answers = [one for one in (*told, stranger.hear()) if one is not None]
     assert answers == [Told(PONG, b"ping")]
     forger = players.at(stranger.place)
     refusal = forger.wait_for(REFUSED, lambda: forger.hello("player_forged"))
     assert 3 + len(refusal) <= 64
-    # A welcome is no longer than the hello, and nothing follows until the address is proven.
+    # A welcome is not longer than the hello. No other message follows until the client has proven
+    # its address.
     welcome = stranger.wait_for(WELCOME, lambda: hello)
     assert 3 + len(welcome) <= 64
     later = [stranger.hear() for _ in range(6)]
@@ -228,7 +227,6 @@ def test_token_has_one_session(players: Players) -> None:
     assert second.wait_for(REFUSED, second.hello) == bytes([TOKEN_USED])
     player.wait_for(STATE, player.input)
     player.leave()
-    # Nor a second one after it.
     later = players.at(player.place)
     assert later.wait_for(REFUSED, later.hello) == bytes([TOKEN_USED])
 
@@ -284,7 +282,7 @@ def test_outage_delays_no_tick_and_releases_unconfirmed_players(
     finally:
         stage.full_service.start()
 
-    # Its reservation would hold the slot for two minutes.
+    # Its reservation would occupy the slot for two minutes.
     def found_again() -> Place | None:
         player.say(player.input())
         place = stage.find("outage", prevent_auto_create_lobby=True)

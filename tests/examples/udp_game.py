@@ -1,4 +1,6 @@
-"""The UDP example as a game on the service, and a player of it that is written from the bytes on the wire alone."""
+"""The UDP example as a deployed game, and a test player that implements the wire protocol
+independently.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,6 @@ MODES: Final[dict[str, dict[str, Any]]] = {
     "hand": {"max_players": 8},
 }
 BY_HAND: Final = "hand"
-"""Nothing is started for it."""
 
 MARK: Final = b"\x5d\x01"
 WELCOME, REFUSED, STATE, ENDED, MOVED, PONG = range(16, 22)
@@ -50,7 +51,7 @@ SERVER_STOPS, LOBBY_ENDED, SILENT = 1, 2, 3
 
 
 def built_programs() -> Path:
-    """The folder of the release binaries; nothing is done when they are fresh."""
+    """Builds the release programs if they are outdated, and returns their folder."""
     command = ["cargo", "build", "--release", "--quiet", "--locked", "-p", "hosting-example-udp"]
     made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
@@ -58,7 +59,6 @@ def built_programs() -> Path:
 
 
 def server_archive(programs: Path) -> bytes:
-    """What is uploaded."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         archive.add(ROOT / "examples" / "udp" / "server.json", "server.json")
@@ -70,30 +70,24 @@ Found = TypeVar("Found")
 
 
 def first(look: Callable[[], Found | None]) -> Found:
-    """What is there once it is there."""
     found = until(look)
     assert found is not None
     return found
 
 
 class Place(NamedTuple):
-    """What find answers."""
-
     lobby_id: str
     token: str
     server: tuple[str, int]
 
 
 class Stage:
-    """A running service with the game in one of its namespaces."""
-
     def __init__(self, full_service: FullService, programs: Path) -> None:
         self.full_service = full_service
         self.programs = programs
         self.public_token = ""
 
     def deploy(self) -> None:
-        """As a developer does: build, version, namespace, token."""
         group = {"developer_group_id": self.full_service.group_id, "display_name": "Stardust"}
         self.cloud("POST", "/cloud/games", group)
         build = upload_build(self.cloud, GAME, server_archive(self.programs))
@@ -106,10 +100,8 @@ class Stage:
         self.cloud("PUT", f"{PATH}/version", {"version_id": made["version_id"]})
         self.public_token = self.cloud("POST", f"{PATH}/tokens/public", {})["token"]
 
-    # What is asked of the service
-
     def ask(self, method: str, path: str, body: Any, token: str) -> httpx.Response:
-        """The first answer that decides."""
+        """Repeats a request until its response is final."""
         key = uuid.uuid4().hex
         headers = {"authorization": f"Bearer {token}", "idempotency-key": key}
 
@@ -124,13 +116,11 @@ class Stage:
         return first(answer)
 
     def cloud(self, method: str, path: str, body: Any = None) -> Any:
-        """What an operation of the owner answers, which has to succeed."""
         answer = self.ask(method, path, body, self.full_service.cloud_token)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     def find(self, mode: str, **fields: Any) -> Place | str:
-        """A place, or the code of the error."""
         wanted = {"game_modes": [mode], **fields}
         answer = self.ask("POST", "/matchmaker/lobbies/find", wanted, self.public_token)
         if answer.status_code != 200:
@@ -141,39 +131,32 @@ class Stage:
         return Place(found["lobby"]["lobby_id"], found["player"]["token"], server)
 
     def place(self, mode: str) -> Place:
-        """A place that has to be there."""
         found = self.find(mode)
         assert isinstance(found, Place), found
         return found
 
     def players(self, mode: str) -> int:
-        """Connected players, as everybody is told."""
         path = "/matchmaker/players/statistics"
         told = self.ask("GET", path, None, self.public_token).json()
         return int(told["game_modes"].get(mode, {"player_count": 0})["player_count"])
 
     def lobby(self, lobby_id: str) -> dict[str, Any]:
-        """Its record."""
         found: dict[str, Any] = self.cloud("GET", f"{PATH}/logs/lobbies/{lobby_id}")["lobby"]
         return found
 
     def end_of(self, lobby_id: str) -> dict[str, Any]:
-        """How the lobby ended, once it has."""
         ended: dict[str, Any] = until(lambda: self.lobby(lobby_id)["status"].get("stopped"))
         return ended
 
     def lines(self, lobby_id: str, stream: str = "std_out") -> list[str]:
-        """What its server wrote."""
         path = f"/cloud/games/{GAME}/matchmaker/lobbies/{lobby_id}/logs?stream={stream}"
         return [str(line) for line in self.cloud("GET", path)["lines"]]
 
     def remove(self, lobby_id: str) -> None:
         self.cloud("DELETE", f"/cloud/games/{GAME}/matchmaker/lobbies/{lobby_id}")
 
-    # What runs
-
     def pid(self, lobby_id: str) -> int:
-        """Of the server: what its keeper notes, or what runs below that in a namespace of its own."""
+        """Returns the PID from the keeper. Inside a PID namespace, it is the child of that process."""
         [state] = self.full_service.data_dir.glob(f"**/{lobby_id}/state")
         noted = RunFolder(state.parent).state()
         assert noted is not None
@@ -184,11 +167,11 @@ class Stage:
         return pid
 
     def bots(self, mode: str, count: int, seconds: int = 0) -> Bots:
-        """So many in one process; 0 s: until they are stopped."""
+        """Starts `count` bots in one process. `seconds` 0: until they are stopped."""
         return Bots(self, mode, count, seconds)
 
     def kill(self) -> None:
-        """`kill -9` of all that is the service: the parent and both planes, not edge-guard and keepers."""
+        """Kills the supervisor and both planes, but not edge-guard and the keepers."""
         assert self.full_service.process is not None
         locks = [
             self.full_service.data_dir / "LOCK",
@@ -203,7 +186,7 @@ class Stage:
 
     @contextlib.contextmanager
     def by_hand(self, *flags: str) -> Iterator[HandMade]:
-        """A server that nobody but the test starts, as an attached lobby."""
+        """Starts a server outside of the service, with an attached lobby."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -226,8 +209,6 @@ class Stage:
 
 
 class HandMade(NamedTuple):
-    """A server of the test's own."""
-
     process: subprocess.Popen[str]
     lobby_id: str
 
@@ -242,8 +223,6 @@ def run_server(
 
 
 class Bots:
-    """The bot program while it plays, and its report."""
-
     def __init__(self, stage: Stage, mode: str, count: int, seconds: int) -> None:
         token_file = stage.full_service.folder / "public.token"
         token_file.write_text(stage.public_token)
@@ -264,7 +243,6 @@ class Bots:
         return report
 
     def stop(self) -> None:
-        """They say goodbye."""
         self._process.send_signal(signal.SIGTERM)
 
     def close(self) -> None:
@@ -273,15 +251,11 @@ class Bots:
 
 
 class Told(NamedTuple):
-    """A datagram of the server."""
-
     kind: int
     rest: bytes
 
 
 class Player:
-    """One player, who can also lie."""
-
     def __init__(self, place: Place) -> None:
         self.place = place
         self.socket = self.move()
@@ -290,7 +264,7 @@ class Player:
         self.seq = 0
 
     def move(self) -> socket.socket:
-        """From now on it speaks from another address."""
+        """Continues from another source address."""
         self.close()
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.connect(self.place.server)
@@ -311,7 +285,6 @@ class Player:
             self.socket.send(datagram)
 
     def hear(self, patience_s: float = 0.05) -> Told | None:
-        """The next datagram, if one comes soon."""
         self.socket.settimeout(patience_s)
         try:
             heard = self.socket.recv(2048)
@@ -322,7 +295,7 @@ class Player:
         return Told(heard[2], heard[3:])
 
     def wait_for(self, kind: int, say: Callable[[], bytes] | None = None) -> bytes:
-        """What a message of this kind has; `say` is said again and again until it comes."""
+        """Returns the body of the next message of a kind. Repeats `say` until it arrives."""
 
         def came() -> Told | None:
             if say is not None:
@@ -333,7 +306,7 @@ class Player:
         return first(came).rest
 
     def enter(self) -> Player:
-        """Until the server says welcome, and then until it shows the world."""
+        """Waits for the welcome and for the first state."""
         welcome = self.wait_for(WELCOME, self.hello)
         self.id_and_secret = welcome[:10]
         self.wait_for(STATE, self.input)
@@ -350,19 +323,16 @@ class Player:
 
 
 class Players:
-    """All players of a test; they leave with it."""
-
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._all: list[Player] = []
 
     def at(self, place: Place) -> Player:
-        """One who knows where to go, and has not gone yet."""
+        """Returns a player with an address that has not connected yet."""
         self._all.append(Player(place))
         return self._all[-1]
 
     def enter(self, mode: str) -> Player:
-        """One who plays in a lobby of this mode."""
         return self.at(self._stage.place(mode)).enter()
 
     def close(self) -> None:
@@ -372,7 +342,7 @@ class Players:
 
 
 class Ticks(NamedTuple):
-    """What a player saw of the world while something was waited for."""
+    """States that a player received during a wait."""
 
     states: int
     passed: int
@@ -380,7 +350,9 @@ class Ticks(NamedTuple):
 
 
 def ticks_of(player: Player, wait_for: Callable[[], Told | None]) -> Ticks:
-    """Plays until `wait_for` gives something; states that came, of the ticks that passed by the world's own count."""
+    """Plays until `wait_for` returns a message. Counts the received states and the ticks of the
+    game.
+    """
     seen: list[int] = []
 
     def heard() -> Told | None:

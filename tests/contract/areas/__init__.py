@@ -1,1 +1,1 @@
-"""What scenarios need and how codes are provoked, a module per area of the contract."""
+"""Placeholder values and error cases of operations, one module per area of the contract."""

@@ -1,4 +1,4 @@
-"""Captcha and verification before a place: how each of their refusals comes about, in find, join and create alike."""
+"""Error cases of captcha and verification in find, join and create."""
 
 from __future__ import annotations
 
@@ -11,12 +11,8 @@ from tests.contract.error_cases import error_case
 from tests.contract.scenario import VERIFIED, Lobby, Scenario
 from tests.support.data_plane_service import GAME
 
-# Captcha ------------------------------------------------------------------------------------------
-
 
 def guarded_lobby(scenario: Scenario) -> Lobby:
-    """The scenario's lobby in the namespace whose version asks for a captcha."""
-
     def attach() -> Lobby:
         made = scenario.good(
             "attach",
@@ -33,7 +29,7 @@ def guarded_lobby(scenario: Scenario) -> Lobby:
 
 
 def ask_guarded(scenario: Scenario, slug: str, captcha: Any = None) -> httpx.Response:
-    """A find or a join of the scenario's guarded lobby, or one more lobby, with an answer of the client."""
+    """Sends find, join or create in the namespace with a captcha, with this captcha response."""
     fields: dict[str, Any] = {"captcha": captcha}
     if slug == "find":
         guarded_lobby(scenario)
@@ -46,7 +42,9 @@ def ask_guarded(scenario: Scenario, slug: str, captcha: Any = None) -> httpx.Res
 def _captcha(slug: str) -> None:
     @error_case(slug, "CAPTCHA_REQUIRED")
     def _(scenario: Scenario) -> httpx.Response:
-        """Who shows an answer is let in, so it is the captcha that is in the way."""
+        """The same request with a captcha response succeeds, so the missing response is the only
+        error.
+        """
         assert ask_guarded(scenario, slug, HUMAN).status_code == 200
         answer = ask_guarded(scenario, slug)
         told = answer.json()["metadata"]
@@ -58,11 +56,8 @@ def _captcha(slug: str) -> None:
         return ask_guarded(scenario, slug, ROBOT)
 
 
-# Verification -------------------------------------------------------------------------------------
-
-
 def ask_verified(scenario: Scenario, slug: str, mode: str) -> httpx.Response:
-    """A find, a join or a create of a lobby whose game server is asked, which has to be so."""
+    """Sends find, join or create for a mode that the verification server decides about."""
     if slug == "create":
         fields: dict[str, Any] = {"game_mode": mode, "publicity": None}
     elif slug == "find":
@@ -85,7 +80,7 @@ def _verification(slug: str) -> None:
 
     @error_case(slug, "MATCHMAKER_VERIFICATION_UNAVAILABLE")
     def _(scenario: Scenario) -> httpx.Response:
-        """A captcha provider that is broken is told with the same code."""
+        """A broken captcha provider returns the same code."""
         told = ask_guarded(scenario, slug, UNJUDGED)
         assert told.status_code == 502, told.text
         assert told.json()["code"] == "MATCHMAKER_VERIFICATION_UNAVAILABLE"

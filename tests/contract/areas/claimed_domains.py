@@ -1,4 +1,6 @@
-"""Changes that the records take and the data plane does not: of a namespace that wants what another one has."""
+"""Error cases of changes that the data plane refuses: the namespace requests a domain of another
+namespace.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ BLOCKED = "blocked"
 
 
 def blocked_token(scenario: Scenario) -> str:
-    """Id of a token of the namespace that is refused, whatever changes in it."""
+    """Returns the id of a token in the namespace with the refused changes."""
 
     def made() -> str:
         base = f"/cloud/games/{GAME}/namespaces"

@@ -1,4 +1,4 @@
-"""The control plane's nouns: games, groups, namespaces, versions, tokens."""
+"""Placeholders and error cases for games, groups, namespaces, versions and tokens."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import httpx
 
 from tests.contract.error_cases import error_case
 from tests.contract.scenario import Scenario, before, place
-
-# What scenarios need ---------------------------------------------------------------------------------
 
 
 @place("group_id")
@@ -69,9 +67,6 @@ def _(scenario: Scenario) -> Any:
     return scenario.good("set_auth_user")
 
 
-# What a token of one game may not do ---------------------------------------------------------------
-
-
 def _wider_than_a_game(slug: str) -> None:
     @error_case(slug, "FORBIDDEN")
     def _(scenario: Scenario) -> httpx.Response:
@@ -83,9 +78,6 @@ for _slug in (
     *("list_group_tokens", "revoke_group_token"),
 ):
     _wider_than_a_game(_slug)
-
-
-# What breaks a rule -------------------------------------------------------------------------------
 
 
 def _invalid(slug: str, **fields: Any) -> None:

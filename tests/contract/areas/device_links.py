@@ -1,4 +1,4 @@
-"""Device links: made, completed, and how each refusal of their tokens comes about."""
+"""Placeholders and error cases for device links."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from tests.contract.service_errors import SWEEPS
 
 @place("device_link_token")
 def _(scenario: Scenario) -> str:
-    """A link that nobody has completed."""
     return str(scenario.good("prepare_device_link")["device_link_token"])
 
 
 def _signed(scenario: Scenario, lives_ms: int) -> str:
-    """The token, by the service's own key, of a link that the records do not have."""
+    """Signs a token with the service's key for a link that is not in the records."""
     keys = DeviceLinkKeys(SigningKeyFile.load_or_create(scenario.service.data_dir / "control"))
     end_ms = time.time_ns() // 1_000_000 + lives_ms
     return keys.link_token(str(uuid4()), end_ms, keys.current)
@@ -58,7 +57,7 @@ def _(scenario: Scenario) -> httpx.Response:
 def _of_whom(code: str, link: Callable[[Scenario], str], bearer: Callable[[Scenario], str]) -> None:
     @error_case("complete_device_link", code)
     def _(scenario: Scenario) -> httpx.Response:
-        """Of the link, or of who completes it: the words are the same."""
+        """The link token and the completing token have the same error codes."""
         refused = scenario.call("complete_device_link", bearer=bearer(scenario))
         assert refused.json()["code"] == code, refused.text
         return _show(scenario, "complete_device_link", link(scenario))

@@ -1,5 +1,7 @@
-"""Tokens that are over, of every kind that ends. What no operation makes, an end in the past, is written into the
-records of the running service by its own statements, or signed with its own keys.
+"""Expired and revoked tokens of every kind.
+
+No operation creates a token with an end in the past. The module writes such tokens into the
+records, or signs them with the keys of the service.
 """
 
 from __future__ import annotations
@@ -20,9 +22,6 @@ from tests.control.namespace_scenario import Records
 _PROD: Final = {"namespace_id": "prod"}
 
 Made = TypeVar("Made")
-
-
-# Revoked ------------------------------------------------------------------------------------------
 
 
 def _revoked(scenario: Scenario, token: Any, slug: str, **path: str) -> str:
@@ -51,9 +50,6 @@ def _(scenario: Scenario) -> str:
     return _revoked(scenario, game_token(scenario), "revoke_group_token")
 
 
-# Expired: one of each kind for all scenarios, which nothing can bring back -----------------------------
-
-
 @place("expired cloud")
 def _(scenario: Scenario) -> str:
     def made() -> str:
@@ -74,7 +70,7 @@ def _(scenario: Scenario) -> str:
         token = _recorded(
             scenario, lambda records: records.environment_token(namespace_id, now_ms() - 1)
         )
-        # The data plane hears of it with the next change.
+        # The next change sends the expired token to the data plane.
         scenario.good("create_service_token", path={"environment_id": "prod"})
         return token
 
@@ -94,7 +90,7 @@ def _(scenario: Scenario) -> str:
 
 @place("expired lobby")
 def _(scenario: Scenario) -> str:
-    """Of a lobby that the service does not know: one that ended long ago."""
+    """Token of a lobby that the service no longer has."""
 
     def attach(keys: engine.Engine) -> str:
         _, token, _ = keys._native.attach(
@@ -117,7 +113,7 @@ def _namespace_id(scenario: Scenario) -> str:
 
 
 def _recorded(scenario: Scenario, add: Callable[[Records], Awaitable[Made]]) -> Made:
-    """What `add` answers, given the records under the running service's feet."""
+    """Returns the result of `add`, called with the records of the running service."""
 
     async def work() -> Made:
         database = open_database(scenario.world.database_url, scenario.service.data_dir / "control")
@@ -130,7 +126,7 @@ def _recorded(scenario: Scenario, add: Callable[[Records], Awaitable[Made]]) -> 
 
 
 def _signed(scenario: Scenario, make: Callable[[engine.Engine], str]) -> str:
-    """What `make` answers, given another engine with the service's keys and nothing else of it."""
+    """Returns the result of `make`, called with another engine that has the keys of the service."""
 
     async def work() -> str:
         elsewhere = engine.open_engine(

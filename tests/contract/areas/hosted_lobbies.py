@@ -1,6 +1,4 @@
-"""Lobbies that the service starts as processes: how each refusal of create comes about, and what of find and join no
-attached lobby can show.
-"""
+"""Error cases of create, and of find and join with lobbies that run as processes."""
 
 from __future__ import annotations
 
@@ -13,8 +11,6 @@ import httpx
 from tests.contract.areas.matchmaker import WAIT_S, detach, find, join, tagged
 from tests.contract.error_cases import elsewhere, error_case
 from tests.contract.scenario import SOURCE_LIMIT, Lobby, Scenario
-
-# create -------------------------------------------------------------------------------------------
 
 
 def create(scenario: Scenario, mode: str = "hosted", **fields: Any) -> httpx.Response:
@@ -65,7 +61,7 @@ def _(scenario: Scenario) -> httpx.Response:
 
 @error_case("create", "CAPACITY_EXHAUSTED")
 def _(scenario: Scenario) -> httpx.Response:
-    """Its mode has no image. `test_sweeps` shows it for one that nobody would start."""
+    """The mode has no image. `test_service_errors` covers a missing control plane."""
     return create(scenario, "empty")
 
 
@@ -76,13 +72,13 @@ def _(scenario: Scenario) -> httpx.Response:
 
 @error_case("create", "MATCHMAKER_LOBBY_STOPPED")
 def _(scenario: Scenario) -> httpx.Response:
-    """A repetition gives the same lobby, which has ended meanwhile."""
+    """A repeat under the key returns the same lobby until the lobby has ended."""
     again = {"headers": {"idempotency-key": scenario.name}}
     made = scenario.good("create", **again)["lobby"]["lobby_id"]
     assert scenario.good("create", **again)["lobby"]["lobby_id"] == made
     detach(scenario, Lobby(made, ""))
     end = time.monotonic() + WAIT_S
-    # Its process has its time to say goodbye.
+    # The process has a grace period after SIGTERM.
     while (answer := scenario.call("create", **again)).status_code == 200:
         assert time.monotonic() < end, "it does not end"
     return answer
@@ -95,11 +91,8 @@ def _(scenario: Scenario) -> httpx.Response:
     return scenario.call("create", headers=key, fields={"party_size": 2})
 
 
-# find and create ----------------------------------------------------------------------------------
-
-
 def make(scenario: Scenario, slug: str, mode: str, **changes: Any) -> httpx.Response:
-    """A find or a create that has to have a new lobby."""
+    """Sends a find or create that needs a new lobby."""
     asked = {"game_mode": mode} if slug == "create" else {"game_modes": [mode]}
     return scenario.call(slug, fields={**asked, "tags": tagged(scenario)}, **changes)
 
@@ -107,7 +100,7 @@ def make(scenario: Scenario, slug: str, mode: str, **changes: Any) -> httpx.Resp
 def _making(slug: str) -> None:
     @error_case(slug, "MATCHMAKER_TOO_MANY_LOBBIES")
     def _(scenario: Scenario) -> httpx.Response:
-        """Where one may be, and is."""
+        """The namespace allows one lobby and has one."""
         token = scenario.world.environment_tokens["small"]
         scenario.call("attach", bearer=token, path={"namespace_id": "small"})
         return make(scenario, slug, "hosted", bearer=token)
@@ -131,12 +124,9 @@ for _slug in ("find", "create"):
     _making(_slug)
 
 
-# join ---------------------------------------------------------------------------------------------
-
-
 @error_case("join", "MATCHMAKER_LOBBY_DRAINING")
 def _(scenario: Scenario) -> httpx.Response:
-    """Its one player has left, so it is to stop, and does not listen."""
+    """The last player has left and the server ignores the stop request, so the lobby is draining."""
     found = find(scenario, "deaf", tags=tagged(scenario))
     assert found.status_code == 200, found.text
     told = found.json()
@@ -151,7 +141,6 @@ def _(scenario: Scenario) -> httpx.Response:
 
 
 def visit(port: Any, player_token: str) -> None:
-    """A player comes to the game server, hears from it, and leaves."""
     with socket.create_connection((port["hostname"], port["port"]), WAIT_S) as connection:
         connection.sendall(player_token.encode())
         assert connection.recv(65_536) == player_token.encode()

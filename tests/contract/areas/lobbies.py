@@ -1,4 +1,4 @@
-"""What lobby servers and back ends say of lobbies and players, and how each of it is refused."""
+"""Error cases of the operations of lobby servers and back ends."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import httpx
 from tests.contract.areas.matchmaker import WAIT_S, detach, ended, join, joined, served, tagged
 from tests.contract.error_cases import error_case
 from tests.contract.scenario import Lobby, Scenario
-
-# Players ------------------------------------------------------------------------------------------
 
 
 def connected(scenario: Scenario, lobby: Lobby, token: str) -> httpx.Response:
@@ -43,7 +41,7 @@ def _(scenario: Scenario) -> httpx.Response:
 
 @error_case("connected", "PLAYER_TOKEN_EXPIRED")
 def _(scenario: Scenario) -> httpx.Response:
-    """Two places, both taken; who gets the third was let in because the first token expired."""
+    """The lobby has two slots. A third player can join only after the first token has expired."""
     lobby = scenario.attach("quick")
     second = joined(scenario, lobby)
     assert connected(scenario, lobby, second).status_code == 200
@@ -81,9 +79,6 @@ def _(scenario: Scenario) -> httpx.Response:
     return scenario.call("disconnected", headers=key, fields={"player_token": other})
 
 
-# Lobby servers ------------------------------------------------------------------------------------
-
-
 def _after_its_end(slug: str) -> None:
     @error_case(slug, "MATCHMAKER_LOBBY_STOPPED")
     def _(scenario: Scenario) -> httpx.Response:
@@ -97,9 +92,6 @@ for _slug in ("ready", "closed", "set_state", "heartbeat"):
 @error_case("get_state", "MATCHMAKER_LOBBY_STOPPED")
 def _(scenario: Scenario) -> httpx.Response:
     return scenario.call("get_state", token="env", path={"lobby_id": ended(scenario).id})
-
-
-# Operators ----------------------------------------------------------------------------------------
 
 
 @error_case("attach", "MATCHMAKER_GAME_MODE_NOT_FOUND")

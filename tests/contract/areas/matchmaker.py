@@ -1,4 +1,4 @@
-"""The matchmaker: its lobbies, players and tokens, and how each of its refusals comes about."""
+"""Lobbies and player tokens of a scenario, and error cases of the matchmaker."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from tests.contract.error_cases import error_case
 from tests.contract.scenario import SOURCE_LIMIT, Lobby, Scenario, before, credential, place
 
 WAIT_S = 20.0
-
-
-# What scenarios need ---------------------------------------------------------------------------------
 
 
 @credential("pub")
@@ -48,7 +45,6 @@ def _(scenario: Scenario) -> Lobby:
 
 
 def joined(scenario: Scenario, lobby: Lobby, **fields: Any) -> str:
-    """The token of a new player in a lobby."""
     wanted = {"lobby_id": lobby.id, "party_size": None, **fields}
     return str(scenario.good("join", fields=wanted)["player"]["token"])
 
@@ -58,19 +54,18 @@ def detach(scenario: Scenario, lobby: Lobby) -> None:
 
 
 def ended(scenario: Scenario) -> Lobby:
-    """A lobby that was, a moment ago."""
     lobby = scenario.attach()
     detach(scenario, lobby)
     return lobby
 
 
 def served(scenario: Scenario, slug: str, lobby: Lobby, **changes: Any) -> httpx.Response:
-    """A lobby server's call for its lobby."""
+    """Sends a lobby server's request for its lobby."""
     return scenario.call(slug, bearer=lobby.token, token=None, **changes)
 
 
 def while_it_starts(scenario: Scenario, lobby: Lobby, slug: str, **changes: Any) -> httpx.Response:
-    """The answer to a call that waits for a lobby that starts, and ends while it waits."""
+    """Sends a request that waits for a starting lobby, and ends the lobby. Returns the response."""
     request = scenario.request(slug, **changes)
     before_it = held(scenario)
     with ThreadPoolExecutor(1) as pool:
@@ -83,13 +78,10 @@ def while_it_starts(scenario: Scenario, lobby: Lobby, slug: str, **changes: Any)
 
 
 def held(scenario: Scenario) -> float:
-    """Places that are held for calls that wait."""
+    """Returns the number of slots held for waiting requests."""
     lines = scenario.service.probe("/metrics").text.splitlines()
     slots = [line for line in lines if line.startswith("hosting_slots{") and '"held"' in line]
     return sum(float(line.rsplit(" ", 1)[1]) for line in slots)
-
-
-# find ---------------------------------------------------------------------------------------------
 
 
 def find(scenario: Scenario, mode: str, **fields: Any) -> httpx.Response:
@@ -97,7 +89,6 @@ def find(scenario: Scenario, mode: str, **fields: Any) -> httpx.Response:
 
 
 def tagged(scenario: Scenario) -> dict[str, str]:
-    """The tag that only lobbies of the scenario have."""
     return {"scenario": scenario.name}
 
 
@@ -152,7 +143,7 @@ def _(scenario: Scenario) -> httpx.Response:
 
 @error_case("find", "MATCHMAKER_LOBBY_STOPPED")
 def _(scenario: Scenario) -> httpx.Response:
-    """A repetition gives the same lobby, which has ended meanwhile."""
+    """A repeat under the key returns the same lobby until the lobby has ended."""
     lobby = scenario.attach("pair")
     again = {
         "fields": {"game_modes": ["pair"], "tags": tagged(scenario)},
@@ -168,9 +159,6 @@ def _(scenario: Scenario) -> httpx.Response:
     key = {"idempotency-key": scenario.name}
     scenario.good("find", headers=key)
     return scenario.call("find", headers=key, fields={"party_size": 2})
-
-
-# join ---------------------------------------------------------------------------------------------
 
 
 def join(scenario: Scenario, lobby: Lobby, **fields: Any) -> httpx.Response:

@@ -14,7 +14,7 @@ _PROD: Final = {"namespace_id": "prod"}
 
 @credential("dev")
 def _(scenario: Scenario) -> str:
-    """With the port of the example of its making."""
+    """A development token with the port of its example."""
 
     def made() -> str:
         return str(scenario.good("create_development_token", path=_PROD)["token"])
@@ -23,7 +23,7 @@ def _(scenario: Scenario) -> str:
 
 
 def ask_mock(scenario: Scenario, slug: str) -> httpx.Response:
-    """The example of an operation with a developer's token; players of its own stand in for those in it."""
+    """Sends the example of an operation with a `dev_` token and mock player tokens."""
     fields: dict[str, Any] = {}
     if slug in ("connected", "disconnected"):
         fields = {"player_token": _mock_player(scenario)}
@@ -37,7 +37,7 @@ def _mock_player(scenario: Scenario) -> str:
 
 
 def check_mock(slug: str, told: Any) -> None:
-    """It is of the developer's machine, whatever lobbies there are."""
+    """Checks that the response names the developer's machine."""
     match slug:
         case "find" | "join" | "create":
             lobby = told["lobby"]

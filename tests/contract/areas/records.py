@@ -1,4 +1,4 @@
-"""What is told of what happened: lobbies of the past, rays, datacenters."""
+"""Placeholders and error cases for past lobbies, rays and datacenters."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from tests.support.data_plane_service import GAME
 
 @place("environment_id", "Platform")
 def _(scenario: Scenario) -> str:
-    """The one that the scenarios' service token is for."""
     return "prod"
 
 
 @place("namespace_id", "Logs")
 def _(scenario: Scenario) -> str:
-    """The one of the scenarios' lobbies."""
     return "prod"
 
 
@@ -31,8 +29,6 @@ def _asked(scenario: Scenario, path: str) -> Any:
 
 @place("lobby_id", "Logs")
 def _(scenario: Scenario) -> str:
-    """One that the control plane has heard of."""
-
     def made() -> str:
         lobby = scenario.lobby
         path = f"/cloud/games/{GAME}/namespaces/prod/logs/lobbies/{lobby.id}"
@@ -44,8 +40,6 @@ def _(scenario: Scenario) -> str:
 
 @place("ray_id")
 def _(scenario: Scenario) -> str:
-    """Of a request whose client wants to know."""
-
     def made() -> str:
         ray_id = secrets.token_hex(16)
         trace = {"traceparent": f"00-{ray_id}-{secrets.token_hex(8)}-00"}
@@ -58,5 +52,4 @@ def _(scenario: Scenario) -> str:
 
 @error_case("export_lobby_history", "VALIDATION_FAILED")
 def _(scenario: Scenario) -> httpx.Response:
-    """Its end is before its begin."""
     return scenario.call("export_lobby_history", fields={"query_start": 2, "query_end": 1})

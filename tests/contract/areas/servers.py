@@ -1,4 +1,4 @@
-"""Dynamic servers: what their operations need, and how each refusal of create comes about."""
+"""Placeholders and error cases for dynamic servers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.contract.error_cases import elsewhere, error_case
 from tests.contract.scenario import Scenario, before, place
 from tests.support.data_plane_service import GAME
 
-# What scenarios need ---------------------------------------------------------------------------------
-
 _BRIEF: Final = ("true",)
 _PATIENT: Final = ("sh", "-c", "exec sleep 3600")
-"""What a server runs: one that is over at once, as nobody ends those that examples make, and one that waits."""
+"""Programs of a server: one exits at once, because examples never delete their servers. The other
+one keeps running.
+"""
 
 
 def _build(scenario: Scenario, name: str, command: tuple[str, ...]) -> str:
@@ -28,7 +28,6 @@ def _build(scenario: Scenario, name: str, command: tuple[str, ...]) -> str:
 
 @place("environment_id", "Servers")
 def _(scenario: Scenario) -> str:
-    """The one that the scenarios' service token is for."""
     return "prod"
 
 
@@ -38,7 +37,6 @@ def _(scenario: Scenario) -> str:
 
 
 def _server(scenario: Scenario) -> str:
-    """It runs until it is ended."""
     runtime = {"build": _build(scenario, "patient", _PATIENT)}
     small = {"cpu": 10, "memory": 16}
     made = scenario.good("create_server", fields={"runtime": runtime, "resources": small})
@@ -47,7 +45,6 @@ def _server(scenario: Scenario) -> str:
 
 @before("destroy_server")
 def _(scenario: Scenario) -> str:
-    """One for the scenario alone."""
     return str(scenario.once("server", lambda: _server(scenario)))
 
 
@@ -56,9 +53,6 @@ def _(scenario: Scenario) -> str:
     return str(
         scenario.once("server", lambda: scenario.world.once("server", lambda: _server(scenario)))
     )
-
-
-# Codes --------------------------------------------------------------------------------------------
 
 
 def create(scenario: Scenario, **fields: Any) -> httpx.Response:
@@ -72,13 +66,12 @@ def _(scenario: Scenario) -> httpx.Response:
 
 @error_case("create_server", "VALIDATION_FAILED")
 def _(scenario: Scenario) -> httpx.Response:
-    """Of a build that nobody has."""
     return create(scenario, runtime={"build": scenario.world.version_id})
 
 
 @error_case("create_server", "CAPACITY_EXHAUSTED")
 def _(scenario: Scenario) -> httpx.Response:
-    """More than the node has, whatever runs on it."""
+    """More than the node has."""
     most = {"cpu": programs.SETTINGS["cpu_millicores"], "memory": 524_288}
     return create(scenario, resources=most)
 
@@ -97,8 +90,6 @@ def _(scenario: Scenario) -> httpx.Response:
 
 
 def _another_message(slug: str, **changes: Any) -> None:
-    """Under the key of the example, which a back end asked for."""
-
     @error_case(slug, "IDEMPOTENCY_KEY_REUSED")
     def _(scenario: Scenario) -> httpx.Response:
         key = {"idempotency-key": scenario.name}

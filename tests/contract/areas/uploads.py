@@ -1,4 +1,4 @@
-"""What is uploaded: builds, sites, pictures."""
+"""Placeholders and error cases for builds, sites and pictures."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from tests.contract.error_cases import error_case
 from tests.contract.scenario import Scenario, place
 from tests.control.files import png, tar
 
-# What scenarios need ---------------------------------------------------------------------------------
-
 
 @place("environment_id", "Builds")
 def _(scenario: Scenario) -> str:
-    """The one that the scenarios' service token is for."""
     return "prod"
 
 
@@ -34,7 +31,7 @@ def _new_build(scenario: Scenario, content: bytes, *, is_uploaded: bool = True) 
 
 
 def build(scenario: Scenario) -> Any:
-    """The scenario's build: uploaded, to be completed."""
+    """Uploads a build and does not complete it."""
     return scenario.once("build", lambda: _new_build(scenario, tar()))
 
 
@@ -74,8 +71,6 @@ def _(scenario: Scenario) -> str:
     return _picture(scenario, "logo", png())
 
 
-# Codes --------------------------------------------------------------------------------------------
-
 _KINDS = ("avatar", "banner", "logo")
 
 
@@ -114,7 +109,7 @@ def _(scenario: Scenario) -> httpx.Response:
 
 
 def _gone(slug: str, id_of: Callable[[Any], Any]) -> None:
-    """A preparation that is repeated under its key when its build was deleted."""
+    """Repeats a prepare request under its key after the deletion of its build."""
 
     @error_case(slug, "UPLOAD_NOT_FOUND")
     def _(scenario: Scenario) -> httpx.Response:
@@ -134,7 +129,7 @@ def _(scenario: Scenario) -> httpx.Response:
 
 
 def _of_build(slug: str, named: str) -> None:
-    """Completions of a build, by its own id or by its upload's."""
+    """Error cases of completing a build by build id or upload id."""
 
     def call(scenario: Scenario, made: Any) -> httpx.Response:
         return scenario.call(slug, path={named: made[named]})
