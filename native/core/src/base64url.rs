@@ -2,7 +2,6 @@
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// Marks a character outside of the alphabet.
 const INVALID: u32 = 1 << 31;
 
 /// Value of each character, shifted for its position in a group of four.
@@ -25,7 +24,6 @@ fn value(place: usize, character: u8) -> u32 {
     PLACED[place][usize::from(character)]
 }
 
-/// Maximum length of the text from [`encode_into`].
 const LONGEST: usize = 80;
 
 /// Appends the base64url text of at most 60 bytes.

@@ -7,7 +7,7 @@ use crate::command::{Ms, Source};
 use crate::journal_event::ApplyError;
 use crate::service_time::MAX_CAPTCHA_PASS_AGE_MS;
 
-/// In a full set, the oldest pass is removed.
+/// When the set is full, the oldest pass is removed.
 const MAX_ENTRIES: usize = 1_000_000;
 
 #[derive(Clone, Copy)]
@@ -23,14 +23,14 @@ pub(crate) struct CaptchaPasses {
 }
 
 impl CaptchaPasses {
-    /// Returns the time of the last pass and the requests since, or None if the pass is too old for any setting.
+    /// Returns `(time of the last pass, requests since)`, or None if the pass is too old for any setting.
     pub(crate) fn of(&self, source: Source, now: Ms) -> Option<(Ms, u32)> {
         let known = self.by_source.get(&source)?;
         let is_within_lifetime = now.saturating_sub(known.passed_at) < MAX_CAPTCHA_PASS_AGE_MS;
         is_within_lifetime.then_some((known.passed_at, known.requests_since))
     }
 
-    /// Records a pass and drops expired passes. Only events call it, so that the stored state depends on events alone.
+    /// Only events drop expired passes, so that the stored state depends on events alone.
     pub(crate) fn record_pass(&mut self, source: Source, at: Ms) {
         while let Some((passed_at, old)) = self.by_time.first().copied() {
             let is_over = at.saturating_sub(passed_at) >= MAX_CAPTCHA_PASS_AGE_MS || self.by_time.len() >= MAX_ENTRIES;

@@ -3,7 +3,7 @@
 use crate::command::Id;
 use crate::journal_event::ApplyError;
 
-/// Reads the bytes of [`Writer`]. Short or malformed input is an error, never a panic.
+/// Short or malformed input is an error, never a panic.
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
 }

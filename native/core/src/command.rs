@@ -38,14 +38,13 @@ impl Credit {
     pub const UNLIMITED: Credit = Credit { total: u64::MAX, reserve: 0, largest: u64::MAX };
 }
 
-/// Encoded events of commands. The caller submits them to the journal and clears the buffer.
+/// Encoded events. The caller submits them to the journal and clears the buffer.
 #[derive(Debug, Default)]
 pub struct EventBuffer {
     pub bytes: Vec<u8>,
     pub count: u32,
 }
 
-/// Inputs of every command.
 #[derive(Debug)]
 pub struct Context<'a> {
     pub now: Ms,
@@ -71,7 +70,6 @@ pub struct Idempotency {
     pub message: [u8; 16],
 }
 
-/// Visibility of a lobby in find and list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Publicity {
     Public,
@@ -79,7 +77,6 @@ pub enum Publicity {
     Private,
 }
 
-/// Reason for the end of a lobby.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EndReason {
     Exited,
@@ -112,7 +109,6 @@ pub struct Attach<'a> {
     pub version: Id,
     pub mode: &'a str,
     pub region: &'a str,
-    /// Tags sorted by name.
     pub tags: &'a [(&'a str, &'a str)],
     pub max_players: u32,
     pub max_players_direct: u32,
@@ -124,7 +120,6 @@ pub struct Attach<'a> {
     pub heartbeat_grace_ms: u64,
     pub is_join_enabled: bool,
     pub ports: &'a [Port],
-    /// Creation time of the wall clock. No rule depends on it.
     pub create_ts_ms: u64,
     pub lobby_count_max: u32,
     pub idempotency: Option<Idempotency>,
@@ -145,9 +140,8 @@ pub struct Find<'a> {
     pub modes: &'a [&'a str],
     /// Regions without duplicates, most preferred first.
     pub regions: &'a [&'a str],
-    /// Tags that the lobby must have.
     pub tags: &'a [(&'a str, &'a str)],
-    /// Number of slots, 1 to 64. Find reserves all of them or none.
+    /// Number of slots, 1 to 64.
     pub party_size: u32,
     pub source: Source,
     /// Maximum slots of one source in the namespace.
@@ -158,7 +152,6 @@ pub struct Find<'a> {
     pub creation: CreationPolicy<'a>,
 }
 
-/// Reserves slots in one lobby by its id.
 #[derive(Clone, Debug)]
 pub struct Join<'a> {
     pub namespace: Id,
@@ -176,7 +169,6 @@ pub struct Join<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct HoldId(pub u64);
 
-/// Reserved slots, with one player token for each slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reservation {
     pub lobby: Id,
@@ -189,7 +181,6 @@ pub enum Admission {
     Held(HoldId),
 }
 
-/// A hold that ended because its lobby became ready or ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResolvedHold {
     pub hold: HoldId,
@@ -197,18 +188,16 @@ pub struct ResolvedHold {
     pub answer: Answer<Reservation>,
 }
 
-/// Player token sent to an event channel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChannelEvent {
-    /// LSN of the journal event that sent the token.
     pub lsn: Lsn,
-    /// Wall clock at sending, from [`crate::Engine::set_wall_clock`].
+    /// Wall clock at sending.
     pub ts_ms: u64,
     pub lobby: Id,
     pub token: String,
 }
 
-/// Last captcha pass of a client address, and the number of requests since that pass.
+/// Last captcha pass of a client address, and its requests since that pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CaptchaStatus {
     /// None without a pass in the last 12 h.
@@ -216,16 +205,13 @@ pub struct CaptchaStatus {
     pub requests_since: u32,
 }
 
-/// Marks the slot of a player token connected.
 #[derive(Clone, Debug)]
 pub struct Connect<'a> {
-    /// Lobby that sends the command.
     pub lobby: Id,
     pub player_token: &'a str,
     pub idempotency: Option<Idempotency>,
 }
 
-/// Frees the slot of a player token, or keeps it for the player.
 #[derive(Clone, Debug)]
 pub struct Disconnect<'a> {
     pub lobby: Id,
@@ -242,26 +228,24 @@ pub struct LobbyView {
     pub version: Id,
     pub mode: String,
     pub region: String,
-    /// Ports sorted by name.
     pub ports: Vec<Port>,
-    /// Player limits: find, join, party.
+    /// Player limits: `find, join, party`.
     pub max_players: [u32; 3],
     /// Ready, and not closed, stopping or silent.
     pub is_open: bool,
     pub is_ready: bool,
     pub is_closed: bool,
-    /// Slot counts: held, reserved, connected, kept.
+    /// Slot counts: `held, reserved, connected, kept`.
     pub players: [u32; 4],
     pub create_ts_ms: u64,
     /// None for an attached lobby.
     pub own: Option<Box<ManagedLobbyView>>,
     pub publicity: Publicity,
     pub is_stopping: bool,
-    /// Tags sorted by name.
     pub tags: Vec<(String, String)>,
 }
 
-/// Connected players of one mode and region of a namespace, over all versions.
+/// Connected players over all versions of a namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlayerCount {
     pub mode: String,
@@ -274,24 +258,23 @@ pub struct PlayerCount {
 pub struct PresenceChanges {
     /// Generation for the next call. Numbering restarts with each engine and recovery.
     pub generation: u64,
-    /// True if the list is complete: every other namespace has no players and no lobbies.
+    /// True if namespaces that are missing in the list have no players and no lobbies.
     pub is_all: bool,
-    /// (namespace, connected players, live lobbies).
+    /// `(namespace, connected players, live lobbies)`.
     pub namespaces: Vec<(Id, u64, u64)>,
 }
 
-/// Counts of one namespace for metrics.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NamespaceCounts {
-    /// Lobbies: starting, ready, closed, silent.
+    /// Lobbies: `starting, ready, closed, silent`.
     pub lobbies: [u64; 4],
-    /// Slots: free, held, reserved, connected, kept.
+    /// Slots: `free, held, reserved, connected, kept`.
     pub slots: [u64; 5],
-    /// Token outcomes since start: issued, connected, invalid, wrong lobby, consumed, expired, removed, disconnected.
+    /// Token outcomes: `issued, connected, invalid, wrong lobby, consumed, expired, removed, disconnected`.
     pub tokens: [u64; 8],
-    /// Ended slot uses since start: expired, consumed, released, lobby gone.
+    /// Ended slot uses: `expired, consumed, released, lobby gone`.
     pub ends: [u64; 4],
-    /// Ended lobbies since start, in the order of [`EndReason`].
+    /// Ended lobbies, in the order of [`EndReason`].
     pub lobby_ends: [u64; 5],
 }
 
@@ -316,7 +299,6 @@ impl PortRange {
     }
 }
 
-/// Application protocol of a port.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Protocol {
@@ -346,11 +328,10 @@ pub enum PortExposure {
     Number(u16),
     /// A host name of edge-guard, on the standard ports of the protocol.
     Host,
-    /// Ports (first, last) of the machine on which the process itself listens. The engine leases none of them.
+    /// Machine ports `(first, last)` on which the process itself listens. The engine leases none of them.
     Range(u16, u16),
 }
 
-/// A port that a lobby or server needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortRequest<'a> {
     pub name: &'a str,
@@ -358,15 +339,12 @@ pub struct PortRequest<'a> {
     pub exposure: PortExposure,
 }
 
-/// Address where a process listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Backend {
-    /// IP literal.
     pub address: Box<str>,
     pub port: u16,
 }
 
-/// A port of a lobby or dynamic server, with its public exposure.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeasedPort {
     pub name: Box<str>,
@@ -394,17 +372,15 @@ pub struct RouteChanges {
     pub is_complete: bool,
     /// All routes of every changed owner.
     pub changed: Vec<Route>,
-    /// Ended owners. Edge-guard removes their routes and confirms with [`crate::Engine::return_ports`].
+    /// Ended owners. Edge-guard removes their routes and confirms with `return_ports`.
     pub removed: Vec<Id>,
 }
 
-/// Requests ports for a dynamic server.
 #[derive(Clone, Debug)]
 pub struct LeaseRequest<'a> {
     pub owner: Id,
     pub namespace: Id,
     pub region: &'a str,
-    /// Ports with distinct names.
     pub ports: &'a [PortRequest<'a>],
     pub random: u64,
 }
@@ -412,12 +388,10 @@ pub struct LeaseRequest<'a> {
 /// Input for a lobby that the service starts.
 #[derive(Clone, Debug)]
 pub struct LobbyTemplate<'a> {
-    /// Attributes of the lobby. `ports` and `idempotency` in them are ignored.
+    /// `ports` and `idempotency` in this value are ignored.
     pub lobby: Attach<'a>,
     pub publicity: Publicity,
-    /// JSON text for the process.
     pub lobby_config: Option<&'a [u8]>,
-    /// Ports with distinct names.
     pub ports: &'a [PortRequest<'a>],
     pub random: u64,
 }
@@ -433,7 +407,6 @@ pub enum CreationPolicy<'a> {
     Possible(&'a LobbyTemplate<'a>),
 }
 
-/// Creates a lobby and holds slots in it.
 #[derive(Clone, Debug)]
 pub struct Create<'a> {
     pub namespace: Id,
@@ -453,7 +426,6 @@ pub struct DesiredLobby {
     pub is_stopping: bool,
 }
 
-/// Desired lobbies that changed since a sequence number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DesiredLobbyChanges {
     /// Sequence number for the next call.
@@ -477,7 +449,7 @@ pub struct IdleLobbyGroup {
     pub empty: Vec<EmptyLobby>,
     /// All lobbies that are not stopping.
     pub live: u32,
-    /// Managed lobbies that ended by start limit or silence since the last [`crate::Engine::take_changed_idle_groups`].
+    /// Managed lobbies that ended by start limit or silence since the previous read of changed groups.
     pub failed: u32,
 }
 
@@ -485,7 +457,6 @@ pub struct IdleLobbyGroup {
 pub struct EmptyLobby {
     pub lobby: Id,
     pub empty_ms: u64,
-    /// True if a slot was ever used.
     pub was_used: bool,
     /// Public and not closed.
     pub is_findable: bool,
@@ -493,10 +464,8 @@ pub struct EmptyLobby {
     pub is_ours: bool,
 }
 
-/// Attributes of a lobby that the service started.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ManagedLobbyView {
     pub ports: Vec<LeasedPort>,
-    /// JSON text from the create request.
     pub lobby_config: Option<Vec<u8>>,
 }

@@ -1,6 +1,6 @@
 //! Event channels: player tokens sent to each channel, until they expire.
 //!
-//! A channel is the keyed hash of a secret that its reader chose. A channel without tokens uses no memory.
+//! A channel is the keyed hash of a secret that its reader chose.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,9 +8,9 @@ use crate::codec::{Reader, Writer};
 use crate::command::{ChannelId, Lsn, Ms};
 use crate::journal_event::ApplyError;
 
-/// In a full channel, the oldest token is removed.
+/// When a channel is full, its oldest token is removed.
 const MAX_TOKENS_PER_CHANNEL: usize = 64;
-/// If the limit is exceeded, the token with the earliest deadline is removed.
+/// Above this number, the token with the earliest deadline is removed.
 const MAX_TOKENS: usize = 262_144;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,12 +19,10 @@ pub(crate) struct SentToken {
     pub(crate) slot: u16,
     pub(crate) generation: u32,
     pub(crate) key_id: u16,
-    /// Wall clock.
     pub(crate) ts_ms: u64,
     pub(crate) deadline: Ms,
 }
 
-/// LSN of the event that sent a token, and the index of the token in that event.
 type Position = (Lsn, u8);
 
 #[derive(Default)]
@@ -65,14 +63,13 @@ impl EventChannels {
         }
     }
 
-    /// Drops expired tokens. Only events call it, so that the stored state depends on events alone.
+    /// Only events drop expired tokens, so that the stored state depends on events alone.
     pub(crate) fn drop_expired(&mut self, now: Ms) {
         while self.by_deadline.first().is_some_and(|(deadline, ..)| *deadline <= now) {
             self.remove_first();
         }
     }
 
-    /// Returns the unexpired tokens of a channel, oldest first.
     pub(crate) fn tokens_of(&self, channel: &ChannelId, now: Ms) -> impl Iterator<Item = (Lsn, SentToken)> + '_ {
         let known = self.by_channel.range((*channel, (0, 0))..=(*channel, (Lsn::MAX, u8::MAX)));
         known.filter(move |(_, sent)| sent.deadline > now).map(|((_, (lsn, _)), sent)| (*lsn, *sent))

@@ -12,7 +12,7 @@ pub const MAX_STORED_FACTS: usize = 100_000;
 /// One change of a lobby.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fact {
-    /// LSN of the event, which identifies the fact.
+    /// LSN that identifies the fact.
     pub lsn: Lsn,
     /// Service time; 0 for `Created`, which has `create_ts_ms`.
     pub at: Ms,
@@ -50,13 +50,13 @@ pub struct LobbyDetails {
     pub region: Box<str>,
     /// True if find and list show the lobby.
     pub is_public: bool,
-    /// Player limits: find, join, party.
+    /// Player limits: `find, join, party`.
     pub max_players: [u32; 3],
     /// Milliseconds since the Unix epoch.
     pub create_ts_ms: u64,
 }
 
-/// End of a lobby, with all its attributes in case `Created` was lost.
+/// End of a lobby. The attributes are repeated in case `Created` was lost.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ended {
     /// Attributes of the lobby.
@@ -67,16 +67,16 @@ pub struct Ended {
     pub exit_code: Option<i32>,
     /// Player totals.
     pub attendance: LobbyAttendance,
-    /// Slots at the end: reserved, connected, kept.
+    /// Slots at the end: `reserved, connected, kept`.
     pub players: [u32; 3],
 }
 
 /// Player totals of a lobby.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LobbyAttendance {
-    /// Connected time of players who have left.
+    /// Connected time of former players.
     pub player_ms: u64,
-    /// Maximum number of players connected at one time.
+    /// Maximum number of players connected at once.
     pub peak_players: u32,
     /// Number of connections.
     pub connections: u32,
@@ -99,11 +99,11 @@ impl LobbyAttendance {
 /// One page of facts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Facts {
-    /// In order of LSN.
+    /// Facts in order of LSN.
     pub facts: Vec<Fact>,
     /// LSN of the oldest durable fact in the outbox; 0 for none.
     pub oldest: Lsn,
-    /// Upper bound for the number of dropped facts that the reader has not read.
+    /// Maximum number of dropped facts that the reader missed.
     pub lost: u64,
 }
 
@@ -112,7 +112,6 @@ pub(crate) struct FactOutbox {
     facts: VecDeque<Fact>,
     /// Number of facts dropped unread. Acknowledging `lost_up_to` resets the number.
     pub(crate) lost: u64,
-    /// LSN of the last dropped fact.
     pub(crate) lost_up_to: Lsn,
 }
 
@@ -127,7 +126,6 @@ impl FactOutbox {
         self.facts.push_back(fact);
     }
 
-    /// Returns true if an acknowledgement up to `up_to` changes anything.
     pub(crate) fn has_up_to(&self, up_to: Lsn) -> bool {
         self.facts.front().is_some_and(|oldest| oldest.lsn <= up_to) || self.lost > 0 && self.lost_up_to <= up_to
     }

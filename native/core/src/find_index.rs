@@ -1,7 +1,7 @@
 //! Index of findable lobbies by group and tag, fullest first.
 //!
-//! A group is (namespace, version, mode, region). Its lobbies are ordered by `free slots << 48 | creation LSN`. The first
-//! lobby from `n << 48` on is the fullest with at least `n` free slots, and the oldest of these.
+//! A group is `(namespace, version, mode, region)`. Its lobbies are ordered by `free slots << 48 | creation LSN`. The first
+//! lobby from `n << 48` on is the fullest with at least `n` free slots. The oldest of several is first.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +60,6 @@ pub(crate) struct FindIndex {
     groups: Vec<Option<Group>>,
     by_key: HashTable<u32>,
     vacant: Vec<u32>,
-    /// Lobbies with an outdated order key.
     pub(crate) dirty: Vec<u32>,
     pub(crate) visited: u64,
 }
@@ -115,7 +114,7 @@ impl FindIndex {
         self.vacant.push(number);
     }
 
-    /// Moves a lobby from one (is ready, order key) to another. None means "not in the index".
+    /// Moves a lobby from one `(is ready, order key)` to another. None means "not in the index".
     pub(crate) fn move_lobby(
         &mut self,
         group: u32,

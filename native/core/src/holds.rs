@@ -13,7 +13,6 @@ pub(crate) struct Hold {
     pub(crate) slots: u32,
     pub(crate) source: Source,
     pub(crate) idempotency: Option<Idempotency>,
-    /// Event channels of the second and later tokens.
     pub(crate) channels: Box<[ChannelId]>,
     waiters: u32,
 }
@@ -58,7 +57,6 @@ impl HoldTable {
         }
     }
 
-    /// Removes one waiting request from a hold. Returns the hold if no request is left.
     pub(crate) fn release(&mut self, id: HoldId) -> Option<Hold> {
         let hold = self.by_id.get_mut(&id)?;
         hold.waiters -= 1;

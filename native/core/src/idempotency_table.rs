@@ -12,7 +12,7 @@ use crate::keyed_hash::TableSeed;
 use crate::slot_use::{PackedSlotUses, SlotUse};
 use crate::timer_wheel::NONE;
 
-/// Truncated hashes of an idempotency key: 72 bits of (caller, key), 32 bits of (operation, message).
+/// Truncated hashes of an idempotency key: 72 bits of `(caller, key)`, 32 bits of `(operation, message)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyStamp {
     pub(crate) key: u64,
@@ -73,10 +73,8 @@ pub(crate) struct IdempotencyEntry {
     generation: u32,
     slot: u16,
     at_high: u16,
-    /// Key that signed the tokens of the response.
     pub(crate) key_id: u16,
     key_more: u8,
-    /// 0 marks a vacant entry.
     purpose: u8,
 }
 
@@ -111,7 +109,6 @@ impl IdempotencyEntry {
         }
     }
 
-    /// Returns the time of the request, which has 48 bits.
     pub(crate) fn at(&self) -> Ms {
         u64::from(self.at_high) << 32 | u64::from(self.at_low)
     }
@@ -143,14 +140,14 @@ struct Party {
     uses: Box<[u8]>,
 }
 
-/// All entries of a shard, in pages that never move. Many small index tables keep the growth of one table short.
+/// Entries of a shard, in pages that never move. Small index tables keep the growth of one table short.
 pub(crate) struct IdempotencyTable {
     pages: Vec<Box<[IdempotencyEntry]>>,
     used: u32,
     vacant: Vec<u32>,
     index: Vec<HashTable<u32>>,
     parties: HashTable<Party>,
-    /// (entry, low bits of its time), oldest first. An item is stale if the entry was replaced.
+    /// `(entry, low bits of its time)`, oldest first. An item is stale if the entry was replaced.
     queue: VecDeque<(u32, u32)>,
 }
 
@@ -183,7 +180,6 @@ impl IdempotencyTable {
         self.index[part(hash)].find(hash, is_key).copied()
     }
 
-    /// Adds an entry with an unknown key. `uses` holds the slot uses of a party.
     pub(crate) fn insert(&mut self, seed: &TableSeed, entry: IdempotencyEntry, uses: PackedSlotUses<'_>) -> u32 {
         let number = self.vacant.pop().unwrap_or_else(|| {
             if self.used & (PAGE - 1) == 0 {
@@ -225,7 +221,6 @@ impl IdempotencyTable {
         self.drop_stale();
     }
 
-    /// Drops stale items from the front of the queue.
     fn drop_stale(&mut self) {
         while let Some((number, at_low)) = self.queue.front() {
             let entry = self.get(*number);
@@ -242,7 +237,7 @@ impl IdempotencyTable {
         self.parties.find(hash, |party| party.entry == number).map(|party| PackedSlotUses(&party.uses))
     }
 
-    /// Removes the oldest entry from the queue and returns its number, if its time is `up_to` or before.
+    /// Removes and returns the oldest queued entry, if its time is `up_to` or before.
     pub(crate) fn take_oldest(&mut self, up_to: Ms) -> Option<u32> {
         let (number, _) = *self.queue.front()?;
         if self.get(number).at() > up_to {
@@ -253,7 +248,7 @@ impl IdempotencyTable {
         Some(number)
     }
 
-    /// Returns the time of the `ahead`-th queued entry. For a stale item, returns the time of an earlier entry.
+    /// Returns the time of the `ahead`-th queued entry, or of the last current entry before it.
     pub(crate) fn queued_at(&self, ahead: usize) -> Option<Ms> {
         let last = self.queue.len().checked_sub(1)?;
         self.queue.range(..=ahead.min(last)).rev().find_map(|(number, at_low)| {

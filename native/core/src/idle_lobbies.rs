@@ -14,7 +14,6 @@ pub(crate) struct LobbyGroupKey {
     pub(crate) region: u32,
 }
 
-/// State under which a group counts a lobby.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum IdleState {
     /// The lobby has players, is stopping, or starts as a private or attached lobby.
@@ -47,7 +46,6 @@ impl Group {
 pub(crate) struct IdleLobbies {
     groups: BTreeMap<LobbyGroupKey, Group>,
     touched: BTreeSet<LobbyGroupKey>,
-    /// Lobbies with an outdated idle state.
     pub(crate) dirty: Vec<u32>,
 }
 
@@ -98,7 +96,6 @@ impl IdleLobbies {
         }
     }
 
-    /// Drops a group if it has no lobbies. Returns true if the group was dropped.
     pub(crate) fn drop_vacant(&mut self, key: &LobbyGroupKey) -> bool {
         self.groups.get(key).is_some_and(Group::is_vacant) && self.groups.remove(key).is_some()
     }

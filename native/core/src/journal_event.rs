@@ -15,7 +15,7 @@ use crate::slot_use::{PackedDeliveries, PackedSlotUses, SlotUse};
 pub enum ApplyError {
     /// This build does not know the event kind.
     UnknownKind(u8),
-    /// The event breaks this rule or contradicts the state.
+    /// The event breaks the named rule or contradicts the state.
     Malformed(&'static str),
 }
 
@@ -46,7 +46,7 @@ macro_rules! journal_events {
             $($variant { $($field: $type),* },)*
         }
 
-        /// (number, journal name) of every kind. Journals store both, so neither ever changes or is reused.
+        /// `(number, journal name)` of every kind. Journals store both, so neither ever changes or is reused.
         pub(crate) const KINDS: &[(u8, &str)] = &[$(($kind, $name)),*];
 
         impl<$a> Event<$a> {
@@ -108,7 +108,7 @@ journal_events! { 'a
 }
 
 impl Event<'_> {
-    /// Returns the maximum bytes of the events that reserve `slots` slots and send tokens to `channels` channels.
+    /// Returns the maximum bytes of events for `slots` reservations and `channels` sent tokens.
     pub(crate) fn max_reservation_len(slots: u32, channels: usize) -> u64 {
         let reserved = Event::SLOTS_RESERVED_LEN + u64::from(slots) * PackedSlotUses::WIDTH as u64;
         let sent = Event::TOKENS_SENT_LEN + (channels * PackedDeliveries::WIDTH) as u64;
@@ -137,7 +137,6 @@ pub(crate) struct LobbyDefinition<'a> {
     pub(crate) ports: Vec<Port>,
 }
 
-/// A value with a fixed encoding in journals and images. Numbers are little-endian.
 pub(crate) trait Field<'a>: Sized {
     /// Encoded length in bytes, without variable-length contents.
     const LEN: u64 = panic!("this field has no bound");
@@ -215,7 +214,6 @@ impl Field<'_> for Id {
     }
 }
 
-/// Layout: u16 length, then text of at most 65,535 bytes.
 impl<'a> Field<'a> for &'a str {
     fn write(&self, w: &mut Writer<'_>) {
         w.short_bytes(self.as_bytes());
@@ -226,7 +224,6 @@ impl<'a> Field<'a> for &'a str {
     }
 }
 
-/// Layout: u32 length, then the bytes.
 impl<'a> Field<'a> for &'a [u8] {
     const LEN: u64 = 4;
 
@@ -255,7 +252,6 @@ impl Field<'_> for SlotUse {
     }
 }
 
-/// Layout: u8 count, then the pairs.
 impl<'a> Field<'a> for PackedSlotUses<'a> {
     const LEN: u64 = 1;
 
@@ -272,7 +268,6 @@ impl<'a> Field<'a> for PackedSlotUses<'a> {
     }
 }
 
-/// Layout: u8 count, then the triples.
 impl<'a> Field<'a> for PackedDeliveries<'a> {
     const LEN: u64 = 1;
 
@@ -287,7 +282,6 @@ impl<'a> Field<'a> for PackedDeliveries<'a> {
     }
 }
 
-/// Layout: a flag, then the stamp if the flag is 1.
 impl Field<'_> for Option<KeyStamp> {
     const LEN: u64 = 22;
 
@@ -350,7 +344,6 @@ impl Field<'_> for Box<PortLease> {
     }
 }
 
-/// (port name, address, port) of each backend.
 impl<'a> Field<'a> for Vec<(&'a str, &'a str, u16)> {
     fn write(&self, w: &mut Writer<'_>) {
         encode_backends(w, self.iter().copied());
@@ -430,7 +423,6 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Existing journals contain these bytes.
     #[test]
     fn event_bytes_never_change() {
         let slot_use = SlotUse { lobby: 0x0102_0304, slot: 0x0506, generation: 0x0708_090a };

@@ -39,7 +39,7 @@ impl HashKey {
         hash_pair(&self.channel, secret, &[])
     }
 
-    /// Hashes (caller, key) and (operation, message). A length is hashed too, so that different pairs differ.
+    /// Hashes `(caller, key)` and `(operation, message)`, with lengths, so that different pairs differ.
     pub fn idempotency(&self, caller: &[u8], key: &[u8], operation: &str, message: &[u8]) -> Idempotency {
         Idempotency {
             key: hash_pair(&self.caller, caller, key),
@@ -61,7 +61,6 @@ fn hash_pair(key: &[u8; 32], first: &[u8], second: &[u8]) -> [u8; 16] {
     short
 }
 
-/// Hashes short inputs in one call, which avoids the state of a streaming hasher.
 fn hash_parts(key: &[u8; 32], parts: [&[u8]; 3]) -> blake3::Hash {
     let mut buffer = [0u8; 256];
     let len: usize = parts.iter().map(|part| part.len()).sum();

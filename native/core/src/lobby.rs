@@ -1,6 +1,6 @@
 //! One live lobby: its fields, limits and deadlines.
 //!
-//! Only events change a lobby, except for the fields marked "memory only".
+//! Fields for heartbeats, timers, holds and indexes exist in memory only. Events change the other fields.
 
 use crate::command::{HoldId, Id, Lsn, Ms, Port};
 use crate::fact_outbox::LobbyAttendance;
@@ -26,7 +26,7 @@ impl Limit {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SlotCounts {
-    /// Memory only: slots of holds.
+    /// Slots of holds.
     pub(crate) held: u32,
     pub(crate) reserved: u32,
     pub(crate) connected: u32,
@@ -39,7 +39,6 @@ impl SlotCounts {
     }
 }
 
-/// Phase of a lobby in metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LobbyPhase {
     Starting = 0,
@@ -67,32 +66,24 @@ pub(crate) struct Lobby {
     /// Number of slots: the largest limit.
     pub(crate) capacity: u32,
     pub(crate) player_token_ttl_ms: u64,
-    /// Memory only: time of the timer. Heartbeats move the next deadline without moving the timer.
     pub(crate) timer_at: Ms,
-    /// Memory only.
     pub(crate) last_heartbeat_at: Ms,
     pub(crate) is_ready: bool,
     pub(crate) is_closed: bool,
     pub(crate) is_stopping: bool,
     pub(crate) is_public: bool,
     pub(crate) is_join_enabled: bool,
-    /// Memory only: silent for longer than the heartbeat timeout.
     pub(crate) is_silent: bool,
-    /// Memory only.
     pub(crate) is_find_index_stale: bool,
-    /// Memory only: phase under which the namespace counts the lobby.
     pub(crate) class: LobbyPhase,
-    /// Memory only: (is ready, order key) in the find index.
+    /// `(is ready, order key)` in the find index.
     pub(crate) indexed: Option<(bool, u64)>,
-    /// Memory only: end of the start limit.
     pub(crate) start_by: Ms,
     pub(crate) timer: TimerLinks,
-    /// Memory only: holds in order of arrival.
     pub(crate) holds: Vec<HoldId>,
     pub(crate) heartbeat_timeout_ms: u64,
     pub(crate) heartbeat_grace_ms: u64,
     pub(crate) version: Id,
-    /// LSN of the creation, which orders lobbies by age.
     pub(crate) created_lsn: Lsn,
     pub(crate) mode: u32,
     pub(crate) region: u32,
@@ -101,15 +92,12 @@ pub(crate) struct Lobby {
     pub(crate) create_ts_ms: u64,
     pub(crate) key_id: u16,
     pub(crate) state: Option<Box<[u8]>>,
-    /// Idempotency entry of the attach.
     pub(crate) attach_entry: u32,
     /// Number of idempotency entries that refer to this lobby.
     pub(crate) entries: u32,
-    /// Set for a lobby that the service started.
     pub(crate) managed: Option<ManagedLobby>,
-    /// Memory only: has no meaning while a player is in the lobby.
+    /// Has no meaning while a player is in the lobby.
     pub(crate) empty_since: Ms,
-    /// Memory only: state under which the idle group counts the lobby.
     pub(crate) idle_state: IdleState,
     pub(crate) is_counted_live: bool,
     pub(crate) is_idle_state_stale: bool,
@@ -117,7 +105,6 @@ pub(crate) struct Lobby {
 
 #[derive(Debug, Default)]
 pub(crate) struct ManagedLobby {
-    /// JSON text from the create request; empty for none.
     pub(crate) lobby_config: Box<[u8]>,
 }
 
@@ -210,13 +197,13 @@ impl Lobby {
         (!self.is_heartbeat_exempt()).then(|| self.last_heartbeat_at.saturating_add(silence_ms))
     }
 
-    /// Returns true if missing heartbeats have no effect: the timeout is 0, or a managed lobby is starting or stopping.
-    /// A starting process may wait for its build, and the start limit bounds that wait.
+    /// Returns true if the timeout is 0, or a managed lobby is starting or stopping.
+    /// A starting process may wait for its build, within the start limit.
     fn is_heartbeat_exempt(&self) -> bool {
         self.heartbeat_timeout_ms == 0 || self.managed.is_some() && !self.is_ready || self.awaits_process_exit()
     }
 
-    /// Returns true for a stopping managed lobby. No timeout ends it, because players may still be in its process.
+    /// No timeout ends a stopping lobby, because players may still be in its process.
     fn awaits_process_exit(&self) -> bool {
         self.managed.is_some() && self.is_stopping
     }

@@ -17,7 +17,6 @@ pub(crate) struct Tombstone {
     pub(crate) ended_at: Ms,
     pub(crate) reason: EndReason,
     pub(crate) lsn: Lsn,
-    /// Keys that signed the lobby's tokens.
     pub(crate) key_ids: Box<[u16]>,
     pub(crate) entries: u32,
 }
@@ -37,9 +36,7 @@ pub(crate) enum LobbyRecord<'a> {
 pub(crate) struct LobbyTable {
     records: Vec<TableEntry>,
     by_id: HashTable<u32>,
-    /// Unused numbers below `records.len()`.
     vacant: BTreeSet<u32>,
-    /// (end time, number) of tombstones.
     ended: BTreeSet<(Ms, u32)>,
 }
 
@@ -103,7 +100,6 @@ impl LobbyTable {
         }
     }
 
-    /// Returns the number of idempotency entries that refer to a lobby.
     pub(crate) fn entries_mut(&mut self, number: u32) -> Option<&mut u32> {
         match self.records.get_mut(number as usize)? {
             TableEntry::Vacant => None,
@@ -112,7 +108,7 @@ impl LobbyTable {
         }
     }
 
-    /// Adds a lobby under its own number. Returns false if the number or the id is in use.
+    /// Adds a lobby. Returns false if its number or id is in use.
     pub(crate) fn insert(&mut self, seed: &TableSeed, lobby: Lobby) -> bool {
         let (number, id) = (lobby.number, lobby.id);
         self.insert_entry(seed, number, id, TableEntry::Live(Box::new(lobby)))
@@ -129,7 +125,7 @@ impl LobbyTable {
 
     fn insert_entry(&mut self, seed: &TableSeed, number: u32, id: Id, entry: TableEntry) -> bool {
         let at = number as usize;
-        // The engine assigns numbers one by one, so a distant number is damage. Rejecting it avoids a huge allocation.
+        // Numbers grow one by one, so a distant number is damage. The check avoids a huge allocation.
         if at > self.records.len() + (1 << 20) || self.get(number).is_some() || self.number_of(seed, id).is_some() {
             return false;
         }
@@ -165,7 +161,7 @@ impl LobbyTable {
         Some(lobby)
     }
 
-    /// Drops tombstones of lobbies that ended at `up_to` or before, unless an idempotency entry refers to them.
+    /// Drops tombstones that ended at `up_to` or before and have no idempotency entry.
     pub(crate) fn forget(&mut self, seed: &TableSeed, up_to: Ms) {
         let due: Vec<(Ms, u32)> = self.ended.range(..=(up_to, u32::MAX)).copied().collect();
         for (ended_at, number) in due {

@@ -1,6 +1,6 @@
 //! Consumed mock player tokens of development tokens.
 //!
-//! A mock token is valid in the hour of its signing and in the next hour. Older tokens are removed from the set.
+//! A mock token is valid in the hour of its signing and in the next hour. Older tokens are removed.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::command::Ms;
 use crate::journal_event::ApplyError;
 
 const HOUR_MS: u64 = 3_600_000;
-/// In a full set, the oldest token is removed.
+/// When the set is full, the oldest token is removed.
 const MAX_ENTRIES: usize = 100_000;
 
 pub(crate) fn hour_of(at: Ms) -> u32 {
@@ -31,7 +31,6 @@ impl ConsumedMockTokens {
         self.used.contains(&(hour, *mac))
     }
 
-    /// Marks a mock token consumed, and drops expired tokens.
     pub(crate) fn consume(&mut self, hour: u32, at: Ms, mac: [u8; 16]) {
         while self.used.first().is_some_and(|(oldest, _)| !is_within_lifetime(*oldest, at))
             || self.used.len() >= MAX_ENTRIES

@@ -69,7 +69,7 @@ impl NameInterner {
     }
 }
 
-/// Encodes a tag as a name. The length prefix keeps ("ab", "c") and ("a", "bc") different.
+/// Encodes a tag as a name. The length prefix keeps `(ab, c)` and `(a, bc)` different.
 pub(crate) fn tag_symbol(buffer: &mut Vec<u8>, name: &str, value: &str) {
     buffer.clear();
     buffer.extend_from_slice(&(name.len() as u32).to_le_bytes());

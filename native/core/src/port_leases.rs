@@ -22,7 +22,6 @@ pub(crate) struct PortLease {
     pub(crate) is_server: bool,
     pub(crate) ports: Vec<LeasedPort>,
     pub(crate) is_over: bool,
-    /// LSN of the last change.
     pub(crate) changed: Lsn,
 }
 
@@ -144,7 +143,6 @@ impl PortLeaseTable {
         self.touch(lsn, owner)
     }
 
-    /// Ends the lease of an owner, if the owner has one.
     pub(crate) fn end(&mut self, lsn: Lsn, owner: Id) -> Result<(), ApplyError> {
         let Some(lease) = self.by_owner.get_mut(&owner) else { return Ok(()) };
         if lease.ports.is_empty() {
@@ -181,7 +179,6 @@ impl PortLeaseTable {
         Ok(())
     }
 
-    /// Returns the durable route changes after a version, or all routes for version 0 and unknown versions.
     pub(crate) fn routes_since(&self, after: Lsn, durable: Lsn) -> RouteChanges {
         let is_complete = after == 0 || after > self.version;
         let from = if is_complete { 0 } else { after + 1 };
@@ -266,7 +263,6 @@ fn counted(wanted: &[PortRequest<'_>]) -> [usize; 2] {
     counts
 }
 
-/// Returns the next number of a splitmix64 series.
 fn spread(random: u64) -> u64 {
     let mut mixed = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

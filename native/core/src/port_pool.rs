@@ -25,9 +25,8 @@ pub(crate) struct PortPool {
     /// Position in `free`, or `LEASED`, or `QUARANTINED`.
     positions: Vec<u16>,
     free: Vec<u16>,
-    /// (end of quarantine, port number).
     quarantined: BTreeSet<(Ms, u16)>,
-    /// Namespace of a quarantined port's last lease. Unknown after a restart.
+    /// Namespace of each quarantined port's last lease. Unknown after a restart.
     previous_owner: BTreeMap<u16, Id>,
     quarantined_by_namespace: BTreeMap<Id, usize>,
 }
@@ -47,9 +46,9 @@ impl PortPool {
         }
     }
 
-    /// Returns true if a lease of `more` ports must be refused, so that quarantined ports leave a share to others.
+    /// Returns true if a lease of `more` ports must be refused, so that other namespaces keep a share of the ports.
     ///
-    /// The namespace has at least 64 quarantined ports, and fewer than that number would stay free.
+    /// The namespace has at least 64 quarantined ports, and fewer ports than it has quarantined would remain free.
     pub(crate) fn exceeds_fair_share(&self, namespace: Id, more: usize) -> bool {
         let count = self.quarantined_by_namespace.get(&namespace).copied().unwrap_or(0);
         count >= FAIR_SHARE_THRESHOLD && self.free.len() < count + more
@@ -62,7 +61,6 @@ impl PortPool {
         [free, self.range.len() - free - quarantined, quarantined]
     }
 
-    /// Chooses a free number that is not in `taken`.
     pub(crate) fn draw(&self, random: u64, taken: &[u16]) -> Option<u16> {
         let count = self.free.len();
         if count <= taken.iter().filter(|number| self.is_free(**number)).count() {
@@ -142,7 +140,6 @@ impl PortPool {
         }
     }
 
-    /// Loads the quarantines. Call it before any port is taken.
     pub(crate) fn load(&mut self, r: &mut Reader<'_>) -> Result<(), ApplyError> {
         for _ in 0..r.u16()? {
             let (number, until) = (r.u16()?, r.u64()?);

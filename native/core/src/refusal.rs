@@ -37,15 +37,15 @@ pub enum Refusal {
     TooManyPlayersFromSource,
     /// The party is larger than this limit.
     PartyTooLarge(u32),
-    /// The player token is forged, or names a slot use that was never issued.
+    /// Forged token, or token of a slot use that was never issued.
     PlayerTokenInvalid,
-    /// The player token belongs to another lobby. Its slot does not change.
+    /// The token belongs to another lobby.
     PlayerTokenWrongLobby,
-    /// A player has already connected with this player token.
+    /// A player already connected with this token.
     PlayerTokenConsumed,
-    /// The deadline of the reservation passed before the player connected.
+    /// The deadline passed before the player connected.
     PlayerTokenExpired,
-    /// The slot was released, its lobby ended, or the slot use is older than the remembered ones.
+    /// The slot was released, the lobby ended, or the slot use is too old to be remembered.
     PlayerRemoved,
     /// Player tokens of a heartbeat list are not valid for this lobby. Context: the first 256 indexes, ascending.
     TokenInListInvalid(Box<[u32]>),

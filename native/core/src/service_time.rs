@@ -2,7 +2,6 @@
 
 use crate::command::Ms;
 
-/// Longest `hold_ms` of `players.disconnected`.
 pub(crate) const MAX_KEPT_MS: u64 = 600_000;
 
 /// A silent lobby ends after this many heartbeat timeouts.
@@ -20,7 +19,6 @@ pub(crate) struct ServiceTime {
 }
 
 impl ServiceTime {
-    /// Advances the time. An earlier `now` changes nothing.
     pub(crate) fn observe(&mut self, now: Ms) {
         self.now = self.now.max(now);
     }

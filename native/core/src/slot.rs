@@ -42,7 +42,6 @@ impl SlotUseEnd {
     }
 }
 
-/// Status of one use of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SlotUseStatus {
     NeverIssued,
@@ -67,14 +66,10 @@ pub(crate) struct Slot {
     /// Number of the current use, or of the last use of a free slot. 0 before the first use.
     pub(crate) generation: u32,
     pub(crate) lobby: u32,
-    /// Idempotency entry of the reservation.
     pub(crate) reservation_entry: u32,
-    /// Idempotency entry of the `connected` call.
     pub(crate) connected_entry: u32,
     pub(crate) number: u16,
-    /// Next slot in the lobby's list of free slots.
     pub(crate) next_free: u16,
-    /// Signing key of the current token.
     pub(crate) key_id: u16,
     pub(crate) state: SlotState,
     /// Memory only: the player connected before the last heartbeat list.
@@ -180,16 +175,15 @@ impl TimerNodes for SlotArena {
     }
 }
 
-/// Slots of one lobby, with a list of its free slots. The longest free slot is first.
+/// Slots of one lobby, with a list of its free slots, longest free first.
 #[derive(Debug)]
 pub(crate) struct SlotTable {
     blocks: Vec<u32>,
-    /// Slots `0..used` were used at least once.
     pub(crate) used: u32,
     pub(crate) free_head: u16,
     pub(crate) free_tail: u16,
     pub(crate) free_len: u32,
-    /// Number of slots that have used their last generation number.
+    /// Number of slots without an unused generation number.
     pub(crate) exhausted: u32,
 }
 
@@ -246,7 +240,7 @@ impl SlotTable {
         at
     }
 
-    /// Appends a slot to the list of free slots, unless it has used its last generation number.
+    /// Appends a slot to the free list, unless it has used its last generation number.
     pub(crate) fn put_back(&mut self, arena: &mut SlotArena, at: u32) {
         let slot = arena.get(at);
         if slot.generation == u32::MAX {

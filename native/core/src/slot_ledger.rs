@@ -1,4 +1,4 @@
-//! Slot and lobby counts per namespace and per (namespace, mode, region). Derived, never durable.
+//! Slot and lobby counts per namespace and per `(namespace, mode, region)`. Derived, never durable.
 //!
 //! Checks that every slot is in exactly one state: `free + held + reserved + connected + kept = capacity`.
 
@@ -12,7 +12,6 @@ use crate::keyed_hash::TableSeed;
 use crate::lobby::{Lobby, LobbyPhase};
 use crate::slot::{SlotArena, SlotState};
 
-/// Index into `NamespaceCounts::tokens`.
 #[derive(Clone, Copy)]
 pub(crate) enum TokenOutcome {
     Issued = 0,
@@ -27,13 +26,11 @@ pub(crate) enum TokenOutcome {
 
 pub(crate) struct NamespaceLedger {
     pub(crate) id: Id,
-    /// Live lobbies by creation LSN.
     pub(crate) lobbies: BTreeMap<Lsn, u32>,
     /// `slots[0]` (free) is computed from `capacity` on demand.
     pub(crate) counts: NamespaceCounts,
     pub(crate) capacity: u64,
     is_changed: bool,
-    /// (players, lobbies) in the last answer to readers.
     told: (u64, u64),
     generation: u64,
 }
@@ -44,7 +41,7 @@ impl NamespaceLedger {
     }
 }
 
-/// Connected players of one (namespace, mode, region), over all versions.
+/// Connected players of one `(namespace, mode, region)`, over all versions.
 pub(crate) struct RegionTally {
     pub(crate) namespace: u32,
     pub(crate) mode: u32,
@@ -59,7 +56,6 @@ pub(crate) struct SlotLedger {
     tallies: Vec<RegionTally>,
     tally_by_key: BTreeMap<(u32, u32, u32), u32>,
     vacant_tallies: Vec<u32>,
-    /// Namespaces that may have changed since the last read.
     changed: Vec<u32>,
     generation: u64,
     by_generation: BTreeSet<(u64, u32)>,

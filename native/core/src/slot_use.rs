@@ -9,7 +9,7 @@ pub(crate) struct SlotUse {
     pub(crate) generation: u32,
 }
 
-/// Packed (slot, generation) pairs of one lobby.
+/// Packed `(slot, generation)` pairs of one lobby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PackedSlotUses<'a>(pub(crate) &'a [u8]);
 
@@ -28,7 +28,6 @@ impl<'a> PackedSlotUses<'a> {
     }
 }
 
-/// Reusable buffer for the packed slot uses of one party.
 #[derive(Default)]
 pub(crate) struct SlotUseBuffer {
     bytes: Vec<u8>,
@@ -49,7 +48,7 @@ impl SlotUseBuffer {
     }
 }
 
-/// Packed (channel, slot, generation) triples: player tokens sent to event channels.
+/// Packed `(channel, slot, generation)` triples: player tokens sent to event channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PackedDeliveries<'a>(pub(crate) &'a [u8]);
 

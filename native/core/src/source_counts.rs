@@ -29,7 +29,6 @@ impl SourceSlotCounts {
         self.parts[part(hash)].find(hash, |count| is(count, namespace, source)).map_or(0, |count| count.slots)
     }
 
-    /// Source 0 is not counted.
     pub(crate) fn add(&mut self, seed: &TableSeed, namespace: u32, source: Source, slots: u32) {
         if source == 0 {
             return;
@@ -71,7 +70,6 @@ fn is(count: &Count, namespace: u32, source: Source) -> bool {
     count.source == source && count.namespace == namespace
 }
 
-/// Chooses a table by hash bits that the table itself uses least.
 fn part(hash: u64) -> usize {
     (hash >> 48) as usize % PARTS
 }

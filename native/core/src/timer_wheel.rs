@@ -1,8 +1,8 @@
 //! Hierarchical timer wheel with one-millisecond ticks and intrusive links.
 //!
-//! Insert and remove are O(1). Due nodes are returned in order of deadline, and work can stop after any step. A node is
-//! on the lowest level where its deadline is less than 64 buckets away. Once time reaches its bucket, the node moves
-//! down. Each step moves one node, so no boundary moves many nodes at once.
+//! Insert and remove are O(1). Due nodes are returned in order of deadline. A node is on the lowest level where its
+//! deadline is less than 64 buckets away. The node moves down once time reaches its bucket. Each step moves one node, so
+//! no boundary moves many nodes at once.
 
 use crate::command::Ms;
 
@@ -27,7 +27,6 @@ impl TimerLinks {
     pub(crate) const UNLINKED: TimerLinks = TimerLinks { next: NONE, previous: NONE, bucket: UNLINKED };
 }
 
-/// Storage of the nodes of a wheel.
 pub(crate) trait TimerNodes {
     fn links(&mut self, node: u32) -> &mut TimerLinks;
     /// The deadline must not change while the node is in the wheel.
@@ -36,7 +35,7 @@ pub(crate) trait TimerNodes {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WheelStep {
-    /// This node is due. It stays in the wheel until [`TimerWheel::remove`].
+    /// This node is due, and stays in the wheel until it is removed.
     Due(u32),
     Moved,
     Idle,
@@ -84,7 +83,6 @@ impl TimerWheel {
         self.tails[bucket] = node;
     }
 
-    /// Removes a node, if it is in the wheel.
     pub(crate) fn remove(&mut self, nodes: &mut impl TimerNodes, node: u32) {
         let TimerLinks { next, previous, bucket } = *nodes.links(node);
         if bucket == UNLINKED {
@@ -107,7 +105,6 @@ impl TimerWheel {
         }
     }
 
-    /// Advances towards `now` and handles at most one node.
     pub(crate) fn step(&mut self, nodes: &mut impl TimerNodes, now: Ms) -> WheelStep {
         if now < self.idle_until {
             self.elapsed = self.elapsed.max(now);
@@ -133,7 +130,7 @@ impl TimerWheel {
         self.next_bucket().map(|(_, _, time)| time)
     }
 
-    /// Returns the earliest bucket as (level, bucket, first tick). On a tie the highest level wins, because its nodes
+    /// Returns the earliest bucket as `(level, bucket, first tick)`. On a tie the highest level wins, because its nodes
     /// may be due first.
     fn next_bucket(&self) -> Option<(usize, usize, Ms)> {
         let mut next = None;

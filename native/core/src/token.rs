@@ -1,6 +1,6 @@
 //! Signed tokens: `player_`, `lobby_`, `pub_` and `dev_`.
 //!
-//! Text: kind, underscore, base64url of (version, key id, content, 128-bit MAC). Signing the same content again gives
+//! Text: kind, underscore, base64url of `(version, key id, content, 128-bit MAC)`. Signing the same content again gives
 //! the same text. MACs are blake3 with one key for each kind.
 
 use crate::base64url;
@@ -9,16 +9,16 @@ use crate::command::Id;
 const VERSION: u8 = 1;
 const MAC_LEN: usize = 16;
 
-/// version 1, key id 2, lobby 16, slot 3, generation 4.
+/// Bytes: `version 1, key id 2, lobby 16, slot 3, generation 4`.
 const PLAYER_BODY: usize = 26;
-/// version 1, key id 2, lobby 16.
+/// Bytes: `version 1, key id 2, lobby 16`.
 const LOBBY_BODY: usize = 19;
-/// version 1, key id 2, namespace 16, token id 16.
+/// Bytes: `version 1, key id 2, namespace 16, token id 16`.
 const PUBLIC_BODY: usize = 35;
 
-/// version 1, key id 2, namespace 16, token id 16, expiry 8.
+/// Bytes: `version 1, key id 2, namespace 16, token id 16, expiry 8`.
 const DEVELOPMENT_BODY: usize = 43;
-/// version 1, key id 2, hour 4, nonce 16. The MAC key depends on the development token.
+/// Bytes: `version 1, key id 2, hour 4, nonce 16`. The MAC key depends on the development token.
 const MOCK_BODY: usize = 23;
 const DEVELOPMENT_PREFIX: &str = "dev_";
 
@@ -97,7 +97,7 @@ pub struct KeyRing {
 }
 
 impl KeyRing {
-    /// Returns a ring of (id, secret) keys. `current` is the id of the signing key.
+    /// Returns a ring of `(id, secret)` keys. `current` is the id of the signing key.
     pub fn new(keys: Vec<(u16, [u8; 32])>, current: u16) -> Result<KeyRing, KeyRingError> {
         let position = keys.iter().position(|(id, _)| *id == current).ok_or(KeyRingError::CurrentMissing)?;
         for (index, (id, _)) in keys.iter().enumerate() {
@@ -120,7 +120,7 @@ impl KeyRing {
         Ok(())
     }
 
-    /// Removes a key. Returns false for an unknown id and for the current key, which stays.
+    /// Removes a key. Returns false for an unknown id and for the current key.
     pub fn remove(&mut self, id: u16) -> bool {
         let current_id = self.current_id();
         let Some(position) = self.keys.iter().position(|key| key.id == id && id != current_id) else { return false };
@@ -139,7 +139,7 @@ impl KeyRing {
         self.keys[self.current].id
     }
 
-    /// Returns true if the ring has a key with this id.
+    /// Returns true if the ring has this key.
     pub fn has(&self, key_id: u16) -> bool {
         self.key(key_id).is_some()
     }
@@ -153,7 +153,7 @@ impl KeyRing {
         sign(&key.public, &mut body, PUBLIC_BODY, PUBLIC_PREFIX)
     }
 
-    /// Verifies a `pub_` token. Returns (namespace, token id).
+    /// Verifies a `pub_` token. Returns `(namespace, token id)`.
     pub fn verify_public(&self, token: &str) -> Option<(Id, Id)> {
         let body: [u8; PUBLIC_BODY + MAC_LEN] = open(token, PUBLIC_PREFIX)?;
         let key = self.key(key_id_of(&body))?;
@@ -215,7 +215,7 @@ impl KeyRing {
         sign(&key.development, &mut body, DEVELOPMENT_BODY, DEVELOPMENT_PREFIX)
     }
 
-    /// Verifies a `dev_` token. Returns (namespace, token id, expiry).
+    /// Verifies a `dev_` token. Returns `(namespace, token id, expiry)`.
     pub fn verify_development(&self, token: &str) -> Option<(Id, Id, u64)> {
         let body: [u8; DEVELOPMENT_BODY + MAC_LEN] = open(token, DEVELOPMENT_PREFIX)?;
         let key = self.key(key_id_of(&body))?;
@@ -225,7 +225,7 @@ impl KeyRing {
             .then(|| (id_at(&body, 3), id_at(&body, 19), u64::from_le_bytes(expires_ms)))
     }
 
-    /// Signs a mock player token: a `player_` token without a lobby, valid for one development token.
+    /// Signs a `player_` token without a lobby, for one development token.
     pub(crate) fn sign_mock(&self, namespace: Id, token_id: Id, hour: u32, nonce: &[u8; 16]) -> String {
         let key = &self.keys[self.current];
         let mut body = [0u8; MOCK_BODY + MAC_LEN];

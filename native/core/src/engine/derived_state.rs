@@ -1,6 +1,6 @@
 //! Derived state: timers, find index, idle groups and counts.
 //!
-//! Updated while the engine is live, dropped at the start of recovery, and rebuilt at its end.
+//! Derived state is updated while the engine is live, dropped when recovery starts, and rebuilt when recovery ends.
 
 use super::Engine;
 use crate::command::{EndReason, Ms};
@@ -51,7 +51,6 @@ impl Engine {
         self.desired_lobbies = DesiredLobbies::new();
     }
 
-    /// Rebuilds the derived state of a lobby, except for its slots.
     pub(super) fn derive_lobby(&mut self, number: u32) {
         let now = self.time.now();
         let start_limit_ms = self.config.start_limit_ms;
@@ -103,7 +102,7 @@ impl Engine {
         }
     }
 
-    /// Removes the derived state of a live lobby before its end. Its slots are already free.
+    /// Removes the derived state of a lobby before its end. Its slots are already free.
     pub(super) fn remove_derived_lobby(&mut self, number: u32, reason: EndReason) {
         self.lobby_timers.remove(&mut self.lobbies, number);
         self.remove_from_idle_groups(number, reason);
@@ -243,7 +242,7 @@ impl Engine {
     }
 }
 
-/// Index into `NamespaceCounts::slots`: free, held, reserved, connected, kept.
+/// Index into `NamespaceCounts::slots`.
 pub(crate) fn slot_count(state: SlotState) -> usize {
     match state {
         SlotState::Free => 0,

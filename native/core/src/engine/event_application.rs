@@ -15,7 +15,6 @@ use crate::port_leases::PortLease;
 use crate::slot::{MAX_CAPACITY, NO_SLOT, SlotState, SlotUseEnd};
 use crate::slot_use::{PackedSlotUses, SlotUse};
 
-/// Number of events that are prefetched together.
 const WINDOW: usize = 16;
 
 pub(super) const NO_LOBBY: ApplyError = ApplyError::Malformed("an event of a lobby that is not live");
@@ -398,7 +397,6 @@ impl Engine {
         entries.into_iter().for_each(|entry| self.drop_entry_if_over(entry));
     }
 
-    /// Returns the arena index of a slot use that must be in one of `states`.
     pub(super) fn locate(&self, slot_use: SlotUse, states: &[SlotState]) -> Result<u32, ApplyError> {
         let lobby = self.lobbies.live(slot_use.lobby).ok_or(NO_LOBBY)?;
         let at = lobby.slots.locate(u32::from(slot_use.slot)).ok_or(WRONG_SLOT_STATE)?;

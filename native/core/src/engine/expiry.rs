@@ -19,8 +19,8 @@ const MAX_STEPS_PER_COMMAND: u64 = 1_024;
 impl Engine {
     /// Expires due records in a bounded number of steps.
     ///
-    /// Returns the number of expired records, at least 1 if the steps ran out. 0 means that nothing is due, or that
-    /// credit is missing.
+    /// Returns the number of expired records, at least 1 if work is left. 0 means that nothing is due or that credit
+    /// is missing.
     pub fn expire_due(&mut self, cx: &mut Context<'_>) -> u32 {
         self.begin_command(cx);
         let steps = self.config.advance_steps.max(1);
@@ -43,8 +43,6 @@ impl Engine {
         self.expire_steps(cx, room.min(MAX_STEPS_PER_COMMAND) as u32) > 0
     }
 
-    /// Advances both timer wheels by at most `steps` steps. Returns the number of ended records, at least 1 if the steps
-    /// ran out.
     pub(super) fn expire_steps(&mut self, cx: &mut Context<'_>, steps: u32) -> u32 {
         let now = self.time.now();
         let mut ended = 0;
@@ -105,7 +103,7 @@ impl Engine {
         Some(false)
     }
 
-    /// Hides a lobby from find if its heartbeat is overdue. Returns true if the lobby was hidden.
+    /// Hides a lobby from find if its heartbeat is overdue.
     pub(super) fn hide_if_silent(&mut self, number: u32) -> bool {
         let now = self.time.now();
         let Some(lobby) = self.lobbies.live_mut(number) else { return false };

@@ -119,7 +119,6 @@ impl Engine {
         }
     }
 
-    /// Stores an idempotency key and replaces its earlier entry.
     pub(super) fn put_entry(
         &mut self,
         stamp: &KeyStamp,

@@ -5,7 +5,7 @@ use crate::command::{DesiredLobbyChanges, EmptyLobby, EndReason, Id, IdleLobbyGr
 use crate::idle_lobbies::{IdleState, LobbyGroupKey, OCCUPIED};
 
 impl Engine {
-    /// Returns the groups that changed since the last call.
+    /// Returns the idle lobby groups that changed since the last call.
     pub fn take_changed_idle_groups(&mut self) -> Vec<IdleLobbyGroup> {
         self.apply_idle_changes();
         let touched = self.idle_lobbies.take_changed_idle_groups();
@@ -26,7 +26,7 @@ impl Engine {
         self.idle_lobbies.of_namespace(namespace).map(|key| self.idle_group(key)).collect()
     }
 
-    /// Returns the desired lobbies that changed after a sequence number; 0 returns all. The changes may not be durable yet.
+    /// Returns the desired lobbies that changed after a sequence number; 0 returns all.
     pub fn desired_lobbies_since(&self, after: u64) -> DesiredLobbyChanges {
         self.desired_lobbies.since(after)
     }

@@ -57,7 +57,7 @@ impl Engine {
         }
     }
 
-    /// `players` counts the reserved, connected and kept slots just before the end.
+    /// `players`: `reserved, connected, kept` slots just before the end.
     pub(super) fn push_ended_fact(
         &mut self,
         lsn: Lsn,

@@ -100,7 +100,6 @@ pub struct Engine {
     last_lsn: Lsn,
     /// LSN of the last event that dropped old records. An answer "unknown lobby" waits for this LSN.
     forgotten_lsn: Lsn,
-    /// False during recovery, in which derived state is not updated.
     is_live: bool,
 
     // Durable state: in images, changed by events.
@@ -126,7 +125,7 @@ pub struct Engine {
     desired_lobbies: DesiredLobbies,
     holds: HoldTable,
     resolved_holds: Vec<ResolvedHold>,
-    /// (LSN of the sending event, channel).
+    /// `(LSN of the sending event, channel)`.
     notified_channels: VecDeque<(Lsn, ChannelId)>,
     wall_ms: u64,
     slot_timers: TimerWheel,
@@ -141,7 +140,7 @@ enum LobbyRef {
     Unknown,
 }
 
-/// Kind of command. `NewSlot` may not use the reserve of the journal credit (bytes that the journal can still accept).
+/// `NewSlot` commands may not use the reserve of the journal credit (bytes that the journal can still accept).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CreditClass {
     NewSlot,
@@ -149,7 +148,7 @@ enum CreditClass {
 }
 
 impl Engine {
-    /// (number, journal name) of every event kind.
+    /// `(number, journal name)` of every event kind.
     pub const EVENT_KINDS: &'static [(u8, &'static str)] = journal_event::KINDS;
 
     /// Returns an empty, live engine.

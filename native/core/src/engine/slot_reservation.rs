@@ -26,7 +26,6 @@ enum RejoinOutcome {
     Invalid,
 }
 
-/// Common inputs of find, create and join.
 struct SlotRequest<'a> {
     count: u32,
     source: Source,
@@ -50,7 +49,7 @@ impl<'a> SlotRequest<'a> {
     }
 }
 
-/// Returns the channels of the second and later tokens. The caller gets the first token.
+/// Returns the channels of the second and later tokens.
 fn channels_of(party_size: u32, channels: &[ChannelId]) -> &[ChannelId] {
     &channels[..channels.len().min(party_size.saturating_sub(1) as usize)]
 }

@@ -263,7 +263,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Restores the reference from a slot or lobby to its entry.
     fn link_entry(&mut self, number: u32, purpose: KeyPurpose, slot_use: SlotUse, uses: PackedSlotUses<'_>) {
         let Some(lobby) = self.lobbies.live_mut(slot_use.lobby) else { return };
         if purpose == KeyPurpose::Attach {

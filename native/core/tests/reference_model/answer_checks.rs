@@ -47,7 +47,6 @@ pub fn check_wait(model: &Model, command: &Command, decision: &Decision, called:
     if let Said::Refused(refusal) = &called.said
         && !matches!(&decision.verdict, Verdict::Refused(expected) if expected == refusal)
     {
-        // The model knows no wait for a refusal by missing credit or for an alternative refusal.
         return Ok(());
     }
     let changes = !decision.is_repeat && !matches!(decision.verdict, Verdict::Refused(_) | Verdict::State(_));

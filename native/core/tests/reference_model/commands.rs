@@ -157,7 +157,6 @@ impl Command {
             Command::Connected { key, .. } | Command::Disconnected { key, .. } => *key = None,
             _ => {}
         }
-        // FNV-1a, 128 bits.
         format!("{text:?}").bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash: u128, byte| {
             (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
         })

@@ -10,9 +10,7 @@ use crate::model_state::{Key, Model, Remembered, Stage};
 pub enum Wait {
     /// The model does not check the LSN.
     Any,
-    /// Last event of the lobby at this index.
     Lobby(usize),
-    /// Last event of the shard.
     Shard,
 }
 
@@ -21,24 +19,12 @@ pub enum Wait {
 pub enum Verdict {
     NewLobby(Id),
     KnownLobby(usize),
-    /// `size` new slot uses in this lobby.
-    NewPlaces {
-        lobby: usize,
-        size: u32,
-    },
-    /// A new use of the slot of use `old`, which ends.
-    SamePlace {
-        old: usize,
-    },
+    NewPlaces { lobby: usize, size: u32 },
+    SamePlace { old: usize },
     KnownPlaces(Vec<usize>),
-    NewHold {
-        lobby: usize,
-    },
-    /// A hold in a new lobby.
+    NewHold { lobby: usize },
     NewMade(Id),
-    /// The hold at this index of [`Model::holds`].
     KnownHold(usize),
-    /// Success without content.
     Done,
     Removed(bool),
     State(Option<Vec<u8>>),
@@ -77,7 +63,6 @@ pub fn refuse(refusal: Refusal, wait: Wait) -> Decision {
     Decision::new(Verdict::Refused(refusal), wait, label)
 }
 
-/// Validity of a player token for the calling lobby.
 pub enum Seen {
     Forged,
     OtherLobby,
@@ -154,7 +139,7 @@ impl Model {
         (!is_player_call).then(|| refuse(Refusal::LobbyStopped, Wait::Lobby(index)))
     }
 
-    /// Returns the replay for a known key, or None if the command must be decided afresh.
+    /// Returns the replay for a known key.
     fn decide_by_key(&self, command: &Command, is_known: impl Fn(&Key) -> bool) -> Option<Decision> {
         let number = command.key()?;
         let message = command.message();
@@ -188,7 +173,7 @@ impl Model {
         }
     }
 
-    /// Returns true if the engine may still replay the key. Without unlimited credit it may be unable to drop the key.
+    /// Returns true if the engine may still replay the key.
     pub fn may_recall(&self, command: &Command, credit: Credit) -> bool {
         let Some(key) = command.key().and_then(|number| self.keys.get(&number)) else { return false };
         let has_ended = match &key.success {
@@ -211,7 +196,6 @@ impl Model {
         }
     }
 
-    /// Returns true if the answer matches the decision.
     pub fn agrees(&self, decision: &Decision, said: &Said) -> bool {
         if let Said::Refused(refusal) = said
             && decision.also.contains(refusal)

@@ -196,7 +196,6 @@ fn ask(engine: &mut Engine, cx: &mut Context<'_>, command: &Command) -> (Said, u
         Command::Stop { lobby, only_if_idle } => said(engine.stop(cx, *lobby, *only_if_idle), Said::Removed),
         Command::End { lobby, reason } => said(engine.end(cx, *lobby, *reason), Said::Removed),
         Command::Advance => {
-            // Each call does bounded work, so call again while records are due.
             while engine.expire_due(cx) > 0 {}
             (Said::Done, 0)
         }

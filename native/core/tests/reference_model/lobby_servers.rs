@@ -49,7 +49,6 @@ impl Model {
     pub fn decide_end(&self, lobby: Option<usize>) -> Decision {
         match lobby {
             None => refuse(Refusal::LobbyNotFound, Wait::Any),
-            // A repeated detach succeeds within 24 h.
             Some(index) if self.is_forgotten(index) && !self.is_perhaps_known(index) => {
                 refuse(Refusal::LobbyNotFound, Wait::Any)
             }

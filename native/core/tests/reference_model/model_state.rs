@@ -21,17 +21,9 @@ pub enum Ending {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    Reserved {
-        deadline: Ms,
-    },
-    /// `order` is the number of the command that connected the player.
-    Connected {
-        since: Ms,
-        order: u64,
-    },
-    Kept {
-        deadline: Ms,
-    },
+    Reserved { deadline: Ms },
+    Connected { since: Ms, order: u64 },
+    Kept { deadline: Ms },
     Ended(Ending),
 }
 
@@ -40,7 +32,6 @@ impl Stage {
         !matches!(self, Stage::Ended(_))
     }
 
-    /// Returns the time at which this stage ends without a command.
     pub fn deadline(self) -> Option<Ms> {
         match self {
             Stage::Reserved { deadline } | Stage::Kept { deadline } => Some(deadline),
@@ -49,7 +40,6 @@ impl Stage {
     }
 }
 
-/// One use of a slot by one player token.
 #[derive(Clone, Debug)]
 pub struct Use {
     pub token: String,
@@ -67,7 +57,6 @@ pub const LATER: FreedAt = (Ms::MAX, u64::MAX);
 
 #[derive(Clone, Debug, Default)]
 pub struct Slot {
-    /// Uses in order, as indexes into [`Model::uses`].
     pub uses: Vec<usize>,
     pub freed_at: FreedAt,
     /// Latest time at which the engine may have freed the slot.
@@ -83,7 +72,6 @@ impl Slot {
 #[derive(Clone, Copy, Debug)]
 pub struct End {
     pub at: Ms,
-    /// Latest time at which the engine may have ended the lobby.
     pub noticed: Ms,
 }
 
@@ -95,7 +83,7 @@ pub struct Lobby {
     pub mode: String,
     pub region: String,
     pub tags: Vec<(String, String)>,
-    /// Player limits: find, join, party.
+    /// Player limits: `find, join, party`.
     pub limits: [u32; 3],
     pub ttl_ms: Ms,
     pub heartbeat_timeout_ms: Ms,
@@ -104,7 +92,6 @@ pub struct Lobby {
     pub ports: Vec<Port>,
     pub create_ts_ms: u64,
     pub lobby_token: String,
-    /// True if the service started the lobby.
     pub is_ours: bool,
     pub is_public: bool,
     pub is_ready: bool,
@@ -114,16 +101,13 @@ pub struct Lobby {
     pub end: Option<End>,
     pub started_at: Ms,
     pub spoke_at: Ms,
-    /// Number of the command with the previous heartbeat list.
     pub listed_by: Option<u64>,
     pub slots: Vec<Slot>,
     /// Lower bound for the LSN of the lobby's last event.
     pub changed_lsn: u64,
     /// True if a deadline has passed that the engine may not have handled yet.
     pub has_overdue: bool,
-    /// Number of slot uses with such a deadline.
     pub overdue_uses: u64,
-    /// LSN after which the engine must write an event for the passed deadline.
     pub owed_after: Option<u64>,
     pub history: History,
 }
@@ -133,7 +117,7 @@ impl Lobby {
         self.end.is_none()
     }
 
-    /// Returns true if missing heartbeats have an effect. Starting or stopping lobbies of the service are exempt.
+    /// Returns true if missing heartbeats have an effect.
     pub fn has_to_speak(&self) -> bool {
         self.heartbeat_timeout_ms > 0 && (!self.is_ours || self.is_ready && !self.is_stopping)
     }
@@ -146,7 +130,6 @@ impl Lobby {
         self.is_ready && !self.is_closed && !self.is_stopping && !self.is_silent(now)
     }
 
-    /// Returns the time and reason of the end of a lobby without further commands.
     pub fn end_by_time(&self) -> Option<(Ms, EndReason)> {
         let has_to_be_ready = !(self.is_ready || self.is_ours && self.is_stopping);
         let start = has_to_be_ready.then_some((self.started_at + START_LIMIT_MS, EndReason::StartTimeout));
@@ -159,26 +142,22 @@ impl Lobby {
     }
 }
 
-/// Slots promised in a starting lobby.
 #[derive(Clone, Debug)]
 pub struct Hold {
     pub id: HoldId,
     pub lobby: usize,
     pub size: u32,
-    /// Number of requests that share the hold.
     pub waiters: u32,
     pub source: Source,
     pub key: Option<u8>,
     pub message: u128,
 }
 
-/// Stored success of a request with an idempotency key.
 #[derive(Clone, Debug)]
 pub enum Remembered {
     Attached(usize),
     Admission(Vec<usize>),
     Connected(usize),
-    /// Index of the calling lobby.
     Disconnected(usize),
 }
 
@@ -186,13 +165,12 @@ pub enum Remembered {
 pub struct Key {
     pub message: u128,
     pub success: Remembered,
-    /// The engine must store the key until this time, and longer while a slot is reserved under it.
+    /// The engine must store the key until this time.
     pub least_until: Ms,
-    /// Deadline of the reservation; after it, the engine may drop the key.
+    /// Deadline of the reservation. Afterwards the engine may drop the key.
     pub until: Ms,
 }
 
-/// A hold that must resolve to tokens or to this reason.
 #[derive(Clone, Debug)]
 pub struct Settled {
     pub hold: Hold,
@@ -208,19 +186,16 @@ pub struct Model {
     pub keys: BTreeMap<u8, Key>,
     /// Authentic tokens of slot uses that the engine never issued, with their lobby.
     pub never_given: Vec<(String, usize)>,
-    /// Ids of removed signing keys.
     pub dropped_keys: Vec<u16>,
     pub settled: Vec<Settled>,
     pub last_lsn: u64,
-    /// Number of the command, which orders changes in the same millisecond.
     pub order: u64,
-    /// Ended slot uses: expired, consumed, released, lobby gone.
+    /// Ended slot uses: `expired, consumed, released, lobby gone`.
     pub ends: BTreeMap<Id, [u64; 4]>,
-    /// Ended lobbies: exited, start timeout, silent, removed, stopped.
+    /// Ended lobbies: `exited, start timeout, silent, removed, stopped`.
     pub lobby_ends: BTreeMap<Id, [u64; 5]>,
     /// Slot uses that were overdue when their lobby ended.
     pub late_ends: BTreeMap<Id, u64>,
-    /// Token outcomes, in the order of `NamespaceCounts::tokens`.
     pub tokens: BTreeMap<Id, [u64; 8]>,
 }
 
@@ -242,7 +217,6 @@ impl Model {
         self.lobbies[lobby].end.is_some_and(|end| self.now < end.noticed.saturating_add(TOMBSTONE_MS))
     }
 
-    /// Returns true if the engine must replay the response of this key.
     pub fn must_recall(&self, key: &Key) -> bool {
         let is_reserved = |index: &usize| matches!(self.uses[*index].stage, Stage::Reserved { .. });
         let has_reserved = matches!(&key.success, Remembered::Admission(uses) if uses.iter().any(is_reserved));
@@ -261,7 +235,6 @@ impl Model {
         self.held(lobby) + self.live_uses(lobby).count() as u32
     }
 
-    /// Returns the slots that are held, reserved, connected and kept.
     pub fn players_by_stage(&self, lobby: usize) -> [u32; 4] {
         let mut counts = [self.held(lobby), 0, 0, 0];
         for one in self.live_uses(lobby) {
@@ -301,7 +274,7 @@ impl Model {
         }
         let is_free = |slot: &Slot| slot.uses.last().is_none_or(|last| !self.uses[*last].stage.is_live());
         let free: Vec<usize> = (0..slots.len()).filter(|index| is_free(&slots[*index])).collect();
-        // A slot use that expired may count as free from its deadline or from the time when the engine expired it.
+        // An expired slot use may count as free from its deadline or from its expiry by the engine.
         let oldest = free.iter().map(|index| slots[*index].noticed_at).min().unwrap_or(LATER);
         free.into_iter().filter(|index| slots[*index].freed_at <= oldest).collect()
     }
@@ -316,7 +289,6 @@ impl Model {
         index
     }
 
-    /// Adds the time of a connected player to the attendance.
     pub fn leave(&mut self, index: usize, at: Ms) {
         if let Stage::Connected { since, .. } = self.uses[index].stage {
             self.lobbies[self.uses[index].lobby].history.attendance.player_ms += at - since;
@@ -364,7 +336,6 @@ impl Model {
         self.tokens.entry(self.lobbies[lobby].namespace).or_default()[outcome] += 1;
     }
 
-    /// Returns the connected players for each (mode, region) with players.
     pub fn player_counts(&self, namespace: Id) -> Vec<PlayerCount> {
         let mut counts: BTreeMap<(String, String), u64> = BTreeMap::new();
         for (index, lobby) in self.live_lobbies(namespace) {

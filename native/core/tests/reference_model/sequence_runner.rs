@@ -76,7 +76,6 @@ impl SequenceRunner {
             Kind::Foreign => self.forge(&mut random),
             kind => {
                 let mut drawing = self.draw(&random);
-                // Attach a lobby if this kind of command has no target yet.
                 let Some(command) = drawing.command(kind).or_else(|| drawing.command(Kind::Attach)) else {
                     return Ok(());
                 };
