@@ -13,12 +13,9 @@ PAUSE_S = 0.2
 
 
 class ByHand:
-    """Attaches the lobby, sends its heartbeats, and attaches another one when it ends."""
-
     def __init__(
         self, api_url: Callable[[], str], environment_token: str, path: str, mode: str
     ) -> None:
-        """`path` is the path of the namespace, such as `/cloud/games/arena/namespaces/prod`."""
         self._api_url = api_url
         self._environment_token = environment_token
         self._path = path
@@ -50,7 +47,6 @@ class ByHand:
         await self._as_lobby("ready")
 
     async def _speak(self) -> None:
-        """Sends heartbeats until the service rejects one."""
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             try:

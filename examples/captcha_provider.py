@@ -19,12 +19,9 @@ _BODY_MAX: Final = 64 << 10
 
 
 class Provider(ThreadingHTTPServer):
-    """HTTP server of the provider, on 127.0.0.1."""
-
     daemon_threads = True
 
     def __init__(self, port: int = 0) -> None:
-        """Binds the port. Port 0 selects a free port."""
         super().__init__(("127.0.0.1", port), _Handler)
         self._used: set[str] = set()
 
@@ -33,7 +30,6 @@ class Provider(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/verify"
 
     def judge(self, form: dict[str, str]) -> dict[str, object]:
-        """Returns the JSON answer to a verification form."""
         missing = [f"missing-input-{name}" for name in ("secret", "response") if not form.get(name)]
         if missing:
             return {"success": False, "error-codes": missing}

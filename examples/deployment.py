@@ -32,7 +32,6 @@ class Deployment:
         self._namespace = namespace
 
     async def ensure_game(self, group_id: str, display_name: str) -> None:
-        """Creates the game unless it exists."""
         games = (await self._call("GET", "/cloud/games"))["games"]
         if all(game["name_id"] != self._game for game in games):
             body = {
@@ -84,7 +83,6 @@ class Deployment:
         await self._call("PUT", path, {"version_id": version_id})
 
     async def token(self, kind: str) -> str:
-        """Creates a token of kind `public` (game clients) or `environment` (back end)."""
         paths = {
             "public": f"/cloud/games/{self._game}/namespaces/{self._namespace}/tokens/public",
             "environment": f"/games/{self._game}/environments/{self._namespace}/tokens/service",
@@ -121,7 +119,6 @@ class Deployment:
 
 
 async def put(url: str, content: bytes) -> None:
-    """Uploads content to a presigned URL."""
     request = urllib.request.Request(url, content, method="PUT")
     await asyncio.to_thread(_send, request)
 

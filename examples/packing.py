@@ -22,12 +22,10 @@ _TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/c
 
 
 def digest(content: bytes) -> str:
-    """Returns a short hash of the content."""
     return hashlib.sha256(content).hexdigest()[:12]
 
 
 def arena_archive() -> bytes:
-    """Returns the build archive of the server."""
     files = {"server.json": json.dumps({"command": COMMAND}).encode()}
     files["examples/__init__.py"] = (ARENA.parent / "__init__.py").read_bytes()
     files |= dict(_files(ARENA, "examples/arena"))
@@ -50,7 +48,6 @@ def arena_page() -> dict[str, tuple[bytes, str]]:
 
 
 def page_digest(page: dict[str, tuple[bytes, str]]) -> str:
-    """Returns a short hash of all files of the page."""
     return digest(repr(sorted(page.items())).encode())
 
 

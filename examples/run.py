@@ -43,8 +43,6 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass
 class Stage:
-    """Options of `make run`, and the addresses that the running service has reported."""
-
     data_dir: Path
     http: str
     grpc: str
@@ -70,7 +68,6 @@ class Stage:
         return Path(self.addresses["cloud_token_file"]).read_text().strip()
 
     def is_served(self) -> bool:
-        """Returns whether the last started service is ready. Reads its addresses from the ready file."""
         if self.ready.exists():
             self.addresses = json.loads(self.ready.read_text())
             return True
@@ -201,7 +198,6 @@ async def start_service(stage: Stage) -> asyncio.subprocess.Process:
 
 
 async def prepare(stage: Stage) -> None:
-    """Deploys the arena to `prod` and stores its tokens. Skips the steps of an earlier run."""
     developer = HostingClient(stage.api_url, stage.cloud_token)
     try:
         game = Deployment(developer, GAME, NAMESPACE)
@@ -221,7 +217,6 @@ async def prepare(stage: Stage) -> None:
 
 
 def configuration(build_id: str, site_id: str) -> dict[str, Any]:
-    """Returns the config of the version: the mode of the arena, and `by-hand` for attached lobbies."""
     arena = {
         "max_players": MAX_PLAYERS,
         "tier": TIER,
@@ -279,7 +274,6 @@ Ctrl-C ends all of it.
 
 
 def curl_lines(stage: Stage) -> tuple[str, str, str]:
-    """Returns shell commands for find, connected and disconnected. They read secrets from files."""
     json_type = "-H 'Content-Type: application/json'"
 
     def authorized(name: str) -> str:

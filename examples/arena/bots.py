@@ -30,7 +30,6 @@ from .world import DOWN, LEFT, RIGHT, TICK_HZ, UP
 FIND_TIMEOUT_S = 50.0
 WELCOME_TIMEOUT_S = 15.0
 SNAPSHOT_BYTES_MAX = 1 << 20
-# A bot changes its direction every few snapshots, as a person does.
 DECIDE_EVERY_TICKS = 3
 COME_BACK_AFTER_S = 2.0
 # A bot reports a problem if it received less than this fraction of TICK_HZ snapshots a second.
@@ -40,8 +39,6 @@ _COLUMNS = ("bot", "name", "joined", "played", "snap/s", "score", "problem")
 
 @dataclass(slots=True)
 class Report:
-    """Result of one bot's game."""
-
     bot: int
     joined: bool = False
     name: str = ""
@@ -60,7 +57,6 @@ class Report:
         return self.snapshots / self.played_s if self.played_s else 0.0
 
     def problem(self) -> str:
-        """Returns why the game was not good, or an empty text if it was."""
         if self.error or not self.joined:
             return self.error or "did not join"
         if self.snapshots_per_s < TICK_HZ * SNAPSHOTS_PART_MIN:
@@ -86,7 +82,6 @@ class Mind:
             self._whim_ticks -= 1
             return self._whim_dirs
         if is_stuck or self._random.random() < 0.03:
-            # These ticks are enough to get around the end of a wall.
             self._whim_dirs = self._random.choice((UP, DOWN, LEFT, RIGHT, UP | LEFT, DOWN | RIGHT))
             self._whim_ticks = self._random.randint(3, 9)
             return self._whim_dirs
@@ -233,7 +228,6 @@ async def find(hosting: HostingClient, mode: str, idempotency_key: str) -> Any:
 
 
 def socket_address(found: Any) -> str:
-    """Returns the WebSocket URL from the response of find or join."""
     port = found["ports"][PORT_NAME]
     scheme = "wss" if port["is_tls"] else "ws"
     return f"{scheme}://{port['host']}/play?token={quote(found['player']['token'])}"
@@ -242,7 +236,6 @@ def socket_address(found: Any) -> str:
 async def run_bots(
     api_url: str, public_token: str, mode: str, count: int, seed: int, stop: asyncio.Event
 ) -> list[Report]:
-    """Runs `count` bots for one game each, until `stop` is set."""
     hosting = HostingClient(api_url, public_token, calls_at_once=min(count, 32))
     try:
         bots = [Bot(number, hosting, mode, seed) for number in range(1, count + 1)]

@@ -199,7 +199,6 @@ class HostingClient:
             self._threads, self._connections.request, method, path, body, headers, timeout_s
         )
         try:
-            # The socket timeout limits one read. This timeout limits the whole call.
             # asyncio.wait_for of Python 3.11 can swallow a cancellation, so do not use it here.
             async with asyncio.timeout(timeout_s):
                 answer = await attempt
@@ -223,7 +222,6 @@ class HostingClient:
         pauses = retry_pauses_s()
         body = json.dumps({"player_token": player_token}).encode()
         while True:
-            # The sleep may end late, and the timeout must be positive.
             left_s = max(deadline_s - time.monotonic(), 0.001)
             try:
                 await self.call(

@@ -22,8 +22,6 @@ log = logging.getLogger("arena.lobby")
 
 
 class Verdict(Enum):
-    """How the lobby ended."""
-
     STOPPED = "the hosting service stopped this lobby"
     NOT_OURS = "the hosting service does not take our lobby token"
 
@@ -43,7 +41,6 @@ class Releases:
         self._has_failed = asyncio.Event()
 
     def add(self, player_token: str) -> None:
-        """Releases the slot of this token now. If the call fails, `run()` repeats it."""
         self.pending[player_token] = None
         if len(self.pending) > RELEASES_MAX:
             oldest = next(iter(self.pending))
@@ -86,8 +83,6 @@ class Releases:
 
 
 class Lobby:
-    """Keeps the service informed about this lobby. `run()` returns how the lobby ended."""
-
     def __init__(self, hosting: HostingClient, player_tokens: Callable[[], list[str]]) -> None:
         self._hosting = hosting
         self._player_tokens = player_tokens
@@ -101,13 +96,11 @@ class Lobby:
         self._changed = asyncio.Event()
 
     def publish(self, state: bytes) -> None:
-        """Sets the public state of the lobby. It is sent at most once per STATE_INTERVAL_S."""
         if state != self._state:
             self._state = state
             self._changed.set()
 
     async def close(self) -> None:
-        """Closes the lobby for new players, in one attempt. Used for the shutdown."""
         self._is_closed = True
         await self._put_closed()
 
@@ -181,4 +174,3 @@ class Lobby:
                 await self._changed.wait()
         except TimeoutError:
             return
-        # A changed state may still have to wait until STATE_INTERVAL_S has passed.

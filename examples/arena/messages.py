@@ -70,8 +70,6 @@ END_OF_REFUSAL = {
 
 
 class Unacceptable(Exception):
-    """A message that is not valid. The server closes its socket with `end`."""
-
     def __init__(self, end: End) -> None:
         super().__init__(end.reason)
         self.end = end
@@ -127,7 +125,6 @@ class TokenBucket:
 
 
 def welcome(player: Player, lobby_id: str) -> str:
-    """Returns the first message to a player after `players/connected` has succeeded."""
     return _compact(
         {
             "type": "welcome",
@@ -145,7 +142,6 @@ def welcome(player: Player, lobby_id: str) -> str:
 
 
 def roster(players: Iterable[Player]) -> str:
-    """Returns the list of players, each `[id, name, hue]`. It is sent when the list changes."""
     return _compact(
         {"type": "roster", "players": [[player.id, player.name, player.hue] for player in players]}
     )
@@ -172,7 +168,6 @@ def snapshot(world: World) -> str:
 
 
 def lobby_state(world: World) -> bytes:
-    """Returns the public state of the lobby: number of players and best scores."""
     best = [{"name": player.name, "score": player.score} for player in world.best(5)]
     return _compact({"players": len(world.players), "best": best}).encode()
 

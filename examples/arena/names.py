@@ -16,7 +16,6 @@ _SECOND = (
 
 
 def fresh_name(source: random.Random, taken: Set[str]) -> str:
-    """Returns a name that is not in `taken`, with a number if eight random names are taken."""
     name = ""
     for _ in range(8):
         name = f"{source.choice(_FIRST)} {source.choice(_SECOND)}"

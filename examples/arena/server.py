@@ -30,7 +30,6 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def open_listener(host: str, port: int, inherited_fd: int | None = None) -> socket.socket:
-    """Returns a new listening socket, or the inherited one with this file descriptor."""
     if inherited_fd is None:
         listener = socket.create_server((host, port))
     else:

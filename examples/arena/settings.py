@@ -8,8 +8,6 @@ PORT_NAME = "game"
 
 
 class SettingsError(Exception):
-    """The environment is not usable. `problems` has one line for each reason."""
-
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
         self.problems = problems
@@ -25,7 +23,6 @@ class Settings:
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
-    """Reads the settings. Raises `SettingsError` with all problems."""
     problems: list[str] = []
     api_url = environment.get("HOSTING_API_URL", "").rstrip("/")
     if urlsplit(api_url).scheme not in ("http", "https") or not urlsplit(api_url).hostname:

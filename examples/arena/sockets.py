@@ -60,8 +60,6 @@ class PlayerConnection(ServerConnection):
 
 @dataclass(slots=True, eq=False)
 class Seat:
-    """Socket of a confirmed player."""
-
     connection: ServerConnection
     player_id: int
     token: str
@@ -73,8 +71,6 @@ class Seat:
 
 @dataclass(slots=True)
 class Counts:
-    """Counters for the last log line."""
-
     confirmed: int = 0
     refused: int = 0
     skipped_snapshots: int = 0
@@ -82,8 +78,6 @@ class Counts:
 
 
 class Arena:
-    """All sockets of one lobby, and the world of its players."""
-
     def __init__(self, settings: Settings, hosting: HostingClient, seed: int) -> None:
         self.counts = Counts()
         self._lobby_id = settings.lobby_id
@@ -122,12 +116,10 @@ class Arena:
         finally:
             await _cancel(*parts)
         for part in ended:
-            # Raises the exception of a failed task.
             part.result()
         return lobby.result() if lobby in ended else None
 
     async def _end_all(self, server: Server, is_lobby_alive: bool) -> None:
-        """Closes the lobby, then all sockets with a reason, and releases all slots."""
         end = End.SERVER_STOPPING if is_lobby_alive else End.LOBBY_ENDED
         with contextlib.suppress(TimeoutError, ServiceAway, ServiceRefused):
             async with asyncio.timeout(STOP_TIMEOUT_S):
@@ -227,7 +219,6 @@ class Arena:
             await _cancel(confirmation, first_message)
 
     async def _read_inputs(self, seat: Seat) -> End:
-        """Applies inputs until one is not valid. Raises `ConnectionClosed` if the client leaves."""
         last_seq = 0
         while True:
             message = await seat.connection.recv()
@@ -257,7 +248,6 @@ class Arena:
                 self.counts.late_ticks += int(late_s / tick_s)
                 due_s += late_s
             await asyncio.sleep(max(due_s - time.monotonic(), 0))
-            # Without players the world does not change and needs no CPU.
             if self._seats:
                 self._world.step()
                 self._tell_everybody()
@@ -289,7 +279,6 @@ class Arena:
 
 
 async def end_socket(connection: ServerConnection, end: End) -> None:
-    """Closes a socket with a code. Aborts the connection after CLOSE_TIMEOUT_S."""
     try:
         async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await connection.close(end.code, end.reason)

@@ -59,8 +59,6 @@ WALLS = (
 
 @dataclass(slots=True)
 class Player:
-    """A player. `input_seq` is the number of the newest applied input."""
-
     id: int
     name: str
     hue: int
@@ -110,7 +108,6 @@ class World:
         self.players.pop(player_id, None)
 
     def steer(self, player_id: int, input_seq: int, dirs: int) -> None:
-        """Applies an input. Its direction bits hold until the next input."""
         player = self.players[player_id]
         player.input_seq = input_seq
         player.dirs = dirs & DIRS_MAX
@@ -138,7 +135,6 @@ class World:
                     yield first, second
 
     def _bump(self, first: Player, second: Player) -> None:
-        """Pushes two overlapping players apart and exchanges their momentum."""
         dx, dy = second.x - first.x, second.y - first.y
         distance = math.hypot(dx, dy)
         # Players at the same position have no line between them, so a fixed direction is used.
@@ -198,7 +194,6 @@ class World:
                 return x, y
 
     def _free_spot_near(self, x: float, y: float) -> tuple[int, int]:
-        """Returns a spot near (x, y) that a player at (x, y) does not touch."""
         for _ in range(16):
             angle = self._random.uniform(0, math.tau)
             throw = self._random.uniform(60, 110)
@@ -216,7 +211,6 @@ class World:
         return min(distances, default=math.inf)
 
     def best(self, count: int) -> list[Player]:
-        """Returns the players with the highest scores, best first. On a tie the older player is first."""
         return sorted(self.players.values(), key=lambda player: (-player.score, player.id))[:count]
 
 
@@ -231,12 +225,10 @@ def touches_wall(x: float, y: float, radius: float) -> bool:
 
 
 def _run(player: Player) -> None:
-    """Applies friction, thrust and one tick of motion."""
     player.vx *= FRICTION
     player.vy *= FRICTION
     ax = bool(player.dirs & RIGHT) - bool(player.dirs & LEFT)
     ay = bool(player.dirs & DOWN) - bool(player.dirs & UP)
-    # A diagonal has the same total thrust as a straight direction.
     thrust = THRUST * (math.sqrt(0.5) if ax and ay else 1.0)
     _push(player, ax * thrust, ay * thrust)
     _move(player, player.vx / TICK_HZ, player.vy / TICK_HZ)
@@ -274,7 +266,6 @@ def _push_out_of(wall: Wall, player: Player) -> None:
         nx, ny = dx / distance, dy / distance
         depth = PLAYER_RADIUS - distance
     else:
-        # The centre is inside the wall: move to the nearest side.
         depth, nx, ny = min(
             (player.x - wall.x, -1.0, 0.0),
             (right - player.x, 1.0, 0.0),

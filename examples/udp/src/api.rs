@@ -21,13 +21,11 @@ pub struct Answer {
 
 impl Api {
     pub fn new(url: &str, token: &str) -> Self {
-        // Responses to a game server are small, so small buffers save memory.
         let config = Agent::config_builder().input_buffer_size(16 << 10).output_buffer_size(16 << 10);
         let config = config.http_status_as_error(false).max_redirects(0).proxy(None).build();
         Self { agent: config.new_agent(), url: url.trim_end_matches('/').to_owned(), bearer: format!("Bearer {token}") }
     }
 
-    /// Makes one call, which takes at most `time`.
     pub fn call(&self, path: &str, body: &Value, key: Option<&str>, time: Duration) -> Answer {
         let url = format!("{}/matchmaker/{path}", self.url);
         let request = if path == "lobbies/closed" { self.agent.put(url) } else { self.agent.post(url) };
@@ -50,7 +48,6 @@ impl Answer {
         !matches!(self.status, 0 | 408 | 429 | 500..)
     }
 
-    /// Returns the error code of the response.
     pub fn code(&self) -> &str {
         self.body["code"].as_str().unwrap_or("UNKNOWN")
     }

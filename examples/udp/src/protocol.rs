@@ -14,12 +14,10 @@ pub const TOKEN_USED: u8 = 3;
 pub const UNDECIDED: u8 = 6;
 pub const FULL: u8 = 8;
 
-/// Reasons for the end of a session.
 pub const SERVER_STOPS: u8 = 1;
 pub const LOBBY_ENDED: u8 = 2;
 pub const SILENT: u8 = 3;
 
-/// Datagram of a client.
 #[binrw]
 #[derive(Debug, PartialEq)]
 #[brw(big, magic = b"\x5d\x01")]
@@ -44,7 +42,6 @@ pub enum Said {
     Ping(#[br(parse_with = until_eof)] Vec<u8>),
 }
 
-/// Datagram of the server.
 #[binrw]
 #[derive(Debug, PartialEq)]
 #[brw(big, magic = b"\x5d\x01")]
@@ -106,7 +103,6 @@ pub fn read<T: for<'a> BinRead<Args<'a> = ()> + ReadEndian>(datagram: &[u8]) -> 
     (cursor.position() == datagram.len() as u64 && datagram.len() <= DATAGRAM_MAX).then_some(message)
 }
 
-/// Returns the bytes of a message. Writing to memory cannot fail.
 pub fn write<T: for<'a> BinWrite<Args<'a> = ()> + WriteEndian>(message: &T) -> Vec<u8> {
     let mut out = Cursor::new(Vec::new());
     let _ = message.write(&mut out);

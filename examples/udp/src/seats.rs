@@ -12,7 +12,6 @@ use crate::protocol::{FULL, Pass, Place, Player, SILENT, Said, TOKEN_USED, Told,
 use crate::service::Order;
 use crate::{say, world};
 
-/// A player that the service has not confirmed by then is rejected.
 const CONFIRM: Duration = Duration::from_secs(10);
 /// Further hellos get no answer. Clients repeat them.
 const WAITING_MAX: usize = 64;
@@ -50,12 +49,10 @@ impl Seats {
         Self { places, silence, stars: (0..world::STARS).map(|_| rand::random()).collect(), ..Self::default() }
     }
 
-    /// Returns true if no player is connected or waits.
     pub fn is_idle(&self) -> bool {
         self.seats.is_empty() && self.waiting.is_empty()
     }
 
-    /// Processes a datagram.
     pub fn take(&mut self, said: Said, from: SocketAddr, now: Instant) {
         match said {
             Said::Hello { token } => self.hello(token, from, now),
@@ -137,7 +134,6 @@ impl Seats {
         }
     }
 
-    /// Sends the reason of the end to all players.
     pub fn end(&mut self, why: u8) {
         self.told.extend(self.seats.values().map(|seat| (seat.address, Told::Ended(why))));
     }
@@ -169,7 +165,6 @@ mod tests {
         Said::Hello { token: token.to_owned() }
     }
 
-    /// Returns seats with one player, at address 1.
     fn seated() -> (Seats, Pass, Instant) {
         let (mut seats, now) = (Seats::new(1, SILENCE), Instant::now());
         seats.take(hello("one"), address(1), now);

@@ -28,7 +28,6 @@ pub enum Order {
     Leave(String),
 }
 
-/// Report to the game loop.
 pub enum News {
     /// The player token was accepted, or the reason of the rejection.
     Decided(String, Result<(), u8>),
@@ -40,11 +39,9 @@ struct Clerk {
     api: Api,
     news: Sender<News>,
     line: VecDeque<Job>,
-    /// Tokens that `connected` accepted.
     here: Vec<String>,
     is_ready: bool,
     heartbeat: Instant,
-    /// Number of consecutive calls with an unknown outcome.
     tries: u32,
     paused_until: Instant,
 }
@@ -109,7 +106,6 @@ impl Clerk {
         None
     }
 
-    /// Confirms or releases the first player in the queue.
     fn say_who(&mut self) {
         self.line.retain(|job| job.since.elapsed() < RELEASE);
         let Some(job) = self.line.pop_front() else { return };
@@ -140,7 +136,6 @@ impl Clerk {
         answer
     }
 
-    /// Closes the lobby and releases all players.
     fn end(&mut self) {
         let began = Instant::now();
         let left = || END.saturating_sub(began.elapsed());
@@ -153,7 +148,6 @@ impl Clerk {
         }
     }
 
-    /// Reports to the game loop. Ignores a game loop that has ended.
     fn tell(&self, news: News) {
         let _ = self.news.send(news);
     }

@@ -18,7 +18,6 @@ pub fn moved((x, y): Place, direction: u8) -> Place {
     (x.wrapping_add_signed(east), y.wrapping_add_signed(south))
 }
 
-/// Gives each star to the nearest player in reach.
 pub fn gather(stars: &mut [Place], mut players: Vec<&mut Player>) {
     for star in stars {
         let Some(nearest) = players.iter_mut().min_by_key(|player| distance(player.place, *star)) else { return };

@@ -17,7 +17,6 @@ use serde_json::{Value, json};
 const USAGE: &str = "usage: udp-bot --api http://127.0.0.1:8080 --token-file FILE --mode MODE\n\
     [--count 1] [--seconds 10] [--json]\n\
     --seconds 0: until Ctrl-C.";
-/// The service answers a find that starts a lobby when the lobby is ready.
 const FIND: Duration = Duration::from_secs(60);
 /// The server rejects an unconfirmed player after 10 s, so this is longer.
 const HELLOS: Duration = Duration::from_secs(15);
@@ -28,12 +27,10 @@ const PING: Duration = Duration::from_millis(200);
 struct Plan {
     api: Api,
     mode: String,
-    /// Playing time, or None to play until a signal.
     time: Option<Duration>,
     stop: Arc<AtomicBool>,
 }
 
-/// Measurements of one bot.
 #[derive(Default)]
 struct Notes {
     failure: Option<String>,
@@ -41,12 +38,10 @@ struct Notes {
     states: u64,
     /// Number of states that did not arrive although a later one did.
     missed: u64,
-    /// Longest time without a state.
     gap: Duration,
     round_trips: Vec<Duration>,
     score: u16,
     here: u16,
-    /// Number of requests to prove the address.
     moves: u64,
 }
 
@@ -115,7 +110,6 @@ fn play_at(plan: &Plan, found: &Value, notes: &mut Notes) -> Result<(), String> 
     Ok(())
 }
 
-/// Repeats the hello until the server answers.
 fn enter(plan: &Plan, socket: &UdpSocket, token: &str) -> Result<Pass, String> {
     let until = Instant::now() + HELLOS;
     while Instant::now() < until && !plan.stop.load(Ordering::Relaxed) {
@@ -129,7 +123,6 @@ fn enter(plan: &Plan, socket: &UdpSocket, token: &str) -> Result<Pass, String> {
     Err("no answer".to_owned())
 }
 
-/// Plays until the time is over, a signal arrives, or the server ends the session.
 fn fly(plan: &Plan, socket: &UdpSocket, pass: Pass, notes: &mut Notes) -> Result<(), String> {
     let began = Instant::now();
     // Without a visible star, bots start in different directions.

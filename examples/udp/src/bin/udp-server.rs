@@ -52,7 +52,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the game until it ends, and returns the reason.
 fn play(socket: &UdpSocket, mut seats: Seats, api: Api, stop: &AtomicBool) -> Result<&'static str, String> {
     let (orders, news, calls) = service::start(api);
     let mut next_step = Instant::now();
@@ -87,7 +86,6 @@ fn play(socket: &UdpSocket, mut seats: Seats, api: Api, stop: &AtomicBool) -> Re
     over
 }
 
-/// Receives at most one datagram, for at most `time`.
 fn listen(socket: &UdpSocket, seats: &mut Seats, time: Duration) {
     // A timeout of zero is an error. One extra byte shows that a datagram is too long.
     let (time, mut datagram) = (time.max(Duration::from_millis(1)), [0; DATAGRAM_MAX + 1]);
