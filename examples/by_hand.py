@@ -1,4 +1,4 @@
-"""Attached lobby of the mode `by-hand`. It has no server, so that a user can send its calls from a shell."""
+"""Attached lobby without a server. A user sends its calls from a shell."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ByHand:
         self.lobby_token = ""
 
     async def run(self, told: Callable[[str], None]) -> None:
-        """Runs until cancelled. Calls `told` with the lobby token of each new lobby."""
+        """Attaches a lobby again whenever it ends. `told` receives each lobby token."""
         while True:
             try:
                 await self._attach()
@@ -36,7 +36,7 @@ class ByHand:
 
     async def _attach(self) -> None:
         hosting = HostingClient(self._api_url(), self._environment_token)
-        # No server listens on this port. The lobby only needs an address for its responses.
+        # No server listens on this port.
         ports = {"game": {"address": "127.0.0.1", "port": 9000}}
         body = json.dumps({"game_mode": self._mode, "ports": ports}).encode()
         try:

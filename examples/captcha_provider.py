@@ -1,7 +1,6 @@
 """Captcha provider for development and tests. It accepts the response `human`.
 
-`python -m examples.captcha_provider` prints its URL. Use the URL as the setting
-`captcha.captcha_a_url` or `captcha.captcha_b_url`. A response `human-<anything>` is accepted once.
+It accepts each response `human-<anything>` once. Set `captcha.captcha_a_url` to the printed URL.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Deploys a game with a cloud token, as a developer or a CI job does.
-
-Each step first checks whether it is already done, so a deployment can be repeated.
-"""
+"""Deployment of a game with a cloud token. It can be repeated: it skips finished steps."""
 
 from __future__ import annotations
 
@@ -21,10 +18,7 @@ UPLOAD_TIMEOUT_S = 60.0
 
 
 class Deployment:
-    """Deployment of one game to one of its namespaces.
-
-    All methods raise `ServiceRefused`, or `TimeoutError` if the service is unavailable for too long.
-    """
+    """All methods raise `ServiceRefused`, or `TimeoutError` if the service stays unavailable."""
 
     def __init__(self, developer: HostingClient, game: str, namespace: str) -> None:
         self._developer = developer
@@ -42,7 +36,7 @@ class Deployment:
             await self._call("POST", "/cloud/games", body)
 
     async def ensure_build(self, name: str, archive: bytes) -> str:
-        """Uploads an archive as a build unless a build with this name exists. Returns its id."""
+        """Returns the id of the build with this name. Uploads the archive if there is none."""
         path = f"/cloud/games/{self._game}/builds"
         for build in (await self._call("GET", path))["builds"]:
             if build["display_name"] == name and build["complete"]:
@@ -58,10 +52,7 @@ class Deployment:
         return str(made["build_id"])
 
     async def ensure_site(self, name: str, files: Mapping[str, tuple[bytes, str]]) -> str:
-        """Uploads files as a site unless a site with this name exists. Returns its id.
-
-        `files` has content and content type by path.
-        """
+        """Returns the id of the site with this name. Uploads the files if there is none."""
         path = f"/cloud/games/{self._game}/cdn/sites"
         for site in (await self._call("GET", path))["sites"]:
             if site["display_name"] == name and site["complete"]:
@@ -77,7 +68,6 @@ class Deployment:
         return str(made["site_id"])
 
     async def deploy(self, version: str, config: dict[str, Any]) -> None:
-        """Creates a version unless one with this name exists, and sets it in the namespace."""
         version_id = await self._ensure_version(version, config)
         path = f"/cloud/games/{self._game}/namespaces/{self._namespace}/version"
         await self._call("PUT", path, {"version_id": version_id})
@@ -103,7 +93,7 @@ class Deployment:
     async def _call(
         self, method: str, path: str, body: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Repeats a call under one idempotency key while the service is unavailable."""
+        """Repeats a call under one key while the service is unavailable."""
         content = b"" if body is None else json.dumps(body).encode()
         key = str(uuid.uuid4())
         async with asyncio.timeout(PATIENCE_S):

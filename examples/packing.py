@@ -1,8 +1,4 @@
-"""Archive and page of the arena, ready for upload.
-
-The archive is a tar with `server.json` at its root. It contains the arena and the installed
-`websockets` library. Equal files give an equal archive.
-"""
+"""Build archive and page of the arena. Equal files give an equal archive."""
 
 from __future__ import annotations
 
@@ -40,7 +36,7 @@ def arena_archive() -> bytes:
 
 
 def arena_page() -> dict[str, tuple[bytes, str]]:
-    """Returns content and content type of each file of the page, by path."""
+    """Returns content and content type by path."""
     return {
         path: (content, _TYPES[Path(path).suffix])
         for path, content in sorted(_files(ARENA / "page", ""))

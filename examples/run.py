@@ -1,7 +1,6 @@
 """`make run`: runs the service with the arena and its bots, until Ctrl-C.
 
-The service and the arena run unchanged. This module creates the game, uploads the arena, and attaches
-the lobby of the mode `by-hand`. It restarts children that exit, and stops all of them at the end.
+It also attaches a lobby of the mode `by-hand`, and restarts children that exit.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ LOOK_S = 0.02
 RESTART_PAUSE_S = 0.2
 RESTART_PAUSE_MAX_S = 5.0
 STOP_TIMEOUT_S = 45.0
-"""Longer than the 30 s that the service gives game servers to exit."""
+"""Game servers have 30 s to exit."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -78,7 +77,7 @@ class Stage:
 
 
 def end_with_parent() -> None:
-    """Makes the kernel stop this child when the parent ends. Called in the child before exec."""
+    """Makes the kernel stop this child when the parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -91,7 +90,7 @@ class Child:
         start: Callable[[], Awaitable[asyncio.subprocess.Process]],
         ready: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Creates the child without starting it. `ready` returns whether a started process works."""
+        """`ready` returns whether the started process works."""
         self.name = name
         self._start = start
         self._ready = ready
@@ -135,7 +134,7 @@ class Child:
         self.started.set()
 
     def hurry(self) -> None:
-        """Sends a second SIGTERM after the second signal from the user, which forces the shutdown."""
+        """Forces the shutdown after the user's second signal."""
         if self._stopping.is_set() and self._is_alive:
             self._terminate()
 
@@ -191,8 +190,7 @@ async def start_service(stage: Stage) -> asyncio.subprocess.Process:
         # The arena runs with this Python installation, so game servers must be able to read it.
         *("--set", f"runtime.shared_paths={sys.base_prefix}"),
         preexec_fn=end_with_parent,
-        # Ctrl-C at a terminal signals the whole process group. In its own group, the service gets only
-        # the signal of `Child.stop()`.
+        # With its own process group, the service does not get the Ctrl-C of the terminal.
         process_group=0,
     )
 

@@ -1,8 +1,4 @@
-"""Bots for the arena. Each bot finds a lobby, connects with its player token and collects gems.
-
-`python -m examples.arena.bots --help`. Exits with status 1 if a bot did not join, lost its socket or
-received too few snapshots. With `--seconds 0` the bots play until they are stopped.
-"""
+"""Bots for the arena. Exits with status 1 if a bot could not play a good game."""
 
 import argparse
 import asyncio
@@ -32,7 +28,7 @@ WELCOME_TIMEOUT_S = 15.0
 SNAPSHOT_BYTES_MAX = 1 << 20
 DECIDE_EVERY_TICKS = 3
 COME_BACK_AFTER_S = 2.0
-# A bot reports a problem if it received less than this fraction of TICK_HZ snapshots a second.
+# Smallest fraction of TICK_HZ snapshots a second that is no problem.
 SNAPSHOTS_PART_MIN = 0.75
 _COLUMNS = ("bot", "name", "joined", "played", "snap/s", "score", "problem")
 
@@ -65,7 +61,7 @@ class Report:
 
 
 class Mind:
-    """Chooses the direction of a bot: usually to the nearest gem, sometimes to a player or at random."""
+    """Chooses the direction of a bot, usually to the nearest gem."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -92,7 +88,7 @@ class Mind:
         return _towards(here, (target[1], target[2]))
 
     def _distaste(self, target: list[int]) -> float:
-        """Weights targets differently for each bot, so that bots do not all run for the same gem."""
+        """Weights targets by bot, so that not all bots run for the same gem."""
         return 1 + (target[0] * 7919 + self._seed * 104729) % 8 / 4
 
 
@@ -115,7 +111,7 @@ class Bot:
         self._find_key = str(uuid.uuid4())
 
     async def play(self, stop: asyncio.Event) -> Report:
-        """Plays one game, until `stop` is set or the socket closes. Can be called repeatedly."""
+        """Plays one game, until `stop` is set or the socket closes."""
         self.report = Report(self.report.bot)
         stopped = asyncio.create_task(stop.wait())
         game = asyncio.create_task(self._game())
@@ -151,8 +147,8 @@ class Bot:
         except (ServiceAway, ServiceRefused, WebSocketException, OSError) as error:
             report.error = f"{type(error).__name__}: {error}"
             is_place_gone = isinstance(error, ServiceRefused)
-        # find with the same key returns the same slot. Use a new key only if that slot was used or
-        # released. Otherwise each attempt to reach an unreachable server would reserve another slot.
+        # find with the same key returns the same slot. With a new key, each attempt to reach an
+        # unreachable server would reserve another slot.
         if report.joined or is_place_gone:
             self._find_key = str(uuid.uuid4())
 
@@ -204,10 +200,7 @@ def _me_and_others(
 
 
 async def find(hosting: HostingClient, mode: str, idempotency_key: str) -> Any:
-    """Finds a lobby of the game mode. Repeats the request while the service is unavailable.
-
-    Raises `ServiceRefused`, or `ServiceAway` after FIND_TIMEOUT_S.
-    """
+    """Finds a lobby. Repeats the request under one key while the service is unavailable."""
     pauses = retry_pauses_s()
     body = json.dumps({"game_modes": [mode]}).encode()
     deadline_s = time.monotonic() + FIND_TIMEOUT_S

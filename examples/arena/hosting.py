@@ -1,8 +1,4 @@
-"""HTTP client of the hosting service.
-
-It uses `http.client` in threads, so a build needs only Python and `websockets`. lobby.py decides
-which calls are made and when.
-"""
+"""HTTP client of the hosting service. It needs only the standard library."""
 
 import asyncio
 import contextlib
@@ -19,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 ATTEMPT_TIMEOUT_S = 3.0
-# A `connected` call that takes longer has failed for the player, even if the service completes it later.
+# The server rejects a player if `connected` takes longer.
 CONFIRM_TIMEOUT_S = 10.0
 RETRY_FIRST_S = 0.1
 RETRY_LONGEST_S = 2.0
@@ -58,7 +54,7 @@ def retry_pauses_s() -> "Pauses":
 
 
 class Pauses:
-    """Growing pauses with jitter, so that lobbies do not all retry at the same instant."""
+    """Growing pauses with jitter, so that lobbies do not retry at the same instant."""
 
     def __init__(self, first_s: float, longest_s: float) -> None:
         self._next_s = first_s
@@ -71,7 +67,7 @@ class Pauses:
 
 
 class Connections:
-    """Blocking pool of kept-alive connections to one origin, safe for use from several threads."""
+    """Thread-safe pool of kept-alive connections to one origin."""
 
     def __init__(self, api_url: str) -> None:
         url = urlsplit(api_url)
@@ -89,14 +85,13 @@ class Connections:
     def request(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> Answer:
-        """Sends a request. Raises `ServiceAway` if there is no complete response."""
+        """Sends a request. Raises `ServiceAway` without a complete response."""
         connection, is_reused = self._take(timeout_s)
         try:
             answer = self._exchange(connection, method, path, body, headers)
         except ConnectionError as error:
             self._drop(connection)
-            # The service may have closed an idle connection. Every call carries an idempotency key,
-            # so a repeat on a new connection is safe.
+            # The service may have closed the idle connection. The idempotency key makes a repeat safe.
             if is_reused:
                 return self.request(method, path, body, headers, timeout_s)
             raise ServiceAway(type(error).__name__) from error
@@ -116,7 +111,7 @@ class Connections:
         connection.request(method, self._path_prefix + path, body, dict(headers))
         response = connection.getresponse()
         content = response.read(ANSWER_BYTES_MAX)
-        # A connection can be reused only after its response was read to the end.
+        # Reuse a connection only after its response was read to the end.
         if response.isclosed() and not response.will_close:
             self._give_back(connection)
         else:
@@ -153,7 +148,7 @@ class Connections:
         connection.close()
 
     def close(self) -> None:
-        """Closes all connections. Running calls fail at once, so that their threads end."""
+        """Closes all connections. Running calls fail at once."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -166,10 +161,7 @@ class Connections:
 
 
 class HostingClient:
-    """Async calls to the hosting service with one bearer token.
-
-    `outages` counts the calls with an unknown outcome. `Lobby` compares it to notice an outage.
-    """
+    """Async calls with one bearer token. `outages` counts the calls with an unknown outcome."""
 
     def __init__(self, api_url: str, bearer_token: str, calls_at_once: int = 16) -> None:
         self.outages = 0
@@ -186,10 +178,7 @@ class HostingClient:
         idempotency_key: str | None = None,
         timeout_s: float = ATTEMPT_TIMEOUT_S,
     ) -> Any:
-        """Makes one attempt and returns the decoded response.
-
-        Raises `ServiceAway` or `ServiceRefused`.
-        """
+        """Makes one attempt. Raises `ServiceAway` or `ServiceRefused`."""
         headers = {
             "authorization": self._authorization,
             "content-type": "application/json",
@@ -199,7 +188,7 @@ class HostingClient:
             self._threads, self._connections.request, method, path, body, headers, timeout_s
         )
         try:
-            # asyncio.wait_for of Python 3.11 can swallow a cancellation, so do not use it here.
+            # Do not use asyncio.wait_for: in Python 3.11 it can swallow a cancellation.
             async with asyncio.timeout(timeout_s):
                 answer = await attempt
             return _decision(answer)
@@ -213,10 +202,10 @@ class HostingClient:
     async def confirm_player(
         self, player_token: str, idempotency_key: str, within_s: float = CONFIRM_TIMEOUT_S
     ) -> None:
-        """Calls `players/connected` and repeats it until the outcome is known.
+        """Repeats `players/connected` until its outcome is known.
 
         Raises `ServiceRefused`, or `ServiceAway` after `within_s`. After `ServiceAway` the slot may be
-        marked as connected, so the caller must release the player.
+        marked as connected, so release the player.
         """
         deadline_s = time.monotonic() + within_s
         pauses = retry_pauses_s()

@@ -1,7 +1,4 @@
-"""Calls that a lobby server makes for its lobby: ready, closed, state, heartbeat and disconnected.
-
-After an outage, ready, closed and state are sent again, because it is unknown which calls arrived.
-"""
+"""Calls of a lobby server: ready, closed, state, heartbeat and disconnected."""
 
 import asyncio
 import json
@@ -14,8 +11,7 @@ from .hosting import HostingClient, ServiceAway, ServiceRefused, retry_pauses_s
 
 HEARTBEAT_INTERVAL_S = 3.0
 STATE_INTERVAL_S = 1.0
-# If more releases fail, the oldest is dropped. The service then releases that slot itself, because
-# the heartbeats no longer list its token.
+# Limit of releases to repeat. The service releases other slots itself, as no heartbeat lists their tokens.
 RELEASES_MAX = 1024
 
 log = logging.getLogger("arena.lobby")
@@ -27,10 +23,9 @@ class Verdict(Enum):
 
 
 class Releases:
-    """Releases slots: calls `disconnected` for each player token until the outcome is known.
+    """Repeats `disconnected` for each player token until its outcome is known.
 
-    A token stays in `pending` until then. A new socket with that token must not be accepted, because
-    the pending release would free its slot.
+    Until then, reject new sockets with a token in `pending`: the release would free their slot.
     """
 
     def __init__(self, hosting: HostingClient) -> None:
@@ -51,7 +46,7 @@ class Releases:
         first_try.add_done_callback(self._first_tries.discard)
 
     async def run(self) -> None:
-        """Repeats failed releases. Sends one of them alone until the service responds again."""
+        """Repeats failed releases, one at a time until the service responds again."""
         pauses = retry_pauses_s()
         while True:
             await self._has_failed.wait()
@@ -140,7 +135,7 @@ class Lobby:
             self._heartbeat_due_s = now_s + HEARTBEAT_INTERVAL_S
 
     async def _declare(self) -> None:
-        """Sends ready, closed and state, at the start and after each outage."""
+        """Sends all values, as it is unknown which calls arrived before the outage."""
         outage = self._hosting.outages
         self._told_state = None
         await self._post_ready()

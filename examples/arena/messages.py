@@ -1,4 +1,4 @@
-"""Messages of the game's WebSocket, their limits, and the close codes that README.md documents."""
+"""Messages of the game's WebSocket, their limits, and close codes. README.md lists them."""
 
 import json
 from collections.abc import Iterable
@@ -18,20 +18,20 @@ from .world import (
     World,
 )
 
-# An input of the page has about 25 bytes. The longest valid input has 36.
+# The longest valid input has 36 bytes.
 MESSAGE_BYTES_MAX = 256
 SEQ_MAX = 2**31 - 1
 
 # The page sends at most 30 inputs a second.
 MESSAGES_PER_S = 60.0
 MESSAGES_BURST = 120.0
-# This limit counts all received bytes. Pings and empty fragments are not messages, so MESSAGES_PER_S misses them.
+# Limit of all received bytes, which include pings and empty fragments.
 BYTES_PER_S = MESSAGES_PER_S * MESSAGE_BYTES_MAX
 BYTES_BURST = MESSAGES_BURST * MESSAGE_BYTES_MAX
 
 
 class End(Enum):
-    """Close code and reason of a socket. The library sends 1009 for a message that is too long."""
+    """Close code and reason of a socket."""
 
     SERVER_STOPPING = (1001, "the server is going away")
     TOKEN_MISSING = (4001, "connect with ?token=<player token>")
@@ -59,7 +59,6 @@ class End(Enum):
         return self.value[1]
 
 
-# Close code for each error code of `players/connected`.
 END_OF_REFUSAL = {
     "PLAYER_TOKEN_INVALID": End.TOKEN_INVALID,
     "PLAYER_TOKEN_WRONG_LOBBY": End.TOKEN_OF_OTHER_LOBBY,
@@ -82,7 +81,7 @@ class Input:
 
 
 def parse_input(message: str | bytes, last_seq: int) -> Input:
-    """Parses a client message. Raises `Unacceptable` unless it is an input newer than `last_seq`."""
+    """Parses an input. Raises `Unacceptable` unless its `seq` is greater than `last_seq`."""
     if isinstance(message, bytes):
         raise Unacceptable(End.MALFORMED)
     try:
@@ -107,7 +106,7 @@ def _integer(value: Any, lowest: int, highest: int) -> int:
 
 
 class TokenBucket:
-    """Rate limiter with a burst. `take` returns whether the amount was available."""
+    """Rate limiter with a burst."""
 
     def __init__(self, per_s: float, burst: float, now_s: float) -> None:
         self._per_s = per_s
@@ -148,9 +147,9 @@ def roster(players: Iterable[Player]) -> str:
 
 
 def snapshot(world: World) -> str:
-    """Returns the message of one tick, equal for all players.
+    """Returns the message of one tick.
 
-    A player is `[id, x, y, score, input seq, shaken 0/1]`, a gem `[id, x, y, value]`.
+    Players are `[id, x, y, score, input seq, shaken 0/1]`, gems `[id, x, y, value]`.
     """
     players = [
         [

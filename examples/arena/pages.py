@@ -13,7 +13,7 @@ _CONTENT_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
 }
-# connect-src is *: the page connects to the hosting service and to game servers at any address.
+# connect-src is *, because the API and game servers can have any address.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src *; "
     "base-uri 'none'"

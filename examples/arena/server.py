@@ -1,7 +1,4 @@
-"""Entry point of the arena's server: `python -m examples.arena.server`.
-
-README.md lists environment variables and flags. sockets.py runs the game.
-"""
+"""Entry point of the arena's server. README.md lists variables and flags."""
 
 import argparse
 import asyncio
@@ -34,7 +31,7 @@ def open_listener(host: str, port: int, inherited_fd: int | None = None) -> sock
         listener = socket.create_server((host, port))
     else:
         listener = socket.socket(fileno=inherited_fd)
-        # Accepted sockets inherit the buffer size. Bytes in the kernel's buffer add delay, so keep it small.
+    # Accepted sockets inherit this size. A large kernel buffer would delay snapshots.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES_MAX)
     return listener
 
@@ -62,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    # Debug and info lines of the library can contain request paths, which contain player tokens.
+    # Debug and info lines can contain request paths, and these contain player tokens.
     logging.getLogger("websockets").setLevel(logging.ERROR)
     try:
         settings = read_settings(os.environ)

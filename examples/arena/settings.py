@@ -1,4 +1,4 @@
-"""Settings of the server, read from the environment variables that the service sets."""
+"""Settings of the server from environment variables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     if port_variable not in environment:
         port_variable = "PORT"
     port = _integer(environment, port_variable, "0", range(65536), problems)
-    # Joins of one player and of a party have their own limits, which can exceed the limit of find.
+    # The limits for joins of one player and of a party can exceed the limit of find.
     places = _integer(environment, "HOSTING_MAX_PLAYERS", "32", range(1, 65536), problems)
     limits = [
         _integer(environment, name, str(places), range(1, 65536), problems)

@@ -24,14 +24,14 @@ from .settings import Settings
 from .world import TICK_HZ, World
 
 PLAYER_TOKEN_CHARS_MAX = 160
-# The server first skips snapshots for a client that reads too slowly, then closes its socket.
+# A slow client first misses snapshots. After CONGESTED_MAX_S the server closes its socket.
 SEND_BUFFER_BYTES_MAX = 64 * 1024
 CONGESTED_MAX_S = 3.0
 CLOSE_TIMEOUT_S = 2.0
-# A client that vanishes keeps its slot for at most the sum of these two.
+# A client that vanishes keeps its slot for at most the sum of both values.
 PING_INTERVAL_S = 5.0
 PING_TIMEOUT_S = 10.0
-# After a longer stall, missed ticks are skipped instead of run in one burst.
+# After a longer stall the server skips ticks.
 LATE_TICKS_MAX = 5
 STOP_TIMEOUT_S = 3.0
 
@@ -39,7 +39,7 @@ log = logging.getLogger("arena")
 
 
 class PlayerConnection(ServerConnection):
-    """Connection with a limit on received bytes, including pings and empty fragments."""
+    """Connection with a limit on received bytes."""
 
     _bytes_left: TokenBucket | None = None
     _ending: asyncio.Task[None] | None = None
@@ -92,7 +92,7 @@ class Arena:
     async def run(
         self, stop: asyncio.Event, listener: socket.socket, pages: Pages
     ) -> Verdict | None:
-        """Serves until `stop` is set (returns None) or the lobby ends (returns how)."""
+        """Serves until `stop` is set (returns None) or the lobby ends."""
         server = await serve(
             self._handle,
             sock=listener,
@@ -143,7 +143,7 @@ class Arena:
             await end_socket(connection, end)
 
     def _reason_to_refuse(self, token: str) -> End | None:
-        """Returns why to reject a token without a call to the service, or None."""
+        """Returns a reason to reject a token that needs no call to the service."""
         if not token:
             return End.TOKEN_MISSING
         if len(token) > PLAYER_TOKEN_CHARS_MAX or not token.isascii() or not token.isprintable():
@@ -159,7 +159,7 @@ class Arena:
         return None
 
     async def _admit_and_play(self, connection: ServerConnection, token: str) -> End | None:
-        """Returns why the server closes the socket, or None if the client has left."""
+        """Returns the close code, or None if the client has left."""
         self._waiting_tokens.add(token)
         try:
             end = await self._confirm(connection, token)
@@ -191,9 +191,9 @@ class Arena:
             self._releases.add(token)
 
     async def _confirm(self, connection: ServerConnection, token: str) -> End | None:
-        """Confirms a player with the service. Returns why the player is rejected, or None.
+        """Calls `players/connected`. Returns the reason of a rejection.
 
-        Releases the slot if the service may have marked it as connected.
+        Releases the slot if the service may have marked the slot as connected.
         """
         confirmation = asyncio.create_task(
             self._hosting.confirm_player(token, idempotency_key=str(uuid.uuid4()))
@@ -204,7 +204,7 @@ class Arena:
             if confirmation.done():
                 confirmation.result()
             if first_message.done():
-                # The client sent a message too early, or closed the connection.
+                # The client sent a message, or closed the connection.
                 self._releases.add(token)
                 return End.TOO_EARLY
             return None
@@ -266,7 +266,7 @@ class Arena:
         broadcast([seat.connection for seat in keeping_up], messages.snapshot(self._world))
 
     def _keeps_up(self, seat: Seat, now_s: float) -> bool:
-        """Returns whether to send to this player now. Closes a socket that is slow for too long."""
+        """Returns false for a slow socket. Closes a socket that is slow for too long."""
         if seat.connection.transport.get_write_buffer_size() <= SEND_BUFFER_BYTES_MAX:
             seat.congested_since_s = None
             return True

@@ -1,7 +1,4 @@
-"""Rules of the arena: movement, collisions, gems and scores.
-
-The world has no clock and no I/O. It depends only on the seed and the calls.
-"""
+"""Rules of the arena, without clock and I/O. The same seed and calls give the same game."""
 
 import math
 import random
@@ -20,17 +17,15 @@ GEM_COUNT = 16
 BIG_GEM_EVERY = 8
 BIG_GEM_VALUE = 5
 
-# Velocities are units per second. Each tick multiplies the velocity by FRICTION and adds THRUST, so
-# the speed settles at THRUST / (1 - FRICTION) = 321. SPEED_MAX / TICK_HZ is less than the thickness of
-# a wall plus a radius, so that a player cannot pass a wall within one tick.
+# Units per second. The speed settles at THRUST / (1 - FRICTION) = 321. SPEED_MAX / TICK_HZ is less than a
+# wall plus a radius, so that a player cannot pass a wall within one tick.
 FRICTION = 0.86
 THRUST = 45.0
 SPEED_MAX = 440.0
 BOUNCE = 0.9
 WALL_BOUNCE = 0.4
 
-# A collision at this closing speed or more knocks a gem out of the slower player. That player cannot
-# lose another gem for SHAKEN_TICKS.
+# A faster collision knocks a gem out of the slower player, at most once in SHAKEN_TICKS.
 HARD_BUMP_SPEED = 260.0
 SHAKEN_TICKS = 20
 
@@ -93,12 +88,12 @@ class World:
         self._refill_gems()
 
     def join(self) -> Player:
-        """Adds a player at the free spot that is farthest from the other players."""
+        """Adds a player at the spot that is farthest from the other players."""
         self._last_player_id += 1
         spots = [self._free_spot(PLAYER_RADIUS) for _ in range(8)]
         x, y = max(spots, key=self._distance_to_nearest_player)
         name = fresh_name(self._random, {player.name for player in self.players.values()})
-        # Steps of the golden angle give neighbours in the list very different colours.
+        # The golden angle gives successive players very different colours.
         hue = int(self._last_player_id * 137.508) % 360
         player = Player(self._last_player_id, name, hue, float(x), float(y))
         self.players[player.id] = player
@@ -124,7 +119,7 @@ class World:
         self._collect_gems()
 
     def _touching_pairs(self) -> Iterator[tuple[Player, Player]]:
-        """Returns the pairs of overlapping players. Sorting by x limits the comparisons to neighbours."""
+        """Returns overlapping players. The order by x limits the comparisons to neighbours."""
         reach = 2 * PLAYER_RADIUS
         by_x = sorted(self.players.values(), key=lambda player: player.x)
         for index, first in enumerate(by_x):
@@ -137,7 +132,7 @@ class World:
     def _bump(self, first: Player, second: Player) -> None:
         dx, dy = second.x - first.x, second.y - first.y
         distance = math.hypot(dx, dy)
-        # Players at the same position have no line between them, so a fixed direction is used.
+        # Players at the same position have no line between them: use a fixed direction.
         nx, ny = (dx / distance, dy / distance) if distance > 1e-9 else (1.0, 0.0)
         overlap = 2 * PLAYER_RADIUS - distance
         if overlap > 0:
@@ -215,7 +210,7 @@ class World:
 
 
 def touches_wall(x: float, y: float, radius: float) -> bool:
-    """Returns whether a circle overlaps a wall. The outer border is not a wall."""
+    """Returns whether a circle overlaps a wall. The border is not a wall."""
     for wall in WALLS:
         dx = x - min(max(x, wall.x), wall.x + wall.width)
         dy = y - min(max(y, wall.y), wall.y + wall.height)

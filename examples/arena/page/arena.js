@@ -1,6 +1,5 @@
-// The page of the arena: finds a lobby, connects to its server, and sends the held directions.
-// API address, public token and game mode are in the fragment of the URL (#api=...&token=...&mode=...). Browsers do not
-// send the fragment to any server.
+// Finds a lobby, connects to its server, and sends the held directions. API address, public token and game mode are in
+// the fragment of the URL (#api=...&token=...&mode=...), which browsers do not send to servers.
 
 import { Game } from "./game.js";
 import { Steering } from "./steering.js";
@@ -11,7 +10,7 @@ const PORT_NAME = "game";
 const REPEAT_INPUT_MS = 1000;
 const RETRY_MS = [500, 1000, 2000, 4000, 8000];
 const WORDS_EVERY_MS = 150;
-// After these close codes a new attempt would end in the same way. After any other code the page calls find again.
+// After these close codes a new attempt would fail in the same way.
 const FINAL_CLOSE_CODES = new Set([4010, 4011, 4012, 4013]);
 const CONNECTION_LOST = 1006;
 const FULL = ["The arena is full", "No lobby has a free place. You get in as soon as one has…"];
@@ -128,11 +127,10 @@ function drawForEver(view, current) {
   requestAnimationFrame(frame);
 }
 
-// Finds and plays until a problem that a new attempt cannot solve. Returns that problem.
+// Repeats find and play. Returns a problem that a new attempt cannot solve.
 async function playUntilFinal(address, steering, current) {
   let tries = 0;
-  // find with the same key returns the same slot. Use a new key only after that slot was used or released.
-  // Otherwise each attempt would reserve another slot.
+  // find with the same key returns the same slot. With a new key, each attempt would reserve another slot.
   let key = newKey();
   for (;;) {
     try {

@@ -1,6 +1,6 @@
-// State of the current game, with the positions at which players are drawn.
+// State of the current game.
 
-// The page draws the game this much later, so that it can interpolate between two snapshots.
+// Delay of the picture, so that positions can be interpolated between two snapshots.
 const DRAW_DELAY_MS = 100;
 const SNAPSHOTS_KEPT = 40;
 
@@ -27,7 +27,7 @@ export class Game {
   takeState(state) {
     const atMs = now();
     const tickMs = 1000 / this.welcome.tick_hz;
-    // The message with the shortest delay gives the best estimate of the server's clock. Follow drift slowly.
+    // The message with the shortest delay gives the best estimate of the server's clock.
     const offset = atMs - state.tick * tickMs;
     if (this.clockOffsetMs === null || offset < this.clockOffsetMs) this.clockOffsetMs = offset;
     else this.clockOffsetMs += (offset - this.clockOffsetMs) * 0.01;
@@ -50,7 +50,7 @@ export class Game {
     }
   }
 
-  // Returns the players as they were DRAW_DELAY_MS ago, interpolated between two snapshots.
+  // Returns the interpolated players of DRAW_DELAY_MS ago.
   playersToDraw() {
     if (!this.snapshots.length) return [];
     const tick = (now() - DRAW_DELAY_MS - this.clockOffsetMs) * this.welcome.tick_hz / 1000;

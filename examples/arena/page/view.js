@@ -131,14 +131,12 @@ export class View {
     pen.globalAlpha = 1;
   }
 
-  // Names are drawn after all players and with an outline, so that they stay readable.
   drawName(player, game, isBest) {
     const pen = this.pen;
     const isMe = player.id === game.welcome.id;
     const name = isMe ? "you" : game.roster.get(player.id)?.name ?? "";
     const text = `${isBest && player.score ? "♛ " : ""}${name}`;
     const reach = game.welcome.player_radius + 10;
-    // The name is above the player, or below it at the upper edge.
     const y = player.y > reach + 24 ? player.y - reach : player.y + reach + 14;
     pen.textAlign = "center";
     pen.font = `${isMe ? 700 : 500} 18px system-ui, sans-serif`;
@@ -150,7 +148,6 @@ export class View {
     pen.fillText(text, player.x, y);
   }
 
-  // The eyes look in the direction of movement.
   drawEyes(player) {
     const pen = this.pen;
     const speed = Math.hypot(player.dx, player.dy);

@@ -13,7 +13,7 @@ pub struct Api {
 
 #[derive(Default)]
 pub struct Answer {
-    /// HTTP status, or 0 if no response arrived. The service may have processed the call.
+    /// HTTP status, or 0 without a response. The service may have processed that call.
     pub status: u16,
     pub body: Value,
     retry_after: Duration,
@@ -43,7 +43,7 @@ impl Api {
 }
 
 impl Answer {
-    /// Returns false for no response, 408, 429 and 5xx. The caller repeats such a call under the same key.
+    /// Returns whether the outcome is known. Otherwise repeat the call under the same key.
     pub fn is_decided(&self) -> bool {
         !matches!(self.status, 0 | 408 | 429 | 500..)
     }
@@ -52,8 +52,7 @@ impl Answer {
         self.body["code"].as_str().unwrap_or("UNKNOWN")
     }
 
-    /// Returns the pause before the next attempt, up to 2 s. It has jitter, so that clients do not retry at the same
-    /// instant, and is at least `Retry-After`.
+    /// Returns the pause before the next attempt: at most 2 s with jitter, and at least `Retry-After`.
     pub fn pause(&self, tries: u32) -> Duration {
         let longest = Duration::from_millis(100 << tries.min(5)).min(Duration::from_secs(2));
         longest.mul_f64(rand::random_range(0.5..1.0)).max(self.retry_after.min(Duration::from_secs(30)))
@@ -71,7 +70,7 @@ pub fn plain_url(url: &str) -> Result<String, String> {
     }
 }
 
-/// Returns a random key. Use one key for all attempts of one operation.
+/// Returns a random key for all attempts of one operation.
 pub fn idempotency_key() -> String {
     format!("{:032x}", rand::random::<u128>())
 }

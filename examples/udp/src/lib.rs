@@ -1,5 +1,5 @@
-//! Stardust: a game over UDP in which players fly over a torus and gather stars. Modules of its server and bot.
-// The fields and constants of the game have descriptive names.
+//! Stardust: a game over UDP in which players gather stars.
+// The names of fields and constants describe them.
 #![allow(missing_docs)]
 
 pub mod api;

@@ -1,4 +1,4 @@
-//! The datagrams of the game. Numbers are big-endian. README.md has a table of them.
+//! The datagrams of the game. README.md lists them.
 
 use std::io::Cursor;
 
@@ -6,10 +6,10 @@ use binrw::helpers::until_eof;
 use binrw::meta::{ReadEndian, WriteEndian};
 use binrw::{BinRead, BinWrite, binrw};
 
-/// Longest datagram in either direction. It fits the MTU of every network path.
+/// Datagrams of this size fit the MTU of every network path.
 pub const DATAGRAM_MAX: usize = 512;
 
-/// Reasons to reject a hello. `service::refusal` has the reasons that come from the hosting service.
+/// Reasons to reject a hello. `service::refusal` has further reasons.
 pub const TOKEN_USED: u8 = 3;
 pub const UNDECIDED: u8 = 6;
 pub const FULL: u8 = 8;
@@ -22,7 +22,7 @@ pub const SILENT: u8 = 3;
 #[derive(Debug, PartialEq)]
 #[brw(big, magic = b"\x5d\x01")]
 pub enum Said {
-    /// It has at least 64 bytes, so that no response to an unconfirmed address is longer than the request.
+    /// A hello has at least 64 bytes, so that its answers are not longer.
     #[brw(magic = 1_u8)]
     Hello {
         #[br(temp)]
@@ -33,7 +33,7 @@ pub enum Said {
         #[brw(pad_size_to = 60)]
         token: String,
     },
-    /// It also shows that the client is alive. `cookie` is the one of the last `Path`. A `seq` that does not grow is stale.
+    /// An input also shows that the client is alive. `cookie` is from the last `Path`.
     #[brw(magic = 2_u8)]
     Input { pass: Pass, cookie: u32, seq: u32, direction: u8 },
     #[brw(magic = 3_u8)]
@@ -50,8 +50,7 @@ pub enum Told {
     Welcome { pass: Pass, tick: u32, tick_ms: u8 },
     #[brw(magic = 17_u8)]
     Refused(u8),
-    /// The game as one player sees it: first that player, then other players and stars, nearest first.
-    /// `here` counts all players of the game.
+    /// The own player, then other players, and stars, nearest first. `here` counts all players of the game.
     #[brw(magic = 18_u8)]
     State {
         tick: u32,
@@ -70,14 +69,14 @@ pub enum Told {
     },
     #[brw(magic = 19_u8)]
     Ended(u8),
-    /// Answer to an input from another address. The session moves when the next input has this cookie.
+    /// Answer to an input from a new address. The session moves with the next input that has this cookie.
     #[brw(magic = 20_u8)]
     Path(u32),
     #[brw(magic = 21_u8)]
     Pong(#[br(parse_with = until_eof)] Vec<u8>),
 }
 
-/// Proof of a session in each datagram of a client. Other players know the `id`, but not the `secret`.
+/// Identifies a session. Only the client and the server know the `secret`.
 #[binrw]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pass {
@@ -93,10 +92,10 @@ pub struct Player {
     pub score: u16,
 }
 
-/// Position from west to east and from north to south. Both numbers wrap.
+/// Position from west to east and from north to south.
 pub type Place = (u16, u16);
 
-/// Returns the message, or None if the datagram is not valid or has a wrong length.
+/// Returns None if the datagram is not valid or has a wrong length.
 pub fn read<T: for<'a> BinRead<Args<'a> = ()> + ReadEndian>(datagram: &[u8]) -> Option<T> {
     let mut cursor = Cursor::new(datagram);
     let message = T::read(&mut cursor).ok()?;

@@ -1,7 +1,7 @@
-//! Sessions of players, and hellos that wait for confirmation. Time is an argument.
+//! Sessions of players, and hellos that wait for confirmation.
 //!
-//! A pass identifies a session, not an address. A pass from another address gets a cookie there, and the session moves
-//! when the cookie comes back. Otherwise a player could direct the game's datagrams to any address.
+//! A session moves to a new address only after a cookie has come back from there. Otherwise a player could direct
+//! datagrams to any address.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -18,7 +18,7 @@ const WAITING_MAX: usize = 64;
 
 #[derive(Default)]
 pub struct Seats {
-    /// Queues of datagrams for players and of orders for the service thread. The game loop empties both.
+    /// Queues of datagrams and orders, which the game loop empties.
     pub told: Vec<(SocketAddr, Told)>,
     pub orders: Vec<Order>,
     places: u16,
@@ -27,7 +27,7 @@ pub struct Seats {
     stars: Vec<Place>,
     seats: HashMap<u16, Seat>,
     waiting: HashMap<String, (SocketAddr, Instant)>,
-    /// Key of the cookies. A cookie is a keyed hash of the address, so the server stores no cookie.
+    /// Key of the cookies. A cookie is a keyed hash of the address, so the server does not store the cookie.
     cookies: RandomState,
 }
 
@@ -35,7 +35,7 @@ struct Seat {
     token: String,
     pass: Pass,
     address: SocketAddr,
-    /// The client has shown the secret, so it receives at this address. Before that it gets no states.
+    /// The client has shown the secret, so the client receives at this address. Before that, no states are sent.
     is_proven: bool,
     heard: Instant,
     seq: u32,
@@ -44,7 +44,7 @@ struct Seat {
 }
 
 impl Seats {
-    /// `silence` is the time without a datagram after which a session ends.
+    /// `silence` is the time without datagrams after which a session ends.
     pub fn new(places: u16, silence: Duration) -> Self {
         Self { places, silence, stars: (0..world::STARS).map(|_| rand::random()).collect(), ..Self::default() }
     }
@@ -88,7 +88,7 @@ impl Seats {
         self.told.push((from, answer));
     }
 
-    /// Processes a decision of the service. Ignores it if the hello has timed out.
+    /// Ignores a decision of the service that arrives after the timeout of the hello.
     pub fn decided(&mut self, token: String, decision: Result<(), u8>, now: Instant) {
         let Some((address, _)) = self.waiting.remove(&token) else { return };
         let free = (0..self.places).find(|id| !self.seats.contains_key(id));
@@ -110,7 +110,7 @@ impl Seats {
         self.told.push((address, answer));
     }
 
-    /// Advances the game by one step and sends states. Ends silent sessions and rejects hellos that waited too long.
+    /// Advances the game by one step, sends states, and ends silent sessions.
     pub fn step(&mut self, now: Instant) {
         self.tick = self.tick.wrapping_add(1);
         for seat in self.seats.values_mut() {

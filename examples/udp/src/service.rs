@@ -1,7 +1,7 @@
-//! The thread that calls the hosting service, so that the game loop never waits.
+//! The thread that calls the hosting service. The game loop never waits for these calls.
 //!
-//! The order of calls is `ready`, due heartbeats, then players in the order in which they connect and leave. After a
-//! call with an unknown outcome, all calls pause and `ready` is sent again.
+//! The order of calls is `ready`, due heartbeats, then players. After a call with an unknown outcome all calls pause,
+//! and `ready` is sent again.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -18,10 +18,10 @@ const HEARTBEAT: Duration = Duration::from_secs(3);
 /// Time limits of one call and of the shutdown.
 const CALL: Duration = Duration::from_secs(3);
 const END: Duration = Duration::from_secs(5);
-/// Older releases are dropped. The service releases slots that the heartbeats do not list.
+/// Older releases are dropped. The service releases slots that no heartbeat lists.
 const RELEASE: Duration = Duration::from_secs(60);
 
-/// Order for the service about the player with this token. The game loop drops the sender at its end.
+/// Order about the player with this token.
 #[derive(Debug, PartialEq)]
 pub enum Order {
     Ask(String),
@@ -29,9 +29,9 @@ pub enum Order {
 }
 
 pub enum News {
-    /// The player token was accepted, or the reason of the rejection.
+    /// Result of `connected` for a player token, with the reason of a rejection.
     Decided(String, Result<(), u8>),
-    /// The lobby has ended, or (Err) the lobby token is not valid.
+    /// The lobby has ended. Err: the lobby token is not valid.
     Over(Result<&'static str, String>),
 }
 
@@ -46,14 +46,14 @@ struct Clerk {
     paused_until: Instant,
 }
 
-/// A call of `connected` with its idempotency key, or of `disconnected` without one.
+/// `connected` with its idempotency key, or `disconnected` without a key.
 struct Job {
     token: String,
     key: Option<String>,
     since: Instant,
 }
 
-/// Starts the thread. It ends with the lobby, or a few seconds after the sender of orders is dropped.
+/// Starts the thread. The thread ends after the lobby, or soon after the order sender is dropped.
 pub fn start(api: Api) -> (Sender<Order>, Receiver<News>, JoinHandle<()>) {
     let ((order, orders), (news, heard), now) = (channel(), channel(), Instant::now());
     let (line, here) = (VecDeque::new(), Vec::new());
@@ -99,7 +99,7 @@ impl Clerk {
             401 | 403 | 404 => {
                 return Some(Err(format!("the hosting service does not take the lobby token: {}", answer.code())));
             }
-            // The request is wrong, so an immediate retry would fail too.
+            // The request is wrong: an immediate retry would fail too.
             _ if answer.is_decided() => self.paused_until = Instant::now() + HEARTBEAT,
             _ => {}
         }
@@ -112,19 +112,19 @@ impl Clerk {
         let path = if job.key.is_some() { "players/connected" } else { "players/disconnected" };
         let answer = self.call(path, &json!({"player_token": job.token}), job.key.as_deref(), CALL);
         match answer.status {
-            // The call stays first. A late release could free the slot of the next player.
+            // The job stays first, because a late release could free the slot of the next player.
             _ if !answer.is_decided() => self.line.push_front(job),
             _ if job.key.is_none() => {}
             200 => {
                 self.here.push(job.token.clone());
                 self.tell(News::Decided(job.token, Ok(())));
             }
-            // The slot is not released: after an error it does not belong to this connection.
+            // Do not release the slot: after an error the slot does not belong to this client.
             _ => self.tell(News::Decided(job.token, Err(refusal(answer.code())))),
         }
     }
 
-    /// Makes one call. After an unknown outcome all calls pause, and `ready` is due again.
+    /// Makes one call. After an unknown outcome all calls pause.
     fn call(&mut self, path: &str, body: &Value, key: Option<&str>, time: Duration) -> Answer {
         let answer = self.api.call(path, body, key, time);
         if answer.is_decided() {
@@ -153,7 +153,6 @@ impl Clerk {
     }
 }
 
-/// Returns the reason in the datagram for an error code of the service.
 fn refusal(code: &str) -> u8 {
     match code {
         "PLAYER_TOKEN_INVALID" => 1,

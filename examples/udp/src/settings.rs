@@ -13,7 +13,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Reads the flags. Each flag except `--json` takes the next argument as its value.
+    /// Reads the flags. `--json` is the only flag without a value.
     pub fn read() -> Self {
         let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
         let mut settings = Self::default();
@@ -24,7 +24,7 @@ impl Settings {
         settings
     }
 
-    /// Returns the value of a flag or variable. Notes a problem and returns the type's default if it is not valid.
+    /// Returns the value of a flag or variable. Notes a problem if the value is not valid.
     pub fn get<T: Default>(&mut self, name: &str, default: &str, parse: impl Fn(&str) -> Result<T, String>) -> T {
         let given = self.flags.remove(name).or_else(|| std::env::var(name).ok()).filter(|text| !text.is_empty());
         let parsed = match given.as_deref().unwrap_or(default) {
@@ -34,7 +34,7 @@ impl Settings {
         parsed.map_err(|problem| self.problems.push(format!("{name} {problem}"))).unwrap_or_default()
     }
 
-    /// Returns a flag that SIGTERM and SIGINT set. Prints all problems and returns None if there are any.
+    /// Returns a boolean that SIGTERM and SIGINT set, or prints all problems.
     pub fn finish(mut self, usage: &str) -> Option<Arc<AtomicBool>> {
         let stop = Arc::new(AtomicBool::new(false));
         let handled = [SIGTERM, SIGINT].map(|signal| signal_hook::flag::register(signal, stop.clone()));

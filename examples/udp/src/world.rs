@@ -1,15 +1,14 @@
-//! Rules of the game. Coordinates are 16-bit numbers that wrap, so the world is a torus. The signed difference of two
-//! coordinates is the shortest way.
+//! Rules of the game. Coordinates are 16-bit numbers that wrap, so the world is a torus.
 
 use crate::protocol::{Place, Player};
 
 pub const TICKS_PER_SECOND: u64 = 20;
 /// Number of stars. A gathered star appears elsewhere.
 pub const STARS: usize = 32;
-/// Number of players in a state. With all stars they fit into one datagram.
+/// With all stars, this number of players fits into one datagram.
 const PLAYERS_SEEN: usize = 40;
 const REACH: u32 = 1500;
-/// Movement per step by direction. 0 stays, 1 to 8 are north and then clockwise. A player crosses the world in 8 s.
+/// Movement per step. Direction 0 stays, 1 to 8 are north and then clockwise.
 pub const STEPS: [(i16, i16); 9] =
     [(0, 0), (0, -400), (283, -283), (400, 0), (283, 283), (0, 400), (-283, 283), (-400, 0), (-283, -283)];
 
@@ -28,7 +27,7 @@ pub fn gather(stars: &mut [Place], mut players: Vec<&mut Player>) {
     }
 }
 
-/// Returns players and stars as `own` sees them, nearest first. The first player is `own`.
+/// Returns players and stars, nearest first. The first player is `own`.
 pub fn nearest(own: &Player, mut players: Vec<Player>, mut stars: Vec<Place>) -> (Vec<Player>, Vec<Place>) {
     players.sort_by_key(|player| (player.id != own.id, distance(own.place, player.place)));
     players.truncate(PLAYERS_SEEN);

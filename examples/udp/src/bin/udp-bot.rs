@@ -1,4 +1,4 @@
-//! Bots of Stardust. Each bot finds a lobby, flies to the nearest star, and measures the network.
+//! Bots of Stardust. They fly to the nearest star and measure the network.
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
@@ -18,7 +18,7 @@ const USAGE: &str = "usage: udp-bot --api http://127.0.0.1:8080 --token-file FIL
     [--count 1] [--seconds 10] [--json]\n\
     --seconds 0: until Ctrl-C.";
 const FIND: Duration = Duration::from_secs(60);
-/// The server rejects an unconfirmed player after 10 s, so this is longer.
+/// Longer than the 10 s after which the server rejects an unconfirmed player.
 const HELLOS: Duration = Duration::from_secs(15);
 const HELLO: Duration = Duration::from_millis(250);
 const INPUT: Duration = Duration::from_millis(50);
@@ -36,7 +36,7 @@ struct Notes {
     failure: Option<String>,
     lobby_id: Option<String>,
     states: u64,
-    /// Number of states that did not arrive although a later one did.
+    /// States that did not arrive although a later state did.
     missed: u64,
     gap: Duration,
     round_trips: Vec<Duration>,
@@ -48,7 +48,7 @@ struct Notes {
 fn main() -> ExitCode {
     let mut settings = Settings::read();
     let url = settings.get("--api", "", plain_url);
-    // The token is in a file, because the process list shows arguments.
+    // The process list shows arguments, so the token is in a file.
     let token = settings.get("--token-file", "", |path| std::fs::read_to_string(path).map_err(|why| why.to_string()));
     let mode = settings.get("--mode", "", text);
     let count = settings.get("--count", "1", number(1..=10_000));
@@ -75,7 +75,7 @@ fn play(plan: &Plan) -> Notes {
     notes
 }
 
-/// Finds a lobby. Repeats the request under one key while its outcome is unknown.
+/// Finds a lobby. Repeats the request under one key.
 fn find(plan: &Plan) -> Result<Value, String> {
     let (until, key, body) = (Instant::now() + FIND, idempotency_key(), json!({"game_modes": [plan.mode]}));
     let mut tries = 0;
@@ -165,7 +165,7 @@ fn fly(plan: &Plan, socket: &UdpSocket, pass: Pass, notes: &mut Notes) -> Result
     Ok(())
 }
 
-/// Returns the direction to a place, or 0 if it is close enough.
+/// Returns the direction to a place, or 0 if the place is near.
 fn direction_to(from: Place, to: Place) -> u8 {
     let (east, south) = world::way(from, to);
     let part = |way: i32, other: i32| if way.abs() > (other.abs() / 2).max(200) { way.signum() } else { 0 };

@@ -15,7 +15,7 @@ const USAGE: &str = "usage: udp-server [--address 127.0.0.1] [--silence-ms 10000
     The rest is in the environment: HOSTING_API_URL, HOSTING_LOBBY_ID, HOSTING_LOBBY_TOKEN, PORT_GAME or PORT,\n\
     HOSTING_MAX_PLAYERS, HOSTING_MAX_PLAYERS_DIRECT, HOSTING_MAX_PLAYERS_PARTY (32 when not given).";
 const TICK: Duration = Duration::from_millis(1000 / TICKS_PER_SECOND);
-/// Interval of checks for signals and news while no player is connected or waits.
+/// Poll interval for signals and news without players.
 const REST: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     let port = if std::env::var_os("PORT_GAME").is_some() { "PORT_GAME" } else { "PORT" };
     let port = settings.get(port, "", number(1..=u16::MAX.into())) as u16;
     let find = settings.get("HOSTING_MAX_PLAYERS", "32", number(1..=256));
-    // Joins of one player and of a party have their own limits, which can exceed the limit of find.
+    // The limits for joins of one player and of a party can exceed the limit of find.
     let above = ["HOSTING_MAX_PLAYERS_DIRECT", "HOSTING_MAX_PLAYERS_PARTY"];
     let [direct, party] = above.map(|name| settings.get(name, &find.to_string(), number(1..=256)));
     let address = settings.get("--address", "127.0.0.1", text);
@@ -70,12 +70,12 @@ fn play(socket: &UdpSocket, mut seats: Seats, api: Api, stop: &AtomicBool) -> Re
             next_step = (next_step + TICK).max(now);
         }
         tell(socket, &mut seats);
-        // If the service thread has ended, `news` reports that in the next round.
+        // If the service thread has ended, `news` reports the end.
         seats.orders.drain(..).for_each(|order| drop(orders.send(order)));
         let wait = if seats.is_idle() { REST } else { next_step.saturating_duration_since(now) };
         listen(socket, &mut seats, wait);
     };
-    // Closing the channel starts the final calls. Meanwhile players get the end three times, as a datagram may be lost.
+    // Closing the channel starts the final calls. Meanwhile the end is sent three times, as a datagram may be lost.
     drop(orders);
     for _ in 0..3 {
         seats.end(if stop.load(Ordering::Relaxed) { SERVER_STOPS } else { LOBBY_ENDED });
@@ -87,10 +87,10 @@ fn play(socket: &UdpSocket, mut seats: Seats, api: Api, stop: &AtomicBool) -> Re
 }
 
 fn listen(socket: &UdpSocket, seats: &mut Seats, time: Duration) {
-    // A timeout of zero is an error. One extra byte shows that a datagram is too long.
+    // A timeout of zero is an error. The extra byte detects datagrams that are too long.
     let (time, mut datagram) = (time.max(Duration::from_millis(1)), [0; DATAGRAM_MAX + 1]);
     let heard = socket.set_read_timeout(Some(time)).and_then(|()| socket.recv_from(&mut datagram));
-    // An error means a timeout, a signal, or an earlier datagram that could not be delivered.
+    // An error means a timeout, a signal, or an earlier datagram that was not delivered.
     if let Ok((length, from)) = heard
         && let Some(said) = read(&datagram[..length])
     {
@@ -98,7 +98,6 @@ fn listen(socket: &UdpSocket, seats: &mut Seats, time: Duration) {
     }
 }
 
-/// Sends all queued datagrams. A failed send counts as a lost datagram.
 fn tell(socket: &UdpSocket, seats: &mut Seats) {
     seats.told.drain(..).for_each(|(to, told)| drop(socket.send_to(&write(&told), to)));
 }
