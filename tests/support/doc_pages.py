@@ -33,7 +33,15 @@ from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = ("../README.md", "game-developer.md", "lobby-server.md", "operator.md", "errors.md")
+PAGES = (
+    "../README.md",
+    "quickstart.md",
+    "concepts.md",
+    "game-developer.md",
+    "lobby-server.md",
+    "operator.md",
+    "errors.md",
+)
 HTTP, GRPC, METRICS, CDN, ROOM = "8080", "8081", "8090", "8092", "8200"
 TIMEOUT_S = 30.0
 
