@@ -26,7 +26,6 @@ class SmallDisk:
     """Whether files on the disk exist at the next start."""
 
     def inside(self, pid: int) -> Path:
-        """Returns the path by which other processes reach the disk of process `pid`."""
         return Path(f"/proc/{pid}/root{self.mount_point}")
 
     def fill(self, pid: int) -> Path:

@@ -1,9 +1,7 @@
-"""Record of requests and responses, kept outside of the service, with checks of the service's
-guarantees.
+"""Record of requests and responses under load, with checks of the service's guarantees.
 
-Times are on the monotonic clock of the test process. A reservation starts between request and
-response. A slot counts as taken only while it is certainly taken, so a reported violation is always
-real.
+Times are on the monotonic clock of the test process. A slot counts as taken only while the service
+must hold it, so a reported violation is always real.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-# Deadlines are exact to 10 ms. The rest is the delay of the test process.
+# Deadlines are exact to 10 ms. The test process adds its own delay.
 SLACK_S = 0.5
 
 
@@ -26,8 +24,6 @@ class Lobby:
 
 @dataclass(slots=True)
 class Ticket:
-    """A player token from a response. A time is None until the event has happened."""
-
     token: str
     lobby_id: str
     ttl_s: float
@@ -36,11 +32,9 @@ class Ticket:
     connect_asked_at: float | None = None
     connected_at: float | None = None
     freed_at: float | None = None
-    """Time at which the first request that could free the slot was sent."""
 
     @property
     def surely_until(self) -> float:
-        """The slot is certainly taken from `answered_at` to this time."""
         end = float("inf") if self.connected_at is not None else self.asked_at + self.ttl_s
         return end if self.freed_at is None else min(end, self.freed_at)
 
@@ -55,7 +49,6 @@ class Ledger:
     def record(
         self, tokens: list[str], lobby_id: str, ttl_s: float, asked_at: float
     ) -> list[Ticket]:
-        """Records the first response to a find or join. Every token must be new."""
         now = time.monotonic()
         self._clear_at = max(self._clear_at, now + ttl_s)
         made = []
@@ -68,16 +61,10 @@ class Ledger:
         return made
 
     def lost(self, ttl_s: float) -> None:
-        """Records a find or join without a key and without a response. Its slots may stay reserved
-        until the deadline.
-        """
         self.counts["lost without key"] += 1
         self._clear_at = max(self._clear_at, time.monotonic() + ttl_s)
 
     def check_connected(self, ticket: Ticket, code: str, *, is_repeat: bool, has_key: bool) -> None:
-        """Checks the response to a use of a ticket. `is_repeat`: responses to earlier uses were
-        lost.
-        """
         now = time.monotonic()
         if code == "PLAYER_TOKEN_EXPIRED":
             assert now >= ticket.asked_at + ticket.ttl_s, "an answered token expired early"
@@ -91,15 +78,11 @@ class Ledger:
             assert code == "OK", f"an answered token is refused: {code}"
         ticket.connected_at = now
         self.counts["connected"] += 1
-        # The request that counted was sent before the deadline.
         assert ticket.connect_asked_at is not None
         latest = ticket.answered_at + ticket.ttl_s + SLACK_S
         assert ticket.connect_asked_at <= latest, "a token lived on after its deadline"
 
     def clear_at(self) -> float:
-        """Returns the time at which all deadlines have passed. Connected players must be
-        disconnected first.
-        """
         return self._clear_at + SLACK_S
 
     def check_limits(self) -> None:

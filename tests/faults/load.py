@@ -14,7 +14,6 @@ from uuid import UUID
 from tests.faults.ledger import Ledger, Lobby, Ticket
 from tests.faults.transports import Answer, Fields, Lost, Transport
 
-# Find and join may return these codes if no slot is free. Any other code except OK is a defect.
 _NO_PLACE = frozenset(
     {
         "MATCHMAKER_LOBBY_FULL",
@@ -45,9 +44,8 @@ class World:
         self.ttl_s = ttl_s
         self.game, self.namespace = namespace
         self.miss_chance = miss_chance
-        """Probability that a player does not connect, so that its token expires."""
         self.state_bytes = state_bytes
-        """Padding of the lobby states. It makes the journal grow fast."""
+        """Padding of lobby states. Large states make the journal grow fast."""
         self.ledger = Ledger()
         self.is_over = False
         self.is_up = asyncio.Event()
@@ -60,7 +58,7 @@ class World:
         await asyncio.sleep(self.random.random() * longest_s)
 
     async def linger(self) -> None:
-        """Waits rarely, so that most players have a pending request when the service is killed."""
+        """Waits rarely, so that most players have a pending request at a kill."""
         if self.random.random() < 0.1:
             await self.pause(0.3)
 
@@ -76,7 +74,6 @@ class World:
     async def insist(
         self, operation: str, fields: Fields, token: str, key: str | None = None
     ) -> tuple[Answer, int]:
-        """Repeats a request until it has a response. Returns the number of lost responses too."""
         lost = 0
         while True:
             await self.is_up.wait()
@@ -169,7 +166,6 @@ class Player:
         await self._leave(ticket)
 
     async def _miss(self, ticket: Ticket) -> None:
-        """Checks that an unused token is expired after its deadline."""
         world = self.world
         server = world.ledger.lobbies[ticket.lobby_id].token
         await asyncio.sleep(ticket.answered_at + ticket.ttl_s + 0.1 - time.monotonic())
@@ -271,7 +267,6 @@ class Operator:
             assert answer.code == code, answer
         path = {"game_id": world.game, "lobby_id": lobby.id}
         answer, _ = await world.insist("detach", path, world.operator_token)
-        # The ProtoJSON of gRPC responses omits false values.
         assert answer.code == "OK", answer
         assert not answer.body.get("did_remove"), answer
 

@@ -20,8 +20,6 @@ class AttachedLobby:
 
 @dataclass
 class ApiSession:
-    """One transport with the tokens for its requests."""
-
     plane: Plane
     transport: Transport
     client_token: str
@@ -43,9 +41,7 @@ class ApiSession:
         return lobby
 
     async def join(self, lobby: AttachedLobby, **fields: Any) -> list[str]:
-        """Returns player tokens. The env_ token of the request is exempt from the limit of each
-        address.
-        """
+        """Uses the env_ token, because a limit of players for each address does not apply to it."""
         answer = await self.must(
             "join", {"lobby_id": lobby.id, **fields}, token=self.plane.environment_token
         )

@@ -51,7 +51,6 @@ DEFAULT_MODES: Final[dict[str, dict[str, Any]]] = {
 def feed(
     modes: Mapping[str, Mapping[str, Any]], environment_token: str, limits: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Returns the static configuration of one namespace. Its lobbies are attached."""
     version_id = str(uuid4())
     game_modes = {
         name: {
@@ -104,7 +103,6 @@ class Plane:
     )
     command_prefix: Sequence[str] = ()
     data_dir: Path = Path()
-    """Default: a folder below `folder`."""
     addresses: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
 
@@ -141,7 +139,7 @@ class Plane:
         return self.shim
 
     def spawn(self) -> subprocess.Popen[bytes]:
-        """Starts the process without waiting. A restart uses the ports of the first start."""
+        """A restart uses the ports of the first start."""
         config = self.folder / "settings.toml"
         config.write_text(_toml({**self.settings, **self.addresses}))
         self.ready_file = self.folder / "ready.json"
@@ -177,7 +175,6 @@ class Plane:
         self.addresses = {name: said[name] for name in ("http", "grpc", "metrics")}
 
     async def wait_ended(self, timeout_s: float = 30.0) -> int:
-        """Returns the exit code of the process, or the negative signal number."""
         assert self.process is not None
         end = time.monotonic() + timeout_s
         while self.process.poll() is None:
@@ -219,7 +216,6 @@ class Plane:
         return (await self.new_public_token())[0]
 
     async def new_public_token(self) -> tuple[str, str]:
-        """Returns a pub_ token and its id from the admin socket, like `pyservice token create`."""
         kind = admin_pb2.TOKEN_KIND_PUBLIC
         request = admin_pb2.CreateTokenRequest(kind=kind, namespace=f"{GAME}/{NAMESPACE}")
         async with grpc.aio.insecure_channel(f"unix:{self.data_dir}/admin.sock") as channel:
@@ -235,7 +231,6 @@ class Plane:
         return await asyncio.to_thread(_get, f"http://{self.addresses['metrics']}{path}")
 
     async def metric(self, name: str, **labels: str) -> float:
-        """Returns the sum of a metric over all series with these labels."""
         _, text = await self.look("/metrics")
         total = 0.0
         for line in text.splitlines():

@@ -18,7 +18,6 @@ import pytest
 from tests.faults.disk import small_disk
 
 _USER = "pgserver"
-"""User that runs the servers if the tests run as root."""
 _MAKE_AND_GO = """
     if [ ! -e "$1/cluster" ]; then
         chown "$3" "$1"
@@ -31,10 +30,6 @@ _MAKE_AND_GO = """
 
 
 class ServerOnDisk:
-    """A server between `start` and `stop`. The disk stays even if the server process dies of a full
-    disk.
-    """
-
     def __init__(self, size_mib: int) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

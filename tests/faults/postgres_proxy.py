@@ -23,12 +23,11 @@ class PostgresProxy:
         self._folder = Path(tempfile.mkdtemp(prefix="hosting-proxy-"))
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path}?host={self._folder}"
         self.cut_at: bytes | None = None
-        """Bytes of a client message. The server receives this message, and the proxy breaks the
-        connection before the response.
+        """If a client message contains these bytes, the server receives the message and the client
+        gets no response.
         """
         self.cuts = 0
         self.waiting = 0
-        """Number of delayed commits."""
         self._may_commit = asyncio.Event()
         self._may_commit.set()
         self._open: set[asyncio.StreamWriter] = set()
@@ -56,9 +55,7 @@ class PostgresProxy:
         self.cut()
 
     def lose(self) -> None:
-        """Breaks each open connection at its next message, as if the server had restarted during a
-        network outage.
-        """
+        """Breaks each open connection at its next message."""
         self._lost |= self._open
 
     def silence(self) -> None:
@@ -100,7 +97,7 @@ class PostgresProxy:
                     answers.cancel()
                     await asyncio.wait({answers})
                     to_server.write(said)
-                    # The response proves that the server has executed the message.
+                    # A response proves that the server has executed the message.
                     await from_server.read(_CHUNK)
                     self.cuts += 1
                     return

@@ -11,7 +11,6 @@ from tests.faults.plane import DEFAULT_MODES, GAME, NAMESPACE, Plane
 from tests.faults.transports import Transport
 
 EndProcess = Callable[[Plane], Awaitable[None]]
-"""Ends the process of the plane and returns when it has ended."""
 
 
 async def restart_under_load(
@@ -25,9 +24,7 @@ async def restart_under_load(
     state_bytes: int = 0,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> World:
-    """Starts the plane and ends it in each given way under load. The plane runs when the function
-    returns.
-    """
+    """Starts the plane and ends it in each given way under load. The last restart stays up."""
     await plane.start()
     transports: list[Transport] = [plane.http_transport(), plane.grpc_transport(channels=2)]
     mode = DEFAULT_MODES["duel"]
@@ -67,7 +64,6 @@ async def _end_under_load(plane: Plane, world: World, endings: Sequence[EndProce
         await plane.start()
         world.is_up.set()
         world.ledger.counts["restarts"] += 1
-    # Players must get responses from the last start too.
     before = world.ledger.counts["connected"]
     end = time.monotonic() + 30
     while world.ledger.counts["connected"] < before + 10:

@@ -1,6 +1,4 @@
-"""One service for many invalid requests. They may share it, because the tests assert that none
-changes its state.
-"""
+"""One service for tests of invalid requests, which never change its state."""
 
 from __future__ import annotations
 
@@ -39,7 +37,6 @@ async def open_shared_plane(folder: Path) -> AsyncIterator[SharedPlane]:
             session = ApiSession(plane, transports.http, await plane.public_token())
             lobby = await session.attach("duel")
             other = await session.attach("duel")
-            # The state must not change by itself between two comparisons.
             crowd = await session.attach("crowd")
             player = await session.player(crowd)
             tokens = {
@@ -57,7 +54,6 @@ async def open_shared_plane(folder: Path) -> AsyncIterator[SharedPlane]:
 
 
 def check_problem(response: Response, status: int, code: str) -> dict[str, Any]:
-    """Checks that an error body is complete and agrees with the headers."""
     assert response.status == status, response
     assert response.headers["content-type"] == "application/problem+json"
     problem: dict[str, Any] = json.loads(response.body)

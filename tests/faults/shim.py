@@ -28,7 +28,7 @@ KINDS: Final = (
     "write",
     "ask",
 )
-"""The first five kinds are recorded. `make` creates a file. `ask` writes the name of a file into
+"""Recorded are the first five kinds. `make` creates a file, `ask` writes the name of a file into
 another file.
 """
 _ACTIONS: Final = ("nothing", "stall", "fail", "kill_before", "kill_after", "tear")
@@ -79,8 +79,6 @@ class _Control(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One recorded call of the journal. `name` is relative to the journal's folder."""
-
     kind: str
     name: str
     pid: int
@@ -104,17 +102,14 @@ class Rule:
 
     @property
     def waiting(self) -> int:
-        """Number of calls that the rule stalls now."""
         return int(self._raw.waiting)
 
     @property
     def matched(self) -> int:
-        """Number of calls that matched the rule."""
         return int(self._raw.matched)
 
     @property
     def struck(self) -> int:
-        """Number of calls that the rule changed."""
         return int(self._raw.struck)
 
     def release(self) -> None:
@@ -123,7 +118,7 @@ class Rule:
         _wait_until(lambda: self._raw.waiting == 0, "stalled calls to go on")
 
     def forget(self) -> None:
-        """Ends a rule without waiting for stalled calls. Use it if the process is dead."""
+        """Ends the rule of a dead process, without a wait for its stalled calls."""
         self._raw.armed = 0
         self._raw.waiting = 0
 
@@ -149,9 +144,7 @@ class Shim:
         }
 
     def begin_run(self) -> None:
-        """Resets the step count before a start. Rules stay, so that they can apply during the
-        start.
-        """
+        """Resets the step count before a start. Rules stay, so that they can apply to the start."""
         for raw in self._control.rules:
             raw.waiting = 0
         ctypes.memset(ctypes.addressof(self._control.steps), 0, ctypes.sizeof(_Step * _STEPS))
@@ -160,7 +153,6 @@ class Shim:
 
     @property
     def service_pid(self) -> int:
-        """Returns the first process of this run that loaded the library, or 0."""
         return int(self._control.service_pid)
 
     @property
@@ -177,7 +169,6 @@ class Shim:
         ]
 
     def shift_wall_clock(self, seconds: float) -> None:
-        """Shifts only the wall clock, from now on."""
         self._control.wall_shift_ns = int(seconds * _SECOND_NS)
 
     def shift_boot_clock(self, seconds: float) -> None:
@@ -185,9 +176,7 @@ class Shim:
         self._control.boot_shift_ns = int(seconds * _SECOND_NS)
 
     def stall(self, kinds: str, names: str = "*", *, first: int = 1) -> Rule:
-        """Stalls matching calls from number `first` on, until `release`. `kinds` are words of
-        KINDS, `names` is a pattern.
-        """
+        """Stalls matching calls from number `first` on, until `release`."""
         return self._rule(kinds, names, "stall", first=first)
 
     @contextmanager
@@ -207,7 +196,6 @@ class Shim:
         first: int = 1,
         last: int = _ALWAYS,
     ) -> Rule:
-        """Makes the matching calls `first` to `last` return `error` without executing them."""
         return self._rule(kinds, names, "fail", first=first, last=last, argument=error)
 
     def kill(

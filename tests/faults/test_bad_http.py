@@ -277,7 +277,7 @@ async def test_malformed_http_is_refused_and_the_connection_closed(
                 answer = await reader.read()
     finally:
         writer.transport.abort()
-    # The server must not read the rest as another request: it sends at most one response.
+    # The server must not read the rest as a second request.
     assert answer.count(b"HTTP/1.1 ") <= 1
     if answer:
         assert answer.startswith(b"HTTP/1.1 4")

@@ -181,7 +181,6 @@ async def test_undecodable_grpc_message_is_an_invalid_body(
 
 
 async def test_too_large_grpc_message_is_refused(shared: SharedPlane) -> None:
-    # Field 5 with a text above the size limit.
     size = (1 << 20) + 1
     request = b"\x2a\x81\x80\x40" + b"x" * size
     async with assert_unchanged(shared.plane, shared.transports.http):

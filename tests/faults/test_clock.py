@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 DAY_S = 86_400
 TTLS_S = (6, 12, 24, 48)
-"""Used in turn: a slow machine needs a longer lifetime for the setup before the deadline."""
+"""The test uses the shortest lifetime above `STARTS_OF_TTL` times the start time of the machine."""
 STARTS_OF_TTL = 4
 SILENCE_S = 1.0
 MODES = {
@@ -73,9 +73,6 @@ class Story:
         assert await self.connected(self.came) == "PLAYER_TOKEN_CONSUMED"
 
     async def check_the_absent_one_expires_in_time(self) -> None:
-        """Checks that the slot of the absent player is free at its deadline, not earlier and not
-        much later.
-        """
         await self.wait_for_the_free_place(self.ttl_s + PATIENCE_S)
         assert self.reserved.wall_s > self.ttl_s - 0.1
         assert self.reserved.passed_s < self.ttl_s + 3
@@ -121,7 +118,6 @@ async def test_wall_clock_step_changes_no_deadline(
     open_transports: OpenTransports,
     session: Callable[[Plane, OpenTransports, int], Coroutine[None, None, None]],
 ) -> None:
-    # Two services at once, one a day ahead and one a day behind: most of the time is waiting.
     async with asyncio.TaskGroup() as group:
         for step_s in (DAY_S, -DAY_S):
             group.create_task(session(make_plane(modes=MODES), open_transports, step_s))
@@ -224,7 +220,6 @@ class TestReboot:
     ) -> None:
         story = await begin(plane, open_transports)
         await plane.kill()
-        # The service must assume that the machine was off for a day.
         plane.commanded.shift_wall_clock(DAY_S)
         await self.reboot(plane, boot_id)
         assert await story.connected(story.comes) == "PLAYER_TOKEN_EXPIRED"
@@ -239,7 +234,6 @@ class TestReboot:
         await plane.kill()
         plane.commanded.shift_wall_clock(-DAY_S)
         await self.reboot(plane, boot_id)
-        # The service sees no outage, so deadlines continue from the time of the kill.
         assert await story.connected(story.comes) == "OK"
         await story.wait_for_the_free_place(story.ttl_s + PATIENCE_S)
         assert await story.connected(story.absent) == "PLAYER_TOKEN_EXPIRED"

@@ -26,7 +26,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 FIND_WAIT_MS = 120_000
 START_LIMIT_MS = 120_000
-"""Longer than every test, so only a disconnect can free the slot."""
 
 
 @pytest.fixture

@@ -48,12 +48,11 @@ def transports(plane: Plane, open_transports: OpenTransports) -> Transports:
 
 @pytest.fixture
 def session(plane: Plane, transports: Transports) -> ApiSession:
-    # The test cannot reach the admin socket in the mount namespace, so it uses the env_ token.
+    # The env_ token is needed because the admin socket is not reachable in the mount namespace.
     return ApiSession(plane, transports.http, plane.environment_token)
 
 
 async def use_up(session: ApiSession, lobby: AttachedLobby) -> None:
-    """Writes to the journal until only the reserve is left."""
     for number in range(DISK_MIB * (1 << 20) // STATE_BYTES + 100):
         state = b'"%d %s"' % (number, b"." * STATE_BYTES)
         answer = await session.transport.call("set_state", {"state": state}, token=lobby.token)
@@ -62,7 +61,6 @@ async def use_up(session: ApiSession, lobby: AttachedLobby) -> None:
         assert answer.code == "OK", answer
     else:
         raise AssertionError("the disk never gets full")
-    # A lobby state may not use the reserve for connected players.
     kept = await session.plane.metric("hosting_journal_credit_bytes")
     assert kept > 0.9 * await session.plane.metric("hosting_journal_reserve_bytes")
 
@@ -195,7 +193,7 @@ async def test_exhausted_disk_reserve_loses_nothing_and_recovers(
     is_used_up = asyncio.Event()
 
     async def toggle(transport: Transport) -> None:
-        """`closed` may use the reserve, like all requests that let players leave."""
+        """`closed` may use the disk reserve, like all requests that let players leave."""
         is_closed = False
         while not is_used_up.is_set():
             is_closed = not is_closed
@@ -256,7 +254,6 @@ async def test_failed_segment_allocation_is_storage_full(
 async def test_failed_compaction_refuses_new_slots_until_it_succeeds(
     make_plane: MakePlane, open_transports: OpenTransports
 ) -> None:
-    """A journal that cannot be compacted must not grow without limit."""
     plane = make_plane()
     await plane.start()
     transports = open_transports(plane)

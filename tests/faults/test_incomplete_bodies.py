@@ -21,12 +21,11 @@ LARGEST = 4 * MIB
 SENT = 39 * LARGEST // 40
 HOARDERS = 200
 BUDGET = 128 * MIB
-# Buffers grow by an eighth. The rest covers data in transit and the process itself.
+# Buffers grow by an eighth. The fixed part covers data in transit and the process itself.
 GROWTH_MAX = BUDGET * 9 // 8 + 64 * MIB
 
 
 def peak_bytes(plane: Plane) -> int:
-    """Returns the peak resident memory of the process."""
     for line in Path(f"/proc/{plane.pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -34,7 +33,6 @@ def peak_bytes(plane: Plane) -> int:
 
 
 async def hoard(plane: Plane, number: int) -> asyncio.StreamWriter:
-    """Sends all but the end of a body, or stops if the server closes the connection."""
     transport = plane.http_transport()
     _, writer = await asyncio.open_connection(
         transport.host, transport.port, local_addr=(f"127.0.1.{number % 100 + 1}", 0)

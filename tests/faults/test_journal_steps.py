@@ -21,7 +21,7 @@ from tests.faults.shim import Rule, Shim, Step
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 
 SEGMENT_BYTES: Final = 1 << 20
-# States of this size fill a segment in about thirty calls, so a short run reaches every step.
+# States of this size fill a segment in about thirty calls.
 STATE_BYTES: Final = 30_000
 SMALL: Final[dict[str, Any]] = {
     "seed": 7,
@@ -36,14 +36,11 @@ START: Final = "at a start"
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A step: the call, the file, and the number of the call after the rule is set."""
-
     name: str
     kind: str
     files: str
     at: int = 1
     when: Literal["at the first start", "at a start", "under load"] = "under load"
-    """The first start has an empty data directory."""
 
 
 STEPS: Final = (
@@ -101,7 +98,6 @@ def aim(shim: Shim, step: Named, way: str) -> Rule:
 
 
 async def die_at(plane: Plane, shim: Shim, step: Named, way: str) -> None:
-    """Kills the process at the step. For a step of a start, it starts the process first."""
     if step.when == "under load":
         rule = aim(shim, step, way)
     else:
@@ -117,8 +113,6 @@ async def die_at(plane: Plane, shim: Shim, step: Named, way: str) -> None:
 
 
 def passing(shim: Shim) -> Callable[[float], Awaitable[None]]:
-    """Skips time as if the machine had slept: the boot clock and all deadlines advance."""
-
     async def pass_at_once(seconds: float) -> None:
         shim.shift_boot_clock(seconds)
 

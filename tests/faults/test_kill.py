@@ -35,13 +35,11 @@ async def test_random_kills_lose_no_answered_request(make_plane: MakePlane, kill
     chance = random.Random(SEED)
     plane = make_plane()
     endings = [within(1.5, chance, Plane.kill) for _ in range(kills)]
-    # With many kills the journal must grow fast enough for compactions between kills.
     world = await restart_under_load(
         plane, endings, seed=SEED, state_bytes=10_000 if kills > 10 else 0
     )
     counts = world.ledger.counts
     assert counts["restarts"] == kills
-    # A load without a kill would prove nothing.
     assert counts["lost answers"] > 0, counts
     assert counts["expired"] > 0, counts
     for wanted in ("http answers", "grpc answers", "connected", "disconnected"):

@@ -25,7 +25,7 @@ KILLS = 4
 
 
 class Reader:
-    """Stores facts together with stream and LSN, like one transaction."""
+    """Stores facts together with stream and LSN, as a control plane does in one transaction."""
 
     def __init__(self, plane: Plane) -> None:
         self.path = plane.data_dir / "admin.sock"
@@ -107,7 +107,7 @@ async def test_reader_has_every_fact_exactly_once_across_kills(
     assert len(told) > 3 * KILLS
     assert set(reader.stored.values()) == {1}
     assert reader.stored.keys() >= set(told), "what was answered was told"
-    # At each kill one request was pending. Its fact may or may not exist.
+    # At each kill, one request was pending, and its fact may or may not exist.
     assert len(reader.stored) <= len(told) + KILLS
     await plane.stop()
 

@@ -24,7 +24,6 @@ CROWD = 1_000
 async def all_at_once(
     transports: Transports, ask: Callable[[Transport], Awaitable[Answer]], count: int = CROWD
 ) -> list[Answer]:
-    """Sends half of the requests over each transport, all before the first response can arrive."""
     both = list(transports)
     return await asyncio.gather(*(ask(both[number % 2]) for number in range(count)))
 
@@ -73,7 +72,6 @@ async def test_concurrent_party_finds_never_exceed_the_limit(
 
     answers = await all_at_once(transports, find, 300)
     codes = Counter(answer.code for answer in answers)
-    # Each lobby of 100 slots takes 33 parties of three. No party is split.
     assert codes == {"OK": 99, "MATCHMAKER_NO_AVAILABLE_LOBBIES": 201}
     winners = [answer for answer in answers if answer.code == "OK"]
     assert Counter(answer.lobby_id for answer in winners) == {lobby.id: 33 for lobby in lobbies}
@@ -112,7 +110,6 @@ async def test_concurrent_repeats_of_one_connect_are_one_use(
             answer = await transport.call("connected", body, token=lobby.token, key=key)
             assert answer.code == "PLAYER_TOKEN_CONSUMED"
     await session.must("disconnected", body, token=lobby.token)
-    # After the end of the use, a repeat returns how the use ended.
     for transport in transports:
         answer = await transport.call("connected", body, token=lobby.token, key="socket")
         assert answer.code == "PLAYER_TOKEN_CONSUMED"
@@ -218,8 +215,7 @@ class TestDefaultRates:
         codes = Counter(answer.code for answer in answers)
         assert set(codes) == {"OK", "RATE_LIMITED"}
         assert codes["OK"] >= 200
-        # The buckets of the operator and of the address are separate from the token's client
-        # bucket.
+        # The token's client bucket is separate from the buckets of the operator and of the address.
         for token in (session.plane.environment_token, session.client_token):
             answer = await transports.http.call("list", token=token)
             assert answer.code == "OK"

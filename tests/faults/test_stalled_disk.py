@@ -33,8 +33,6 @@ MODES = {
 
 @dataclass(frozen=True)
 class Ask:
-    """A request that needs durability, with its expected result."""
-
     operation: str
     fields: dict[str, Any]
     token: str
@@ -44,8 +42,6 @@ class Ask:
 
 @dataclass
 class Cast:
-    """The lobbies of one session, all durable, with their tokens."""
-
     crowd: AttachedLobby
     starting: AttachedLobby
     full: AttachedLobby
@@ -86,7 +82,7 @@ async def prepare(session: ApiSession) -> Cast:
 
 
 def changes(session: ApiSession, cast: Cast) -> list[Ask]:
-    """Returns requests that write an event, so that every lobby has one that is not durable."""
+    """Each request writes an event, so that every lobby has one that is not durable."""
     env = session.plane.environment_token
     crowd = cast.crowd.token
     return [
@@ -104,7 +100,7 @@ def changes(session: ApiSession, cast: Cast) -> list[Ask]:
 
 
 def derived(session: ApiSession, cast: Cast) -> list[Ask]:
-    """Returns requests that write nothing but depend on data that is not durable."""
+    """These requests write nothing, but their responses depend on data that is not durable."""
     env = session.plane.environment_token
     crowd = cast.crowd.token
     return [
@@ -155,8 +151,6 @@ class Waiting:
             self.tasks[asyncio.create_task(request)] = (transport, ask)
 
     async def wait_until(self, plane: Plane, metric: str, at_least: int) -> None:
-        """Waits until the metric reaches the value. No pending request may be answered before."""
-
         async def is_reached() -> bool:
             self.check_nobody_was_answered()
             return await plane.metric(metric) >= at_least
@@ -195,7 +189,6 @@ async def open_sessions(plane: Plane, transports: Transports) -> list[tuple[ApiS
 
 
 async def read_everything(plane: Plane, transports: Transports, client_token: str) -> None:
-    """Reads that need no durability must be answered during the stall."""
     for transport in transports:
         for operation in ("list", "regions", "statistics"):
             answer = await transport.call(operation, token=client_token, timeout_s=PATIENCE_S)
@@ -221,7 +214,6 @@ async def read_everything(plane: Plane, transports: Transports, client_token: st
     for path in ("/livez", "/metrics"):
         status, text = await plane.look(path)
         assert status == 200, text
-    # A long stall may make the service not ready. `/readyz` reports it at once.
     status, text = await plane.look("/readyz?verbose")
     assert status in (200, 503), text
 
@@ -229,7 +221,6 @@ async def read_everything(plane: Plane, transports: Transports, client_token: st
 async def test_stalled_disk_delays_every_answer_that_needs_durability(
     make_plane: MakePlane, open_transports: OpenTransports, waiting: Waiting
 ) -> None:
-    # Ten lobbies are attached before the stall and two during it. One more exceeds the limit.
     plane = make_plane(modes=MODES, limits={"lobby_count_max": 12, "max_players": SOURCE_LIMIT})
     await plane.start()
     transports = open_transports(plane)
@@ -280,7 +271,7 @@ async def test_failed_write_or_sync_ends_the_process_before_any_answer(
     for (session, cast), transport in zip(sessions, again, strict=True):
         for token, expected in (
             (cast.connected, {"PLAYER_TOKEN_CONSUMED"}),
-            # The use was decided and not answered, so both codes are correct.
+            # The use was decided but not answered before the kill, so both codes are correct.
             (cast.reserved, {"OK", "PLAYER_TOKEN_CONSUMED"}),
         ):
             answer = await transport.call(

@@ -61,7 +61,6 @@ async def test_second_process_on_a_data_directory_is_refused_with_the_pid(
         answer = await transport.call("list", token=plane.environment_token)
         assert answer.code == "OK"
     await plane.kill()
-    # The lock ended with its process, so no file has to be deleted.
     await plane.start()
     await plane.stop()
 
@@ -105,7 +104,6 @@ def test_invalid_settings_print_every_problem_and_start_nothing(
     config = tmp_path / "settings.toml"
     config.write_text(WRONG_SETTINGS)
     data_dir = tmp_path / "data"
-    # One problem in each source of settings.
     result = pyservice(
         *(command, "--config", str(config), "--data-dir", str(data_dir), "--grpc", "host"),
         PYSERVICE_NO_SUCH_VARIABLE="1",
@@ -120,7 +118,6 @@ def test_invalid_settings_print_every_problem_and_start_nothing(
 
 
 def wrong_feed(plane: Plane) -> dict[str, Any]:
-    """Returns a feed with problems of several kinds and one valid namespace."""
     content: dict[str, Any] = json.loads(plane.feed_file.read_text())
     (namespace,) = content["namespaces"]
     wrong = json.loads(json.dumps(namespace))
@@ -169,7 +166,8 @@ async def test_invalid_feed_update_keeps_the_last_valid_configuration(
     content = json.loads(plane.feed_file.read_text())
     content["namespaces"][0]["revision"] += 1
     modes = content["namespaces"][0]["versions"][0]["matchmaker"]["game_modes"]
-    # A verification that cannot run must let no player through, so the whole mode is refused.
+    # A verification that cannot run must let no player through, so the whole configuration is
+    # refused.
     modes["duel"]["actions"] = {
         "join": {"enabled": True, "verification": {"url": "http://127.0.0.1/ask", "headers": {}}}
     }
@@ -191,7 +189,7 @@ async def test_invalid_feed_update_keeps_the_last_valid_configuration(
     await plane.stop()
 
 
-# After the 128 bytes of the batch header, before the end of its only event.
+# Offset behind the 128 bytes of the batch header and before the end of its only event.
 IN_THE_EVENTS = 140
 
 
@@ -208,7 +206,7 @@ async def test_journal_damaged_in_the_middle_is_refused_with_its_position(
         step for step in plane.commanded.steps() if (step.kind, step.name[:4]) == ("pwrite", "seg-")
     ]
     await plane.kill()
-    # Later batches exist, so truncating the journal here would lose acknowledged data.
+    # Later batches are valid, so truncating the journal here would lose acknowledged data.
     damaged = commits[-4]
     segment = plane.commanded.journal_folder / damaged.name
     with segment.open("r+b") as file:
@@ -224,7 +222,6 @@ async def test_journal_damaged_in_the_middle_is_refused_with_its_position(
     assert f"offset {damaged.offset}" in told
     assert "Traceback" not in told
     assert segment.read_bytes() == before
-    # After the repair, all data is there.
     with segment.open("r+b") as file:
         file.seek(damaged.offset + IN_THE_EVENTS)
         file.write(byte)

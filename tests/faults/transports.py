@@ -22,7 +22,6 @@ from pyservice.pb.hosting.v1 import events_pb2, matchmaker_pb2
 _ATTACH: Final = "/cloud/games/{game_id}/namespaces/{namespace_id}/lobbies/attach"
 _DETACH: Final = "/cloud/games/{game_id}/matchmaker/lobbies/{lobby_id}"
 
-# Operation: method of the gRPC service, HTTP method, path.
 OPERATIONS: Final[dict[str, tuple[str, str, str]]] = {
     "find": ("FindLobby", "POST", "/matchmaker/lobbies/find"),
     "create": ("CreateLobby", "POST", "/matchmaker/lobbies/create"),
@@ -50,15 +49,12 @@ class Lost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response. `code` is "OK" or a code of the error table."""
-
     transport: str
     code: str
     body: Any
     status: str
-    """HTTP status or name of the gRPC status."""
     errors: tuple[tuple[str, ...], ...] = ()
-    """Paths of field problems. The last part is the problem word."""
+    """Paths of field problems. The last part of a path is the problem word."""
     retry_after_s: float | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -105,8 +101,6 @@ class Response:
 
 
 class HttpTransport:
-    """Keep-alive connections, each with one request at a time. More requests open more connections."""
-
     name = "http"
 
     def __init__(self, address: str) -> None:
@@ -221,8 +215,6 @@ def _http_answer(operation: str, response: Response) -> Answer:
 
 
 class GrpcTransport:
-    """One channel, or several for load. The channels reconnect fast and never retry."""
-
     name = "grpc"
 
     def __init__(self, address: str, channels: int = 1) -> None:
@@ -310,8 +302,7 @@ def _grpc_refusal(error: grpc.aio.AioRpcError) -> Answer:
     metadata = dict(error.trailing_metadata() or ())
     packed = metadata.get("grpc-status-details-bin")
     if packed is None:
-        # Only the service sends error details. The gRPC library of the client creates errors
-        # without details.
+        # A status without details is created by the gRPC library of the client, not by the service.
         if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
             raise Lost(error.details())
         raise AssertionError(f"an error without details: {error.code()} {error.details()}")

@@ -19,24 +19,19 @@ class Change:
 
     name: str
     operation: str
-    """Slug of the operation, or the internal method of a command."""
     ask: Ask
     fields: Callable[[GameFixture, Fields], Fields]
     prepare: Callable[[GameFixture], Awaitable[Any]] | None = None
-    """Creates the records that the request changes."""
     steps: tuple[Step, ...] = ()
     """Kill steps on files outside of the database."""
     in_records: tuple[Step, ...] = RECORDS
     is_repeatable: bool = True
-    """False if a retry creates another record: the response has a secret that is not stored, or
-    there is no key.
-    """
+    """False if a retry creates another record."""
 
     def __str__(self) -> str:
         return self.name
 
     def all_steps(self, kind: str) -> Iterator[Step]:
-        """Returns the kill steps for a database of this kind."""
         if kind == "sqlite":
             yield from self.in_records
         yield from self.steps
@@ -44,8 +39,6 @@ class Change:
 
 
 def asked(slug: str, fields: Callable[[GameFixture, Fields], Fields], **more: Any) -> Change:
-    """Returns a change through the public server. `name` distinguishes changes with the same slug."""
-
     async def ask(fixture: GameFixture, wanted: Fields, key: str) -> Answer:
         return await fixture.developer.call(slug, key, **wanted)
 
@@ -55,8 +48,6 @@ def asked(slug: str, fields: Callable[[GameFixture, Fields], Fields], **more: An
 def commanded(
     name: str, method: str, fields: Callable[[GameFixture, Fields], Fields], **more: Any
 ) -> Change:
-    """Returns a change by an administrative command. Commands have no idempotency key."""
-
     async def ask(fixture: GameFixture, wanted: Fields, _: str) -> Answer:
         return await fixture.command(method, **wanted)
 

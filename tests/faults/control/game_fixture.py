@@ -25,19 +25,14 @@ DOMAIN: Final = "play.example.com"
 BUILD: Final = tar()
 PAGE: Final = b"<h1>Arena</h1>"
 CURRENT: Final = {"current": "yes"}
-"""Tag of one build of the game."""
 SHOWN_S: Final = 1.0
 REVOKED_S: Final = 1.0
-"""The data plane may accept a revoked token for this time."""
+"""Time for which the data plane may still accept a revoked token."""
 Fields = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """A person that may be a member of the developers' group. `of_group`: a token that ends with
-    the membership.
-    """
-
     identity_id: str
     token: str
     of_group: str | None = None
@@ -49,14 +44,10 @@ class GameFixture:
         self.door = door
         self.developer = Developer(full_service, door)
         self.tokens: dict[str, str] = {}
-        """Every token from a response, by id."""
         self.made: set[str] = set()
-        """Ids of identities and groups from responses."""
         self.version_names: dict[str, str] = {}
-        """Reserved version names, each with its idempotency key."""
         self.pictures: dict[str, bytes] = {}
         self.wanted_game = ""
-        """`name_id` of the game that the test creates next."""
         self.link_token = self.lobby_id = ""
         self.begin()
 
@@ -64,11 +55,8 @@ class GameFixture:
         """Drops the expectations of earlier changes."""
         self.spare_domain = self.upload_id = self.build_id = self.token_id = self.server_id = ""
         self.images: dict[str, str] = {}
-        """Uploads by build."""
         self.passwords: dict[str, list[str]] = {}
-        """Possible passwords of each user of the site."""
         self.shut_out: set[str] = set()
-        """Users that the site refused. The site limits wrong passwords."""
         self.people: list[Person] = []
 
     async def prepare(self) -> GameFixture:
@@ -161,7 +149,6 @@ class GameFixture:
         await self._upload(made["upload_id"], wanted, PAGE)
 
     async def new_picture(self, kind: str) -> None:
-        """Uploads a unique picture and does not complete it."""
         content = png(len(self.pictures) + 1)
         fields: Fields = {**self.game, "path": "a.png", "content_length": len(content)}
         made = await self.developer.good(f"prepare_{kind}", **fields)
@@ -207,19 +194,18 @@ class GameFixture:
         await eventually(is_recorded)
 
     def keep(self, key: str, body: Any) -> None:
-        """Stores a response to a request with a key. Its records must exist from now on."""
+        """Stores the response to a request with a key. The records in the response must exist from
+        now on.
+        """
         if "token" in body:
             self.tokens[body["token_id"]] = body["token"]
         self.made |= {body[name] for name in ("identity_id", "group_id") if name in body}
         self.link_token = body.get("device_link_token", self.link_token)
         if name := body.get("version_display_name"):
-            # No other request gets the same version name.
             assert self.version_names.setdefault(name, key) == key, name
 
     async def seen(self) -> Fields:
-        """Returns all responses for a developer, a device and an operator, without values that
-        change by themselves, and all records.
-        """
+        """Returns all records and all responses, without values that change by themselves."""
         told: Fields = {}
         for slugs, fields in (
             (("get_namespace", "version_history", "list_namespace_tokens"), self.place),
@@ -246,7 +232,6 @@ class GameFixture:
         return told
 
     async def check_effects(self, told: Fields) -> None:
-        """Checks that the service behaves as its responses say."""
         await self._check_domains(told)
         await self._check_tokens(told)
         await self._check_uploads(told)
@@ -291,9 +276,6 @@ class GameFixture:
         await promised(is_known, REVOKED_S)
 
     async def _check_uploads(self, told: Fields) -> None:
-        """Checks that versions may name complete uploads only, and that nothing of a deleted upload
-        is left.
-        """
         for site in told["list_sites"]["sites"]:
             await self._check_use({"cdn": {"site_id": site["site_id"]}}, site["complete"])
         listed = {one["build_id"]: one for one in told["list_game_builds"]["builds"]}
@@ -340,7 +322,6 @@ class GameFixture:
                 assert answer.code == ("OK" if is_member else "TOKEN_REVOKED")
 
     async def _check_pictures(self, told: Fields, browser: httpx.AsyncClient) -> None:
-        """Checks that each picture in a response is complete and is the uploaded one."""
         shown = [told["games"][0].get(f"{kind}_url") for kind in ("banner", "logo")]
         for avatar in told["list_avatars"]["custom_avatars"]:
             assert ("url" in avatar) == avatar["complete"], avatar
@@ -350,9 +331,6 @@ class GameFixture:
             assert (await browser.get(url)).content == content
 
     async def _check_site(self, told: Fields, browser: httpx.AsyncClient) -> None:
-        """Checks that the site requires a password if its configuration says so, and accepts the
-        users' passwords.
-        """
         cdn = told["get_namespace"]["namespace"]["config"]["cdn"]
         url = f"http://{self.full_service.said['cdn']}/{told['games'][0]['name_id']}/prod/"
 

@@ -36,7 +36,7 @@ _HELD: Final = "hosting.internal.v1.Feed.Held"
 _IDENTITIES: Final = "hosting.internal.v1.ControlAdmin.ListIdentities"
 AGREE_S: Final = 1.0
 UNPACKER: Final = "unpacker"
-"""The process that unpacks builds for the control plane. It ends with the control plane."""
+"""Unpacks builds for the control plane, and ends with the control plane."""
 HALF: Final = 20
 """Half of a file, in bytes."""
 UP_S: Final = 60.0
@@ -47,8 +47,8 @@ Rows = dict[str, frozenset[tuple[Any, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where a plane is killed: at a call on a file of the data directory, before, after or in the
-    middle of the call.
+    """Where a plane is killed: before, after or in the middle of a call on a file of the data
+    directory.
 
     Without a call, the plane is killed `delay_ms` after the request.
     """
@@ -62,9 +62,7 @@ class Step:
     delay_ms: float = 0.0
     is_half: bool = False
     other: str = ""
-    """The process that makes the call, if the killed plane does not make it: the other plane or
-    UNPACKER.
-    """
+    """The process that makes the call, if the killed plane does not."""
 
     def __str__(self) -> str:
         return f"{self.role}: {self.name}"
@@ -114,7 +112,6 @@ STARTED: Final = (
     Step("its start is not requested", "control", "ask", "servers/*"),
     Step("its start is requested", "control", "ask", "servers/*", after=True),
 )
-"""Steps of the start of a game server with an unpacked build, until its keeper runs."""
 UNPACKED: Final = (
     Step("nothing of its build is there", "control", "mkdir", "builds/*"),
     Step("the folder of its build is empty", "control", "mkdir", "builds/*", at=3, after=True),
@@ -125,7 +122,6 @@ UNPACKED: Final = (
     Step("its build is whole", "control", "rename", "builds/*", after=True),
     *(Step(f"after {delay_ms} ms", "control", delay_ms=delay_ms) for delay_ms in (40, 80, 160)),
 )
-"""Steps of the start of a game server with a build that is not unpacked."""
 BUNDLE: Final = "servers/*/bundle"
 IN_CONTAINER: Final = (
     Step("its folder has no bundle", "control", "mkdir", BUNDLE),
@@ -135,7 +131,6 @@ IN_CONTAINER: Final = (
     Step("its bundle is whole, and nothing else", "control", "make", "servers/*/spec"),
     *(Step(f"after {delay_ms} ms", "control", delay_ms=delay_ms) for delay_ms in (40, 80, 160)),
 )
-"""Further steps of a game server in a container."""
 STARTED_IN_RECORDS: Final = (
     Step("placed and in no record", "control", "fdatasync fsync", LOG, at=2),
     Step("placed in its record", "control", "fdatasync fsync", LOG, at=2, after=True),
@@ -197,16 +192,13 @@ class KilledService(FullService):
         return found
 
     async def refresh(self) -> None:
-        """The supervisor's restart delay grows with each kill. A new supervisor has the shortest
-        delay.
-        """
+        """A new supervisor restarts planes faster, because its restart delay has not grown."""
         if self.kills % 4 == 3:
             await asyncio.to_thread(self.stop)
             await asyncio.to_thread(self._start_again)
         self.kills += 1
 
     def _start_again(self) -> None:
-        """Another program may take a port while the service is down. Waits until the port is free."""
         end = time.monotonic() + UP_S
         while True:
             try:
@@ -220,7 +212,6 @@ class KilledService(FullService):
                 return
 
     def arm(self, step: Step) -> Rule:
-        """Sets the rule for a step that has a call of the killed plane."""
         if step.is_half:
             return self.shim.tear(
                 step.files, kind=step.calls, at=step.at, keep=HALF, with_service=False
@@ -267,7 +258,6 @@ async def struck(
 async def _kill_while_stalled(
     full_service: KilledService, step: Step, ask: Callable[[], Awaitable[Result]]
 ) -> Result:
-    """Stalls the call of the other process while the plane is killed."""
     rule = full_service.shim.stall(step.calls, step.files, first=step.at)
     asking = asyncio.ensure_future(ask())
     try:
@@ -292,8 +282,6 @@ async def _reached(step: Step, is_there: Callable[[], bool], answer: object) -> 
 
 
 class Witness:
-    """Reads the state of both planes from outside."""
-
     def __init__(self, full_service: KilledService, door: Door, token: str, game_id: str) -> None:
         self._house = full_service
         self._door = door
@@ -308,9 +296,7 @@ class Witness:
 
     @contextlib.asynccontextmanager
     async def _look(self) -> AsyncIterator[Transaction]:
-        """Opens the records for one read. SQLite recovers the log of a killed plane only if no
-        other process has the file open.
-        """
+        """SQLite recovers the log of a killed plane only if no other process has the file open."""
         database = open_database(self._house.database_url, self._house.data_dir / "control")
         try:
             async with database.read() as tx:
@@ -319,7 +305,6 @@ class Witness:
             await database.close()
 
     async def both_up(self) -> None:
-        """Returns when both planes respond to public requests and to commands."""
         end = time.monotonic() + UP_S
         while True:
             fields = {"game_id": self._game_id}
@@ -332,8 +317,8 @@ class Witness:
             await asyncio.sleep(0.005)
 
     async def agree(self) -> None:
-        """Returns when the data plane has the configuration of the records for every namespace.
-        Fails after `AGREE_S`.
+        """Returns when the data plane has the configuration of all namespaces in the records. Fails
+        after `AGREE_S`.
         """
         await self.both_up()
         began = FreeTime()
@@ -342,9 +327,6 @@ class Witness:
             await asyncio.sleep(0.01)
 
     async def records(self) -> Rows:
-        """Returns all rows, without columns that change by themselves and without abandoned
-        uploads.
-        """
         rows = {}
         async with self._look() as tx:
             for table in metadata.sorted_tables:
@@ -383,7 +365,7 @@ class Witness:
 
 
 def _fed(path: Path) -> Any:
-    """Reads the configuration in a feed file. The data plane adds the retained versions by itself."""
+    """Reads a feed file without the retained versions, which the data plane adds."""
     kept = _read(path).configuration
     if kept is not None:
         kept.ClearField("retained_versions")

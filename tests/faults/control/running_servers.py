@@ -19,7 +19,6 @@ from tests.programs import images
 from tests.support.full_service import Developer, FullService, eventually
 
 STUBBORN: Final = ("sh", "-c", "trap '' TERM; exec sleep 3600")
-"""A program that ignores SIGTERM."""
 _ARCHIVE: Final = "archive"
 _BUNDLE: Final = "oci_bundle"
 
@@ -33,10 +32,8 @@ class RunningServers:
         self._environment: dict[str, Any] = {"game_id": game_id, "environment_id": "prod"}
         self._builds: dict[str, str] = {}
         self._build_id = ""
-        """Build of the next server."""
 
     async def prepare(self) -> None:
-        """Uploads a build and ends earlier servers."""
         await self._choose(_ARCHIVE)
 
     async def prepare_new(self) -> None:
@@ -62,13 +59,11 @@ class RunningServers:
         return str(made["build_id"])
 
     def wanted(self) -> dict[str, Any]:
-        """Request for a server that runs until it is deleted."""
         return {
             **self._environment,
             "datacenter": "local",
             "network": {"ports": {"game": {"protocol": "tcp"}}},
             "resources": {"cpu": 10, "memory": 16},
-            # The environment makes the program in the container ignore SIGTERM.
             "runtime": {"build": self._build_id, "environment": {"PLAY": "deaf"}},
             "tags": {"name": uuid4().hex},
         }
@@ -80,9 +75,6 @@ class RunningServers:
         return str(made["server"]["id"])
 
     async def check(self) -> None:
-        """Checks that exactly the servers without a delete request run, with one process and with
-        their ports.
-        """
         try:
             await eventually(self._are_as_wanted)
         except AssertionError:
@@ -92,7 +84,6 @@ class RunningServers:
         return not any((await self._differences()).values())
 
     async def _differences(self) -> dict[str, Any]:
-        """Compares the processes with the records. A server may start during the comparison."""
         statuses = await self._statuses()
         wanted = {one for one in statuses if statuses[one] not in _ENDED}
         processes = processes_of_runs(self._developer.full_service)
@@ -109,13 +100,11 @@ class RunningServers:
         return self._developer.full_service.data_dir / "servers"
 
     async def _leased(self) -> set[str]:
-        """Returns the ids of servers with leased ports."""
         async with InternalClient(self._developer.full_service.data_dir / "admin.sock") as client:
             asked = runtime_pb2.LeasesRequest()
             return set((await client.call("hosting.internal.v1.Runtime.Leases", asked)).server_ids)
 
     def _kept(self) -> set[str]:
-        """Returns the ids of run folders with a keeper."""
         folders = self._servers.iterdir()
         return {path.name for path in folders if path.is_dir() and RunFolder(path).is_kept()}
 
@@ -128,9 +117,7 @@ class RunningServers:
 
 
 def processes_of_runs(full_service: FullService) -> Counter[str]:
-    """Counts the processes of the service's servers and lobbies by run id, without keepers and
-    container runtimes.
-    """
+    """Counts processes by run id, without keepers and container runtimes."""
     api_url = f"http://{full_service.said['http']}"
     found = Counter[str]()
     for path in Path("/proc").glob("[0-9]*/environ"):

@@ -25,8 +25,6 @@ def _new_server(fixture: GameFixture, _: Fields) -> Fields:
 
 
 def _the_server(timeout_ms: int) -> Callable[[GameFixture, Fields], Fields]:
-    """Deletes a server that ignores SIGTERM, with this stop timeout."""
-
     def fields(fixture: GameFixture, _: Fields) -> Fields:
         named = {"server_id": fixture.server_id, "override_kill_timeout": timeout_ms}
         return {**fixture.environment, **named}

@@ -1,8 +1,4 @@
-"""PostgreSQL connections that break while idle, during a change, or after the commit was sent.
-
-No caller gets a broken connection. A change with a lost commit response counts as possibly
-committed.
-"""
+"""PostgreSQL connections that break while idle, during a change, or after the commit was sent."""
 
 from __future__ import annotations
 
@@ -151,7 +147,6 @@ async def test_disconnected_read_fails_and_the_next_succeeds(
 ) -> None:
     await read_once(database)
     proxy.cut_at = b"REPEATABLE READ"
-    # The proxy breaks every connection of the read, including the new one.
     assert await code_of(lambda: read_once(database)) == "CONTROL_PLANE_UNAVAILABLE"
     proxy.cut_at = None
     assert await codes(database) == {"OK"}

@@ -28,9 +28,7 @@ from tests.support.waiting import FreeTime
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 CHANGING: Final = {row.slug: row for row in ROWS if row.changes}
-"""Rows of operations that change records. A test tries each of them."""
 ANSWERED_S: Final = 0.4
-"""Less than the time for which the other changes wait."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -61,8 +59,6 @@ def test_changes_that_wait_for_the_data_plane_are_listed() -> None:
 
 
 async def waits_of(scenario: NamespaceScenario, ray_id: str) -> list[str]:
-    """Returns the waits of a change, read from its ray."""
-
     async def kept() -> list[Any]:
         told = await scenario.owner.good("get_ray_perf", ray_id=ray_id)
         lists: list[Any] = told["perf_lists"]
@@ -97,7 +93,7 @@ async def test_other_changes_do_not_wait_for_a_silent_data_plane(
     await door.close()
     assert told == dict.fromkeys(told, OK)
     assert (slow, idle) == ([], [])
-    # Unconfirmed changes wait for the whole second. Requests without a token have no ray to read.
+    # A request without a token has no ray.
     waited = {
         row.slug: await waits_of(scenario, rays[row.slug])
         for row in unwaited

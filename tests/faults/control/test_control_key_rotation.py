@@ -1,8 +1,4 @@
-"""Kills of the control plane during `RotateControlKeys`, its part of `pyservice keys rotate`.
-
-The keys afterwards are the old or the new ones. Both sign valid URLs, and idempotency keys still
-match.
-"""
+"""Kills of the control plane during `RotateControlKeys`, its part of `pyservice keys rotate`."""
 
 from __future__ import annotations
 
@@ -52,7 +48,6 @@ class Signing:
         )
 
     async def prepare(self, key: str) -> Any:
-        """Prepares a build under a key. A repeat returns the same build with a new URL."""
         image = {"path": "server.tar", "content_length": len(BUILD)}
         fields = {**self.fixture.game, "display_name": "Signed", "image_file": image}
         return await self.fixture.developer.good("create_game_build", key, **fields)
@@ -72,7 +67,6 @@ class Signing:
         assert not list((fixture.full_service.data_dir / "control").glob(".keys.json.*"))
         again = await self.prepare(key)
         assert again["upload_id"] == signed["upload_id"]
-        # URLs from before the rotation stay valid.
         for one in (signed, again):
             assert (await put(one["image_presigned_request"], BUILD)).status_code == 200
         await fixture.developer.good("complete_upload", upload_id=signed["upload_id"])
@@ -83,9 +77,6 @@ class Signing:
 
 
 def check_ring(before: SigningKeys, now: SigningKeys, answer: Answer | None) -> None:
-    """The new ring is the old one, or the old one with one more key that signs. No key is old
-    enough to be dropped.
-    """
     assert now.hash_key == before.hash_key
     added = before.current.number + 1
     if answer is not None:

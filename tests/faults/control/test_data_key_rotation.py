@@ -61,7 +61,6 @@ class Signed:
         self.door = door
         self.developer = Developer(full_service, door)
         self.tokens: list[tuple[int, str]] = []
-        """pub_ tokens, each with the number of its key."""
 
     async def prepare(self) -> Signed:
         self.game_id = await self.developer.game()
@@ -113,7 +112,6 @@ class Signed:
         await self.public_token()
 
     async def check(self, player_token: str) -> None:
-        """Checks that a token is valid while its key is in the ring, and that needed keys stay."""
         numbers = dict(self.ring().mac_keys)
         for number, token in self.tokens:
             answer = await self.door.call("regions", {}, token=token)
@@ -126,7 +124,6 @@ class Signed:
 def check_ring(
     before: Keyring, now: Keyring, answer: admin_pb2.RotateKeysResponse | None, is_dropping: bool
 ) -> None:
-    """The new ring is the old one, the new one, or the new one without unneeded keys."""
     old, keys = dict(before.mac_keys), dict(now.mac_keys)
     added = max(old) + 1
     assert now.hash_key == before.hash_key
@@ -206,5 +203,4 @@ async def test_command_reports_a_plane_that_did_not_answer(signed: Signed) -> No
         (line,) = said.splitlines()
         assert line.startswith(f"pyservice {words[0]}: is a service running with --data-dir")
         await signed.witness.agree()
-        # The repeated command succeeds.
         assert await command_line.output(data_dir, *words)

@@ -1,8 +1,4 @@
-"""A database that is full, stopped, killed, stalled, removed or replaced.
-
-The service returns the documented error, writes no partial change, and uses the database again
-after the repair.
-"""
+"""A database that is full, stopped, killed, stalled, removed or replaced."""
 
 from __future__ import annotations
 
@@ -58,9 +54,6 @@ async def on_server(server: Server, tmp_path: Path) -> AsyncIterator[Database]:
 
 
 async def heals(database: Database, timeout_s: float = PATIENCE_S) -> None:
-    """Waits until a read and a change succeed. Until then only the error for an unavailable
-    database may occur.
-    """
     async with asyncio.timeout(timeout_s):
         while (found := await codes(database)) != {"OK"}:
             assert found <= {"OK", "CONTROL_PLANE_UNAVAILABLE"}, found
@@ -71,7 +64,6 @@ async def heals(database: Database, timeout_s: float = PATIENCE_S) -> None:
 async def test_stopped_postgres_is_reported_and_used_after_restart(
     on_server: Database, server: Server, mode: str
 ) -> None:
-    # Opens connections of all kinds before the stop: idle ones, and one in a transaction.
     await at_once(on_server, "read", 10, number)
 
     async def interrupted() -> None:
@@ -224,7 +216,6 @@ async def test_full_database_disk_is_reported_and_reads_continue(tmp_path: Path)
         assert user.stdout is not None
         user.stdin.write(f"{word}\n")
         user.stdin.flush()
-        # Log lines come between the replies.
         while not (line := user.stdout.readline()).startswith("= "):
             assert line, "the user of the database died"
         return line[2:].strip()

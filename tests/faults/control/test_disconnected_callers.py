@@ -1,7 +1,5 @@
-"""A caller that disconnects before the response: the change is made, and watches still receive it.
-
-The commit is delayed on the disk or in the PostgreSQL proxy, so the caller disconnects during the
-commit.
+"""A caller that disconnects during the commit of its change: the change is made and watches receive
+it.
 """
 
 from __future__ import annotations
@@ -41,8 +39,6 @@ class Held(Protocol):
 
 
 class HeldCommitService(KilledService):
-    """A service that delays commits while `commits_held` is open."""
-
     commits_held: Callable[[], contextlib.AbstractContextManager[Held]]
 
 
@@ -70,16 +66,12 @@ async def full_service(
 
 @dataclass
 class Watched:
-    """A change and the read that shows it."""
-
     change: Callable[[], Awaitable[Any]]
     read: Callable[..., Awaitable[Any]]
     is_there: Callable[[Any], bool]
 
 
 class CallerFixture:
-    """A watcher at the public server and callers that disconnect."""
-
     def __init__(self, full_service: HeldCommitService, caller: Door) -> None:
         self.full_service = full_service
         self.developer = Developer(full_service, full_service.door("http"))
@@ -164,7 +156,6 @@ class CallerFixture:
         )
 
     async def ask_and_go(self, watched: Watched) -> None:
-        """Disconnects the caller while the change is written to the disk."""
         with self.full_service.commits_held() as held:
             asking = asyncio.ensure_future(watched.change())
 
@@ -191,7 +182,6 @@ async def fixture(
 
 @pytest.fixture
 async def inside(full_service: HeldCommitService) -> AsyncIterator[CallerFixture]:
-    """Sends the request directly to the control plane, like a command."""
     made = CallerFixture(full_service, GrpcDoor(f"unix:{control_socket(full_service.data_dir)}"))
     yield made
     await made.close()
@@ -211,9 +201,6 @@ async def wakes(fixture: CallerFixture, watched: Watched) -> None:
 
 
 async def is_made(watched: Watched) -> bool:
-    """False if another write was in progress and the caller disconnected before the request was
-    read.
-    """
     began = FreeTime()
     while began.is_within(MADE_S):
         if watched.is_there(await watched.read()):

@@ -70,7 +70,6 @@ class TokenFixture:
         return lambda: self.admin.call(f"{_ADMIN}.CreateNamespaceToken", asked, 60)
 
     async def tokens(self, kind: str) -> list[str]:
-        """Returns the ids of valid tokens."""
         if kind == "cloud":
             fields = {"group_id": self.full_service.group_id}
             listed = await self.developer.good("list_group_tokens", **fields)
@@ -120,15 +119,12 @@ async def go_while_it_is_committed(fixture: TokenFixture, ask: Ask) -> None:
 
         await eventually(is_on_its_way)
         await goes(asking)
-        # A later read proves that the plane has received the request.
         for _ in range(5):
             await fixture.developer.good("get_game", game_id=fixture.game_id)
 
 
 async def go_while_it_is_fed(fixture: TokenFixture, kind: str, ask: Ask) -> None:
     with fixture.full_service.shim.stalled("fsync", FED) as held:
-        # Starts another change of the namespace, because a pub_ token alone sends no new
-        # configuration.
         before = asyncio.ensure_future(
             fixture.developer.call(
                 "add_domain", **fixture.place, domain=f"{fixture.game_id}.example"
@@ -156,7 +152,6 @@ async def test_caller_gone_before_the_commit_leaves_no_token(
 ) -> None:
     for _ in range(ATTEMPTS):
         await go_while_it_is_committed(fixture, fixture.asks(kind))
-        # When this later change is done, the earlier one is done too.
         await fixture.developer.good(
             "add_domain", **fixture.place, domain=f"{fixture.game_id}.example"
         )

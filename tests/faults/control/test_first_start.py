@@ -27,7 +27,6 @@ OF_TOKEN: Final = (
     Step("the token has not its name", "control", "rename", TOKEN),
     Step("the token is in its file", "control", "rename", TOKEN, after=True),
 )
-"""Steps on files. PostgreSQL keeps the records on its own disk."""
 STEPS: Final = (
     Step("the tables are half written", "control", "pwrite", LOG, at=20),
     Step("the tables are not synced", "control", "fdatasync fsync", LOG),
@@ -75,7 +74,6 @@ async def test_killed_first_start_is_completed_by_the_next(
 
 
 async def counts(database: Database) -> tuple[int, ...]:
-    """Counts identities, groups and cloud_ tokens."""
     found = []
     async with database.read() as tx:
         for table in (identities, groups, cloud_tokens):

@@ -42,8 +42,6 @@ def now_ms() -> float:
 
 
 async def spans_of(developer: Developer, ray_id: str) -> dict[str, tuple[int, int]]:
-    """Returns start and end of each span in ms since the epoch."""
-
     async def kept() -> Any:
         return (await developer.good("get_ray_perf", ray_id=ray_id))["perf_lists"]
 
@@ -82,8 +80,8 @@ async def test_journal_wait_span_lasts_as_long_as_the_disk_stall(
         trace = f"00-{ray_id}-{ray_id[:16]}-01"
         call = asyncio.create_task(door.call(slug, fields, token=asking, traceparent=trace))
         await asyncio.to_thread(until, lambda: rule.waiting)
-        # One event loop serves both requests, so the stalled request waits when this one has its
-        # response.
+        # One event loop serves both requests, so a response proves that the earlier request waits
+        # for the disk.
         assert (await door.call("regions", {}, token=token)).code == "OK"
         begun_ms = now_ms()
         await asyncio.sleep(STALLED_S)

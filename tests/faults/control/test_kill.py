@@ -57,11 +57,9 @@ ELSEWHERE: Final = {
     "RemoveOrphans": "test_orphan_removal",
     "RotateControlKeys": "test_control_key_rotation",
 }
-"""Commands without a change of the records, each with the module that has its kill test."""
 
 
 def test_every_change_has_a_kill_test() -> None:
-    """The tables of operations and commands must match the list of changes."""
     operations = {row.slug for row in ROWS if row.changes}
     service = control_admin_pb2.DESCRIPTOR.services_by_name["ControlAdmin"]
     commands = {one.name for one in service.methods if not one.name.startswith("List")}
@@ -79,9 +77,6 @@ class Asking:
         self.key = uuid4().hex
 
     async def first(self) -> Answer | None:
-        """Returns None without a response. An error that says that no change was made counts as a
-        response.
-        """
         answers: list[Answer] = []
 
         async def ask() -> Answer:
@@ -115,16 +110,12 @@ async def asking_for(fixture: GameFixture, change: Change, told: Fields | None =
 
 
 def footprint(before: Rows, after: Rows) -> Counter[str]:
-    """Counts the added and removed rows of each table."""
     came = {f"+{name}": len(rows - before[name]) for name, rows in after.items()}
     went = {f"-{name}": len(rows - after[name]) for name, rows in before.items()}
     return +Counter({**came, **went})
 
 
 def made_by(done: Counter[str]) -> Counter[str]:
-    """Returns the added rows. A token may be revoked later, which increases the revision of its
-    namespace.
-    """
     return Counter(
         {name: n for name, n in done.items() if name[0] == "+" and name != "+namespaces"}
     )
@@ -144,7 +135,6 @@ def same(answer: Answer, other: Answer) -> bool:
 async def undisturbed(
     fixture: GameFixture, change: Change, told: Fields | None = None
 ) -> Counter[str]:
-    """Returns the footprint of such a change without a kill."""
     asking = await asking_for(fixture, change, told)
     before = await fixture.witness.records()
     await asking.again()
@@ -184,7 +174,6 @@ async def die_at(fixture: GameFixture, change: Change, step: Step) -> None:
 async def check_one_effect(
     asking: Asking, states: Sequence[Fields], answer: Answer | None, again: Answer
 ) -> None:
-    """Checks that the retry made the change if it was not made, and nothing else."""
     before, found, last = states
     assert last != before
     if answer is not None:
@@ -200,9 +189,6 @@ async def check_one_effect(
 def check_whole_ones(
     records: Sequence[Rows], answer: Answer | None, expected: Counter[str]
 ) -> None:
-    """Checks that the retry created one more record, and that the first request created a whole
-    record or none.
-    """
     nothing, one = Counter[str](), made_by(expected)
     made, more = (made_by(footprint(*pair)) for pair in itertools.pairwise(records))
     assert more == one
@@ -327,9 +313,6 @@ def check_numbers(
     expected: Sequence[Counter[str]],
     done: Counter[str],
 ) -> None:
-    """Checks the rows against the same changes without a kill. A change that is not repeatable may
-    have added more rows.
-    """
     least, most = Counter[str](), Counter[str]()
     for asking, answer, one in zip(crowd, answers, expected, strict=True):
         more = not asking.change.is_repeatable

@@ -43,8 +43,6 @@ def _ids(answer: Answer) -> list[str]:
 
 
 class Left:
-    """A data plane with namespaces from another database."""
-
     def __init__(self, fixture: GameFixture) -> None:
         self.fixture = fixture
 
@@ -53,7 +51,6 @@ class Left:
             return await client.call(f"{_FEED}.{method}", request)
 
     async def leave(self) -> Held:
-        """Returns the ids in the order of their removal."""
         game_id = str(uuid4())
         game = {"game_id": game_id, "name_id": f"g{uuid4().hex[:20]}", "display_name": "Lost"}
         ids = [str(uuid4()) for _ in range(COUNT)]
@@ -70,10 +67,6 @@ class Left:
         return {one.namespace_id: one for one in answer.configurations}
 
     async def commanded(self, method: str, **fields: Any) -> list[str]:
-        """Returns the namespace ids of the response. Retries while the data plane has just
-        restarted.
-        """
-
         async def answered() -> Answer | None:
             answer = await self.fixture.command(method, **fields)
             return None if answer.code == "CONTROL_PLANE_UNAVAILABLE" else answer

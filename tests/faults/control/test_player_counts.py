@@ -1,7 +1,6 @@
 """Player counts after a restart of the control plane are complete in its first response.
 
-The counts are in the data plane, not in the records, so SQLite is enough. A silent data plane is
-not waited for.
+The data plane has the counts and the database has none, so the tests use SQLite only.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 KILLS = 3
 UNANSWERED_S = 8.0
-"""A start plus the wait for the counts. A request of the control plane would wait ten seconds."""
 
 
 def pid(full_service: FullService, lock: str) -> int:
@@ -60,7 +58,6 @@ class Playing:
         await eventually(is_told, 30)
 
     async def kill(self) -> None:
-        """Kills the control plane. A later response is from its next process."""
         killed = pid(self.full_service, "control/LOCK")
         os.kill(killed, signal.SIGKILL)
 
@@ -70,7 +67,6 @@ class Playing:
         await eventually(is_dead)
 
     async def first_answer(self) -> httpx.Response:
-        """Requests through the control plane's own server, which holds a request until it is ready."""
         path = f"http://control/cloud/games/{self.game_id}"
         headers = {"authorization": f"Bearer {self.developer.token}"}
         behind = httpx.AsyncHTTPTransport(

@@ -1,8 +1,4 @@
-"""A PostgreSQL server that is killed under load or has a full disk.
-
-Responses stay true, other requests can be repeated, and players continue. The service recovers
-without a restart.
-"""
+"""A PostgreSQL server that is killed under load or has a full disk."""
 
 from __future__ import annotations
 
@@ -54,7 +50,6 @@ async def test_killed_postgres_loses_and_repeats_no_change(
         made: dict[str, str] = {}
 
         async def change(game_id: str, name: str) -> None:
-            """Repeats the change under its key until it has a response."""
             fields = {"game_id": game_id, "display_name": name, "config": {}}
             key = uuid4().hex
             while True:
@@ -146,7 +141,7 @@ async def test_full_postgres_disk_is_reported_and_players_continue(
                 answer = await create()
             filler.unlink()
             if not on_disk.is_running():
-                # PostgreSQL stops if its log cannot grow. The operator has to start it again.
+                # PostgreSQL exits if its log cannot grow, and its operator must start it again.
                 on_disk.stop()
                 await asyncio.to_thread(on_disk.start)
             async with asyncio.timeout(60):

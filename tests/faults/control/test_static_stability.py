@@ -75,9 +75,6 @@ async def play(door: Door, lobby_token: str, slug: str, fields: Any, **who: Any)
 
 
 async def everybody_plays(full_service: FullService, played: Played, origin: str = ORIGIN) -> None:
-    """Runs find, join, connected and disconnected with each token kind and without a token, over
-    both transports.
-    """
     for name in DOORS:
         async with full_service.opened(name) as door:
             find, join = {"game_modes": ["arena"]}, {"lobby_id": played.lobby_id}
@@ -101,7 +98,6 @@ async def everybody_plays(full_service: FullService, played: Played, origin: str
 
 
 async def check_says_so(full_service: FullService, played: Played) -> None:
-    """Operations of the control plane return 503 with Retry-After."""
     async with httpx.AsyncClient(
         base_url=f"http://{full_service.said['http']}", timeout=PATIENCE_S
     ) as client:
@@ -153,7 +149,6 @@ async def test_players_are_served_if_the_control_plane_cannot_start(
     assert full_service.stop() == 0
     databases.remove(full_service.database_url, full_service.data_dir / "control")
     if full_service.database_url is None:
-        # A folder would be created again. A file in its place makes the start fail.
         shutil.rmtree(full_service.data_dir / "control")
         (full_service.data_dir / "control").touch()
     # The ready file waits for the control plane, but players are served earlier.
@@ -188,9 +183,6 @@ async def test_new_database_does_not_affect_players_of_old_namespaces(
 
 
 async def codes(full_service: FullService, played: Played) -> set[str]:
-    """Returns the codes of a reading and a changing operation of the control plane over both
-    transports.
-    """
     found = set()
     for name in DOORS:
         async with full_service.opened(name) as door:
@@ -223,7 +215,6 @@ async def test_database_outage_returns_503_and_players_continue(
             return await codes(full_service, played) == {"OK"}
 
         await eventually(is_well)
-        # The process recovered without a restart.
         assert control_pid(full_service) == pid
         assert full_service.stop() == 0
     finally:
@@ -231,8 +222,6 @@ async def test_database_outage_returns_503_and_players_continue(
 
 
 class Crowd:
-    """Players that connect and leave over both transports until they are stopped."""
-
     def __init__(self, full_service: FullService, played: Played) -> None:
         self._house = full_service
         self._played = played
@@ -249,7 +238,6 @@ class Crowd:
         await asyncio.gather(*(self._come_and_go(*way) for way in ways * each))
 
     async def goes_on(self, games: int = 20) -> None:
-        """Returns when each path has been used `games` more times. Raises the failure of a player."""
         ways = [f"{door} {slug}" for door in DOORS for slug in ("find", "join")]
         wanted = {way: self.counts[way] + games for way in ways}
 
@@ -307,7 +295,6 @@ async def test_repeated_control_plane_kills_fail_no_player_request(
         playing = asyncio.create_task(crowd.live())
         for _ in range(kills):
             await kill_control_plane(full_service)
-            # A crowd without requests would prove nothing.
             await crowd.goes_on()
         crowd.end()
         await playing

@@ -1,7 +1,7 @@
-"""Changes that need the data plane while it does not respond or refuses them.
+"""Changes that need the data plane while the data plane does not respond or refuses them.
 
-The error says that the change is stored. A retry after the repair returns 200. The test uses the
-control plane's own server, because the public server is in the stopped data plane.
+The tests use the HTTP and gRPC servers of the control plane, because the public servers are in the
+data plane.
 """
 
 from __future__ import annotations
@@ -57,10 +57,6 @@ def inner_door(full_service: FullService, name: str) -> Door:
 
 
 class ChangeFixture:
-    """A game that is read through the public server and changed through the server of the control
-    plane.
-    """
-
     def __init__(self, full_service: FullService, name: str) -> None:
         self.full_service = full_service
         self.outer = full_service.door(name)
@@ -80,13 +76,9 @@ class ChangeFixture:
         await self.inner.close()
 
     async def regions(self, **who: Any) -> str:
-        """Returns the data plane's code for a token or an origin."""
         return (await self.outer.call("regions", {}, **who)).code
 
     async def page(self) -> tuple[str, list[str]]:
-        """Returns the data plane's code for an origin of the domain, and the game modes of the
-        response.
-        """
         answer = await self.outer.call("list", {}, origin=f"https://{self.domain}")
         modes = answer.body["game_modes"] if answer.code == "OK" else []
         return answer.code, [one["game_mode_id"] for one in modes]
@@ -97,7 +89,6 @@ class ChangeFixture:
 
 
 Effect = Callable[[Any], Awaitable[None]]
-"""Asserts that the data plane applies the change in the response body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +124,6 @@ async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
         assert [one["game_mode_id"] for one in listed.body["game_modes"]] == ["other"]
         history = await fixture.developer.good("version_history", **fixture.place)
         ran = [one["version_id"] for one in history["versions"]]
-        # The idempotency key makes one deployment of all retries.
         assert (ran[0], ran.count(version_id)) == (version_id, 1)
 
     return {"version_id": version_id}, effect
@@ -187,7 +177,6 @@ async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
 async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
     async def effect(body: Any) -> None:
         await fixture.developer.lobby(fixture.game_id, body["token"])
-        # A token that was never returned must not exist.
         assert await fixture.tokens("env") == 1
 
     return {"environment_id": "prod"}, effect
@@ -288,8 +277,8 @@ async def test_stored_change_takes_effect_without_a_retry(fixture: ChangeFixture
 
 @contextlib.asynccontextmanager
 async def claimed_domain(fixture: ChangeFixture, code: str) -> AsyncIterator[None]:
-    """The records request a domain of another namespace. The data plane refuses all changes
-    meanwhile.
+    """The records request a domain of another namespace, so the data plane refuses all changes of
+    this namespace.
     """
     claim = {**fixture.place, "domain": CLAIMED}
     try:

@@ -16,26 +16,23 @@ from tests.support.waiting import PATIENCE_S
 
 ROUND_S: Final = 0.05
 LOST_S: Final = 1.0
-"""A datagram without a response by then counts as lost."""
+"""A datagram counts as lost after this time without a response."""
 Address = tuple[str, int]
 
 
 class Dropped(Exception):
-    """Raised if a player misses data or gets wrong data."""
+    """A player missed data or got wrong data."""
 
 
 class Player(Protocol):
     socket: socket.socket
     heard: int
-    """Number of correct responses."""
 
     def say(self) -> None: ...
     def hear(self) -> None: ...
 
 
 class StreamPlayer:
-    """Sends a new message after each response. The first message is the player token."""
-
     def __init__(self, name: str, address: Address, token: str) -> None:
         self.socket = socket.create_connection(address, PATIENCE_S)
         self.heard = 0
@@ -62,8 +59,6 @@ class StreamPlayer:
 
 
 class DatagramPlayer:
-    """Sends increasing numbers. The server returns the session of each datagram."""
-
     def __init__(self, name: str, address: Address) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.connect(address)
@@ -99,7 +94,7 @@ class DatagramPlayer:
 
 
 class Crowd:
-    """All players in one thread. Use `with`, then call `goes_on` any number of times."""
+    """Runs all players in one thread, inside of a `with` block."""
 
     def __init__(self, players: Sequence[Player]) -> None:
         self.players = players
@@ -138,7 +133,6 @@ class Crowd:
                 key.data.hear()
 
     async def goes_on(self) -> None:
-        """Waits for one more response of each player. Raises `Dropped`."""
         before = [player.heard for player in self.players]
 
         async def are_answered() -> bool:

@@ -1,4 +1,4 @@
-"""A game with failing servers, in a complete service. Each mode has the name of its fault.
+"""A game with failing servers. Each mode has the name of its fault.
 
 A bystander plays in another lobby of the same node and must see no effect.
 """
@@ -29,7 +29,6 @@ TROUBLE: Final = (programs.FOLDER / "trouble.py").read_bytes()
 TIER: Final = "basic-1d16"
 TIER_BYTES: Final = 128 << 20
 LONG_MS: Final = 3_600_000
-"""Long enough that no reservation expires in a test."""
 PLAIN: Final = "plain"
 
 
@@ -39,9 +38,6 @@ class FailingGame(Game):
     neighbour_id = ""
 
     async def begin(self, **modes: Any) -> None:
-        """Each mode runs the program of its name or its own `docker.args`. Keyword arguments
-        override the mode.
-        """
         token = await self.developer.service_token(self.game_id)
         back = Back(self.developer, self.game_id, token)
         archive = programs.server_archive("python3", "-S", "trouble.py", **{"trouble.py": TROUBLE})
@@ -60,7 +56,6 @@ class FailingGame(Game):
         return list(told["lobbies"])
 
     async def failed(self, mode: str) -> dict[str, Any]:
-        """Returns the metadata of the error that find returns for a lobby that cannot start."""
         answer = await self.find(mode)
         assert answer.code == "MATCHMAKER_LOBBY_START_FAILED", answer
         metadata: dict[str, Any] = answer.body["metadata"]
@@ -79,7 +74,6 @@ class FailingGame(Game):
         await self.developer.good("detach", game_id=self.game_id, lobby_id=lobby_id)
 
     async def is_whole(self) -> bool:
-        """Both planes must answer: one has the records, the other has the lobbies."""
         asked = {"game_id": self.game_id, "namespace_id": "prod"}
         with contextlib.suppress(httpx.TransportError, grpc.aio.AioRpcError):
             records = await self.developer.call("list_lobby_records", **asked)
@@ -88,7 +82,6 @@ class FailingGame(Game):
         return False
 
     async def all_lines(self, lobby_id: str, index: str) -> AsyncGenerator[str]:
-        """Yields log lines after the index, without end."""
         while True:
             page = await self.developer.good(
                 "get_lobby_logs",
@@ -107,9 +100,7 @@ def folder_of(full_service: FullService, run_id: str) -> RunFolder:
 
 
 def processes_of(full_service: FullService, run_id: str) -> list[int]:
-    """Returns the processes below a keeper, the first one first. Empty if the keeper or the run has
-    ended.
-    """
+    """Returns the processes below a keeper, or nothing if the keeper or the run has ended."""
     state = folder_of(full_service, run_id).state()
     assert state is not None
     found = [state.pid]
@@ -120,13 +111,11 @@ def processes_of(full_service: FullService, run_id: str) -> list[int]:
 
 
 def tell(full_service: FullService, run_id: str, number: signal.Signals) -> None:
-    """Sends a signal to all processes of a run."""
     for pid in processes_of(full_service, run_id):
         os.kill(pid, number)
 
 
 async def kill(game: FailingGame, *roles: str) -> None:
-    """Kills the planes and waits until the supervisor's new processes respond."""
     locks = [game.developer.full_service.data_dir / LOCKS[role] for role in roles]
     before = [_held_by(lock) for lock in locks]
     for pid in before:
@@ -150,7 +139,6 @@ def address_of(port: Any) -> tuple[str, int]:
 
 
 def echoed(address: tuple[str, int], words: bytes = b"hello") -> bytes:
-    """Returns the echo of a stream, or nothing if the connection fails."""
     try:
         with socket.create_connection(address, PATIENCE_S) as connection:
             connection.sendall(words)

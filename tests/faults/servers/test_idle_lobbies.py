@@ -1,7 +1,4 @@
-"""Idle lobbies across kills: their number matches the mode, and kills of the service replace none.
-
-Lobbies above the number stop, and players in lobbies see no effect.
-"""
+"""Number, replacement and end of idle lobbies across kills and new versions."""
 
 from __future__ import annotations
 
@@ -54,8 +51,6 @@ def idle(least: int, most: int, **more: Any) -> dict[str, Any]:
 
 
 async def standing(game: FailingGame, count: int, *, without: str = "") -> set[str]:
-    """Waits for `count` ready lobbies without the lobby `without`."""
-
     async def looked() -> list[set[str]]:
         answer = await game.developer.door.call("list", {}, token=game.public_token)
         if answer.code != "OK":
@@ -68,8 +63,6 @@ async def standing(game: FailingGame, count: int, *, without: str = "") -> set[s
 
 
 async def only(game: FailingGame, lobby_ids: set[str], *, live: bool = False) -> None:
-    """Waits until the game has had only these lobbies. `live`: and they have not ended."""
-
     async def are_there() -> bool:
         begun = [one["lobby_id"] for one in await game.records()]
         return sorted(await game.alive("duel") if live else begun) == sorted(lobby_ids)
@@ -115,8 +108,8 @@ async def test_killed_idle_lobby_is_replaced_once(game: FailingGame, roles: list
 async def test_exited_idle_lobbies_are_replaced_with_back_off(
     game: FailingGame,
 ) -> None:
-    """Each lobby has a public port, which is quarantined for a minute. Without back-off a game
-    could use up all ports.
+    """Each lobby has a public port, which is quarantined after its end. Fast restarts could use up
+    all ports.
     """
     await game.deploy(duel=idle(1, 1, docker={"env": {"PLAY": "leaves"}}))
 

@@ -36,7 +36,6 @@ Data = tuple[Step, ...]
 
 
 def _of_journal(batches: int) -> Data:
-    """One kill at each of the journal batches."""
     calls = {"not written": ("pwrite", False), "not synced": ("fdatasync", False)}
     calls["durable without notification"] = ("fdatasync", True)
     return tuple(
@@ -54,20 +53,18 @@ OVER: Final = (
     *MOMENTS,
 )
 AWAY: Final = "MATCHMAKER_NO_AVAILABLE_LOBBIES"
-"""After three seconds without the control plane, find starts no lobby. A slow machine may take
-longer to restart it.
+"""Find starts no lobby if the control plane is silent for three seconds, which a restart on a slow
+machine takes.
 """
 
 
 class Killed:
     def __init__(self, full_service: KilledService, game: FailingGame, service_token: str) -> None:
-        """The token ends lobbies through the data plane, so it works without the control plane."""
         self.full_service = full_service
         self.game = game
         self._service_token = service_token
 
     async def begin(self, step: Step) -> Any:
-        """Starts a lobby by find and kills one plane. Returns the response of find."""
         await self.full_service.refresh()
         answer: Answer | None = await struck(
             self.full_service, step, lambda: answer_of(self.game.find(PLAIN))
@@ -111,8 +108,6 @@ class Killed:
         await self.check()
 
     async def check(self) -> None:
-        """Returns when each lobby has one process and each process has a lobby."""
-
         async def is_so() -> bool:
             # The plane may not have restarted yet.
             with contextlib.suppress(AssertionError, httpx.TransportError):

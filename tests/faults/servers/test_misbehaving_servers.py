@@ -53,7 +53,6 @@ def plays(words: str, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 async def game(full_service: FullService) -> AsyncIterator[FailingGame]:
-    """A bystander plays before, during and after all tests."""
     modes: dict[str, Any] = {
         "exits": plays("exit:3"),
         "mute": plays("mute"),
@@ -76,9 +75,6 @@ async def game(full_service: FullService) -> AsyncIterator[FailingGame]:
 
 
 def secrets_of(game: FailingGame) -> list[str]:
-    """Returns secrets of the service and of another lobby: keys, tokens, records, sockets and
-    processes.
-    """
     data_dir = game.developer.full_service.data_dir
     names = (
         *("keys.json", "control/keys.json", "control/owner.token", "control/records.db"),
@@ -110,9 +106,6 @@ async def start_failed(
     *,
     ended_with: int | None = None,
 ) -> Any:
-    """Checks the record of a lobby that could not start. `ended_with`: end of a process that still
-    ran.
-    """
     told = await game.failed(mode)
     lobby_id = told["lobby_id"]
     wanted = {"lobby_id": lobby_id, "reason": reason}

@@ -34,7 +34,6 @@ pytestmark = pytest.mark.anyio
 
 PUBLIC: Final = range(26_000, 32_000)
 FREE: Final = 300
-"""Ports left of each family, one in twenty."""
 KINDS: Final = (socket.SOCK_STREAM, socket.SOCK_DGRAM)
 WIDTH: Final = 20
 LOBBIES: Final = 2
@@ -42,7 +41,6 @@ LOBBIES: Final = 2
 
 @pytest.fixture(scope="module")
 def foreigners() -> Iterator[list[Foreigner]]:
-    """Other programs that took the ports before the service started."""
     with many_files(len(KINDS) * len(PUBLIC)), ExitStack() as stack:
         yield [stack.enter_context(closing(Foreigner(kind, PUBLIC, FREE))) for kind in KINDS]
 
@@ -103,18 +101,15 @@ async def test_port_of_a_new_server_reaches_that_server(
 MANY: Final = 16
 """The maximum number of ports of one lobby."""
 LATER: Final = 8
-"""Lobbies that start after one has ended. Together they use nearly half of the free ports.
+"""Number of lobbies that use nearly half of the free ports.
 
-Without the quarantine, they would reuse a port of the ended lobby with probability 0.9999.
+Without the quarantine, they would reuse a port of an ended lobby with probability 0.9999.
 """
 VOICES: Final = {f"voice-{n}": {"protocol": "udp"} for n in range(MANY)}
-"""Each server puts its lobby id before an echoed datagram."""
 TALK: Final[dict[str, Any]] = {PLAIN: {"docker": {"ports": VOICES, "env": {"PLAY": "whose"}}}}
 
 
 class OldClients:
-    """Players at each port of a lobby that keep sending after its end. Use `with`."""
-
     def __init__(self, addresses: list[tuple[str, int]]) -> None:
         self.answers = 0
         self.rounds = 0
@@ -146,8 +141,6 @@ class OldClients:
             player.close()
 
     async def are_silent(self) -> None:
-        """Returns when several rounds had no response, so no datagram is in transit."""
-
         async def nothing_came() -> bool:
             answers, rounds = self.answers, self.rounds
             while self.rounds < rounds + 10:
@@ -193,7 +186,6 @@ async def heard(clients: OldClients, count: int) -> bool:
 
 
 async def are_closed(addresses: set[tuple[str, int]]) -> bool:
-    """Returns whether edge-guard has closed all of these datagram ports."""
     for address in addresses:
         with socket.socket(type=socket.SOCK_DGRAM) as tried:
             try:
@@ -213,7 +205,6 @@ def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullServi
 
 @pytest.fixture
 def span() -> dict[str, int]:
-    """Returns a random range of the operator's ports."""
     first = random.randrange(20_000, 26_000 - WIDTH)
     return {"min": first, "max": first + WIDTH - 1}
 

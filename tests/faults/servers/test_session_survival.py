@@ -83,7 +83,6 @@ def numbers(lines: list[str]) -> list[int]:
 
 
 async def check_log(game: FailingGame, lobby_id: str, page: Any) -> None:
-    """Checks that the log has no gap from its first page to the last line."""
     seen = numbers(page["lines"])
     newest = numbers((await first_page(game, lobby_id))["lines"])[-1]
     following = game.all_lines(lobby_id, page["watch"]["index"])

@@ -1,4 +1,6 @@
-"""A suspended game server: find avoids its silent lobby, and the lobby never has two servers."""
+"""A suspended game server: find does not return its silent lobby, and the lobby never has two
+servers.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,6 @@ async def game(full_service: FullService) -> AsyncIterator[FailingGame]:
 
 
 async def out_of_sight(game: FailingGame, lobby_id: str) -> None:
-    """Waits until the suspended lobby, which has a free slot, is not listed."""
     tell(game.developer.full_service, lobby_id, signal.SIGSTOP)
 
     async def is_hidden() -> bool:
@@ -57,13 +58,11 @@ async def out_of_sight(game: FailingGame, lobby_id: str) -> None:
 
 
 async def found_existing(game: FailingGame) -> Any:
-    """Returns the response of a find that may not start a lobby."""
     answer = await game.find("beats", prevent_auto_create_lobby=True)
     return answer.body if answer.code == "OK" else None
 
 
 async def places(game: FailingGame) -> dict[str, int]:
-    """Counts the reserved slots of each lobby."""
     return {
         one["lobby_id"]: one["reserved_count"]
         for one in await game.records()
@@ -119,7 +118,6 @@ async def test_server_that_stays_suspended_ends_once_without_leftovers(
     await out_of_sight(game, lobby_id)
 
     async def with_code() -> Any:
-        """The exit code is written to the record after the end."""
         record = await game.over(lobby_id)
         return record if record["status"]["stopped"]["exit_code"] else None
 
