@@ -65,7 +65,8 @@ lint: build ## Format, types, layers, proto, stub and generated code
 	./scripts/lint
 
 docs: $(BIN)/.installed ## Build the documentation site in build/site
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@mkdir -p build
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build >build/docs.log 2>&1 || { cat build/docs.log; exit 1; }
 	@echo "build/site/index.html"
 
 bench: build ## Measure, with a baseline beside each figure; JSON and tables in bench/results
