@@ -13,8 +13,7 @@ from examples.captcha_provider import PASSING, Provider
 HUMAN: Final = {"captcha_a": {"client_response": PASSING}}
 ROBOT: Final = {"captcha_a": {"client_response": "robot"}}
 UNJUDGED: Final = {"captcha_b": {"client_response": PASSING}}
-"""Captcha responses of a client: accepted, rejected, and for the second provider, which is broken.
-"""
+"""Captcha responses: accepted, rejected, and one for the second provider, which is broken."""
 _LOOPBACK: Final = "127.0.0.0/8"
 
 
@@ -64,7 +63,6 @@ class AdmissionServers:
 
     @property
     def captcha(self) -> dict[str, Any]:
-        """Captcha configuration that verifies each request again."""
         return {
             "captcha_a": {"secret_key": "secret-a", "site_key": "site-a"},
             "captcha_b": {"secret_key": "secret-b", "site_key": "site-b"},
@@ -73,7 +71,6 @@ class AdmissionServers:
         }
 
     def actions(self, status: int) -> dict[str, Any]:
-        """Actions of a game mode that the server verifies with this status."""
         verification = {"url": self.game_server.url(status), "headers": {}}
         asked = {"enabled": True, "verification": verification}
         return {"find": asked, "join": asked, "create": asked}

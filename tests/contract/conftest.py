@@ -133,7 +133,6 @@ class Game:
         return answer.tokens[0]
 
     async def held(self) -> int:
-        """Returns the number of slots held by waiting finds."""
         return int(await self._plane.metric("hosting_slots", state="held"))
 
     async def detach_all(self) -> None:

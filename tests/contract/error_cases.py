@@ -24,16 +24,14 @@ ROWS: Final[dict[tuple[str, str], Row]] = {}
 
 
 class Elsewhere(NamedTuple):
-    """The test that covers a code, and the reason why no request of this folder can provoke the
-    code.
-    """
+    """The test of a code that no request of this folder can provoke, with the reason."""
 
     reason: str
     test: str
 
 
 ELSEWHERE: Final[dict[tuple[str, str], Elsewhere]] = {}
-"""A code must not have a case too. `service_errors` has the errors of the whole service."""
+"""A code in this table must not have a case."""
 
 
 def error_case(slug: str, code: str) -> Callable[[Row], None]:
@@ -49,7 +47,6 @@ def error_case(slug: str, code: str) -> Callable[[Row], None]:
 
 
 def elsewhere(slug: str, code: str, test: str, reason: str) -> None:
-    """Registers the test in another folder that covers a code."""
     assert (slug, code) not in ELSEWHERE, f"{slug}: {code} is shown by two tests"
     ELSEWHERE[slug, code] = Elsewhere(reason, test)
 
@@ -101,7 +98,6 @@ def _large_body(method: Method) -> list[Row]:
 
 
 def _wrong_ids(method: Method) -> list[Row]:
-    """Replaces each path parameter with a pattern by a text in another form."""
     fields = descriptor_of(method.request).fields_by_name
 
     def row(name: str) -> Row:
@@ -130,7 +126,6 @@ _NOBODY: Final = "00010000-0000-4000-8000-000000000000"
 
 
 def _absent(method: Method, code: str) -> Row | None:
-    """Replaces the id in the path or body by the id of nothing."""
     for name in _NAMED_BY.get(code, ()):
         if name in method.path_fields:
             return lambda scenario: scenario.call(method.slug, path={name: _NOBODY})
@@ -144,8 +139,6 @@ def _kinds(method: Method) -> list[str]:
 
 
 def _other_kinds(method: Method) -> list[Row]:
-    """Uses each token kind that the operation does not accept, and a player token."""
-
     def row(kind: str) -> Row:
         return lambda scenario: scenario.call(method.slug, token=kind)
 
@@ -156,10 +149,6 @@ def _other_kinds(method: Method) -> list[Row]:
 
 
 def _used_key(method: Method) -> list[Row]:
-    """Reuses a control plane key of another operation. Operations of the data plane have their own
-    cases.
-    """
-
     def row(scenario: Scenario) -> httpx.Response:
         key = {"idempotency-key": scenario.name}
         scenario.good("create_group", headers=key, fields={"display_name": scenario.name})
@@ -219,7 +208,6 @@ _GENERAL: Final[dict[str, Callable[[Method], list[Row]]]] = {
 
 
 def load_areas() -> None:
-    """Imports all modules of `tests.contract.areas`, which register their cases."""
     from tests.contract import areas
 
     for module in pkgutil.iter_modules(areas.__path__):

@@ -38,7 +38,6 @@ class ResponseChecker:
         return self.check(slug, answer.status_code, answer.headers, answer.content)
 
     def check(self, slug: str, status: int, headers: Mapping[str, str], body: bytes) -> str:
-        """Checks a response in parts. Header names are in lower case."""
         told = f"{slug}: {status} {body[:600]!r}"
         assert not is_failure(slug, status), f"the service failed: {told}"
         response = self._response(slug, str(status))

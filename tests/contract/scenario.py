@@ -39,7 +39,6 @@ MODES: Final[dict[str, dict[str, Any]]] = {
         "actions": {"create": {"enabled": True}},
     },
 }
-"""Modes with attached lobbies."""
 HOSTED: Final[dict[str, dict[str, str]]] = {
     "hosted": {},
     "mute": {"PLAY": "mute"},
@@ -50,13 +49,12 @@ HOSTED: Final[dict[str, dict[str, str]]] = {
 (`tests.programs.server`).
 """
 VERIFIED: Final = {"allowed": 200, "denied": 403, "unanswered": 500}
-"""Modes with the status of their verification server. The service starts their lobbies."""
+"""Modes with the status that their verification server returns."""
 REGIONS: Final = [
     {"name_id": "local", "region_display_name": "Local", "latitude": 50.1, "longitude": 8.7},
     {"name_id": "far", "region_display_name": "Far away", "latitude": -33.9, "longitude": 151.2},
 ]
 SOURCE_LIMIT: Final = 64
-"""Player limit of one client address in the namespace."""
 SETTINGS: Final[dict[str, Any]] = {
     **UNLIMITED,
     "regions": REGIONS,
@@ -97,12 +95,10 @@ class World:
     public_token: str = ""
     guarded_public_token: str = ""
     environment_tokens: dict[str, str] = field(default_factory=dict)
-    """Environment token by namespace name."""
     document: dict[str, Any] = field(default_factory=dict)
     _made: dict[str, str] = field(default_factory=dict)
 
     def once(self, name: str, make: Callable[[], str]) -> str:
-        """Returns the result of `make`, which is called once for all scenarios."""
         if name not in self._made:
             self._made[name] = make()
         return self._made[name]
@@ -181,7 +177,6 @@ def _furnish(world: World) -> None:
 
 
 def _hosted(build_id: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """A mode with small lobby processes, which end if no player arrives."""
     return {
         "max_players": 64,
         "taggable": True,
@@ -210,7 +205,9 @@ _BEFORE: Final[dict[str, Callable[[Scenario], object]]] = {}
 
 
 def place(name: str, service: str = _ANY) -> Callable[[Of], Of]:
-    """Registers the value of the placeholder `{name}` in examples, for one service or for all."""
+    """Registers the value of the placeholder `{name}` in examples, for one service or for all
+    services.
+    """
     return lambda make: _PLACES.setdefault((name, service), make)
 
 
@@ -220,7 +217,7 @@ def credential(kind: str) -> Callable[[Of], Of]:
 
 
 def before(*slugs: str) -> Callable[[Callable[[Scenario], object]], None]:
-    """Registers a preparation that an operation's example needs."""
+    """Registers the preparation that the example of an operation needs."""
 
     def register(make: Callable[[Scenario], object]) -> None:
         for slug in slugs:
@@ -236,8 +233,6 @@ class Lobby:
 
 
 class Scenario:
-    """State for one request. Each value is created once."""
-
     def __init__(self, world: World) -> None:
         self.world = world
         self.service = world.service
@@ -247,7 +242,6 @@ class Scenario:
         self._made: dict[str, Any] = {}
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """Returns the result of `make`, which is called once in this scenario."""
         if name not in self._made:
             self._made[name] = make()
         return self._made[name]

@@ -1,7 +1,6 @@
 """Error codes of the whole service, each with the test that covers it.
 
-A sweep calls every operation that can return a code. For other operations one test outside of the
-sweeps is enough.
+A sweep is a test that calls every operation that can return the code.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from pyservice.schema.methods import METHODS, Method
 SWEEPS: Final = "tests/contract/test_service_errors.py"
 _OF_DATA_PLANE: Final = ("hosting.v1.Matchmaker.", "hosting.v1.Events.")
 _WAITS: Final = frozenset({"find", "create", "join", "attach", "detach", "get_state"})
-"""Operations of the data plane that wait for a starting lobby or for the token check of the control
-plane.
+"""Operations of the data plane that wait for a starting lobby, or for the control plane to check a
+token.
 """
 
 _NEW_PLACES: Final = frozenset({"find", "create", "join", "attach", "ready", "set_state"})
@@ -24,8 +23,8 @@ _NEW_PLACES: Final = frozenset({"find", "create", "join", "attach", "ready", "se
 
 
 class Shown(NamedTuple):
-    """The test that covers a code for the operations that `of` accepts. `reason` is set if the test
-    is not a sweep.
+    """The test of a code, for the operations that `of` accepts. `reason` is set if the test is not
+    a sweep.
     """
 
     of: Callable[[Method], bool]
@@ -117,13 +116,9 @@ CONDITIONS: Final[dict[str, tuple[Shown, ...]]] = {
         ),
     ),
 }
-"""Tests by code. The first test that accepts an operation counts."""
 
 
 def shown(method: Method, code: str) -> Shown | None:
-    """Returns the test of a service error for an operation, or None for an error of the operation
-    itself.
-    """
     return next((one for one in CONDITIONS.get(code, ()) if one.of(method)), None)
 
 

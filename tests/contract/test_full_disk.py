@@ -97,9 +97,8 @@ def _changing(scenario: Scenario, slug: str) -> httpx.Request:
 
 
 def _use_up(ask: Callable[[], httpx.Response]) -> None:
-    """Sends requests until the disk is full.
-
-    If only the data plane has no space, the error says that the change is stored.
+    """Sends requests until the disk is full. If only the data plane is out of space, the change is
+    stored.
     """
     for _ in range(DISK_MIB * (1 << 20) // len(STATE)):
         answer = ask()

@@ -208,7 +208,8 @@ async def test_detached_lobby_is_gone_for_all_callers(game: Game) -> None:
 
 
 async def test_token_of_a_forgotten_lobby_is_expired(game: Game, plane: Plane) -> None:
-    # Valid keys with a lobby that ended long ago, or that a restored backup does not have.
+    # The keys are valid, but the lobby is unknown: it ended long ago, or a restored backup does not
+    # have it.
     elsewhere = engine.open_engine(None, keyring.load(plane.data_dir), engine.EngineLimits())
     id_, token, _ = elsewhere._native.attach(
         *(bytes(16), bytes(16), "duel", "local", []),

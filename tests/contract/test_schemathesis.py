@@ -72,7 +72,6 @@ def _no_left_over() -> None:
 def world_on(
     tmp_path_factory: pytest.TempPathFactory, databases: Databases
 ) -> Iterator[Callable[[str], World]]:
-    """Opens the world of a kind of database. Both worlds stay open for all tests."""
     with contextlib.ExitStack() as opened:
 
         @functools.cache
@@ -244,7 +243,6 @@ def test_every_case_has_a_code_that_its_operation_declares() -> None:
 
 
 def test_referenced_tests_exist_and_name_their_code() -> None:
-    """Rust tests name the code in camel case."""
     left = {(code, one.test) for code, ways in CONDITIONS.items() for one in ways}
     left |= {(code, one.test) for (_, code), one in error_cases.ELSEWHERE.items()}
     root = Path(__file__).resolve().parents[2]
@@ -295,7 +293,6 @@ _CHECKS: Final = [
 def _generated(
     slug: str, world: World, checker: ResponseChecker, schema: Any, numbers: tuple[int, int]
 ) -> Counter[str]:
-    """Returns the number of responses by code. Raises AssertionError with the requests that failed."""
     operation = schema.find_operation_by_id(slug)
     run = _Run(slug, world, checker, is_repeatable=numbers == SHORT)
     for mode, number in zip(
@@ -307,7 +304,7 @@ def _generated(
             before = run.count
             run.generate(operation, mode, number - done)
             if run.count == before:
-                break  # The schema allows every request.
+                break
             done += run.count - before
     assert not run.failures, "\n\n".join(run.failures[:5])
     return run.reached

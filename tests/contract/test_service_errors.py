@@ -32,7 +32,8 @@ error_cases.load_areas()
 WAIT_S: Final = 30.0
 SLOW_CLIENT_MS: Final = 1_000
 LARGEST: Final = "create_site"
-"""The operation with the largest body. The body budget has space for one and a half of its bodies.
+"""The operation with the largest body. The body budget has space for one such body and half of
+another.
 """
 LARGEST_BYTES: Final = 8 << 20
 UNSTARTED: Final = {"create": "CAPACITY_EXHAUSTED"}
@@ -59,7 +60,6 @@ class RestartableWorld:
         self._words: tuple[str, ...] = ()
 
     def run(self, *words: str) -> None:
-        """Starts or restarts the service with these additional arguments."""
         process = self.service.process
         is_running = process is not None and process.poll() is None
         if is_running and words == self._words:
@@ -90,7 +90,6 @@ def checker(restartable: RestartableWorld) -> ResponseChecker:
 def test_control_plane_outage_affects_only_its_operations(
     restartable: RestartableWorld, checker: ResponseChecker
 ) -> None:
-    """Operations that start lobbies return another code."""
     needs = swept(
         "CONTROL_PLANE_UNAVAILABLE",
         test_control_plane_outage_affects_only_its_operations,
@@ -136,7 +135,8 @@ def test_hanging_control_plane_overloads_and_stop_answers_all(
     crowded, other = restartable.world.scenario(), restartable.world.scenario()
     too_many = {slug: _bare(crowded, slug) for slug in swept("OVERLOADED", this)}
     last = {slug: _waiting(other, slug) for slug in swept("SHUTTING_DOWN", this)}
-    # The limit of one address, with two tokens so that neither exceeds its own limit.
+    # Requests up to the limit of one address, with two tokens so that neither token exceeds its
+    # limit.
     fillers = [
         _bare(crowded, "get_games", bearer=f"cloud_{'AB'[number % 2] * 24}")
         for number in range(AT_ONCE // 2)
@@ -197,11 +197,9 @@ def _while_it_hangs(service: Household, story: Callable[[], Coroutine[Any, Any, 
 
 
 def _waiting(scenario: Scenario, slug: str) -> bytes:
-    """Returns a request that waits while the control plane hangs."""
     if is_passed(BY_SLUG[slug]):
         return _bare(scenario, slug)
     if slug in UNSTARTED:
-        # After a start, the control plane may not start lobbies yet.
         until(lambda: scenario.call(slug).status_code == 200)
         return _written(scenario.request(slug))
     if slug not in ("find", "join"):

@@ -16,7 +16,6 @@ error_cases.load_areas()
 
 
 def shown_for_all() -> dict[tuple[str, Shown], set[str]]:
-    """Returns the slugs of operations by code and test."""
     found: defaultdict[tuple[str, Shown], set[str]] = defaultdict(set)
     for slug, method in BY_SLUG.items():
         reached = {code for of, code in error_cases.ROWS if of == slug}

@@ -176,7 +176,7 @@ def test_run_after_a_kill_reuses_the_data_without_leftovers(
 def test_players_keep_playing_across_a_service_restart(
     start_run: StartRun,
 ) -> None:
-    """The lobby process under its keeper and edge-guard keep running."""
+    """The keeper, the lobby process and edge-guard keep running."""
     run = start_run(at=FREE_PORT)
     run.wait_for("Ctrl-C ends all of it")
     _, found = find(run)

@@ -35,7 +35,6 @@ RUNNING_SPEED = THRUST / (1 - FRICTION)
 
 
 def put(world: World, x: float, y: float, **fields: float) -> Player:
-    """Puts a player at a position, in a world without gems nearby."""
     player = world.join()
     player.x, player.y = x, y
     for name, value in fields.items():
@@ -96,7 +95,6 @@ def test_running_speed_is_the_same_on_a_diagonal(world: World) -> None:
     straight, diagonal = put(world, 60, 60), put(world, 60, 120)
     world.steer(straight.id, 1, RIGHT)
     world.steer(diagonal.id, 1, RIGHT | DOWN)
-    # Too short to reach a wall or a border.
     run(world, 15)
     assert math.hypot(straight.vx, straight.vy) == pytest.approx(RUNNING_SPEED, rel=0.12)
     assert math.hypot(diagonal.vx, diagonal.vy) == pytest.approx(
@@ -141,7 +139,6 @@ def test_walls_stop_players_at_the_highest_speed(wall: Wall, dx: int, dy: int) -
         before = (player.x, player.y)
         world.step()
         assert not touches_wall(player.x, player.y, PLAYER_RADIUS - 1e-6)
-        # A player must not appear on the other side of the wall.
         assert math.dist(before, (player.x, player.y)) <= 2 * reach
     if not (dx and dy):
         past = (player.x - wall.x - wall.width / 2) * dx + (

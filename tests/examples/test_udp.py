@@ -127,7 +127,6 @@ def test_player_of_one_lobby_cannot_enter_another(stage: Stage, players: Players
     reserved = stage.place("other-pair")
     lost = players.at(Place(here.place.lobby_id, reserved.token, here.place.server))
     assert lost.wait_for(REFUSED, lost.hello) == bytes([WRONG_LOBBY])
-    # The token is still valid in its own lobby.
     players.at(reserved).enter()
 
 
@@ -171,7 +170,6 @@ def test_sigterm_closes_the_lobby_and_frees_its_slots(stage: Stage, players: Pla
         code, said, problems = ended_with(server)
         assert (code, problems) == (0, "")
         assert said.endswith("ended: asked to stop\n")
-        # The lobby still exists, closed and empty.
         assert stage.players(BY_HAND) == 0
         assert stage.lobby(server.lobby_id)["is_closed"] is True
 
@@ -282,7 +280,7 @@ def test_outage_delays_no_tick_and_releases_unconfirmed_players(
     finally:
         stage.full_service.start()
 
-    # Its reservation would occupy the slot for two minutes.
+    # A disconnected player's reservation would occupy the slot for two minutes.
     def found_again() -> Place | None:
         player.say(player.input())
         place = stage.find("outage", prevent_auto_create_lobby=True)

@@ -101,7 +101,6 @@ class Stage:
         self.public_token = self.cloud("POST", f"{PATH}/tokens/public", {})["token"]
 
     def ask(self, method: str, path: str, body: Any, token: str) -> httpx.Response:
-        """Repeats a request until its response is final."""
         key = uuid.uuid4().hex
         headers = {"authorization": f"Bearer {token}", "idempotency-key": key}
 
@@ -167,7 +166,6 @@ class Stage:
         return pid
 
     def bots(self, mode: str, count: int, seconds: int = 0) -> Bots:
-        """Starts `count` bots in one process. `seconds` 0: until they are stopped."""
         return Bots(self, mode, count, seconds)
 
     def kill(self) -> None:
@@ -264,7 +262,6 @@ class Player:
         self.seq = 0
 
     def move(self) -> socket.socket:
-        """Continues from another source address."""
         self.close()
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.connect(self.place.server)
@@ -295,7 +292,7 @@ class Player:
         return Told(heard[2], heard[3:])
 
     def wait_for(self, kind: int, say: Callable[[], bytes] | None = None) -> bytes:
-        """Returns the body of the next message of a kind. Repeats `say` until it arrives."""
+        """Repeats `say` until a message of this kind arrives. Returns the body of the message."""
 
         def came() -> Told | None:
             if say is not None:
@@ -306,7 +303,6 @@ class Player:
         return first(came).rest
 
     def enter(self) -> Player:
-        """Waits for the welcome and for the first state."""
         welcome = self.wait_for(WELCOME, self.hello)
         self.id_and_secret = welcome[:10]
         self.wait_for(STATE, self.input)
@@ -328,7 +324,6 @@ class Players:
         self._all: list[Player] = []
 
     def at(self, place: Place) -> Player:
-        """Returns a player with an address that has not connected yet."""
         self._all.append(Player(place))
         return self._all[-1]
 
@@ -342,8 +337,6 @@ class Players:
 
 
 class Ticks(NamedTuple):
-    """States that a player received during a wait."""
-
     states: int
     passed: int
     heard: Told

@@ -29,7 +29,6 @@ def guarded_lobby(scenario: Scenario) -> Lobby:
 
 
 def ask_guarded(scenario: Scenario, slug: str, captcha: Any = None) -> httpx.Response:
-    """Sends find, join or create in the namespace with a captcha, with this captcha response."""
     fields: dict[str, Any] = {"captcha": captcha}
     if slug == "find":
         guarded_lobby(scenario)
@@ -42,9 +41,7 @@ def ask_guarded(scenario: Scenario, slug: str, captcha: Any = None) -> httpx.Res
 def _captcha(slug: str) -> None:
     @error_case(slug, "CAPTCHA_REQUIRED")
     def _(scenario: Scenario) -> httpx.Response:
-        """The same request with a captcha response succeeds, so the missing response is the only
-        error.
-        """
+        """The same request with a captcha response succeeds, so only the response is missing."""
         assert ask_guarded(scenario, slug, HUMAN).status_code == 200
         answer = ask_guarded(scenario, slug)
         told = answer.json()["metadata"]
@@ -57,7 +54,6 @@ def _captcha(slug: str) -> None:
 
 
 def ask_verified(scenario: Scenario, slug: str, mode: str) -> httpx.Response:
-    """Sends find, join or create for a mode that the verification server decides about."""
     if slug == "create":
         fields: dict[str, Any] = {"game_mode": mode, "publicity": None}
     elif slug == "find":

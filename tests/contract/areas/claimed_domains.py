@@ -14,8 +14,6 @@ BLOCKED = "blocked"
 
 
 def blocked_token(scenario: Scenario) -> str:
-    """Returns the id of a token in the namespace with the refused changes."""
-
     def made() -> str:
         base = f"/cloud/games/{GAME}/namespaces"
         version_id = scenario.world.version_id

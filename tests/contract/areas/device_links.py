@@ -21,7 +21,6 @@ def _(scenario: Scenario) -> str:
 
 
 def _signed(scenario: Scenario, lives_ms: int) -> str:
-    """Signs a token with the service's key for a link that is not in the records."""
     keys = DeviceLinkKeys(SigningKeyFile.load_or_create(scenario.service.data_dir / "control"))
     end_ms = time.time_ns() // 1_000_000 + lives_ms
     return keys.link_token(str(uuid4()), end_ms, keys.current)

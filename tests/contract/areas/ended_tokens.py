@@ -90,8 +90,6 @@ def _(scenario: Scenario) -> str:
 
 @place("expired lobby")
 def _(scenario: Scenario) -> str:
-    """Token of a lobby that the service no longer has."""
-
     def attach(keys: engine.Engine) -> str:
         _, token, _ = keys._native.attach(
             *(bytes(16), bytes(16), "duel", "local", []),
@@ -113,8 +111,6 @@ def _namespace_id(scenario: Scenario) -> str:
 
 
 def _recorded(scenario: Scenario, add: Callable[[Records], Awaitable[Made]]) -> Made:
-    """Returns the result of `add`, called with the records of the running service."""
-
     async def work() -> Made:
         database = open_database(scenario.world.database_url, scenario.service.data_dir / "control")
         try:
@@ -126,8 +122,6 @@ def _recorded(scenario: Scenario, add: Callable[[Records], Awaitable[Made]]) -> 
 
 
 def _signed(scenario: Scenario, make: Callable[[engine.Engine], str]) -> str:
-    """Returns the result of `make`, called with another engine that has the keys of the service."""
-
     async def work() -> str:
         elsewhere = engine.open_engine(
             None, keyring.load(scenario.service.data_dir), engine.EngineLimits()

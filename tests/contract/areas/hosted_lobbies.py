@@ -78,7 +78,6 @@ def _(scenario: Scenario) -> httpx.Response:
     assert scenario.good("create", **again)["lobby"]["lobby_id"] == made
     detach(scenario, Lobby(made, ""))
     end = time.monotonic() + WAIT_S
-    # The process has a grace period after SIGTERM.
     while (answer := scenario.call("create", **again)).status_code == 200:
         assert time.monotonic() < end, "it does not end"
     return answer
@@ -92,7 +91,6 @@ def _(scenario: Scenario) -> httpx.Response:
 
 
 def make(scenario: Scenario, slug: str, mode: str, **changes: Any) -> httpx.Response:
-    """Sends a find or create that needs a new lobby."""
     asked = {"game_mode": mode} if slug == "create" else {"game_modes": [mode]}
     return scenario.call(slug, fields={**asked, "tags": tagged(scenario)}, **changes)
 
@@ -126,7 +124,7 @@ for _slug in ("find", "create"):
 
 @error_case("join", "MATCHMAKER_LOBBY_DRAINING")
 def _(scenario: Scenario) -> httpx.Response:
-    """The last player has left and the server ignores the stop request, so the lobby is draining."""
+    """The last player has left. The server ignores the stop request, so the lobby is draining."""
     found = find(scenario, "deaf", tags=tagged(scenario))
     assert found.status_code == 200, found.text
     told = found.json()

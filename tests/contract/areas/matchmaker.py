@@ -60,12 +60,10 @@ def ended(scenario: Scenario) -> Lobby:
 
 
 def served(scenario: Scenario, slug: str, lobby: Lobby, **changes: Any) -> httpx.Response:
-    """Sends a lobby server's request for its lobby."""
     return scenario.call(slug, bearer=lobby.token, token=None, **changes)
 
 
 def while_it_starts(scenario: Scenario, lobby: Lobby, slug: str, **changes: Any) -> httpx.Response:
-    """Sends a request that waits for a starting lobby, and ends the lobby. Returns the response."""
     request = scenario.request(slug, **changes)
     before_it = held(scenario)
     with ThreadPoolExecutor(1) as pool:
@@ -78,7 +76,6 @@ def while_it_starts(scenario: Scenario, lobby: Lobby, slug: str, **changes: Any)
 
 
 def held(scenario: Scenario) -> float:
-    """Returns the number of slots held for waiting requests."""
     lines = scenario.service.probe("/metrics").text.splitlines()
     slots = [line for line in lines if line.startswith("hosting_slots{") and '"held"' in line]
     return sum(float(line.rsplit(" ", 1)[1]) for line in slots)

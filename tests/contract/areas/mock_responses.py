@@ -14,8 +14,6 @@ _PROD: Final = {"namespace_id": "prod"}
 
 @credential("dev")
 def _(scenario: Scenario) -> str:
-    """A development token with the port of its example."""
-
     def made() -> str:
         return str(scenario.good("create_development_token", path=_PROD)["token"])
 
@@ -23,7 +21,6 @@ def _(scenario: Scenario) -> str:
 
 
 def ask_mock(scenario: Scenario, slug: str) -> httpx.Response:
-    """Sends the example of an operation with a `dev_` token and mock player tokens."""
     fields: dict[str, Any] = {}
     if slug in ("connected", "disconnected"):
         fields = {"player_token": _mock_player(scenario)}
@@ -37,7 +34,6 @@ def _mock_player(scenario: Scenario) -> str:
 
 
 def check_mock(slug: str, told: Any) -> None:
-    """Checks that the response names the developer's machine."""
     match slug:
         case "find" | "join" | "create":
             lobby = told["lobby"]

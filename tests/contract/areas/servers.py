@@ -13,9 +13,7 @@ from tests.support.data_plane_service import GAME
 
 _BRIEF: Final = ("true",)
 _PATIENT: Final = ("sh", "-c", "exec sleep 3600")
-"""Programs of a server: one exits at once, because examples never delete their servers. The other
-one keeps running.
-"""
+"""Programs of servers. `_BRIEF` exits at once, because the examples never delete their servers."""
 
 
 def _build(scenario: Scenario, name: str, command: tuple[str, ...]) -> str:
@@ -71,7 +69,6 @@ def _(scenario: Scenario) -> httpx.Response:
 
 @error_case("create_server", "CAPACITY_EXHAUSTED")
 def _(scenario: Scenario) -> httpx.Response:
-    """More than the node has."""
     most = {"cpu": programs.SETTINGS["cpu_millicores"], "memory": 524_288}
     return create(scenario, resources=most)
 

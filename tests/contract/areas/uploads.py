@@ -31,7 +31,6 @@ def _new_build(scenario: Scenario, content: bytes, *, is_uploaded: bool = True) 
 
 
 def build(scenario: Scenario) -> Any:
-    """Uploads a build and does not complete it."""
     return scenario.once("build", lambda: _new_build(scenario, tar()))
 
 
@@ -109,8 +108,6 @@ def _(scenario: Scenario) -> httpx.Response:
 
 
 def _gone(slug: str, id_of: Callable[[Any], Any]) -> None:
-    """Repeats a prepare request under its key after the deletion of its build."""
-
     @error_case(slug, "UPLOAD_NOT_FOUND")
     def _(scenario: Scenario) -> httpx.Response:
         key = {"idempotency-key": scenario.name}
@@ -129,8 +126,6 @@ def _(scenario: Scenario) -> httpx.Response:
 
 
 def _of_build(slug: str, named: str) -> None:
-    """Error cases of completing a build by build id or upload id."""
-
     def call(scenario: Scenario, made: Any) -> httpx.Response:
         return scenario.call(slug, path={named: made[named]})
 
