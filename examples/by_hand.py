@@ -36,7 +36,6 @@ class ByHand:
 
     async def _attach(self) -> None:
         hosting = HostingClient(self._api_url(), self._environment_token)
-        # No server listens on this port.
         ports = {"game": {"address": "127.0.0.1", "port": 9000}}
         body = json.dumps({"game_mode": self._mode, "ports": ports}).encode()
         try:

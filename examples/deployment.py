@@ -93,7 +93,6 @@ class Deployment:
     async def _call(
         self, method: str, path: str, body: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Repeats a call under one key while the service is unavailable."""
         content = b"" if body is None else json.dumps(body).encode()
         key = str(uuid.uuid4())
         async with asyncio.timeout(PATIENCE_S):

@@ -36,7 +36,6 @@ def arena_archive() -> bytes:
 
 
 def arena_page() -> dict[str, tuple[bytes, str]]:
-    """Returns content and content type by path."""
     return {
         path: (content, _TYPES[Path(path).suffix])
         for path, content in sorted(_files(ARENA / "page", ""))

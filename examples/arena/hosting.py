@@ -85,7 +85,6 @@ class Connections:
     def request(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> Answer:
-        """Sends a request. Raises `ServiceAway` without a complete response."""
         connection, is_reused = self._take(timeout_s)
         try:
             answer = self._exchange(connection, method, path, body, headers)
@@ -148,7 +147,6 @@ class Connections:
         connection.close()
 
     def close(self) -> None:
-        """Closes all connections. Running calls fail at once."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -178,7 +176,6 @@ class HostingClient:
         idempotency_key: str | None = None,
         timeout_s: float = ATTEMPT_TIMEOUT_S,
     ) -> Any:
-        """Makes one attempt. Raises `ServiceAway` or `ServiceRefused`."""
         headers = {
             "authorization": self._authorization,
             "content-type": "application/json",

@@ -83,7 +83,6 @@ class Lobby:
         self._player_tokens = player_tokens
         self._is_closed = False
         self._state: bytes | None = None
-        # Values that the service has confirmed since the last outage.
         self._told_at_outage = -1
         self._told_state: bytes | None = None
         self._heartbeat_due_s = 0.0

@@ -18,7 +18,6 @@ from .world import (
     World,
 )
 
-# The longest valid input has 36 bytes.
 MESSAGE_BYTES_MAX = 256
 SEQ_MAX = 2**31 - 1
 
@@ -99,7 +98,6 @@ def parse_input(message: str | bytes, last_seq: int) -> Input:
 
 
 def _integer(value: Any, lowest: int, highest: int) -> int:
-    # isinstance would accept True, which is JSON's true.
     if type(value) is int and lowest <= value <= highest:
         return value
     raise Unacceptable(End.MALFORMED)

@@ -159,7 +159,6 @@ class Arena:
         return None
 
     async def _admit_and_play(self, connection: ServerConnection, token: str) -> End | None:
-        """Returns the close code, or None if the client has left."""
         self._waiting_tokens.add(token)
         try:
             end = await self._confirm(connection, token)
@@ -204,7 +203,6 @@ class Arena:
             if confirmation.done():
                 confirmation.result()
             if first_message.done():
-                # The client sent a message, or closed the connection.
                 self._releases.add(token)
                 return End.TOO_EARLY
             return None

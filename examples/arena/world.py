@@ -93,7 +93,6 @@ class World:
         spots = [self._free_spot(PLAYER_RADIUS) for _ in range(8)]
         x, y = max(spots, key=self._distance_to_nearest_player)
         name = fresh_name(self._random, {player.name for player in self.players.values()})
-        # The golden angle gives successive players very different colours.
         hue = int(self._last_player_id * 137.508) % 360
         player = Player(self._last_player_id, name, hue, float(x), float(y))
         self.players[player.id] = player
@@ -132,7 +131,6 @@ class World:
     def _bump(self, first: Player, second: Player) -> None:
         dx, dy = second.x - first.x, second.y - first.y
         distance = math.hypot(dx, dy)
-        # Players at the same position have no line between them: use a fixed direction.
         nx, ny = (dx / distance, dy / distance) if distance > 1e-9 else (1.0, 0.0)
         overlap = 2 * PLAYER_RADIUS - distance
         if overlap > 0:

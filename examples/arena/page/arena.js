@@ -79,7 +79,6 @@ function socketAddress(found) {
   return `${port.is_tls ? "wss" : "ws"}://${port.host}/play?token=${encodeURIComponent(found.player.token)}`;
 }
 
-// Resolves with the close code and reason when the game is over.
 function play(address, steering, onGame) {
   return new Promise((resolve) => {
     const socket = new WebSocket(address);

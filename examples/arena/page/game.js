@@ -1,5 +1,3 @@
-// State of the current game.
-
 // Delay of the picture, so that positions can be interpolated between two snapshots.
 const DRAW_DELAY_MS = 100;
 const SNAPSHOTS_KEPT = 40;

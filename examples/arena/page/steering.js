@@ -1,5 +1,3 @@
-// The directions that the player holds, with keys or with a finger.
-
 const UP = 1, DOWN = 2, LEFT = 4, RIGHT = 8;
 const KEYS = {
   ArrowUp: UP, KeyW: UP, ArrowDown: DOWN, KeyS: DOWN,
@@ -70,7 +68,6 @@ export class Steering {
   }
 }
 
-// Converts a vector to one of eight directions, each 45 degrees wide.
 function dirsOf(dx, dy) {
   const flat = Math.tan(Math.PI / 8);
   let dirs = 0;

@@ -1,5 +1,3 @@
-// Draws the game on the canvas.
-
 const GEM_COLOURS = { small: "#5eead4", big: "#fbbf24" };
 const SPARK_MS = 600;
 
@@ -30,7 +28,6 @@ export class View {
     this.drawSparks(game);
   }
 
-  // The canvas has as many pixels as the screen, so that the picture is sharp.
   fit(width, height) {
     const pixels = Math.round(this.canvas.clientWidth * devicePixelRatio);
     if (this.canvas.width !== pixels) {

@@ -1,5 +1,3 @@
-// Texts of the page: status, notices, scores and positions.
-
 const byId = (id) => document.getElementById(id);
 
 export function showPhase(phase, text) {

@@ -59,7 +59,6 @@ impl Answer {
     }
 }
 
-/// Returns the URL if its scheme is `http`.
 pub fn plain_url(url: &str) -> Result<String, String> {
     let https = "is https, which this program does not speak: give it the plain http address of the service, \
                  on the same machine or network";

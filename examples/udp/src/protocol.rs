@@ -95,7 +95,6 @@ pub struct Player {
 /// Position from west to east and from north to south.
 pub type Place = (u16, u16);
 
-/// Returns None if the datagram is not valid or has a wrong length.
 pub fn read<T: for<'a> BinRead<Args<'a> = ()> + ReadEndian>(datagram: &[u8]) -> Option<T> {
     let mut cursor = Cursor::new(datagram);
     let message = T::read(&mut cursor).ok()?;

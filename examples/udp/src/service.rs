@@ -15,7 +15,6 @@ use crate::protocol::TOKEN_USED;
 use crate::say;
 
 const HEARTBEAT: Duration = Duration::from_secs(3);
-/// Time limits of one call and of the shutdown.
 const CALL: Duration = Duration::from_secs(3);
 const END: Duration = Duration::from_secs(5);
 /// Older releases are dropped. The service releases slots that no heartbeat lists.

@@ -13,7 +13,6 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Reads the flags. `--json` is the only flag without a value.
     pub fn read() -> Self {
         let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
         let mut settings = Self::default();

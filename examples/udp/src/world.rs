@@ -3,7 +3,6 @@
 use crate::protocol::{Place, Player};
 
 pub const TICKS_PER_SECOND: u64 = 20;
-/// Number of stars. A gathered star appears elsewhere.
 pub const STARS: usize = 32;
 /// With all stars, this number of players fits into one datagram.
 const PLAYERS_SEEN: usize = 40;
@@ -41,7 +40,6 @@ pub fn way(from: Place, to: Place) -> (i32, i32) {
     (along(from.0, to.0), along(from.1, to.1))
 }
 
-/// Returns the square of the distance, at most 2 * 32768².
 fn distance(from: Place, to: Place) -> u32 {
     let (east, south) = way(from, to);
     east.unsigned_abs().pow(2) + south.unsigned_abs().pow(2)

@@ -75,7 +75,6 @@ fn play(plan: &Plan) -> Notes {
     notes
 }
 
-/// Finds a lobby. Repeats the request under one key.
 fn find(plan: &Plan) -> Result<Value, String> {
     let (until, key, body) = (Instant::now() + FIND, idempotency_key(), json!({"game_modes": [plan.mode]}));
     let mut tries = 0;
@@ -105,7 +104,6 @@ fn play_at(plan: &Plan, found: &Value, notes: &mut Notes) -> Result<(), String> 
     let pass = enter(plan, &socket, token)?;
     notes.lobby_id = found["lobby"]["lobby_id"].as_str().map(str::to_owned);
     fly(plan, &socket, pass, notes)?;
-    // The first datagram may be lost.
     (0..2).for_each(|_| tell(&socket, &Said::Bye(pass)));
     Ok(())
 }
@@ -125,7 +123,6 @@ fn enter(plan: &Plan, socket: &UdpSocket, token: &str) -> Result<Pass, String> {
 
 fn fly(plan: &Plan, socket: &UdpSocket, pass: Pass, notes: &mut Notes) -> Result<(), String> {
     let began = Instant::now();
-    // Without a visible star, bots start in different directions.
     let (mut cookie, mut seq, mut direction) = (0, 0, 1 + (pass.id % 8) as u8);
     let (mut next_input, mut next_ping, mut newest) = (began, began, (0, began));
     while !plan.stop.load(Ordering::Relaxed) && plan.time.is_none_or(|time| began.elapsed() < time) {
@@ -165,7 +162,6 @@ fn fly(plan: &Plan, socket: &UdpSocket, pass: Pass, notes: &mut Notes) -> Result
     Ok(())
 }
 
-/// Returns the direction to a place, or 0 if the place is near.
 fn direction_to(from: Place, to: Place) -> u8 {
     let (east, south) = world::way(from, to);
     let part = |way: i32, other: i32| if way.abs() > (other.abs() / 2).max(200) { way.signum() } else { 0 };
@@ -177,7 +173,6 @@ fn tell(socket: &UdpSocket, said: &Said) {
     let _ = socket.send(&write(said));
 }
 
-/// Returns the next valid message, or None at `until`.
 fn hear(socket: &UdpSocket, until: Instant) -> Option<Told> {
     let mut datagram = [0; DATAGRAM_MAX + 1];
     // A timeout of zero is an error.
