@@ -1,4 +1,4 @@
-"""Deployment of a game with a cloud token. It can be repeated: it skips finished steps."""
+"""Deployment of a game with a cloud token. A repeated deployment skips finished steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UPLOAD_TIMEOUT_S = 60.0
 
 
 class Deployment:
-    """All methods raise `ServiceRefused`, or `TimeoutError` if the service stays unavailable."""
+    """Deployment of one game. Raises `ServiceRefused`, or `TimeoutError` without a response."""
 
     def __init__(self, developer: HostingClient, game: str, namespace: str) -> None:
         self._developer = developer

@@ -77,7 +77,7 @@ class Stage:
 
 
 def end_with_parent() -> None:
-    """Makes the kernel stop this child when the parent ends."""
+    """Makes the kernel stop this child process when the parent process ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

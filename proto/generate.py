@@ -88,7 +88,7 @@ def error_table() -> str:
     """Returns the table of errors as the source of a Python module."""
     table = tomllib.loads((PROTO / "errors.toml").read_text())
     lines = [
-        '"""Generated from proto/errors.toml: what each error code means at the doors."""',
+        '"""Generated from proto/errors.toml: HTTP and gRPC form of each error code."""',
         "",
         "from __future__ import annotations",
         "",
@@ -96,7 +96,7 @@ def error_table() -> str:
         "",
         "",
         "class ErrorRow(NamedTuple):",
-        '    """One row; ``grpc`` is the name of a status, None where there is no gRPC form."""',
+        '    """One error code. ``grpc`` is the name of a status, or None if the code has no gRPC form."""',
         "",
         "    http: int",
         "    grpc: str | None",
@@ -134,7 +134,7 @@ def comment_table(work: Path) -> str:
             if name and location.leading_comments:
                 found[name] = " ".join(location.leading_comments.split())
     lines = [
-        '"""Generated from the protos: what their comments say of services, methods, messages, fields and enums."""',
+        '"""Generated from the protos: comments of services, methods, messages, fields and enums."""',
         "",
         "from __future__ import annotations",
         "",
@@ -164,7 +164,7 @@ def example_table() -> str:
     files = {path.stem: tomllib.loads(path.read_text()) for path in sorted(EXAMPLES.glob("*.toml"))}
     samples = files.pop(SAMPLES)
     lines = [
-        '"""Generated from proto/examples: one request per operation, by slug. The tests execute them."""',
+        '"""Generated from proto/examples: one request for each operation, by slug. Tests send these requests."""',
         "",
         "from __future__ import annotations",
         "",
@@ -172,7 +172,7 @@ def example_table() -> str:
         "",
         "",
         "class Example(NamedTuple):",
-        '    """A request; ``{name}`` in a value is a placeholder, ``body`` is JSON text."""',
+        '    """A request. ``{name}`` in a value is a placeholder. ``body`` is JSON text."""',
         "",
         "    token: str | None = None",
         "    path: dict[str, str] = {}",

@@ -1,4 +1,4 @@
-"""Bots for the arena. Exits with status 1 if a bot could not play a good game."""
+"""Bots for the arena. Exits with status 1 if a bot did not join or received too few snapshots."""
 
 import argparse
 import asyncio

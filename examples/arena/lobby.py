@@ -134,7 +134,7 @@ class Lobby:
             self._heartbeat_due_s = now_s + HEARTBEAT_INTERVAL_S
 
     async def _declare(self) -> None:
-        """Sends all values, as it is unknown which calls arrived before the outage."""
+        """Sends ready, closed and state, because calls before an outage may be lost."""
         outage = self._hosting.outages
         self._told_state = None
         await self._post_ready()

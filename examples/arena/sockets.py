@@ -143,7 +143,7 @@ class Arena:
             await end_socket(connection, end)
 
     def _reason_to_refuse(self, token: str) -> End | None:
-        """Returns a reason to reject a token that needs no call to the service."""
+        """Returns the close code for a token that is malformed or in use, or None."""
         if not token:
             return End.TOKEN_MISSING
         if len(token) > PLAYER_TOKEN_CHARS_MAX or not token.isascii() or not token.isprintable():

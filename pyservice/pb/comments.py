@@ -1,4 +1,4 @@
-"""Generated from the protos: what their comments say of services, methods, messages, fields and enums."""
+"""Generated from the protos: comments of services, methods, messages, fields and enums."""
 
 from __future__ import annotations
 

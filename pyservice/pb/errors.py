@@ -1,4 +1,4 @@
-"""Generated from proto/errors.toml: what each error code means at the doors."""
+"""Generated from proto/errors.toml: HTTP and gRPC form of each error code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 
 class ErrorRow(NamedTuple):
-    """One row; ``grpc`` is the name of a status, None where there is no gRPC form."""
+    """One error code. ``grpc`` is the name of a status, or None if the code has no gRPC form."""
 
     http: int
     grpc: str | None

@@ -1,4 +1,4 @@
-"""Generated from proto/examples: one request per operation, by slug. The tests execute them."""
+"""Generated from proto/examples: one request for each operation, by slug. Tests send these requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 
 class Example(NamedTuple):
-    """A request; ``{name}`` in a value is a placeholder, ``body`` is JSON text."""
+    """A request. ``{name}`` in a value is a placeholder. ``body`` is JSON text."""
 
     token: str | None = None
     path: dict[str, str] = {}

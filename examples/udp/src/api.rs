@@ -43,7 +43,7 @@ impl Api {
 }
 
 impl Answer {
-    /// Returns whether the outcome is known. Otherwise repeat the call under the same key.
+    /// Returns whether the outcome of the call is known. If not, repeat the call under the same key.
     pub fn is_decided(&self) -> bool {
         !matches!(self.status, 0 | 408 | 429 | 500..)
     }

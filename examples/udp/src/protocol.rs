@@ -22,7 +22,7 @@ pub const SILENT: u8 = 3;
 #[derive(Debug, PartialEq)]
 #[brw(big, magic = b"\x5d\x01")]
 pub enum Said {
-    /// A hello has at least 64 bytes, so that its answers are not longer.
+    /// A hello has at least 64 bytes, so that no answer is longer than the hello.
     #[brw(magic = 1_u8)]
     Hello {
         #[br(temp)]

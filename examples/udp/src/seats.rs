@@ -74,7 +74,7 @@ impl Seats {
 
     fn hello(&mut self, token: String, from: SocketAddr, now: Instant) {
         let answer = match (self.seats.values().find(|seat| seat.token == token), self.waiting.get(&token)) {
-            // The welcome was lost.
+            // The client repeats the hello because the welcome was lost.
             (Some(seat), _) if seat.address == from => self.welcome(seat.pass),
             (None, Some((address, _))) if *address == from => return,
             (None, None) if self.waiting.len() >= WAITING_MAX => return,
@@ -88,7 +88,7 @@ impl Seats {
         self.told.push((from, answer));
     }
 
-    /// Ignores a decision of the service that arrives after the timeout of the hello.
+    /// Sends the decision of the service to the client, unless the hello has timed out.
     pub fn decided(&mut self, token: String, decision: Result<(), u8>, now: Instant) {
         let Some((address, _)) = self.waiting.remove(&token) else { return };
         let free = (0..self.places).find(|id| !self.seats.contains_key(id));

@@ -17,10 +17,10 @@ use crate::say;
 const HEARTBEAT: Duration = Duration::from_secs(3);
 const CALL: Duration = Duration::from_secs(3);
 const END: Duration = Duration::from_secs(5);
-/// Older releases are dropped. The service releases slots that no heartbeat lists.
+/// Age at which a release is dropped. The service releases slots that no heartbeat lists.
 const RELEASE: Duration = Duration::from_secs(60);
 
-/// Order about the player with this token.
+/// Order to confirm or release the player with this token.
 #[derive(Debug, PartialEq)]
 pub enum Order {
     Ask(String),
