@@ -112,7 +112,7 @@ async def _connected(scenario: NamespaceScenario) -> Fields:
     return fields
 
 
-async def _nobody_there(scenario: NamespaceScenario) -> Fields:
+async def _heartbeat_without_player(scenario: NamespaceScenario) -> Fields:
     """Returns a heartbeat that omits a player of the previous heartbeat, which frees the slot."""
     await _connected(scenario)
     fields: Fields = {"player_tokens": []}
@@ -158,7 +158,7 @@ async def _some_link_of_game(scenario: NamespaceScenario) -> Fields:
 
 
 async def _new_server(scenario: NamespaceScenario) -> Fields:
-    return scenario.hosted.wanted(play="exit:0")
+    return scenario.hosted.server_fields(play="exit:0")
 
 
 async def _some_server(scenario: NamespaceScenario) -> Fields:
@@ -273,7 +273,7 @@ _MATCHMAKER = (
     Row("set_state", Scope.LOBBY, _given(lambda _: {"state": _new()}), moves=True),
     Row("get_state", Scope.LOBBY_STATE, _with_state, shows=lambda scenario: scenario.lobby_state,
         elsewhere=_LOBBY_GONE),
-    Row("heartbeat", Scope.LOBBY, _nobody_there, moves=True),
+    Row("heartbeat", Scope.LOBBY, _heartbeat_without_player, moves=True),
     Row("live_events", Scope.CHANNEL, _given(lambda _: {}), shows=lambda _: "lobby_join"),
     Row("attach", Scope.ENVIRONMENT,
         _of_namespace(game_mode="arena", ports=PORTS), moves=True,
@@ -323,7 +323,7 @@ _SERVERS = (
     Row("destroy_server", Scope.ENVIRONMENT, _some_server, changes=frozenset({"servers"}),
         elsewhere=_ELSEWHERE),
     Row("get_server_logs", Scope.ENVIRONMENT, _of_server(stream="std_out"),
-        shows=lambda scenario: scenario.hosted.said, elsewhere=_ELSEWHERE),
+        shows=lambda scenario: scenario.hosted.server_line, elsewhere=_ELSEWHERE),
 )  # fmt: skip
 
 ROWS: Final = (

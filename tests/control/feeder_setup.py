@@ -51,14 +51,14 @@ class FedPlane:
         self.socket = folder / "admin.sock"
         self.limit = LIMIT
         (folder / "feed").mkdir()
-        self.taken: list[tuple[str, int]] = []
-        self.asked = 0
+        self.acknowledged: list[tuple[str, int]] = []
+        self.held_requests = 0
         self.breaks_on = ""
         """Writes for this namespace raise an unexpected error."""
         self.go_on = asyncio.Event()
         self.go_on.set()
-        self.tell = asyncio.Event()
-        self.tell.set()
+        self.may_return_held = asyncio.Event()
+        self.may_return_held.set()
         self._server: InternalServer | None = None
         self._writing: set[asyncio.Future[Any]] = set()
 
@@ -97,7 +97,7 @@ class FedPlane:
         for item, one in zip(request.items, answer.answers, strict=True):
             if one.HasField("applied") and not item.is_check:
                 configuration = item.configuration
-                self.taken.append((configuration.namespace_id, configuration.revision))
+                self.acknowledged.append((configuration.namespace_id, configuration.revision))
         return answer
 
     async def _remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse:
@@ -112,9 +112,9 @@ class FedPlane:
         return await asyncio.shield(writing)
 
     async def _held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
-        self.asked += 1
+        self.held_requests += 1
         answer = await self.feed.held(request)
-        await self.tell.wait()
+        await self.may_return_held.wait()
         return answer
 
     def holds(self, namespace_id: str) -> configuration_pb2.NamespaceConfiguration | None:

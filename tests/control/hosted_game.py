@@ -14,7 +14,7 @@ class Hosted:
     def __init__(self, owner: Developer, game_id: str) -> None:
         self._owner = owner
         self._game_id = game_id
-        self.said = uuid4().hex
+        self.server_line = uuid4().hex
 
     async def upload(self) -> None:
         content = programs.server_archive()
@@ -38,14 +38,14 @@ class Hosted:
 
     async def begin(self) -> None:
         """Starts a server that exits and a lobby that keeps running. Both have written a log line."""
-        self.server_id = await self.server(play="exit:0", arguments=[self.said])
+        self.server_id = await self.server(play="exit:0", arguments=[self.server_line])
         token = await self._owner.public_token(self._game_id)
         created = await self._owner.door.call("create", {"game_mode": "hosted"}, token=token)
         assert created.code == "OK", created
         self.lobby_id = str(created.body["lobby"]["lobby_id"])
-        await eventually(self._have_spoken)
+        await eventually(self._has_logs)
 
-    async def _have_spoken(self) -> bool:
+    async def _has_logs(self) -> bool:
         query: dict[str, Any] = {"game_id": self._game_id, "stream": "std_out"}
         of_server = {**query, "environment_id": "prod", "server_id": self.server_id}
         response = await self._owner.good("get_server_logs", **of_server)
@@ -53,10 +53,10 @@ class Hosted:
         return bool(response["lines"] and lobby.code == "OK" and lobby.body["lines"])
 
     async def server(self, **more: Any) -> str:
-        created = await self._owner.good("create_server", **self.wanted(**more))
+        created = await self._owner.good("create_server", **self.server_fields(**more))
         return str(created["server"]["id"])
 
-    def wanted(self, play: str = "", arguments: list[str] | None = None) -> dict[str, Any]:
+    def server_fields(self, play: str = "", arguments: list[str] | None = None) -> dict[str, Any]:
         """Returns the fields to create a server. By default, `play` makes the program run until it is stopped."""
         return {
             "game_id": self._game_id,

@@ -16,7 +16,7 @@ from tests.support.waiting import PATIENCE_S
 pytestmark = pytest.mark.anyio
 
 TIME = "2030-01-31T12:00:00.250+01:00"
-TOLD = "2030-01-31T11:00:00.250Z"
+REPORTED = "2030-01-31T11:00:00.250Z"
 TIMES = {
     "2030-01-31T12:00:00Z": "2030-01-31T12:00:00.000Z",
     "2030-01-31t12:00:00.5z": "2030-01-31T12:00:00.500Z",
@@ -38,7 +38,7 @@ async def test_each_time_has_its_field(owner: Developer, records: Records, event
     flag = f"--{event.replace('_', '-')}"
     assert await _record(owner, group_id, flag, TIME) == ""
     answer = await me.good("get_billing", group_id=group_id)
-    assert answer["group"] == {f"{event}_ts": TOLD}
+    assert answer["group"] == {f"{event}_ts": REPORTED}
 
 
 async def test_time_follows_rfc_3339(owner: Developer, records: Records) -> None:
@@ -60,9 +60,9 @@ async def test_watch_wakes_on_a_record(developer: Developer, records: Records) -
     assert not done
     await _record(developer, group_id, "--payment-succeeded", TIME)
     answer = await asyncio.wait_for(waiting, PATIENCE_S)
-    assert answer["group"] == {"payment_succeeded_ts": TOLD}
+    assert answer["group"] == {"payment_succeeded_ts": REPORTED}
     assert (await other.good("get_billing", group_id=other_id))["group"] == {
-        "payment_failed_ts": TOLD
+        "payment_failed_ts": REPORTED
     }
 
 

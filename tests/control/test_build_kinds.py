@@ -123,15 +123,15 @@ async def test_game_build_of_a_disabled_kind_is_refused(
 
 
 @pytest.fixture(scope="module")
-def open_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
+def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
     kinds = {"kinds": ["archive", "docker_image", "oci_bundle"]}
     with running(FullService(tmp_path_factory.mktemp("open"), runtime=kinds)) as created:
         yield created
 
 
 @pytest.fixture
-async def guest(open_house: FullService) -> AsyncIterator[Back]:
-    async for created in back_of(open_house):
+async def open_back_end(open_service: FullService) -> AsyncIterator[Back]:
+    async for created in back_of(open_service):
         yield created
 
 
@@ -210,11 +210,11 @@ BAD: Final[dict[str, tuple[str, bytes, str, str]]] = {
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 async def test_defective_build_is_refused_at_completion(
-    guest: Back, name: str, compression: str
+    open_back_end: Back, name: str, compression: str
 ) -> None:
     kind, content, word, words = BAD[name]
     content = content if compression == "none" else packed(content, compression)
-    refused = await guest.refused(content, kind=kind, compression=compression)
+    refused = await open_back_end.refused(content, kind=kind, compression=compression)
     assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("image_file", word),))
     assert words in problem(refused), problem(refused)
 
@@ -233,9 +233,9 @@ BOMBS: Final[dict[str, tuple[str, str, bytes]]] = {
 
 @needs_oci_runtime
 @pytest.mark.parametrize("name", BOMBS)
-async def test_build_that_expands_to_gigabytes_is_refused(guest: Back, name: str) -> None:
+async def test_build_that_expands_to_gigabytes_is_refused(open_back_end: Back, name: str) -> None:
     kind, compression, content = BOMBS[name]
-    refused = await guest.refused(content, kind=kind, compression=compression)
+    refused = await open_back_end.refused(content, kind=kind, compression=compression)
     assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("image_file", "too-high"),))
     allowed = f"{len(content)} bytes may unpack to at most {1 << 30} (100 times as much"
     assert allowed in problem(refused)
@@ -243,20 +243,20 @@ async def test_build_that_expands_to_gigabytes_is_refused(guest: Back, name: str
 
 
 @needs_oci_runtime
-async def test_bundle_root_may_have_links_and_devices(guest: Back) -> None:
+async def test_bundle_root_may_have_links_and_devices(open_back_end: Back) -> None:
     entries = [link("rootfs/sh", "/bin/busybox"), file("rootfs/dev/null", type=tarfile.CHRTYPE)]
     content = tar({"config.json": CONFIG, "rootfs/run": b"x"}, [one for one, _ in entries])
-    build_id = await guest.build(content, kind="oci_bundle")
-    assert (await guest.good("get_build", build_id=build_id))["build"]["complete"]
-    refused = await guest.refused(content, kind="archive")
+    build_id = await open_back_end.build(content, kind="oci_bundle")
+    assert (await open_back_end.good("get_build", build_id=build_id))["build"]["complete"]
+    refused = await open_back_end.refused(content, kind="archive")
     assert refused.errors == (("image_file", "not-allowed"),)
 
 
 @needs_oci_runtime
-async def test_unknown_image_tag_is_refused(guest: Back) -> None:
+async def test_unknown_image_tag_is_refused(open_back_end: Back) -> None:
     content = tar({"manifest.json": SEVERAL, "c.json": b"{}"})
-    await guest.build(content, kind="docker_image", image_tag="game:2")
-    refused = await guest.refused(content, kind="docker_image", image_tag="game:3")
+    await open_back_end.build(content, kind="docker_image", image_tag="game:2")
+    refused = await open_back_end.refused(content, kind="docker_image", image_tag="game:3")
     assert "no image 'game:3', it has game:1, game:2" in problem(refused)
 
 
@@ -277,8 +277,8 @@ async def test_builds_of_a_kind_without_a_runtime_are_refused(
             await back.build()
         async with httpx.AsyncClient(base_url=f"http://{full_service.said['metrics']}") as client:
 
-            async def is_told() -> bool:
+            async def is_reported() -> bool:
                 verbose = await client.get("/readyz?verbose")
                 return "oci_bundle is not run: no OCI runtime works here" in verbose.text
 
-            await eventually(is_told)
+            await eventually(is_reported)

@@ -35,11 +35,11 @@ class DataPlane:
         self.questions.put_nowait((request, answer))
         return await answer
 
-    async def asked(self) -> tuple[pb.WantedRequest, asyncio.Future[pb.WantedResponse]]:
+    async def next_request(self) -> tuple[pb.WantedRequest, asyncio.Future[pb.WantedResponse]]:
         return await asyncio.wait_for(self.questions.get(), PATIENCE_S)
 
 
-class Begun:
+class LobbyRunner:
     def __init__(self) -> None:
         self.ended: list[str] = []
 
@@ -66,7 +66,7 @@ class Begun:
 class Node:
     def __init__(self, folder: Path) -> None:
         self.room = NodeCapacity(NODE)
-        self.begun = Begun()
+        self.runner = LobbyRunner()
         self.data_plane = DataPlane()
         self._folder = folder
 
@@ -86,7 +86,7 @@ class Node:
                 self._capacity,
             )
             self.room.changed = lobbies.capacity_changed
-            work = asyncio.create_task(lobbies.run(self.begun))
+            work = asyncio.create_task(lobbies.run(self.runner))
             yield
             work.cancel()
             await asyncio.wait([work])
@@ -113,20 +113,20 @@ def free_in(question: pb.WantedRequest) -> Resources:
 async def test_capacity_change_is_reported_before_an_answer(
     node: Node,
 ) -> None:
-    question, unanswered = await node.data_plane.asked()
+    question, unanswered = await node.data_plane.next_request()
     assert free_in(question) == NODE
     assert question.wait_ms > 0
     for number, change in enumerate((reserve, give_back), start=1):
         change(node.room)
-        question, answer = await node.data_plane.asked()
+        question, answer = await node.data_plane.next_request()
         assert free_in(question) == node.room.unclaimed
         assert question.wait_ms == 0
         answer.set_result(pb.WantedResponse(run="this", sequence=number, gone=[f"lobby {number}"]))
-        question, unanswered = await node.data_plane.asked()
+        question, unanswered = await node.data_plane.next_request()
         assert free_in(question) == node.room.unclaimed
         assert (question.after_sequence, question.wait_ms > 0) == (number, True)
         assert not unanswered.done()
-    assert node.begun.ended == ["lobby 1", "lobby 2"]
+    assert node.runner.ended == ["lobby 1", "lobby 2"]
 
 
 def reserve(room: NodeCapacity) -> None:
@@ -139,28 +139,28 @@ def give_back(room: NodeCapacity) -> None:
 
 async def test_late_answer_is_repeated_and_applied_once(node: Node) -> None:
     news = pb.WantedResponse(run="this", sequence=7, gone=["lobby"])
-    _, answer = await node.data_plane.asked()
+    _, answer = await node.data_plane.next_request()
     reserve(node.room)
     answer.set_result(news)
-    question, answer = await node.data_plane.asked()
+    question, answer = await node.data_plane.next_request()
     if question.after_sequence == 0:
         answer.set_result(news)
-        question, answer = await node.data_plane.asked()
+        question, answer = await node.data_plane.next_request()
     assert (question.run, question.after_sequence) == ("this", 7)
-    assert node.begun.ended == ["lobby"]
+    assert node.runner.ended == ["lobby"]
 
 
 async def test_answers_are_applied_during_capacity_changes(node: Node) -> None:
-    await node.data_plane.asked()
+    await node.data_plane.next_request()
     for number in range(1, 20):
         other(node.room)
-        question, answer = await node.data_plane.asked()
+        question, answer = await node.data_plane.next_request()
         assert question.wait_ms == 0
         other(node.room)
         answer.set_result(pb.WantedResponse(run="this", sequence=number, gone=[str(number)]))
-        question, _ = await node.data_plane.asked()
+        question, _ = await node.data_plane.next_request()
         assert (question.after_sequence, free_in(question)) == (number, node.room.unclaimed)
-    assert node.begun.ended == [str(number) for number in range(1, 20)]
+    assert node.runner.ended == [str(number) for number in range(1, 20)]
 
 
 def other(room: NodeCapacity) -> None:

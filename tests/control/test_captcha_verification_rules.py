@@ -22,7 +22,7 @@ from tests.dataplane.configurations import configuration
 VERIFICATION = ("matchmaker", "game_modes", "duel", "actions", "join", "verification")
 CAPTCHA = ("matchmaker", "captcha")
 
-Place = tuple[str | int, ...]
+FieldPath = tuple[str | int, ...]
 
 
 def paths(document: Any, context: Any = CONTEXT) -> list[tuple[str, ...]]:
@@ -34,7 +34,7 @@ def headers(count: int) -> dict[str, str]:
 
 
 # Path, value at this path, and the expected problem below this path.
-WAYS_IN: list[tuple[Place, Any, tuple[str, ...]]] = [
+BROKEN_RULES: list[tuple[FieldPath, Any, tuple[str, ...]]] = [
     ((*CAPTCHA, "requests_before_reverify"), 601, ("too-high",)),
     ((*CAPTCHA, "requests_before_reverify"), None, ("required",)),
     ((*CAPTCHA, "verification_ttl"), 43_200_001, ("too-high",)),
@@ -97,15 +97,17 @@ WAYS_IN: list[tuple[Place, Any, tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("place", "value", "told"), WAYS_IN)
+@pytest.mark.parametrize(("field_path", "value", "expected_problem"), BROKEN_RULES)
 def test_broken_rule_is_reported_at_its_path(
-    place: Place, value: Any, told: tuple[str, ...]
+    field_path: FieldPath, value: Any, expected_problem: tuple[str, ...]
 ) -> None:
-    assert paths(changed(place, value)) == [("config", *map(str, place), *told)]
+    assert paths(changed(field_path, value)) == [
+        ("config", *map(str, field_path), *expected_problem)
+    ]
 
 
 @pytest.mark.parametrize(
-    ("place", "value"),
+    ("field_path", "value"),
     [
         ((*CAPTCHA, "requests_before_reverify"), 0),
         (("matchmaker", "captcha"), {"requests_before_reverify": 1}),
@@ -115,8 +117,8 @@ def test_broken_rule_is_reported_at_its_path(
         ((*VERIFICATION, "url"), "http://Game_Server.example.com."),
     ],
 )
-def test_boundary_value_is_accepted(place: Place, value: Any) -> None:
-    assert paths(changed(place, value)) == []
+def test_boundary_value_is_accepted(field_path: FieldPath, value: Any) -> None:
+    assert paths(changed(field_path, value)) == []
 
 
 def test_captcha_without_an_operator_address_is_refused() -> None:

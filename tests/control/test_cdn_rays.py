@@ -32,12 +32,12 @@ async def browser(full_service: FullService) -> AsyncIterator[httpx.AsyncClient]
         yield client
 
 
-class Watching:
+class RayViewer:
     def __init__(self, owner: Developer, records: Records) -> None:
         self._owner = owner
         self._records = records
 
-    async def prepare(self) -> Watching:
+    async def prepare(self) -> RayViewer:
         owner = self._owner
         self.game_id = await owner.game()
         game = (await owner.good("get_game", game_id=self.game_id))["game"]
@@ -91,8 +91,8 @@ class Watching:
 
 
 @pytest.fixture
-async def watching(owner: Developer, records: Records) -> Watching:
-    return await Watching(owner, records).prepare()
+async def viewer(owner: Developer, records: Records) -> RayViewer:
+    return await RayViewer(owner, records).prepare()
 
 
 def labels(one: Any) -> list[str]:
@@ -104,66 +104,66 @@ def code(one: Any) -> str:
 
 
 async def test_upload_ray_is_visible_to_the_game(
-    watching: Watching, browser: httpx.AsyncClient
+    viewer: RayViewer, browser: httpx.AsyncClient
 ) -> None:
-    created = await watching.prepared({"a.txt": b"abc"})
+    created = await viewer.prepared({"a.txt": b"abc"})
     (request,) = created["presigned_requests"]
     ray_id, headers = fresh_trace()
     answer = await browser.put(request["url"], content=b"abc", headers=headers)
     assert (answer.status_code, answer.headers["x-ray-id"]) == (200, ray_id)
-    one = await watching.seen(ray_id)
+    one = await viewer.seen(ray_id)
     assert (labels(one), code(one)) == (["cdn upload", "receiving", "disk"], "OK")
 
 
-async def test_refused_upload_has_a_ray(watching: Watching, browser: httpx.AsyncClient) -> None:
-    created = await watching.prepared({"a.txt": b"abc"})
+async def test_refused_upload_has_a_ray(viewer: RayViewer, browser: httpx.AsyncClient) -> None:
+    created = await viewer.prepared({"a.txt": b"abc"})
     (request,) = created["presigned_requests"]
     forged = await browser.put(request["url"].replace("length=3", "length=4"), content=b"abcd")
     assert forged.status_code == 403
     refused = await browser.put(request["url"], content=b"abcd")
     assert refused.json()["code"] == "UPLOAD_LENGTH_MISMATCH"
-    one = await watching.seen(refused.headers["x-ray-id"])
+    one = await viewer.seen(refused.headers["x-ray-id"])
     assert (labels(one), code(one)) == (["cdn upload"], "UPLOAD_LENGTH_MISMATCH")
     # An unsigned request does not count as a request about the game, so its ray is not stored.
-    assert await watching.perf(forged.headers["x-ray-id"]) == []
+    assert await viewer.perf(forged.headers["x-ray-id"]) == []
 
 
 async def test_picture_ray_is_visible_to_the_game(
-    watching: Watching, browser: httpx.AsyncClient, owner: Developer
+    viewer: RayViewer, browser: httpx.AsyncClient, owner: Developer
 ) -> None:
     picture = png()
-    fields = {"game_id": watching.game_id, "path": "logo.png", "mime": "image/png"}
+    fields = {"game_id": viewer.game_id, "path": "logo.png", "mime": "image/png"}
     created = await owner.good("prepare_logo", **fields, content_length=len(picture))
     answer = await browser.put(created["presigned_request"]["url"], content=picture)
     assert answer.status_code == 200, answer.text
-    await owner.good("complete_logo", game_id=watching.game_id, upload_id=created["upload_id"])
-    game = (await owner.good("get_game", game_id=watching.game_id))["game"]
+    await owner.good("complete_logo", game_id=viewer.game_id, upload_id=created["upload_id"])
+    game = (await owner.good("get_game", game_id=viewer.game_id))["game"]
     ray_id, headers = fresh_trace()
     shown = await browser.get(game["logo_url"], headers=headers)
     assert (shown.content, shown.headers["x-ray-id"]) == (picture, ray_id)
-    one = await watching.seen(ray_id)
+    one = await viewer.seen(ray_id)
     assert (labels(one), code(one)) == (["cdn object", "file", "sending"], "OK")
 
 
 async def test_site_ray_is_visible_to_the_site_owner(
-    watching: Watching, browser: httpx.AsyncClient
+    viewer: RayViewer, browser: httpx.AsyncClient
 ) -> None:
-    site = await watching.show(browser)
+    site = await viewer.show(browser)
     ray_id, headers = fresh_trace()
     page = await browser.get(f"{site}/", headers=headers)
     assert (page.content, page.headers["x-ray-id"]) == (FILES["index.html"], ray_id)
-    one = await watching.seen(ray_id)
+    one = await viewer.seen(ray_id)
     assert (labels(one), code(one)) == (["cdn site", "site", "file", "sending"], "OK")
-    unknown = await browser.get(f"/{watching.name}/nowhere/")
+    unknown = await browser.get(f"/{viewer.name}/nowhere/")
     missing = await browser.get(f"{site}/missing.js")
     assert (unknown.status_code, missing.status_code) == (404, 404)
-    one = await watching.seen(missing.headers["x-ray-id"])
+    one = await viewer.seen(missing.headers["x-ray-id"])
     assert (labels(one), code(one)) == (["cdn site", "site", "sending"], "NOT_FOUND")
-    assert await watching.perf(unknown.headers["x-ray-id"]) == []
+    assert await viewer.perf(unknown.headers["x-ray-id"]) == []
 
 
-async def test_successful_pages_are_sampled(watching: Watching, browser: httpx.AsyncClient) -> None:
-    site = await watching.show(browser)
+async def test_successful_pages_are_sampled(viewer: RayViewer, browser: httpx.AsyncClient) -> None:
+    site = await viewer.show(browser)
     fine: list[httpx.Response] = []
     while len(fine) < 40:
         answer = await browser.get(f"{site}/app.js")
@@ -171,7 +171,7 @@ async def test_successful_pages_are_sampled(watching: Watching, browser: httpx.A
         if answer.elapsed.total_seconds() < SLOW_S:
             fine.append(answer)
     missing = await browser.get(f"{site}/missing.js")
-    await watching.seen(missing.headers["x-ray-id"])
+    await viewer.seen(missing.headers["x-ray-id"])
     assert {one.status_code for one in fine} == {200}
-    kept = [one for one in fine if await watching.perf(one.headers["x-ray-id"])]
+    kept = [one for one in fine if await viewer.perf(one.headers["x-ray-id"])]
     assert len(kept) < len(fine) / 2

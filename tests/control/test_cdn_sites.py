@@ -49,10 +49,10 @@ class Page:
         return shown
 
     async def is_closed_soon(self, **options: Any) -> None:
-        async def is_asked_for() -> bool:
+        async def is_required() -> bool:
             return (await self.get("", **options)).status_code == 401
 
-        await promised(is_asked_for, SHOWN_WITHIN_S)
+        await promised(is_required, SHOWN_WITHIN_S)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ HEADER = (*ROUTE, "middlewares", 0, "kind", "custom_headers", "headers", 0)
 VERIFICATION = (*MODE, "actions", "join", "verification")
 CAPTCHA = ("matchmaker", "captcha")
 
-Place = tuple[str | int, ...]
+FieldPath = tuple[str | int, ...]
 
 
 def paths(document: Any, context: Any = CONTEXT) -> list[tuple[str, ...]]:
@@ -72,7 +72,7 @@ def test_full_configuration_is_valid() -> None:
 
 # Path, value at this path, and the expected problem. The problem is relative to the path unless it
 # starts with "/".
-LIMITS: list[tuple[Place, Any, tuple[str, ...]]] = [
+LIMITS: list[tuple[FieldPath, Any, tuple[str, ...]]] = [
     (MODES, named(33, {}), ("too-many",)),
     ((*MODES, "a b"), {}, ("invalid",)),
     ((*MODES, ""), {}, ("invalid",)),
@@ -96,7 +96,7 @@ LIMITS: list[tuple[Place, Any, tuple[str, ...]]] = [
     ((*MODE, "heartbeat_timeout"), 3_600_001, ("too-high",)),
     ((*MODE, "heartbeat_grace_ms"), 3_600_001, ("too-high",)),
 ]
-RUNTIME: list[tuple[Place, Any, tuple[str, ...]]] = [
+RUNTIME: list[tuple[FieldPath, Any, tuple[str, ...]]] = [
     ((*DOCKER, "image_id"), UNKNOWN_ID, ("not-found",)),
     ((*DOCKER, "image_id"), "arena", ("not-found",)),
     ((*LEVEL, "docker", "image_id"), INCOMPLETE_BUILD_ID, ("incomplete",)),
@@ -152,7 +152,7 @@ RUNTIME: list[tuple[Place, Any, tuple[str, ...]]] = [
     ((*DOCKER, "network_mode"), "bridge", ("/", *PORTS, "game", "proxy", "not-allowed")),
     ((*DOCKER, "network_mode"), None, ("/", *PORTS, "game", "proxy", "not-allowed")),
 ]
-SITE: list[tuple[Place, Any, tuple[str, ...]]] = [
+SITE: list[tuple[FieldPath, Any, tuple[str, ...]]] = [
     (("cdn", "site_id"), UNKNOWN_ID, ("not-found",)),
     (("cdn", "site_id"), INCOMPLETE_BUILD_ID, ("incomplete",)),
     (("cdn", "routes"), [route(f"{number}") for number in range(33)], ("too-many",)),
@@ -180,15 +180,19 @@ SITE: list[tuple[Place, Any, tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("place", "value", "told"), LIMITS + RUNTIME + SITE)
+@pytest.mark.parametrize(("field_path", "value", "expected_problem"), LIMITS + RUNTIME + SITE)
 def test_broken_rule_is_reported_at_its_path(
-    place: Place, value: Any, told: tuple[str, ...]
+    field_path: FieldPath, value: Any, expected_problem: tuple[str, ...]
 ) -> None:
-    expected = told[1:] if told[0] == "/" else (*map(str, place), *told)
-    assert paths(changed(place, value)) == [("config", *expected)]
+    expected = (
+        expected_problem[1:]
+        if expected_problem[0] == "/"
+        else (*map(str, field_path), *expected_problem)
+    )
+    assert paths(changed(field_path, value)) == [("config", *expected)]
 
 
-EDGES: list[tuple[Place, Any]] = [
+EDGES: list[tuple[FieldPath, Any]] = [
     (MODES, named(32, {})),
     ((*MODES, "A" * 64), {}),
     ((*LEVEL, "idle_lobbies"), {"min": 32, "max": 32}),
@@ -211,9 +215,9 @@ EDGES: list[tuple[Place, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("place", "value"), EDGES)
-def test_boundary_value_is_accepted(place: Place, value: Any) -> None:
-    assert paths(changed(place, value)) == []
+@pytest.mark.parametrize(("field_path", "value"), EDGES)
+def test_boundary_value_is_accepted(field_path: FieldPath, value: Any) -> None:
+    assert paths(changed(field_path, value)) == []
 
 
 def test_every_problem_is_reported() -> None:

@@ -33,19 +33,19 @@ def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullServi
 
 
 @pytest.fixture
-async def back(full_service: FullService) -> AsyncIterator[Hosts]:
+async def back(full_service: FullService) -> AsyncIterator[ContainerServers]:
     client = full_service.door("http")
     developer = Developer(full_service, client)
     game_id = await developer.game()
-    created = Hosts(developer, game_id, await developer.service_token(game_id))
-    created.made, created.build_id = [], ""
+    created = ContainerServers(developer, game_id, await developer.service_token(game_id))
+    created.server_ids, created.build_id = [], ""
     yield created
-    for server_id in created.made:
+    for server_id in created.server_ids:
         await created.call("destroy_server", server_id=server_id, override_kill_timeout=0)
     await client.close()
 
 
-class Hosts(Servers):
+class ContainerServers(Servers):
     async def image(self, content: bytes, **form: Any) -> str:
         return await self.build(content, kind="docker_image", **form)
 
@@ -56,11 +56,11 @@ class Hosts(Servers):
         runtime = {"build": build_id, "environment": {"PLAY": play}, **more.pop("runtime", {})}
         return await self.create(runtime=runtime, **more)
 
-    async def said_until(self, server_id: str, line: str) -> list[str]:
+    async def output_until(self, server_id: str, line: str) -> list[str]:
         lines: list[str] = (await self.lines(server_id))["lines"]
         return lines if line in lines else []
 
-    async def said(self, build_id: str, play: str, **more: Any) -> list[str]:
+    async def output(self, build_id: str, play: str, **more: Any) -> list[str]:
         created = await self.of(build_id, f"{play} exit:0", **more)
         over = await self.until(created["id"], "destroyed", "failed")
         errors = (await self.lines(created["id"], "std_err"))["lines"]
@@ -79,7 +79,7 @@ def in_(compression: str, content: bytes) -> bytes:
 
 @pytest.mark.parametrize("kind", ["docker_image", "oci_bundle"])
 async def test_server_of_every_compression_runs_and_stops(
-    back: Hosts, kind: str, compression: str
+    back: ContainerServers, kind: str, compression: str
 ) -> None:
     content = images.bundle() if kind == "oci_bundle" else images.saved(images.server_layer())
     build_id = await back.build(in_(compression, content), kind=kind, compression=compression)
@@ -95,29 +95,29 @@ async def test_server_of_every_compression_runs_and_stops(
 
 
 async def test_image_layout_runs_with_and_without_docker_manifest(
-    back: Hosts,
+    back: ContainerServers,
 ) -> None:
     for with_manifest in (True, False):
         content = images.laid_out(images.server_layer(), with_manifest=with_manifest)
         build_id = await back.image(content, image_tag="server:latest")
-        assert await back.said(build_id, "") == ["begins --usual"]
+        assert await back.output(build_id, "") == ["begins --usual"]
 
 
-async def test_arguments_replace_image_cmd_and_extend_bundle_args(back: Hosts) -> None:
+async def test_arguments_replace_image_cmd_and_extend_bundle_args(back: ContainerServers) -> None:
     image = await back.image(images.saved(images.server_layer()))
     given = {"arguments": ["--map", "$(MAP)"], "environment": {"PLAY": "exit:0", "MAP": "sea"}}
-    assert await back.said(image, "", runtime={"build": image, **given}) == ["begins --map sea"]
+    assert await back.output(image, "", runtime={"build": image, **given}) == ["begins --map sea"]
     bundle = await back.bundle(images.bundle(args=[images.PROGRAM, "--usual"]))
-    output = await back.said(bundle, "", runtime={"build": bundle, **given})
+    output = await back.output(bundle, "", runtime={"build": bundle, **given})
     assert output == ["begins --usual --map sea"]
     bare = {"Cmd": ["server", "--port", "$(PORT)"], "WorkingDir": "/home/game/new"}
     found = await back.image(images.saved(images.server_layer(), config=bare))
-    (first, second) = await back.said(found, "at")
+    (first, second) = await back.output(found, "at")
     assert first.startswith("begins --port 1")
     assert second == "at /home/game/new"
 
 
-async def test_container_environment_is_exact(back: Hosts) -> None:
+async def test_container_environment_is_exact(back: ContainerServers) -> None:
     config = {
         "Entrypoint": [images.PROGRAM],
         "Env": ["OF_IMAGE=1", "OF_BOTH=image", "HOSTING_SERVER_ID=mine", "PATH=/bin:/own"],
@@ -139,7 +139,7 @@ async def test_container_environment_is_exact(back: Hosts) -> None:
 
 
 async def test_container_exit_code_and_signal_are_recorded(
-    back: Hosts,
+    back: ContainerServers,
 ) -> None:
     build_id = await back.bundle(images.bundle())
     created = await back.of(build_id, "exit:7")
@@ -151,7 +151,7 @@ async def test_container_exit_code_and_signal_are_recorded(
 
 
 async def test_container_that_ignores_sigterm_is_killed(
-    back: Hosts, full_service: FullService
+    back: ContainerServers, full_service: FullService
 ) -> None:
     created = await back.of(await back.bundle(images.bundle()), "deaf")
     record = await back.until(created["id"], "running")
@@ -172,7 +172,7 @@ async def test_container_that_ignores_sigterm_is_killed(
     await eventually(is_tidy)
 
 
-async def test_stop_right_after_start_is_delivered(back: Hosts) -> None:
+async def test_stop_right_after_start_is_delivered(back: ContainerServers) -> None:
     build_id = await back.bundle(images.bundle())
     for _ in range(5):
         created = await back.of(build_id)
@@ -182,7 +182,9 @@ async def test_stop_right_after_start_is_delivered(back: Hosts) -> None:
         assert over["destroyed_at"] - over["created_at"] < 10_000, "long before it would be killed"
 
 
-async def test_container_does_not_see_the_host(back: Hosts, full_service: FullService) -> None:
+async def test_container_does_not_see_the_host(
+    back: ContainerServers, full_service: FullService
+) -> None:
     keys = full_service.data_dir / "keys.json"
     assert keys.exists()
     build_id = await back.image(images.saved(images.server_layer()))
@@ -217,19 +219,19 @@ async def test_container_does_not_see_the_host(back: Hosts, full_service: FullSe
     assert str(full_service.data_dir) not in "".join(lines).replace(f"read {keys}", "").replace(
         f"see {full_service.data_dir}", ""
     ), "not even where we are"
-    unchanged = await back.said(build_id, "see:/bin")
+    unchanged = await back.output(build_id, "see:/bin")
     assert unchanged[-1] == "see /bin server", "what one writes is its own"
 
 
 async def test_container_runs_as_the_user_of_the_image(
-    back: Hosts, full_service: FullService
+    back: ContainerServers, full_service: FullService
 ) -> None:
     config = {"Entrypoint": [images.PROGRAM], "User": "game"}
     more = (file("home/game/secret", b"saved", 0o600, uid=1000, gid=1001),)
     layers = images.server_layer(*more, file("root/secret", b"of root", 0o600))
     build_id = await back.image(images.saved(layers, config=config))
     created = await back.of(build_id, "who read:/home/game/secret read:/root/secret")
-    lines = await eventually(lambda: back.said_until(created["id"], "listens"))
+    lines = await eventually(lambda: back.output_until(created["id"], "listens"))
     assert "Uid: 1000 1000 1000 1000" in lines
     assert "Gid: 1001 1001 1001 1001" in lines
     assert "Groups: 1002" in lines
@@ -240,7 +242,7 @@ async def test_container_runs_as_the_user_of_the_image(
 
 
 async def test_bundle_gets_no_requested_privilege(
-    back: Hosts, full_service: FullService, tmp_path: Path
+    back: ContainerServers, full_service: FullService, tmp_path: Path
 ) -> None:
     hook = tmp_path / "hooked"
     every = ["CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE"]
@@ -267,7 +269,7 @@ async def test_bundle_gets_no_requested_privilege(
         "env": ["OF_BUNDLE=1"],
     }
     build_id = await back.bundle(images.bundle(config=config, **process))
-    lines = await back.said(build_id, "who see:/host see:/dev write:/own write:/tmp/own env")
+    lines = await back.output(build_id, "who see:/host see:/dev write:/own write:/tmp/own env")
     assert "see /host NotFound" in lines
     assert "CapEff: 0000000000000000" in lines
     assert "NoNewPrivs: 1" in lines
@@ -279,14 +281,14 @@ async def test_bundle_gets_no_requested_privilege(
     assert not hook.exists()
 
 
-async def test_container_over_its_memory_limit_is_stopped(back: Hosts) -> None:
+async def test_container_over_its_memory_limit_is_stopped(back: ContainerServers) -> None:
     build_id = await back.bundle(images.bundle())
     created = await back.of(build_id, "eat", resources={"cpu": 100, "memory": 64})
     over = await back.until(created["id"], "destroyed", "failed")
     assert (over["status"], over["failure"]["reason"]) == ("failed", "OUT_OF_MEMORY")
 
 
-async def test_container_that_cannot_run_has_a_reason(back: Hosts) -> None:
+async def test_container_that_cannot_run_has_a_reason(back: ContainerServers) -> None:
     absent = await back.bundle(images.bundle(args=["/bin/nothing-here"]))
     foreign = file("./rootfs/bin/foreign", b"no program", 0o755)
     broken = await back.bundle(images.bundle(foreign, args=["/bin/foreign"]))
@@ -304,7 +306,7 @@ async def test_container_that_cannot_run_has_a_reason(back: Hosts) -> None:
 
 
 async def test_container_survives_a_kill_of_both_planes(
-    back: Hosts, full_service: FullService
+    back: ContainerServers, full_service: FullService
 ) -> None:
     created = await back.of(await back.image(images.saved(images.server_layer())))
     record = await back.until(created["id"], "running")
@@ -331,7 +333,7 @@ async def test_container_survives_a_kill_of_both_planes(
 
 @pytest.mark.parametrize("victim", ["keeper", "runtime"])
 async def test_killed_keeper_or_runtime_ends_the_container(
-    back: Hosts, full_service: FullService, victim: str
+    back: ContainerServers, full_service: FullService, victim: str
 ) -> None:
     created = await back.of(await back.bundle(images.bundle()))
     record = await back.until(created["id"], "running")

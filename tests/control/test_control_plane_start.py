@@ -74,10 +74,10 @@ async def test_server_request_during_the_runtime_check_is_retryable(
             os.mkfifo(gate)
             os.kill(control_pid(full_service), signal.SIGKILL)
 
-            async def is_asked() -> bool:
+            async def is_requested() -> bool:
                 return asked.exists()
 
-            await eventually(is_asked)
+            await eventually(is_requested)
             request = asyncio.create_task(back.try_create())
             # A wrong refusal would arrive within this time.
             await asyncio.wait({request}, timeout=0.5)

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 LOG = "control/records.db-wal"
 
 
-async def look(watch: DatabaseHealthCheck) -> str:
+async def check(watch: DatabaseHealthCheck) -> str:
     await watch.check()
     return watch.problem
 
@@ -41,7 +41,7 @@ async def look(watch: DatabaseHealthCheck) -> str:
 async def is_well(watch: DatabaseHealthCheck) -> bool:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(database_health, "_TURN_TIMEOUT_S", PATIENCE_S)
-        return await look(watch) == ""
+        return await check(watch) == ""
 
 
 @contextlib.contextmanager
@@ -82,10 +82,10 @@ async def test_stopped_server_is_reported_until_it_is_back(server: Server, tmp_p
     watch = DatabaseHealthCheck(database)
     assert await is_well(watch)
     await asyncio.to_thread(server.stop)
-    assert await look(watch) == "does not answer: see the log"
+    assert await check(watch) == "does not answer: see the log"
     await asyncio.to_thread(server.start)
     async with asyncio.timeout(30):
-        while await look(watch):
+        while await check(watch):
             await asyncio.sleep(0.01)
     assert watch.job.unexpected_errors == 0
     await database.close()
@@ -98,7 +98,7 @@ async def test_locked_database_takes_no_changes(
     watch = DatabaseHealthCheck(database)
     other = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    assert await look(watch) == "is read and takes no changes: see the log"
+    assert await check(watch) == "is read and takes no changes: see the log"
     other.rollback()
     other.close()
     assert await is_well(watch)
@@ -126,7 +126,7 @@ async def test_busy_database_is_healthy(kind: str, databases: Databases, tmp_pat
 
     users = [asyncio.create_task(use()) for _ in range(QUEUES[kind])]
     await asyncio.sleep(0)
-    assert await look(watch) == ""
+    assert await check(watch) == ""
     assert all(user.done() for user in users[: QUEUES[kind] * 3 // 4])
     await asyncio.gather(*users)
     await database.close()
@@ -149,9 +149,9 @@ async def test_hung_database_is_reported_with_all_connections_in_use(
     try:
         assert await is_well(watch)
         with hung(server):
-            assert await look(watch) == "does not answer: see the log"
+            assert await check(watch) == "does not answer: see the log"
         async with asyncio.timeout(PATIENCE_S):
-            while await look(watch):
+            while await check(watch):
                 await asyncio.sleep(POLL_S)
     finally:
         is_over.set()
@@ -165,7 +165,7 @@ async def test_loss_and_recovery_are_logged_once(
     database = await migrated(server.url(), tmp_path)
     watch = DatabaseHealthCheck(database)
 
-    def said() -> list[str]:
+    def logged() -> list[str]:
         captured = capsys.readouterr()
         lines = (captured.out + captured.err).splitlines()
         return [
@@ -177,24 +177,24 @@ async def test_loss_and_recovery_are_logged_once(
         ]
 
     assert await is_well(watch)
-    assert said() == []
+    assert logged() == []
     await asyncio.to_thread(server.stop)
     for _ in range(3):
         await watch.check()
-    assert said() == ["warning: database is not well"]
+    assert logged() == ["warning: database is not well"]
     await asyncio.to_thread(server.start)
     async with asyncio.timeout(PATIENCE_S):
-        while await look(watch):
+        while await check(watch):
             await asyncio.sleep(POLL_S)
     await watch.check()
-    assert said() == ["info: database is well again"]
+    assert logged() == ["info: database is well again"]
     await database.close()
 
 
 # The whole service --------------------------------------------------------------------------------
 
 
-async def says(full_service: FullService, line: str, within_s: float = 30.0) -> None:
+async def page_has(full_service: FullService, line: str, within_s: float = 30.0) -> None:
     """Waits for a line of the verbose health page. The service stays ready, because players need no database."""
     async with httpx.AsyncClient(
         base_url=f"http://{full_service.said['metrics']}", timeout=PATIENCE_S
@@ -215,7 +215,7 @@ async def says(full_service: FullService, line: str, within_s: float = 30.0) -> 
 
 
 @pytest.fixture
-def struck(tmp_path: Path) -> Iterator[KilledService]:
+def faulty_service(tmp_path: Path) -> Iterator[KilledService]:
     created = KilledService(tmp_path / "full_service", compile_library(tmp_path), None)
     try:
         yield created
@@ -223,32 +223,38 @@ def struck(tmp_path: Path) -> Iterator[KilledService]:
         created.close()
 
 
-async def test_removed_file_is_reported_until_it_is_back(struck: KilledService) -> None:
-    await asyncio.to_thread(struck.start)
-    await says(struck, "ok")
-    folder = struck.data_dir / "control"
+async def test_removed_file_is_reported_until_it_is_back(faulty_service: KilledService) -> None:
+    await asyncio.to_thread(faulty_service.start)
+    await page_has(faulty_service, "ok")
+    folder = faulty_service.data_dir / "control"
     names = [name for name in os.listdir(folder) if name.startswith("records.db")]
-    away = struck.folder / "away"
+    away = faulty_service.folder / "away"
     away.mkdir()
     for name in names:
         (folder / name).rename(away / name)
-    await says(struck, "does not answer: see the log; players are served")
+    await page_has(faulty_service, "does not answer: see the log; players are served")
     for name in names:
         (away / name).rename(folder / name)
-    await says(struck, "ok")
+    await page_has(faulty_service, "ok")
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.EROFS, errno.ENOSPC])
-async def test_full_disk_is_reported_until_it_has_space(struck: KilledService, error: int) -> None:
-    await asyncio.to_thread(struck.start)
-    await says(struck, "ok")
-    rule = struck.shim.fail("pwrite", LOG, error=error)
+async def test_full_disk_is_reported_until_it_has_space(
+    faulty_service: KilledService, error: int
+) -> None:
+    await asyncio.to_thread(faulty_service.start)
+    await page_has(faulty_service, "ok")
+    rule = faulty_service.shim.fail("pwrite", LOG, error=error)
     if error == errno.ENOSPC:
-        await says(struck, "its disk is full: it is read and takes no changes; players are served")
+        await page_has(
+            faulty_service, "its disk is full: it is read and takes no changes; players are served"
+        )
     else:
-        await says(struck, "is read and takes no changes: see the log; players are served")
+        await page_has(
+            faulty_service, "is read and takes no changes: see the log; players are served"
+        )
     rule.release()
-    await says(struck, "ok")
+    await page_has(faulty_service, "ok")
 
 
 async def test_service_reports_a_stopped_database_server(
@@ -257,6 +263,6 @@ async def test_service_reports_a_stopped_database_server(
     full_service = FullService(tmp_path / "full_service", databases.url("postgresql"))
     try:
         await asyncio.to_thread(full_service.start)
-        await says(full_service, "ok")
+        await page_has(full_service, "ok")
     finally:
         full_service.close()

@@ -184,7 +184,7 @@ async def test_slow_namespace_does_not_block_others(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another transaction holds the record of the namespace that must be reverted."""
-    met, taken = fed.feeder.job.record_failure, fed.plane.taken
+    met, taken = fed.feeder.job.record_failure, fed.plane.acknowledged
     earlier: list[int] = []
 
     def noted(error: Exception, **about: object) -> None:

@@ -81,7 +81,7 @@ async def test_game_of_the_namespace_is_fed(source: Source) -> None:
     assert message.game.developer_group_id == game.group_id
 
 
-async def told(source: Source, namespace_id: str) -> tuple[set[str], set[str], set[str]]:
+async def fed_token_ids(source: Source, namespace_id: str) -> tuple[set[str], set[str], set[str]]:
     message = await composed(source, namespace_id)
     return (
         {one.token_id for one in message.environment_tokens},
@@ -100,8 +100,12 @@ async def test_token_is_fed_while_it_can_be_used(source: Source) -> None:
     await add(source, target, "dev", expires_ms=NOW_MS, revoke_ms=NOW_MS - 1)
     (good,) = await add(source, target, "env")
     (revoked,) = await add(source, target, "env", revoke_ms=NOW_MS)
-    assert await told(source, target) == ({good, revoked}, {running}, {public, ended, revoked})
-    assert await told(source, other) == (set(), set(), set())
+    assert await fed_token_ids(source, target) == (
+        {good, revoked},
+        {running},
+        {public, ended, revoked},
+    )
+    assert await fed_token_ids(source, other) == (set(), set(), set())
 
 
 async def test_latest_expired_environment_tokens_are_fed(source: Source) -> None:
@@ -111,9 +115,9 @@ async def test_latest_expired_environment_tokens_are_fed(source: Source) -> None
     first = await add(source, target, "env", 5, revoke_ms=NOW_MS - 2)
     await add(source, target, "env", ENVIRONMENT_MAX - 2, revoke_ms=NOW_MS - 1)
     neighbours = set(await add(source, other, "env", revoke_ms=NOW_MS - 9))
-    environment, _, revoked = await told(source, target)
+    environment, _, revoked = await fed_token_ids(source, target)
     assert len(environment) == ENVIRONMENT_MAX
     assert {oldest_but_good, old_but_ended_last} <= environment
     assert environment.isdisjoint(first)
     assert revoked == environment - {oldest_but_good}
-    assert await told(source, other) == (neighbours, set(), neighbours)
+    assert await fed_token_ids(source, other) == (neighbours, set(), neighbours)

@@ -28,7 +28,7 @@ NAMESPACE: dict[str, Any] = {
 }
 
 
-def told(*path: str, reason: str = "is wrong", held_by: str = "") -> tuple[list[str], str]:
+def reported(*path: str, reason: str = "is wrong", held_by: str = "") -> tuple[list[str], str]:
     problem = feed_pb2.Problem(path=path, reason=reason, held_by=held_by)
     message = configuration(**NAMESPACE)
     orphans = {"left": feed_pb2.HeldConfiguration()}
@@ -63,7 +63,7 @@ def told(*path: str, reason: str = "is wrong", held_by: str = "") -> tuple[list[
     ],
 )
 def test_problem_has_the_path_of_its_request(path: tuple[str, ...], sent: tuple[str, ...]) -> None:
-    assert told(*path)[0] == list(sent)
+    assert reported(*path)[0] == list(sent)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_problem_has_the_path_of_its_request(path: tuple[str, ...], sent: tuple[
     ],
 )
 def test_problem_of_an_unsent_field_has_a_sentence(path: tuple[str, ...]) -> None:
-    where, sentence = told(*path)
+    where, sentence = reported(*path)
     assert where == []
     named = f"'s {'.'.join(path)}" if path else ""
     assert sentence == f"the namespace{named} is wrong"
@@ -90,12 +90,12 @@ def test_problem_of_an_unsent_field_has_a_sentence(path: tuple[str, ...]) -> Non
 
 def test_value_of_another_namespace_is_reported_as_taken() -> None:
     reason = "belongs to another namespace"
-    path, sentence = told("access", "domains", "1", reason=reason, held_by="other")
+    path, sentence = reported("access", "domains", "1", reason=reason, held_by="other")
     assert (path, sentence) == (["domain"], f"domain play.example {reason}")
-    path, sentence = told("access", "cdn_domains", "0", reason=reason, held_by="other")
+    path, sentence = reported("access", "cdn_domains", "0", reason=reason, held_by="other")
     assert path == ["name_id"]
     assert sentence == f"name_id makes the host arena--prod.cdn.example, which {reason}"
-    path, sentence = told("name_id", reason=reason, held_by="left")
+    path, sentence = reported("name_id", reason=reason, held_by="left")
     assert path == ["name_id"]
     assert sentence.startswith(f"name_id {reason}; that one is left of another database")
 
@@ -121,11 +121,11 @@ FLAWS: dict[tuple[str, ...], Any] = {
 }
 
 
-@pytest.mark.parametrize("place", FLAWS, ids=".".join)
+@pytest.mark.parametrize("flaw", FLAWS, ids=".".join)
 def test_every_configuration_path_maps_to_its_source(
-    place: tuple[str, ...],
+    flaw: tuple[str, ...],
 ) -> None:
-    config = read(changed(place, FLAWS[place]))
+    config = read(changed(flaw, FLAWS[flaw]))
     message = configuration()
     message.versions[0].matchmaker.CopyFrom(to_feed(config))
     limits = OperatorLimits(256, ("local", "eu-1", "us-1"), (), ("captcha_b",))
@@ -135,7 +135,7 @@ def test_every_configuration_path_maps_to_its_source(
     written = {"config": orjson.loads(json_of(config))}
     paths = [one.path[:-1] for one in error.errors]
     assert not any("versions.0" in one.message for one in error.errors)
-    sent = ("config", *place)
+    sent = ("config", *flaw)
     # A problem of a port is reported at the whole port.
     assert any(path[: len(sent)] == sent[: len(path)] for path in paths)
     for path in paths:

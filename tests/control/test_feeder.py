@@ -77,7 +77,7 @@ async def test_changes_are_ordered_and_the_last_wins(fed: Fed) -> None:
         await fed.enqueue_and_confirm(namespace_id)
 
     await asyncio.gather(*(change(number) for number in range(1, 40)))
-    revisions = [revision for _, revision in fed.plane.taken]
+    revisions = [revision for _, revision in fed.plane.acknowledged]
     assert revisions == sorted(revisions)
     assert revisions[-1] == 40
     row, held = await fed.source.row(namespace_id), fed.plane.holds(namespace_id)
@@ -160,30 +160,30 @@ async def test_data_plane_without_its_disk_is_fed_again(fed: Fed) -> None:
 async def test_polling_an_idle_data_plane_is_cheap(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
     await fed.enqueue_and_confirm(namespace_id)
-    held_requests, began_s = fed.plane.asked, time.monotonic()
+    held_requests, began_s = fed.plane.held_requests, time.monotonic()
     await asyncio.sleep(2)
     async with asyncio.timeout(PATIENCE_S):
-        while fed.plane.asked == held_requests:
+        while fed.plane.held_requests == held_requests:
             await asyncio.sleep(0.01)
-    assert fed.plane.asked - held_requests <= 3 * (time.monotonic() - began_s)
+    assert fed.plane.held_requests - held_requests <= 3 * (time.monotonic() - began_s)
 
 
 async def test_change_acknowledged_during_comparison_is_not_resent(
     fed: Fed,
 ) -> None:
     await fed.is_connected()
-    fed.plane.tell.clear()
+    fed.plane.may_return_held.clear()
     await fed.run_anew()
-    held_requests = fed.plane.asked
+    held_requests = fed.plane.held_requests
     async with asyncio.timeout(PATIENCE_S):
-        while fed.plane.asked == held_requests:
+        while fed.plane.held_requests == held_requests:
             await asyncio.sleep(0.001)
     names = [await fed.source.namespace(f"n{number}") for number in range(3)]
     await asyncio.gather(*map(fed.enqueue_and_confirm, names))
-    fed.plane.tell.set()
+    fed.plane.may_return_held.set()
     await fed.is_connected()
     await fed.is_idle()
-    assert sorted(fed.plane.taken) == sorted((name, 1) for name in names)
+    assert sorted(fed.plane.acknowledged) == sorted((name, 1) for name in names)
 
 
 async def test_new_control_plane_sends_only_differences(fed: Fed) -> None:
@@ -193,11 +193,11 @@ async def test_new_control_plane_sends_only_differences(fed: Fed) -> None:
     await fed.is_idle()
     await fed.end()
     await fed.source.touch(names[1], 9)
-    fed.plane.taken.clear()
+    fed.plane.acknowledged.clear()
     await fed.run_anew()
     await fed.agrees(names[1])
     await fed.is_idle()
-    assert fed.plane.taken == [(names[1], 2)]
+    assert fed.plane.acknowledged == [(names[1], 2)]
 
 
 # Refused ------------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ async def test_restored_records_are_compared_by_content(
     others = [await fed.source.namespace(f"n{number}") for number in range(40)]
     await asyncio.gather(*(fed.enqueue_and_confirm(one) for one in others))
     namespace_id = await forked(fed)
-    fed.plane.taken.clear()
+    fed.plane.acknowledged.clear()
     await fed.run_anew()
     async with asyncio.timeout(PATIENCE_S):
         while (held := fed.plane.holds(namespace_id)) is None or (
@@ -362,7 +362,7 @@ async def test_restored_records_are_compared_by_content(
             await asyncio.sleep(0.005)
     await fed.agrees(namespace_id)
     await fed.is_idle()
-    assert {name for name, _ in fed.plane.taken} == {namespace_id}
+    assert {name for name, _ in fed.plane.acknowledged} == {namespace_id}
 
 
 async def test_older_database_loses_at_an_equal_revision(fed: Fed) -> None:
@@ -405,9 +405,9 @@ async def test_feeder_survives_a_missing_database(fed: Fed, tmp_path: Path) -> N
     await fed.plane.stop()
     fed.plane.lose_its_disk()
     await fed.plane.start()
-    held_requests = fed.plane.asked
+    held_requests = fed.plane.held_requests
     async with asyncio.timeout(PATIENCE_S):
-        while fed.plane.asked < held_requests + 2:
+        while fed.plane.held_requests < held_requests + 2:
             await asyncio.sleep(0.005)
     assert fed.plane.holds(namespace_id) is None
     (tmp_path / "away").rename(tmp_path / "records.db")

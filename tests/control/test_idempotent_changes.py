@@ -237,7 +237,7 @@ async def test_stored_hash_depends_on_the_secret(records: Records) -> None:
 
 
 @pytest.fixture(params=KINDS)
-def own_house(
+def own_service(
     request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
 ) -> Iterator[FullService]:
     created = FullService(tmp_path, databases.url(request.param))
@@ -248,44 +248,44 @@ def own_house(
 
 
 @pytest.fixture
-async def at_home(own_house: FullService) -> AsyncIterator[Developer]:
-    client = own_house.door("http")
+async def own_developer(own_service: FullService) -> AsyncIterator[Developer]:
+    client = own_service.door("http")
     try:
-        yield Developer(own_house, client)
+        yield Developer(own_service, client)
     finally:
         await client.close()
 
 
 async def test_responses_survive_a_restart_and_a_kill(
-    own_house: FullService, at_home: Developer
+    own_service: FullService, own_developer: Developer
 ) -> None:
-    key, fields = a_key(), new_game(at_home)
-    created = await at_home.good("create_game", key, **fields)
-    assert own_house.stop() == 0
-    own_house.start()
-    assert await at_home.good("create_game", key, **fields) == created
-    assert own_house.process is not None
-    own_house.process.kill()
-    own_house.process.wait()
-    own_house.start()
-    assert await at_home.good("create_game", key, **fields) == created
+    key, fields = a_key(), new_game(own_developer)
+    created = await own_developer.good("create_game", key, **fields)
+    assert own_service.stop() == 0
+    own_service.start()
+    assert await own_developer.good("create_game", key, **fields) == created
+    assert own_service.process is not None
+    own_service.process.kill()
+    own_service.process.wait()
+    own_service.start()
+    assert await own_developer.good("create_game", key, **fields) == created
     other = {**fields, "display_name": unique()}
-    assert await at_home.code("create_game", key, **other) == "IDEMPOTENCY_KEY_REUSED"
-    assert await games_named(at_home, fields["display_name"]) == [created["game_id"]]
+    assert await own_developer.code("create_game", key, **other) == "IDEMPOTENCY_KEY_REUSED"
+    assert await games_named(own_developer, fields["display_name"]) == [created["game_id"]]
 
 
 async def test_lost_key_file_prevents_replay_and_duplicates(
-    own_house: FullService, at_home: Developer
+    own_service: FullService, own_developer: Developer
 ) -> None:
     """The key file is missing, as after a restore of the database alone."""
-    key, fields = a_key(), new_game(at_home)
-    created = await at_home.good("create_game", key, **fields)
-    assert own_house.stop() == 0
-    (own_house.data_dir / "control" / "keys.json").unlink()
-    own_house.start()
-    assert await at_home.code("create_game", key, **fields) == "IDEMPOTENCY_KEY_REUSED"
-    assert await games_named(at_home, fields["display_name"]) == [created["game_id"]]
-    assert await at_home.good("create_game", a_key(), **fields) != created
+    key, fields = a_key(), new_game(own_developer)
+    created = await own_developer.good("create_game", key, **fields)
+    assert own_service.stop() == 0
+    (own_service.data_dir / "control" / "keys.json").unlink()
+    own_service.start()
+    assert await own_developer.code("create_game", key, **fields) == "IDEMPOTENCY_KEY_REUSED"
+    assert await games_named(own_developer, fields["display_name"]) == [created["game_id"]]
+    assert await own_developer.good("create_game", a_key(), **fields) != created
 
 
 # Changes that need a resource ---------------------------------------------------------------------
@@ -309,7 +309,7 @@ class Ports:
         yield change
 
 
-async def made_with(
+async def change_with(
     ports: Ports, changes: IdempotentChanges, caller: Caller, message: str = "one"
 ) -> str:
     request = pb.GetDeviceLinkRequest(device_link_token=message)
@@ -323,20 +323,20 @@ async def test_replay_succeeds_without_its_resource(records: Records) -> None:
     ports, changes, caller = Ports(), IdempotentChanges(records.database), caller_with_a_key()
     ports.is_away = True
     with pytest.raises(ServiceError):
-        await made_with(ports, changes, caller)
+        await change_with(ports, changes, caller)
     ports.is_away = False
-    assert await made_with(ports, changes, caller) == "1", "a failure is not remembered"
+    assert await change_with(ports, changes, caller) == "1", "a failure is not remembered"
     ports.is_away = True
-    assert await made_with(ports, changes, caller) == "1"
+    assert await change_with(ports, changes, caller) == "1"
     with pytest.raises(ServiceError) as caught:
-        await made_with(ports, changes, caller, "another")
+        await change_with(ports, changes, caller, "another")
     assert caught.value.code == "IDEMPOTENCY_KEY_REUSED"
     with pytest.raises(ServiceError) as caught:
-        await made_with(ports, changes, caller_with_a_key())
+        await change_with(ports, changes, caller_with_a_key())
     assert caught.value.code == "PORTS_EXHAUSTED"
 
 
 async def test_concurrent_duplicates_prepare_once(records: Records) -> None:
     ports, changes, caller = Ports(), IdempotentChanges(records.database), caller_with_a_key()
-    created = await asyncio.gather(*(made_with(ports, changes, caller) for _ in range(8)))
+    created = await asyncio.gather(*(change_with(ports, changes, caller) for _ in range(8)))
     assert (set(created), ports.had) == ({"1"}, 1)

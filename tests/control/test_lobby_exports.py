@@ -23,8 +23,8 @@ from pyservice.storage import games, groups, lobbies, namespaces, uploads
 from pyservice.storage.local_objects import DiskReserve
 from pyservice.storage.signed_urls import PREFIX
 from pyservice.storage.tables import versions
-from tests.control.test_uploads import IDS, NOW_MS, Desk
-from tests.control.test_uploads import desk as desk
+from tests.control.test_uploads import IDS, NOW_MS, BuildUploads
+from tests.control.test_uploads import builds as builds
 from tests.storage.blob_stores import put_whole
 from tests.storage.test_batched_deletion import Nobody
 from tests.support.waiting import PATIENCE_S, eventually
@@ -35,16 +35,16 @@ LINES = 400_000
 """A table of this many lines takes seconds and needs several pieces."""
 
 
-class Counter:
-    def __init__(self, desk: Desk, folder: Path) -> None:
-        self.desk = desk
+class ExportScenario:
+    def __init__(self, builds: BuildUploads, folder: Path) -> None:
+        self.desk = builds
         self._folder = folder
         self._places: dict[str, tuple[str, str]] = {}
         self._groups: tuple[str, ...] = ()
-        history = LobbyFactReader(desk.database, Nobody(), lambda: None)
-        recorded = LobbyRecordLookup(desk.database, Nobody(), history)
+        history = LobbyFactReader(builds.database, Nobody(), lambda: None)
+        recorded = LobbyRecordLookup(builds.database, Nobody(), history)
         self.exports = LobbyExportOperations(
-            desk.database, desk.objects, IDS, recorded, self, lambda: desk.now_ms
+            builds.database, builds.objects, IDS, recorded, self, lambda: builds.now_ms
         )
 
     def folder_of(self, run_id: str) -> Path:
@@ -110,14 +110,14 @@ class Counter:
         answer = await self.exports.lobby_logs(request, self.caller)
         return answer.url.split("?")[0].partition(PREFIX)[2]
 
-    def asked(self, game_id: str, lobby_id: str) -> asyncio.Task[str]:
+    def start_export(self, game_id: str, lobby_id: str) -> asyncio.Task[str]:
         return asyncio.create_task(self.logs(game_id, lobby_id))
 
     async def table(self, key: str) -> list[dict[str, str]]:
         content = b"".join([block async for block in self.desk.objects.read(key)])
         return list(csv.DictReader(io.StringIO(content.decode())))
 
-    async def begun(self) -> Any:
+    async def first_pieces(self) -> Any:
         async def some() -> list[str]:
             return await self.pieces()
 
@@ -128,87 +128,95 @@ class Counter:
 
 
 @pytest.fixture
-async def counter(desk: Desk, tmp_path: Path) -> AsyncIterator[Counter]:
-    created = Counter(desk, tmp_path / "runs")
+async def export_scenario(builds: BuildUploads, tmp_path: Path) -> AsyncIterator[ExportScenario]:
+    created = ExportScenario(builds, tmp_path / "runs")
     yield created
     await created.exports.stop()
 
 
-async def test_long_log_is_stored_in_pieces_and_read_as_one(counter: Counter) -> None:
-    game_id = await counter.game()
-    lobby_id = await counter.lobby(game_id, LINES)
-    key = await counter.logs(game_id, lobby_id)
-    assert len(await counter.pieces()) > 2
-    rows = await counter.table(key)
+async def test_long_log_is_stored_in_pieces_and_read_as_one(
+    export_scenario: ExportScenario,
+) -> None:
+    game_id = await export_scenario.game()
+    lobby_id = await export_scenario.lobby(game_id, LINES)
+    key = await export_scenario.logs(game_id, lobby_id)
+    assert len(await export_scenario.pieces()) > 2
+    rows = await export_scenario.table(key)
     assert [row["line"] for row in rows] == [f"line {n}" for n in range(LINES)]
     assert {row["stream"] for row in rows} == {"std_err"}
 
 
-async def test_long_export_does_not_block_others(counter: Counter) -> None:
-    game_id, other_id = await counter.game(), await counter.game()
-    long_id, short_id = await counter.lobby(game_id, LINES), await counter.lobby(game_id)
-    others_id = await counter.lobby(other_id)
-    long = counter.asked(game_id, long_id)
-    await counter.begun()
-    short = counter.asked(f"g{game_id[-12:]}", short_id)
-    assert len(await counter.table(await counter.logs(other_id, others_id))) == 1
+async def test_long_export_does_not_block_others(export_scenario: ExportScenario) -> None:
+    game_id, other_id = await export_scenario.game(), await export_scenario.game()
+    long_id, short_id = (
+        await export_scenario.lobby(game_id, LINES),
+        await export_scenario.lobby(game_id),
+    )
+    others_id = await export_scenario.lobby(other_id)
+    long = export_scenario.start_export(game_id, long_id)
+    await export_scenario.first_pieces()
+    short = export_scenario.start_export(f"g{game_id[-12:]}", short_id)
+    assert len(await export_scenario.table(await export_scenario.logs(other_id, others_id))) == 1
     assert not short.done(), "of each group one at a time"
     assert not long.done()
-    assert len(await counter.table(await long)) == LINES
-    assert len(await counter.table(await short)) == 1
+    assert len(await export_scenario.table(await long)) == LINES
+    assert len(await export_scenario.table(await short)) == 1
 
 
-async def test_cancelled_export_stops(counter: Counter) -> None:
-    game_id = await counter.game()
-    long_id, short_id = await counter.lobby(game_id, LINES), await counter.lobby(game_id)
-    given_up = counter.asked(game_id, long_id)
-    await counter.begun()
+async def test_cancelled_export_stops(export_scenario: ExportScenario) -> None:
+    game_id = await export_scenario.game()
+    long_id, short_id = (
+        await export_scenario.lobby(game_id, LINES),
+        await export_scenario.lobby(game_id),
+    )
+    given_up = export_scenario.start_export(game_id, long_id)
+    await export_scenario.first_pieces()
     given_up.cancel()
     await asyncio.wait({given_up})
-    assert await counter.pieces() == []
+    assert await export_scenario.pieces() == []
     async with asyncio.timeout(PATIENCE_S):
-        key = await counter.logs(game_id, short_id)
+        key = await export_scenario.logs(game_id, short_id)
     folder = key.rpartition("/")[0]
-    assert all(name.startswith(f"kept/{folder}/") for name in await counter.pieces())
-    counter.desk.now_ms += 3 * EXPORT_URL_EXPIRES_S * 1000
-    assert await counter.exports.delete_expired() == 2
-    assert await counter.pieces() == []
+    assert all(name.startswith(f"kept/{folder}/") for name in await export_scenario.pieces())
+    export_scenario.desk.now_ms += 3 * EXPORT_URL_EXPIRES_S * 1000
+    assert await export_scenario.exports.delete_expired() == 2
+    assert await export_scenario.pieces() == []
 
 
-async def test_failed_export_leaves_nothing(counter: Counter) -> None:
-    game_id = await counter.game()
-    export = counter.asked(game_id, await counter.lobby(game_id, LINES))
-    await counter.begun()
-    counter.desk.blobs._disk_reserve = DiskReserve(counter.desk.folder, 1 << 60)
+async def test_failed_export_leaves_nothing(export_scenario: ExportScenario) -> None:
+    game_id = await export_scenario.game()
+    export = export_scenario.start_export(game_id, await export_scenario.lobby(game_id, LINES))
+    await export_scenario.first_pieces()
+    export_scenario.desk.blobs._disk_reserve = DiskReserve(export_scenario.desk.folder, 1 << 60)
     with pytest.raises(ServiceError, match="STORAGE_FULL"):
         await export
-    assert await counter.pieces() == []
+    assert await export_scenario.pieces() == []
 
 
-async def test_exports_of_an_earlier_version_are_removed(counter: Counter) -> None:
-    async with counter.desk.database.write() as tx:
+async def test_exports_of_an_earlier_version_are_removed(export_scenario: ExportScenario) -> None:
+    async with export_scenario.desk.database.write() as tx:
         await uploads.add_export(tx, "of-before", NOW_MS)
-    await put_whole(counter.desk.objects, "exports/of-before", b"timestamp")
-    counter.desk.now_ms += 1
-    assert await counter.exports.delete_expired() == 1
-    assert await counter.pieces() == []
+    await put_whole(export_scenario.desk.objects, "exports/of-before", b"timestamp")
+    export_scenario.desk.now_ms += 1
+    assert await export_scenario.exports.delete_expired() == 1
+    assert await export_scenario.pieces() == []
 
 
-async def test_export_does_not_wait_for_new_lines(counter: Counter) -> None:
-    game_id = await counter.game()
-    lobby_id = await counter.lobby(game_id, LINES)
-    export = counter.asked(game_id, lobby_id)
-    await counter.begun()
-    with (counter.folder_of(lobby_id) / "log" / "0").open("a") as log:
+async def test_export_does_not_wait_for_new_lines(export_scenario: ExportScenario) -> None:
+    game_id = await export_scenario.game()
+    lobby_id = await export_scenario.lobby(game_id, LINES)
+    export = export_scenario.start_export(game_id, lobby_id)
+    await export_scenario.first_pieces()
+    with (export_scenario.folder_of(lobby_id) / "log" / "0").open("a") as log:
         log.write(f"{NOW_MS}000 e one more\n")
-    rows = await counter.table(await export)
+    rows = await export_scenario.table(await export)
     assert rows[-1]["line"] == f"line {LINES - 1}"
 
 
-async def test_history_of_many_pages_is_complete(counter: Counter) -> None:
-    game_id = await counter.game()
-    ids = await counter.ended(game_id, 2_500)
+async def test_history_of_many_pages_is_complete(export_scenario: ExportScenario) -> None:
+    game_id = await export_scenario.game()
+    ids = await export_scenario.ended(game_id, 2_500)
     request = pb.ExportLobbyHistoryRequest(game_id=game_id, query_start=0, query_end=NOW_MS)
-    answer = await counter.exports.lobby_history(request, counter.caller)
+    answer = await export_scenario.exports.lobby_history(request, export_scenario.caller)
     key = answer.url.split("?")[0].partition(PREFIX)[2]
-    assert sorted(row["lobby_id"] for row in await counter.table(key)) == sorted(ids)
+    assert sorted(row["lobby_id"] for row in await export_scenario.table(key)) == sorted(ids)

@@ -34,20 +34,20 @@ NAMESPACE = str(uuid4())
 VERSION = str(uuid4())
 
 
-class Scripted:
+class ScriptedFacts:
     def __init__(self) -> None:
         self.stream = "one"
         self.facts: list[pb.Fact] = []
         self.alive: set[str] = set()
         self.lost = 0
         self.is_away = False
-        self.asked: list[tuple[str, int]] = []
+        self.reads: list[tuple[str, int]] = []
         self.on_places: Callable[[], None] = lambda: None
 
     async def read_facts(self, request: pb.ReadRequest) -> pb.ReadResponse:
         if self.is_away:
             raise DataPlaneUnavailable("away")
-        self.asked.append((request.stream, request.acknowledged_lsn))
+        self.reads.append((request.stream, request.acknowledged_lsn))
         is_restarted = request.stream not in ("", self.stream)
         after = 0 if is_restarted else request.acknowledged_lsn
         new = [fact for fact in self.facts if fact.lsn > after][: request.limit]
@@ -59,7 +59,7 @@ class Scripted:
         self.on_places()
         return {one: pb.LobbyPlaces(lobby_id=one) for one in lobby_ids if one in self.alive}
 
-    def tell(self, lobby_id: str, **what: Any) -> None:
+    def add_fact(self, lobby_id: str, **what: Any) -> None:
         lsn = 10 * (len(self.facts) + 1)
         fact = pb.Fact(lsn=lsn, ts_ms=now_ms(), lobby_id=lobby_id, namespace_id=NAMESPACE, **what)
         self.facts.append(fact)
@@ -95,12 +95,12 @@ async def database(
 
 
 @pytest.fixture
-def plane() -> Scripted:
-    return Scripted()
+def plane() -> ScriptedFacts:
+    return ScriptedFacts()
 
 
 @pytest.fixture
-def history(database: Database, plane: Scripted) -> LobbyFactReader:
+def history(database: Database, plane: ScriptedFacts) -> LobbyFactReader:
     return LobbyFactReader(database, plane, lambda: None)
 
 
@@ -110,16 +110,16 @@ async def rows(database: Database) -> dict[str, Record]:
 
 
 async def test_facts_fold_into_the_lobby_record(
-    database: Database, plane: Scripted, history: LobbyFactReader
+    database: Database, plane: ScriptedFacts, history: LobbyFactReader
 ) -> None:
     one, other = str(uuid4()), str(uuid4())
     plane.alive = {other}
-    plane.tell(one, made=pb.LobbyMade(about=about()))
-    plane.tell(other, made=pb.LobbyMade(about=about()))
-    plane.tell(one, ready=pb.LobbyReady())
-    plane.tell(other, closed=pb.LobbyClosed(is_closed=True))
-    plane.tell(other, stopping=pb.LobbyStopping())
-    plane.tell(one, ended=ended(exit_code=4))
+    plane.add_fact(one, made=pb.LobbyMade(about=about()))
+    plane.add_fact(other, made=pb.LobbyMade(about=about()))
+    plane.add_fact(one, ready=pb.LobbyReady())
+    plane.add_fact(other, closed=pb.LobbyClosed(is_closed=True))
+    plane.add_fact(other, stopping=pb.LobbyStopping())
+    plane.add_fact(one, ended=ended(exit_code=4))
     assert await history.step(0) == 6
     kept = await rows(database)
     assert (kept[one].stop_reason, kept[one].exit_code, kept[one].peak_players) == ("exited", 4, 3)
@@ -134,7 +134,7 @@ async def test_facts_fold_into_the_lobby_record(
         None,
     )
     # A second reader has the same result.
-    parts = Scripted()
+    parts = ScriptedFacts()
     parts.facts, parts.alive, parts.stream = plane.facts, plane.alive, "two"
     again = LobbyFactReader(database, parts, lambda: None)
     await again.step(0)
@@ -142,28 +142,31 @@ async def test_facts_fold_into_the_lobby_record(
 
 
 async def test_facts_are_applied_once_across_restarts(
-    database: Database, plane: Scripted, history: LobbyFactReader
+    database: Database, plane: ScriptedFacts, history: LobbyFactReader
 ) -> None:
     lobby = str(uuid4())
     plane.alive = {lobby}
-    plane.tell(lobby, made=pb.LobbyMade(about=about()))
-    plane.tell(lobby, closed=pb.LobbyClosed(is_closed=True))
+    plane.add_fact(lobby, made=pb.LobbyMade(about=about()))
+    plane.add_fact(lobby, closed=pb.LobbyClosed(is_closed=True))
     assert await history.step(0) == 2
     assert await history.step(0) == 0
-    assert plane.asked == [("", 0), ("one", 20)]
+    assert plane.reads == [("", 0), ("one", 20)]
     after_restart = LobbyFactReader(database, plane, lambda: None)
-    plane.tell(lobby, closed=pb.LobbyClosed(is_closed=False))
+    plane.add_fact(lobby, closed=pb.LobbyClosed(is_closed=False))
     assert await after_restart.step(0) == 1
-    assert plane.asked[-1] == ("one", 20)
+    assert plane.reads[-1] == ("one", 20)
     assert not (await rows(database))[lobby].is_closed
 
 
 async def test_uncommitted_facts_are_read_again(
-    database: Database, plane: Scripted, history: LobbyFactReader, monkeypatch: pytest.MonkeyPatch
+    database: Database,
+    plane: ScriptedFacts,
+    history: LobbyFactReader,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lobby = str(uuid4())
     plane.alive = {lobby}
-    plane.tell(lobby, made=pb.LobbyMade(about=about()))
+    plane.add_fact(lobby, made=pb.LobbyMade(about=about()))
 
     async def full(*_: Any) -> None:
         raise ServiceError("STORAGE_FULL")
@@ -179,70 +182,70 @@ async def test_uncommitted_facts_are_read_again(
 
 
 async def test_new_stream_is_read_without_duplicates(
-    database: Database, plane: Scripted, history: LobbyFactReader
+    database: Database, plane: ScriptedFacts, history: LobbyFactReader
 ) -> None:
     kept, gone = str(uuid4()), str(uuid4())
     plane.alive = {kept, gone}
     for lobby in (kept, gone):
-        plane.tell(lobby, made=pb.LobbyMade(about=about()))
+        plane.add_fact(lobby, made=pb.LobbyMade(about=about()))
     await history.step(0)
     # The restored data directory has only one of the facts.
     plane.stream, plane.alive, plane.facts = "two", {kept}, plane.facts[:1]
-    plane.tell(kept, ready=pb.LobbyReady())
+    plane.add_fact(kept, ready=pb.LobbyReady())
     assert await history.step(0) == 2
     found = await rows(database)
     assert found[kept].ready_ms == plane.facts[1].ts_ms
     assert (found[gone].stop_reason, found[kept].stop_reason) == ("unknown", None)
     assert await history.step(0) == 0
-    assert plane.asked[-1] == ("two", 20)
+    assert plane.reads[-1] == ("two", 20)
 
 
 async def test_empty_new_stream_is_accepted(
-    database: Database, plane: Scripted, history: LobbyFactReader
+    database: Database, plane: ScriptedFacts, history: LobbyFactReader
 ) -> None:
-    plane.tell(str(uuid4()), made=pb.LobbyMade(about=about()))
+    plane.add_fact(str(uuid4()), made=pb.LobbyMade(about=about()))
     await history.step(0)
     plane.stream, plane.facts = "two", []
     await history.step(0)
     await history.step(0)
-    assert plane.asked[-1] == ("two", 0)
+    assert plane.reads[-1] == ("two", 0)
 
 
 async def test_lost_ends_are_detected(
-    database: Database, plane: Scripted, history: LobbyFactReader
+    database: Database, plane: ScriptedFacts, history: LobbyFactReader
 ) -> None:
     lobby, unknown = str(uuid4()), str(uuid4())
     plane.alive = {lobby}
-    plane.tell(lobby, made=pb.LobbyMade(about=about()))
+    plane.add_fact(lobby, made=pb.LobbyMade(about=about()))
     await history.step(0)
     assert (await rows(database))[lobby].stop_ms is None
     plane.alive, plane.lost = set(), 5
     # The end contains the whole record.
-    plane.tell(unknown, ready=pb.LobbyReady())
-    plane.tell(unknown, ended=ended())
+    plane.add_fact(unknown, ready=pb.LobbyReady())
+    plane.add_fact(unknown, ended=ended())
     await history.step(0)
     found = await rows(database)
     assert (found[lobby].stop_reason, found[unknown].stop_reason) == ("unknown", "exited")
     plane.lost = 0
-    plane.tell(lobby, ended=ended(exit_code=0))
+    plane.add_fact(lobby, ended=ended(exit_code=0))
     await history.step(0)
     assert (await rows(database))[lobby].stop_reason == "exited"
 
 
 async def test_end_during_comparison_keeps_its_exit(
-    database: Database, plane: Scripted, history: LobbyFactReader
+    database: Database, plane: ScriptedFacts, history: LobbyFactReader
 ) -> None:
     """A lobby can end during the comparison after a start."""
     lobbies_there = [str(uuid4()) for _ in range(250)]
     plane.alive = set(lobbies_there)
     for lobby in lobbies_there:
-        plane.tell(lobby, made=pb.LobbyMade(about=about()))
+        plane.add_fact(lobby, made=pb.LobbyMade(about=about()))
 
     def all_end() -> None:
         if plane.alive:
             plane.alive = set()
             for lobby in lobbies_there:
-                plane.tell(lobby, ended=ended(exit_code=0))
+                plane.add_fact(lobby, ended=ended(exit_code=0))
 
     plane.on_places = all_end
     assert [await history.step(0) for _ in range(2)] == [200, 50 + 250]
@@ -250,23 +253,25 @@ async def test_end_during_comparison_keeps_its_exit(
 
 
 async def test_facts_of_many_pages_are_applied(
-    database: Database, plane: Scripted, history: LobbyFactReader
+    database: Database, plane: ScriptedFacts, history: LobbyFactReader
 ) -> None:
     created = [str(uuid4()) for _ in range(450)]
     plane.alive = set(created)
     for lobby in created:
-        plane.tell(lobby, made=pb.LobbyMade(about=about()))
+        plane.add_fact(lobby, made=pb.LobbyMade(about=about()))
     assert [await history.step(0) for _ in range(4)] == [200, 200, 50, 0]
     assert set(await rows(database)) == set(created)
 
 
-async def test_ended_lobbies_are_kept_for_seven_days(database: Database, plane: Scripted) -> None:
+async def test_ended_lobbies_are_kept_for_seven_days(
+    database: Database, plane: ScriptedFacts
+) -> None:
     clock = [now_ms()]
     history = LobbyFactReader(database, plane, lambda: None, lambda: clock[0])
     lobby, live = str(uuid4()), str(uuid4())
     plane.alive = {live}
-    plane.tell(live, made=pb.LobbyMade(about=about()))
-    plane.tell(lobby, ended=ended())
+    plane.add_fact(live, made=pb.LobbyMade(about=about()))
+    plane.add_fact(lobby, ended=ended())
     await history.step(0)
     stop_ms = (await rows(database))[lobby].stop_ms
     for at_ms, kept in (
@@ -281,13 +286,15 @@ async def test_ended_lobbies_are_kept_for_seven_days(database: Database, plane: 
     assert {row.lobby_id for row in page} == {live}
 
 
-async def test_unavailable_data_plane_is_polled_again(database: Database, plane: Scripted) -> None:
+async def test_unavailable_data_plane_is_polled_again(
+    database: Database, plane: ScriptedFacts
+) -> None:
     doubted = asyncio.Event()
     history = LobbyFactReader(database, plane, doubted.set)
     plane.is_away = True
     lobby = str(uuid4())
     plane.alive = {lobby}
-    plane.tell(lobby, made=pb.LobbyMade(about=about()))
+    plane.add_fact(lobby, made=pb.LobbyMade(about=about()))
     running = asyncio.create_task(history.run())
     await asyncio.wait_for(doubted.wait(), PATIENCE_S)
     plane.is_away = False
@@ -303,14 +310,14 @@ async def test_unavailable_data_plane_is_polled_again(database: Database, plane:
 # Counts -------------------------------------------------------------------------------------------
 
 
-class Counting:
+class ScriptedCounts:
     def __init__(self) -> None:
         self.answers: list[pb.CountsResponse] = []
 
     async def read_counts(self, request: pb.CountsRequest) -> pb.CountsResponse:
         return self.answers.pop(0)
 
-    def say(self, generation: int, players: dict[str, int], *, is_all: bool = False) -> None:
+    def set_counts(self, generation: int, players: dict[str, int], *, is_all: bool = False) -> None:
         reported = [
             pb.NamespaceCounts(namespace_id=one, player_count=count)
             for one, count in players.items()
@@ -323,7 +330,7 @@ class Counting:
 async def test_counts_wake_the_watches_of_changed_games(
     database: Database,
 ) -> None:
-    ids, topics, counts, plane = RecordIds(), Topics(), PlayerCounts(), Counting()
+    ids, topics, counts, plane = RecordIds(), Topics(), PlayerCounts(), ScriptedCounts()
     identity_id, group_id = ids.new(), ids.new()
     game_ids, namespace_ids = [ids.new(), ids.new()], [ids.new(), ids.new()]
     async with database.write() as tx:
@@ -344,14 +351,14 @@ async def test_counts_wake_the_watches_of_changed_games(
         changed = await topics.changes_after(topics.run, before, 0)
         return {change.topic for change in changed.topics}
 
-    plane.say(1, {one: 2, "static-feed": 1}, is_all=True)
+    plane.set_counts(1, {one: 2, "static-feed": 1}, is_all=True)
     assert await woken() == {game_topic(game_ids[0]), group_topic(group_id)}
     assert (counts.players([one]), counts.players([one, other])) == (2, 2)
-    plane.say(2, {one: 2, other: 0})
+    plane.set_counts(2, {one: 2, other: 0})
     assert await woken() == set()
-    plane.say(3, {other: 5})
+    plane.set_counts(3, {other: 5})
     assert await woken() == {game_topic(game_ids[1]), group_topic(group_id)}
     # A restarted data plane counts from zero.
-    plane.say(1, {other: 5}, is_all=True)
+    plane.set_counts(1, {other: 5}, is_all=True)
     assert await woken() == {game_topic(game_ids[0]), group_topic(group_id)}
     assert counts.players([one, other]) == 5

@@ -44,7 +44,7 @@ COMMAND = ("python3", "-S", "tell.py")
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def lobbies_house(
+def lobby_service(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
@@ -152,9 +152,9 @@ class Game:
 
 
 @pytest.fixture(params=["http", "grpc"])
-async def game(lobbies_house: FullService, request: pytest.FixtureRequest) -> AsyncIterator[Game]:
-    client = lobbies_house.door(request.param)
-    developer = Developer(lobbies_house, client)
+async def game(lobby_service: FullService, request: pytest.FixtureRequest) -> AsyncIterator[Game]:
+    client = lobby_service.door(request.param)
+    developer = Developer(lobby_service, client)
     yield Game(developer, await developer.game())
     await client.close()
 
@@ -358,9 +358,9 @@ async def test_exit_code_is_recorded_after_the_lobby_ended(
     lobby_id = (await game.found("quiet"))["lobby"]["lobby_id"]
     assert (await game.over(lobby_id))["failure"] == "SILENT"
 
-    async def told() -> int:
+    async def exit_code_of() -> int:
         record = await game.record(lobby_id)
         return int(record["status"]["stopped"]["exit_code"])
 
-    assert await eventually(told) == 128 + 15
+    assert await eventually(exit_code_of) == 128 + 15
     assert (await game.record(lobby_id))["failure"] == "SILENT"

@@ -62,7 +62,7 @@ class Arena:
 
         return await eventually(has)
 
-    async def say(self, slug: str, lobby: Any, **fields: Any) -> None:
+    async def send(self, slug: str, lobby: Any, **fields: Any) -> None:
         answer = await self.developer.door.call(slug, fields, token=lobby["lobby_token"])
         assert answer.code == "OK", answer
 
@@ -87,11 +87,11 @@ async def test_lobby_is_recorded_from_start_to_end(arena: Arena) -> None:
     assert shape(record) == starting
     assert record["lobby_group_name_id"] == "arena"
     assert (record["region_id"], record["publicity"]) == ("local", "public")
-    await arena.say("ready", lobby)
-    await arena.say("closed", lobby, is_closed=True)
+    await arena.send("ready", lobby)
+    await arena.send("closed", lobby, is_closed=True)
     record = await arena.until(lobby, is_closed=True)
     assert shape(record) == RECORD
-    await arena.say("closed", lobby, is_closed=False)
+    await arena.send("closed", lobby, is_closed=False)
     await arena.until(lobby, is_closed=False)
     fields = {"game_id": arena.game_id, "lobby_id": lobby["lobby_id"]}
     assert await arena.developer.good("detach", **fields) == {"did_remove": True}
@@ -113,10 +113,10 @@ async def test_slots_of_a_running_lobby_are_current(arena: Arena) -> None:
     tokens = [await arena.player(lobby) for _ in range(2)]
     record = (await arena.record(lobby)).body["lobby"]
     assert (record["reserved_count"], record["connected_count"]) == (2, 0)
-    await arena.say("connected", lobby, player_token=tokens[0])
+    await arena.send("connected", lobby, player_token=tokens[0])
     record = (await arena.record(lobby)).body["lobby"]
     assert (record["reserved_count"], record["connected_count"]) == (1, 1)
-    await arena.say("disconnected", lobby, player_token=tokens[0])
+    await arena.send("disconnected", lobby, player_token=tokens[0])
     record = (await arena.record(lobby)).body["lobby"]
     assert (record["reserved_count"], record["connected_count"]) == (1, 0)
 
@@ -126,8 +126,8 @@ async def test_slots_of_an_ended_lobby_are_final(arena: Arena) -> None:
     await arena.until(lobby)
     tokens = [await arena.player(lobby) for _ in range(3)]
     for token in tokens[:2]:
-        await arena.say("connected", lobby, player_token=token)
-    await arena.say("disconnected", lobby, player_token=tokens[0])
+        await arena.send("connected", lobby, player_token=token)
+    await arena.send("disconnected", lobby, player_token=tokens[0])
     fields = {"game_id": arena.game_id, "lobby_id": lobby["lobby_id"]}
     assert await arena.developer.good("detach", **fields) == {"did_remove": True}
 
@@ -228,7 +228,7 @@ async def test_player_count_is_right_and_wakes_watches(
         )
         done, _ = await asyncio.wait({waiting}, timeout=0.1)
         assert not done
-        await arena.say(slug, lobby, player_token=token)
+        await arena.send(slug, lobby, player_token=token)
         games, game = await asyncio.wait_for(waiting, PATIENCE_S)
         assert games["games"][0]["total_player_count"] == count
         assert game["game"]["total_player_count"] == count
@@ -241,7 +241,7 @@ async def test_player_count_covers_every_namespace_of_the_game(
     for arena in arenas:
         lobby = await arena.lobby()
         for _ in range(2):
-            await arena.say("connected", lobby, player_token=await arena.player(lobby))
+            await arena.send("connected", lobby, player_token=await arena.player(lobby))
 
     async def is_true() -> bool:
         found = [await developer.good("get_game", game_id=arena.game_id) for arena in arenas]

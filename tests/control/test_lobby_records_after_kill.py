@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=KINDS)
-def own_house(
+def own_service(
     request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
 ) -> Iterator[FullService]:
     created = FullService(tmp_path / "full_service", databases.url(request.param))
@@ -32,21 +32,23 @@ def own_house(
 
 @pytest.mark.parametrize("folder", [".", "control"], ids=["data plane", "control plane"])
 async def test_records_and_counts_are_right_after_a_kill(
-    own_house: FullService, folder: str
+    own_service: FullService, folder: str
 ) -> None:
-    async with own_house.opened("http") as client:
-        arena = Arena(Developer(own_house, client), await Developer(own_house, client).arena())
+    async with own_service.opened("http") as client:
+        arena = Arena(Developer(own_service, client), await Developer(own_service, client).arena())
         for _ in range(2):
             stays, leaves = await arena.lobby(), await arena.lobby()
-            await arena.say("connected", stays, player_token=await arena.player(stays))
-            pid = lock_holder_pid(own_house.data_dir / folder)
+            await arena.send("connected", stays, player_token=await arena.player(stays))
+            pid = lock_holder_pid(own_service.data_dir / folder)
             assert pid is not None
             fields = {"game_id": arena.game_id, "lobby_id": leaves["lobby_id"]}
             await arena.developer.good("detach", **fields)
             os.kill(pid, signal.SIGKILL)
 
-            await eventually(lambda pid=pid: _is_another(own_house.data_dir / folder, pid), 30)
-            over, record = await eventually(lambda both=(leaves, stays): _told(arena, *both), 30)
+            await eventually(lambda pid=pid: _is_another(own_service.data_dir / folder, pid), 30)
+            over, record = await eventually(
+                lambda both=(leaves, stays): _ended_records(arena, *both), 30
+            )
             assert "stopped" in over["status"]
             assert (record["connected_count"], record["status"]) == (1, {"running": {}})
         listed = (await arena.developer.good("list_lobby_records", **arena.place))["lobbies"]
@@ -63,7 +65,7 @@ async def _is_another(folder: Path, pid: int) -> bool:
     return lock_holder_pid(folder) not in (None, pid)
 
 
-async def _told(arena: Arena, over: Any, alive: Any) -> list[Any] | None:
+async def _ended_records(arena: Arena, over: Any, alive: Any) -> list[Any] | None:
     try:
         answers = [await arena.record(one) for one in (over, alive)]
     except httpx.TransportError:

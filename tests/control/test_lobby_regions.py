@@ -17,10 +17,10 @@ from tests.support.full_service import Developer, Door, FullService, eventually
 
 pytestmark = pytest.mark.anyio
 
-STAYS, GOES = "north", "south"
+KEPT_REGION, REMOVED_REGION = "north", "south"
 LONG_MS = 3_600_000
 """Lifetime of player tokens, long enough for slow machines."""
-THERE: dict[str, Any] = {"regions": {GOES: {}}, "player_token_ttl": LONG_MS}
+IN_REMOVED_REGION: dict[str, Any] = {"regions": {REMOVED_REGION: {}}, "player_token_ttl": LONG_MS}
 
 
 class Operator:
@@ -41,9 +41,9 @@ class Operator:
         self.doors.append(self.full_service.door("http"))
         return self.doors[-1]
 
-    async def take_away(self, *games: Game) -> None:
+    async def remove_region(self, *games: Game) -> None:
         await asyncio.to_thread(self.full_service.stop)
-        client = await self.start(STAYS)
+        client = await self.start(KEPT_REGION)
         for game in games:
             game.developer.door = client
 
@@ -58,7 +58,7 @@ class Operator:
 async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
     created = Operator(tmp_path)
     try:
-        await created.start(STAYS, GOES)
+        await created.start(KEPT_REGION, REMOVED_REGION)
         yield created
     finally:
         for client in created.doors:
@@ -75,24 +75,33 @@ async def ids_of_listed(game: Game) -> set[str]:
 async def test_removed_region_gets_no_new_players(
     operator: Operator,
 ) -> None:
-    affected, other = await operator.game(duel=THERE), await operator.game(duel={})
-    there = await affected.found("duel", regions=[GOES])
+    affected, other = await operator.game(duel=IN_REMOVED_REGION), await operator.game(duel={})
+    there = await affected.found("duel", regions=[REMOVED_REGION])
     lobby_id = there["lobby"]["lobby_id"]
-    assert there["lobby"]["region"] == {"region_id": GOES, "display_name": GOES.title()}
-    everywhere = (await other.found("duel", regions=[GOES]))["lobby"]["lobby_id"]
-    await operator.take_away(affected, other)
+    assert there["lobby"]["region"] == {
+        "region_id": REMOVED_REGION,
+        "display_name": REMOVED_REGION.title(),
+    }
+    everywhere = (await other.found("duel", regions=[REMOVED_REGION]))["lobby"]["lobby_id"]
+    await operator.remove_region(affected, other)
 
     for game in (affected, other):
-        answer = await game.find("duel", regions=[GOES])
+        answer = await game.find("duel", regions=[REMOVED_REGION])
         assert answer.code == "MATCHMAKER_REGION_NOT_FOUND"
     assert (await affected.find("duel")).code == "MATCHMAKER_REGION_NOT_ENABLED"
     found = await other.found("duel")
     assert found["lobby"]["lobby_id"] != everywhere
-    assert found["lobby"]["region"] == {"region_id": STAYS, "display_name": STAYS.title()}
-    client, asked = affected.developer.door, {"lobby_id": lobby_id}
-    joined = await client.call("join", asked, token=affected.public_token)
+    assert found["lobby"]["region"] == {
+        "region_id": KEPT_REGION,
+        "display_name": KEPT_REGION.title(),
+    }
+    client, query = affected.developer.door, {"lobby_id": lobby_id}
+    joined = await client.call("join", query, token=affected.public_token)
     assert joined.code == "OK", joined
-    assert joined.body["lobby"]["region"] == {"region_id": GOES, "display_name": GOES}
+    assert joined.body["lobby"]["region"] == {
+        "region_id": REMOVED_REGION,
+        "display_name": REMOVED_REGION,
+    }
     assert await asyncio.to_thread(echoed, joined.body["ports"]["game"]) == b"hello"
     assert await asyncio.to_thread(echoed, there["ports"]["game"]) == b"hello"
     assert await ids_of_listed(affected) == {lobby_id}
@@ -100,7 +109,7 @@ async def test_removed_region_gets_no_new_players(
         assert (await client.call(slug, {}, token=affected.public_token)).code == "OK"
     affected.public_token = await affected.developer.public_token(affected.game_id)
     assert await ids_of_listed(affected) == {lobby_id}
-    assert (await affected.record(lobby_id))["region_id"] == GOES
+    assert (await affected.record(lobby_id))["region_id"] == REMOVED_REGION
     await affected.developer.good("detach", game_id=affected.game_id, lobby_id=lobby_id)
     assert "failure" not in await affected.over(lobby_id)
 
@@ -112,11 +121,11 @@ async def test_removed_region_keeps_its_servers(
     developer = game.developer
     back = Servers(developer, game.game_id, await developer.service_token(game.game_id))
     await back.prepare_build()
-    created = await back.running(datacenter=GOES)
-    await operator.take_away(game)
+    created = await back.running(datacenter=REMOVED_REGION)
+    await operator.remove_region(game)
     assert (await back.get(created["id"]))["status"] == "running"
     await eventually(lambda: reached(created))
-    assert (await back.try_create(datacenter=GOES)).code == "REGION_NOT_FOUND"
+    assert (await back.try_create(datacenter=REMOVED_REGION)).code == "REGION_NOT_FOUND"
     await back.good("destroy_server", server_id=created["id"], override_kill_timeout=0)
     await back.until(created["id"], "destroyed")
 
@@ -125,20 +134,20 @@ async def test_idle_lobbies_of_a_removed_region_end(
     operator: Operator,
 ) -> None:
     idle = {"idle_lobbies": {"min": 1, "max": 1}}
-    affected = await operator.game(duel={**THERE, **idle})
+    affected = await operator.game(duel={**IN_REMOVED_REGION, **idle})
     other = await operator.game(duel={**idle, "player_token_ttl": LONG_MS})
     [alone] = await eventually(lambda: ids_of_listed(affected))
 
-    async def both() -> set[str] | None:
+    async def both_lobbies() -> set[str] | None:
         ids = await ids_of_listed(other)
         return ids if len(ids) == 2 else None
 
-    pair = await eventually(both)
-    await operator.take_away(affected, other)
+    pair = await eventually(both_lobbies)
+    await operator.remove_region(affected, other)
     for game, lobby_ids in ((affected, {alone}), (other, pair)):
         for lobby_id in lobby_ids:
             listed = await eventually(partial(game.record, lobby_id))
-            if listed["region_id"] == GOES:
+            if listed["region_id"] == REMOVED_REGION:
                 record = await game.over(lobby_id)
                 assert record.get("failure") is None, str(record)
     assert await ids_of_listed(affected) == set()

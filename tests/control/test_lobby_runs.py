@@ -34,7 +34,7 @@ ADDRESSES: Final = ("127.0.0.1:1", "127.0.0.1:2")
 SIZES: Final = {TIER: TierSize(Resources(10, 64), 375)}
 
 
-class Direct:
+class DirectConnection:
     """Protocol without a socket."""
 
     def __init__(self, data: DataPlane) -> None:
@@ -50,7 +50,7 @@ class Direct:
         await self._runners.report(pb.ReportRequest(reports=[report]))
 
 
-class Hearing:
+class IdleDataPlane:
     async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse:
         raise AssertionError(request)
 
@@ -58,7 +58,7 @@ class Hearing:
         return
 
 
-class Both:
+class LobbyRunScenario:
     def __init__(self, data: DataPlane, node: Node, database: Database) -> None:
         self.data = data
         self.node = node
@@ -79,7 +79,7 @@ class Both:
     def is_live(self, lobby_id: str) -> bool:
         return self.data.engine.lobby(raw_id(lobby_id)) is not None
 
-    def in_the_way_of(self, lobby_id: str) -> Path:
+    def block_run_folder(self, lobby_id: str) -> Path:
         """Creates folders at the paths of the run's files, so that the run cannot be stored."""
         path = self.node.folder / "servers" / lobby_id
         for name in ("spec", "state"):
@@ -94,7 +94,7 @@ class Both:
     async def following(self) -> AsyncIterator[LobbyRuns]:
         runs = LobbyRuns(
             self.database,
-            Direct(self.data),
+            DirectConnection(self.data),
             self.sizes.get,
             lambda http: f"http://{http}",
             lambda: pb.Capacity(kinds=["archive"], free_cpu_millicores=4_000, free_memory_mb=4_000),
@@ -109,7 +109,7 @@ class Both:
 
 
 @pytest.fixture
-async def both(engine: Engine, tmp_path: Path) -> AsyncIterator[Both]:
+async def run_scenario(engine: Engine, tmp_path: Path) -> AsyncIterator[LobbyRunScenario]:
     database = open_database(None, tmp_path)
     await migrate(database, is_allowed=True)
     data = DataPlane(engine)
@@ -117,71 +117,73 @@ async def both(engine: Engine, tmp_path: Path) -> AsyncIterator[Both]:
     await data.wanted()
     (tmp_path / "node").mkdir()
     async with open_place(tmp_path / "node", tmp_path / "builds") as node:
-        yield Both(data, node, database)
+        yield LobbyRunScenario(data, node, database)
     await database.close()
 
 
-async def test_untakable_lobby_is_retried_and_blocks_no_other(both: Both) -> None:
-    bad = await both.lobby()
-    in_the_way = both.in_the_way_of(bad)
-    good = await both.lobby()
-    async with both.following() as runs:
-        await both.node.ear.told(good, "running")
-        later = await both.lobby()
-        await both.node.ear.told(later, "running")
+async def test_untakable_lobby_is_retried_and_blocks_no_other(
+    run_scenario: LobbyRunScenario,
+) -> None:
+    bad = await run_scenario.lobby()
+    in_the_way = run_scenario.block_run_folder(bad)
+    good = await run_scenario.lobby()
+    async with run_scenario.following() as runs:
+        await run_scenario.node.ear.told(good, "running")
+        later = await run_scenario.lobby()
+        await run_scenario.node.ear.told(later, "running")
         assert runs.job.unexpected_errors > 0
-        assert not both.node.supervisor.is_known(bad)
+        assert not run_scenario.node.supervisor.is_known(bad)
         shutil.rmtree(in_the_way)
-        await both.node.ear.told(bad, "running")
+        await run_scenario.node.ear.told(bad, "running")
 
 
-async def test_ended_untakable_lobby_is_not_retried(both: Both) -> None:
-    bad = await both.lobby()
-    in_the_way = both.in_the_way_of(bad)
-    async with both.following() as runs:
+async def test_ended_untakable_lobby_is_not_retried(run_scenario: LobbyRunScenario) -> None:
+    bad = await run_scenario.lobby()
+    in_the_way = run_scenario.block_run_folder(bad)
+    async with run_scenario.following() as runs:
         await until(lambda: runs.job.unexpected_errors > 0)
-        await both.data.engine.processes.exited(raw_id(bad), None)
-        good = await both.lobby()
-        await both.node.ear.told(good, "running")
+        await run_scenario.data.engine.processes.exited(raw_id(bad), None)
+        good = await run_scenario.lobby()
+        await run_scenario.node.ear.told(good, "running")
         shutil.rmtree(in_the_way)
-        last = await both.lobby()
-        await both.node.ear.told(last, "running")
-        assert not both.node.supervisor.is_known(bad)
+        last = await run_scenario.lobby()
+        await run_scenario.node.ear.told(last, "running")
+        assert not run_scenario.node.supervisor.is_known(bad)
 
 
-async def test_unknown_tier_ends_its_lobby_only(both: Both) -> None:
-    started = await both.lobby()
-    async with both.following() as runs:
-        await both.node.ear.told(started, "running")
-        both.sizes.clear()
-        affected = await both.lobby()
-        run = await eventually(lambda: both.run(affected))
+async def test_unknown_tier_ends_its_lobby_only(run_scenario: LobbyRunScenario) -> None:
+    started = await run_scenario.lobby()
+    async with run_scenario.following() as runs:
+        await run_scenario.node.ear.told(started, "running")
+        run_scenario.sizes.clear()
+        affected = await run_scenario.lobby()
+        run = await eventually(lambda: run_scenario.run(affected))
         assert (run.tier, run.reason, run.start_ms) == (TIER, "tier_unknown", None)
         assert run.message == f"no tier {TIER} is there any more: give the game mode another one"
-        assert not both.is_live(affected)
+        assert not run_scenario.is_live(affected)
         assert runs.job.unexpected_errors == 0
-    async with both.following():
-        late = await both.lobby()
-        await until(lambda: not both.is_live(late))
-    assert both.is_live(started), "it has begun with a size"
-    assert both.node.supervisor.is_known(started)
+    async with run_scenario.following():
+        late = await run_scenario.lobby()
+        await until(lambda: not run_scenario.is_live(late))
+    assert run_scenario.is_live(started), "it has begun with a size"
+    assert run_scenario.node.supervisor.is_known(started)
 
 
 async def test_start_waits_for_the_data_plane_addresses(
-    both: Both,
+    run_scenario: LobbyRunScenario,
 ) -> None:
-    runtime = both.data.runtime
+    runtime = run_scenario.data.runtime
     runtime.http_address = ""
-    early = await both.lobby()
-    async with both.following() as runs:
+    early = await run_scenario.lobby()
+    async with run_scenario.following() as runs:
         await until(lambda: early in runs._left)
-        assert not both.node.supervisor.is_known(early)
+        assert not run_scenario.node.supervisor.is_known(early)
         runtime.http_address = ADDRESSES[0]
-        await both.node.ear.told(early, "running")
+        await run_scenario.node.ear.told(early, "running")
         # After a restart, commands arrive before the data plane reports its address.
         runtime.http_address = runtime.grpc_address = ""
-        later = await both.lobby()
-        await both.node.ear.told(later, "running")
+        later = await run_scenario.lobby()
+        await run_scenario.node.ear.told(later, "running")
         assert runs.addresses == ADDRESSES
 
 
@@ -193,7 +195,7 @@ async def test_end_is_recorded_with_any_message(
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(database.close)
         await migrate(database, is_allowed=True)
-        runs = LobbyRuns(database, Hearing(), SIZES.get, str, pb.Capacity)
+        runs = LobbyRuns(database, IdleDataPlane(), SIZES.get, str, pb.Capacity)
         lobby_id = format_uuid(bytes(16))
         await runs.over(lobby_id, RunEnd("exec_failed", message="No program a\0b."), TIER)
         async with database.read() as tx:

@@ -34,14 +34,14 @@ def a_domain() -> str:
     return f"{uuid4().hex[:16]}.example"
 
 
-async def cdn_of(developer: Developer, place: dict[str, str]) -> dict[str, Any]:
-    got = await developer.good("get_namespace", **place)
+async def cdn_of(developer: Developer, target: dict[str, str]) -> dict[str, Any]:
+    got = await developer.good("get_namespace", **target)
     found: dict[str, Any] = got["namespace"]["config"]["cdn"]
     return found
 
 
 @pytest.fixture
-async def place(developer: Developer) -> dict[str, str]:
+async def target(developer: Developer) -> dict[str, str]:
     return {"game_id": await developer.arena(), "namespace_id": "prod"}
 
 
@@ -52,11 +52,13 @@ async def code_of_page(developer: Developer, origin: str) -> str:
 # Domains ------------------------------------------------------------------------------------------
 
 
-async def test_page_of_a_domain_needs_no_token(developer: Developer, place: dict[str, str]) -> None:
+async def test_page_of_a_domain_needs_no_token(
+    developer: Developer, target: dict[str, str]
+) -> None:
     domain = a_domain()
     assert await code_of_page(developer, f"https://{domain}") == "TOKEN_MISSING"
-    assert await developer.good("add_domain", **place, domain=domain) == {}
-    cdn = await cdn_of(developer, place)
+    assert await developer.good("add_domain", **target, domain=domain) == {}
+    cdn = await cdn_of(developer, target)
     assert shape(cdn["domains"]) == [DOMAIN]
     (domain_entry,) = cdn["domains"]
     assert (domain_entry["domain"], domain_entry["verification_status"]) == (domain, "active")
@@ -64,69 +66,71 @@ async def test_page_of_a_domain_needs_no_token(developer: Developer, place: dict
     assert [one["game_mode_id"] for one in listed.body["game_modes"]] == ["arena"]
     for origin in (f"https://www.{domain}", "null", f"https://{domain}.example.net"):
         assert await code_of_page(developer, origin) == "TOKEN_MISSING"
-    assert await developer.good("remove_domain", **place, domain=domain) == {}
+    assert await developer.good("remove_domain", **target, domain=domain) == {}
     assert await code_of_page(developer, f"https://{domain}") == "TOKEN_MISSING"
-    assert (await cdn_of(developer, place))["domains"] == []
+    assert (await cdn_of(developer, target))["domains"] == []
 
 
-async def test_public_auth_switch(developer: Developer, place: dict[str, str]) -> None:
+async def test_public_auth_switch(developer: Developer, target: dict[str, str]) -> None:
     domain = a_domain()
-    await developer.good("add_domain", **place, domain=domain)
+    await developer.good("add_domain", **target, domain=domain)
     for enabled, code in ((False, "TOKEN_MISSING"), (True, "OK")):
-        assert await developer.good("set_domain_public_auth", **place, enabled=enabled) == {}
+        assert await developer.good("set_domain_public_auth", **target, enabled=enabled) == {}
         assert await code_of_page(developer, f"https://{domain}") == code
-        assert (await cdn_of(developer, place))["enable_domain_public_auth"] is enabled
+        assert (await cdn_of(developer, target))["enable_domain_public_auth"] is enabled
 
 
 async def test_adding_and_removing_a_domain_are_idempotent(
-    developer: Developer, place: dict[str, str]
+    developer: Developer, target: dict[str, str]
 ) -> None:
     domain = a_domain()
     for _ in range(2):
-        assert await developer.good("add_domain", **place, domain=domain) == {}
-    assert len((await cdn_of(developer, place))["domains"]) == 1
+        assert await developer.good("add_domain", **target, domain=domain) == {}
+    assert len((await cdn_of(developer, target))["domains"]) == 1
     for _ in range(2):
-        assert await developer.good("remove_domain", **place, domain=domain) == {}
+        assert await developer.good("remove_domain", **target, domain=domain) == {}
 
 
-async def test_domain_belongs_to_one_namespace(developer: Developer, place: dict[str, str]) -> None:
+async def test_domain_belongs_to_one_namespace(
+    developer: Developer, target: dict[str, str]
+) -> None:
     domain = a_domain()
-    staging = {**place, "namespace_id": "staging"}
-    await developer.good("add_domain", **place, domain=domain)
+    staging = {**target, "namespace_id": "staging"}
+    await developer.good("add_domain", **target, domain=domain)
     answer = await developer.call("add_domain", **staging, domain=domain.upper())
     assert (answer.code, answer.errors) == ("VALIDATION_FAILED", (("domain", "not-unique"),))
     assert await developer.good("remove_domain", **staging, domain=domain) == {}
     assert await code_of_page(developer, f"https://{domain}") == "OK"
-    await developer.good("remove_domain", **place, domain=domain)
+    await developer.good("remove_domain", **target, domain=domain)
     await developer.good("add_domain", **staging, domain=domain)
 
 
-async def test_domain_spellings_match_origins(developer: Developer, place: dict[str, str]) -> None:
-    await developer.good("add_domain", **place, domain="2001:DB8:0::7")
+async def test_domain_spellings_match_origins(developer: Developer, target: dict[str, str]) -> None:
+    await developer.good("add_domain", **target, domain="2001:DB8:0::7")
     assert await code_of_page(developer, "http://[2001:db8::7]") == "OK"
-    await developer.good("remove_domain", **place, domain="2001:db8::0:7")
+    await developer.good("remove_domain", **target, domain="2001:db8::0:7")
     assert await code_of_page(developer, "http://[2001:db8::7]") == "TOKEN_MISSING"
 
 
 async def test_letter_case_and_last_dot_are_ignored(
-    developer: Developer, place: dict[str, str]
+    developer: Developer, target: dict[str, str]
 ) -> None:
     domain = a_domain()
-    await developer.good("add_domain", **place, domain=f"{domain.upper()}.")
-    (domain_entry,) = (await cdn_of(developer, place))["domains"]
+    await developer.good("add_domain", **target, domain=f"{domain.upper()}.")
+    (domain_entry,) = (await cdn_of(developer, target))["domains"]
     assert domain_entry["domain"] == domain
-    await developer.good("remove_domain", **place, domain=f"{domain.title()}.")
-    assert (await cdn_of(developer, place))["domains"] == []
+    await developer.good("remove_domain", **target, domain=f"{domain.title()}.")
+    assert (await cdn_of(developer, target))["domains"] == []
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1", "a.b-c.example"])
 async def test_hosts_and_addresses_are_accepted(
-    developer: Developer, place: dict[str, str], host: str
+    developer: Developer, target: dict[str, str], host: str
 ) -> None:
-    await developer.good("add_domain", **place, domain=host)
+    await developer.good("add_domain", **target, domain=host)
     literal = f"[{host}]" if ":" in host else host
     assert await code_of_page(developer, f"http://{literal}:3000") == "OK"
-    await developer.good("remove_domain", **place, domain=host)
+    await developer.good("remove_domain", **target, domain=host)
 
 
 @pytest.mark.parametrize(
@@ -158,22 +162,22 @@ async def test_invalid_host_is_refused(owner: Developer, text: str) -> None:
 
 
 async def test_domain_count_limit(
-    developer: Developer, place: dict[str, str], records: Records
+    developer: Developer, target: dict[str, str], records: Records
 ) -> None:
-    got = await developer.good("get_namespace", **place)
+    got = await developer.good("get_namespace", **target)
     await add_domains(records, got["namespace"]["namespace_id"], 1_023)
     last = a_domain()
-    await developer.good("add_domain", **place, domain=last)
+    await developer.good("add_domain", **target, domain=last)
     assert await code_of_page(developer, f"https://{last}") == "OK"
-    answer = await developer.call("add_domain", **place, domain=a_domain())
+    answer = await developer.call("add_domain", **target, domain=a_domain())
     assert (answer.code, answer.errors) == ("VALIDATION_FAILED", (("domain", "too-many"),))
-    await developer.good("add_domain", **place, domain=last)
-    await developer.good("remove_domain", **place, domain=last)
-    await developer.good("add_domain", **place, domain=a_domain())
+    await developer.good("add_domain", **target, domain=last)
+    await developer.good("remove_domain", **target, domain=last)
+    await developer.good("add_domain", **target, domain=a_domain())
 
 
 @pytest.fixture(scope="module")
-def named_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
+def named_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
     """Service with its own domains. SQLite is enough, because the check reads only settings."""
     domains = {"main": "games.example.com", "cdn": "cdn.example.com", "job": "job.example.com"}
     created = FullService(
@@ -189,10 +193,10 @@ def named_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullServic
 
 
 @pytest.mark.parametrize("of_service", ["games.example.com", "cdn.example.com", "job.example.com"])
-async def test_service_domains_are_reserved(named_house: FullService, of_service: str) -> None:
-    client = named_house.door("http")
+async def test_service_domains_are_reserved(named_service: FullService, of_service: str) -> None:
+    client = named_service.door("http")
     try:
-        owner = Developer(named_house, client)
+        owner = Developer(named_service, client)
         target = {"game_id": await owner.game(), "namespace_id": "prod"}
         for domain in (of_service, f"victim.{of_service}", f"A.b.{of_service.upper()}."):
             answer = await owner.call("add_domain", **target, domain=domain)
@@ -209,39 +213,39 @@ async def test_service_domains_are_reserved(named_house: FullService, of_service
 
 
 async def test_site_asks_for_a_user_when_enabled(
-    developer: Developer, place: dict[str, str]
+    developer: Developer, target: dict[str, str]
 ) -> None:
     for auth_type in ("basic", "none"):
-        assert await developer.good("set_cdn_auth", **place, auth_type=auth_type) == {}
-        assert (await cdn_of(developer, place))["auth_type"] == auth_type
-    answer = await developer.call("set_cdn_auth", **place, auth_type="digest")
+        assert await developer.good("set_cdn_auth", **target, auth_type=auth_type) == {}
+        assert (await cdn_of(developer, target))["auth_type"] == auth_type
+    answer = await developer.call("set_cdn_auth", **target, auth_type="digest")
     assert (answer.code, answer.errors) == ("BODY_INVALID", (("auth_type", "not-allowed"),))
 
 
 async def test_password_is_stored_as_a_hash(
-    developer: Developer, place: dict[str, str], records: Records
+    developer: Developer, target: dict[str, str], records: Records
 ) -> None:
-    got = await developer.good("get_namespace", **place)
+    got = await developer.good("get_namespace", **target)
     namespace_id = got["namespace"]["namespace_id"]
     for password in ("first", "sécond"):
         fields = {"user": "ada", "password": password}
-        assert await developer.good("set_auth_user", **place, **fields) == {}
-        assert (await cdn_of(developer, place))["auth_user_list"] == [{"user": "ada"}]
+        assert await developer.good("set_auth_user", **target, **fields) == {}
+        assert (await cdn_of(developer, target))["auth_user_list"] == [{"user": "ada"}]
         async with records.database.read() as tx:
             (row,) = await namespaces.users_of(tx, namespace_id)
         assert bcrypt.checkpw(password.encode(), row.password_hash.encode())
     for _ in range(2):
-        assert await developer.good("remove_auth_user", **place, user="ada") == {}
-    assert (await cdn_of(developer, place))["auth_user_list"] == []
+        assert await developer.good("remove_auth_user", **target, user="ada") == {}
+    assert (await cdn_of(developer, target))["auth_user_list"] == []
 
 
 async def test_stored_request_does_not_reveal_the_password(
-    developer: Developer, place: dict[str, str], records: Records
+    developer: Developer, target: dict[str, str], records: Records
 ) -> None:
     """All other fields are known to readers of the database. A plain hash would allow guesses without the cost of
     bcrypt.
     """
-    key, fields = uuid4().hex, {**place, "user": "ada", "password": "hunter2"}
+    key, fields = uuid4().hex, {**target, "user": "ada", "password": "hunter2"}
     assert await developer.good("set_auth_user", key, **fields) == {}
     other = {**fields, "password": "hunter3"}
     assert await developer.code("set_auth_user", key, **other) == "IDEMPOTENCY_KEY_REUSED"
@@ -294,13 +298,13 @@ async def test_longest_names_and_passwords_are_accepted(owner: Developer) -> Non
 
 @pytest.mark.parametrize("user", ["team/alice", "team%2Falice", "/", "a%b?c#d;e&f"])
 async def test_user_with_special_characters_is_removed(
-    developer: Developer, place: dict[str, str], user: str
+    developer: Developer, target: dict[str, str], user: str
 ) -> None:
     other = {"user": "team"}
     for name in (user, "team"):
-        await developer.good("set_auth_user", **place, user=name, password="x")
-    await developer.good("remove_auth_user", **place, user=user)
-    assert (await cdn_of(developer, place))["auth_user_list"] == [other]
+        await developer.good("set_auth_user", **target, user=name, password="x")
+    await developer.good("remove_auth_user", **target, user=user)
+    assert (await cdn_of(developer, target))["auth_user_list"] == [other]
 
 
 @pytest.mark.parametrize(

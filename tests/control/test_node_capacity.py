@@ -27,7 +27,7 @@ TIER: Final = "basic-1d1"
 
 
 @pytest.fixture(scope="module")
-def small_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
+def small_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
     runtime = {**programs.SETTINGS, "cpu_millicores": MILLICORES}
     folder = tmp_path_factory.mktemp("small")
     with running(FullService(folder, runtime=runtime, empty_lobby_grace_ms=200)) as full_service:
@@ -35,14 +35,16 @@ def small_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullServic
 
 
 @pytest.fixture(params=["http", "grpc"])
-async def back(small_house: FullService, request: pytest.FixtureRequest) -> AsyncIterator[Servers]:
-    client = small_house.door(request.param)
-    developer = Developer(small_house, client)
+async def back(
+    small_service: FullService, request: pytest.FixtureRequest
+) -> AsyncIterator[Servers]:
+    client = small_service.door(request.param)
+    developer = Developer(small_service, client)
     game_id = await developer.game()
     created = Servers(developer, game_id, await developer.service_token(game_id))
     await created.prepare_build()
     yield created
-    await end(created, *created.made)
+    await end(created, *created.server_ids)
     await client.close()
 
 
@@ -67,12 +69,12 @@ async def test_concurrent_servers_fill_the_capacity_exactly(
     back: Servers,
 ) -> None:
     answers = await asyncio.gather(*(back.try_create(**WHOLE) for _ in range(4)))
-    back.made += [one.body["server"]["id"] for one in answers if one.code == "OK"]
+    back.server_ids += [one.body["server"]["id"] for one in answers if one.code == "OK"]
     assert sorted(one.code for one in answers) == ["CAPACITY_EXHAUSTED"] * 3 + ["OK"]
     listed = await back.good("list_servers", include_destroyed=True)
-    assert [one["id"] for one in listed["servers"]] == back.made
-    await back.until(back.made[0], "running")
-    await end(back, *back.made)
+    assert [one["id"] for one in listed["servers"]] == back.server_ids
+    await back.until(back.server_ids[0], "running")
+    await end(back, *back.server_ids)
     again = await back.create(**WHOLE)
     await back.until(again["id"], "running")
 
@@ -93,18 +95,18 @@ async def test_refused_server_frees_its_capacity(back: Servers) -> None:
     await back.until(created["id"], "running")
 
 
-async def test_replay_succeeds_on_a_full_node(back: Servers, small_house: FullService) -> None:
+async def test_replay_succeeds_on_a_full_node(back: Servers, small_service: FullService) -> None:
     key = "the-key-of-the-last-room"
     first = await back.try_create(key, **WHOLE)
     assert first.code == "OK", first
-    back.made.append(first.body["server"]["id"])
+    back.server_ids.append(first.body["server"]["id"])
     assert (await back.try_create(**WHOLE)).code == "CAPACITY_EXHAUSTED"
-    with edge_guard_hangs(small_house):
+    with edge_guard_hangs(small_service):
         assert (await back.try_create(key, **WHOLE)).body == first.body
         other = await back.try_create(key, **WHOLE, tags={"another": "message"})
         assert other.code == "IDEMPOTENCY_KEY_REUSED"
     listed = await back.good("list_servers", include_destroyed=True)
-    assert [one["id"] for one in listed["servers"]] == back.made
+    assert [one["id"] for one in listed["servers"]] == back.server_ids
 
 
 async def test_concurrent_requests_with_one_key_share_a_server(
@@ -113,7 +115,7 @@ async def test_concurrent_requests_with_one_key_share_a_server(
     answers = await asyncio.gather(*(back.try_create("the-key-of-all", **WHOLE) for _ in range(4)))
     assert [one.code for one in answers] == ["OK"] * 4
     [server_id] = {one.body["server"]["id"] for one in answers}
-    back.made.append(server_id)
+    back.server_ids.append(server_id)
     await back.until(server_id, "running")
 
 
@@ -126,7 +128,7 @@ async def test_replay_needs_a_valid_token(
     back.token = created["token"]
     first = await back.try_create(key, **WHOLE)
     assert first.code == "OK", first
-    back.made.append(first.body["server"]["id"])
+    back.server_ids.append(first.body["server"]["id"])
     revoked = {"namespace_id": "prod", "token_id": created["token_id"]}
     await developer.good("revoke_namespace_token", game_id=back.game_id, **revoked)
     assert (await back.try_create(key, **WHOLE)).code == "TOKEN_REVOKED"

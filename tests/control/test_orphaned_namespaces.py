@@ -35,7 +35,7 @@ async def plane() -> AsyncIterator[FedPlane]:
         await created.stop()
 
 
-class Successor:
+class ReplacedDatabase:
     def __init__(self, plane: FedPlane, folder: Path, databases: Databases, kind: str) -> None:
         self.plane = plane
         self._folder = folder
@@ -60,10 +60,10 @@ class Successor:
 
 
 @pytest.fixture(params=KINDS)
-async def successor(
+async def replaced(
     request: pytest.FixtureRequest, plane: FedPlane, tmp_path: Path, databases: Databases
-) -> AsyncIterator[Successor]:
-    created = Successor(plane, tmp_path, databases, request.param)
+) -> AsyncIterator[ReplacedDatabase]:
+    created = ReplacedDatabase(plane, tmp_path, databases, request.param)
     yield created
     await created.close()
 
@@ -73,7 +73,7 @@ def orphans_beside(fed: Fed, epoch: int) -> OrphanedNamespaces:
     return OrphanedNamespaces(fed.source.database, epoch, client, fed.feeder.compare_again)  # type: ignore[arg-type]
 
 
-async def looked(fed: Fed) -> None:
+async def compare(fed: Fed) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not fed.feeder.is_connected:
             await asyncio.sleep(0.005)
@@ -88,17 +88,17 @@ async def counts(fed: Fed, number: int) -> None:
 
 # A new database with an earlier clock is not taken for an older one: its namespaces differ.
 @pytest.mark.parametrize("epoch", [EPOCH + 1, EPOCH, EPOCH - 1_000_000])
-async def test_orphans_are_reported_until_removed(successor: Successor, epoch: int) -> None:
-    old = await successor.fed(EPOCH)
+async def test_orphans_are_reported_until_removed(replaced: ReplacedDatabase, epoch: int) -> None:
+    old = await replaced.fed(EPOCH)
     left = [await old.source.namespace(name) for name in ("prod", "staging")]
     await asyncio.gather(*map(old.enqueue_and_confirm, left))
     await old.end()
 
-    new = await successor.fed(epoch)
+    new = await replaced.fed(epoch)
     fresh = await new.source.namespace("fresh")
     await new.enqueue_and_confirm(fresh)
     await counts(new, 2)
-    assert all(successor.plane.holds(one) is not None for one in left)
+    assert all(replaced.plane.holds(one) is not None for one in left)
 
     # The new namespace has the name of an orphan.
     blocked = await new.source.namespace("prod")
@@ -119,24 +119,24 @@ async def test_orphans_are_reported_until_removed(successor: Successor, epoch: i
         (left[1], "arena/staging"),
     ]
     assert [one.namespace_id for one in await orphans.remove([left[0]])] == [left[0]]
-    assert successor.plane.holds(left[0]) is None
+    assert replaced.plane.holds(left[0]) is None
     await new.agrees(blocked)
     await counts(new, 1)
     assert [one.namespace_id for one in await orphans.remove()] == [left[1]]
     assert await orphans.all() == []
     assert await orphans.remove() == []
-    await successor.plane.stop()
-    await successor.plane.start()
+    await replaced.plane.stop()
+    await replaced.plane.start()
     await new.agrees(blocked)
-    assert all(successor.plane.holds(one) is None for one in left)
+    assert all(replaced.plane.holds(one) is None for one in left)
 
 
-async def test_namespace_with_a_record_or_file_is_not_removed(successor: Successor) -> None:
-    fed = await successor.fed(EPOCH)
+async def test_namespace_with_a_record_or_file_is_not_removed(replaced: ReplacedDatabase) -> None:
+    fed = await replaced.fed(EPOCH)
     own_id = await fed.source.namespace("prod")
     await fed.enqueue_and_confirm(own_id)
     of_file = configuration(game={"game_id": own_id, "name_id": "other", "display_name": "O"})
-    answer = await successor.plane.feed.apply(feed_pb2.ApplyRequest(configuration=of_file))
+    answer = await replaced.plane.feed.apply(feed_pb2.ApplyRequest(configuration=of_file))
     assert answer.HasField("applied")
     orphans = orphans_beside(fed, EPOCH)
     assert await orphans.all() == []
@@ -146,26 +146,26 @@ async def test_namespace_with_a_record_or_file_is_not_removed(successor: Success
         assert caught.value.code == "NAMESPACE_NOT_FOUND"
         assert one in caught.value.detail
     assert await orphans.remove() == []
-    assert len(successor.plane.namespaces) == 2
+    assert len(replaced.plane.namespaces) == 2
 
 
 async def test_orphan_is_fed_after_its_record_is_restored(
-    successor: Successor,
+    replaced: ReplacedDatabase,
 ) -> None:
-    fed = await successor.fed(EPOCH)
+    fed = await replaced.fed(EPOCH)
     namespace_id = await fed.source.namespace("prod")
     await fed.source.touch(namespace_id, 5)
     await fed.enqueue_and_confirm(namespace_id)
-    other = await successor.fed(EPOCH + 1)
-    await looked(other)
+    other = await replaced.fed(EPOCH + 1)
+    await compare(other)
     assert len(await orphans_beside(other, EPOCH + 1).remove()) == 1
     await fed.run_anew(EPOCH + 1)
     await fed.agrees(namespace_id)
 
 
-async def test_orphans_are_unknown_without_a_data_plane(successor: Successor) -> None:
-    fed = await successor.fed(EPOCH)
-    await successor.plane.stop()
+async def test_orphans_are_unknown_without_a_data_plane(replaced: ReplacedDatabase) -> None:
+    fed = await replaced.fed(EPOCH)
+    await replaced.plane.stop()
     for request in (orphans_beside(fed, EPOCH).all(), orphans_beside(fed, EPOCH).remove()):
         with pytest.raises(ServiceError) as caught:
             await request
@@ -187,7 +187,7 @@ def test_orphan_log_is_written_once() -> None:
 
 
 @pytest.fixture(params=KINDS)
-def lonely(
+def own_service(
     request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
 ) -> Iterator[FullService]:
     created = FullService(tmp_path / "full_service", databases.url(request.param))
@@ -195,19 +195,21 @@ def lonely(
     created.close()
 
 
-async def test_commands_list_and_remove_orphans(lonely: FullService, databases: Databases) -> None:
-    await asyncio.to_thread(lonely.start)
-    data_dir = lonely.data_dir
-    async with lonely.opened("http") as other_client:
-        game_id = await Developer(lonely, other_client).arena()
+async def test_commands_list_and_remove_orphans(
+    own_service: FullService, databases: Databases
+) -> None:
+    await asyncio.to_thread(own_service.start)
+    data_dir = own_service.data_dir
+    async with own_service.opened("http") as other_client:
+        game_id = await Developer(own_service, other_client).arena()
         assert await json_output(data_dir, "namespace", "orphans") == {"orphans": []}
-    assert lonely.stop() == 0
-    databases.empty(lonely.database_url, data_dir / "control")
-    await asyncio.to_thread(lonely.start)
+    assert own_service.stop() == 0
+    databases.empty(own_service.database_url, data_dir / "control")
+    await asyncio.to_thread(own_service.start)
 
     async def metric() -> str | None:
         async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
-            text = (await client.get(f"http://{lonely.said['metrics']}/metrics")).text
+            text = (await client.get(f"http://{own_service.said['metrics']}/metrics")).text
         return text if "hosting_control_feed_orphans 2" in text else None
 
     await eventually(metric)
@@ -224,4 +226,4 @@ async def test_commands_list_and_remove_orphans(lonely: FullService, databases: 
     removed = (await json_output(data_dir, "namespace", "remove-orphans", "--all"))["removed"]
     assert [one["namespace_id"] for one in removed] == ids[1:]
     assert await output(data_dir, "namespace", "orphans") == ""
-    assert lonely.stop() == 0
+    assert own_service.stop() == 0

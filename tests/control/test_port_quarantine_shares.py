@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 AT_ONCE: Final = 16
 PORTS: Final = {"game": {"protocol": "tcp"}, **{f"p-{n}": {"protocol": "tcp"} for n in range(15)}}
-WISH: Final[dict[str, Any]] = {
+REQUEST: Final[dict[str, Any]] = {
     "network": {"ports": PORTS},
     "resources": {"cpu": 10, "memory": 16},
 }
@@ -36,12 +36,12 @@ async def full_service(
 
 
 async def over(back: Servers) -> Any:
-    record = await back.create(**WISH)
+    record = await back.create(**REQUEST)
     return await back.until(record["id"], "destroyed", "failed")
 
 
 async def assert_good(back: Servers) -> None:
-    record = await back.running(**WISH)
+    record = await back.running(**REQUEST)
     await eventually(lambda: reached(record))
 
 
@@ -53,7 +53,7 @@ async def test_half_of_the_public_ports_stay_free_for_others(
         back_end(full_service, "grpc") as other_game,
     ):
         count = 0
-        while (answer := await busy_game.try_create(**WISH)).code == "OK":
+        while (answer := await busy_game.try_create(**REQUEST)).code == "OK":
             count += 1
             if count % AT_ONCE == 0:
                 # Leased ports do not count here.
@@ -62,7 +62,7 @@ async def test_half_of_the_public_ports_stay_free_for_others(
         await eventually(lambda: is_none_leased(full_service))
         assert PUBLIC / 2 - AT_ONCE * len(PORTS) <= public_ports(full_service)["free"] <= PUBLIC / 2
         await assert_good(other_game)
-        assert (await busy_game.try_create(**WISH)).code == "PORTS_EXHAUSTED"
+        assert (await busy_game.try_create(**REQUEST)).code == "PORTS_EXHAUSTED"
 
 
 async def is_none_leased(full_service: FullService) -> bool:

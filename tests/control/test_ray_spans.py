@@ -15,25 +15,25 @@ pytestmark = pytest.mark.anyio
 ENDPOINT = {"game": {"address": "127.0.0.1", "port": 4000}}
 
 
-class Part(NamedTuple):
+class Span(NamedTuple):
     begin: int
     end: int
 
 
-class Told:
+class PlaneRay:
     def __init__(self, perf: Any) -> None:
         self.plane = perf["svc_name"]
         self.label = perf["spans"][0]["label"]
         self.marks = {mark["label"]: milliseconds(mark["ts"]) for mark in perf["marks"]}
         self._parts = [
-            (one["label"], Part(milliseconds(one["start_ts"]), milliseconds(one["finish_ts"])))
+            (one["label"], Span(milliseconds(one["start_ts"]), milliseconds(one["finish_ts"])))
             for one in perf["spans"]
         ]
 
-    def all(self, label: str) -> list[Part]:
+    def all(self, label: str) -> list[Span]:
         return [part for name, part in self._parts if name == label]
 
-    def one(self, label: str) -> Part:
+    def one(self, label: str) -> Span:
         (part,) = self.all(label)
         return part
 
@@ -47,12 +47,12 @@ async def traced(
     return await client.call(slug, fields, token=token, traceparent=traceparent), ray_id
 
 
-async def told(developer: Developer, ray_id: str, count: int) -> list[Told]:
+async def planes_of(developer: Developer, ray_id: str, count: int) -> list[PlaneRay]:
     async def check() -> list[Any] | None:
         lists = (await developer.good("get_ray_perf", ray_id=ray_id))["perf_lists"]
         return lists if len(lists) == count else None
 
-    return [Told(perf) for perf in await eventually(check)]
+    return [PlaneRay(perf) for perf in await eventually(check)]
 
 
 async def fresh_token(developer: Developer, game_id: str) -> str:
@@ -68,7 +68,7 @@ async def test_attach_ray_has_token_check_engine_and_journal(
     fields = {"game_id": game_id, "namespace_id": "prod", "game_mode": "arena", "ports": ENDPOINT}
     answer, ray_id = await traced(developer, "attach", token, **fields)
     assert answer.code == "OK", answer
-    (one,) = await told(developer, ray_id, 1)
+    (one,) = await planes_of(developer, ray_id, 1)
     client, handler = one.one(f"{developer.door.name} attach"), one.one("handler")
     # The first check is for the token, and the second for the game.
     bearer, game = one.all("token check")
@@ -87,7 +87,7 @@ async def test_detach_ray_has_engine_and_journal(
     fields = {"game_id": game_id, "lobby_id": lobby["lobby_id"]}
     answer, ray_id = await traced(developer, "detach", token, **fields)
     assert answer.code == "OK", answer
-    (one,) = await told(developer, ray_id, 1)
+    (one,) = await planes_of(developer, ray_id, 1)
     engine, journal = one.one("engine"), one.one("journal wait")
     handler = one.one("handler")
     assert handler.begin <= engine.begin <= engine.end <= journal.begin <= journal.end
@@ -96,7 +96,7 @@ async def test_detach_ray_has_engine_and_journal(
     fields["lobby_id"] = str(uuid4())
     refused, ray_id = await traced(developer, "detach", token, **fields)
     assert refused.code == "MATCHMAKER_LOBBY_NOT_FOUND"
-    (one,) = await told(developer, ray_id, 1)
+    (one,) = await planes_of(developer, ray_id, 1)
     assert len(one.all("engine")) == 1
 
 
@@ -106,7 +106,7 @@ async def test_state_read_ray_has_the_engine(developer: Developer) -> None:
     token = await fresh_token(developer, game_id)
     answer, ray_id = await traced(developer, "get_state", token, lobby_id=lobby["lobby_id"])
     assert answer.code == "OK", answer
-    (one,) = await told(developer, ray_id, 1)
+    (one,) = await planes_of(developer, ray_id, 1)
     assert len(one.all("token check")) == 2
     assert len(one.all("engine")) == 1
 
@@ -135,7 +135,7 @@ async def test_ray_has_the_wait_for_the_data_plane(developer: Developer) -> None
         # A data plane that is too slow causes an error after a feed wait of one second.
         assert answer.code in ("OK", "CONTROL_PLANE_UNAVAILABLE"), (slug, answer)
     for slug, ray_id in rays.items():
-        outer, inner = await told(developer, ray_id, 2)
+        outer, inner = await planes_of(developer, ray_id, 2)
         assert (outer.plane, inner.plane) == ("data-plane", "control-plane")
         assert inner.label == f"{developer.door.name} {slug}"
         passed, handler = outer.one("control plane"), inner.one("handler")
@@ -150,5 +150,5 @@ async def test_ray_without_a_wait_has_no_wait_span(developer: Developer) -> None
     game_id = await developer.game()
     answer, ray_id = await traced(developer, "get_game", game_id=game_id)
     assert answer.code == "OK", answer
-    outer, inner = await told(developer, ray_id, 2)
+    outer, inner = await planes_of(developer, ray_id, 2)
     assert [one.all("feed wait") + one.all("token check") for one in (outer, inner)] == [[], []]

@@ -78,8 +78,10 @@ async def count(database: Database) -> int:
         return int((await tx.all(select(func.count()).select_from(rays)))[0][0])
 
 
-async def shown(store: RayStore, who: Caller, ray_id: str = "a" * 32) -> list[pb.RayPerf]:
-    return list((await store.perf(pb.GetRayPerfRequest(ray_id=ray_id), who)).perf_lists)
+async def shown(
+    store: RayStore, viewing_caller: Caller, ray_id: str = "a" * 32
+) -> list[pb.RayPerf]:
+    return list((await store.perf(pb.GetRayPerfRequest(ray_id=ray_id), viewing_caller)).perf_lists)
 
 
 async def test_repeated_message_is_stored_once(database: Database) -> None:

@@ -73,7 +73,7 @@ async def me(full_service: FullService) -> AsyncIterator[Developer]:
 
 
 @pytest.fixture
-async def asked() -> AsyncIterator[ThirdPartyServer]:
+async def verifier() -> AsyncIterator[ThirdPartyServer]:
     async def slowly(_: web.Request) -> web.StreamResponse:
         await asyncio.sleep(WEBHOOK_MS / 1000)
         return web.Response()
@@ -83,12 +83,12 @@ async def asked() -> AsyncIterator[ThirdPartyServer]:
         yield server
 
 
-async def gated_lobby(me: Developer, asked: ThirdPartyServer) -> tuple[str, str, str]:
+async def gated_lobby(me: Developer, verifier: ThirdPartyServer) -> tuple[str, str, str]:
     game_id = await me.game()
     actions = {
         "join": {
             "enabled": True,
-            "verification": {"url": asked.url(), "headers": {"x-game-key": "s3cret"}},
+            "verification": {"url": verifier.url(), "headers": {"x-game-key": "s3cret"}},
         }
     }
     modes = {"arena": {**ARENA_MODES["arena"], "actions": actions}}
@@ -130,9 +130,9 @@ def fresh_trace() -> tuple[str, dict[str, str]]:
 
 
 async def test_slow_join_ray_has_every_span(
-    me: Developer, asked: ThirdPartyServer, collector: Collector
+    me: Developer, verifier: ThirdPartyServer, collector: Collector
 ) -> None:
-    _, lobby_id, player = await gated_lobby(me, asked)
+    _, lobby_id, player = await gated_lobby(me, verifier)
     before_ms = time.time() * 1000
     answer = await me.door.call("join", {"lobby_id": lobby_id}, token=player)
     after_ms = time.time() * 1000
@@ -164,7 +164,7 @@ async def test_slow_join_ray_has_every_span(
     assert {seen[name].parent_span_id for name in ("webhook", "engine", "journal wait")} == {
         handler.span_id
     }
-    assert asked.seen[0].headers["traceparent"] == f"00-{ray_id}-{webhook.span_id}-01"
+    assert verifier.seen[0].headers["traceparent"] == f"00-{ray_id}-{webhook.span_id}-01"
     assert WEBHOOK_MS <= webhook.ms <= handler.ms <= root.ms <= after_ms - before_ms
     inner = [span for span in seen.values() if span is not root]
     assert all(root.start_ns <= span.start_ns <= span.end_ns <= root.end_ns for span in inner)
@@ -251,19 +251,19 @@ async def test_failed_request_is_kept_and_success_is_sampled(me: Developer) -> N
 
 
 async def test_ray_needs_a_token_that_covers_its_request(
-    me: Developer, asked: ThirdPartyServer
+    me: Developer, verifier: ThirdPartyServer
 ) -> None:
-    game_id, lobby_id, player = await gated_lobby(me, asked)
+    game_id, lobby_id, player = await gated_lobby(me, verifier)
     of_game = (await me.good("create_game_token", game_id=game_id))["token"]
     of_other = (await me.good("create_game_token", game_id=await me.game()))["token"]
     joined = await me.door.call("join", {"lobby_id": lobby_id}, token=player)
     client = me.door
     assert isinstance(client, HttpDoor)
-    asked_ray, headers = fresh_trace()
+    query_ray, headers = fresh_trace()
     await client.request("GET", f"/cloud/games/{game_id}", token=me.token, headers=headers)
     group_ray, headers = fresh_trace()
     await client.request("GET", "/cloud/games", token=me.token, headers=headers)
-    for ray_id, count in ((joined.headers["x-ray-id"], 1), (asked_ray, 2)):
+    for ray_id, count in ((joined.headers["x-ray-id"], 1), (query_ray, 2)):
         await whole(me, ray_id, count)
         assert len(await perf(me, ray_id, of_game)) == count
         assert await perf(me, ray_id, of_other) == []
@@ -299,9 +299,9 @@ async def test_unknown_ray_is_an_empty_list(me: Developer) -> None:
 
 
 async def test_rays_contain_no_secret(
-    full_service: FullService, me: Developer, asked: ThirdPartyServer, collector: Collector
+    full_service: FullService, me: Developer, verifier: ThirdPartyServer, collector: Collector
 ) -> None:
-    _game_id, lobby_id, player = await gated_lobby(me, asked)
+    _game_id, lobby_id, player = await gated_lobby(me, verifier)
     joined = await me.door.call("join", {"lobby_id": lobby_id}, token=player)
     ray_id = joined.headers["x-ray-id"]
     await whole(me, ray_id, 1)

@@ -25,7 +25,7 @@ SITE_KEPT_BYTES: Final = 256
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def moved(
+def moved_service(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
@@ -37,11 +37,13 @@ def moved(
 
 
 @pytest.fixture(params=["http", "grpc"])
-async def mover(request: pytest.FixtureRequest, moved: KilledService) -> AsyncIterator[Developer]:
-    client = moved.door(request.param)
-    moved.shim.shift_wall_clock(0)
+async def developer(
+    request: pytest.FixtureRequest, moved_service: KilledService
+) -> AsyncIterator[Developer]:
+    client = moved_service.door(request.param)
+    moved_service.shim.shift_wall_clock(0)
     try:
-        yield Developer(moved, client)
+        yield Developer(moved_service, client)
     finally:
         await client.close()
 
@@ -92,33 +94,35 @@ def requests_of(answer: Any) -> list[Any]:
 
 @pytest.mark.parametrize("slug", PREPARATIONS)
 async def test_replay_has_valid_urls_after_expiry(
-    moved: KilledService, mover: Developer, slug: str
+    moved_service: KilledService, developer: Developer, slug: str
 ) -> None:
     fields, content = PREPARATIONS[slug]
-    fields, key = {"game_id": await mover.game(), **fields}, str(uuid4())
-    first = await mover.good(slug, key, **fields)
-    pass_time(moved, HOUR_S + 1)
-    (old,), again = requests_of(first), await mover.good(slug, key, **fields)
+    fields, key = {"game_id": await developer.game(), **fields}, str(uuid4())
+    first = await developer.good(slug, key, **fields)
+    pass_time(moved_service, HOUR_S + 1)
+    (old,), again = requests_of(first), await developer.good(slug, key, **fields)
     assert without_addresses(again) == without_addresses(first)
     late = await put(old, content)
     assert (late.status_code, late.json()["code"]) == (403, "UPLOAD_URL_INVALID")
-    assert await mover.code("complete_upload", upload_id=first["upload_id"]) == "UPLOAD_INCOMPLETE"
+    assert (
+        await developer.code("complete_upload", upload_id=first["upload_id"]) == "UPLOAD_INCOMPLETE"
+    )
     assert (await put(requests_of(again)[0], content)).status_code == 200
-    await mover.good("complete_upload", upload_id=first["upload_id"])
+    await developer.good("complete_upload", upload_id=first["upload_id"])
 
 
 async def test_replay_of_a_namespace_upload_has_valid_urls(
-    moved: KilledService, mover: Developer
+    moved_service: KilledService, developer: Developer
 ) -> None:
     """The response has no upload id, so the id is stored beside it."""
-    game_id, key = await mover.game(), str(uuid4())
-    token = await mover.service_token(game_id)
-    back = Developer(moved, mover.door, token)
+    game_id, key = await developer.game(), str(uuid4())
+    token = await developer.service_token(game_id)
+    back = Developer(moved_service, developer.door, token)
     target = {"game_id": game_id, "environment_id": "prod"}
     image = {"path": "a.tar", "content_length": len(tar())}
     fields: dict[str, Any] = {**target, "name": "x", "image_file": image}
     first = await back.good("prepare_build", key, **fields)
-    pass_time(moved, 2 * HOUR_S)
+    pass_time(moved_service, 2 * HOUR_S)
     again = await back.good("prepare_build", key, **fields)
     assert without_addresses(again) == without_addresses(first)
     assert (await put(requests_of(again)[0], tar())).status_code == 200
@@ -130,46 +134,50 @@ async def test_replay_of_a_namespace_upload_has_valid_urls(
     assert (refused.status_code, refused.json()["code"]) == (409, "UPLOAD_ALREADY_COMPLETE")
 
 
-async def test_uploaded_parts_stay_after_a_replay(moved: KilledService, mover: Developer) -> None:
+async def test_uploaded_parts_stay_after_a_replay(
+    moved_service: KilledService, developer: Developer
+) -> None:
     content = tar({**MANIFEST, "level": bytes(101 << 20)})
     image = {"path": "a.tar", "content_length": len(content)}
-    fields: dict[str, Any] = {"game_id": await mover.game(), "display_name": "x"}
+    fields: dict[str, Any] = {"game_id": await developer.game(), "display_name": "x"}
     fields |= {"image_file": image, "multipart_upload": True}
     key = str(uuid4())
-    first = await mover.good("create_game_build", key, **fields)
+    first = await developer.good("create_game_build", key, **fields)
     parts = requests_of(first)
     assert (await put(parts[0], content)).status_code == 200
-    pass_time(moved, 6 * HOUR_S + 1)
+    pass_time(moved_service, 6 * HOUR_S + 1)
     assert (await put(parts[1], content)).status_code == 403
-    again = await mover.good("create_game_build", key, **fields)
+    again = await developer.good("create_game_build", key, **fields)
     assert without_addresses(again) == without_addresses(first)
     assert (await put(requests_of(again)[1], content)).status_code == 200
-    await mover.good("complete_upload", upload_id=first["upload_id"])
+    await developer.good("complete_upload", upload_id=first["upload_id"])
 
 
 async def test_deleted_upload_is_not_replayed(
-    mover: Developer,
+    developer: Developer,
 ) -> None:
     fields, content = PREPARATIONS["create_game_build"]
-    game_id, key = await mover.game(), str(uuid4())
+    game_id, key = await developer.game(), str(uuid4())
     fields = {"game_id": game_id, **fields}
-    first = await mover.good("create_game_build", key, **fields)
-    await mover.good("delete_build", game_id=game_id, build_id=first["build_id"])
-    assert await mover.code("create_game_build", key, **fields) == "UPLOAD_NOT_FOUND"
+    first = await developer.good("create_game_build", key, **fields)
+    await developer.good("delete_build", game_id=game_id, build_id=first["build_id"])
+    assert await developer.code("create_game_build", key, **fields) == "UPLOAD_NOT_FOUND"
     assert (await put(requests_of(first)[0], content)).status_code == 200
-    assert await mover.code("complete_upload", upload_id=first["upload_id"]) == "UPLOAD_NOT_FOUND"
-    assert (await mover.good("list_game_builds", game_id=game_id))["builds"] == []
+    assert (
+        await developer.code("complete_upload", upload_id=first["upload_id"]) == "UPLOAD_NOT_FOUND"
+    )
+    assert (await developer.good("list_game_builds", game_id=game_id))["builds"] == []
 
 
 async def test_former_member_gets_no_replayed_urls_or_tokens(
-    moved: KilledService, mover: Developer
+    moved_service: KilledService, developer: Developer
 ) -> None:
-    data_dir = moved.data_dir
+    data_dir = moved_service.data_dir
     person = await output(data_dir, "identity", "create", "--display-name", "Person")
     token = await output(data_dir, "token", "create", "--identity", person)
-    member = ("--group", moved.group_id, "--identity", person)
+    member = ("--group", moved_service.group_id, "--identity", person)
     await output(data_dir, "group", "add-member", *member)
-    me, game_id = Developer(moved, mover.door, token), await mover.arena()
+    me, game_id = Developer(moved_service, developer.door, token), await developer.arena()
     requests: dict[str, dict[str, Any]] = {
         slug: {"game_id": game_id, **fields} for slug, (fields, _) in PREPARATIONS.items()
     }

@@ -145,11 +145,11 @@ async def scraped(full_service: FullService) -> str:
         base_url=f"http://{full_service.said['metrics']}", timeout=60
     ) as client:
 
-        async def asked() -> str | None:
+        async def scrape() -> str | None:
             page = (await client.get("/metrics")).text
             return page if "\nhosting_control_plane_up 1\n" in page else None
 
-        page: str = await eventually(asked)
+        page: str = await eventually(scrape)
     return page
 
 

@@ -16,7 +16,7 @@ from pyservice.storage.migrations import migrate
 from pyservice.storage.s3_objects import BucketSettings, S3BlobStore
 from tests.control.files import MANIFEST, jpeg, png, put, put_all, tar
 from tests.control.test_sites import of
-from tests.control.test_uploads import Desk
+from tests.control.test_uploads import BuildUploads
 from tests.storage.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, running_s3
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Developer, FullService, eventually
@@ -142,12 +142,12 @@ async def test_multipart_upload_needs_every_part(s3: S3Server, owner: Developer)
     assert len(names(s3, f"kept/{created['upload_id']}")) == len([*parts, "their list"])
 
 
-class Shown:
+class ShownSite:
     def __init__(self, developer: Developer, browser: httpx.AsyncClient) -> None:
         self.developer = developer
         self.browser = browser
 
-    async def build(self) -> Shown:
+    async def build(self) -> ShownSite:
         game_id = await self.developer.game()
         target: dict[str, Any] = {"game_id": game_id}
         created = await self.developer.good(
@@ -175,7 +175,7 @@ class Shown:
 
 
 async def test_site_is_served_from_the_bucket(owner: Developer, browser: httpx.AsyncClient) -> None:
-    site = await Shown(owner, browser).build()
+    site = await ShownSite(owner, browser).build()
     whole = await site.get("level.bin")
     assert (whole.status_code, whole.content) == (200, SITE["level.bin"])
     tag = whole.headers["etag"]
@@ -219,7 +219,7 @@ async def test_picture_type_is_detected_and_served(
 async def test_unavailable_bucket_is_reported_and_recovers(
     s3: S3Server, developer: Developer, browser: httpx.AsyncClient
 ) -> None:
-    site = await Shown(developer, browser).build()
+    site = await ShownSite(developer, browser).build()
     created = await prepared(developer, tar())
     assert (await put(created["image_presigned_request"], tar())).status_code == 200
     s3.kill()
@@ -243,7 +243,7 @@ async def test_unavailable_bucket_is_reported_and_recovers(
 async def test_object_lost_by_the_bucket_is_not_found(
     s3: S3Server, owner: Developer, browser: httpx.AsyncClient
 ) -> None:
-    site = await Shown(owner, browser).build()
+    site = await ShownSite(owner, browser).build()
     created = await prepared(owner, tar())
     assert (await put(created["image_presigned_request"], tar())).status_code == 200
     for folder in ("kept", "pending"):
@@ -271,21 +271,21 @@ async def test_incomplete_upload_leaves_the_bucket_after_a_day(
     )
     database = open_database(databases.url(kind), tmp_path)
     await migrate(database, is_allowed=True)
-    desk = await Desk(database, tmp_path / "unused", bucket).open()
-    created = [await desk.prepare() for _ in range(3)]
+    builds = await BuildUploads(database, tmp_path / "unused", bucket).open()
+    created = [await builds.prepare() for _ in range(3)]
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         for one in created[:2]:
             url = one.image_presigned_request.url
             assert (await client.put(url, content=tar())).status_code == 200
-    assert await desk.complete(created[0]) == "OK"
-    desk.now_ms += ABANDONED_AFTER_MS
-    assert await desk.uploading.remove_abandoned() == 0
-    desk.now_ms += 1
-    assert await desk.uploading.remove_abandoned() == 2
+    assert await builds.complete(created[0]) == "OK"
+    builds.now_ms += ABANDONED_AFTER_MS
+    assert await builds.uploading.remove_abandoned() == 0
+    builds.now_ms += 1
+    assert await builds.uploading.remove_abandoned() == 2
     assert await bucket.names("pending") == []
     assert len(await bucket.names("kept")) == 1
-    assert await desk.listed() == {created[0].build_id: True}
-    assert await desk.complete(created[1]) == "UPLOAD_NOT_FOUND"
-    await desk.uploading.stop()
+    assert await builds.listed() == {created[0].build_id: True}
+    assert await builds.complete(created[1]) == "UPLOAD_NOT_FOUND"
+    await builds.uploading.stop()
     await database.close()
-    desk.blobs.close()
+    builds.blobs.close()

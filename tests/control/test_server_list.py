@@ -35,7 +35,7 @@ def full_service(
 
 
 @dataclass
-class Shelf:
+class ListedServers:
     game_id: str
     token: str
     build_id: str
@@ -46,12 +46,12 @@ class Shelf:
         return [one for one in self.ids[::-1] if tags.items() <= self.tags[one].items()]
 
 
-_SHELVES: Final[dict[FullService, Shelf]] = {}
+_SHELVES: Final[dict[FullService, ListedServers]] = {}
 
 
-async def filled(servers: Servers) -> Shelf:
+async def filled(servers: Servers) -> ListedServers:
     servers.build_id = await servers.build(programs.server_archive("true"))
-    shelf = Shelf(servers.game_id, servers.token, servers.build_id, [], {})
+    listed_servers = ListedServers(servers.game_id, servers.token, servers.build_id, [], {})
     for number in range(COUNT):
         tags = {"all": "yes", "parity": str(number % 2)}
         if number % 2:
@@ -59,14 +59,14 @@ async def filled(servers: Servers) -> Shelf:
         elif number < 2 * PAGE:
             tags |= FULL
         server_id = (await servers.create(tags=tags, network={"ports": {}}))["id"]
-        shelf.ids.append(server_id)
-        shelf.tags[server_id] = tags
+        listed_servers.ids.append(server_id)
+        listed_servers.tags[server_id] = tags
 
     async def over() -> bool:
         return not (await servers.good("list_servers"))["servers"]
 
     await eventually(over)
-    return shelf
+    return listed_servers
 
 
 @pytest.fixture(params=["http", "grpc"])
@@ -76,16 +76,16 @@ async def back(full_service: FullService, request: pytest.FixtureRequest) -> Asy
     if full_service not in _SHELVES:
         game_id = await developer.game()
         first = Servers(developer, game_id, await developer.service_token(game_id))
-        first.made = []
+        first.server_ids = []
         _SHELVES[full_service] = await filled(first)
     created = Servers(developer, _SHELVES[full_service].game_id, _SHELVES[full_service].token)
-    created.made, created.build_id = [], _SHELVES[full_service].build_id
+    created.server_ids, created.build_id = [], _SHELVES[full_service].build_id
     yield created
     await client.close()
 
 
 @pytest.fixture
-def shelf(full_service: FullService, back: Servers) -> Shelf:
+def listed_servers(full_service: FullService, back: Servers) -> ListedServers:
     return _SHELVES[full_service]
 
 
@@ -103,36 +103,40 @@ def flat(found: list[list[str]]) -> list[str]:
     return [one for page in found for one in page]
 
 
-async def test_pages_have_64_servers_newest_first(back: Servers, shelf: Shelf) -> None:
+async def test_pages_have_64_servers_newest_first(
+    back: Servers, listed_servers: ListedServers
+) -> None:
     found = await pages(back)
-    assert [len(page) for page in found] == [64, 64, len(shelf.ids) - 128]
-    assert flat(found) == shelf.newest()
+    assert [len(page) for page in found] == [64, 64, len(listed_servers.ids) - 128]
+    assert flat(found) == listed_servers.newest()
 
 
-async def test_pages_match_every_tag(back: Servers, shelf: Shelf) -> None:
+async def test_pages_match_every_tag(back: Servers, listed_servers: ListedServers) -> None:
     found = await pages(back, tags_json='{"parity": "0", "all": "yes"}')
-    assert flat(found) == shelf.newest(parity="0")
-    assert [len(page) for page in found] == [64, len(shelf.newest(parity="0")) - 64]
+    assert flat(found) == listed_servers.newest(parity="0")
+    assert [len(page) for page in found] == [64, len(listed_servers.newest(parity="0")) - 64]
     assert await pages(back, tags_json='{"parity": "0", "all": "no"}') == [[]]
 
 
-async def test_exactly_full_page_is_the_last(back: Servers, shelf: Shelf) -> None:
-    assert [len(shelf.newest(**FULL)), len(shelf.newest(**OVER))] == [64, 65]
-    assert await pages(back, tags_json='{"shelf": "full"}') == [shelf.newest(**FULL)]
-    over = shelf.newest(**OVER)
+async def test_exactly_full_page_is_the_last(back: Servers, listed_servers: ListedServers) -> None:
+    assert [len(listed_servers.newest(**FULL)), len(listed_servers.newest(**OVER))] == [64, 65]
+    assert await pages(back, tags_json='{"shelf": "full"}') == [listed_servers.newest(**FULL)]
+    over = listed_servers.newest(**OVER)
     assert await pages(back, tags_json='{"shelf": "over"}') == [over[:64], over[64:]]
 
 
-async def test_new_server_does_not_shift_pages(back: Servers, shelf: Shelf) -> None:
-    before = shelf.newest()
+async def test_new_server_does_not_shift_pages(
+    back: Servers, listed_servers: ListedServers
+) -> None:
+    before = listed_servers.newest()
     first = await back.good("list_servers", include_destroyed=True)
     assert first["cursor"] == before[63]
     sleeper = await back.build(programs.server_archive("sleep", "3600"))
     created = await back.create(
         runtime={"build": sleeper}, tags={"all": "yes"}, network={"ports": {}}
     )
-    shelf.ids.append(created["id"])
-    shelf.tags[created["id"]] = {"all": "yes"}
+    listed_servers.ids.append(created["id"])
+    listed_servers.tags[created["id"]] = {"all": "yes"}
     second = await back.good("list_servers", include_destroyed=True, cursor=first["cursor"])
     assert [one["id"] for one in second["servers"]] == before[64:128]
     live = await back.good("list_servers", tags_json='{"all": "yes"}')

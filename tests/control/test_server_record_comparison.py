@@ -14,7 +14,7 @@ from pyservice.control.timestamps import now_ms
 from pyservice.storage import servers
 from pyservice.storage.database import open_database
 from tests.control.feeder_setup import Source
-from tests.control.test_server_runs import DataPlane, Desk
+from tests.control.test_server_runs import DataPlane, ServerRecords
 from tests.runtime.node import Place, open_place
 from tests.support.waiting import eventually
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
+async def opened_node(tmp_path: Path) -> AsyncIterator[Place]:
     node = tmp_path / "node"
     node.mkdir()
     async with open_place(node, tmp_path / "builds") as created:
@@ -30,12 +30,12 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+async def server_records(tmp_path: Path) -> AsyncIterator[ServerRecords]:
     database = open_database(None, tmp_path)
     try:
         source = Source(database)
         await source.prepare()
-        created = Desk(database, await source.namespace())
+        created = ServerRecords(database, await source.namespace())
         created.runs = ServerRuns(database, DataPlane(), lambda: ("http://127.0.0.1", "127.0.0.1"))
         yield created
     finally:
@@ -51,27 +51,29 @@ def unreadable(servers_folder: Path, server_id: str) -> Path:
     return folder / "spec"
 
 
-async def ended(desk: Desk, server_id: str) -> str:
+async def ended(server_records: ServerRecords, server_id: str) -> str:
     async def status() -> str | None:
-        record = await desk.record(server_id)
+        record = await server_records.record(server_id)
         return record.status if record.HasField("destroyed_at") else None
 
     return str(await eventually(status))
 
 
-async def test_unreadable_run_folder_does_not_block_other_servers(desk: Desk, place: Place) -> None:
-    broken, stopped, lost = [await desk.server() for _ in range(3)]
-    spec = unreadable(place.folder / "servers", broken)
-    await desk.runs.running(lost)
-    async with desk._database.write() as tx:
+async def test_unreadable_run_folder_does_not_block_other_servers(
+    server_records: ServerRecords, opened_node: Place
+) -> None:
+    broken, stopped, lost = [await server_records.server() for _ in range(3)]
+    spec = unreadable(opened_node.folder / "servers", broken)
+    await server_records.runs.running(lost)
+    async with server_records._database.write() as tx:
         await servers.request_stop(tx, stopped, now_ms(), 0)
-    work = asyncio.create_task(desk.runs.run(place.supervisor))
+    work = asyncio.create_task(server_records.runs.run(opened_node.supervisor))
     try:
-        assert await ended(desk, stopped) == "destroyed"
-        assert await ended(desk, lost) == "failed"
-        assert not (await desk.record(broken)).HasField("destroyed_at")
-        assert desk.runs.job.unexpected_errors > 0
+        assert await ended(server_records, stopped) == "destroyed"
+        assert await ended(server_records, lost) == "failed"
+        assert not (await server_records.record(broken)).HasField("destroyed_at")
+        assert server_records.runs.job.unexpected_errors > 0
         spec.unlink()
-        assert (await place.ear.end(broken)).reason == "lost"
+        assert (await opened_node.ear.end(broken)).reason == "lost"
     finally:
         await cancel_and_wait(work)

@@ -39,7 +39,7 @@ class DataPlane:
         self.ended.append(server_id)
 
 
-class Desk:
+class ServerRecords:
     def __init__(self, database: Database, namespace_id: str) -> None:
         self.data = DataPlane()
         self.runs = ServerRuns(database, self.data, lambda: None)
@@ -68,48 +68,54 @@ class Desk:
 
 
 @pytest.fixture(params=KINDS)
-async def desk(
+async def server_records(
     request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
-) -> AsyncIterator[Desk]:
+) -> AsyncIterator[ServerRecords]:
     async with contextlib.AsyncExitStack() as stack:
         database = open_database(databases.url(request.param), tmp_path)
         stack.push_async_callback(database.close)
         source = Source(database)
         await source.prepare()
         namespace_id = await source.namespace()
-        yield Desk(database, namespace_id)
+        yield ServerRecords(database, namespace_id)
 
 
-async def test_start_is_recorded_after_an_early_end(desk: Desk) -> None:
-    server_id = await desk.server()
-    await desk.runs.over(server_id, RunEnd("exited", 7, started_ms=STARTED_MS))
-    record = await desk.record(server_id)
+async def test_start_is_recorded_after_an_early_end(server_records: ServerRecords) -> None:
+    server_id = await server_records.server()
+    await server_records.runs.over(server_id, RunEnd("exited", 7, started_ms=STARTED_MS))
+    record = await server_records.record(server_id)
     assert (record.status, record.exit_code, record.started_at) == ("destroyed", 7, STARTED_MS)
     assert record.destroyed_at > STARTED_MS
-    await desk.runs.over(server_id, RunEnd("lost"))
-    assert await desk.record(server_id) == record, "the first that is told counts"
+    await server_records.runs.over(server_id, RunEnd("lost"))
+    assert await server_records.record(server_id) == record, "the first that is told counts"
 
 
-async def test_first_reported_start_is_kept(desk: Desk) -> None:
-    server_id = await desk.server()
-    await desk.runs.running(server_id)
-    started_at = (await desk.record(server_id)).started_at
-    await desk.runs.over(server_id, RunEnd("exited", 0, started_ms=STARTED_MS))
-    assert (await desk.record(server_id)).started_at == started_at > STARTED_MS
+async def test_first_reported_start_is_kept(server_records: ServerRecords) -> None:
+    server_id = await server_records.server()
+    await server_records.runs.running(server_id)
+    started_at = (await server_records.record(server_id)).started_at
+    await server_records.runs.over(server_id, RunEnd("exited", 0, started_ms=STARTED_MS))
+    assert (await server_records.record(server_id)).started_at == started_at > STARTED_MS
 
 
-async def test_server_that_never_ran_has_no_start(desk: Desk) -> None:
-    server_id = await desk.server()
-    await desk.runs.over(server_id, RunEnd("exec_failed", message="There is no such program."))
-    record = await desk.record(server_id)
+async def test_server_that_never_ran_has_no_start(server_records: ServerRecords) -> None:
+    server_id = await server_records.server()
+    await server_records.runs.over(
+        server_id, RunEnd("exec_failed", message="There is no such program.")
+    )
+    record = await server_records.record(server_id)
     assert record.status == "failed"
     assert not record.HasField("started_at")
 
 
-async def test_end_is_recorded_with_any_message_and_ends_the_lease(desk: Desk) -> None:
-    server_id = await desk.server()
-    await desk.runs.over(server_id, RunEnd("exec_failed", message="No program a\0b in \udcff."))
-    record = await desk.record(server_id)
+async def test_end_is_recorded_with_any_message_and_ends_the_lease(
+    server_records: ServerRecords,
+) -> None:
+    server_id = await server_records.server()
+    await server_records.runs.over(
+        server_id, RunEnd("exec_failed", message="No program a\0b in \udcff.")
+    )
+    record = await server_records.record(server_id)
     assert record.status == "failed"
     assert record.failure.message == "No program a\ufffdb in \ufffd."
-    assert desk.data.ended == [server_id]
+    assert server_records.data.ended == [server_id]

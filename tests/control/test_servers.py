@@ -36,7 +36,7 @@ TCP = {"game": {"protocol": "tcp"}}
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def servers_house(
+def server_service(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
@@ -50,9 +50,9 @@ def servers_house(
 
 @pytest.fixture(params=["http", "grpc"])
 async def back(
-    servers_house: FullService, request: pytest.FixtureRequest
+    server_service: FullService, request: pytest.FixtureRequest
 ) -> AsyncIterator[Servers]:
-    async with back_end(servers_house, request.param) as created:
+    async with back_end(server_service, request.param) as created:
         yield created
 
 
@@ -61,7 +61,7 @@ class Servers(Back):
     build_id: str
 
     async def prepare_build(self, *command: str) -> None:
-        self.made = []
+        self.server_ids = []
         self.build_id = await self.build(programs.server_archive(*command))
 
     async def create(self, **fields: Any) -> Any:
@@ -70,7 +70,7 @@ class Servers(Back):
         while (answer := await self.try_create(key, **fields)).code == "OVERLOADED":
             assert time.monotonic() < deadline, answer
         assert answer.code == "OK", answer
-        self.made.append(answer.body["server"]["id"])
+        self.server_ids.append(answer.body["server"]["id"])
         return answer.body["server"]
 
     async def try_create(self, key: str | None = None, **fields: Any) -> Answer:
@@ -126,7 +126,7 @@ async def back_end(
         created = Servers(developer, game_id, await developer.service_token(game_id))
         await created.prepare_build(*command)
         yield created
-        for server_id in created.made:
+        for server_id in created.server_ids:
             await created.call("destroy_server", server_id=server_id, override_kill_timeout=0)
     finally:
         await client.close()
@@ -281,7 +281,7 @@ async def test_repeated_creation_returns_the_same_server(back: Servers) -> None:
     )
     assert first.code == again.code == "OK"
     assert first.body["server"]["id"] == again.body["server"]["id"]
-    back.made.append(first.body["server"]["id"])
+    back.server_ids.append(first.body["server"]["id"])
     other = await back.try_create("the-key-of-one", tags={"another": "message"})
     assert other.code == "IDEMPOTENCY_KEY_REUSED"
     assert len((await back.good("list_servers"))["servers"]) == 1
@@ -354,7 +354,7 @@ async def test_servers_and_builds_of_others_are_not_found(back: Servers) -> None
 
 
 async def test_host_networking_gives_the_requested_port(
-    back: Servers, servers_house: FullService
+    back: Servers, server_service: FullService
 ) -> None:
     with socket.socket() as taken:
         some = random.sample(
@@ -394,17 +394,17 @@ async def test_build_of_a_running_server_is_not_deleted(back: Servers) -> None:
 
 
 async def test_server_survives_a_kill_of_both_planes(
-    back: Servers, servers_house: FullService
+    back: Servers, server_service: FullService
 ) -> None:
     record = await back.running()
     await eventually(lambda: reached(record))
-    pid = process_of(servers_house, record["id"])
+    pid = process_of(server_service, record["id"])
 
     async def written() -> Any:
         return (await back.lines(record["id"]))["lines"]
 
     lines = await eventually(written)
-    full_service = servers_house
+    full_service = server_service
     assert full_service.process is not None
     for name in ("LOCK", "control/LOCK"):
         os.kill(int((full_service.data_dir / name).read_text().split()[0]), 9)
@@ -418,7 +418,7 @@ async def test_server_survives_a_kill_of_both_planes(
 
     await eventually(back_again)
     assert await back.get(record["id"]) == record
-    assert process_of(servers_house, record["id"]) == pid
+    assert process_of(server_service, record["id"]) == pid
     assert await written() == lines
     await back.good("destroy_server", server_id=record["id"])
     await back.until(record["id"], "destroyed")

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def at_home(
+async def own_developer(
     request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
 ) -> AsyncIterator[Developer]:
     kind, client = request.param
@@ -43,38 +43,42 @@ async def at_home(
 BOTH = [(kind, door) for kind in KINDS for door in ("http", "grpc")]
 
 
-@pytest.mark.parametrize("at_home", BOTH, indirect=True, ids="-".join)
+@pytest.mark.parametrize("own_developer", BOTH, indirect=True, ids="-".join)
 async def test_signatures_survive_rotation_and_restart(
-    at_home: Developer,
+    own_developer: Developer,
 ) -> None:
-    full_service, game_id = at_home.full_service, await at_home.game()
+    full_service, game_id = own_developer.full_service, await own_developer.game()
     target, picture = {"game_id": game_id}, png()
     image = {"path": "a.tar", "content_length": len(tar())}
-    build = await at_home.good("create_game_build", **target, display_name="x", image_file=image)
-    logo = await at_home.good("prepare_logo", **target, path="x.png", content_length=len(picture))
+    build = await own_developer.good(
+        "create_game_build", **target, display_name="x", image_file=image
+    )
+    logo = await own_developer.good(
+        "prepare_logo", **target, path="x.png", content_length=len(picture)
+    )
     assert (await put(logo["presigned_request"], picture)).status_code == 200
-    await at_home.good("complete_logo", **target, upload_id=logo["upload_id"])
-    shown = (await at_home.good("get_game", **target))["game"]["logo_url"]
-    link = (await at_home.door.call("prepare_device_link", {})).body["device_link_token"]
+    await own_developer.good("complete_logo", **target, upload_id=logo["upload_id"])
+    shown = (await own_developer.good("get_game", **target))["game"]["logo_url"]
+    link = (await own_developer.door.call("prepare_device_link", {})).body["device_link_token"]
     key = uuid4().hex
     version = {**target, "display_name": "2.0.0", "config": {}}
-    first = await at_home.good("create_version", key, **version)
+    first = await own_developer.good("create_version", key, **version)
 
     reported_keys = await json_output(full_service.data_dir, "keys", "rotate")
     assert reported_keys["control"] == {"current_key": 2, "kept_keys": [1], "dropped_keys": []}
-    after = (await at_home.good("get_game", **target))["game"]["logo_url"]
+    after = (await own_developer.good("get_game", **target))["game"]["logo_url"]
     assert after != shown
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         for url in (shown, after):
             assert (await client.get(url)).content == picture
     assert (await put(build["image_presigned_request"], tar())).status_code == 200
-    assert await at_home.good("complete_device_link", device_link_token=link, **target) == {}
-    device = (await at_home.door.call("get_device_link", {"device_link_token": link})).body
+    assert await own_developer.good("complete_device_link", device_link_token=link, **target) == {}
+    device = (await own_developer.door.call("get_device_link", {"device_link_token": link})).body
     assert full_service.stop() == 0
     full_service.start()
-    again = (await at_home.door.call("get_device_link", {"device_link_token": link})).body
+    again = (await own_developer.door.call("get_device_link", {"device_link_token": link})).body
     assert again["cloud_token"] == device["cloud_token"]
-    assert await at_home.good("create_version", key, **version) == first
+    assert await own_developer.good("create_version", key, **version) == first
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         assert (await client.get(shown)).content == picture
 

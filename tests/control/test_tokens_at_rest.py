@@ -39,7 +39,7 @@ def full_service(
         created.close()
 
 
-class Pockets:
+class IssuedTokens:
     def __init__(self, door: Door, developer: Developer) -> None:
         self.door = door
         self.developer = developer
@@ -50,41 +50,41 @@ class Pockets:
         self.tokens.append(answer[name])
         return str(answer[name])
 
-    async def say(self, slug: str, token: str, **fields: Any) -> Any:
+    async def send(self, slug: str, token: str, **fields: Any) -> Any:
         answer = await self.door.call(slug, fields, token=token, key=uuid4().hex)
         assert answer.code == "OK", (slug, answer)
         return answer.body
 
 
-async def scene(full_service: FullService, pockets: Pockets) -> None:
-    developer = pockets.developer
+async def issue_all_tokens(full_service: FullService, issued: IssuedTokens) -> None:
+    developer = issued.developer
     game_id = await developer.arena()
     target = {"game_id": game_id, "namespace_id": "prod"}
-    service = await pockets.make("create_service_token", game_id=game_id, environment_id="prod")
-    public = await pockets.make("create_public_token", **target)
-    development = await pockets.make("create_development_token", **target, hostname="127.0.0.1")
-    await pockets.make("create_game_token", game_id=game_id)
+    service = await issued.make("create_service_token", game_id=game_id, environment_id="prod")
+    public = await issued.make("create_public_token", **target)
+    development = await issued.make("create_development_token", **target, hostname="127.0.0.1")
+    await issued.make("create_game_token", game_id=game_id)
     for words in (("--kind", "public", "--namespace", f"{game_id}/prod"), ("--game", game_id)):
-        pockets.tokens.append(await output(full_service.data_dir, "token", "create", *words))
+        issued.tokens.append(await output(full_service.data_dir, "token", "create", *words))
 
-    link = await pockets.make("prepare_device_link", "device_link_token")
+    link = await issued.make("prepare_device_link", "device_link_token")
     await developer.good("complete_device_link", device_link_token=link, game_id=game_id)
     linked = (await developer.good("get_device_link", device_link_token=link))["cloud_token"]
-    pockets.tokens.append(linked)
-    assert (await pockets.door.call("get_game", {"game_id": game_id}, token=linked)).code == "OK"
+    issued.tokens.append(linked)
+    assert (await issued.door.call("get_game", {"game_id": game_id}, token=linked)).code == "OK"
 
     lobby = await developer.lobby(game_id, service)
-    pockets.tokens.append(lobby["lobby_token"])
+    issued.tokens.append(lobby["lobby_token"])
     for slug, token in (("find", public), ("join", public), ("find", development)):
         fields: dict[str, Any] = {"game_modes": ["arena"]}
         if slug == "join":
             fields = {"lobby_id": lobby["lobby_id"]}
-        player = (await pockets.say(slug, token, **fields))["player"]["token"]
-        pockets.tokens.append(player)
+        player = (await issued.send(slug, token, **fields))["player"]["token"]
+        issued.tokens.append(player)
         speaker = development if token is development else lobby["lobby_token"]
-        await pockets.say("connected", speaker, player_token=player)
-    for token in pockets.tokens:
-        await pockets.door.call("get_game", {"game_id": token}, token=token)
+        await issued.send("connected", speaker, player_token=player)
+    for token in issued.tokens:
+        await issued.door.call("get_game", {"game_id": token}, token=token)
     listed = (await developer.good("list_namespace_tokens", **target))["tokens"]
     for one in listed[:2]:
         await developer.good("revoke_namespace_token", **target, token_id=one["token_id"])
@@ -132,11 +132,11 @@ async def test_no_column_has_a_token(
     tokens = []
     for name in ("http", "grpc"):
         client = full_service.door(name)
-        pockets = Pockets(client, Developer(full_service, client))
-        await scene(full_service, pockets)
+        issued = IssuedTokens(client, Developer(full_service, client))
+        await issue_all_tokens(full_service, issued)
         await client.close()
-        tokens += pockets.tokens
-        assert {token.partition("_")[0] for token in pockets.tokens} == set(KINDS_OF_TOKENS)
+        tokens += issued.tokens
+        assert {token.partition("_")[0] for token in issued.tokens} == set(KINDS_OF_TOKENS)
     database = open_database(full_service.database_url, full_service.data_dir / "control")
     records = Records(database)
 

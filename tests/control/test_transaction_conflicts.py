@@ -42,7 +42,7 @@ _WAITING = text(
 )
 
 
-async def until_one_waits(database: Database) -> None:
+async def wait_for_lock_wait(database: Database) -> None:
     """Waits until a transaction waits for a lock. SQLite serialises writers and needs no wait."""
 
     async def is_waiting() -> bool:
@@ -54,13 +54,13 @@ async def until_one_waits(database: Database) -> None:
         await eventually(is_waiting)
 
 
-async def until_the_other_is_given_up(
-    lock_out: Callable[[], Awaitable[None]], others: list[asyncio.Task[Any]]
+async def repeat_until_other_is_aborted(
+    deadlock: Callable[[], Awaitable[None]], others: list[asyncio.Task[Any]]
 ) -> None:
     """Repeats a deadlock until PostgreSQL aborts the other transaction and not the test's own."""
     for _ in range(_TRIES):
         try:
-            await lock_out()
+            await deadlock()
         except Conflict:
             await others[-1]
         else:
@@ -84,7 +84,7 @@ async def test_device_link_survives_a_deadlock(on_server: Database, tmp_path: Pa
     locking = select(device_links).with_for_update()
     requests: list[asyncio.Task[pb.PrepareDeviceLinkResponse]] = []
 
-    async def lock_out() -> None:
+    async def deadlock() -> None:
         # A new instance deletes old links at its first link.
         created = DeviceLinkOperations(
             RecordContext(database, IdempotentChanges(database), RecordIds(), Topics()),
@@ -100,10 +100,10 @@ async def test_device_link_survives_a_deadlock(on_server: Database, tmp_path: Pa
             requests.append(
                 asyncio.create_task(created.prepare(pb.PrepareDeviceLinkRequest(), caller))
             )
-            await until_one_waits(database)
+            await wait_for_lock_wait(database)
             await tx.run(locking.where(device_links.c.device_link_id == old[0]))
 
-    await until_the_other_is_given_up(lock_out, requests)
+    await repeat_until_other_is_aborted(deadlock, requests)
     answer = await requests[-1]
     async with database.read() as tx:
         kept = {row.device_link_id for row in await tx.all(select(device_links))}
@@ -126,11 +126,11 @@ async def test_member_change_survives_a_deadlock(owner: Developer, records: Reco
                 own_identity = select(identities).where(identities.c.identity_id == person)
                 await tx.run(own_identity.with_for_update())
                 adding.append(asyncio.create_task(output(data_dir, *words)))
-                await until_one_waits(database)
+                await wait_for_lock_wait(database)
                 await tx.run(insert(members), values)
                 raise LookupError
 
-    await until_the_other_is_given_up(add_and_take_back, adding)
+    await repeat_until_other_is_aborted(add_and_take_back, adding)
     assert await adding[-1] == ""
     async with database.read() as tx:
         assert await groups.is_member(tx, group_id, person)
@@ -143,6 +143,6 @@ async def test_concurrent_first_write_checks_both_succeed(
     async with on_server.write() as tx:
         await service_state.add_int(tx, service_state.WRITTEN_MS, 1)
         looking = asyncio.create_task(watch.check())
-        await until_one_waits(on_server)
+        await wait_for_lock_wait(on_server)
     await looking
     assert watch.problem == ""

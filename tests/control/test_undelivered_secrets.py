@@ -54,7 +54,7 @@ UNLOCK: Final = {
 }
 
 
-class Moment:
+class AfterCommit:
     """Runs a test's action directly after the next commit."""
 
     def __init__(self, database: Any) -> None:
@@ -71,13 +71,13 @@ class Moment:
             await act()
 
 
-class Desk:
+class TokenScenario:
     """Token operations on a data plane that cannot sign tokens."""
 
     def __init__(self, fed: Fed, folder: Path, way: PostgresProxy | None) -> None:
         self.fed = fed
         self.database = fed.source.database
-        self.after_commit = Moment(self.database)
+        self.after_commit = AfterCommit(self.database)
         self._folder = folder
         self.way = way
         self.tasks = BackgroundTasks()
@@ -89,7 +89,7 @@ class Desk:
             self.tasks.finish,
         )
 
-    async def open(self) -> Desk:
+    async def open(self) -> TokenScenario:
         self.namespace_id = await self.fed.source.namespace()
         await self.fed.feeder.enqueue_and_confirm(self.namespace_id, wait_s=PATIENCE_S)
         self.identity_id = IDS.new()
@@ -105,7 +105,7 @@ class Desk:
         reach = GrantedScope(self.identity_id, "token", None, None, (self.group_id,))
         return Caller(TokenKind.CLOUD, b"", b"", b"x" * 16, call, reach)
 
-    async def ask(self, kind: str, key: str | None = None) -> Any:
+    async def create_token(self, kind: str, key: str | None = None) -> Any:
         game_id, namespace_id = self.fed.source.game_id, self.namespace_id
         caller = self.caller(key)
         if kind == "env":
@@ -121,7 +121,7 @@ class Desk:
         game = pb.CreateGameTokenRequest(game_id=game_id)
         return await self.tokens.create_of_game(game, caller)
 
-    async def made(self) -> list[str]:
+    async def token_ids(self) -> list[str]:
         async with self.fed.source.database.read() as tx:
             found = [
                 *await rows.of_namespace(tx, self.namespace_id),
@@ -129,9 +129,9 @@ class Desk:
             ]
         return [row.token_id for row in found]
 
-    async def there_is_none(self) -> None:
+    async def wait_until_none(self) -> None:
         async def is_empty() -> bool:
-            return not await self.made()
+            return not await self.token_ids()
 
         await eventually(is_empty)
 
@@ -153,13 +153,13 @@ class Desk:
         for table in tables:
             await self.run(UNLOCK[name].format(table=table))
 
-    async def go_away(self) -> None:
+    async def hide_database(self) -> None:
         if self.way is None:
             (self._folder / "records.db").rename(self._folder / "away")
         else:
             self.way.shut()
 
-    async def come_back(self) -> None:
+    async def restore_database(self) -> None:
         if self.way is None:
             (self._folder / "away").rename(self._folder / "records.db")
         else:
@@ -167,9 +167,9 @@ class Desk:
 
 
 @pytest.fixture(params=KINDS)
-async def desk(
+async def token_scenario(
     request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
-) -> AsyncIterator[Desk]:
+) -> AsyncIterator[TokenScenario]:
     url = databases.url(request.param)
     async with contextlib.AsyncExitStack() as stack:
         way = None if url is None else await stack.enter_async_context(open_postgres_proxy(url))
@@ -183,7 +183,7 @@ async def desk(
         stack.push_async_callback(fed.close)
         fed.run()
         await fed.is_connected()
-        created = await Desk(fed, tmp_path, way).open()
+        created = await TokenScenario(fed, tmp_path, way).open()
         yield created
         await created.tasks.stop()
 
@@ -202,72 +202,74 @@ async def outcome(asking: Awaitable[Any]) -> str:
 
 
 @pytest.mark.parametrize("kind", ["pub", "dev"])
-async def test_unreadable_records_after_commit_leave_no_token(desk: Desk, kind: str) -> None:
+async def test_unreadable_records_after_commit_leave_no_token(
+    token_scenario: TokenScenario, kind: str
+) -> None:
     async def lose() -> None:
-        assert len(await desk.made()) == 1
-        await desk.run("ALTER TABLE games RENAME TO games_away")
+        assert len(await token_scenario.token_ids()) == 1
+        await token_scenario.run("ALTER TABLE games RENAME TO games_away")
 
-    desk.after_commit.act = lose
-    assert await outcome(desk.ask(kind)) != "OK"
-    assert await desk.made() == []
-    await desk.run("ALTER TABLE games_away RENAME TO games")
+    token_scenario.after_commit.act = lose
+    assert await outcome(token_scenario.create_token(kind)) != "OK"
+    assert await token_scenario.token_ids() == []
+    await token_scenario.run("ALTER TABLE games_away RENAME TO games")
     # With an idempotency key, a repeated request returns the same token.
-    desk.after_commit.act = lose
-    assert await outcome(desk.ask(kind, "key")) != "OK"
-    assert len(await desk.made()) == 1
-    await desk.run("ALTER TABLE games_away RENAME TO games")
+    token_scenario.after_commit.act = lose
+    assert await outcome(token_scenario.create_token(kind, "key")) != "OK"
+    assert len(await token_scenario.token_ids()) == 1
+    await token_scenario.run("ALTER TABLE games_away RENAME TO games")
 
 
 @pytest.mark.parametrize("kind", ["pub", "dev"])
-async def test_unsigned_token_is_revoked(desk: Desk, kind: str) -> None:
-    assert await outcome(desk.ask(kind)) != "OK"
-    assert await desk.made() == []
+async def test_unsigned_token_is_revoked(token_scenario: TokenScenario, kind: str) -> None:
+    assert await outcome(token_scenario.create_token(kind)) != "OK"
+    assert await token_scenario.token_ids() == []
 
 
-async def test_lost_commit_response_leaves_no_token(desk: Desk) -> None:
-    way = desk.way
+async def test_lost_commit_response_leaves_no_token(token_scenario: TokenScenario) -> None:
+    way = token_scenario.way
     if way is None:
         pytest.skip("a file is not told of its commit over any way")
     for kind in KINDS_OF_TOKENS:
         way.cut_at = b"COMMIT\0"
-        assert await outcome(desk.ask(kind)) == "CONTROL_PLANE_UNAVAILABLE"
+        assert await outcome(token_scenario.create_token(kind)) == "CONTROL_PLANE_UNAVAILABLE"
         way.cut_at = None
-        await desk.there_is_none()
+        await token_scenario.wait_until_none()
     assert way.cuts >= len(KINDS_OF_TOKENS)
 
 
 @pytest.mark.parametrize("kind", ["env", "cloud"])
-async def test_deadlocked_creation_is_retried(desk: Desk, kind: str) -> None:
-    if desk.way is None:
+async def test_deadlocked_creation_is_retried(token_scenario: TokenScenario, kind: str) -> None:
+    if token_scenario.way is None:
         pytest.skip("writers of a file take turns")
     table = "cloud_tokens" if kind == "cloud" else "namespace_tokens"
-    await desk.run(
+    await token_scenario.run(
         "CREATE SEQUENCE conflicts",
         "CREATE FUNCTION once() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN "
         "IF nextval('conflicts') = 1 THEN RAISE EXCEPTION 'deadlock' USING ERRCODE = '40P01'; END IF; "
         "RETURN NEW; END$$",
         f"CREATE TRIGGER once BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION once()",
     )
-    created = await desk.ask(kind)
-    assert await desk.made() == [created.token_id]
+    created = await token_scenario.create_token(kind)
+    assert await token_scenario.token_ids() == [created.token_id]
 
 
 # Revocation of tokens that were created but not delivered to the caller.
 
 
 @pytest.mark.parametrize("kind", ["env", "pub", "dev"])
-async def test_deadlocked_revocation_is_retried(desk: Desk, kind: str) -> None:
-    desk.fed.plane.go_on.clear()
-    async with desk.no_removal():
-        assert await outcome(desk.ask(kind)) == "CONTROL_PLANE_UNAVAILABLE"
-        assert len(await desk.made()) == 1
-    await desk.there_is_none()
-    desk.fed.plane.go_on.set()
+async def test_deadlocked_revocation_is_retried(token_scenario: TokenScenario, kind: str) -> None:
+    token_scenario.fed.plane.go_on.clear()
+    async with token_scenario.no_removal():
+        assert await outcome(token_scenario.create_token(kind)) == "CONTROL_PLANE_UNAVAILABLE"
+        assert len(await token_scenario.token_ids()) == 1
+    await token_scenario.wait_until_none()
+    token_scenario.fed.plane.go_on.set()
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_TOKENS)
 async def test_revocation_continues_without_its_caller(
-    desk: Desk, kind: str, capsys: pytest.CaptureFixture[str]
+    token_scenario: TokenScenario, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     committed, gone = asyncio.Event(), asyncio.Event()
 
@@ -275,9 +277,9 @@ async def test_revocation_continues_without_its_caller(
         committed.set()
         await gone.wait()
 
-    desk.after_commit.act = wait
-    async with desk.no_removal():
-        request = asyncio.ensure_future(desk.ask(kind))
+    token_scenario.after_commit.act = wait
+    async with token_scenario.no_removal():
+        request = asyncio.ensure_future(token_scenario.create_token(kind))
         await asyncio.wait_for(committed.wait(), PATIENCE_S)
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -288,33 +290,35 @@ async def test_revocation_continues_without_its_caller(
             return NOT_YET in capsys.readouterr().out
 
         await eventually(is_tried)
-        assert len(await desk.made()) == 1
-    await desk.there_is_none()
+        assert len(await token_scenario.token_ids()) == 1
+    await token_scenario.wait_until_none()
 
 
 @pytest.mark.parametrize("kind", ["pub", "dev"])
-async def test_lost_database_revokes_the_token_when_back(desk: Desk, kind: str) -> None:
-    desk.after_commit.act = desk.go_away
-    assert await outcome(desk.ask(kind)) == "CONTROL_PLANE_UNAVAILABLE"
-    await desk.come_back()
-    assert len(await desk.made()) <= 1
-    await desk.there_is_none()
+async def test_lost_database_revokes_the_token_when_back(
+    token_scenario: TokenScenario, kind: str
+) -> None:
+    token_scenario.after_commit.act = token_scenario.hide_database
+    assert await outcome(token_scenario.create_token(kind)) == "CONTROL_PLANE_UNAVAILABLE"
+    await token_scenario.restore_database()
+    assert len(await token_scenario.token_ids()) <= 1
+    await token_scenario.wait_until_none()
 
 
 @pytest.mark.parametrize("tried_s", [0.3, 3_600.0], ids=["too long", "until the plane stops"])
 async def test_token_kept_by_a_lost_database_is_logged(
-    desk: Desk,
+    token_scenario: TokenScenario,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tried_s: float,
 ) -> None:
     monkeypatch.setattr(undelivered_secrets, "_REVOKE_TIMEOUT_S", tried_s)
-    desk.after_commit.act = desk.go_away
-    assert await outcome(desk.ask("dev")) == "CONTROL_PLANE_UNAVAILABLE"
+    token_scenario.after_commit.act = token_scenario.hide_database
+    assert await outcome(token_scenario.create_token("dev")) == "CONTROL_PLANE_UNAVAILABLE"
     async with asyncio.timeout(PATIENCE_S):
-        await desk.tasks.stop()
-    await desk.come_back()
-    [token_id] = await desk.made()
+        await token_scenario.tasks.stop()
+    await token_scenario.restore_database()
+    [token_id] = await token_scenario.token_ids()
     output = capsys.readouterr()
     assert f"an undelivered token was not revoked token_ids=['{token_id}']" in " ".join(
         (output.out + output.err).split()

@@ -13,8 +13,8 @@ import pytest
 from pyservice.control.uploads import ABANDONED_AFTER_MS
 from pyservice.storage import uploads
 from pyservice.storage.objects import file_key
-from tests.control.test_uploads import Desk
-from tests.control.test_uploads import desk as desk
+from tests.control.test_uploads import BuildUploads
+from tests.control.test_uploads import builds as builds
 from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
@@ -23,17 +23,17 @@ NO_KEY = "0 cannot be a part of any key"
 """Objects of this upload cannot be listed. Its id is the first in the order of the cleanup."""
 
 
-async def broken_upload(desk: Desk) -> None:
-    async with desk.database.write() as tx:
-        await uploads.add(tx, NO_KEY, desk.game_id, "build", "broken", (), desk.now_ms)
+async def broken_upload(builds: BuildUploads) -> None:
+    async with builds.database.write() as tx:
+        await uploads.add(tx, NO_KEY, builds.game_id, "build", "broken", (), builds.now_ms)
 
 
-async def left_behind(desk: Desk) -> list[str]:
-    async with desk.database.read() as tx:
-        return await uploads.abandoned(tx, desk.now_ms, "", 1_000)
+async def left_behind(builds: BuildUploads) -> list[str]:
+    async with builds.database.read() as tx:
+        return await uploads.abandoned(tx, builds.now_ms, "", 1_000)
 
 
-def pending_of_nobody(folder: Path) -> Path:
+def pending_without_record(folder: Path) -> Path:
     path = folder / "pending" / f"{file_key('nobody', 'server.tar')}.0"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"left")
@@ -43,8 +43,8 @@ def pending_of_nobody(folder: Path) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def tidied(desk: Desk) -> AsyncIterator[None]:
-    task = asyncio.create_task(desk.uploading.run_cleanup())
+async def tidied(builds: BuildUploads) -> AsyncIterator[None]:
+    task = asyncio.create_task(builds.uploading.run_cleanup())
     try:
         yield
         assert not task.done()
@@ -54,60 +54,60 @@ async def tidied(desk: Desk) -> AsyncIterator[None]:
 
 
 async def test_failed_removal_does_not_block_other_uploads(
-    desk: Desk, capsys: pytest.CaptureFixture[str]
+    builds: BuildUploads, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await broken_upload(desk)
-    created = [await desk.prepare() for _ in range(105)]
-    desk.upload(created[0])
-    desk.upload(created[-1])
-    desk.now_ms += ABANDONED_AFTER_MS + 1
-    assert await desk.uploading.remove_abandoned() == 105
-    assert desk.objects_left() == []
-    assert await left_behind(desk) == [NO_KEY]
+    await broken_upload(builds)
+    created = [await builds.prepare() for _ in range(105)]
+    builds.upload(created[0])
+    builds.upload(created[-1])
+    builds.now_ms += ABANDONED_AFTER_MS + 1
+    assert await builds.uploading.remove_abandoned() == 105
+    assert builds.objects_left() == []
+    assert await left_behind(builds) == [NO_KEY]
     output = capsys.readouterr()
     assert f"upload_id='{NO_KEY}'" in output.out + output.err
-    assert desk.uploading.job.unexpected_errors == 1
-    assert await desk.uploading.remove_abandoned() == 0
-    assert desk.uploading.job.unexpected_errors == 2
+    assert builds.uploading.job.unexpected_errors == 1
+    assert await builds.uploading.remove_abandoned() == 0
+    assert builds.uploading.job.unexpected_errors == 2
 
 
-async def test_failed_removal_does_not_block_the_sweep(desk: Desk) -> None:
-    await broken_upload(desk)
-    path = pending_of_nobody(desk.folder)
-    desk.now_ms += ABANDONED_AFTER_MS + 1
+async def test_failed_removal_does_not_block_the_sweep(builds: BuildUploads) -> None:
+    await broken_upload(builds)
+    path = pending_without_record(builds.folder)
+    builds.now_ms += ABANDONED_AFTER_MS + 1
 
     async def is_swept() -> bool:
         return not path.exists()
 
-    async with tidied(desk):
+    async with tidied(builds):
         await eventually(is_swept)
 
 
 async def test_unreadable_records_do_not_block_the_sweep(
-    desk: Desk,
+    builds: BuildUploads,
 ) -> None:
-    created = await desk.prepare()
-    desk.now_ms += ABANDONED_AFTER_MS + 1
-    path = pending_of_nobody(desk.folder)
+    created = await builds.prepare()
+    builds.now_ms += ABANDONED_AFTER_MS + 1
+    path = pending_without_record(builds.folder)
 
     async def run(statement: str) -> None:
-        await desk.database.run_sync(lambda connection: connection.exec_driver_sql(statement))
+        await builds.database.run_sync(lambda connection: connection.exec_driver_sql(statement))
 
     async def is_swept() -> bool:
         return not path.exists()
 
     await run("ALTER TABLE uploads RENAME TO uploads_away")
-    async with tidied(desk):
+    async with tidied(builds):
         await eventually(is_swept)
     await run("ALTER TABLE uploads_away RENAME TO uploads")
-    assert await left_behind(desk) == [created.upload_id]
+    assert await left_behind(builds) == [created.upload_id]
 
 
 async def test_unsweepable_objects_do_not_block_removal(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    builds: BuildUploads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await desk.prepare()
-    desk.now_ms += ABANDONED_AFTER_MS + 1
+    await builds.prepare()
+    builds.now_ms += ABANDONED_AFTER_MS + 1
     met = asyncio.Event()
 
     async def names(folder: str) -> list[str]:
@@ -116,11 +116,11 @@ async def test_unsweepable_objects_do_not_block_removal(
             raise PermissionError(folder)
         return []
 
-    monkeypatch.setattr(desk.blobs, "names", names)
+    monkeypatch.setattr(builds.blobs, "names", names)
 
     async def is_removed() -> bool:
-        return not await left_behind(desk)
+        return not await left_behind(builds)
 
-    async with tidied(desk):
+    async with tidied(builds):
         await eventually(is_removed)
         await asyncio.wait_for(met.wait(), PATIENCE_S)

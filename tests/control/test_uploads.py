@@ -43,7 +43,7 @@ IDS = RecordIds()
 NOW_MS = 1_800_000_000_000
 
 
-class Taken:
+class AcceptedKinds:
     def __init__(self, *kinds: str) -> None:
         self._kinds = kinds
 
@@ -54,7 +54,7 @@ class Taken:
         return None if kind in self._kinds else "it is not taken"
 
 
-class Desk:
+class BuildUploads:
     def __init__(self, database: Database, folder: Path, bucket: S3BlobStore | None = None) -> None:
         self.now_ms = NOW_MS
         self.database = database
@@ -70,7 +70,7 @@ class Desk:
             self.database, self.changes, Topics(), self.objects, lambda: self.now_ms
         )
         self.builds = BuildOperations(
-            self.database, self.changes, IDS, self.uploading, Taken("archive")
+            self.database, self.changes, IDS, self.uploading, AcceptedKinds("archive")
         )
         self.uploads = UploadOperations(self.uploading)
 
@@ -78,7 +78,7 @@ class Desk:
         await self.uploading.stop()
         self._begin()
 
-    async def open(self) -> Desk:
+    async def open(self) -> BuildUploads:
         group_id, self.game_id, identity_id = IDS.new(), IDS.new(), IDS.new()
         async with self.database.write() as tx:
             await groups.add_identity(tx, identity_id, "Somebody", NOW_MS)
@@ -122,12 +122,12 @@ class Desk:
 
 
 @pytest.fixture(params=KINDS)
-async def desk(
+async def builds(
     request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
-) -> AsyncIterator[Desk]:
+) -> AsyncIterator[BuildUploads]:
     database = open_database(databases.url(request.param), tmp_path)
     await migrate(database, is_allowed=True)
-    created = await Desk(database, tmp_path / "objects").open()
+    created = await BuildUploads(database, tmp_path / "objects").open()
     yield created
     await created.uploading.stop()
     await database.close()
@@ -135,36 +135,36 @@ async def desk(
 
 
 async def test_replayed_preparation_ignores_later_settings(
-    desk: Desk,
+    builds: BuildUploads,
 ) -> None:
-    desk.caller = desk.calling("key")
-    first = await desk.prepare()
-    desk.builds = BuildOperations(
-        desk.database, desk.changes, IDS, desk.uploading, Taken("oci_bundle")
+    builds.caller = builds.calling("key")
+    first = await builds.prepare()
+    builds.builds = BuildOperations(
+        builds.database, builds.changes, IDS, builds.uploading, AcceptedKinds("oci_bundle")
     )
-    assert (await desk.prepare()).upload_id == first.upload_id
-    desk.caller = desk.calling("another")
+    assert (await builds.prepare()).upload_id == first.upload_id
+    builds.caller = builds.calling("another")
     with pytest.raises(ServiceError) as refused:
-        await desk.prepare()
+        await builds.prepare()
     assert refused.value.code == "VALIDATION_FAILED"
 
 
-async def test_concurrent_completions_have_one_winner(desk: Desk) -> None:
-    created = await desk.prepare()
-    desk.upload(created)
-    codes = await asyncio.gather(*(desk.complete(created) for _ in range(8)))
+async def test_concurrent_completions_have_one_winner(builds: BuildUploads) -> None:
+    created = await builds.prepare()
+    builds.upload(created)
+    codes = await asyncio.gather(*(builds.complete(created) for _ in range(8)))
     assert sorted(codes) == ["OK", *["UPLOAD_ALREADY_COMPLETE"] * 7]
-    assert await desk.listed() == {created.build_id: True}
+    assert await builds.listed() == {created.build_id: True}
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 async def test_interrupted_completion_can_be_repeated(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
+    builds: BuildUploads, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
 ) -> None:
     """A disconnect or a crash leaves complete objects and an incomplete record."""
-    created = await desk.prepare()
-    desk.upload(created)
-    complete, is_complete, go_on = desk.objects.complete, asyncio.Event(), asyncio.Event()
+    created = await builds.prepare()
+    builds.upload(created)
+    complete, is_complete, go_on = builds.objects.complete, asyncio.Event(), asyncio.Event()
 
     async def and_wait(uploads: Any) -> None:
         await complete(uploads)
@@ -172,85 +172,85 @@ async def test_interrupted_completion_can_be_repeated(
         await go_on.wait()
 
     with monkeypatch.context() as patched:
-        patched.setattr(desk.objects, "complete", and_wait)
-        waiting = asyncio.create_task(desk.complete(created))
+        patched.setattr(builds.objects, "complete", and_wait)
+        waiting = asyncio.create_task(builds.complete(created))
         async with asyncio.timeout(PATIENCE_S):
             await is_complete.wait()
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
         if is_restarted:
-            await desk.restart()
+            await builds.restart()
     kept = file_key(created.upload_id, "server.tar").rpartition("/")[2]
-    assert desk.objects_left() == [kept]
-    assert await desk.listed() == {created.build_id: False}
+    assert builds.objects_left() == [kept]
+    assert await builds.listed() == {created.build_id: False}
     go_on.set()
-    assert await desk.complete(created) == "OK"
-    assert await desk.listed() == {created.build_id: True}
-    assert desk.objects_left() == [kept]
-    assert await desk.complete(created) == "UPLOAD_ALREADY_COMPLETE"
+    assert await builds.complete(created) == "OK"
+    assert await builds.listed() == {created.build_id: True}
+    assert builds.objects_left() == [kept]
+    assert await builds.complete(created) == "UPLOAD_ALREADY_COMPLETE"
 
 
-async def test_refused_upload_can_be_repeated(desk: Desk) -> None:
-    created = await desk.prepare()
-    desk.upload(created, b"x" * len(tar()))
-    assert await desk.complete(created) == "VALIDATION_FAILED"
-    assert desk.objects_left() == []
-    desk.upload(created)
-    assert await desk.complete(created) == "OK"
+async def test_refused_upload_can_be_repeated(builds: BuildUploads) -> None:
+    created = await builds.prepare()
+    builds.upload(created, b"x" * len(tar()))
+    assert await builds.complete(created) == "VALIDATION_FAILED"
+    assert builds.objects_left() == []
+    builds.upload(created)
+    assert await builds.complete(created) == "OK"
 
 
-async def test_incomplete_upload_is_removed_after_a_day(desk: Desk) -> None:
-    kept, uploaded, empty = [await desk.prepare() for _ in range(3)]
-    desk.upload(kept)
-    desk.upload(uploaded)
-    assert await desk.complete(kept) == "OK"
-    desk.now_ms += ABANDONED_AFTER_MS
-    assert await desk.uploading.remove_abandoned() == 0
-    later = await desk.prepare()
-    desk.now_ms += 1
-    assert await desk.uploading.remove_abandoned() == 2
-    assert await desk.listed() == {kept.build_id: True, later.build_id: False}
-    assert desk.objects_left() == [file_key(kept.upload_id, "server.tar").rpartition("/")[2]]
+async def test_incomplete_upload_is_removed_after_a_day(builds: BuildUploads) -> None:
+    kept, uploaded, empty = [await builds.prepare() for _ in range(3)]
+    builds.upload(kept)
+    builds.upload(uploaded)
+    assert await builds.complete(kept) == "OK"
+    builds.now_ms += ABANDONED_AFTER_MS
+    assert await builds.uploading.remove_abandoned() == 0
+    later = await builds.prepare()
+    builds.now_ms += 1
+    assert await builds.uploading.remove_abandoned() == 2
+    assert await builds.listed() == {kept.build_id: True, later.build_id: False}
+    assert builds.objects_left() == [file_key(kept.upload_id, "server.tar").rpartition("/")[2]]
     for gone in (uploaded, empty):
-        assert await desk.complete(gone) == "UPLOAD_NOT_FOUND"
+        assert await builds.complete(gone) == "UPLOAD_NOT_FOUND"
 
 
-async def test_removal_takes_more_than_one_batch(desk: Desk) -> None:
+async def test_removal_takes_more_than_one_batch(builds: BuildUploads) -> None:
     for _ in range(205):
-        await desk.prepare()
-    desk.now_ms += ABANDONED_AFTER_MS + 1
-    assert await desk.uploading.remove_abandoned() == 205
-    assert await desk.listed() == {}
+        await builds.prepare()
+    builds.now_ms += ABANDONED_AFTER_MS + 1
+    assert await builds.uploading.remove_abandoned() == 205
+    assert await builds.listed() == {}
 
 
 async def test_leftovers_of_a_deleted_build_are_removed(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    builds: BuildUploads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    created = await desk.prepare()
-    desk.upload(created)
-    assert await desk.complete(created) == "OK"
+    created = await builds.prepare()
+    builds.upload(created)
+    assert await builds.complete(created) == "OK"
 
     async def away(prefix: str) -> None:
         raise ServiceError("CONTROL_PLANE_UNAVAILABLE")
 
-    request = builds_pb2.DeleteGameBuildRequest(game_id=desk.game_id, build_id=created.build_id)
+    request = builds_pb2.DeleteGameBuildRequest(game_id=builds.game_id, build_id=created.build_id)
     with monkeypatch.context() as patched:
-        patched.setattr(desk.objects, "delete_prefix", away)
-        await desk.builds.delete(request, desk.caller)
-    assert await desk.listed() == {}
-    assert await desk.complete(created) == "UPLOAD_NOT_FOUND"
-    assert len(desk.objects_left()) == 1
-    assert await desk.uploading.remove_abandoned() == 1
-    assert desk.objects_left() == []
+        patched.setattr(builds.objects, "delete_prefix", away)
+        await builds.builds.delete(request, builds.caller)
+    assert await builds.listed() == {}
+    assert await builds.complete(created) == "UPLOAD_NOT_FOUND"
+    assert len(builds.objects_left()) == 1
+    assert await builds.uploading.remove_abandoned() == 1
+    assert builds.objects_left() == []
 
 
-async def test_busy_content_threads_do_not_block_other_work(desk: Desk) -> None:
+async def test_busy_content_threads_do_not_block_other_work(builds: BuildUploads) -> None:
     """Slow archives block other archives only."""
-    read, waiting = await desk.prepare(), await desk.prepare()
-    desk.upload(read)
-    desk.upload(waiting)
-    assert await desk.complete(read) == "OK"
+    read, waiting = await builds.prepare(), await builds.prepare()
+    builds.upload(read)
+    builds.upload(waiting)
+    assert await builds.complete(read) == "OK"
     let_go, started = threading.Event(), threading.Semaphore(0)
 
     def last() -> None:
@@ -258,34 +258,34 @@ async def test_busy_content_threads_do_not_block_other_work(desk: Desk) -> None:
         assert let_go.wait(60)
 
     busy = [
-        asyncio.ensure_future(desk.uploading._threads.run(f"tenant {number}", last))
+        asyncio.ensure_future(builds.uploading._threads.run(f"tenant {number}", last))
         for number in range(THREADS)
     ]
     for _ in busy:
         assert await asyncio.to_thread(started.acquire, timeout=60)
-    completing = asyncio.create_task(desk.complete(waiting))
+    completing = asyncio.create_task(builds.complete(waiting))
     async with asyncio.timeout(30):
         key = file_key(read.upload_id, "server.tar")
-        assert b"".join([block async for block in desk.objects.read(key)]) == tar()
+        assert b"".join([block async for block in builds.objects.read(key)]) == tar()
         assert await asyncio.to_thread(lambda: "default executor") == "default executor"
-        await desk.prepare()
-        assert len(await desk.listed()) == 3
+        await builds.prepare()
+        assert len(await builds.listed()) == 3
     assert not completing.done()
     let_go.set()
     assert await completing == "OK"
     await asyncio.gather(*busy)
 
 
-async def test_content_check_uses_its_own_threads(desk: Desk) -> None:
-    created = await desk.prepare()
-    desk.upload(created)
+async def test_content_check_uses_its_own_threads(builds: BuildUploads) -> None:
+    created = await builds.prepare()
+    builds.upload(created)
     common = ThreadPoolExecutor(1)
     asyncio.get_running_loop().set_default_executor(common)
     let_go = threading.Event()
     held = asyncio.ensure_future(asyncio.to_thread(let_go.wait, 60))
     try:
         async with asyncio.timeout(30):
-            assert await desk.complete(created) == "OK"
+            assert await builds.complete(created) == "OK"
         assert not held.done()
     finally:
         let_go.set()
@@ -293,39 +293,39 @@ async def test_content_check_uses_its_own_threads(desk: Desk) -> None:
 
 
 async def test_object_lost_during_the_check_is_missing(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    builds: BuildUploads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    created = await desk.prepare()
-    desk.upload(created)
-    complete = desk.objects.complete
+    created = await builds.prepare()
+    builds.upload(created)
+    complete = builds.objects.complete
 
     async def and_lose(uploads: Any) -> None:
         await complete(uploads)
-        shutil.rmtree(desk.folder / "kept")
+        shutil.rmtree(builds.folder / "kept")
 
     with monkeypatch.context() as patched:
-        patched.setattr(desk.objects, "complete", and_lose)
-        assert await desk.complete(created) == "UPLOAD_INCOMPLETE"
-    assert await desk.listed() == {created.build_id: False}
-    desk.upload(created)
-    assert await desk.complete(created) == "OK"
+        patched.setattr(builds.objects, "complete", and_lose)
+        assert await builds.complete(created) == "UPLOAD_INCOMPLETE"
+    assert await builds.listed() == {created.build_id: False}
+    builds.upload(created)
+    assert await builds.complete(created) == "OK"
 
 
 async def test_build_without_content_is_listed_and_deletable(
-    desk: Desk,
+    builds: BuildUploads,
 ) -> None:
-    created = await desk.prepare()
-    desk.upload(created)
-    assert await desk.complete(created) == "OK"
-    shutil.rmtree(desk.folder)
-    assert await desk.listed() == {created.build_id: True}
-    request = builds_pb2.DeleteGameBuildRequest(game_id=desk.game_id, build_id=created.build_id)
-    await desk.builds.delete(request, desk.caller)
-    assert await desk.listed() == {}
-    again = await desk.prepare()
-    assert await desk.complete(again) == "UPLOAD_INCOMPLETE"
-    desk.upload(again)
-    assert await desk.complete(again) == "OK"
+    created = await builds.prepare()
+    builds.upload(created)
+    assert await builds.complete(created) == "OK"
+    shutil.rmtree(builds.folder)
+    assert await builds.listed() == {created.build_id: True}
+    request = builds_pb2.DeleteGameBuildRequest(game_id=builds.game_id, build_id=created.build_id)
+    await builds.builds.delete(request, builds.caller)
+    assert await builds.listed() == {}
+    again = await builds.prepare()
+    assert await builds.complete(again) == "UPLOAD_INCOMPLETE"
+    builds.upload(again)
+    assert await builds.complete(again) == "OK"
 
 
 @contextlib.asynccontextmanager

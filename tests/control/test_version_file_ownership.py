@@ -51,7 +51,9 @@ NOT_FOUND = {
 
 
 @pytest.fixture(params=["one's own other game", "a stranger's game"])
-async def lender(request: pytest.FixtureRequest, developer: Developer, records: Records) -> Any:
+async def complete_files(
+    request: pytest.FixtureRequest, developer: Developer, records: Records
+) -> Any:
     if request.param == "one's own other game":
         return developer, await developer.game()
     identity_id, (group_id,) = await records.identity("Theirs")
@@ -61,9 +63,9 @@ async def lender(request: pytest.FixtureRequest, developer: Developer, records: 
 
 
 async def test_files_of_another_game_are_not_found(
-    developer: Developer, lender: tuple[Developer, str], records: Records
+    developer: Developer, complete_files: tuple[Developer, str], records: Records
 ) -> None:
-    other, other_game_id = lender
+    other, other_game_id = complete_files
     game_id = await developer.game()
     config = naming(
         await complete_build(other, other_game_id), await complete_site(other, other_game_id)

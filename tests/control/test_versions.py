@@ -16,7 +16,7 @@ from tests.support.full_service import ARENA_MODES, Developer
 pytestmark = pytest.mark.anyio
 
 
-def everything_that_is_here() -> dict[str, Any]:
+def available_configuration() -> dict[str, Any]:
     """Returns `EVERYTHING` without missing files and without settings that this service lacks."""
     document = everything()
     _drop(document, ("image_id", "site_id", "captcha", "eu-1", "us-1"))
@@ -35,7 +35,7 @@ def _drop(value: Any, names: tuple[str, ...]) -> None:
 
 
 async def test_version_is_returned_exactly(developer: Developer) -> None:
-    game_id, config = await developer.game(), everything_that_is_here()
+    game_id, config = await developer.game(), available_configuration()
     assert config != EVERYTHING
     created = await developer.good(
         "create_version", game_id=game_id, display_name="1.0.0", config=config
@@ -78,7 +78,7 @@ BAD_MODES: dict[str, Any] = {
     "duel": {"max_players": 257, "docker": {"image_id": str(uuid4())}},
 }
 BAD_CONFIG: dict[str, Any] = {"matchmaker": {"game_modes": BAD_MODES, "tier": "huge"}}
-TOLD: set[tuple[str, ...]] = {
+REPORTED: set[tuple[str, ...]] = {
     ("display_name", "too-long"),
     ("config", "matchmaker", "tier", "not-found"),
     ("config", "matchmaker", "game_modes", "a b", "invalid"),
@@ -92,9 +92,9 @@ async def test_validate_and_create_refuse_the_same(developer: Developer) -> None
     fields: dict[str, Any] = {"game_id": game_id, "display_name": "x" * 129, "config": BAD_CONFIG}
     response = await developer.good("validate_version", **fields)
     assert shape(response) == {"errors": [{"path": [TEXT], "message": TEXT}]}
-    assert {tuple(one["path"]) for one in response["errors"]} == TOLD
+    assert {tuple(one["path"]) for one in response["errors"]} == REPORTED
     refused = await developer.call("create_version", **fields)
-    assert (refused.code, set(refused.errors)) == ("VALIDATION_FAILED", TOLD)
+    assert (refused.code, set(refused.errors)) == ("VALIDATION_FAILED", REPORTED)
     versions = (await developer.good("list_versions", game_id=game_id))["versions"]
     assert [one["display_name"] for one in versions] == ["0.0.1"]
 
