@@ -64,7 +64,6 @@ class Answers(asyncio.Protocol):
         self._transport.close()
 
     def on_answer(self, status: bytes, body: bytes) -> None:
-        """Handles a complete response."""
         raise NotImplementedError
 
     def on_end(self) -> None:
@@ -107,8 +106,6 @@ class _Caller(Answers):
 
 
 class _Load:
-    """State of one load run."""
-
     def __init__(self, questions: Sequence[Question], *, is_kept: bool) -> None:
         self.questions = questions
         self.latencies_s: list[float] = []
@@ -216,7 +213,6 @@ def _figures(latencies_s: list[float], seconds: float, cpu_share: float, rate: f
 
 
 def share(ordered: Sequence[float], part: float) -> float:
-    """Returns a quantile of sorted values."""
     return ordered[max(0, math.ceil(len(ordered) * part) - 1)]
 
 
@@ -253,6 +249,5 @@ def _body(connection: socket.socket, question: Question) -> bytes:
 
 
 def ask_once(address: str, question: Question) -> bytes:
-    """Returns the body of one response over a new connection. Raises WrongAnswer."""
     [body] = ask_together(address, [question])
     return body

@@ -39,7 +39,6 @@ Runs = Mapping[str, Sequence[Run]]
 
 
 def run(bench: Bench) -> Result:
-    """Measures SQLite, then PostgreSQL."""
     runs: dict[str, list[Run]] = {}
     folder = bench.scratch("changes")
     with running(folder) as service:
@@ -68,8 +67,6 @@ def _on(service: Service, database: str, bare: Any) -> dict[str, list[Run]]:
 
 @dataclass
 class _World:
-    """Game with a namespace for each client."""
-
     service: Service
     games: list[str] = field(default_factory=list)
     namespaces: list[str] = field(default_factory=list)
@@ -103,7 +100,6 @@ class _World:
         return asked.run
 
     def create_versions(self) -> Run:
-        """Measures new versions with a game mode."""
         questions = [
             self.service.question(
                 "create_version",

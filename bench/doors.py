@@ -26,7 +26,6 @@ Runs = Mapping[str, Sequence[Run]]
 
 
 def run(bench: Bench) -> Result:
-    """Measures HTTP, then gRPC."""
     runs: dict[str, list[Run]] = {}
     with running(bench.scratch("doors")) as service:
         players = Players(service)

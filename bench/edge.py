@@ -118,7 +118,6 @@ def requests(bench: Bench) -> tuple[Runs, list[Figure]]:
 
 
 def stream(bench: Bench) -> tuple[Runs, list[Figure]]:
-    """Measures one TCP connection from the game server to the player at full speed."""
     port = proxies.free_port()
     here = f"127.0.0.1:{port}"
     with (
@@ -165,7 +164,6 @@ def stream(bench: Bench) -> tuple[Runs, list[Figure]]:
 
 
 def messages(bench: Bench) -> tuple[Runs, list[Figure]]:
-    """Measures WebSocket messages and their replies in an open loop."""
     shape = {"connections": TALKERS, "rate": MESSAGES_PER_S}
     with contextlib.ExitStack() as opened:
         there = opened.enter_context(proxies.server(bench))
@@ -264,7 +262,6 @@ def _added(
 
 
 def idle(bench: Bench) -> tuple[Runs, list[Figure]]:
-    """Measures the memory of edge-guard with many idle WebSockets, without and with TLS."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with proxies.certificate(bench) as (authority, certificates):

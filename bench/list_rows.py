@@ -78,7 +78,6 @@ def _history_row(place: Place, number: int) -> Mapping[str, Any]:
 
 
 def _lobby_row(place: Place, number: int) -> Mapping[str, Any]:
-    """Returns a lobby that ended."""
     columns = {column.name for column in tables.lobbies.columns}
     row = {
         "lobby_id": place.service.ids.new(),
@@ -164,7 +163,6 @@ def _token_rows(place: Place, count: int) -> Tables:
 
 
 def _upload_rows(place: Place, kind: str, ids: Sequence[str]) -> tuple[Table, Rows]:
-    """Returns completed uploads."""
     return tables.uploads, (
         {
             "upload_id": upload_id,

@@ -33,7 +33,6 @@ Runs = Mapping[str, Sequence[Run]]
 
 
 def run(bench: Bench) -> Result:
-    """Measures SQLite, then PostgreSQL."""
     runs = _on(bench, "SQLite", lambda: None)
     with postgres() as new_url:
         runs |= _on(bench, "PostgreSQL", new_url)

@@ -43,7 +43,6 @@ class Tokens:
 
     @classmethod
     def make(cls, players: Players, plan: Path, count: int) -> Tokens:
-        """Creates `count` tokens, distributed over the lobbies."""
         lobbies = players.attach([players.namespaces[0]] * LOBBIES)
         of_lobbies = players.reserve(lobbies, count // LOBBIES)
         with plan.open("w") as file:
@@ -53,7 +52,6 @@ class Tokens:
         return cls(players, plan, count // LOBBIES * LOBBIES, lobbies)
 
     def check_spent(self) -> None:
-        """Checks that each token connected its player."""
         connected = self.players.connected(self.players.namespaces[0])
         if connected != self.count:
             raise WrongAnswer(f"{self.count} players were let in, {connected} are connected")

@@ -57,7 +57,6 @@ _PYTHON: Final = f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin"
 
 
 def run(bench: Bench) -> Result:
-    """Measures all lobbies on one service."""
     program = _udp_server()
     with running(bench.scratch("lobbies"), is_pinned=False, more=_SETTINGS) as service:
         token = asyncio.run(_deploy(service, program))
@@ -96,7 +95,6 @@ def _udp_server() -> Path:
 
 
 async def _deploy(service: Service, program: Path) -> str:
-    """Deploys both games in one namespace, and returns a public token."""
     developer = HostingClient(f"http://{service.address}", service.token)
     try:
         game = Deployment(developer, _GAME, "prod")
@@ -268,7 +266,6 @@ def _ready(service: Service, token: str) -> set[str]:
 
 
 def _end(service: Service, lobby_ids: Sequence[str]) -> None:
-    """Stops lobbies and waits for the end of their processes."""
     for lobby_id in lobby_ids:
         service.call("detach", {"game_id": _GAME, "lobby_id": lobby_id})
     end_s = time.monotonic() + TIMEOUT_S

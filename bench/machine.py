@@ -37,7 +37,6 @@ def on_core(core: int) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def staying_on(core: int) -> Iterator[None]:
-    """Pins this thread and its child processes to a core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:
@@ -47,13 +46,11 @@ def staying_on(core: int) -> Iterator[None]:
 
 
 def loaded(work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-    """Runs a load in its own event loop on the load's core."""
     with staying_on(LOAD_CORE):
         return uvloop.run(work())
 
 
 def cpu_seconds(pid: int) -> float:
-    """Returns the CPU time of a process with all its threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS_S
 
@@ -72,7 +69,6 @@ def busy_share(seconds: float = 1.0) -> float:
 
 
 def describe() -> dict[str, Any]:
-    """Returns machine, versions and load before the measurement, to compare results."""
     models = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -143,5 +139,4 @@ def require_release() -> None:
 
 
 def python(*words: str) -> Sequence[str]:
-    """Returns a command line for this Python."""
     return (sys.executable, *words)

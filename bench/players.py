@@ -37,24 +37,18 @@ _PORTS: Final = {"game": {"address": "127.0.0.1", "port": 7777}}
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """Namespace and its service token."""
-
     namespace_id: str
     environment_token: str
 
 
 @dataclass(frozen=True, slots=True)
 class Lobby:
-    """Attached lobby that is ready."""
-
     namespace: Namespace
     lobby_id: str
     lobby_token: str
 
 
 class Players:
-    """Game with namespaces, lobbies and players."""
-
     def __init__(self, service: Service, count: int = 1) -> None:
         """Creates `count` namespaces and waits until the data plane has them."""
         self.service = service
@@ -82,7 +76,6 @@ class Players:
         return [Namespace(id_, str(one["token"])) for id_, one in zip(ids, tokens, strict=True)]
 
     def attach(self, namespaces: Sequence[Namespace]) -> list[Lobby]:
-        """Attaches a ready lobby in each namespace."""
         of_each = [
             {"namespace_id": one.namespace_id, "game_mode": MODE, "ports": _PORTS}
             for one in namespaces
@@ -99,7 +92,6 @@ class Players:
         return lobbies
 
     def detach(self, lobbies: Sequence[Lobby]) -> None:
-        """Detaches lobbies and removes their players."""
         tokens = [one.namespace.environment_token for one in lobbies]
         self._all("detach", [{"lobby_id": one.lobby_id} for one in lobbies], tokens)
 
@@ -124,7 +116,6 @@ class Players:
         return tokens
 
     def connected(self, namespace: Namespace) -> int:
-        """Returns the number of connected players in the statistics."""
         question = self.service.question("statistics", token=namespace.environment_token)
         return int(self.service.call_all([question])[0]["player_count"])
 

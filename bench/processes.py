@@ -14,7 +14,6 @@ _START_TIMEOUT_S: Final = 60.0
 
 
 def wait_for(ready: Path, process: subprocess.Popen[bytes], log: Path | None = None) -> None:
-    """Waits until a process has written its ready file."""
     end_s = time.monotonic() + _START_TIMEOUT_S
     while not (ready.exists() and ready.read_text()):
         if process.poll() is not None or time.monotonic() > end_s:
@@ -24,7 +23,6 @@ def wait_for(ready: Path, process: subprocess.Popen[bytes], log: Path | None = N
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Sends SIGTERM, and SIGKILL after a timeout."""
     process.terminate()
     try:
         process.wait(timeout=20)
@@ -34,7 +32,6 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def family(pid: int) -> list[int]:
-    """Returns a process and all its descendants."""
     found = [pid]
     for one in found:
         children = Path(f"/proc/{one}/task/{one}/children").read_text()
@@ -56,5 +53,4 @@ def begin_peak(pid: int) -> None:
 
 
 def open_files(pid: int) -> int:
-    """Returns the number of open file descriptors."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))

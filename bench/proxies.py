@@ -79,7 +79,6 @@ _PASSED_ON: Final = (
 
 
 def missing() -> str | None:
-    """Returns an installation hint if a compared program is missing."""
     lacking = [name for name in ("haproxy", "nginx") if shutil.which(name) is None]
     return f"apt-get install {' '.join(lacking)}" if lacking else None
 
@@ -90,37 +89,29 @@ def has_haproxy() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """Running proxy. `address` receives the load."""
-
     address: str
     pid: int
 
     @property
     def cpu_s(self) -> Callable[[], float]:
-        """Returns a function for the CPU time of the proxy."""
         return partial(cpu_seconds, self.pid)
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Running edge-guard with a port for each route name."""
-
     folder: Path
     pid: int
     ports: Mapping[str, int]
 
     def proxy(self, name: str) -> Proxy:
-        """Returns the proxy of one route."""
         return Proxy(f"127.0.0.1:{self.ports[name]}", self.pid)
 
     def ask(self, path: str) -> str:
-        """Sends a request to the administration server."""
         transport = httpx.HTTPTransport(uds=str(self.folder / "admin.sock"))
         with httpx.Client(transport=transport, base_url="http://edge") as client:
             return client.get(path).text
 
     def figure(self, name: str) -> float:
-        """Returns the value of a metric."""
         for line in self.ask("/metrics").splitlines():
             if line.startswith(f"hosting_edge_{name} "):
                 return float(line.rpartition(" ")[2])
@@ -131,7 +122,6 @@ class Guard:
 
 
 def free_port() -> int:
-    """Returns a port that is free for TCP and UDP."""
     while True:
         with (
             socket.create_server(("127.0.0.1", 0)) as stream,
@@ -145,7 +135,6 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def server(bench: Bench) -> Iterator[str]:
-    """Runs the native echo server and yields its address."""
     with _native(bench, LOAD_CORE, "serve") as there:
         yield there.address
 
@@ -175,7 +164,6 @@ def _native(bench: Bench, core: int, what: str, *words: str) -> Iterator[Proxy]:
 
 @contextlib.contextmanager
 def nginx(bench: Bench) -> Iterator[Proxy]:
-    """Runs an HTTP server that responds with the alphabet."""
     port = free_port()
     body = "".join(islice(cycle(string.ascii_lowercase), BODY_BYTES))
     folder = bench.scratch("nginx")

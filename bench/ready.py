@@ -18,7 +18,6 @@ GAMES = 20
 
 
 def run(bench: Bench) -> Result:
-    """Starts with an empty folder and then again with the used folder in each round."""
     folder = bench.scratch("ready")
     runs: dict[str, list[Run]] = {"empty": [], "existing": []}
     for _ in range(ROUNDS):

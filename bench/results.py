@@ -44,7 +44,6 @@ class Figure:
 
     @property
     def required(self) -> str:
-        """Returns the limit as text."""
         if self.at_least is not None:
             return f"≥ {number(self.at_least)} {self.unit}"
         if self.at_most is not None:
@@ -63,7 +62,6 @@ class Result:
 
 
 def number(value: float) -> str:
-    """Formats a number with its significant digits."""
     if value and abs(value) < 10:
         return f"{value:.3g}"
     return f"{value:,.1f}" if abs(value) < 100 else f"{value:,.0f}"
@@ -102,7 +100,6 @@ def keep(result: Result, machine: Mapping[str, Any], folder: Path) -> Path:
 
 
 def show(figures: Sequence[Figure], title: str, console: Console) -> None:
-    """Prints a table with name, limit, value and verdict of each figure."""
     table = Table(title=title, title_justify="left")
     table.add_column("what")
     table.add_column("required", justify="right")

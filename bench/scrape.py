@@ -26,7 +26,6 @@ _CONTROL_PAGE = b"\nhosting_control_plane_up 1\n"
 
 
 def run(bench: Bench) -> Result:
-    """Measures single scrapes, then windows of load with and without scrapes."""
     with running(bench.scratch("scrape")) as service:
         players = Players(service, NAMESPACES)
         players.reserve(players.attach(players.namespaces), 1)

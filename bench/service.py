@@ -54,8 +54,6 @@ _TAKEN_IN_S: Final = 120.0
 
 
 class Service:
-    """Running service."""
-
     def __init__(
         self, folder: Path, process: subprocess.Popen[bytes], database_url: str | None
     ) -> None:
@@ -72,11 +70,9 @@ class Service:
     # Processes
 
     def pids(self) -> list[int]:
-        """Returns the supervisor and its descendants."""
         return family(self.process.pid)
 
     def cpu_s(self) -> float:
-        """Returns the CPU time of all processes."""
         return sum(map(cpu_seconds, self.pids()))
 
     def memory_kib(self) -> int:
@@ -94,7 +90,6 @@ class Service:
         return took_s, text
 
     def metric(self, name: str) -> float:
-        """Returns the sum over all series of a metric."""
         lines = self.scrape()[1].decode().splitlines()
         values = [
             line.rsplit(" ", 1)[1] for line in lines if line.split("{")[0].split(" ")[0] == name
@@ -110,7 +105,6 @@ class Service:
         expected: str = "",
         token: str | None = None,
     ) -> Question:
-        """Returns an HTTP request with the expected content of its response."""
         method = _BY_SLUG[slug]
         rest = dict(fields or {})
         path = method.template
@@ -131,7 +125,6 @@ class Service:
 
     @staticmethod
     def path_fields(slug: str) -> Sequence[str]:
-        """Returns the path parameters of an operation."""
         return _BY_SLUG[slug].path_fields
 
     def call(self, slug: str, fields: Mapping[str, Any] | None = None) -> Any:
@@ -144,12 +137,10 @@ class Service:
         return [json.loads(body) for body in asked.bodies]
 
     def game(self, name: str) -> str:
-        """Creates a game in the owner's group and returns its id."""
         fields = {"developer_group_id": self.group_id, "display_name": name, "name_id": name}
         return str(self.call("create_game", fields)["game_id"])
 
     def version(self, game_id: str, config: Any = None) -> str:
-        """Creates a version and returns its id."""
         fields = {
             "game_id": game_id,
             "display_name": "1.0.0",
@@ -164,7 +155,6 @@ class Service:
     # Configuration in the data plane
 
     def held(self) -> dict[str, str]:
-        """Returns the version of each namespace in the data plane."""
 
         async def ask() -> dict[str, str]:
             async with InternalClient(self.data_dir / "admin.sock") as client:
@@ -174,7 +164,6 @@ class Service:
         return asyncio.run(ask())
 
     def wait_held(self) -> None:
-        """Waits until the data plane has all namespaces."""
         wanted = self.count_of(namespaces)
         end_s = time.monotonic() + _TAKEN_IN_S
         while len(self.held()) < wanted:
@@ -185,7 +174,6 @@ class Service:
     # Database
 
     def count_of(self, table: Table) -> int:
-        """Returns the number of rows in a table."""
 
         async def count(tx: Transaction) -> int:
             row = await tx.first(select(func.count()).select_from(table))
@@ -194,7 +182,6 @@ class Service:
         return self.with_records(count)
 
     def with_records(self, work: Callable[[Transaction], Coroutine[Any, Any, Result]]) -> Result:
-        """Runs a function in a transaction on the service's database."""
 
         async def done() -> Result:
             database = open_database(self.database_url, self.data_dir / "control")
@@ -207,7 +194,6 @@ class Service:
         return asyncio.run(done())
 
     def fill(self, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Inserts rows into a table."""
 
         async def put(tx: Transaction) -> None:
             batch: list[Mapping[str, Any]] = []
@@ -222,7 +208,6 @@ class Service:
         self.with_records(put)
 
     def identity_id(self) -> str:
-        """Returns the identity id of the owner."""
         own = sha256(self.token.encode()).digest()
 
         async def identity(tx: Transaction) -> str:
@@ -233,7 +218,6 @@ class Service:
         return self.with_records(identity)
 
     def owner_tokens(self, count: int) -> list[str]:
-        """Creates more `cloud_` tokens of the owner."""
         made = [f"cloud_{secrets.token_urlsafe(32)}" for _ in range(count)]
         identity_id = self.identity_id()
         now_ms = time.time_ns() // 1_000_000
@@ -295,7 +279,6 @@ def running(
 def started(
     folder: Path, database_url: str | None = None, *, is_pinned: bool = True, more: str = ""
 ) -> Iterator[Service]:
-    """Runs a service with an existing data directory."""
     settings, ready, log = folder / "settings.toml", folder / "ready.json", folder / "log"
     text = _SETTINGS if database_url is None else f'database_url = "{database_url}"\n{_SETTINGS}'
     settings.write_text(text + more)

@@ -29,7 +29,6 @@ POLL_S = 0.01
 
 
 def run(bench: Bench) -> Result:
-    """Starts twice per round: with an empty folder, then with the same folder again."""
     folder = bench.scratch("start")
     runs: dict[str, list[Run]] = {"first": [], "again": []}
     for _ in range(ROUNDS):
@@ -104,7 +103,6 @@ def _text_of(path: Path) -> str:
 
 
 async def _find(hosting: HostingClient) -> object:
-    """Retries find until a lobby exists."""
     body = json.dumps({"game_modes": [MODE]}).encode()
     while True:
         try:

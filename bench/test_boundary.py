@@ -24,14 +24,11 @@ REGIONS = ["local"]
 
 
 def timed(benchmark: BenchmarkFixture, call: Any, setup: Any = None) -> Any:
-    """Measures `ROUNDS` batches."""
     pedantic: Any = benchmark.pedantic
     return pedantic(call, setup=setup, rounds=ROUNDS, iterations=1)
 
 
 class Hall:
-    """Engine with one large lobby."""
-
     def __init__(self) -> None:
         assert _native.build_profile == "release"
         self.engine = _native.Engine.open(

@@ -36,7 +36,6 @@ _GONE_S: Final = 30.0
 
 
 def run(bench: Bench) -> Result:
-    """Alternates uploads and `dd`, first on all cores."""
     content = _Content.make(bench.seed)
     runs: dict[str, list[Run]] = {}
     for where, is_pinned in (("all cores", False), ("one core", True)):
@@ -101,7 +100,6 @@ class _Content:
         return cls(made.head, chance, digest.hexdigest())
 
     def blocks(self) -> Iterator[bytes | memoryview]:
-        """Returns the blocks in order."""
         yield self.head
         left = LENGTH - len(self.head) - _PADDING_BYTES
         for start in range(0, left, _BLOCK_BYTES):
@@ -111,8 +109,6 @@ class _Content:
 
 
 class _Uploads:
-    """Service and the folder for uploads and `dd`."""
-
     def __init__(self, service: Service, content: _Content, *, is_pinned: bool) -> None:
         self._service = service
         self._content = content
@@ -122,7 +118,6 @@ class _Uploads:
         self._idle_kib = service.memory_kib()
 
     def upload(self) -> Run:
-        """Prepares, sends, completes, checks and removes a build."""
         for pid in self._service.pids():
             begin_peak(pid)
         image = {"path": "content.tar", "content_length": LENGTH, "sha256": self._content.sha256}

@@ -34,7 +34,6 @@ Runs = Mapping[str, Sequence[Run]]
 
 
 def run(bench: Bench) -> Result:
-    """Alternates between the service and the bare server."""
     chance = random.Random(bench.seed)
     with running(bench.scratch("versions")) as service:
         game_id = service.game("bench")
@@ -75,7 +74,6 @@ def _put_versions(service: Service, game_id: str, chance: random.Random) -> Conf
 
 
 def _config(chance: random.Random) -> Any:
-    """Returns a configuration with the configured JSON length."""
     env: dict[str, str] = {}
     config = {"matchmaker": {"docker": {"env": env}, "game_modes": MODES}}
     while (missing := JSON_BYTES - len(json.dumps(config, separators=(",", ":")))) > 80:

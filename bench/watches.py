@@ -81,7 +81,6 @@ class _Watcher(Answers):
         self.send(self._question.sent)
 
     def again(self, question: Question, index: str) -> None:
-        """Watches for the change after a response."""
         self._question, self._index = question, index
         self.changed = asyncio.get_running_loop().create_future()
         self.ask()

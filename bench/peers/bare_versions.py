@@ -17,8 +17,6 @@ _FIND = "SELECT config_json FROM versions WHERE version_id = ?"
 
 
 class Application:
-    """ASGI application with one database."""
-
     def __init__(self, path: str) -> None:
         self._connection = sqlite3.connect(path)
 

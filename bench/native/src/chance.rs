@@ -16,7 +16,6 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// Returns a number from 0 to `end - 1`.
     pub fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.number()) * end as u128) >> 64) as usize
     }

@@ -11,7 +11,6 @@ use crate::flags::Flags;
 use crate::hall::{Hall, Kind};
 use crate::host::cpu_ns;
 
-/// Number of client addresses.
 pub const ADDRESSES: usize = 100_000;
 /// Cycles per millisecond of service time.
 const CYCLES_PER_MS: u64 = 1_000;
@@ -20,20 +19,16 @@ const CYCLES_PER_ADVANCE: u64 = 10_000;
 /// Cycles per time measurement.
 const CHUNK: u64 = 1_000;
 
-/// Size of the engine state and of the run.
 pub struct Scene {
     pub lobbies: usize,
-    /// Slots per lobby.
     pub places: u32,
     /// Unmeasured cycles at the start.
     pub warm_up: u64,
-    /// Measured cycles.
     pub cycles: u64,
     pub seed: u64,
 }
 
 impl Scene {
-    /// Reads the flags. Default: 1,000 lobbies of 100 slots.
     pub fn of(flags: &Flags) -> Result<Scene, Failure> {
         Ok(Scene {
             lobbies: flags.get("lobbies", 1_000)?,
@@ -106,7 +101,6 @@ fn cycle(hall: &mut Hall, chance: &mut Chance, number: u64, has_keys: bool) -> R
     hall.disconnect(lobby, &tokens[0], disconnected)
 }
 
-/// Returns an idempotency key with the length of a UUID.
 fn key_of(number: u64) -> [u8; 36] {
     let mut key = [b'0'; 36];
     for (digit, place) in key[20..].iter_mut().enumerate() {

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-/// Named values in order of addition.
 #[derive(Default)]
 pub struct Figures(Vec<(&'static str, String)>);
 
@@ -26,7 +25,6 @@ impl Figures {
         self
     }
 
-    /// Adds an object with one count for each word.
     pub fn counts<'a>(mut self, name: &'static str, counts: impl Iterator<Item = (&'a str, u64)>) -> Figures {
         let members: Vec<String> = counts.map(|(word, count)| format!("{}: {count}", quoted(word))).collect();
         self.0.push((name, format!("{{{}}}", members.join(", "))));

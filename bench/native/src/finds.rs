@@ -16,7 +16,6 @@ const MODES: [&str; 4] = ["solo", "duel", "squad", "crowd"];
 const RARE: &str = "canyon";
 const OFTEN: [&str; 9] = ["forest", "harbour", "desert", "city", "island", "mine", "bridge", "castle", "moon"];
 
-/// Criteria of a find.
 struct Wish {
     modes: &'static [&'static str],
     tags: &'static [(&'static str, &'static str)],

@@ -4,7 +4,6 @@ use std::str::FromStr;
 
 use crate::{Failure, wrong};
 
-/// Words after the name of the measurement.
 pub struct Flags(Vec<String>);
 
 impl Flags {
@@ -26,7 +25,6 @@ impl Flags {
         }
     }
 
-    /// Reports whether a flag without a value is set.
     pub fn has(&self, name: &str) -> bool {
         self.0.iter().any(|word| word.strip_prefix("--") == Some(name))
     }

@@ -7,13 +7,10 @@ use hosting_core::{
 
 use crate::{Failure, wrong};
 
-/// Namespace of all lobbies.
 pub const NAMESPACE: Id = Id([0x11; 16]);
-/// Version of all lobbies.
 pub const VERSION: Id = Id([0x22; 16]);
 pub const REGION: &str = "local";
 
-/// Creates an engine with fixed keys.
 pub fn new_engine() -> Result<Engine, Failure> {
     let keys = KeyRing::new(vec![(1, [7; 32])], 1).map_err(|error| wrong(format!("{error:?}")))?;
     Ok(Engine::new(EngineConfig::new(1, keys)))
@@ -24,7 +21,6 @@ pub fn hash_key() -> HashKey {
     HashKey::new([9; 32])
 }
 
-/// Returns the lobby id of a number.
 pub fn lobby_id(number: u64) -> Id {
     let mut id = [0_u8; 16];
     let mut chance = crate::chance::Chance::new(number);
@@ -43,7 +39,6 @@ pub struct Kind<'a> {
     /// Limit of the operations find, join and party.
     pub max_players: u32,
     pub tags: &'a [(&'a str, &'a str)],
-    /// Lifetime of a reservation.
     pub player_token_ttl_ms: u64,
 }
 
@@ -53,7 +48,6 @@ impl<'a> Kind<'a> {
         Kind { mode, max_players, tags: &[], player_token_ttl_ms: 3_600_000 }
     }
 
-    /// Returns the command that attaches a lobby of this kind.
     pub fn attach(&self, id: Id) -> Attach<'a> {
         Attach {
             id,
@@ -79,11 +73,9 @@ impl<'a> Kind<'a> {
 
 pub struct Hall {
     pub engine: Engine,
-    /// Hash key of client addresses and idempotency keys.
     pub hash: HashKey,
     /// Service time of the next command.
     pub now: Ms,
-    /// Ready lobbies in order of creation.
     pub lobbies: Vec<Id>,
     buffer: EventBuffer,
 }
@@ -103,7 +95,6 @@ impl Hall {
         answer.result.map_err(|refusal| wrong(format!("refused: {refusal:?}")))
     }
 
-    /// Expires due deadlines.
     pub fn advance(&mut self) {
         let mut context = Context { now: self.now, credit: Credit::UNLIMITED, events: &mut self.buffer };
         self.engine.expire_due(&mut context);
@@ -111,7 +102,6 @@ impl Hall {
         self.buffer.count = 0;
     }
 
-    /// Creates a ready lobby.
     pub fn add_lobby(&mut self, kind: &Kind<'_>) -> Result<Id, Failure> {
         let id = lobby_id(self.lobbies.len() as u64);
         let made = self.ask(|engine, context| engine.attach(context, &kind.attach(id)))?;
@@ -123,7 +113,6 @@ impl Hall {
         Ok(id)
     }
 
-    /// Reserves slots in a lobby for a client address.
     pub fn join(
         &mut self,
         lobby: Id,

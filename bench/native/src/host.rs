@@ -12,7 +12,6 @@ use std::time::Instant;
 use crate::figures::Figures;
 use crate::{Failure, wrong};
 
-/// Returns the CPU time of all threads of this process in nanoseconds.
 pub fn cpu_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a live value; the call cannot fail with this clock.
@@ -20,7 +19,6 @@ pub fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Returns the current and the largest resident memory in bytes.
 pub fn resident_bytes() -> Result<(u64, u64), Failure> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let field = |name: &str| -> Result<u64, Failure> {
@@ -81,7 +79,6 @@ pub fn disk_figures(folder: &Path) -> Result<Figures, Failure> {
     Ok(Figures::new().text("file_system", name).number("fdatasync_us", times_ns[SYNCS / 2] as f64 / 1e3))
 }
 
-/// Evicts the clean pages of a file from the page cache.
 pub fn forget_pages(path: &Path) -> Result<(), Failure> {
     let file = File::open(path)?;
     // SAFETY: plain call on an open descriptor.
@@ -91,19 +88,16 @@ pub fn forget_pages(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Reads a file into the page cache.
 pub fn remember_pages(path: &Path) -> Result<u64, Failure> {
     Ok(io::copy(&mut File::open(path)?, &mut io::sink())?)
 }
 
 const PAGE: usize = 4096;
 
-/// Returns the length of a file, rounded up to pages.
 pub fn paged_bytes(path: &Path) -> Result<u64, Failure> {
     Ok(std::fs::metadata(path)?.len().next_multiple_of(PAGE as u64))
 }
 
-/// Returns the bytes of a file in the page cache.
 pub fn cached_bytes(path: &Path) -> Result<u64, Failure> {
     let file = File::open(path)?;
     let length = file.metadata()?.len() as usize;

@@ -2,10 +2,8 @@
 
 use crate::figures::Figures;
 
-/// Response times in nanoseconds since the start of the run.
 #[derive(Clone, Copy)]
 pub struct Sample {
-    /// Time of the response.
     pub done_ns: u64,
     /// Latency since the request, or since its planned time in an open loop.
     pub took_ns: u64,

@@ -24,10 +24,8 @@ pub mod recovery;
 pub mod shard;
 pub mod transitions;
 
-/// Reason why a measurement has no result.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Returns the error for a wrong answer.
 pub fn wrong(what: impl std::fmt::Display) -> Failure {
     what.to_string().into()
 }

@@ -85,7 +85,6 @@ fn fresh_token(chance: &mut Chance) -> String {
     format!("player_{:016x}{:016x}", chance.number(), chance.number())
 }
 
-/// Measures the naive engine with the cycles of [`crate::cycles::run`].
 pub fn run(scene: &Scene) -> Result<Figures, Failure> {
     let matchmaker = Matchmaker(Mutex::default());
     let mut chance = Chance::new(scene.seed);

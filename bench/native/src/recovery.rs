@@ -57,7 +57,6 @@ pub fn build(flags: &Flags) -> Result<Figures, Failure> {
         .number("events_per_batch", stats.events as f64 / stats.batches as f64))
 }
 
-/// Reserves every slot, alternating between the lobbies.
 fn fill(shard: &mut Shard, lobbies: &[Id], places: u32) -> Result<(), Failure> {
     let hash = hash_key();
     let mut address = 0_u32;
@@ -112,7 +111,6 @@ pub fn recover(flags: &Flags) -> Result<Figures, Failure> {
         .count("image_lsn", recovered.image_lsn))
 }
 
-/// Returns the images and segments of a journal folder.
 fn files_of(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder)? {

@@ -19,15 +19,10 @@ pub struct Shard {
 /// Time of an open by its parts, in milliseconds.
 #[derive(Clone, Copy, Default)]
 pub struct Split {
-    /// Read of the image.
     pub image_read_ms: f64,
-    /// Load of the image into the engine.
     pub image_load_ms: f64,
-    /// Read and check of the log, and the remaining time.
     pub log_read_ms: f64,
-    /// Application of the log's events.
     pub apply_ms: f64,
-    /// Computation of derived state.
     pub derive_ms: f64,
     pub total_ms: f64,
 }
@@ -75,7 +70,6 @@ fn options(folder: &Path) -> Options {
 }
 
 impl Shard {
-    /// Opens a journal folder and prepares the engine.
     pub fn open(folder: &Path) -> Result<(Shard, Recovered, Split), Failure> {
         let mut engine = new_engine()?;
         let began = Instant::now();
@@ -98,7 +92,6 @@ impl Shard {
         }
     }
 
-    /// Runs one command and submits its events to the journal.
     pub fn run<R>(&mut self, command: impl FnOnce(&mut Engine, &mut Context<'_>) -> R) -> R {
         let credit = self.journal.credit();
         let first = self.engine.last_lsn() + 1;
@@ -125,7 +118,6 @@ impl Shard {
         answer.result.map(|value| (value, answer.wait)).map_err(|refusal| wrong(format!("refused: {refusal:?}")))
     }
 
-    /// Waits for a durable batch.
     pub fn wait(&self) {
         let mut poll = libc::pollfd { fd: self.journal.wake_fd(), events: libc::POLLIN, revents: 0 };
         let mut counter = [0_u8; 8];
@@ -137,7 +129,6 @@ impl Shard {
         }
     }
 
-    /// Waits until all submitted events are durable.
     pub fn flush(&self) {
         while self.journal.durable() < self.journal.last() {
             self.wait();

@@ -17,7 +17,6 @@ use crate::latency::{Sample, latency_figures};
 use crate::shard::Shard;
 use crate::{Failure, wrong};
 
-/// Player between two transitions.
 pub struct Player {
     lobby: Id,
     /// Token of the next transition, if the player has joined.
@@ -25,7 +24,6 @@ pub struct Player {
     is_connected: bool,
 }
 
-/// Players that cycle through lobbies.
 pub struct Crowd {
     pub lobbies: Vec<Id>,
     players: Vec<Player>,
@@ -33,14 +31,11 @@ pub struct Crowd {
     waiting: VecDeque<(Lsn, usize, Instant)>,
     chance: Chance,
     hash: hosting_core::HashKey,
-    /// Number of durable transitions.
     pub answered: u64,
-    /// Start time and latency samples, if they are recorded.
     pub samples: Option<(Instant, Vec<Sample>)>,
 }
 
 impl Crowd {
-    /// Creates `outstanding` players.
     pub fn new(lobbies: Vec<Id>, outstanding: usize, seed: u64) -> Crowd {
         let players = (0..outstanding).map(|_| Player { lobby: Id::default(), token: None, is_connected: false });
         Crowd {

@@ -4,7 +4,6 @@
 use crate::Lsn;
 use crate::clock::ClockRecord;
 
-/// Alignment of batches, in bytes.
 pub(crate) const SECTOR: u64 = 512;
 /// Bytes of a batch header. A header lies within one sector, so that no crash splits it.
 pub(crate) const HEADER: usize = 128;
@@ -97,7 +96,6 @@ pub(crate) fn claims_home(bytes: &[u8], home: &Home) -> bool {
     bytes.len() >= 16 && bytes[..4] == MAGIC.to_le_bytes() && bytes[8..16] == home.salt.to_le_bytes()
 }
 
-/// Writer of consecutive little-endian fields.
 pub(crate) struct Put<'a> {
     pub bytes: &'a mut [u8],
     pub at: usize,

@@ -10,14 +10,12 @@ use crate::machine::Machine;
 
 /// Readings of all clocks at one instant. Every batch and every image contains a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct ClockRecord {
-    /// Boot id of the kernel.
     pub boot_id: [u8; 16],
-    /// Boot time in milliseconds.
     pub boot_ms: u64,
     /// Wall time in milliseconds since the Unix epoch.
     pub wall_ms: u64,
-    /// Service time in milliseconds.
     pub service_ms: u64,
 }
 

@@ -15,18 +15,15 @@ use crate::recovery::{Replay, load_base};
 
 /// Result of a compaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Compacted {
     /// Last event of the new image. Without a new image, the last event of the existing image.
     pub lsn: Lsn,
     /// Number of closed segments in the new image, 0 without a new image.
     pub segments: u64,
-    /// Number of applied batches.
     pub batches: u64,
-    /// Number of applied events.
     pub events: u64,
-    /// Path of the new image.
     pub image: Option<PathBuf>,
-    /// Length of the new image in bytes.
     pub image_bytes: u64,
 }
 

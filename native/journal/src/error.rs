@@ -7,142 +7,40 @@ use std::path::{Path, PathBuf};
 use crate::Lsn;
 
 /// Error of opening or compacting a journal.
+#[allow(missing_docs)] // the texts in `Display` explain the fields
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
     /// A file operation failed.
-    Io {
-        /// The failed operation.
-        operation: &'static str,
-        /// The file or folder.
-        path: PathBuf,
-        /// Offset of the read or write.
-        offset: Option<u64>,
-        /// The error of the operating system.
-        source: io::Error,
-    },
+    Io { operation: &'static str, path: PathBuf, offset: Option<u64>, source: io::Error },
     /// Another process has the folder open.
-    Locked {
-        /// The lock file.
-        path: PathBuf,
-    },
+    Locked { path: PathBuf },
     /// An option is invalid.
-    Options {
-        /// The option and the problem.
-        reason: String,
-    },
+    Options { reason: String },
     /// The boot id cannot be read.
-    BootId {
-        /// The file with the boot id.
-        path: PathBuf,
-        /// The problem.
-        reason: String,
-    },
+    BootId { path: PathBuf, reason: String },
     /// A file has a format version that this build cannot read.
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// Version of the file.
-        found: u32,
-        /// Version of this build.
-        known: u32,
-    },
+    Version { path: PathBuf, found: u32, known: u32 },
     /// A file belongs to another shard.
-    Shard {
-        /// The file.
-        path: PathBuf,
-        /// Shard of the file.
-        found: u16,
-        /// Shard of the options.
-        expected: u16,
-    },
+    Shard { path: PathBuf, found: u16, expected: u16 },
     /// The header of a segment is damaged.
-    Header {
-        /// The file.
-        path: PathBuf,
-        /// The problem.
-        reason: String,
-    },
+    Header { path: PathBuf, reason: String },
     /// A required segment is missing.
-    MissingSegment {
-        /// Number of the segment.
-        segment: u64,
-        /// The missing file.
-        path: PathBuf,
-    },
+    MissingSegment { segment: u64, path: PathBuf },
     /// A damaged batch has valid batches after it, so that acknowledged events would be lost.
-    Damaged {
-        /// Segment of the damaged batch.
-        segment: u64,
-        /// Offset of the damaged batch in bytes.
-        offset: u64,
-        /// Segment of the next valid batch.
-        next_segment: u64,
-        /// Offset of the next valid batch in bytes.
-        next_offset: u64,
-    },
+    Damaged { segment: u64, offset: u64, next_segment: u64, next_offset: u64 },
     /// A valid batch does not continue the sequence of the log.
-    Gap {
-        /// Segment of the gap.
-        segment: u64,
-        /// Offset of the gap in bytes.
-        offset: u64,
-        /// Expected event number.
-        expected: Lsn,
-        /// Event number of the batch.
-        found: Lsn,
-        /// Expected batch number.
-        expected_batch: u64,
-        /// Actual batch number.
-        found_batch: u64,
-    },
+    Gap { segment: u64, offset: u64, expected: Lsn, found: Lsn, expected_batch: u64, found_batch: u64 },
     /// The log ends before the last event of an image.
-    EndsEarly {
-        /// Last event of the log.
-        last: Lsn,
-        /// The image.
-        path: PathBuf,
-    },
+    EndsEarly { last: Lsn, path: PathBuf },
     /// An image is damaged and no older image can replace it, or the state cannot load the image.
-    Image {
-        /// The image.
-        path: PathBuf,
-        /// The problem.
-        reason: String,
-    },
+    Image { path: PathBuf, reason: String },
     /// The log and this build have different names for an event kind.
-    KindRenamed {
-        /// The file.
-        path: PathBuf,
-        /// The kind.
-        kind: u8,
-        /// Name in the file.
-        found: String,
-        /// Name in this build.
-        expected: &'static str,
-    },
+    KindRenamed { path: PathBuf, kind: u8, found: String, expected: &'static str },
     /// The log contains an event kind that this build does not know.
-    UnknownKind {
-        /// The kind.
-        kind: u8,
-        /// Name in the segment header.
-        name: Option<String>,
-        /// Segment of the event.
-        segment: u64,
-        /// Offset of the event's batch in bytes.
-        offset: u64,
-    },
+    UnknownKind { kind: u8, name: Option<String>, segment: u64, offset: u64 },
     /// The state could not apply a batch.
-    Apply {
-        /// Segment of the batch.
-        segment: u64,
-        /// Offset of the batch in bytes.
-        offset: u64,
-        /// Number of the first event in the batch.
-        first_lsn: Lsn,
-        /// The error of the state.
-        reason: String,
-    },
+    Apply { segment: u64, offset: u64, first_lsn: Lsn, reason: String },
 }
 
 impl OpenError {

@@ -19,10 +19,9 @@ pub enum Access {
 
 /// A file in a folder listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Entry {
-    /// File name.
     pub name: String,
-    /// Length in bytes.
     pub length: u64,
 }
 

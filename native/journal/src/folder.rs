@@ -23,7 +23,6 @@ pub(crate) struct Listing {
     /// Length in bytes by the number in the file name, which has no meaning.
     pub free: BTreeMap<u64, u64>,
     pub images: BTreeSet<Lsn>,
-    /// Names of files from an unfinished write.
     pub unfinished: Vec<String>,
 }
 

@@ -14,7 +14,6 @@ use crate::{FORMAT_VERSION, Lsn};
 
 const MAGIC: &[u8; 8] = b"HJIMAGE1";
 const END_MAGIC: &[u8; 8] = b"HJIMGEND";
-/// Bytes of an image header before the event kind table.
 const FIXED: usize = 128;
 /// Bytes of the trailer: magic number, content length and checksum.
 const TRAILER: usize = 20;
@@ -24,7 +23,6 @@ const CHUNK: usize = 1024 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Covered {
     pub lsn: Lsn,
-    /// Number of the last batch.
     pub sequence: u64,
     /// Number of the last segment. The log continues at the start of the next segment.
     pub segment: u64,
@@ -115,7 +113,6 @@ pub(crate) fn read_covered(folder: &Folder, options: &Options, lsn: Lsn) -> Resu
     Ok((opened.covered, length))
 }
 
-/// An image with a valid checksum.
 pub(crate) struct Image {
     pub covered: Covered,
     pub path: PathBuf,
@@ -123,7 +120,6 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// Reads and checks a whole image.
     pub fn read(folder: &Folder, options: &Options, lsn: Lsn) -> Result<Self, OpenError> {
         let Opened { path, file, header, covered } = open(folder, options, lsn)?;
         let mut content = Vec::new();
@@ -153,7 +149,6 @@ fn check_content(
     hasher.update(header);
     let mut chunk = Vec::new();
     if let Some(keep) = keep.as_deref_mut() {
-        // Zero pages from the kernel, which the read touches first.
         *keep = vec![0; content_length as usize];
     } else {
         chunk = vec![0; CHUNK];
@@ -188,7 +183,6 @@ fn check_trailer(path: &Path, file: &dyn FileHandle, content_length: u64, crc: u
     Ok(())
 }
 
-/// Combines small writes of the state into large writes, and computes their checksum.
 struct ImageWriter<'a> {
     file: &'a dyn FileHandle,
     offset: u64,

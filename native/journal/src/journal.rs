@@ -20,7 +20,6 @@ use crate::writer::{Counters, Writing};
 /// Interval after which [`Journal::heartbeat`] records the clocks.
 const HEARTBEAT_MS: u64 = 1_000;
 
-/// State that the handle, the writer thread and the supply thread share.
 pub(crate) struct Core {
     pub options: Options,
     pub folder: Folder,
@@ -34,20 +33,16 @@ pub(crate) struct Core {
     pub supply_wake: Condvar,
     /// Locked during the write and sync of a batch, so that at most one batch is in flight.
     pub writing: Mutex<Writing>,
-    /// Locked while a segment is prepared.
     pub supplying: Mutex<()>,
-    /// Locked while the segments covered by an image are recycled.
     pub recycling: Mutex<()>,
     // Copies of values in `shared` that are read without its lock.
     pub durable: AtomicU64,
     pub last: AtomicU64,
     pub credit_total: AtomicU64,
     pub wake: EventFd,
-    /// Lock on the folder. The shutdown releases the lock.
     pub held: Mutex<Option<Box<dyn Send + Sync>>>,
 }
 
-/// State behind the journal's mutex.
 pub(crate) struct Shared {
     pub queue: Queue,
     pub shelf: Shelf,

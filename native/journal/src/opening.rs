@@ -90,7 +90,6 @@ pub fn open_stepped(
     Ok((Journal::new(core), recovered))
 }
 
-/// Result of reading the log.
 struct Found {
     cursor: Cursor,
     first_segment: u64,

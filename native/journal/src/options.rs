@@ -7,7 +7,6 @@ use crate::Lsn;
 use crate::error::OpenError;
 use crate::segment;
 
-/// Smallest segment length in bytes.
 pub(crate) const SEGMENT_BYTES_MIN: u64 = 256 * 1024;
 /// Largest segment length in bytes. Batch lengths have 32 bits.
 const SEGMENT_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;

@@ -27,7 +27,6 @@ pub struct Credit {
 /// Bytes that a heartbeat can use between a credit check and the submission.
 const HEARTBEAT_SLACK: u64 = SECTOR;
 
-/// A batch before its write.
 pub(crate) struct Pending {
     /// Segment and offset of the batch. `None` while no segment has room.
     pub place: Option<(Arc<Segment>, u64)>,
@@ -35,7 +34,6 @@ pub(crate) struct Pending {
     pub bytes: Vec<u8>,
     pub first_lsn: Lsn,
     pub count: u32,
-    /// Monotonic time of the first submission.
     pub since_ns: u64,
 }
 
@@ -45,16 +43,12 @@ impl Pending {
     }
 }
 
-/// Pending batches and the segments that receive them.
 pub(crate) struct Queue {
     pending: VecDeque<Pending>,
     /// The segment that is being filled, and its first free byte.
     fill: Option<(Arc<Segment>, u64)>,
-    /// Prepared segments in the order of use.
     ready: VecDeque<Arc<Segment>>,
-    /// Payload bytes of a segment of the configured length.
     payload: u64,
-    /// Buffer of a written batch, for reuse.
     spare: Vec<u8>,
 }
 
@@ -155,7 +149,6 @@ impl Queue {
         self.pending.front().is_some_and(|first| first.place.is_some())
     }
 
-    /// Reports whether the last batch waits for a segment.
     pub fn is_blocked(&self) -> bool {
         self.pending.back().is_some_and(|last| last.place.is_none())
     }
@@ -225,9 +218,9 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        /// A share of the credit, in thousandths.
+        /// Submits a share of the credit, in thousandths.
         Submit(u64),
-        /// Submits that many bytes less than the credit.
+        /// Submits a number of bytes less than the credit.
         SubmitAllBut(u64),
         Write,
         Supply,
@@ -242,7 +235,7 @@ mod tests {
         ]
     }
 
-    /// Takes every batch: in order, on sectors, within its segment, never over another one.
+    /// Takes all batches. Checks that they are in order, aligned, within their segment and do not overlap.
     fn write_all(queue: &mut Queue, mut placed_to: (u64, u64)) -> Result<(u64, u64), TestCaseError> {
         while let Some(batch) = queue.take() {
             let (segment, offset) = batch.place.expect("taken batches have a place");
@@ -258,7 +251,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Whatever was submitted before, written meanwhile, and recorded by a heartbeat in between.
+        /// A submission within the credit fits, also after other submissions, writes and heartbeats.
         #[test]
         fn what_credit_allows_finds_its_place(steps in prop::collection::vec((step(), any::<bool>(), any::<bool>()), 1..80)) {
             let mut queue = Queue::new(BYTES);
@@ -294,7 +287,7 @@ mod tests {
             }
         }
 
-        /// New places leave a segment to those that free some, but for the framing of one batch.
+        /// Submissions up to `total - reserve` leave the reserve free, except for the framing of one batch.
         #[test]
         fn what_new_places_may_take_leaves_the_reserve(shares in prop::collection::vec(0..=1_000_u64, 1..60)) {
             let mut queue = Queue::new(BYTES);

@@ -12,20 +12,15 @@ use crate::segment::{self, HEADER_SPACE, SegmentHeader};
 /// Bytes per read: efficient for the disk, and small enough for the second-level cache.
 const CHUNK: usize = 1024 * 1024;
 
-/// Content of a segment at one offset.
 pub(crate) enum Found<'a> {
-    /// A valid batch: header and payload.
     Batch(Header, &'a [u8]),
-    /// A batch with a valid header and a damaged payload.
     Torn(Header),
-    /// No valid batch header of this segment.
     Nothing,
 }
 
 pub(crate) struct SegmentReader {
     pub path: PathBuf,
     pub header: SegmentHeader,
-    /// Offset of the next batch.
     pub offset: u64,
     file: Box<dyn FileHandle>,
     buffer: Vec<u8>,

@@ -11,7 +11,6 @@ use crate::options::{Options, State};
 use crate::reader::{Found, SegmentReader};
 use crate::segment::{HEADER_SPACE, names_all};
 
-/// Position up to which the log was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cursor {
     pub lsn: Lsn,
@@ -20,12 +19,9 @@ pub(crate) struct Cursor {
     pub clock: Option<ClockRecord>,
 }
 
-/// State of the replay before the first segment.
 pub(crate) struct Base {
     pub cursor: Cursor,
-    /// Number of the first segment to read.
     pub first_segment: u64,
-    /// Last event of the image, 0 without an image.
     pub image_lsn: Lsn,
 }
 
@@ -94,7 +90,6 @@ fn missing(folder: &Folder, segment: u64) -> OpenError {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tail {
     pub segment: u64,
-    /// Offset after the last valid batch.
     pub offset: u64,
     /// Known bytes of the damaged batch at `offset`.
     pub torn_bytes: u64,
@@ -108,7 +103,6 @@ pub(crate) struct LastBatch {
     pub end: u64,
 }
 
-/// Replay of segments into a state.
 pub(crate) struct Replay<'a> {
     pub folder: &'a Folder,
     pub options: &'a Options,
@@ -119,7 +113,6 @@ pub(crate) struct Replay<'a> {
     pub last_batch: Option<LastBatch>,
 }
 
-/// Segment and offset in the log.
 type Place = (u64, u64);
 
 impl<'a> Replay<'a> {

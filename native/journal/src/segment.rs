@@ -12,17 +12,14 @@ use crate::options::Options;
 pub(crate) const HEADER_SPACE: u64 = 16 * 1024;
 
 const MAGIC: &[u8; 8] = b"HJSEGMNT";
-/// Bytes of a segment header before the event kind table.
 const FIXED: usize = 64;
 
-/// A segment that is open for writing.
 pub(crate) struct Segment {
     pub home: Home,
     pub bytes: u64,
     pub file: Box<dyn FileHandle>,
 }
 
-/// Content of a segment header.
 #[derive(Debug)]
 pub(crate) struct SegmentHeader {
     pub home: Home,
@@ -36,7 +33,6 @@ pub(crate) const fn payload_of(segment_bytes: u64) -> u64 {
 }
 
 pub(crate) fn kinds_fit(kinds: &[(u8, &str)]) -> bool {
-    // Counts the larger fixed part (of images) and the checksum.
     FIXED * 2 + 2 + kinds.iter().map(|(_, name)| 2 + name.len()).sum::<usize>() + 4 <= HEADER_SPACE as usize
 }
 
@@ -48,7 +44,6 @@ pub(crate) fn put_kinds(put: &mut Put<'_>, kinds: &[(u8, &str)]) {
     }
 }
 
-/// Reads an event kind table. Returns `None` if the table is longer than the buffer.
 pub(crate) fn take_kinds(take: &mut Take<'_>) -> Option<Vec<(u8, String)>> {
     let count = if take.bytes.len() < 2 { return None } else { take.u16() };
     let mut kinds = Vec::new();
@@ -81,7 +76,6 @@ pub(crate) fn check_names(path: &Path, table: &[(u8, String)], options: &Options
     Ok(())
 }
 
-/// Encodes a segment header, with its checksum at the end.
 pub(crate) fn encode_header(home: &Home, epoch: u64, bytes: u64, kinds: &[(u8, &str)]) -> Vec<u8> {
     let mut buffer = vec![0; HEADER_SPACE as usize];
     let end = buffer.len() - 4;

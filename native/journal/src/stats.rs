@@ -25,8 +25,8 @@ pub const SYNC_NS_BOUNDS: [u64; 13] = [
 
 /// A histogram with fixed bounds. Each count is for one bucket, not cumulative.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Histogram {
-    /// Inclusive upper bounds.
     pub bounds: &'static [u64],
     /// One count per bound, and one for values above the last bound.
     pub counts: Vec<u64>,
@@ -50,35 +50,22 @@ impl Histogram {
     }
 }
 
-/// Result of the last compaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum LastCompaction {
-    /// The compaction succeeded.
-    Succeeded {
-        /// Last event in the image.
-        lsn: Lsn,
-        /// Length of the image in bytes.
-        image_bytes: u64,
-        /// Number of recycled segments.
-        segments: u64,
-    },
-    /// The compaction failed.
-    Failed {
-        /// The reason of the failure.
-        reason: String,
-    },
+    Succeeded { lsn: Lsn, image_bytes: u64, segments: u64 },
+    Failed { reason: String },
 }
 
 /// Counters of this run and the current state of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Stats {
     /// Durable batches, including empty batches.
     pub batches: u64,
-    /// Durable events.
     pub events: u64,
     /// Bytes written by batches, including framing.
     pub bytes: u64,
-    /// Syncs of batches.
     pub syncs: u64,
     /// Events per batch, without empty batches.
     pub batch_events: Histogram,
@@ -86,25 +73,17 @@ pub struct Stats {
     pub sync_ns: Histogram,
     /// Age of the oldest submission that is not durable, in nanoseconds. 0 if there is none.
     pub oldest_pending_ns: u64,
-    /// Last submitted event.
     pub last_lsn: Lsn,
-    /// Last durable event.
     pub durable_lsn: Lsn,
-    /// Epoch of this run.
     pub epoch: u64,
-    /// Prepared segments.
     pub segments_ready: u64,
-    /// Pre-written files without a segment number.
     pub segments_free: u64,
     /// Full segments that no image covers.
     pub segments_closed: u64,
-    /// Bytes that can still be submitted.
     pub credit: Credit,
     /// True after a segment could not be prepared, or an image did not fit on the disk. Only the reserve is left then.
     pub is_stalled: bool,
-    /// The reason of the stall.
     pub stall_reason: Option<String>,
-    /// Result of the last compaction of this run.
     pub last_compaction: Option<LastCompaction>,
 }
 

@@ -19,26 +19,21 @@ use crate::stats::LastCompaction;
 
 /// Prepared segments beside the current segment: one for the reserve and one for other events.
 const READY_WANTED: usize = 2;
-/// Number of closed segments at which a compaction is due.
 const COMPACTION_DUE: usize = 4;
 /// Number of free files that are kept for reuse. More files are removed.
 const FREE_KEPT: usize = 6;
-/// Pause after a failed attempt to prepare a segment.
 const RETRY: Duration = Duration::from_secs(1);
 /// Bytes per write when a new file is filled with zeros.
 const ZEROS: usize = 1024 * 1024;
 /// Zero bytes between two syncs of a new file, so that the syncs of batches do not wait long.
 const ZEROS_PER_SYNC: u64 = 8 * 1024 * 1024;
 
-/// Numbers and files of the segments that are not prepared.
 pub(crate) struct Shelf {
     /// Segment of the last batch, 0 before the first batch.
     active: u64,
     /// Full segments that no image covers, oldest first.
     pub closed: Vec<u64>,
-    /// Pre-written files without a segment number.
     pub free: Vec<PathBuf>,
-    /// Number of the next prepared segment.
     next: u64,
 }
 
@@ -222,7 +217,6 @@ impl Core {
         Ok(())
     }
 
-    /// Runs the supply thread.
     pub fn run_supply(&self) {
         loop {
             let is_stalled = self.supply_one().is_err();
@@ -240,7 +234,6 @@ impl Core {
         }
     }
 
-    /// Recycles the segments that the newest image covers, and records the result.
     pub fn take_image(&self) -> Result<u64, OpenError> {
         let result = self.recycle_covered();
         let mut shared = lock(&self.shared);

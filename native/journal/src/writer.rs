@@ -12,13 +12,10 @@ use crate::journal::{Core, lock};
 use crate::queue::Pending;
 use crate::stats::{BATCH_EVENT_BOUNDS, Histogram, SYNC_NS_BOUNDS};
 
-/// State that the writer keeps between batches.
 pub(crate) struct Writing {
-    /// Number of the last batch.
     pub sequence: u64,
 }
 
-/// Totals of the durable batches of this run.
 pub(crate) struct Counters {
     pub batches: u64,
     pub events: u64,
@@ -116,7 +113,6 @@ impl Core {
         }
     }
 
-    /// Calls [`Core::commit`], and ends the process on a failure.
     pub fn commit_or_die(&self) -> bool {
         match self.commit() {
             Ok(was_written) => was_written,
@@ -124,7 +120,6 @@ impl Core {
         }
     }
 
-    /// Runs the writer thread.
     pub fn run_writer(&self) {
         loop {
             let mut shared = lock(&self.shared);

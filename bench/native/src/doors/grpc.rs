@@ -19,7 +19,6 @@ const WINDOW_BYTES: u32 = 1 << 24;
 /// Tag of field 1, a string.
 const PLAYER_TOKEN_TAG: u8 = 0x0a;
 
-/// Opens the connections, and starts a worker for each stream.
 pub async fn start(
     address: &str,
     connections: usize,
@@ -67,7 +66,6 @@ async fn work(sender: SendRequest<Bytes>, asks: &[Ask], pace: &Pace, target: &st
     Ok(seen)
 }
 
-/// Returns an uncompressed message with the token.
 fn frame(player_token: &str) -> Result<Bytes, Failure> {
     let length = u8::try_from(player_token.len()).ok().filter(|length| *length < 0x80);
     let length = length.ok_or_else(|| wrong("a player token of 128 characters or more"))?;

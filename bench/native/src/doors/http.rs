@@ -11,7 +11,6 @@ use super::plan::{Ask, Plan};
 use super::{Reply, Seen};
 use crate::{Failure, wrong};
 
-/// Opens the connections, and starts a worker for each connection.
 pub async fn start(
     address: &str,
     connections: usize,
@@ -69,7 +68,6 @@ fn write_request(into: &mut Vec<u8>, ask: &Ask, host: &str) {
     }
 }
 
-/// Returns the response if it is complete.
 fn parse(bytes: &[u8]) -> Result<Option<Reply>, Failure> {
     let Some(head_end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { return Ok(None) };
     let head = std::str::from_utf8(&bytes[..head_end])?;

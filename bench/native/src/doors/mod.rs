@@ -19,16 +19,13 @@ use crate::{Failure, wrong};
 use pace::Pace;
 use plan::Plan;
 
-/// Results of one worker.
 #[derive(Default)]
 struct Seen {
     samples: Vec<Sample>,
     errors: BTreeMap<String, u64>,
-    /// Responses with a ray id.
     rays: u64,
 }
 
-/// Content of a response.
 enum Reply {
     Done { has_ray: bool },
     Refused(String),

@@ -21,7 +21,6 @@ impl Pace {
         Pace { interval, turns: Mutex::new(0), began: OnceLock::new(), start: Notify::new() }
     }
 
-    /// Starts all workers that wait in [`Pace::started`].
     pub fn begin(&self) {
         self.began.get_or_init(Instant::now);
         self.start.notify_waiters();
@@ -31,7 +30,6 @@ impl Pace {
         *self.began.get_or_init(Instant::now)
     }
 
-    /// Waits for [`Pace::begin`].
     pub async fn started(&self) {
         let notified = self.start.notified();
         if self.began.get().is_none() {

@@ -2,13 +2,11 @@
 
 use crate::{Failure, wrong};
 
-/// Tokens of one request.
 pub struct Ask {
     pub lobby_token: String,
     pub player_token: String,
 }
 
-/// Requests by worker.
 pub struct Plan(Vec<Vec<Ask>>);
 
 impl Plan {
@@ -27,7 +25,6 @@ impl Plan {
         &self.0[worker]
     }
 
-    /// Returns the number of requests of all workers.
     pub fn len(&self) -> usize {
         self.0.iter().map(Vec::len).sum()
     }

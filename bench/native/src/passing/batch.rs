@@ -2,7 +2,6 @@
 
 use std::os::fd::RawFd;
 
-/// Largest number of datagrams in a batch.
 pub const BATCH: usize = 64;
 const DATAGRAM_MAX: usize = 2_048;
 
@@ -39,7 +38,6 @@ impl Batch {
         &self.rooms[place][..self.heads[place].msg_len as usize]
     }
 
-    /// Receives datagrams and returns their number.
     pub fn receive(&mut self, socket: RawFd) -> usize {
         self.parts.iter_mut().for_each(|part| part.iov_len = DATAGRAM_MAX);
         // SAFETY: every head points to a buffer and an address of `self`, which outlive the call.
@@ -49,7 +47,6 @@ impl Batch {
         usize::try_from(came).unwrap_or(0)
     }
 
-    /// Sends the first `count` datagrams to their addresses.
     pub fn send(&mut self, socket: RawFd, count: usize) {
         if count > 0 {
             // SAFETY: as above. An unsent datagram counts as lost at the receiver.

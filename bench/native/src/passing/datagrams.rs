@@ -26,7 +26,6 @@ struct Load {
     /// Planned time of each datagram, taken when its answer arrives.
     sent: Vec<Option<Instant>>,
     samples: Vec<Sample>,
-    /// Content that all datagrams share.
     filling: Vec<u8>,
 }
 

@@ -56,7 +56,6 @@ pub fn run(flags: &Flags) -> Result<Figures, Failure> {
 }
 
 impl Forwarder {
-    /// Forwards datagrams from players to the server.
     fn there(&mut self, poll: &Poll) -> Result<(), Failure> {
         for place in 0..self.batch.receive(self.players.as_raw_fd()) {
             let client = self.batch.names[place];
@@ -79,7 +78,6 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Forwards one datagram of each ready session to its player.
     fn back(&mut self, ready: &[usize]) {
         let mut filled = 0;
         for session in ready.iter().filter_map(|number| self.sessions.get(*number)) {

@@ -17,7 +17,6 @@ use crate::host::cpu_ns;
 use crate::latency::Sample;
 use crate::{Failure, wrong};
 
-/// Runs one kind of load by name.
 pub fn run(what: &str, flags: &Flags) -> Result<Figures, Failure> {
     match what {
         "http" => http::run(flags),
@@ -53,7 +52,6 @@ impl Window {
         Sample { done_ns, took_ns: now.duration_since(since).as_nanos() as u64 }
     }
 
-    /// Returns the samples within the window.
     fn counted(&self, samples: Vec<Sample>) -> Vec<Sample> {
         let (start_ns, end_ns) = (self.length.as_nanos() as u64 / 10, self.length.as_nanos() as u64);
         samples.into_iter().filter(|sample| (start_ns..end_ns).contains(&sample.done_ns)).collect()
@@ -63,7 +61,6 @@ impl Window {
         self.length.as_secs_f64() * 0.9
     }
 
-    /// Returns the share of the core that the load used.
     fn load(&self) -> Figures {
         let share = (cpu_ns() - self.cpu_before_ns) as f64 / self.began.elapsed().as_nanos() as f64;
         Figures::new().number("load_cpu_share", share)

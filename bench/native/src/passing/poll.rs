@@ -8,7 +8,6 @@ use crate::{Failure, wrong};
 
 const AT_ONCE: usize = 256;
 
-/// Numbered sockets that are polled for input.
 pub struct Poll {
     epoll: OwnedFd,
     ready: Vec<libc::epoll_event>,
@@ -29,7 +28,6 @@ impl Poll {
         Ok(Self { epoll, ready: vec![libc::epoll_event { events: 0, u64: 0 }; AT_ONCE] })
     }
 
-    /// Adds a socket with its number.
     pub fn add(&self, socket: &impl AsRawFd, number: usize) -> Result<(), Failure> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: number as u64 };
         // SAFETY: both descriptors are open; `event` lives through the call.
@@ -82,7 +80,6 @@ impl Ticks {
         Self { began: Instant::now(), tick: Duration::from_micros(tick_us), per_s, ticks: 0, given: 0 }
     }
 
-    /// Returns the time of the next tick.
     pub fn next(&self) -> Instant {
         self.began + self.tick * (self.ticks + 1)
     }

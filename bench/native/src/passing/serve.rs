@@ -50,7 +50,6 @@ pub fn run(flags: &Flags) -> Result<Figures, Failure> {
     }
 }
 
-/// Opens a TCP and a UDP socket on the same port number.
 fn one_port() -> Result<(TcpListener, UdpSocket), Failure> {
     for _ in 0..100 {
         let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -113,7 +112,6 @@ impl Guest {
     }
 }
 
-/// Sends all waiting datagrams back.
 fn give_back(batch: &mut Batch, socket: &UdpSocket) {
     loop {
         let count = batch.receive(socket.as_raw_fd());

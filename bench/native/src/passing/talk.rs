@@ -17,7 +17,6 @@ use crate::{Failure, wrong};
 const TEXT: usize = 64;
 const TICK_US: u64 = 100;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Frame of a binary message with a zero mask.
 const FRAME: [u8; 6] = [0x82, 0x80 | TEXT as u8, 0, 0, 0, 0];
 const ANSWER: [u8; 2] = [0x82, TEXT as u8];
 
