@@ -5,7 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// The longest path that the kernel takes for a Unix socket.
+/// Largest path length of a Unix socket in the kernel.
 const SOCKET_PATH_MAX: usize = 107;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl From<SocketAddr> for BackendAddress {
     }
 }
 
-/// A network such as `10.0.0.0/8`. A bare address is a network of one.
+/// IP network such as `10.0.0.0/8`. A bare address is a network with one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpNetwork {
     address: IpAddr,

@@ -53,7 +53,7 @@ pub fn bind(folder: &Path) -> io::Result<AdminSocket> {
 }
 
 impl AdminSocket {
-    /// Moves the socket to its final path, and replaces the one of an older process.
+    /// Moves the administration socket to its final path, and replaces the socket of an older process.
     pub fn put(&self) -> io::Result<()> {
         std::fs::rename(&self.fresh, &self.place)
     }

@@ -10,10 +10,10 @@ use tokio::time::{sleep, timeout};
 
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The queue of a Unix socket is full at once, where TCP would wait.
+/// Pause before another connect to a Unix socket with a full accept queue. TCP waits in the kernel instead.
 const QUEUE_RETRY_DELAY: Duration = Duration::from_millis(1);
 
-/// Connects with `TCP_NODELAY`. Waits for a free descriptor within the timeout.
+/// Connects to a backend. Retries within the timeout if the system is out of descriptors.
 pub async fn connect(backend: SocketAddr, within: Duration) -> io::Result<TcpStream> {
     let stream = with_retries(within, || TcpStream::connect(backend)).await?;
     stream.set_nodelay(true)?;

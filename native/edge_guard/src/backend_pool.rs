@@ -8,16 +8,16 @@ use hyper::client::conn::http1::SendRequest;
 
 use crate::address::BackendAddress;
 
-/// Shorter than the keep-alive of common servers (5 s), so that servers rarely close first.
+/// Maximum idle time of a connection, shorter than the keep-alive of common servers (5 s).
 const IDLE_LIMIT: Duration = Duration::from_secs(4);
 
-/// For all threads and routes together. No limit counts these descriptors.
+/// Limit of idle connections in the process. The connection limits do not count their descriptors.
 const IDLE_CONNECTIONS_MAX: usize = 1_024;
 
-/// At most this fraction of the allowed connections.
+/// Divisor of the connection limit. The pool stores at most this fraction of the allowed connections.
 const IDLE_SHARE: usize = 8;
 
-/// Idle connections by route number. The last used one is taken first.
+/// Idle backend connections by route number. The most recently used connection is taken first.
 #[derive(Debug)]
 pub struct BackendPool<B> {
     waiting: Mutex<PoolState<B>>,
@@ -99,7 +99,7 @@ impl<B> BackendPool<B> {
 
 /// Idle connection for one player. Its backend has received the player's address in a PROXY header.
 ///
-/// A player's connection counts as two descriptors: itself and one backend connection. So at most one is kept.
+/// The limits count two descriptors per player, for the player and one backend connection. So only one is stored.
 /// Concurrent HTTP/2 requests have permits of their own.
 #[derive(Debug)]
 pub struct DedicatedConnection<B>(Mutex<Option<(u64, IdleConnection<B>)>>);
@@ -111,7 +111,7 @@ impl<B> Default for DedicatedConnection<B> {
 }
 
 impl<B> DedicatedConnection<B> {
-    /// Takes the connection if it belongs to this route and is open. Otherwise closes it.
+    /// Takes the idle connection if it is open and belongs to this route. Otherwise closes the connection.
     pub fn take(&self, route: u64, backend: &BackendAddress) -> Option<SendRequest<B>> {
         let (of, idle) = self.waiting().take()?;
         (of == route && idle.backend == *backend && idle.is_good()).then_some(idle.sender)

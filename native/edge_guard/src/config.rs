@@ -17,15 +17,15 @@ use crate::address::{BackendAddress, IpNetwork};
 pub struct Config {
     #[serde(deserialize_with = "absolute_path")]
     pub folder: PathBuf,
-    /// Unix socket of the data plane that serves `Routes`.
+    /// Unix socket of the data plane's `Routes` service.
     #[serde(deserialize_with = "absolute_path")]
     pub source: PathBuf,
     #[serde(deserialize_with = "text::<_, 64>")]
     pub edge_id: String,
-    /// Address for the ports of routes.
+    /// Local address on which the ports of routes are bound.
     #[serde(deserialize_with = "ip_address")]
     pub bind: IpAddr,
-    /// Address given to players. Also selects the certificate for clients without server name.
+    /// Player address without the port. Also selects the certificate for TLS clients that send no server name.
     #[serde(deserialize_with = "text::<_, 253>")]
     pub advertised: String,
     #[serde(deserialize_with = "listen")]
@@ -39,7 +39,7 @@ pub struct Config {
     /// Trusted proxies in front of edge-guard.
     #[serde(deserialize_with = "list")]
     pub proxies: Vec<IpNetwork>,
-    /// Threads for TCP, and as many for UDP.
+    /// Number of TCP threads, and of UDP threads.
     #[serde(deserialize_with = "number::<_, usize, 1, 256>")]
     pub workers: usize,
     #[serde(deserialize_with = "number::<_, i8, -20, 19>")]
@@ -51,7 +51,7 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
     Address(SocketAddr),
-    /// `fd:3`
+    /// Inherited file descriptor, for example `fd:3`.
     Inherited(i32),
 }
 
@@ -69,7 +69,7 @@ pub struct Certificate {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "an object")]
 pub struct Backend {
-    /// `*.` stands for one label.
+    /// Host names. A leading `*.` matches one label.
     #[serde(deserialize_with = "host_names")]
     pub hosts: Vec<String>,
     #[serde(deserialize_with = "backend_address")]
@@ -107,7 +107,7 @@ pub struct Timeouts {
     pub connect: Duration,
     #[serde(rename = "handshake_ms", deserialize_with = "milliseconds")]
     pub handshake: Duration,
-    /// From the first byte of a request's head.
+    /// Timeout of a request header, from its first byte.
     #[serde(rename = "head_ms", deserialize_with = "milliseconds")]
     pub head: Duration,
     #[serde(rename = "keep_alive_ms", deserialize_with = "milliseconds")]
@@ -118,10 +118,10 @@ pub struct Timeouts {
     pub stream_idle: Duration,
     #[serde(rename = "datagram_idle_ms", deserialize_with = "milliseconds")]
     pub datagram_idle: Duration,
-    /// After SIGTERM.
+    /// Timeout of open connections after SIGTERM.
     #[serde(rename = "drain_ms", deserialize_with = "milliseconds")]
     pub drain: Duration,
-    /// In a process that was replaced.
+    /// Timeout of open connections in a process that a newer process replaced.
     #[serde(rename = "replaced_ms", deserialize_with = "milliseconds")]
     pub replaced: Duration,
 }
@@ -223,7 +223,7 @@ impl Config {
     }
 }
 
-/// Problems, each behind its path in the file.
+/// Problems of the settings file, each with the path of its setting.
 #[derive(Default)]
 struct Problems(Vec<String>);
 
@@ -232,14 +232,14 @@ impl Problems {
         self.0.push(format!("{}: {problem}", if path.is_empty() { "settings" } else { path }));
     }
 
-    /// Whether there is a problem at the path or below.
+    /// Reports whether the setting at a path, or a part of it, has a problem.
     fn has(&self, path: &str) -> bool {
         let rest = |problem: &String| problem.strip_prefix(path).map(|rest| rest.starts_with([':', '.']));
         self.0.iter().any(|problem| rest(problem).unwrap_or(false))
     }
 
-    /// Deserializes a value without its faulty parts. serde stops at the first error, so each error is reported, its
-    /// part removed, and the rest tried again. Returns `None` if an error has no removable part.
+    /// Deserializes a value and reports all its errors. serde stops at the first error, so the faulty part is removed
+    /// and the rest is deserialized again. Returns `None` if the faulty part cannot be removed.
     fn deserialize<T: DeserializeOwned>(&mut self, mut value: Value) -> Option<T> {
         self.remove_nulls(&mut value, "");
         loop {
@@ -257,7 +257,7 @@ impl Problems {
         }
     }
 
-    /// Removed elements of lists become null, so that the others keep their index. No setting may be null itself.
+    /// Reports null settings as problems and removes them, because null marks a removed list element later.
     fn remove_nulls(&mut self, value: &mut Value, path: &str) {
         let inner = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
         match value {

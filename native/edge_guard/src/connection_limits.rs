@@ -18,7 +18,7 @@ pub struct ConnectionLimits {
     addresses: Mutex<HashMap<IpAddr, usize>>,
 }
 
-/// Right to one connection, returned on drop.
+/// Permit for one connection. A drop releases the permit.
 #[derive(Debug)]
 pub struct ConnectionPermit {
     limits: Arc<ConnectionLimits>,
@@ -38,7 +38,7 @@ impl ConnectionLimits {
         }
     }
 
-    /// Applies to new connections. Open ones stay.
+    /// Changes the limits for new connections. Open connections continue.
     pub fn change(&self, settings: &LimitSettings) {
         self.all_max.store(settings.connections, SeqCst);
         self.route_max.store(settings.connections_per_route, SeqCst);
@@ -50,8 +50,8 @@ impl ConnectionLimits {
         self.all.load(SeqCst) >= self.all_max.load(SeqCst)
     }
 
-    /// Admits a connection. Connections of a trusted proxy have no client, and those of the host listener no route:
-    /// only the other limits count.
+    /// Admits a connection within the limits. Without a client (trusted proxy) or a route (host listener), only the
+    /// other limits apply.
     pub fn admit(
         self: &Arc<Self>,
         client: Option<IpAddr>,
@@ -104,10 +104,10 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Raises the descriptor limit, and returns fitting settings with the limit.
+/// Raises the descriptor limit. Returns the settings, reduced to that limit, and the limit.
 ///
-/// A connection needs two descriptors and a UDP session one. If there are too few, each kind gets half, or less if it
-/// wants less.
+/// A connection needs two descriptors and a UDP session one. If there are too few, each kind gets half, or
+/// more if the other kind needs less.
 #[must_use]
 pub fn fit_descriptors(settings: &LimitSettings) -> (LimitSettings, u64) {
     let wanted = wanted(settings) + RESERVED_DESCRIPTORS;
@@ -115,7 +115,7 @@ pub fn fit_descriptors(settings: &LimitSettings) -> (LimitSettings, u64) {
     (fit_to_descriptors(settings, have), have)
 }
 
-/// For routes, pooled connections, pipes, and the process itself.
+/// Descriptors reserved for routes, pooled connections, pipes and the process itself.
 const RESERVED_DESCRIPTORS: u64 = 8_192;
 
 fn wanted(settings: &LimitSettings) -> u64 {

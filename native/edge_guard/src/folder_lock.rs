@@ -7,12 +7,12 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The lock lasts as long as any duplicate of its descriptor.
+/// Lock of the edge-guard folder. The lock ends when all duplicates of its descriptor are closed.
 #[derive(Debug)]
 pub struct FolderLock(Arc<File>);
 
 impl FolderLock {
-    /// Returns `None` if another process has the lock.
+    /// Locks a folder. Returns `None` if another process has the lock.
     pub fn take(folder: &Path) -> io::Result<Option<Self>> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let file = OpenOptions::new()

@@ -48,7 +48,7 @@ pub enum SocketRole {
     Session {
         port: u16,
         client: SocketAddr,
-        /// Missing from older processes, and if the port has one address only.
+        /// Local address of the session. Missing from older versions, and on a port with only one address.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         local: Option<LocalAddress>,
         backend: SocketAddr,
@@ -70,7 +70,7 @@ pub enum HandoverMessage {
     Stop,
 }
 
-/// The older process keeps its descriptor: there may be no room for duplicates.
+/// Descriptor that the older process shares with its own sockets, because it may be out of descriptors.
 pub type SharedDescriptor = Arc<dyn AsFd + Send + Sync>;
 
 #[derive(Default)]
@@ -87,7 +87,7 @@ pub struct ReceivedState {
     pub set: RouteSet,
 }
 
-/// Sockets of the older process, by port number, until routes claim them.
+/// Sockets of the older process by port number. Each route takes its sockets from here.
 #[derive(Debug, Default)]
 pub struct InheritedSockets {
     pub streams: HashMap<u16, TcpListener>,
@@ -95,7 +95,7 @@ pub struct InheritedSockets {
     pub sessions: HashMap<u16, Vec<MigratedSession>>,
 }
 
-/// Sends everything, and returns when the newer process is ready. An error changes nothing.
+/// Sends all routes and sockets, and returns when the newer process is ready. After an error this process continues.
 pub fn send_offer(stream: &UnixStream, gift: &HandoverOffer) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(STEP_TIMEOUT))?;
@@ -113,7 +113,7 @@ pub fn send_offer(stream: &UnixStream, gift: &HandoverOffer) -> io::Result<()> {
     }
 }
 
-/// Sends the message after which the newer process serves.
+/// Sends the final message, after which the newer process serves.
 pub fn confirm(stream: &UnixStream) -> io::Result<()> {
     framing::send(stream, &HandoverMessage::Yours, &[])
 }
@@ -142,7 +142,7 @@ pub fn connect(folder: &Path) -> io::Result<UnixStream> {
     Err(io::Error::other(String::from_utf8_lossy(&head).lines().next().unwrap_or_default().to_owned()))
 }
 
-/// Receives everything. The older process still owns it.
+/// Receives the routes and sockets, which the older process still uses.
 pub fn receive(stream: &UnixStream) -> io::Result<ReceivedState> {
     let mut taken = ReceivedState::default();
     loop {
@@ -157,7 +157,7 @@ pub fn receive(stream: &UnixStream) -> io::Result<ReceivedState> {
     }
 }
 
-/// Reports readiness, and waits until the older process confirms.
+/// Reports that this process is ready, and waits for the confirmation of the older process.
 pub fn accept(stream: &UnixStream) -> io::Result<()> {
     framing::send(stream, &HandoverMessage::Ready, &[])?;
     match framing::receive(stream) {

@@ -26,7 +26,7 @@ impl HostTable {
         Self { ours, ..Self::default() }
     }
 
-    /// Takes a host name in lower case, without a port.
+    /// Returns the route of a host name, which must be in lower case and without a port.
     #[must_use]
     pub fn find(&self, is_tls: bool, host: &str) -> Option<&Arc<LiveRoute>> {
         let routes = if is_tls { &self.tls } else { &self.plain };
@@ -54,7 +54,7 @@ impl HostTable {
     }
 }
 
-/// Looks up the name, then the `*.` wildcard of its parent.
+/// Returns the entry of a host name, or of the `*.` wildcard of its parent domain.
 pub fn find_name<'a, T>(names: &'a HashMap<String, T>, name: &str) -> Option<&'a T> {
     names.get(name).or_else(|| {
         let (_, parent) = name.split_once('.')?;

@@ -32,8 +32,8 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
 
 const READ_BUFFER_BYTES: usize = 64 * 1024;
 
-/// Also the size of the response part that is buffered for a slow reader.
 const HTTP2_STREAMS_MAX: u32 = 100;
+/// Bytes of a response that one HTTP/2 stream buffers for a slow reader.
 const HTTP2_SEND_BUFFER_BYTES: usize = 16 * 1024;
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ struct PlayerConnection {
     is_proxied: bool,
     forwarded: headers::ForwardedHeaders,
     tracker: Arc<ActivityTracker>,
-    /// Backend connection that sent this player's PROXY header.
+    /// Backend connection that has sent the PROXY header of this player.
     own: DedicatedConnection<RequestBody>,
     _open: OpenConnection,
 }

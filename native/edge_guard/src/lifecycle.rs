@@ -27,7 +27,7 @@ fn to_async(stream: std::os::unix::net::UnixStream) -> std::io::Result<UnixStrea
     UnixStream::from_std(stream)
 }
 
-/// Reads in a task of its own: a cancelled read would lose half a message.
+/// Reads handover messages in a separate task, because a cancelled read would lose a part of a message.
 fn read_messages(mut from: OwnedReadHalf) -> UnboundedReceiver<HandoverMessage> {
     let (say, said) = unbounded_channel();
     tokio::spawn(async move {
@@ -69,7 +69,7 @@ impl EdgeGuard {
         Self { context, control, listeners, lock, command_receiver, admin }
     }
 
-    /// Returns the exit code.
+    /// Runs edge-guard to its end and returns the exit code.
     pub async fn run(mut self) -> u8 {
         loop {
             match self.control.run_until_command(&mut self.command_receiver).await {
@@ -100,7 +100,7 @@ impl EdgeGuard {
         0
     }
 
-    /// Returns the stream of the newer process if it serves now, and `None` if nothing has changed.
+    /// Hands over to a newer process. Returns its stream if the newer process serves now, else `None`.
     async fn hand_over(&mut self, stream: std::os::unix::net::UnixStream) -> Option<UnixStream> {
         let sessions = self.context.datagrams.pause().await;
         let given = match self.handover_offer(sessions) {
@@ -157,7 +157,7 @@ impl EdgeGuard {
         Ok(HandoverOffer { items, set: self.control.set().clone() })
     }
 
-    /// Serves the open connections until they end. The newer process does everything else.
+    /// Serves the open connections until they end. The newer process serves all new connections.
     async fn finish_connections(self, stream: UnixStream) -> u8 {
         let Self { context, mut control, lock, mut command_receiver, .. } = self;
         // The newer process has a duplicate of the lock.
@@ -201,7 +201,7 @@ impl EdgeGuard {
         0
     }
 
-    /// Accepts no connections, and waits until all have ended or the timeout is over.
+    /// Closes the listeners, and waits until all connections have ended or the drain timeout is over.
     async fn drain(&mut self) {
         self.context.status.lock().unwrap_or_else(PoisonError::into_inner).is_leaving = true;
         let end = Instant::now() + self.context.shared.timeouts().drain;

@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const RECEIVE_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 const SEND_BUFFER_BYTES: usize = 1024 * 1024;
 
-/// Binds a TCP listener. `AddrInUse`: another program listens on the port. Lingering connections do not matter.
+/// Binds a TCP listener. Fails with `AddrInUse` if another program listens on the port, but not for old connections.
 pub fn bind_stream(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Transport::TCP))?;
     socket.set_reuse_address(true)?;
@@ -34,7 +34,7 @@ pub fn bind_stream(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Binds a UDP socket without address reuse: with it, two programs could share the port.
+/// Binds a UDP socket without address reuse, so that no other program can bind the same port.
 pub fn bind_datagram(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Transport::UDP))?;
     allow_both_families(&socket, address)?;
@@ -47,7 +47,7 @@ pub fn bind_datagram(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// Only privileged processes may exceed the system's bound.
+/// Sets the buffer sizes. Only privileged processes can exceed the system's limit.
 fn set_buffer_sizes(socket: &Socket) {
     if !force_buffer_size(socket, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES) {
         let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES);
@@ -145,7 +145,7 @@ fn is_client_error(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
 }
 
-/// Sets `TCP_NODELAY` and keep-alive. Fails if the connection is gone.
+/// Sets `TCP_NODELAY` and keep-alive. Fails if the client has closed the connection.
 pub fn prepare(client: TcpStream) -> io::Result<tokio::net::TcpStream> {
     client.set_nonblocking(true)?;
     client.set_nodelay(true)?;

@@ -12,10 +12,10 @@ use crate::address::BackendAddress;
 
 #[derive(Debug)]
 pub struct LiveRoute {
-    /// Unique in this process.
+    /// Number of the route, unique in this process.
     pub number: u64,
     pub is_tls: bool,
-    /// Open client connections.
+    /// Number of open client connections.
     pub connections: Arc<AtomicUsize>,
     pub sends_proxy_header: bool,
     state: Mutex<State>,
@@ -48,12 +48,12 @@ impl LiveRoute {
         self.state().backend.clone()
     }
 
-    /// Open connections keep their backend.
+    /// Changes the backend for new connections. Open connections keep their backend.
     pub fn set_backend(&self, backend: Option<BackendAddress>) {
         self.state().backend = backend;
     }
 
-    /// Runs a task that ends with the route. Does nothing after the end.
+    /// Runs a task, which is aborted at the end of the route. Does nothing if the route has ended.
     pub fn spawn(self: &Arc<Self>, on: &Handle, task: impl Future<Output = ()> + Send + 'static) {
         let mut state = self.state();
         if state.is_ended {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A closed set of label values.
+/// Fixed set of label values.
 pub trait LabelSet: Copy + 'static {
     const TEXTS: &'static [&'static str];
 
@@ -62,14 +62,14 @@ labels! {
     }
 }
 labels! {
-    /// Why edge-guard answered an HTTP request itself.
+    /// Reason why edge-guard answered an HTTP request itself.
     RequestProblem {
         Host = "host_unknown",
         NoBackend = "no_backend",
         Unreachable = "backend_unreachable",
         Late = "backend_late",
         Slow = "client_late",
-        /// More concurrent HTTP/2 requests than the connection limits allow.
+        /// The client sent more concurrent HTTP/2 requests than the connection limits allow.
         Crowded = "too_many_at_once",
         Request = "request_invalid",
     }
@@ -125,7 +125,7 @@ impl Counter {
     }
 }
 
-/// Counters by one label. The array fits the largest label set.
+/// Counters for the values of one label. The array is as long as the largest label set.
 #[derive(Debug, Default)]
 pub struct LabelledCounters([Counter; 8]);
 

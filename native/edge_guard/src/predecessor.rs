@@ -50,7 +50,7 @@ impl Predecessor {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).is_over
     }
 
-    /// Returns when the older process has ended the owner's connections, or has ended itself.
+    /// Ends an owner's connections in the older process. Returns when they, or the older process, have ended.
     pub async fn remove(&self, owner: &str) {
         let gone = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -45,7 +45,7 @@ impl ProcessContext {
         Ok(Self { path, shared, workers, datagrams, counters: Arc::default(), status: Arc::default() })
     }
 
-    /// Applies new certificates, limits and timeouts. Open connections stay. An error changes nothing.
+    /// Reloads certificates, limits and timeouts. Open connections continue. After an error, the old settings stay.
     pub fn reload(&self) -> Result<(), Vec<String>> {
         let mut config = Config::read(&self.path)?;
         self.shared.certificates.reload(&config)?;
@@ -84,7 +84,7 @@ impl ProcessContext {
         }
     }
 
-    /// Counts open connections and UDP sessions.
+    /// Returns the number of open connections and UDP sessions.
     pub fn active_count(&self) -> u64 {
         use crate::metrics::ConnectionKind::{Http, Https, Tcp, TcpTls};
         let streams = self

@@ -40,8 +40,8 @@ fn wide(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// Reads the optional header of a trusted proxy. Returns `None` without a header, and for connections of the proxy
-/// itself.
+/// Reads the PROXY header of a trusted proxy, with client and server address. Returns `None` if there is none, or if
+/// the proxy connects for itself.
 pub async fn read(stream: &TcpStream) -> io::Result<Option<(SocketAddr, SocketAddr)>> {
     let mut begin = [0; SIGNATURE.len()];
     loop {

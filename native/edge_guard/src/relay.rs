@@ -27,7 +27,7 @@ thread_local! {
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into_boxed_slice());
 }
 
-/// Relays two sockets. Fails on an error of either side, and after `idle` without traffic.
+/// Relays bytes between two sockets. Fails on a socket error, and after the time `idle` without traffic.
 pub async fn sockets(
     client: &mut TcpStream,
     backend: &mut TcpStream,
@@ -196,7 +196,7 @@ impl Flow {
     }
 }
 
-/// Many TLS clients close without close_notify. Their data must arrive, and a reset could discard it.
+/// Accepts the end of a TLS stream without close_notify, which many clients omit. A reset could discard their data.
 fn accept_missing_close_notify(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::UnexpectedEof { Ok(()) } else { Err(error) }
 }

@@ -12,7 +12,7 @@ use hyper::client::conn::http1::SendRequest;
 
 pub type BackendSender = SendRequest<RequestBody>;
 
-/// A request without a body can be sent again.
+/// Body of a request for a backend. Only a request without a body can be sent again.
 #[derive(Debug)]
 pub enum RequestBody {
     Passed(Incoming, Arc<BodyProgress>),
@@ -35,7 +35,7 @@ impl BodyProgress {
         self.is_over.load(Relaxed)
     }
 
-    /// Whether the player, and not the backend, delays the request.
+    /// Reports whether the player, and not the backend, delays the request.
     pub fn is_waiting_for_player(&self) -> bool {
         self.is_waiting_for_player.load(Relaxed)
     }

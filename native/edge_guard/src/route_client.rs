@@ -14,13 +14,13 @@ use crate::route_table::RouteOutcome;
 use crate::wire;
 use crate::wire::routes_client::RoutesClient;
 
-/// Duration of a long poll.
+/// Duration of a long poll in milliseconds.
 const WAIT_MS: u32 = 15_000;
 
-/// An answer that is later than this is given up.
+/// Time after the end of a long poll at which a missing response counts as a failure.
 const ANSWER_GRACE: Duration = Duration::from_secs(5);
 
-/// Delays after failures. They stay short: a failed request is one connect() to a Unix socket, and lobbies wait for the
+/// Delay after the first failure. Delays stay short, because a failed request costs little, and lobbies wait for the
 /// next one.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_millis(250);
@@ -71,8 +71,8 @@ impl RouteClient {
         self.outcomes.push(outcome);
     }
 
-    /// Returns the next request for this epoch and version. Removals are reported only after the set without them is
-    /// saved, so that a restart does not bring them back.
+    /// Returns the next request for an epoch and a version. Removed routes are reported only after the route set is
+    /// saved, so that a restart does not restore them.
     pub fn next_call(&mut self, (epoch, version): (u64, u64), is_kept: bool) -> FollowCall {
         if !is_kept {
             // Removals sort last, and wait.
@@ -95,7 +95,7 @@ impl RouteClient {
         FollowCall { request, outcomes }
     }
 
-    /// Sends the request after the retry delay. Cancelling it loses nothing.
+    /// Sends the request after the retry delay. A cancelled call loses no outcomes.
     pub async fn send(&self, next_call: &FollowCall) -> Result<RouteUpdate, String> {
         if let Some(not_before) = self.not_before {
             tokio::time::sleep_until(not_before).await;

@@ -16,7 +16,7 @@ use crate::route_table::{RouteCounts, RouteOutcome, RouteTable};
 pub enum AdminCommand {
     HandOver(std::os::unix::net::UnixStream),
     ReadAgain,
-    /// A second drain stops at once.
+    /// Ends after open connections. A second drain command stops at once.
     Drain,
     Stop,
 }
@@ -43,7 +43,7 @@ pub struct RouteController {
     is_kept: bool,
     is_full: bool,
     is_connected: bool,
-    /// Before the first answer, the loaded set is not trusted to be complete.
+    /// False before the first response of the data plane. Until then, the saved route set may be incomplete.
     has_been_answered: bool,
     outcomes_in: UnboundedReceiver<RouteOutcome>,
     counters: Arc<ThreadCounters>,
@@ -82,7 +82,7 @@ impl RouteController {
         control
     }
 
-    /// Follows the routes until a command arrives.
+    /// Requests and applies route changes until a command arrives.
     pub async fn run_until_command(&mut self, commands: &mut UnboundedReceiver<AdminCommand>) -> AdminCommand {
         let mut second = tokio::time::interval(Duration::from_secs(1));
         second.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -171,7 +171,7 @@ impl RouteController {
         &self.set
     }
 
-    /// Returns the next outcome, after the requests have stopped.
+    /// Returns the next route outcome. Use this only when no further requests are sent.
     pub async fn outcome(&mut self) -> Option<RouteOutcome> {
         self.outcomes_in.recv().await
     }

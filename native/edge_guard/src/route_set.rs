@@ -36,13 +36,13 @@ pub struct Route {
     #[serde(flatten)]
     pub key: RouteKey,
     pub protocol: Protocol,
-    /// 0: reached by host.
+    /// Public port, or 0 if players use the host name.
     pub port: u16,
-    /// Lower case. Empty if the route has a port.
+    /// Host name in lower case, or empty if the route has a port.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
     pub is_tls: bool,
-    /// `None` until the process listens.
+    /// Address of the game server, or `None` before it listens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<SocketAddr>,
 }
@@ -96,7 +96,7 @@ impl Route {
     }
 }
 
-/// A parsed answer of the data plane.
+/// Parsed response of the data plane.
 #[derive(Debug, Default, Clone)]
 pub struct RouteUpdate {
     pub epoch: u64,
@@ -129,12 +129,12 @@ impl RouteUpdate {
     }
 }
 
-/// What an update changed.
+/// Changes of a route update.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RouteChange {
-    /// Includes unknown owners: their removal is reported as well.
+    /// Removed owners. Includes unknown owners, because their removal is reported too.
     pub removed: Vec<String>,
-    /// Removed ports of owners that stay.
+    /// Removed routes of owners that still have other routes.
     pub dropped: Vec<RouteKey>,
     pub put: Vec<RouteKey>,
 }
@@ -143,12 +143,12 @@ pub struct RouteChange {
 pub struct RouteSet {
     pub epoch: u64,
     pub version: u64,
-    /// Older epochs remove only what they added.
+    /// Newest epoch of the data plane so far. A data plane of an older epoch can remove only its own routes.
     pub newest_epoch: u64,
     /// Epoch of the last complete set.
     #[serde(default)]
     whole_epoch: u64,
-    /// Owners that an older epoch added.
+    /// Owners that a data plane of an older epoch added.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     of_older: BTreeSet<String>,
     #[serde(with = "as_list")]

@@ -23,7 +23,7 @@ use crate::worker::{SharedState, Workers};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RouteOutcome {
     Listening(RouteKey, u16, Option<SocketAddr>),
-    /// Another program has the port.
+    /// Another program uses the port.
     Refused(RouteKey, u32, String),
     /// The route cannot be served with any port number.
     Unserved(RouteKey, u32, String),
@@ -60,7 +60,7 @@ enum ServedBy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ServeError {
     reason: String,
-    /// Whether another port number may help.
+    /// True if another port number can solve the problem.
     is_of_port: bool,
 }
 
@@ -169,7 +169,7 @@ impl RouteTable {
         (listeners, datagrams)
     }
 
-    /// Closes all listeners. Open connections stay, and can still be removed.
+    /// Closes all listeners. Open connections continue, and their routes can still be removed.
     pub fn stop_accepting(&mut self) {
         for served in self.served.values_mut() {
             served.by = ServedBy::Host;

@@ -9,7 +9,7 @@ use crate::operator_log;
 
 const TIME_SLICE_NS: u64 = 100_000;
 
-/// Applies to this thread and its later threads. A refusal is logged and ignored.
+/// Sets the scheduler attributes of this thread and its later threads. Logs and ignores a failure.
 pub fn apply(nice: i8) {
     if let Err(error) = set_attributes(nice.into()) {
         operator_log::write_line(&format!("nice {nice}: {error}; edge-guard runs without a higher priority"));

@@ -82,7 +82,7 @@ impl Startup {
         Ok(Self::replace(stream, lock, taken, opened))
     }
 
-    /// The older process has given up: errors are logged and do not end the start.
+    /// Starts after a handover. Logs errors and continues, because the older process no longer serves.
     fn replace(stream: UnixStream, lock: OwnedFd, taken: ReceivedState, opened: OpenedSockets) -> Self {
         let lock = FolderLock::inherit(lock);
         if let Err(error) = lock.write_pid() {

@@ -73,7 +73,7 @@ async fn connect(backend: SocketAddr, within: Duration) -> Result<tokio::net::Tc
     backend_connect::connect(backend, within).await.map_err(|_| ConnectionRefusal::Unreachable)
 }
 
-/// Resets both sides, so that a broken connection is not taken for an orderly end.
+/// Resets both connections, so that an error does not look like an orderly end.
 fn reset(client: &tokio::net::TcpStream, backend: &tokio::net::TcpStream) {
     for side in [client, backend] {
         let _ = SockRef::from(side).set_linger(Some(Duration::ZERO));

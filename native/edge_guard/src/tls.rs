@@ -37,7 +37,7 @@ impl Certificates {
         Ok(Self { by_name, http, bytes })
     }
 
-    /// Keeps the former certificates on an error.
+    /// Reloads the certificates. After an error, the old certificates stay.
     pub fn reload(&self, config: &Config) -> Result<(), Vec<String>> {
         let names = CertificateNames::read(config, &self.by_name.provider)?;
         *self.by_name.names.write().unwrap_or_else(PoisonError::into_inner) = names;

@@ -32,7 +32,7 @@ pub struct UdpPort {
     pub backend: Option<SocketAddr>,
 }
 
-/// A session that moves between processes.
+/// UDP session that moves to a newer process.
 #[derive(Debug)]
 pub struct MigratedSession {
     pub number: u64,
@@ -98,7 +98,7 @@ struct UdpThread {
 }
 
 impl UdpThreads {
-    /// Divides the limits among the threads, which end with the process.
+    /// Starts the UDP threads and divides the limits among them. The threads run until the process ends.
     pub fn start(threads: usize, bounds: SessionLimits) -> io::Result<Self> {
         let each = bounds.for_each_thread(threads);
         let threads = (0..threads).map(|number| UdpThread::start(number, each)).collect::<io::Result<_>>()?;
@@ -113,12 +113,12 @@ impl UdpThreads {
         self.thread(port.number).order(LoopCommand::Open(port, sessions));
     }
 
-    /// Ends sessions with the former backend.
+    /// Changes the backend of a route, and ends its sessions with the old backend.
     pub fn set_backend(&self, number: u64, backend: Option<SocketAddr>) {
         self.thread(number).order(LoopCommand::Lead(number, backend));
     }
 
-    /// Runs `act` in the port's thread, after all earlier commands hold for every later datagram. It must not block.
+    /// Runs `act` in the thread of a route after all earlier commands have taken effect. `act` must not block.
     pub fn run_in_order(&self, number: u64, act: impl FnOnce() + Send + 'static) {
         self.thread(number).order(LoopCommand::Then(Box::new(act)));
     }
@@ -129,7 +129,7 @@ impl UdpThreads {
         is_done
     }
 
-    /// Stops reading and returns all sessions. Datagrams wait in the sockets.
+    /// Stops reading datagrams, which then wait in the sockets. Returns all sessions.
     pub async fn pause(&self) -> Vec<MigratedSession> {
         let mut all = Vec::new();
         for thread in &self.threads {
@@ -140,7 +140,7 @@ impl UdpThreads {
         all
     }
 
-    /// Applies new limits in total. Open sessions stay.
+    /// Changes the limits of all threads together. Open sessions continue.
     pub fn set_limits(&self, bounds: SessionLimits) {
         let each = bounds.for_each_thread(self.threads.len());
         self.threads.iter().for_each(|thread| thread.order(LoopCommand::Bound(each)));

@@ -20,7 +20,7 @@ use crate::tls::Certificates;
 #[derive(Debug)]
 pub struct SharedState {
     pub config: Config,
-    /// Replaced on reload.
+    /// Timeouts, which a reload replaces.
     pub times: RwLock<Timeouts>,
     pub limits: Arc<ConnectionLimits>,
     pub hosts: RwLock<HostTable>,
@@ -40,7 +40,7 @@ impl SharedState {
         self.config.proxies.iter().any(|network| network.contains(peer.ip()))
     }
 
-    /// Returns `None` for a trusted proxy, which has many clients.
+    /// Returns the client address that limits count. `None` for a trusted proxy, which has many clients.
     #[must_use]
     pub fn client(&self, peer: SocketAddr) -> Option<IpAddr> {
         (!self.is_trusted(peer)).then(|| peer.ip())
@@ -94,7 +94,7 @@ impl Workers {
         &self.0[usize::from(port) % self.0.len()]
     }
 
-    /// Prefers `own` among equals, so that a busy port uses every core.
+    /// Returns the worker with the fewest connections, or `own` among equals.
     #[must_use]
     pub fn least_loaded<'a>(&'a self, own: &'a Arc<Worker>) -> &'a Arc<Worker> {
         let least = self.0.iter().min_by_key(|worker| worker.load.load(Relaxed)).unwrap_or(own);

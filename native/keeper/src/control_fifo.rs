@@ -2,9 +2,9 @@
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlCommand {
-    /// SIGTERM now, SIGKILL after this many milliseconds. The earliest deadline wins.
+    /// Sends SIGTERM at once and SIGKILL after these milliseconds. The earliest SIGKILL of several commands wins.
     Stop(u64),
-    /// Notifies of log growth for this many milliseconds.
+    /// Sends notifications of new log lines for these milliseconds.
     Follow(u64),
 }
 

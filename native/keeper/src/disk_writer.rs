@@ -18,7 +18,7 @@ use crate::run_state::{RunState, RunStatus, StateFile};
 
 const _: () = assert!(BATCH_BYTES_MAX <= WRITE_BYTES_MAX);
 
-/// How long the run loop waits for room in the queue. After a loss it does not wait.
+/// Time that the run loop waits for room in the queue. After a lost line, the loop does not wait.
 const WRITE_WAIT: Duration = Duration::from_millis(200);
 const NOTIFY_INTERVAL: Duration = Duration::from_millis(20);
 const LOG_RETRY_LIMIT: Duration = Duration::from_secs(10);
@@ -64,7 +64,7 @@ impl DiskWriterHandle {
         }
     }
 
-    /// If the system refuses a thread, the next line tries again.
+    /// Starts the disk thread. After a failure, the next log line starts it again.
     fn start_thread(&mut self) {
         if self.thread.is_none() {
             let idle = self.idle.clone();
@@ -181,7 +181,7 @@ pub struct DiskWriter {
     states: StateFile,
     notify: Option<Notifier>,
     lines: Vec<u8>,
-    /// Not on disk yet, with the time of the next try.
+    /// Unwritten state of the run, and the time of the next write attempt.
     state: Option<(RunState, Duration)>,
     log_until: Duration,
     follow_until: Duration,
@@ -296,7 +296,7 @@ impl Notifier {
         Self { path, id }
     }
 
-    /// Returns `None` without a reader: notifications are hints.
+    /// Opens the FIFO. Returns `None` if no process reads it, because notifications are only hints.
     pub fn open(&self) -> Option<OpenNotifier<'_>> {
         let opened = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&self.path);
         opened.ok().map(|fifo| OpenNotifier { fifo, id: &self.id })

@@ -3,7 +3,7 @@
 //! Three modes give one guarantee: the program sees only the listed paths, and cannot inspect, signal or trace other
 //! processes.
 //! - `User`: a root with only the listed paths, a PID namespace, and another user. Needs root.
-//! - `Namespace`: the same in a user namespace, as user nobody. If the keeper is root, the program has another user
+//! - `Namespace`: the same in a user namespace, as user `nobody`. If the keeper is root, the program has another user
 //!   outside: its root shows system files.
 //! - `Landlock`: only listed paths can be opened, and `seccomp` denies calls without a Landlock rule. The weakest mode:
 //!   metadata of all files is visible. Without root, the program may change metadata of files and priorities of
@@ -36,7 +36,7 @@ use root_filesystem::RootFilesystem;
 
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
-/// The whole of `/proc` would show environments and memory of other processes.
+/// Readable paths in `/proc`. The whole of `/proc` would show environments and memory of other processes.
 const PROC_READ_PATHS: [&str; 8] = [
     "/proc/self",
     "/proc/cpuinfo",
@@ -51,7 +51,7 @@ const PROC_READ_PATHS: [&str; 8] = [
 #[derive(Debug)]
 pub struct ExecError(pub String);
 
-/// Prepared before the fork, so that the child allocates and blocks little.
+/// Isolation of one program, prepared before the fork, so that the child allocates and blocks little.
 pub struct Sandbox {
     isolation: Isolation,
     root: Option<RootFilesystem>,
@@ -92,7 +92,7 @@ impl Sandbox {
         is_other.then_some((self.uid, self.gid))
     }
 
-    /// Whether `map_user` is needed before `enter`: a process can only map its own user.
+    /// Reports whether `map_user` must run before `enter`, because a process can only map its own user.
     pub fn needs_user_mapping(&self) -> bool {
         self.isolation == Isolation::Namespace && self.owner().is_some()
     }
@@ -104,7 +104,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Whether a process limit holds for this run alone.
+    /// Reports whether the kernel counts the processes of this run separately from other runs.
     pub fn has_own_process_count(&self) -> bool {
         let has_namespace = match self.isolation {
             Isolation::Namespace => true,
@@ -185,7 +185,7 @@ impl Sandbox {
         mount("proc", "/proc", "proc", safe, Some(c"")).map_err(|error| failure("/proc", error))
     }
 
-    /// Drops all privileges of root: Landlock does not restrict modules, devices and the clock.
+    /// Drops all privileges of root, because Landlock does not restrict kernel modules, devices and the clock.
     fn drop_privileges(&self) -> Result<(), ExecError> {
         if self.keeper.0 != 0 {
             return Ok(());
@@ -232,7 +232,7 @@ impl Sandbox {
     }
 }
 
-/// Denies abstract sockets, which come with the machine's network, if the kernel can.
+/// Denies abstract Unix sockets of the host, if the kernel supports this.
 fn restrict_abstract_sockets() -> Result<(), ExecError> {
     Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
@@ -256,7 +256,7 @@ fn become_user(uid: u32, gid: u32) -> Result<(), ExecError> {
 
 const NOBODY: u32 = 65_534;
 
-/// Folder that every user can enter. The run folder may be below folders of root.
+/// Mount point for the sandbox. Every user can enter this folder, but possibly not the run folder.
 const STAGING_FOLDER: &str = "/usr";
 
 fn be(inside: u32, (uid, gid): (u32, u32)) -> Result<(), ExecError> {

@@ -24,10 +24,10 @@ use crate::processes;
 use crate::run_start::{self, StartError, StartRequester};
 
 const LOCK: &str = ".nursery";
-/// For atomic writes to the pipe.
+/// Limit of a reply, so that its write to the pipe is atomic.
 const MESSAGE_BYTES_MAX: usize = 1024;
 const READ_BYTES: usize = 4 << 10;
-/// Exit status of a keeper that has to be forked again, with or without a PID namespace.
+/// Exit status of a keeper that was forked with a PID namespace but needs none, or the reverse.
 const NEEDS_OTHER_NAMESPACE: i32 = 76;
 
 pub struct StartReply {
@@ -47,7 +47,7 @@ impl StartReply {
     }
 }
 
-/// Serves until the input ends. Also returns in a forked keeper, when its run is over.
+/// Serves requests until the input ends. Also returns in each forked keeper when its run is over.
 pub fn serve(runs: &Path) -> io::Result<()> {
     let mut launcher = Launcher::new(runs)?;
     launcher.reply_for(runs)?.send(0, "");
@@ -103,8 +103,8 @@ struct Launcher {
     child_signals: File,
     replies: File,
     forked: Vec<ForkedKeeper>,
-    /// Guess for the next keeper: whether it needs a PID namespace. Only the keeper reads the run folder, which may
-    /// hang, and exits with `NEEDS_OTHER_NAMESPACE` after a wrong guess.
+    /// Guess whether the next keeper needs a PID namespace. Only the keeper reads the run folder, because the read can
+    /// block. After a wrong guess the keeper exits with `NEEDS_OTHER_NAMESPACE`.
     is_namespace_init: bool,
     title: ProcessTitle,
 }
@@ -159,7 +159,7 @@ impl Launcher {
         Ok(fds.map(|fd| !fd.revents().is_empty()))
     }
 
-    /// Replies for killed keepers, and returns folders to fork again. A second reply is ignored.
+    /// Collects ended keepers. Replies for killed keepers, and returns the folders that need another fork.
     fn reap(&mut self) -> io::Result<Vec<(PathBuf, Option<bool>)>> {
         let mut again = Vec::new();
         let mut record = [0; size_of::<libc::signalfd_siginfo>()];
@@ -183,7 +183,7 @@ impl Launcher {
     }
 }
 
-/// Returns false at the end of the input.
+/// Reads available input. Returns false at the end of the input.
 fn read_some(from: &File, input: &mut Vec<u8>) -> io::Result<bool> {
     input.reserve(READ_BYTES);
     Ok(rustix::io::read(from, spare_capacity(input))? > 0)

@@ -92,7 +92,7 @@ impl OpenLine {
         self.continues = continues;
     }
 
-    /// Writes the part of a too long line that fits, and returns how much of the chunk that used.
+    /// Writes the first part of a line that is too long, and returns the number of used bytes of the chunk.
     fn cut(&mut self, stream: OutputStream, stamp: &[u8], chunk: &[u8], to: &mut Vec<u8>) -> usize {
         let room = TEXT_MAX - self.text.len();
         let around = std::array::from_fn(|at| match (room + at).checked_sub(AROUND - 1) {
@@ -110,7 +110,9 @@ impl OpenLine {
 
 const AROUND: usize = 4;
 
-/// Counts an incomplete character as well: decoders replace it as a whole.
+/// Returns the number of bytes before the last byte of `around` that belong to the same UTF-8 character.
+///
+/// An incomplete character counts too, because decoders replace it as a whole.
 fn partial_character_bytes(around: [u8; AROUND]) -> usize {
     let continues = |byte: u8| byte & 0b1100_0000 == 0b1000_0000;
     let behind = AROUND - 1;

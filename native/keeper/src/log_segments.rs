@@ -16,7 +16,7 @@ use crate::clock::now;
 
 const SEGMENT_BYTES: u64 = 1 << 20;
 pub const WRITE_BYTES_MAX: usize = 128 << 10;
-/// A write starts in a segment that is not full, and may exceed it.
+/// Largest length of a segment. A write begins in a segment that is not full, and can exceed the normal length.
 const SEGMENT_BYTES_MAX: u64 = SEGMENT_BYTES + WRITE_BYTES_MAX as u64;
 const LOSS_LINE_BYTES: usize = 128;
 const UNCHECKED_BYTES_MAX: usize = WRITE_BYTES_MAX;
@@ -80,7 +80,7 @@ impl SegmentedLog {
         }
     }
 
-    /// Writes how many lines were left out, even below the reserve.
+    /// Logs the number of omitted lines, even if this uses the disk reserve.
     pub fn report_left_out(&mut self, now_us: u64) {
         if self.left_out > 0 {
             let line = format!("{now_us} e [{} lines left out for want of disk space]\n", self.left_out);
@@ -121,7 +121,7 @@ impl SegmentedLog {
         whole
     }
 
-    /// Removes the oldest segments first, which makes room on a full disk.
+    /// Starts a new segment. Removes the oldest segments before, to free disk space.
     fn begin_segment(&mut self) -> io::Result<()> {
         while self.segments.front().is_some_and(|first| self.end - first + SEGMENT_BYTES_MAX > self.bytes_max) {
             let Some(oldest) = self.segments.pop_front() else { break };
@@ -146,7 +146,7 @@ impl SegmentedLog {
     }
 }
 
-/// Free space that logs leave to others. Read once a second while lines are written, and every `UNCHECKED_BYTES_MAX`.
+/// Disk space that log lines must leave free. Checked once per second of output and every `UNCHECKED_BYTES_MAX` bytes.
 pub struct DiskReserve {
     folder: PathBuf,
     bytes: u64,

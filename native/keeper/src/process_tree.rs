@@ -19,7 +19,7 @@ pub fn limit_malloc_arenas() {
 
 /// Returns the anonymous and shared memory of these processes if it exceeds `most`.
 ///
-/// Shared memory counts once. That value is slow to read, so the plain sum is compared first.
+/// Shared memory counts once. The exact value is slow to read, so the sum over the processes is compared first.
 pub fn memory_over_limit(most: u64, pids: &[i32]) -> Option<u64> {
     let quick: u64 = pids.iter().map(|&pid| bytes_of(pid, "status", ["RssAnon:", "RssShmem:"]).unwrap_or(0)).sum();
     if quick <= most {

@@ -11,7 +11,7 @@ use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stdin};
 pub const NOT_RUN: libc::c_int = 127;
 const STACK_ALIGNMENT: usize = 64;
 const LENT_STACK_GAP: usize = 4 << 10;
-/// "4194304" is the largest PID.
+/// Buffer length for the digits of a PID, which is at most 4194304.
 const PID_DIGITS_MAX: usize = 16;
 
 /// Forks a single-threaded process. Returns `None` in the child.
@@ -27,7 +27,7 @@ pub fn fork(namespaces: libc::c_int) -> io::Result<Option<Pid>> {
 
 /// Runs `body` in a child that uses this process's memory until it executes a program or exits.
 ///
-/// The caller waits meanwhile. Call it from the first thread: the child continues on its stack.
+/// The caller waits until then. Must run in the first thread, because the child continues on the stack of that thread.
 pub fn lend_memory(namespaces: libc::c_int, mut body: &mut dyn FnMut()) -> io::Result<Pid> {
     extern "C" fn run(body: *mut libc::c_void) -> libc::c_int {
         // SAFETY: the pointer is the one passed below, by the waiting parent.
@@ -46,7 +46,7 @@ pub fn lend_memory(namespaces: libc::c_int, mut body: &mut dyn FnMut()) -> io::R
 }
 
 pub enum Daemonized {
-    /// The parent reads this until it is closed.
+    /// Pipe to the parent, which reads until the child closes the pipe.
     Child(File),
     Parent(Vec<u8>),
 }
@@ -98,7 +98,7 @@ pub fn outer_pid(is_inside: bool) -> io::Result<i32> {
     pid.ok_or_else(|| io::Error::other("/proc/self: no number"))
 }
 
-/// Since Linux 5.14. Before, one limit would hold for all processes of the keeper's user.
+/// Reports whether the kernel (Linux 5.14 or later) counts processes per user namespace, and not per user.
 pub fn counts_processes_by_user_namespace() -> bool {
     let system = rustix::system::uname();
     let mut parts = system.release().to_bytes().split(|byte| !byte.is_ascii_digit());

@@ -33,10 +33,10 @@ pub struct Program {
     /// Leader of the program's process group, or the separate first process of its PID namespace.
     pub pid: Pid,
     pub outer_pid: i32,
-    /// Signals go to `pid` alone, and its end ends all others.
+    /// True if `pid` is the first process of a PID namespace, so that its end ends all other processes.
     pub is_init: bool,
     pub streams: [Option<File>; 2],
-    /// Wait status of the program from the separate first process.
+    /// Pipe on which the separate first process reports the wait status of the program.
     exit_report: Option<File>,
 }
 
@@ -113,7 +113,7 @@ fn start_failure(error: io::Error) -> String {
     format!("starting: {error}")
 }
 
-/// The kernel kills this process when the keeper ends.
+/// Makes the kernel kill this process when the keeper ends.
 fn request_parent_death_signal(keeper_is_alive: impl Fn() -> Result<bool, ExecError>) -> Result<(), ExecError> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(named("prctl"))?;
     if keeper_is_alive()? { Ok(()) } else { Err(ExecError("the keeper has ended".to_owned())) }
@@ -202,7 +202,7 @@ impl ExecPlan {
         self.run(&mut || on_exec(*outer_pid))
     }
 
-    /// Standard input is `/dev/null`, from the keeper.
+    /// Connects the output pipes, joins the control groups and sets the limits. Standard input stays `/dev/null`.
     fn join(&self, [out, err]: [BorrowedFd<'_>; 2]) -> Result<(), ExecError> {
         reset_signals();
         dup2_stdout(out).map_err(named("stdio"))?;
@@ -240,7 +240,7 @@ impl ExecPlan {
     }
 }
 
-/// An exec keeps ignored signals.
+/// Resets ignored signals to their default, because an exec would keep them ignored.
 pub fn restore_ignored_signals() {
     for signal in 1..=64 {
         // SAFETY: plain calls with valid arguments.

@@ -24,10 +24,10 @@ use crate::run_state::{EndReason, RunState, RunStatus};
 
 const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(500);
 const READ_BYTES: usize = 64 << 10;
-/// Bounds reading if a process outside of the run still writes.
+/// Limit of reads after the end of the run, in case a process outside of the run still writes.
 const FINAL_READS_MAX: usize = 64;
 const COMMAND_READS_MAX: usize = 16;
-/// Exit code of a shell after SIGKILL of its program.
+/// Exit code of a program that SIGKILL ended.
 const EXIT_CODE_SIGKILL: i32 = 128 + 9;
 
 pub struct Run {

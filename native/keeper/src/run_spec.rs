@@ -14,7 +14,7 @@ pub enum Isolation {
     User,
     Landlock,
     Namespace,
-    /// For OCI runtimes: PID and mount namespaces only, so that no process remains.
+    /// PID and mount namespaces without further isolation, for OCI runtimes. No process can survive the run.
     Processes,
 }
 
@@ -23,7 +23,7 @@ impl Isolation {
         matches!(self, Self::User | Self::Namespace | Self::Processes)
     }
 
-    /// Possible where the program has another user, and cannot signal or inspect the keeper.
+    /// Reports whether the keeper can be the first process of the namespace. The program must not be able to signal it.
     pub fn keeper_is_namespace_init(self) -> bool {
         matches!(self, Self::User)
     }
@@ -34,7 +34,7 @@ pub struct RunSpec {
     pub command: Vec<OsString>,
     pub env: Vec<(OsString, OsString)>,
     pub workdir: PathBuf,
-    /// Time between SIGTERM and SIGKILL if a signal ends the keeper itself.
+    /// Time between SIGTERM and SIGKILL of the program when a signal ends the keeper.
     pub kill_timeout: Duration,
     pub log_bytes_max: u64,
     pub reserve_bytes: u64,
@@ -42,8 +42,8 @@ pub struct RunSpec {
     pub notify: Option<PathBuf>,
     pub id: String,
     pub isolation: Isolation,
-    /// Always used with `Isolation::User`. With `Namespace` and `Landlock` only if the keeper is root. 0 under
-    /// `Landlock`: no other user.
+    /// User of the program with `Isolation::User`, and with `Namespace` and `Landlock` if the keeper is root. With
+    /// `Landlock`, 0 means the user of the keeper.
     pub uid: u32,
     pub gid: u32,
     pub read: Vec<PathBuf>,

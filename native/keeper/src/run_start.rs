@@ -31,7 +31,7 @@ const LOCK_TRIES: u32 = 200;
 const LOCK_RETRY_DELAY: Duration = Duration::from_millis(5);
 const RECORD_WAIT: Duration = Duration::from_secs(2);
 
-/// Why nothing was started.
+/// Reason why the run was not started.
 #[derive(Debug)]
 pub enum StartError {
     Taken,
@@ -214,7 +214,7 @@ fn start_program(prepared: PreparedRun, mut state: RunState, signals: &File, req
     }
 }
 
-/// A process that only tests the lock has it for a moment, so an unused folder is tried again.
+/// Locks the run folder. Retries an unused folder, because processes that test the lock take it for a moment.
 fn take_lock(states: &StateFile) -> Result<File, StartError> {
     for _ in 0..LOCK_TRIES {
         match states.lock() {
@@ -230,7 +230,7 @@ fn take_lock(states: &StateFile) -> Result<File, StartError> {
     Err(StartError::Taken)
 }
 
-/// Open for both directions: the FIFO has no end when its writers close it.
+/// Opens the control FIFO for reading and writing, so that it has no end-of-file when its writers close it.
 fn open_control(path: &Path) -> io::Result<File> {
     match rustix::fs::mkfifoat(rustix::fs::CWD, path, Mode::RUSR | Mode::WUSR) {
         Ok(()) | Err(Errno::EXIST) => {}

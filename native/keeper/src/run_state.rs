@@ -13,7 +13,7 @@ use crate::clock::wall_us;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunStatus {
-    /// The folder must not be started again, even if the lock is free.
+    /// A keeper began the start. The folder must never be started again, even if its lock is free.
     Starting,
     Running,
     Stopping,
@@ -33,12 +33,12 @@ pub enum EndReason {
 pub struct RunState {
     pub keeper_pid: i32,
     pub status: RunStatus,
-    /// 0 before the start.
+    /// PID of the program, 0 before the start.
     pub pid: i32,
     pub started_us: u64,
-    /// 0 before the end.
+    /// End of the run in microseconds, 0 before the end.
     pub ended_us: u64,
-    /// 0 to 255, or 128 + n for signal n.
+    /// Exit code from 0 to 255, or 128 + n after signal n.
     pub exit_code: Option<i32>,
     pub reason: Option<EndReason>,
     pub message: String,
@@ -80,13 +80,13 @@ impl StateFile {
         self.folder.metadata().is_ok_and(|found| found.nlink() == 0)
     }
 
-    /// The lock lasts as long as this file or the returned one is open.
+    /// Locks the run folder until both this file and the returned file are closed.
     pub fn lock(&self) -> io::Result<File> {
         flock(&self.file, FlockOperation::NonBlockingLockExclusive)?;
         self.file.try_clone()
     }
 
-    /// Only an end is synced: a crash of the machine ends a running program anyway.
+    /// Appends a state. Syncs only the end of a run, because a crash of the machine ends a running program anyway.
     pub fn write(&mut self, state: &RunState) -> io::Result<()> {
         let text = text(state);
         if let Err(error) = self.file.write_all_at(text.as_bytes(), self.end) {

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::HandoverMessage;
 
-/// The kernel allows 253 in one message.
+/// Number of descriptors per message. The kernel allows 253.
 pub const DESCRIPTORS: usize = 200;
 
 const LARGEST: usize = 256 * 1024 * 1024;

@@ -15,10 +15,10 @@ use crate::config::Timeouts;
 pub struct ActivityTracker {
     begun: Instant,
     exchanges: AtomicU32,
-    /// Milliseconds since the start, from 1. 0: no head is in progress.
+    /// Time at which the current request header began, in milliseconds from 1. 0 if no header is in progress.
     head_since: AtomicU64,
     idle_since: AtomicU64,
-    /// Since when the peer takes no bytes. 0: it does.
+    /// Time since which the player has accepted no bytes. 0 if the player accepts bytes.
     stuck_since: AtomicU64,
     has_moved: AtomicBool,
     moved: AtomicU64,
@@ -27,7 +27,7 @@ pub struct ActivityTracker {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
     Cut,
-    /// Not before this time.
+    /// No timeout yet. The next check is due at this time.
     AskAgain(Instant),
 }
 
@@ -47,14 +47,14 @@ impl Default for ActivityTracker {
 }
 
 impl ActivityTracker {
-    /// Returns whether other responses are in progress.
+    /// Begins an exchange. Returns true if other exchanges are in progress.
     pub fn begin_exchange(&self) -> bool {
         let others = self.exchanges.fetch_add(1, Relaxed);
         self.head_since.store(0, Relaxed);
         others > 0
     }
 
-    /// Whether the caller's exchange is the only one.
+    /// Reports whether the caller's exchange is the only one on this connection.
     pub fn is_alone(&self) -> bool {
         self.exchanges.load(Relaxed) == 1
     }
@@ -109,7 +109,7 @@ impl ActivityTracker {
 pub struct TrackedStream<S> {
     stream: S,
     tracker: Arc<ActivityTracker>,
-    /// Whether bytes between requests start a head. Not in HTTP/2.
+    /// True if bytes between requests begin a request header. False for HTTP/2.
     has_heads: bool,
 }
 

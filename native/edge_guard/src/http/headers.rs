@@ -15,12 +15,12 @@ const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// Headers about the client, prepared once per connection.
+/// Headers that describe the client to the backend, prepared once per connection.
 #[derive(Debug)]
 pub struct ForwardedHeaders {
     client: HeaderValue,
     scheme: HeaderValue,
-    /// Host for HTTP/1.0 clients without one.
+    /// Local address, which replaces the missing Host header of HTTP/1.0 clients.
     local: SocketAddr,
 }
 
@@ -51,7 +51,7 @@ pub fn is_upgrade(request: &Request<impl Sized>) -> bool {
         })
 }
 
-/// Converts a player's request for a backend. Returns `None` if it cannot be forwarded.
+/// Converts a player's request to a request for the backend. Returns `None` if the request cannot be forwarded.
 pub fn to_back_end(
     request: &mut Request<impl Sized>,
     forwarded: &ForwardedHeaders,
@@ -119,7 +119,7 @@ pub fn strip(headers: &mut HeaderMap, is_upgrade: bool) {
     }
 }
 
-/// Returns the last address of X-Forwarded-For that is no trusted proxy.
+/// Returns the last address in X-Forwarded-For that is not a trusted proxy.
 fn forwarded_client(headers: &HeaderMap, trusted: &[IpNetwork]) -> Option<IpAddr> {
     let values: Vec<&str> = headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok()).collect();
     (values.iter().rev().flat_map(|value| value.rsplit(',')))
@@ -127,7 +127,7 @@ fn forwarded_client(headers: &HeaderMap, trusted: &[IpNetwork]) -> Option<IpAddr
         .find(|address| !trusted.iter().any(|network| network.contains(*address)))
 }
 
-/// HTTP/2 splits cookies. HTTP/1.1 has one header.
+/// Joins the Cookie headers of HTTP/2 into one, because HTTP/1.1 allows only one.
 fn join_cookies(headers: &mut HeaderMap) {
     use http::header::COOKIE;
     if headers.get_all(COOKIE).iter().nth(1).is_some() {

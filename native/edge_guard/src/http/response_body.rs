@@ -23,10 +23,10 @@ enum BodySource {
     Own(Option<Bytes>),
 }
 
-/// An exchange in progress. Its drop ends it in the tracker.
+/// An exchange in progress. A drop ends the exchange in the activity tracker.
 pub struct Exchange {
     front: Arc<PlayerConnection>,
-    /// Reusable when the response is complete.
+    /// Backend connection, which can be reused when the response is complete.
     connection: Option<BackendConnection>,
     pub is_concurrent: bool,
     /// Permit for an additional backend connection.
@@ -34,7 +34,7 @@ pub struct Exchange {
 }
 
 pub struct BackendConnection {
-    /// Whether it sent this player's PROXY header, and must not be shared.
+    /// True if the connection has sent this player's PROXY header, so that other players must not use it.
     pub is_own: bool,
     pub route: u64,
     pub backend: BackendAddress,

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// The kernel gives less to users with many pipes.
+/// Requested pipe size in bytes. The kernel gives less to users with many pipes.
 const SIZE: i32 = 256 * 1024;
 
 const KEPT: usize = 16;
@@ -37,7 +37,7 @@ impl Pipe {
         Ok(Self { reader, writer, held: 0 })
     }
 
-    /// Keeps an empty pipe for reuse, and closes one with bytes.
+    /// Stores an empty pipe for reuse. Closes a pipe that contains bytes.
     pub fn give_back(self) {
         UNUSED.with_borrow_mut(|unused| {
             if self.held == 0 && unused.len() < KEPT {
@@ -50,7 +50,7 @@ impl Pipe {
         self.held
     }
 
-    /// Returns 0 if the peer has closed.
+    /// Moves bytes from a socket into the pipe. Returns 0 if the peer has closed the connection.
     pub fn fill(&mut self, from: BorrowedFd<'_>) -> io::Result<usize> {
         let moved = splice(from.as_raw_fd(), self.writer.as_raw_fd(), SIZE as usize)?;
         self.held += moved;

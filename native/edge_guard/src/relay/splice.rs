@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use super::pipe::Pipe;
 use super::{BUFFER, Stage, TURNS, ignore_not_connected};
 
-/// A read of this size takes a pipe. A smaller fill returns it.
+/// Bytes per read at which a relay switches to a pipe. A smaller read returns the pipe.
 const SPLICE_THRESHOLD: usize = 16_384;
 
 #[derive(Default)]

@@ -17,7 +17,7 @@ impl RouteFile {
         Self { folder: folder.to_owned() }
     }
 
-    /// Returns an empty set if there is no file. An unreadable file is an error: an empty set would end every game.
+    /// Loads the route set, empty if there is no file. Fails for an unreadable file: an empty set would end games.
     pub fn load(&self) -> io::Result<RouteSet> {
         match fs::read(self.folder.join("routes")) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(io::Error::other),
@@ -26,7 +26,7 @@ impl RouteFile {
         }
     }
 
-    /// The set is durable when this returns.
+    /// Saves the route set durably.
     pub fn save(&self, set: &RouteSet) -> io::Result<()> {
         let fresh = self.folder.join("routes.new");
         let mut file = File::create(&fresh)?;

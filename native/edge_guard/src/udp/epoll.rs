@@ -62,7 +62,7 @@ impl Waker {
 static ONE: u64 = 1;
 
 /// # Safety
-/// `fd` is new or negative.
+/// `fd` must be negative, or a new descriptor without another owner.
 unsafe fn owned(fd: RawFd) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());

@@ -20,12 +20,12 @@ use crate::metrics::{DatagramDrop, Direction, SessionEnd, ThreadCounters};
 
 const EVENTS: usize = 256;
 
-/// Datagrams of one session per turn. Most sessions have one, so more are read only if the turn before had some.
+/// Limit of datagrams per session and loop turn. A loop reads more than one only if the last turn also had data.
 const READS_PER_SESSION: usize = 16;
 
 const SWEEP_MS: u64 = 250;
 
-/// Tokens: the waker, a port, or a session's slab index with its generation.
+/// Epoll token of the waker. Other tokens are ports, or the slab index and generation of a session.
 const WAKER: u64 = u64::MAX;
 const PORT: u64 = 1 << 63;
 
@@ -230,8 +230,8 @@ impl EventLoop {
         }
     }
 
-    /// Whether the new session's port would evict its own sessions, or those of a port with little more: a flood always
-    /// does.
+    /// Reports whether a port is probably flooded: it would evict a session of a port that has at most twice as many
+    /// sessions, or its own.
     fn holds_most_sessions(&self, port: usize, displaced: Option<usize>) -> bool {
         displaced.is_some_and(|displaced| {
             let others = self.sessions.count_of_port(self.sessions.at(displaced).port);
@@ -245,7 +245,7 @@ impl EventLoop {
         self.epoll.add(session.socket.as_raw_fd(), token)
     }
 
-    /// Limits the session rate for the sake of active sessions. Half of it is reserved for ports that are not flooded.
+    /// Reports whether the session rate allows a new session. Half of the rate is reserved for ports without a flood.
     fn may_open_session(&mut self, holds_most_sessions: bool) -> bool {
         let most = self.bounds.sessions_per_second as u64;
         let refill = (self.now_ms - self.refilled_ms) * most / 1_000;
@@ -352,7 +352,7 @@ impl EventLoop {
         places.into_iter().for_each(|place| self.end(place, why));
     }
 
-    /// Level-triggered events of unread sockets would repeat.
+    /// Starts or stops polling of the ports. Level-triggered events of unread sockets would repeat.
     fn set_port_polling(&self, is_on: bool) {
         for (place, served) in &self.ports {
             let fd = served.socket.as_raw_fd();

@@ -53,7 +53,7 @@ fn enable_option(fd: RawFd, level: libc::c_int, option: libc::c_int) {
 ///
 /// # Safety
 ///
-/// The kernel has filled the message, and its control messages are still in place.
+/// The kernel must have filled `message`, and its control buffer must be unchanged.
 pub unsafe fn read(message: &libc::msghdr) -> Option<LocalAddress> {
     // SAFETY: guaranteed by the caller: each header lies within the written length.
     unsafe {
@@ -69,7 +69,7 @@ pub unsafe fn read(message: &libc::msghdr) -> Option<LocalAddress> {
 }
 
 /// # Safety
-/// A header with data of its type is there.
+/// `header` must point to a control message that contains data of its type.
 unsafe fn read_one(header: *const libc::cmsghdr) -> Option<LocalAddress> {
     // SAFETY: guaranteed by the caller.
     let (level, kind) = unsafe { ((*header).cmsg_level, (*header).cmsg_type) };

@@ -118,8 +118,7 @@ impl MessageBatch {
         }
     }
 
-    /// Sends these datagrams to their recipients, or (`is_connected`) to the socket's peer. Drops what the socket does
-    /// not take at once.
+    /// Sends datagrams to their recipients, or to the peer of a connected socket. Drops datagrams that would block.
     pub fn send(&mut self, fd: RawFd, places: std::ops::Range<usize>, is_connected: bool) -> SendResult {
         for place in places.clone() {
             self.iovecs[place].iov_len = self.lengths[place];

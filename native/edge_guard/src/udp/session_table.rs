@@ -27,10 +27,10 @@ use crate::address::client_key;
 
 const IN_USE_MS: u64 = 10_000;
 
-/// The same for the largest port, if a smaller port needs room.
+/// Silence after which a session of the largest port can be evicted for a smaller port.
 const IN_USE_LARGEST_PORT_MS: u64 = 1_000;
 
-/// Without a flood, at most one of this many sessions is in the first two ranks.
+/// Share of sessions in the first two ranks without a flood: at most one of this number.
 const NEW_SESSION_SHARE: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -47,7 +47,7 @@ pub struct Session {
     pub local: Option<LocalAddress>,
     pub port: usize,
     pub socket: Arc<OwnedFd>,
-    /// Generation of the slab index.
+    /// Generation of the slab index, to detect reuse.
     pub use_of_place: u32,
     rank: Rank,
     last_ms: u64,
@@ -107,7 +107,7 @@ impl SessionTable {
         Some(place)
     }
 
-    /// Returns the index of the session with exactly this local address.
+    /// Returns the index of a player's session on a port and local address.
     pub fn place_of(&self, port: usize, client: SocketAddr, local: Option<LocalAddress>) -> Option<usize> {
         match local {
             Some(local) => self.by_local.get(&(port, client, local)).copied(),
@@ -172,7 +172,7 @@ impl SessionTable {
         self.touch(place, rank, now_ms);
     }
 
-    /// Returns whether the turn before had data as well, so that more may follow.
+    /// Records data in a loop turn. Returns true if the turn before also had data.
     pub fn has_more(&mut self, place: usize, turn: u64) -> bool {
         std::mem::replace(&mut self.all[place].last_turn, turn) + 1 == turn
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::wait::{LONG, wait_for};
 
-/// Echoes bytes, and closes its half after the player.
+/// Starts a TCP echo server, which closes its side after the player.
 pub fn tcp_echo() -> SocketAddr {
     tcp(|mut stream| {
         let mut buffer = [0; 65_536];
@@ -21,7 +21,7 @@ pub fn tcp_echo() -> SocketAddr {
     })
 }
 
-/// Sends its name to each connection, and keeps it open.
+/// Starts a TCP server that sends its name to each connection and keeps the connection open.
 pub fn tcp_named(name: &'static str) -> SocketAddr {
     tcp(move |mut stream| {
         let _ = stream.write_all(name.as_bytes());
@@ -111,7 +111,7 @@ pub fn echo_datagram(socket: &UdpSocket, text: &str) {
     assert_eq!(String::from_utf8_lossy(&answer[..length]), text);
 }
 
-/// Repeats the datagram until it is answered, because datagrams may be lost.
+/// Sends a datagram again and again until a reply arrives, because datagrams can be lost.
 #[track_caller]
 pub fn ask_datagram(socket: &UdpSocket, text: &str) -> String {
     socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();

@@ -59,7 +59,7 @@ impl EdgeProcess {
         Command::new(env!("CARGO_BIN_EXE_hosting-edge-guard")).arg(config).args(arguments).spawn().unwrap()
     }
 
-    /// Starts another process in the same folder.
+    /// Starts another edge-guard in the same folder.
     pub fn another(&self, arguments: &[&str]) -> Child {
         Self::spawn(&self.config(), arguments)
     }
@@ -127,7 +127,7 @@ impl EdgeProcess {
         figure_in(&self.ask("GET", "/metrics"), name)
     }
 
-    /// Returns a connection to the administration socket that stays open.
+    /// Opens a persistent connection to the administration socket.
     pub fn door(&self) -> Door {
         let stream = UnixStream::connect(self.folder().join("admin.sock")).unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();
@@ -146,7 +146,7 @@ impl EdgeProcess {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
     }
 
-    /// The connection of an earlier request may still be open.
+    /// Waits until the process has at most this number of descriptors.
     pub fn has_at_most(&self, descriptors: usize) {
         wait_for("no more are open", || (self.descriptors() <= descriptors).then_some(()));
     }
@@ -180,7 +180,7 @@ impl Drop for EdgeProcess {
     }
 }
 
-/// A free port outside of the ephemeral range.
+/// Returns a free port outside of the ephemeral range.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let own = u16::try_from(std::process::id() % 40).unwrap() * 150;

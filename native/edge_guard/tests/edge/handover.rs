@@ -14,7 +14,7 @@ use crate::http_client::{get, server, upgrade, websocket};
 use crate::wait::wait_for;
 use crate::wire::OutcomeKind;
 
-/// A process that was replaced. It ends with the test.
+/// Replaced process, which ends with the test.
 pub struct Older(std::process::Child);
 
 impl Older {
@@ -35,7 +35,7 @@ impl Drop for Older {
     }
 }
 
-/// Replaces the process. The older one continues as a child.
+/// Replaces the edge-guard process, and returns the older process.
 pub fn replace(guard: &mut EdgeProcess) -> Older {
     let newer = guard.another(&["--replace"]);
     let older = Older(std::mem::replace(&mut guard.child, newer));
@@ -177,7 +177,7 @@ fn older_process_finishes_its_requests() {
     older.assert_it_ends();
 }
 
-/// Starts a newer process that fails, and returns its reason.
+/// Starts a newer process that must fail, and returns its error text.
 #[track_caller]
 fn fail_to_replace(guard: &EdgeProcess) -> String {
     let mut newer = std::process::Command::new(env!("CARGO_BIN_EXE_hosting-edge-guard"));

@@ -50,7 +50,7 @@ fn host_without_listener_and_duplicate_host_are_unserved() {
     guard.source.wait_for("b", OutcomeKind::Listening);
 }
 
-/// Reads the PROXY header, and answers with its client.
+/// Starts a server that responds with the client in the PROXY header.
 fn api() -> std::net::SocketAddr {
     tcp(say_client)
 }

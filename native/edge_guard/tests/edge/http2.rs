@@ -115,7 +115,7 @@ where
     sender
 }
 
-/// A body without a known length.
+/// Request body without a known length.
 struct Pieces(Vec<&'static [u8]>);
 
 impl Body for Pieces {

@@ -9,7 +9,7 @@ use crate::backends::tcp;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     pub first_line: String,
-    /// Names in lower case.
+    /// Header values by name in lower case.
     pub headers: BTreeMap<String, String>,
     pub body: Vec<u8>,
 }
@@ -29,7 +29,7 @@ impl Message {
     }
 }
 
-/// Reads exactly one head. Returns `None` at the end.
+/// Reads one message header. Returns `None` at the end of the stream.
 pub fn read_head(stream: &mut impl Read) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -66,7 +66,7 @@ pub fn read(stream: &mut impl Read) -> Option<Message> {
     Some(Message { first_line, headers, body })
 }
 
-/// An empty chunk is the last.
+/// Reads one chunk. An empty chunk is the last.
 pub fn read_chunk(stream: &mut impl Read) -> Option<Vec<u8>> {
     let mut line = Vec::new();
     while !line.ends_with(b"\r\n") {
@@ -92,7 +92,7 @@ pub fn get(stream: &mut (impl Read + Write), host: &str, path: &str) -> Message 
     ask(stream, &format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n"))
 }
 
-/// Answers each request on persistent connections.
+/// Starts a server with persistent connections. `answer` returns the response to a request.
 pub fn server(answer: impl Fn(&Message, SocketAddr) -> String + Clone + Send + 'static) -> SocketAddr {
     tcp(move |mut stream: TcpStream| {
         let peer = stream.peer_addr().unwrap();
@@ -106,7 +106,7 @@ pub fn server(answer: impl Fn(&Message, SocketAddr) -> String + Clone + Send + '
     })
 }
 
-/// Responds with the request: first line, headers, body.
+/// Starts a server that responds with the received request line, headers and body.
 pub fn mirror() -> SocketAddr {
     server(|request, _| {
         let headers: Vec<String> = request.headers.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -114,7 +114,7 @@ pub fn mirror() -> SocketAddr {
     })
 }
 
-/// Upgrades, and echoes bytes.
+/// Starts a server that upgrades connections and echoes bytes.
 pub fn websocket() -> SocketAddr {
     tcp(upgraded_echo)
 }
@@ -133,7 +133,7 @@ pub fn upgraded_echo(mut stream: impl Read + Write) {
     }
 }
 
-/// Also reads the bytes that follow the response head.
+/// Upgrades a connection and reads the first bytes after the response header.
 #[track_caller]
 pub fn upgrade(stream: &mut (impl Read + Write), host: &str) {
     let request = format!("GET /play HTTP/1.1\r\nhost: {host}\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n");

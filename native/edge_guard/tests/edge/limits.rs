@@ -111,7 +111,7 @@ fn sighup_applies_limits_and_timeouts_without_closing_connections() {
     assert_eq!(guard.figure("datagram_sessions_max"), 78, "one mistake, and nothing is taken");
 }
 
-/// Changes the soft limit of descriptors, and returns the hard one.
+/// Sets the soft descriptor limit of a process, and returns the hard limit.
 pub fn limit_descriptors(pid: u32, now: Option<u64>) -> u64 {
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the process is ours; both limits live through the calls.

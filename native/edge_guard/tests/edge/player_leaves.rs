@@ -1,4 +1,4 @@
-//! Players who leave before the end of their response: the backend sees it.
+//! Backends notice that a player leaves before the end of the response.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -16,7 +16,7 @@ use crate::http_client::{get, read, read_chunk, read_head};
 use crate::tls::{secure, secure_route, started, trusting};
 use crate::wait::LONG;
 
-/// Much shorter than every timeout of these tests.
+/// Time limit of a reaction, much shorter than every timeout in these tests.
 const SOON: Duration = Duration::from_secs(5);
 
 #[derive(Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ enum Seen {
     Gone,
 }
 
-/// Sends `answer` to a request, then nothing, and reports what it sees.
+/// Starts a server that sends `answer`, then nothing, and reports the end of its connection.
 fn silent_after(answer: &'static str) -> (SocketAddr, Receiver<Seen>) {
     let (tell, told) = channel();
     let server = tcp(move |mut stream: TcpStream| {
@@ -63,7 +63,7 @@ const REQUESTS: [&str; 4] = [
     "POST /find HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbody",
 ];
 
-/// A reset, an orderly close, and a half close.
+/// Ways to leave: a reset, an orderly close and a half close.
 const WAYS: [fn(TcpStream) -> Option<TcpStream>; 3] = [
     |player| {
         socket2::SockRef::from(&player).set_linger(Some(Duration::ZERO)).unwrap();

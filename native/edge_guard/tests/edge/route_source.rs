@@ -15,7 +15,7 @@ use crate::wait::wait_for;
 use crate::wire::routes_server::{Routes, RoutesServer};
 use crate::wire::{FollowRequest, FollowResponse, Outcome, OutcomeKind, Route};
 
-/// State of the source, which survives its restarts.
+/// State of the route source, which survives restarts of the source.
 #[derive(Debug, Default)]
 pub struct Held {
     pub epoch: u64,
@@ -24,11 +24,11 @@ pub struct Held {
     changes: Vec<(u64, FollowResponse)>,
     /// Owners to remove, until their removal is reported.
     going: BTreeSet<String>,
-    /// Sent instead of the state until the client has received it: a cancelled request may still be answered.
+    /// Response to send instead of the state, until the client has received it.
     next: Option<FollowResponse>,
     outcomes: Vec<Outcome>,
     questions: u64,
-    /// The newest request of the client. Older ones may arrive later.
+    /// Newest request of the client. Older requests can arrive later.
     newest: (String, u64),
 }
 
@@ -45,7 +45,7 @@ impl RouteSource {
         Self { socket: socket.to_owned(), held: Arc::new(Mutex::new(held)), changed: Arc::default(), runtime: None }
     }
 
-    /// Each start is a new epoch.
+    /// Starts the route source with a new epoch.
     pub fn start(&mut self) {
         self.held.lock().unwrap().epoch += 1;
         self.serve();
@@ -67,7 +67,7 @@ impl RouteSource {
         self.runtime = Some(runtime);
     }
 
-    /// Ends at once, like a SIGKILL.
+    /// Ends the route source at once, like a SIGKILL.
     pub fn kill(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(Duration::from_secs(5));
@@ -103,12 +103,12 @@ impl RouteSource {
         self.changed.notify_waiters();
     }
 
-    /// Removes an owner from the state without reporting it.
+    /// Removes an owner from the state without a report to the client.
     pub fn lose(&self, owner: &str) {
         self.held.lock().unwrap().routes.retain(|(held, _), _| held != owner);
     }
 
-    /// Sends this as the next response. Its epoch and version are unique.
+    /// Sends `answer` as the next response. Its epoch and version must be unique.
     pub fn answer_next(&self, answer: FollowResponse) {
         self.held.lock().unwrap().next = Some(answer);
         self.changed.notify_waiters();

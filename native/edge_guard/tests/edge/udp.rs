@@ -106,8 +106,7 @@ fn idle_session_ends() {
     assert_eq!(guard.figure("datagram_sessions"), 0);
 }
 
-/// Each source sends, and sends again after a reply could arrive, like a spoofer that receives nothing. `meanwhile`
-/// runs between both.
+/// Sends datagrams from many sources like a spoofer, which receives no replies, and sends them again after `meanwhile`.
 fn spoof(ports: &[u16], sources: std::ops::Range<u32>, meanwhile: impl FnOnce()) {
     let spoofed: Vec<_> = sources
         .map(|source| {
@@ -150,7 +149,7 @@ fn spoofed_flood_is_bounded_and_evicts_no_player() {
     assert!(guard.figure("datagram_sessions_ended_total{reason=\"displaced\"}") > 10_000);
 }
 
-/// One thread with flooded ports and a quiet one. Backends answer with the session's address.
+/// Starts one UDP thread with flooded ports and a quiet port. Backends reply with the address of the session.
 fn with_ports(flooded: usize, limits: serde_json::Value) -> (EdgeProcess, Vec<u16>, u16) {
     let guard = EdgeProcess::start_with(json!({"workers": 1, "limits": limits}));
     let ports: Vec<u16> = (0..=flooded).map(|_| free_port()).collect();

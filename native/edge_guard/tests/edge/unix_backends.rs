@@ -25,7 +25,7 @@ fn guard(backends: Value) -> EdgeProcess {
     EdgeProcess::start_with(json!({"http": "127.0.0.1:0", "workers": 1, "backends": backends}))
 }
 
-/// Answers each request with the number of connections so far.
+/// Starts a server that responds with the number of its connections so far.
 fn count_connections(path: &Path) {
     let count = Arc::new(AtomicUsize::new(0));
     at_socket(path, move |mut stream| {
@@ -38,7 +38,7 @@ fn count_connections(path: &Path) {
     });
 }
 
-/// Numbers of all connections, and of open ones.
+/// Number of all connections and of open connections.
 #[derive(Default)]
 struct Met {
     ever: AtomicUsize,
@@ -52,7 +52,7 @@ impl Met {
     }
 }
 
-/// Reads PROXY headers, and answers after this many connections have arrived.
+/// Starts a server that reads PROXY headers, and responds when `at_once` connections have arrived.
 fn proxied_backend(path: &Path, at_once: usize) -> Arc<Met> {
     let met = Arc::new(Met::default());
     let of_all = met.clone();

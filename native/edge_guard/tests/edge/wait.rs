@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Longer than any step takes on a busy machine.
+/// Time limit of a wait, longer than any step takes on a busy machine.
 pub const LONG: Duration = Duration::from_secs(20);
 
 #[track_caller]
@@ -17,7 +17,7 @@ pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Waits until the value stays the same for many polls.
+/// Waits until a value stays the same for many polls.
 #[track_caller]
 pub fn wait_until_stable<T: PartialEq>(what: &str, mut ask: impl FnMut() -> T) -> T {
     const LOOKS: u32 = 25;

@@ -15,14 +15,14 @@ fn guard(bind: &str, settings: serde_json::Value) -> EdgeProcess {
     EdgeProcess::start_with(all)
 }
 
-/// A connected socket: it receives from one address only.
+/// Returns a connected socket, which receives from one address only.
 fn speak_to(own: &str, address: impl Into<SocketAddr>) -> UdpSocket {
     let player = player(own);
     player.connect(address.into()).unwrap();
     player
 }
 
-/// An unconnected socket: it receives from all addresses.
+/// Returns an unconnected socket, which receives from all addresses.
 fn player(own: &str) -> UdpSocket {
     let player = UdpSocket::bind(own).unwrap();
     player.set_read_timeout(Some(LONG)).unwrap();
@@ -33,7 +33,7 @@ fn at(address: &str, port: u16) -> SocketAddr {
     SocketAddr::new(address.parse().unwrap(), port)
 }
 
-/// Global addresses of this machine, with their interface indexes.
+/// Returns the global IPv6 addresses of this machine with their interface indexes.
 fn ipv6_addresses() -> Vec<(Ipv6Addr, u32)> {
     let all = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
     let fields = all.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());

@@ -18,19 +18,19 @@ const AUDIT_ARCH: Option<u32> = Some(0xC000_00B7);
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const AUDIT_ARCH: Option<u32> = None;
 
-/// First call number of x32.
+/// First system call number of the x32 architecture.
 const X32_START: u32 = 0x4000_0000;
 
-/// `io_uring` connects sockets without further calls. Keys are no files.
+/// Denied system calls: `io_uring`, which can connect sockets, and keyrings, which Landlock does not restrict.
 const DENIED_CALLS: [libc::c_long; 4] =
     [libc::SYS_io_uring_setup, libc::SYS_add_key, libc::SYS_request_key, libc::SYS_keyctl];
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
-/// Ends with SIGSYS. If every call failed, `exit` included, the program would run forever.
+/// Filter action that kills the program. If every call only failed, `exit` would fail too.
 const END: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 const SOCKET_TYPES: u32 = 0xf;
 
-/// Needs `no_new_privs`. Descendants inherit the filter.
+/// Installs the filter for this process and its descendants. Requires `no_new_privs`.
 pub fn install_filter() -> io::Result<()> {
     let Some(table) = AUDIT_ARCH else {
         return Err(io::Error::other("system calls cannot be refused on this machine"));
@@ -100,7 +100,7 @@ const fn load(at: usize) -> sock_filter {
     statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at as u32)
 }
 
-/// Loads the half of an argument that the kernel reads an `int` from.
+/// Loads the low 32 bits of a system call argument.
 const fn low(argument: usize) -> sock_filter {
     load(offset_of!(seccomp_data, args) + argument * 8 + if cfg!(target_endian = "big") { 4 } else { 0 })
 }
@@ -109,7 +109,7 @@ const fn high(argument: usize) -> sock_filter {
     load(offset_of!(seccomp_data, args) + argument * 8 + if cfg!(target_endian = "big") { 0 } else { 4 })
 }
 
-/// Skips `then` instructions if the value is equal, else `otherwise`.
+/// Compares the loaded value. Skips `then` instructions if it is equal, else `otherwise` instructions.
 const fn is(value: u32, then: u8, otherwise: u8) -> sock_filter {
     jump(libc::BPF_JEQ, value, then, otherwise)
 }

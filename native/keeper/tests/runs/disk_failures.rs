@@ -46,7 +46,7 @@ impl Disk {
     }
 }
 
-/// Truncates before the removal: a child of another test may have the file open until its exec.
+/// Truncates and removes a file, because a child process of another test may still have the file open.
 fn free_ballast(ballast: &Path) {
     fs::File::options().write(true).open(ballast).and_then(|file| file.set_len(0)).expect("room again");
     fs::remove_file(ballast).expect("removed");
@@ -58,14 +58,14 @@ impl Drop for Disk {
     }
 }
 
-/// Numbers in the keeper's lines that end with `what`.
+/// Returns the numbers in the keeper's log lines that end with `what`.
 fn reported_counts(log: &[String], what: &str) -> Vec<u64> {
     let number = |line: &String| line.strip_prefix("e [")?.strip_suffix(what)?.parse().ok();
     log.iter().filter_map(number).collect()
 }
 
 const LEFT_OUT_SUFFIX: &str = " lines left out for want of disk space]";
-/// What a keeper may use of the reserve between two checks, and its files beside the log.
+/// Bytes of the disk reserve that a keeper can use between two checks, including its other files.
 const RESERVE_OVERSHOOT_BYTES: u64 = 256 << 10;
 
 fn mark(path: &Path) -> String {

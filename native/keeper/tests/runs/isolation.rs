@@ -16,7 +16,7 @@ use crate::run_fixture::{
     KEEPER, Mode, NONE, Run, USER, available_modes, is_root, isolating_modes, needs_root, system_paths, wait_until,
 };
 
-/// Prints what it could do and should not.
+/// Program that tries forbidden operations and prints each success.
 const HOSTILE: &str = r#"
 $| = 1;
 until (-s "go") { select undef, undef, undef, 0.01 }
@@ -107,7 +107,7 @@ print "over\n";
 struct ForeignProcess(Child);
 
 impl ForeignProcess {
-    /// Has the program's user if possible, which is the hardest case.
+    /// Starts the process with the program's user if possible, because isolation is hardest then.
     fn spawn(mode: Mode) -> Self {
         let mut command = Command::new("/bin/sleep");
         command.arg("1000").env("SECRET", "secret").stdin(Stdio::null());
@@ -134,7 +134,7 @@ fn secret_folder(mode: u32) -> TempDir {
     folder
 }
 
-/// Sockets that any user may connect to, by their mode.
+/// Creates a Unix socket with a mode that allows every user to connect.
 fn unix_listener(folder: &TempDir, name: &str) -> UnixListener {
     let listener = UnixListener::bind(folder.path().join(name)).expect("bound");
     fs::set_permissions(folder.path().join(name), fs::Permissions::from_mode(0o777)).expect("mode");

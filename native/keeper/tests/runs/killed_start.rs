@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::run_fixture::{KEEPER, Mode, Run, available_modes, is_root, wait_until};
 
-/// Calls without effect outside of the process.
+/// System calls without effect outside of the process.
 const IGNORED_CALLS: [libc::c_long; 14] = [
     libc::SYS_mmap,
     libc::SYS_munmap,
@@ -36,7 +36,7 @@ struct TracedStart {
 }
 
 impl TracedStart {
-    /// Kills the keeper at that step, or its caller if there is no keeper yet. Returns `None` if the start has fewer
+    /// Kills the keeper at a step, or its caller if no keeper exists yet. Returns `None` if the start has fewer
     /// steps. The end of the tracing thread releases the processes.
     fn killed_at(run: &Run, step: usize) -> Option<Child> {
         let mut caller = Command::new("/bin/sh");
@@ -62,7 +62,7 @@ impl TracedStart {
         })
     }
 
-    /// Returns whether the start reached that step.
+    /// Follows the start up to a step. Returns false if the start has fewer steps.
     fn follow(&mut self, step: usize) -> bool {
         loop {
             let mut status = 0;
@@ -116,13 +116,13 @@ fn is_step(pid: i32) -> bool {
     info.op == libc::PTRACE_SYSCALL_INFO_ENTRY && !IGNORED_CALLS.contains(&(unsafe { info.u.entry.nr } as libc::c_long))
 }
 
-/// A process that was killed meanwhile returns an error, which is fine.
+/// Sends a ptrace request. Ignores the error of a process that was already killed.
 fn ptrace(request: libc::c_uint, pid: i32, data: usize) {
     // SAFETY: the requests of this file take a number, or a place for one that is there.
     unsafe { libc::ptrace(request, pid, 0, data) };
 }
 
-/// Command lines that contain the run folder.
+/// Returns the command lines that contain the run folder.
 fn processes_of(run: &Run) -> Vec<String> {
     let place = run.folder.path().to_string_lossy().into_owned();
     let pids = fs::read_dir("/proc").expect("processes").flatten();
@@ -135,7 +135,7 @@ fn start_count(run: &Run) -> usize {
     fs::read(run.path("scratch/started")).map_or(0, |marks| marks.len())
 }
 
-/// Returns the state after a kill at that step, and `None` if there was no such step.
+/// Returns the run state after a kill at a step, or `None` if the start has fewer steps.
 fn try_step(mode: Mode, step: usize) -> Option<Option<String>> {
     let run = Run::new(mode, "printf x >> started; read x < go", &[]);
     rustix::fs::mkfifoat(rustix::fs::CWD, run.path("scratch/go"), rustix::fs::Mode::RWXU).expect("fifo");

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::run_fixture::{KEEPER, Run, available_modes, is_alive, wait_until};
 
-/// Status, folder and message.
+/// Reply of the launcher: status, folder and message.
 pub type Reply = (String, String, String);
 
 pub struct Launcher {
@@ -24,7 +24,7 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// Does not wait for the first reply.
+    /// Starts a launcher without waiting for its first reply.
     fn begin(runs: &Path) -> Self {
         let mut process = Command::new(KEEPER)
             .arg0("hosting-keeper, which forks a keeper for each run")
@@ -64,7 +64,7 @@ impl Launcher {
         self.answer()
     }
 
-    /// The end of the replies shows that no keeper has the pipe.
+    /// Waits for the end of the replies, which proves that no keeper has the pipe open.
     fn ends(&mut self) {
         self.asked = None;
         assert!(self.process.wait().expect("ends").success());
@@ -155,7 +155,7 @@ fn killed_keeper_is_reported() {
     drop(OpenOptions::new().read(true).open(&group).expect("opened by both"));
 }
 
-/// Blocks every open of the file until it is dropped.
+/// File with a lease, which blocks every open of the file until the value is dropped.
 struct LeasedFile(File);
 
 impl LeasedFile {

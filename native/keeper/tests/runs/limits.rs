@@ -9,7 +9,7 @@ use crate::run_fixture::{KEEPER, Mode, NONE, Run, available_modes, is_alive, is_
 
 const USER: Mode = Mode { isolation: "user", is_unprivileged: false };
 const KEEPER_BYTES_MAX: u64 = 2 << 20;
-/// No other test uses these users, so only these processes count.
+/// Users of the process limit tests. No other test may use them, because the kernel counts processes per user.
 const FORKING_USERS: [u32; 2] = [61_300, 61_301];
 const OTHER_USER: u32 = 61_302;
 const FORK_SCRIPT: &str = "exec perl -e '$| = 1; while (defined($pid = fork)) { $pid or sleep 1000; $made++ } \
@@ -104,7 +104,7 @@ struct ControlGroup {
 }
 
 impl ControlGroup {
-    /// Version 1 needs the controller, version 2 ignores it.
+    /// Creates a control group. Only version 1 uses the controller. Returns `None` if the machine has no such group.
     fn new(kind: &str, controller: &str) -> Option<Self> {
         let mounts = fs::read_to_string("/proc/mounts").expect("mounts");
         let place = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find_map(|words| {

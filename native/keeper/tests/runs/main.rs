@@ -1,6 +1,6 @@
 //! Runs of real programs under a real keeper, observed through the run folder alone.
 
-/// Reports a test that this machine cannot run, even if the test passes.
+/// Prints a message about a test that this machine cannot run. The test still passes.
 macro_rules! skipped {
     ($($what:tt)*) => {{
         use std::io::Write as _;

@@ -15,7 +15,7 @@ pub const WAIT_LIMIT: Duration = Duration::from_secs(30);
 /// User of the program, and of an unprivileged keeper.
 pub const USER: u32 = 61_234;
 
-/// Isolation mode, and whether the keeper runs as an ordinary user.
+/// Isolation mode of the program, and the kind of user that runs the keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
     pub isolation: &'static str,
@@ -34,7 +34,7 @@ impl Mode {
     }
 }
 
-/// Returns all modes that this machine supports, as root and as an ordinary user, and reports the others.
+/// Returns the modes that this machine supports, and prints the others.
 pub fn available_modes() -> Vec<Mode> {
     let all = ["none", "user", "namespace", "landlock", "processes"];
     let modes =
@@ -78,7 +78,7 @@ fn is_accessible_to_all(path: &str) -> bool {
 
 pub const KEEPER: &str = env!("CARGO_BIN_EXE_hosting-keeper");
 
-/// Paths that the service lists for every program.
+/// Returns the system paths that the service makes visible to every program.
 pub fn system_paths() -> impl Iterator<Item = &'static str> {
     let service = include_str!("../../../../pyservice/app/game_runtime.py");
     let (_, rest) = service.split_once("SYSTEM_PATHS: Final").expect("the constant");
@@ -101,7 +101,7 @@ impl Run {
         Self::with_folder(mode, tempfile::tempdir().expect("a folder"), &["/bin/sh", "-c", script], more)
     }
 
-    /// The kernel counts processes for each user, so tests of limits need users of their own.
+    /// Starts a run as a separate user, because the kernel counts processes per user.
     pub fn with_user(user: u32, mode: Mode, script: &str) -> Self {
         Self::with_user_and_folder(user, mode, tempfile::tempdir().expect("a folder"), &["/bin/sh", "-c", script], &[])
     }
@@ -110,7 +110,7 @@ impl Run {
         Self::with_user_and_folder(USER, mode, folder, command, more)
     }
 
-    /// Makes the folder like the service does. The keeper changes the owner of the scratch folder.
+    /// Creates the run folder as the service does. The keeper later changes the owner of the scratch folder.
     fn with_user_and_folder(user: u32, mode: Mode, folder: TempDir, command: &[&str], more: &[&str]) -> Self {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("mode");
         let scratch = folder.path().join("scratch");
@@ -200,7 +200,7 @@ impl Run {
         writeln!(control, "{command}").expect("written");
     }
 
-    /// Size of the log from one directory listing: segments change meanwhile.
+    /// Returns the size of the log from one directory listing, because segments change between listings.
     pub fn log_bytes(&self) -> u64 {
         let entries = fs::read_dir(self.path("log")).into_iter().flatten().map(|one| one.expect("entry").file_name());
         let mut starts: Vec<u64> = entries.map(|name| name.to_string_lossy().parse().expect("a position")).collect();
