@@ -119,7 +119,7 @@ def wait_for_players(run: Run, count: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["game-developer.md", "lobby-server.md"])
-def test_the_examples_of_a_page_run_beside_make_run(
+def test_page_examples_run_beside_make_run(
     name: str, start_run: StartRun, shell: Shell, tmp_path: Path
 ) -> None:
     run = start_run(bots=2)
@@ -132,7 +132,7 @@ def test_the_examples_of_a_page_run_beside_make_run(
 
 # A page and how often it starts the service.
 @pytest.mark.parametrize(("name", "starts"), [("quickstart.md", 1), ("operator.md", 2)])
-def test_the_examples_of_a_page_run_with_a_service_of_their_own(
+def test_page_examples_run_with_their_own_service(
     name: str, starts: int, shell: Shell, tmp_path: Path
 ) -> None:
     services: list[subprocess.Popen[bytes]] = []
@@ -180,7 +180,7 @@ def test_the_examples_of_a_page_run_with_a_service_of_their_own(
             end_leftovers(data_dir)
 
 
-def test_examples_have_languages_that_are_checked() -> None:
+def test_example_languages_are_known() -> None:
     known = {"sh", "json", "text", "python", "toml", "yaml", "ini", "js", "mermaid"}
     for name in PAGES:
         for block in blocks_of(name):
@@ -191,12 +191,12 @@ def test_examples_have_languages_that_are_checked() -> None:
                 )
 
 
-def test_the_complete_lobby_server_has_less_than_60_lines_of_code() -> None:
+def test_complete_lobby_server_has_less_than_60_lines() -> None:
     (server,) = (block for block in blocks_of("lobby-server.md") if block.file == "room.py")
     assert sum(bool(line) for line in server.text.splitlines()) < 60
 
 
-def test_the_complete_lobby_server_outlives_the_service(
+def test_complete_lobby_server_survives_a_service_restart(
     start_run: StartRun, tmp_path: Path
 ) -> None:
     run = start_run()
@@ -253,19 +253,19 @@ def test_the_complete_lobby_server_outlives_the_service(
         ({"a": "127.0.0.1:32000"}, {"a": "127.0.0.1:26000"}, False),
     ],
 )
-def test_an_answer_that_differs_from_the_page_is_seen(
+def test_response_that_differs_from_the_page_is_found(
     printed: Any, expected: Any, is_same: bool
 ) -> None:
     assert is_like(printed, expected) is is_same
 
 
-def test_the_table_of_settings_is_the_settings() -> None:
+def test_settings_table_matches_the_settings() -> None:
     rows = table_of("operator.md", "settings")
     assert [[code(cell) for cell in row[:4]] for row in rows] == list(settings_rows(Settings))
     assert all(row[4] for row in rows)
 
 
-def test_the_table_of_a_region_is_its_fields() -> None:
+def test_region_table_matches_its_fields() -> None:
     shown = {code(name): code(default) for name, default, _ in table_of("operator.md", "regions")}
     assert shown == {
         name: "" if setting.is_required() else str(setting.default)
@@ -273,7 +273,7 @@ def test_the_table_of_a_region_is_its_fields() -> None:
     }
 
 
-def test_every_flag_of_the_table_is_one_of_serve() -> None:
+def test_every_flag_in_the_table_is_a_serve_flag() -> None:
     told = subprocess.run(
         [sys.executable, "-m", "pyservice", "serve", "--help"],
         env={**os.environ, "COLUMNS": "200"},
@@ -285,7 +285,7 @@ def test_every_flag_of_the_table_is_one_of_serve() -> None:
         assert re.search(rf"{code(row[2])}\b", told), row
 
 
-def test_the_tables_of_metrics_are_the_metrics_pages(start_run: StartRun) -> None:
+def test_metrics_tables_match_the_metrics_pages(start_run: StartRun) -> None:
     run = start_run(bots=2)
     wait_until_open(run)
     live = families_of(metrics_of_all(run.metrics_url))
@@ -303,14 +303,14 @@ def test_the_tables_of_metrics_are_the_metrics_pages(start_run: StartRun) -> Non
     assert families_shown("edge metrics") == live_of_edge
 
 
-def test_alerts_name_families_that_there_are() -> None:
+def test_alerts_name_existing_families() -> None:
     families = {code(row[0]) for row in table_of("operator.md", "metrics")}
     named = set(re.findall(r"\bhosting_\w+", alerts()))
     assert len(named) > 8
     assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in named} <= families
 
 
-def test_alerts_are_rules_that_prometheus_takes(tmp_path: Path) -> None:
+def test_alerts_are_valid_prometheus_rules(tmp_path: Path) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is missing: apt-get install prometheus")
@@ -333,7 +333,7 @@ def test_alerts_are_rules_that_prometheus_takes(tmp_path: Path) -> None:
         configuration_pb2.GameMode,
     ],
 )
-def test_every_field_of_the_feed_is_told(message: Any) -> None:
+def test_every_feed_field_is_documented(message: Any) -> None:
     told = page("operator.md")
     # Users do not write these fields. The source of a file is always 0.
     missing = {name for name in message.DESCRIPTOR.fields_by_name if name not in told}
@@ -357,13 +357,13 @@ def test_every_field_of_the_feed_is_told(message: Any) -> None:
         versions_pb2.VersionIdleLobbies,
     ],
 )
-def test_every_field_of_a_configuration_is_told(message: Any) -> None:
+def test_every_configuration_field_is_documented(message: Any) -> None:
     section = page("game-developer.md").split("\n## The configuration\n")[1].split("\n## ")[0]
     words = set(re.findall(r"\w+", section))
     assert set(message.DESCRIPTOR.fields_by_name) <= words
 
 
-def test_defaults_and_limits_of_a_configuration_are_those_of_the_code() -> None:
+def test_configuration_defaults_and_limits_match_the_code() -> None:
     rows = {code(row[0]): row for row in table_of("game-developer.md", "modes")}
     defaults = {
         "max_players": MAX_PLAYERS,
@@ -381,7 +381,7 @@ def test_defaults_and_limits_of_a_configuration_are_those_of_the_code() -> None:
     assert f"`max` ≤ {IDLE_LOBBIES_MAX}" in rows["idle_lobbies"][3]
 
 
-def test_the_table_of_commands_is_the_commands() -> None:
+def test_command_table_matches_the_commands() -> None:
     shown = set()
     for words, _ in table_of("operator.md", "commands"):
         first, *others = re.findall(r"`([^`]+)`", words)
@@ -390,7 +390,7 @@ def test_the_table_of_commands_is_the_commands() -> None:
     assert shown - {"pyservice compact"} == set(commands(typer.main.get_command(app)))
 
 
-def test_paths_that_pages_name_are_operations() -> None:
+def test_paths_on_pages_are_operations() -> None:
     templates = {re.sub(r"{\w+}", "{}", method.template) for method in METHODS.values()}
     path = re.compile(r"`(?:[A-Z]+ )?(/(?:cloud|games|matchmaker|events)/[\w{}/-]*[\w}])[`?]")
     named = {(name, found) for name in PAGES for found in path.findall(page(name))}
@@ -398,24 +398,24 @@ def test_paths_that_pages_name_are_operations() -> None:
     assert not [one for one in named if re.sub(r"{\w+}", "{}", one[1]) not in templates]
 
 
-def test_the_environment_of_a_lobby_is_what_the_arena_reads() -> None:
+def test_lobby_environment_matches_the_arena() -> None:
     names = re.compile(r"\bHOSTING_[A-Z_]+")
     read = set(names.findall((ROOT / "examples/arena/settings.py").read_text()))
     assert read <= set(names.findall(page("lobby-server.md")))
 
 
-def test_the_page_of_errors_is_fresh() -> None:
+def test_error_page_is_current() -> None:
     assert generate.PAGE.read_text() == generate.page(), f"run: {generate.COMMAND}"
 
 
-def test_codes_that_pages_name_are_in_the_table() -> None:
+def test_codes_on_pages_are_in_the_table() -> None:
     shown = re.compile(r"`((?:MATCHMAKER|PLAYER|TOKEN|BODY|HEADERS|URI|REQUEST|STORAGE)_[A-Z_]+)`")
     for name in PAGES:
         for slug in shown.findall(page(name)):
             ServiceError(slug)
 
 
-def test_links_of_the_pages_lead_somewhere() -> None:
+def test_page_links_resolve() -> None:
     broken = []
     for name, target, heading in links():
         path = (DOCS / name).parent / target if target else DOCS / name

@@ -70,7 +70,7 @@ def names_imported(tree: ast.Module) -> Iterator[str]:
             yield f"{node.value.id}.{node.attr}"
 
 
-def test_layers_hold_from_the_command_line_down_to_the_contract() -> None:
+def test_layers_hold_from_the_command_line_to_the_contract() -> None:
     linter = Path(sys.executable).parent / "lint-imports"
     result = subprocess.run(
         [linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
@@ -78,7 +78,7 @@ def test_layers_hold_from_the_command_line_down_to_the_contract() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_each_library_with_one_importer_has_only_that_one() -> None:
+def test_single_importer_rule_holds_for_each_library() -> None:
     strays = []
     for path in python_files():
         name = relative(path)
@@ -100,7 +100,7 @@ RUST_LAYERS = {
 
 
 @pytest.mark.parametrize("crate", RUST_LAYERS)
-def test_a_crate_depends_on_no_more_than_its_job_needs(crate: str) -> None:
+def test_crate_dependencies_stay_within_its_layer(crate: str) -> None:
     tree = subprocess.run(
         ["cargo", "tree", "--offline", "--edges=normal", "--prefix=none", f"--package={crate}"],
         cwd=ROOT,
@@ -117,7 +117,7 @@ def test_only_the_bindings_name_pyo3() -> None:
     assert [relative(path) for path in manifests] == ["native/bindings/Cargo.toml"]
 
 
-def test_no_file_outgrows_its_shape() -> None:
+def test_file_size_limits_hold() -> None:
     long = [
         f"{relative(path)}: {lines} lines"
         for path in tracked("*.py", "*.rs", "*.js")
@@ -128,7 +128,7 @@ def test_no_file_outgrows_its_shape() -> None:
     assert not long, "split these, or list them with a reason: " + "; ".join(long)
 
 
-def test_no_python_function_outgrows_its_shape() -> None:
+def test_python_function_size_limits_hold() -> None:
     long = []
     for path in python_files():
         for node in ast.walk(ast.parse(path.read_text())):
@@ -140,7 +140,7 @@ def test_no_python_function_outgrows_its_shape() -> None:
     assert not long, "split these, or list them with a reason: " + "; ".join(long)
 
 
-def test_no_rust_function_outgrows_its_shape() -> None:
+def test_rust_function_size_limits_hold() -> None:
     opening = re.compile(r"^(\s*)(?:pub(?:\([^)]*\))? )?(?:const |unsafe |extern \"C\" )*fn (\w+)")
     long = []
     for path in tracked("native/*.rs"):
@@ -163,13 +163,13 @@ def test_no_rust_function_outgrows_its_shape() -> None:
 
 
 @pytest.mark.parametrize("exceptions", [LONG_FILES, LONG_FUNCTIONS])
-def test_every_exception_has_a_reason_and_still_exists(exceptions: dict[str, str]) -> None:
+def test_every_exception_has_a_reason_and_exists(exceptions: dict[str, str]) -> None:
     for place, reason in exceptions.items():
         assert len(reason) > 20, place
         assert (ROOT / place.split(":")[0]).is_file(), place
 
 
-def test_generated_code_is_what_the_proto_files_say() -> None:
+def test_generated_code_matches_the_proto_files() -> None:
     result = subprocess.run(
         [sys.executable, "proto/generate.py", "--check"],
         cwd=ROOT,
@@ -197,7 +197,7 @@ def test_no_forbidden_module_names() -> None:
     assert not named
 
 
-def test_the_checks_of_missing_tools_name_an_install_line() -> None:
+def test_missing_tool_checks_name_an_install_command() -> None:
     result = subprocess.run(
         ["/bin/bash", "scripts/check-tools"],
         cwd=ROOT,
@@ -212,7 +212,7 @@ def test_the_checks_of_missing_tools_name_an_install_line() -> None:
     assert result.stderr.count("install:") == result.stderr.count("missing:")
 
 
-def test_the_native_module_is_a_release_build() -> None:
+def test_native_module_is_a_release_build() -> None:
     from pyservice import _native
 
     assert _native.build_profile == "release", (

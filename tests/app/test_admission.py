@@ -98,7 +98,7 @@ def _join(service: Service, token: str, lobby: str, **fields: Any) -> httpx.Resp
     return service.ask("POST", "/matchmaker/lobbies/join", body, token, user_agent="Game/2")
 
 
-def test_the_game_decides_who_joins(make_service: MakeService, game: Game) -> None:
+def test_verification_server_rejects_a_join(make_service: MakeService, game: Game) -> None:
     service = make_service(modes=_asking(game.url), settings=LOOPBACK).start()
     lobby, _ = service.attach()
     token = service.public_token()
@@ -119,9 +119,7 @@ def test_the_game_decides_who_joins(make_service: MakeService, game: Game) -> No
     assert "never-shown" not in service.log()
 
 
-def test_the_grpc_door_asks_too_and_its_deadline_holds(
-    make_service: MakeService, game: Game
-) -> None:
+def test_grpc_find_is_verified_within_its_deadline(make_service: MakeService, game: Game) -> None:
     service = make_service(modes=_asking(game.url), settings=LOOPBACK).start()
     lobby, _ = service.attach()
     metadata = [("authorization", f"Bearer {service.public_token()}")]
@@ -140,7 +138,9 @@ def test_the_grpc_door_asks_too_and_its_deadline_holds(
     assert game.gone.wait(PATIENCE_S)
 
 
-def test_who_hangs_up_is_not_asked_about_any_longer(make_service: MakeService, game: Game) -> None:
+def test_verification_is_cancelled_when_the_client_disconnects(
+    make_service: MakeService, game: Game
+) -> None:
     service = make_service(modes=_asking(game.url), settings=LOOPBACK).start()
     lobby, _ = service.attach()
     token = service.public_token()
@@ -157,7 +157,9 @@ def test_who_hangs_up_is_not_asked_about_any_longer(make_service: MakeService, g
     assert _join(service, token, lobby).status_code == 200
 
 
-def test_a_private_address_is_refused_when_it_is_fed(make_service: MakeService, game: Game) -> None:
+def test_feed_with_a_private_verification_address_is_rejected(
+    make_service: MakeService, game: Game
+) -> None:
     service = make_service()
     service.start()
     service.feed |= {"revision": 2, "versions": [version(**_asking(game.url))]}
@@ -168,7 +170,7 @@ def test_a_private_address_is_refused_when_it_is_fed(make_service: MakeService, 
     assert game.asked == []
 
 
-def test_a_human_gets_in_and_is_remembered_over_a_restart(
+def test_solved_captcha_is_valid_after_a_restart(
     make_service: MakeService, provider: Provider
 ) -> None:
     modes: dict[str, Any] = {**MODES}
@@ -191,7 +193,7 @@ def test_a_human_gets_in_and_is_remembered_over_a_restart(
     assert "never-shown" not in service.log()
 
 
-def test_a_captcha_without_an_endpoint_is_refused_when_it_is_fed(
+def test_feed_with_a_captcha_without_endpoint_is_rejected(
     make_service: MakeService,
 ) -> None:
     modes: dict[str, Any] = {**MODES}

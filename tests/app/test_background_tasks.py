@@ -85,7 +85,7 @@ def full_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fr
         made.close()
 
 
-async def test_a_control_plane_of_which_a_part_died_is_started_again_and_players_notice_nothing(
+async def test_failed_control_plane_task_restarts_the_plane_without_player_impact(
     full_service: FrailHouse,
 ) -> None:
     async with full_service.opened("http") as door:
@@ -114,7 +114,7 @@ async def test_a_control_plane_of_which_a_part_died_is_started_again_and_players
         assert full_service.stop() == 0
 
 
-async def test_whoever_owns_tasks_knows_which_of_them_ended_by_themselves() -> None:
+async def test_owner_of_tasks_lists_the_failed_tasks() -> None:
     deaths: list[None] = []
     tasks = BackgroundTasks(lambda: deaths.append(None))
 
@@ -139,7 +139,7 @@ async def test_whoever_owns_tasks_knows_which_of_them_ended_by_themselves() -> N
     assert len(deaths) == 2
 
 
-async def test_one_that_others_cancel_has_ended_by_itself_too() -> None:
+async def test_task_cancelled_by_another_counts_as_failed() -> None:
     tasks = BackgroundTasks()
 
     async def waits_for_others() -> None:
@@ -155,7 +155,7 @@ async def test_one_that_others_cancel_has_ended_by_itself_too() -> None:
     await tasks.stop()
 
 
-async def test_one_that_is_told_to_end_has_not_died() -> None:
+async def test_task_cancelled_by_its_owner_does_not_count_as_failed() -> None:
     """All tasks of a process are cancelled when its start fails."""
     tasks = BackgroundTasks(lambda: pytest.fail("nobody died"))
 
@@ -173,7 +173,7 @@ async def test_one_that_is_told_to_end_has_not_died() -> None:
     await tasks.stop()
 
 
-async def test_what_is_to_be_finished_is_waited_for_and_what_goes_on_is_there_meanwhile() -> None:
+async def test_stop_awaits_finishing_tasks_while_others_run() -> None:
     tasks, told, done = BackgroundTasks(), asyncio.Event(), list[str]()
 
     async def serves() -> None:
@@ -198,7 +198,7 @@ async def test_what_is_to_be_finished_is_waited_for_and_what_goes_on_is_there_me
     assert tasks.problem is None
 
 
-async def test_what_fails_to_be_finished_is_no_death() -> None:
+async def test_failure_of_a_finishing_task_is_no_task_failure() -> None:
     tasks = BackgroundTasks(lambda: pytest.fail("nobody died"))
 
     async def fails() -> None:
@@ -224,7 +224,7 @@ class Deaf:
 
 
 @pytest.mark.parametrize("how", ["own", "finish"])
-async def test_one_that_does_not_end_is_told_by_its_name_and_holds_up_nobody(
+async def test_task_that_ignores_cancellation_is_logged_and_does_not_block(
     how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tasks, deaf, ended = BackgroundTasks(), Deaf(), list[str]()
@@ -253,7 +253,7 @@ async def test_one_that_does_not_end_is_told_by_its_name_and_holds_up_nobody(
     await asyncio.wait_for(deaf.has_ended.wait(), PATIENCE_S)
 
 
-async def test_a_service_with_a_task_that_does_not_end_ends_all_the_same(
+async def test_service_stops_despite_a_task_that_does_not_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full_service = FrailHouse(tmp_path / "full_service", GOES_ON)

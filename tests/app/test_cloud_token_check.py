@@ -54,7 +54,7 @@ async def _code(plane: Plane) -> str:
     return caught.value.code
 
 
-async def test_a_token_is_believed_for_less_than_a_second(plane: Plane) -> None:
+async def test_checked_token_is_cached_for_less_than_a_second(plane: Plane) -> None:
     scope = await plane.tokens.scope("cloud_x")
     assert (scope.identity_id, scope.token_id, scope.group_id, scope.game_id) == (
         *("i", "t"),
@@ -72,14 +72,14 @@ async def test_a_token_is_believed_for_less_than_a_second(plane: Plane) -> None:
     assert await plane.tokens.scope("cloud_x") == scope
 
 
-async def test_each_game_is_asked_for_by_itself(plane: Plane) -> None:
+async def test_cache_is_per_game(plane: Plane) -> None:
     assert await plane.tokens.reaches("cloud_x", GAME)
     assert not await plane.tokens.reaches("cloud_x", bytes(16))
     assert await plane.tokens.reaches("cloud_x", GAME)
     assert plane.asked == 2
 
 
-async def test_without_a_control_plane_nobody_knows(plane: Plane) -> None:
+async def test_check_fails_without_a_control_plane(plane: Plane) -> None:
     await plane.tokens.scope("cloud_x")
     await plane.server.stop(0.0)
     assert (await plane.tokens.scope("cloud_x")).token_id == "t"

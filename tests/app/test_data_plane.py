@@ -35,7 +35,7 @@ def quiet_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]
     service.close()
 
 
-def test_a_player_gets_in_from_nothing(service: Service) -> None:
+def test_player_joins_a_new_service(service: Service) -> None:
     public = service.public_token()
     lobby_id, lobby_token = service.attach()
     found = service.good("POST", FIND, {"game_modes": ["duel"]}, public)
@@ -58,7 +58,7 @@ def test_a_player_gets_in_from_nothing(service: Service) -> None:
     assert service.find(public).status_code == 200
 
 
-def test_nothing_answered_is_lost_by_kill_9(service: Service) -> None:
+def test_acknowledged_changes_survive_kill_9(service: Service) -> None:
     public = service.public_token()
     lobby_id, lobby_token = service.attach("party")
     reserved = service.find(public, "party").json()["player"]["token"]
@@ -73,7 +73,7 @@ def test_nothing_answered_is_lost_by_kill_9(service: Service) -> None:
     assert statistics["player_count"] == 2
 
 
-def test_configuration_stays_without_its_source(service: Service) -> None:
+def test_configuration_survives_the_loss_of_its_source(service: Service) -> None:
     public = service.public_token()
     service.attach()
     assert service.stop() == 0
@@ -83,7 +83,7 @@ def test_configuration_stays_without_its_source(service: Service) -> None:
     assert "is not JSON" in service.probe("/readyz?verbose").text
 
 
-def test_a_second_process_is_refused_with_the_holders_pid(quiet_service: Service) -> None:
+def test_second_process_fails_with_the_pid_of_the_first(quiet_service: Service) -> None:
     assert quiet_service.process is not None
     done = quiet_service.command("serve", "--http", "127.0.0.1:0")
     assert done.returncode == 1
@@ -91,7 +91,7 @@ def test_a_second_process_is_refused_with_the_holders_pid(quiet_service: Service
     assert quiet_service.probe("/livez").status_code == 200
 
 
-def test_a_port_that_is_taken_is_told(make_service: MakeService) -> None:
+def test_occupied_port_is_reported(make_service: MakeService) -> None:
     service = make_service()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -102,7 +102,7 @@ def test_a_port_that_is_taken_is_told(make_service: MakeService) -> None:
             assert "died" not in service.log()
 
 
-def test_the_ready_file_says_where_everything_is(quiet_service: Service) -> None:
+def test_ready_file_names_every_address(quiet_service: Service) -> None:
     said = json.loads(quiet_service.ready_file.read_text())
     assert set(said) >= {"http", "grpc", "metrics"}
     for name in ("http", "grpc", "metrics"):
@@ -111,13 +111,13 @@ def test_the_ready_file_says_where_everything_is(quiet_service: Service) -> None
     assert said["http"] in quiet_service.log()
 
 
-def test_files_of_the_data_directory_are_the_owners(quiet_service: Service) -> None:
+def test_data_directory_is_private_to_its_owner(quiet_service: Service) -> None:
     assert stat.S_IMODE(quiet_service.data_dir.stat().st_mode) == 0o700
     for name in ("keys.json", "admin.sock"):
         assert stat.S_IMODE((quiet_service.data_dir / name).stat().st_mode) == 0o600
 
 
-def test_sigterm_sends_waiting_finds_away_and_exits_well(service: Service) -> None:
+def test_sigterm_answers_waiting_finds_and_exits_with_0(service: Service) -> None:
     public = service.public_token()
     service.attach(is_ready=False)
     with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -133,7 +133,7 @@ def test_sigterm_sends_waiting_finds_away_and_exits_well(service: Service) -> No
 
 
 @pytest.mark.parametrize("service", [{"settings": {"lame_duck_ms": 60_000}}], indirect=True)
-def test_a_lame_duck_serves_but_is_not_ready_and_a_second_signal_hurries(
+def test_lame_duck_serves_but_is_not_ready_and_second_signal_ends_it(
     service: Service,
 ) -> None:
     public = service.public_token()
@@ -160,7 +160,7 @@ def test_sighup_reads_the_feed_again(service: Service) -> None:
     until(lambda: service.find(public, "brawl").json()["code"] == "MATCHMAKER_NO_AVAILABLE_LOBBIES")
 
 
-def test_a_refused_feed_changes_nothing_and_is_told(service: Service) -> None:
+def test_rejected_feed_changes_nothing_and_is_reported(service: Service) -> None:
     public = service.public_token()
     service.attach()
     fed = json.loads(service.feed_file.read_text())["namespaces"][0]
@@ -177,7 +177,7 @@ def test_a_refused_feed_changes_nothing_and_is_told(service: Service) -> None:
     assert service.find(public).status_code == 200
 
 
-def test_rate_limits_hold_by_default(make_service: MakeService) -> None:
+def test_rate_limits_apply_by_default(make_service: MakeService) -> None:
     service = make_service()
     service.settings = {}
     service.start()
@@ -190,7 +190,7 @@ def test_rate_limits_hold_by_default(make_service: MakeService) -> None:
     assert codes[-1] == 429
 
 
-def test_tokens_are_made_over_the_admin_socket(service: Service) -> None:
+def test_admin_socket_creates_tokens(service: Service) -> None:
     lobby_id, _ = service.attach()
     made = {}
     for kind in ("public", "environment"):
@@ -213,7 +213,7 @@ def test_tokens_are_made_over_the_admin_socket(service: Service) -> None:
         assert service.find(made[kind]["token"], "party").json()["code"].startswith("MATCHMAKER")
 
 
-def test_a_token_for_nobody_is_told(quiet_service: Service) -> None:
+def test_token_for_an_unknown_namespace_is_rejected(quiet_service: Service) -> None:
     for kind in ("public", "environment"):
         done = quiet_service.command(
             "token", "create", "--kind", kind, "--namespace", "arena/other"
@@ -223,7 +223,7 @@ def test_a_token_for_nobody_is_told(quiet_service: Service) -> None:
         assert done.stdout == ""
 
 
-def test_without_a_service_token_create_says_so(make_service: MakeService) -> None:
+def test_token_create_without_a_service_reports_it(make_service: MakeService) -> None:
     done = make_service().command(
         *("token", "create", "--kind", "public", "--namespace", f"{GAME}/prod")
     )
@@ -231,7 +231,7 @@ def test_without_a_service_token_create_says_so(make_service: MakeService) -> No
     assert "is a service running" in done.stderr
 
 
-def test_probes_tell_how_it_fares(quiet_service: Service) -> None:
+def test_probes_report_liveness_and_readiness(quiet_service: Service) -> None:
     assert quiet_service.probe("/livez").status_code == 200
     assert is_ready(quiet_service.probe("/readyz"))
     told = quiet_service.probe("/readyz?verbose").text
@@ -245,7 +245,7 @@ def test_probes_tell_how_it_fares(quiet_service: Service) -> None:
 @pytest.mark.parametrize(
     "service", [{"settings": {"storage_reserve_bytes": 1 << 60}}], indirect=True
 )
-def test_a_reached_storage_reserve_is_told_and_the_service_goes_on(service: Service) -> None:
+def test_storage_reserve_is_reported_and_the_service_continues(service: Service) -> None:
     assert "below the reserve" in service.probe("/readyz?verbose").text
     assert is_ready(service.probe("/readyz"))
     assert _metric(service, "hosting_storage_free_bytes") < _metric(
@@ -257,7 +257,7 @@ def test_a_reached_storage_reserve_is_told_and_the_service_goes_on(service: Serv
 @pytest.mark.parametrize(
     "service", [{"settings": {"journal": {"segment_bytes": 1 << 20}}}], indirect=True
 )
-def test_closed_segments_are_compacted_by_a_child_while_the_service_goes_on(
+def test_closed_segments_are_compacted_by_a_child_process(
     service: Service,
 ) -> None:
     lobby_id, lobby_token = service.attach("party")
@@ -277,7 +277,7 @@ def test_closed_segments_are_compacted_by_a_child_while_the_service_goes_on(
     assert service.good("GET", path, None, service.environment_token) == states[-1]
 
 
-def test_the_service_is_ready_in_time(make_service: MakeService) -> None:
+def test_service_is_ready_in_time(make_service: MakeService) -> None:
     service = make_service()
     began = FreeTime()
     service.start()
@@ -288,7 +288,7 @@ def test_the_service_is_ready_in_time(make_service: MakeService) -> None:
     assert began.is_within(2)
 
 
-def test_a_removed_namespace_has_no_way_in_any_more(service: Service) -> None:
+def test_removed_namespace_rejects_all_requests(service: Service) -> None:
     public = service.public_token()
     removed = [{"namespace_id": document()["namespace_id"], "revision": 99}]
     service.feed_file.write_text(json.dumps({"removed": removed}))
@@ -298,7 +298,7 @@ def test_a_removed_namespace_has_no_way_in_any_more(service: Service) -> None:
     assert service.find(public).json()["code"] == "TOKEN_INVALID"
 
 
-def test_a_client_that_goes_away_frees_its_hold(service: Service) -> None:
+def test_disconnected_client_frees_its_hold(service: Service) -> None:
     public = service.public_token()
     service.attach(is_ready=False)
     host, port = service.addresses["http"].split(":")
@@ -335,7 +335,7 @@ def test_sighup_reads_rate_limits_again(make_service: MakeService) -> None:
     assert statuses() == [200] * 3
 
 
-def test_a_damaged_feed_file_prevents_a_start_by_name(service: Service) -> None:
+def test_damaged_feed_file_fails_the_start_with_its_name(service: Service) -> None:
     assert service.stop() == 0
     [path] = (service.data_dir / "feed").iterdir()
     path.write_bytes(path.read_bytes()[:-1])
@@ -344,7 +344,7 @@ def test_a_damaged_feed_file_prevents_a_start_by_name(service: Service) -> None:
     assert not service.ready_file.exists()
 
 
-def test_wrong_settings_start_nothing(make_service: MakeService) -> None:
+def test_invalid_settings_fail_the_start(make_service: MakeService) -> None:
     service = make_service()
     assert service.spawn("--set", "nonsense=1", "--set", "lame_duck_ms=x").wait(PATIENCE_S) == 1
     assert "nonsense: is not a setting" in service.log()

@@ -36,7 +36,7 @@ async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_first_start_is_ready_with_the_control_plane_and_stays_so_without(
+async def test_first_start_waits_for_the_control_plane(
     tmp_path: Path,
 ) -> None:
     settings = _settings(tmp_path)
@@ -82,7 +82,7 @@ async def test_a_first_start_is_ready_with_the_control_plane_and_stays_so_withou
     await plane.stop(signals)
 
 
-async def test_a_data_plane_alone_waits_for_nobody(tmp_path: Path) -> None:
+async def test_data_plane_alone_does_not_wait(tmp_path: Path) -> None:
     plane = DataPlane(_settings(tmp_path))
     signals = StopSignals()
     assert await plane.recover(signals)

@@ -47,7 +47,7 @@ def sentences(full_service: FullService) -> set[str]:
     return {line for line in full_service.log().splitlines() if line.startswith("pyservice: ")}
 
 
-async def test_a_first_start_on_a_database_that_is_not_there_ends_and_says_how_to_make_it(
+async def test_start_without_the_database_prints_how_to_create_it(
     full_service: FullService, databases: Databases, tmp_path: Path
 ) -> None:
     process = full_service.spawn()
@@ -66,7 +66,7 @@ async def test_a_first_start_on_a_database_that_is_not_there_ends_and_says_how_t
     assert full_service.stop() == 0
 
 
-async def test_players_are_served_while_the_database_is_not_there_and_it_is_used_when_it_is_back(
+async def test_players_are_served_until_the_missing_database_is_back(
     full_service: FullService, databases: Databases, tmp_path: Path
 ) -> None:
     assert full_service.database_url is not None
@@ -98,9 +98,7 @@ async def refusal(url: str, folder: Path) -> str:
     return str(caught.value)
 
 
-async def test_a_user_whom_the_server_does_not_know_is_told(
-    databases: Databases, tmp_path: Path
-) -> None:
+async def test_unknown_user_fails_the_start(databases: Databases, tmp_path: Path) -> None:
     url = str(databases.url("postgresql")).replace(OWNER, "://nobody:secret@")
     said = await refusal(url, tmp_path)
     assert said == (
@@ -109,7 +107,9 @@ async def test_a_user_whom_the_server_does_not_know_is_told(
     )
 
 
-async def test_a_wrong_password_is_told_and_not_repeated(server: Server, tmp_path: Path) -> None:
+async def test_wrong_password_fails_the_start_without_a_retry(
+    server: Server, tmp_path: Path
+) -> None:
     role = f"role_{uuid4().hex[:12]}"
     url, asked = server.url(), "\\t on\nSHOW hba_file;"
     server.psql(f"CREATE ROLE {role} SUPERUSER LOGIN PASSWORD 'right'")
@@ -131,7 +131,9 @@ async def test_a_wrong_password_is_told_and_not_repeated(server: Server, tmp_pat
         path.write_text(before)
 
 
-async def test_a_user_who_may_make_no_tables_is_told(databases: Databases, tmp_path: Path) -> None:
+async def test_user_without_create_permission_fails_the_start(
+    databases: Databases, tmp_path: Path
+) -> None:
     url, role = str(databases.url("postgresql")), f"role_{uuid4().hex[:12]}"
     databases.server.psql(f"CREATE ROLE {role} LOGIN")
     said = await refusal(url.replace(OWNER, f"://{role}:@"), tmp_path)
@@ -141,7 +143,7 @@ async def test_a_user_who_may_make_no_tables_is_told(databases: Databases, tmp_p
     )
 
 
-async def test_a_server_that_is_away_is_waited_for(server: Server, tmp_path: Path) -> None:
+async def test_start_waits_for_a_server_that_is_down(server: Server, tmp_path: Path) -> None:
     full_service = FullService(tmp_path / "full_service", server.url())
     await asyncio.to_thread(server.stop)
     process = full_service.spawn()

@@ -55,9 +55,7 @@ async def game(domain: Domain, developer: Developer) -> Game:
     return Game(domain, developer, await developer.game())
 
 
-async def test_each_port_of_a_lobby_is_reached_just_where_the_answer_says(
-    domain: Domain, game: Game
-) -> None:
+async def test_each_port_is_reached_only_at_its_player_address(domain: Domain, game: Game) -> None:
     await game.deploy()
     found = await game.found()
     lobby_id, ports = found["lobby"]["lobby_id"], found["ports"]
@@ -86,7 +84,7 @@ async def test_each_port_of_a_lobby_is_reached_just_where_the_answer_says(
             assert await asyncio.to_thread(played, domain, port) == b"hello"
 
 
-async def test_a_lobby_that_is_gone_has_its_name_no_more(domain: Domain, game: Game) -> None:
+async def test_ended_lobby_has_no_host_name(domain: Domain, game: Game) -> None:
     await game.deploy()
     found = await game.found()
     url = f"https://{found['ports']['page']['hostname']}/"
@@ -102,7 +100,7 @@ async def test_a_lobby_that_is_gone_has_its_name_no_more(domain: Domain, game: G
         await eventually(is_unknown)
 
 
-async def test_a_site_is_shown_at_its_own_name(domain: Domain, game: Game) -> None:
+async def test_site_is_served_at_its_own_host_name(domain: Domain, game: Game) -> None:
     page = b"<h1>The domain's own</h1>"
     await game.deploy(page)
     record = await game.developer.good("get_game", game_id=game.game_id)
@@ -119,9 +117,7 @@ async def test_a_site_is_shown_at_its_own_name(domain: Domain, game: Game) -> No
         assert (await browser.get(f"https://nobody.{CDN}/")).status_code == 404
 
 
-async def test_a_dynamic_server_is_reached_at_the_names_of_its_record(
-    domain: Domain, game: Game
-) -> None:
+async def test_dynamic_server_is_reached_at_its_recorded_names(domain: Domain, game: Game) -> None:
     archive = programs.server_archive("python3", "web.py", **{"web.py": WEB})
     token = await game.developer.service_token(game.game_id)
     made = await Back(game.developer, game.game_id, token).good(
@@ -153,7 +149,7 @@ async def test_a_dynamic_server_is_reached_at_the_names_of_its_record(
         await eventually(is_heard)
 
 
-async def test_the_api_counts_each_client_by_its_own_address(domain: Domain) -> None:
+async def test_rate_limit_counts_the_client_address(domain: Domain) -> None:
     async with at_api(domain, "127.0.0.20") as busy, at_api(domain, "127.0.0.21") as other:
         codes = [(await busy.call("prepare_device_link", {})).code for _ in range(LINKS + 1)]
         assert codes == ["OK"] * LINKS + ["RATE_LIMITED"]
@@ -164,7 +160,7 @@ async def test_the_api_counts_each_client_by_its_own_address(domain: Domain) -> 
         assert answer.status_code == 429, "another address is not had by saying so"
 
 
-async def test_who_comes_through_a_proxy_in_front_is_counted_by_its_own_address(
+async def test_client_behind_a_front_proxy_counts_by_its_own_address(
     domain: Domain,
 ) -> None:
     # All requests use one connection, as from a proxy in front.
@@ -182,7 +178,7 @@ async def test_who_comes_through_a_proxy_in_front_is_counted_by_its_own_address(
         assert await asked("203.0.113.7, 203.0.113.5") == 429, "who is left of another is hearsay"
 
 
-async def test_players_are_counted_by_their_own_address(domain: Domain, game: Game) -> None:
+async def test_player_address_comes_from_the_connection(domain: Domain, game: Game) -> None:
     await game.deploy()
     place = {"game_id": game.game_id, "namespace_id": "prod"}
     await game.developer.good("set_mm_config", **place, lobby_count_max=4, max_players=2)
@@ -194,7 +190,7 @@ async def test_players_are_counted_by_their_own_address(domain: Domain, game: Ga
         assert (await elsewhere.call("find", wish, token=token)).code == "OK"
 
 
-async def test_a_games_own_server_is_told_the_address_of_the_player(
+async def test_game_server_receives_the_player_address(
     domain: Domain, developer: Developer
 ) -> None:
     async with third_party_server() as games:
@@ -215,7 +211,7 @@ async def test_a_games_own_server_is_told_the_address_of_the_player(
         assert json.loads(seen.body)["client"]["address"] == "127.0.0.40"
 
 
-async def test_names_that_nobody_has_lead_nowhere(domain: Domain) -> None:
+async def test_unknown_host_names_return_404(domain: Domain) -> None:
     async with somebody(domain, DEVELOPER) as client:
         assert (await client.get(f"https://nobody-web.lobby.local.{JOB}/")).status_code == 404
         assert (await client.get("http://elsewhere.example/")).status_code == 404
@@ -224,7 +220,9 @@ async def test_names_that_nobody_has_lead_nowhere(domain: Domain) -> None:
             await client.get("https://elsewhere.example/")
 
 
-async def test_sighup_takes_a_new_certificate_and_cuts_nobody(domain: Domain, game: Game) -> None:
+async def test_sighup_loads_a_new_certificate_without_disconnects(
+    domain: Domain, game: Game
+) -> None:
     await game.deploy()
     ports = (await game.found())["ports"]
     async with web_socket(domain, ports["page"]) as player:
@@ -243,7 +241,7 @@ async def test_sighup_takes_a_new_certificate_and_cuts_nobody(domain: Domain, ga
         assert await asyncio.to_thread(played, domain, ports["sealed"]) == b"hello"
 
 
-def test_the_settings_that_edge_guard_was_given_are_those_of_the_domain(domain: Domain) -> None:
+def test_edge_guard_configuration_has_the_domain_hosts(domain: Domain) -> None:
     config = json.loads((domain.data_dir / "edge" / "config.json").read_text())
     hosts = [backend["hosts"] for backend in config["backends"]]
     assert hosts == [[API], [CDN, f"*.{CDN}", FILES]]

@@ -62,7 +62,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 @pytest.mark.parametrize("later_s", [0.0, 0.1, 0.3, 0.6])
 @pytest.mark.parametrize("number", ENDING)
-def test_one_that_ends_it_ends_it_well_as_soon_as_it_began(
+def test_early_stop_signal_ends_the_process_after_its_start(
     make: Make, number: signal.Signals, later_s: float
 ) -> None:
     household = make(Household)
@@ -75,7 +75,7 @@ def test_one_that_ends_it_ends_it_well_as_soon_as_it_began(
 
 
 @pytest.mark.parametrize("later_s", [0.0, 0.1, 0.3, 0.6])
-def test_a_reload_does_not_end_what_has_just_begun(make: Make, later_s: float) -> None:
+def test_early_sighup_does_not_end_the_process(make: Make, later_s: float) -> None:
     household = make(Household)
     process = household.spawn()
     until(lambda: len(processes_of(household.data_dir)) >= 3)
@@ -89,7 +89,7 @@ def test_a_reload_does_not_end_what_has_just_begun(make: Make, later_s: float) -
 
 @pytest.mark.parametrize("kind", [Alone, Control])
 @pytest.mark.parametrize("number", [*ENDING, signal.SIGHUP])
-def test_a_plane_alone_keeps_them_for_later_too(
+def test_single_plane_defers_early_signals(
     make: Make, kind: type[Household], number: signal.Signals
 ) -> None:
     household = make(kind)
@@ -102,7 +102,7 @@ def test_a_plane_alone_keeps_them_for_later_too(
     assert process.wait(WAIT_S) == 0
 
 
-def test_who_serves_holds_nothing_back_and_neither_do_its_children(make: Make) -> None:
+def test_running_service_and_its_children_block_no_signals(make: Make) -> None:
     household = make(Household)
     household.start()
     assert household.process is not None

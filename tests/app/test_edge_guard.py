@@ -101,7 +101,7 @@ def is_reached(address: tuple[str, int]) -> bool:
         return False
 
 
-def test_one_that_leads_nobody_ends_with_the_service(held: Held) -> None:
+def test_idle_edge_guard_stops_with_the_service(held: Held) -> None:
     held.start()
     until(held.is_edge_serving)
     pid = held.edge_pid()
@@ -117,7 +117,7 @@ def deafened(held: Held) -> int:
     return pid
 
 
-def test_a_deaf_one_that_leads_nobody_is_killed_at_the_end(held: Held) -> None:
+def test_suspended_idle_edge_guard_is_killed_at_shutdown(held: Held) -> None:
     held.start()
     pid = deafened(held)
     assert held.stop() == 1
@@ -126,7 +126,7 @@ def test_a_deaf_one_that_leads_nobody_is_killed_at_the_end(held: Held) -> None:
     assert (told["level"], told["pid"]) == ("error", pid)
 
 
-def test_a_deaf_one_is_killed_with_the_service_where_game_servers_end_with_it(held: Held) -> None:
+def test_suspended_edge_guard_is_killed_if_game_servers_end_with_the_service(held: Held) -> None:
     held.settings["runtime"] = {**programs.SETTINGS, "end_with_service": "true"}
     with_server(held)
     pid = deafened(held)
@@ -134,7 +134,7 @@ def test_a_deaf_one_is_killed_with_the_service_where_game_servers_end_with_it(he
     assert is_gone(pid)
 
 
-def test_a_deaf_one_is_not_waited_for_in_a_hurry(held: Held) -> None:
+def test_forced_shutdown_does_not_wait_for_edge_guard(held: Held) -> None:
     held.start()
     pid = deafened(held)
     began = FreeTime()
@@ -147,7 +147,7 @@ def test_a_deaf_one_is_not_waited_for_in_a_hurry(held: Held) -> None:
     assert began.passed_s < 5
 
 
-def test_one_that_leads_players_goes_on_and_is_found_again(held: Held) -> None:
+def test_edge_guard_with_players_survives_and_is_found_again(held: Held) -> None:
     address = with_server(held)
     pid = held.edge_pid()
     with socket.create_connection(address, 5) as player:
@@ -163,7 +163,7 @@ def test_one_that_leads_players_goes_on_and_is_found_again(held: Held) -> None:
         assert player.recv(100) == b"there"
 
 
-def test_a_killed_one_is_started_again_and_leads_where_the_last_one_led(held: Held) -> None:
+def test_killed_edge_guard_is_restarted_with_its_routes(held: Held) -> None:
     address = with_server(held)
     pid = held.edge_pid()
     os.kill(pid, signal.SIGKILL)
@@ -171,7 +171,7 @@ def test_a_killed_one_is_started_again_and_leads_where_the_last_one_led(held: He
     assert is_reached(address)
 
 
-def test_other_settings_replace_it_and_cut_nobody(held: Held) -> None:
+def test_changed_settings_replace_edge_guard_without_disconnects(held: Held) -> None:
     address = with_server(held)
     pid = held.edge_pid()
     with socket.create_connection(address, 5) as player:
@@ -187,14 +187,14 @@ def test_other_settings_replace_it_and_cut_nobody(held: Held) -> None:
         assert is_reached(address), "new ones reach it as well"
 
 
-def test_routes_that_cannot_be_read_keep_nobody_from_starting(held: Held) -> None:
+def test_unreadable_routes_do_not_prevent_the_start(held: Held) -> None:
     (held.data_dir / "edge" / "routes").mkdir(parents=True)
     address = with_server(held)
     assert is_reached(address)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="disks are mounted by root")
-def test_one_whose_routes_found_no_room_on_the_disk_goes_on_as_well(held: Held) -> None:
+def test_edge_guard_survives_when_its_routes_do_not_fit_on_disk(held: Held) -> None:
     disk = held.data_dir / "edge"
     disk.parent.mkdir()
     with mounted(disk):
@@ -220,7 +220,7 @@ def nice_values(pid: int) -> set[int]:
 
 
 @pytest.mark.parametrize("nice", [-4, 7])
-def test_all_its_threads_have_the_nice_value_of_the_settings(held: Held, nice: int) -> None:
+def test_every_thread_has_the_configured_nice_value(held: Held, nice: int) -> None:
     if nice < 0 and os.geteuid() != 0:
         pytest.skip("only root goes before others")
     if nice != EdgeSettings().nice:
@@ -234,7 +234,7 @@ def test_all_its_threads_have_the_nice_value_of_the_settings(held: Held, nice: i
         assert turns_ns == {100_000}
 
 
-def test_it_serves_where_the_system_grants_no_nice_value(tmp_path: Path) -> None:
+def test_edge_guard_serves_without_permission_for_nice(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"folder": str(tmp_path), "source": str(tmp_path / "none")}))
     words = [str(EDGE_GUARD_BINARY), str(config)]
@@ -264,7 +264,7 @@ def guard_of(data_dir: Path) -> EdgeGuard:
 
 
 @pytest.mark.anyio
-async def test_only_who_has_the_lock_is_taken_for_edge_guard_and_ended(
+async def test_only_the_lock_holder_counts_as_edge_guard(
     tmp_path: Path, bystander: subprocess.Popen[bytes]
 ) -> None:
     """The process id in the file may belong to another process by now. A process may hold the lock
@@ -295,7 +295,7 @@ async def test_only_who_has_the_lock_is_taken_for_edge_guard_and_ended(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="disks are mounted by root")
-def test_a_lock_of_the_same_number_on_another_disk_is_no_lock_of_ours(
+def test_lock_with_the_same_inode_on_another_disk_does_not_count(
     tmp_path: Path, bystander: subprocess.Popen[bytes]
 ) -> None:
     guard = guard_of(tmp_path)
@@ -318,7 +318,7 @@ def mounted(place: Path) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def test_with_a_domain_nothing_starts_that_nobody_could_reach(held: Held) -> None:
+def test_domain_without_reachable_listener_fails_the_start(held: Held) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         held.settings |= {
@@ -330,7 +330,7 @@ def test_with_a_domain_nothing_starts_that_nobody_could_reach(held: Held) -> Non
         assert str(port) in held.log()
 
 
-def test_files_are_reached_at_the_host_of_their_addresses_without_a_domain_of_sites(
+def test_files_are_served_at_the_cdn_url_without_a_site_domain(
     held: Held,
 ) -> None:
     held.settings |= {

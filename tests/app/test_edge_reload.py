@@ -115,7 +115,7 @@ def all_hear(*players: socket.socket) -> bool:
     return [said(player) for player in players] == [b"hello"] * len(players)
 
 
-def test_a_certificate_more_is_taken_and_outlives_edge_guard(operated: Operated) -> None:
+def test_added_certificate_is_loaded_and_survives_a_restart(operated: Operated) -> None:
     first, second = operated.certificate("one.example"), operated.certificate("two.example")
     operated.write(first, https="127.0.0.1:0")
     operated.start()
@@ -132,7 +132,7 @@ def test_a_certificate_more_is_taken_and_outlives_edge_guard(operated: Operated)
     assert operated.is_known("one.example")
 
 
-def test_limits_are_taken_cut_nobody_and_are_no_reason_to_replace_it(operated: Operated) -> None:
+def test_new_limits_apply_without_a_restart_or_disconnects(operated: Operated) -> None:
     operated.write(connections_per_address=2)
     address = with_server(operated)
     pid = operated.edge_pid()
@@ -152,7 +152,7 @@ def test_limits_are_taken_cut_nobody_and_are_no_reason_to_replace_it(operated: O
         assert all_hear(first, second)
 
 
-def test_a_mistake_is_logged_and_leaves_what_was(operated: Operated) -> None:
+def test_invalid_settings_are_logged_and_change_nothing(operated: Operated) -> None:
     good = operated.certificate("one.example")
     operated.write(good, https="127.0.0.1:0", connections=1_000)
     operated.start()
@@ -180,7 +180,7 @@ def test_a_mistake_is_logged_and_leaves_what_was(operated: Operated) -> None:
     assert operated.config()["limits"]["connections"] == 2_000
 
 
-def test_every_limit_out_of_its_range_is_named_at_once() -> None:
+def test_every_limit_out_of_range_is_reported() -> None:
     limits = {
         "connections": 0,
         "connections_per_address": 10_000_001,

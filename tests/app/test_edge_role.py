@@ -42,7 +42,7 @@ def role_of(tmp_path: Path) -> Iterator[RoleOf]:
         one.close()
 
 
-def test_it_serves_alone_until_its_role_ends(role_of: RoleOf) -> None:
+def test_edge_role_serves_until_it_stops(role_of: RoleOf) -> None:
     role = role_of("edge-guard")
     role.start()
     assert Path(role.ready()["edge_admin"]).is_socket()
@@ -55,7 +55,7 @@ def test_it_serves_alone_until_its_role_ends(role_of: RoleOf) -> None:
     assert is_gone(pid)
 
 
-def test_one_process_alone_keeps_it(role_of: RoleOf) -> None:
+def test_second_edge_role_is_rejected(role_of: RoleOf) -> None:
     role = role_of("edge-guard")
     role.start()
     assert role.process is not None
@@ -66,7 +66,7 @@ def test_one_process_alone_keeps_it(role_of: RoleOf) -> None:
     assert role.edge()["is_ready"]
 
 
-def test_a_role_that_cannot_have_its_listeners_ends(role_of: RoleOf) -> None:
+def test_edge_role_fails_without_its_listeners(role_of: RoleOf) -> None:
     role = role_of("edge-guard")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -76,7 +76,7 @@ def test_a_role_that_cannot_have_its_listeners_ends(role_of: RoleOf) -> None:
     assert is_gone(role.edge_pid())
 
 
-def test_a_role_that_cannot_say_that_it_is_ready_leaves_nobody(role_of: RoleOf) -> None:
+def test_edge_role_without_a_ready_report_leaves_no_process(role_of: RoleOf) -> None:
     role = role_of("edge-guard")
     role.ready_file = role.folder / "missing" / "ready.json"
     assert role.spawn().wait(PATIENCE_S) == 1
@@ -84,7 +84,7 @@ def test_a_role_that_cannot_say_that_it_is_ready_leaves_nobody(role_of: RoleOf) 
     assert is_gone(role.edge_pid())
 
 
-def test_three_roles_are_a_service_and_players_outlive_each(role_of: RoleOf) -> None:
+def test_players_survive_a_restart_of_each_role(role_of: RoleOf) -> None:
     data, control, guard = map(role_of, ("data", "control", "edge-guard"))
     data.start()
     control.start()
@@ -140,7 +140,7 @@ def hand_over(service: Held, listener: socket.socket) -> None:
     service.settings["edge"] = {"http": f"fd:{listener.fileno()}"}
 
 
-def test_a_socket_that_was_handed_over_is_edge_guards_alone_and_keeps_who_waits(
+def test_inherited_socket_keeps_clients_over_a_restart(
     named: Held,
 ) -> None:
     """The parent keeps the socket open, as systemd does, so no connection is refused while edge-
@@ -161,7 +161,7 @@ def test_a_socket_that_was_handed_over_is_edge_guards_alone_and_keeps_who_waits(
             assert identity(given) not in of_sockets(named.pid(role))
 
 
-def test_another_socket_under_the_same_number_takes_the_place_of_the_one_before(
+def test_new_socket_under_the_same_descriptor_replaces_the_old(
     named: Held,
 ) -> None:
     number = 500
@@ -183,7 +183,9 @@ def test_another_socket_under_the_same_number_takes_the_place_of_the_one_before(
 
 
 @pytest.mark.parametrize("is_socket", [True, False])
-def test_what_is_no_listening_socket_is_told(role_of: RoleOf, is_socket: bool) -> None:
+def test_descriptor_without_a_listening_socket_is_reported(
+    role_of: RoleOf, is_socket: bool
+) -> None:
     role = role_of("edge-guard")
     with socket.socket() as other:
         hand_over(role, other)

@@ -21,7 +21,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_lobby_that_ignores_its_end_holds_up_nobody_in_a_hurry(tmp_path: Path) -> None:
+async def test_second_signal_kills_a_lobby_that_ignores_sigterm(tmp_path: Path) -> None:
     settings = {**programs.SETTINGS, "end_with_service": "true"}
     with running(FullService(tmp_path, runtime=settings)) as full_service:
         async with full_service.opened("http") as door:

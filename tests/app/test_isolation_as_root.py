@@ -76,7 +76,7 @@ async def back(full_service: FullService) -> AsyncIterator[Servers]:
         yield made
 
 
-async def test_a_game_server_of_roots_is_played_and_reads_nothing_of_others(
+async def test_game_server_runs_and_reads_no_foreign_files(
     full_service: FullService, back: Servers
 ) -> None:
     isolation = full_service.settings["runtime"]["isolation"]
@@ -110,7 +110,7 @@ def goals_of_root(full_service: FullService) -> Any:
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-async def test_what_a_game_server_reads_does_not_depend_on_the_umask_of_who_starts_us(
+async def test_service_umask_does_not_affect_game_servers(
     isolation: str,
 ) -> None:
     with serving(isolation, StrictHouse) as strict:
@@ -119,7 +119,7 @@ async def test_what_a_game_server_reads_does_not_depend_on_the_umask_of_who_star
             await eventually(lambda: reached(record))
 
 
-async def test_what_others_may_pass_to_has_a_mode_of_its_own() -> None:
+async def test_folders_that_game_servers_pass_have_mode_711() -> None:
     with serving("landlock") as full_service:
         async with back_end(full_service, "http", python(), "-S", "server.py") as back:
             made = await back.running()

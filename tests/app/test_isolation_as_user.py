@@ -99,7 +99,7 @@ async def back(full_service: FullService) -> AsyncIterator[Servers]:
     await door.close()
 
 
-async def test_a_game_server_of_our_user_reaches_nothing_of_ours(
+async def test_game_server_of_the_same_user_reaches_no_service_files(
     full_service: FullService, back: Servers
 ) -> None:
     runs, unenforced = await told_of_runtime(full_service)
@@ -155,7 +155,7 @@ def planes(root: Path) -> list[int]:
     return [int((root / name).read_text().split()[0]) for name in ("LOCK", "control/LOCK")]
 
 
-async def test_what_nobody_enforces_here_is_told_to_operators(full_service: FullService) -> None:
+async def test_unenforced_limits_are_reported(full_service: FullService) -> None:
     runs, unenforced = await told_of_runtime(full_service)
     if "landlock" not in runs:
         pytest.skip("this kernel has no Landlock")
@@ -163,7 +163,7 @@ async def test_what_nobody_enforces_here_is_told_to_operators(full_service: Full
     assert unenforced - {SIGNALS} == UNLIMITED
 
 
-async def test_signals_that_get_through_are_told_where_landlock_was_asked_for_by_name() -> None:
+async def test_allowed_signals_are_reported_for_explicit_landlock() -> None:
     with serving("landlock", landlock=NOT_SCOPED) as full_service:
         runs, unenforced = await told_of_runtime(full_service)
     if "landlock" not in runs:
@@ -171,7 +171,7 @@ async def test_signals_that_get_through_are_told_where_landlock_was_asked_for_by
     assert unenforced == {*UNLIMITED, SIGNALS}
 
 
-async def test_where_nothing_keeps_game_servers_apart_none_is_run_and_that_is_told() -> None:
+async def test_no_game_server_runs_without_isolation() -> None:
     with serving("auto", landlock=NOT_SCOPED) as full_service:
         runs, unenforced = await told_of_runtime(full_service)
     assert runs.startswith("runs nothing")

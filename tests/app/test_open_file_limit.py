@@ -49,7 +49,7 @@ def fill(lines: ExitStack, address: str, said: bytes = b"") -> None:
             line.sendall(said)
 
 
-def test_idle_connections_leave_room_for_all_that_is_not_a_client(service: Service) -> None:
+def test_idle_connections_leave_descriptors_for_the_service(service: Service) -> None:
     host, port = service.addresses["http"].rsplit(":", 1)
     probes = f"http://{service.addresses['metrics']}"
     with ExitStack() as lines, httpx.Client(timeout=10) as client:
@@ -71,7 +71,7 @@ def test_idle_connections_leave_room_for_all_that_is_not_a_client(service: Servi
         assert after.get(f"http://{host}:{port}/matchmaker/regions").status_code == 401
 
 
-def test_idle_grpc_connections_do_not_keep_the_service_from_what_is_durable(
+def test_idle_grpc_connections_leave_descriptors_for_the_journal(
     service: Service,
 ) -> None:
     token = service.public_token()

@@ -32,7 +32,7 @@ def _same_switching() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_same_switching")
-async def test_the_door_opens_when_the_players_are_known(
+async def test_server_opens_after_the_player_counts_are_known(
     make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(player_counts, "_BEGIN_S", PATIENCE_S)

@@ -41,7 +41,7 @@ def _full(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_plane, "_RETRY_MS", 10)
 
 
-async def test_recovery_is_tried_until_there_is_room(
+async def test_recovery_is_retried_until_space_is_free(
     plane: data_plane.DataPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _full(3, monkeypatch)
@@ -54,7 +54,7 @@ async def test_recovery_is_tried_until_there_is_room(
     await plane.stop(signals)
 
 
-async def test_while_it_waits_it_is_alive_not_ready_and_can_be_stopped(
+async def test_waiting_start_is_live_not_ready_and_stoppable(
     plane: data_plane.DataPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _full(1_000_000, monkeypatch)

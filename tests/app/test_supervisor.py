@@ -63,7 +63,7 @@ def _without_control(household: Household) -> Path:
     return folder
 
 
-def test_the_parent_imports_no_transport_and_no_database() -> None:
+def test_supervisor_imports_no_transport_and_no_database() -> None:
     listing = "import pyservice.cli.commands, pyservice.app.supervisor, sys; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", listing], capture_output=True, text=True, check=True
@@ -72,7 +72,7 @@ def test_the_parent_imports_no_transport_and_no_database() -> None:
     assert not heavy & set(done.stdout.split())
 
 
-def test_it_is_ready_with_both_planes_and_says_where(quiet: Household) -> None:
+def test_service_is_ready_with_both_planes(quiet: Household) -> None:
     said = quiet.ready()
     for name in ("http", "grpc", "cdn", "metrics"):
         host, port = said[name].rsplit(":", 1)
@@ -106,7 +106,7 @@ def test_one_scrape_shows_both_planes(quiet: Household) -> None:
     assert len(series) == len(set(series))
 
 
-def test_a_killed_data_plane_comes_back_where_it_was(household: Household) -> None:
+def test_killed_data_plane_restarts_on_the_same_ports(household: Household) -> None:
     public = household.public_token()
     lobby_id, _ = household.attach("party")
     data, control = household.pid("data"), household.pid("control")
@@ -132,7 +132,7 @@ def _answer(ask: Callable[[], httpx.Response]) -> httpx.Response | None:
     return answer if answer.status_code == 200 else None
 
 
-def test_a_killed_control_plane_comes_back_and_players_notice_nothing(household: Household) -> None:
+def test_killed_control_plane_restarts_without_player_impact(household: Household) -> None:
     public = household.public_token()
     household.attach("party")
     until(lambda: household.up() == 1)
@@ -163,7 +163,7 @@ def test_a_killed_control_plane_comes_back_and_players_notice_nothing(household:
     socket.create_connection((host, int(port)), 5).close()
 
 
-def test_the_death_of_the_parent_ends_both_and_a_start_works_at_once(household: Household) -> None:
+def test_death_of_the_supervisor_ends_both_planes(household: Household) -> None:
     data, control = household.pid("data"), household.pid("control")
     household.kill()
     household.start()
@@ -173,7 +173,7 @@ def test_the_death_of_the_parent_ends_both_and_a_start_works_at_once(household: 
 
 
 @pytest.mark.parametrize("household", [{"settings": {"lame_duck_ms": 3_000}}], indirect=True)
-def test_a_start_waits_for_what_a_killed_parent_left_and_that_ends_in_order(
+def test_start_waits_for_planes_of_a_killed_supervisor(
     household: Household,
 ) -> None:
     data, control = household.pid("data"), household.pid("control")
@@ -187,7 +187,7 @@ def test_a_start_waits_for_what_a_killed_parent_left_and_that_ends_in_order(
     until(lambda: is_gone(control))
 
 
-def test_both_end_in_order_and_the_control_plane_last(make_household: MakeHousehold) -> None:
+def test_control_plane_stops_after_the_data_plane(make_household: MakeHousehold) -> None:
     household = make_household(settings={"lame_duck_ms": 3_000})
     household.start()
     data, control = household.pid("data"), household.pid("control")
@@ -204,7 +204,7 @@ def test_both_end_in_order_and_the_control_plane_last(make_household: MakeHouseh
 
 
 @pytest.mark.parametrize("household", [{"settings": {"lame_duck_ms": 60_000}}], indirect=True)
-def test_a_second_signal_hurries_both(household: Household) -> None:
+def test_second_signal_forces_both_planes_to_stop(household: Household) -> None:
     household.signal(signal.SIGTERM)
     until(lambda: household.probe("/readyz").status_code == 503)
     household.signal(signal.SIGTERM)
@@ -212,7 +212,7 @@ def test_a_second_signal_hurries_both(household: Household) -> None:
     assert household.process.wait(PATIENCE_S) == 0
 
 
-def test_a_deaf_child_does_not_stay_when_somebody_hurries(household: Household) -> None:
+def test_forced_shutdown_kills_a_suspended_plane(household: Household) -> None:
     os.kill(household.pid("data"), signal.SIGSTOP)
     household.signal(signal.SIGTERM)
     household.signal(signal.SIGINT)
@@ -221,7 +221,7 @@ def test_a_deaf_child_does_not_stay_when_somebody_hurries(household: Household) 
     assert "ended badly" in household.log()
 
 
-def test_ctrl_c_at_a_terminal_is_one_signal_for_each(make_household: MakeHousehold) -> None:
+def test_ctrl_c_sends_one_signal_to_each_plane(make_household: MakeHousehold) -> None:
     household = make_household(settings={"lame_duck_ms": 400})
     household.start()
     assert household.process is not None
@@ -234,7 +234,7 @@ def test_ctrl_c_at_a_terminal_is_one_signal_for_each(make_household: MakeHouseho
     assert time.monotonic() - began > 0.4
 
 
-def test_sighup_reaches_both(quiet: Household) -> None:
+def test_sighup_reaches_both_planes(quiet: Household) -> None:
     quiet.signal(signal.SIGHUP)
     until(lambda: len(quiet.events("reloaded")) == 2)
     assert is_ready(quiet.probe("/readyz"))
@@ -261,7 +261,7 @@ def test_players_are_served_without_a_control_plane(household: Household) -> Non
     assert household.stop() == 0
 
 
-def test_a_first_start_without_a_control_plane_is_told_and_given_up(
+def test_first_start_without_a_control_plane_fails_and_reports_it(
     make_household: MakeHousehold,
 ) -> None:
     household = make_household()
@@ -273,7 +273,7 @@ def test_a_first_start_without_a_control_plane_is_told_and_given_up(
     until(lambda: not processes_of(household.data_dir))
 
 
-def test_a_data_plane_that_cannot_start_ends_the_start(make_household: MakeHousehold) -> None:
+def test_failed_data_plane_fails_the_start(make_household: MakeHousehold) -> None:
     household = make_household()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -284,7 +284,7 @@ def test_a_data_plane_that_cannot_start_ends_the_start(make_household: MakeHouse
     until(lambda: not processes_of(household.data_dir))
 
 
-def test_a_second_parent_is_refused_with_the_pid_of_the_first(quiet: Household) -> None:
+def test_second_supervisor_fails_with_the_pid_of_the_first(quiet: Household) -> None:
     assert quiet.process is not None
     done = quiet.command("serve", "--http", "127.0.0.1:0")
     assert done.returncode == 1
@@ -292,7 +292,7 @@ def test_a_second_parent_is_refused_with_the_pid_of_the_first(quiet: Household) 
     assert is_ready(quiet.probe("/readyz"))
 
 
-def test_a_role_alone_is_refused_while_the_parent_has_it(quiet: Household) -> None:
+def test_single_role_is_rejected_beside_a_supervisor(quiet: Household) -> None:
     for role in ("data", "control"):
         done = quiet.command(
             "serve", "--role", role, "--http", "127.0.0.1:0", "--cdn", "127.0.0.1:0"
@@ -301,7 +301,9 @@ def test_a_role_alone_is_refused_while_the_parent_has_it(quiet: Household) -> No
         assert f"in use by process {quiet.pid(role)}:" in done.stderr
 
 
-def test_wrong_settings_start_nothing_and_are_told_once(make_household: MakeHousehold) -> None:
+def test_invalid_settings_fail_the_start_and_are_printed_once(
+    make_household: MakeHousehold,
+) -> None:
     household = make_household()
     assert household.spawn("--set", "nonsense=1", "--cdn", "here").wait(PATIENCE_S) == 1
     assert household.log().count("nonsense: is not a setting") == 1
@@ -309,7 +311,7 @@ def test_wrong_settings_start_nothing_and_are_told_once(make_household: MakeHous
     assert not household.data_dir.exists()
 
 
-def test_a_ready_file_that_cannot_be_written_ends_the_start(make_household: MakeHousehold) -> None:
+def test_unwritable_ready_file_fails_the_start(make_household: MakeHousehold) -> None:
     household = make_household()
     household.ready_file = household.folder / "missing" / "ready.json"
     assert household.spawn().wait(PATIENCE_S) == 1

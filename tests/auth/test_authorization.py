@@ -92,14 +92,14 @@ def _code(authorize: Callable[[Call], Caller | Awaitable[Caller]], call: Call) -
     return caught.value.code
 
 
-async def test_a_public_token_opens_client_operations(scene: Scene) -> None:
+async def test_public_token_allows_client_operations(scene: Scene) -> None:
     caller = scene.authorizer.client(_call(scene.public))
     assert caller.kind is TokenKind.PUBLIC
     assert caller.namespace_id == NAMESPACE
     assert caller.identity == NAMESPACE + ADDRESS
 
 
-async def test_an_environment_token_opens_client_operations_and_counts_as_itself(
+async def test_environment_token_allows_client_operations_and_counts_alone(
     scene: Scene,
 ) -> None:
     caller = scene.authorizer.client(_call("env_good"))
@@ -117,7 +117,7 @@ async def test_an_environment_token_opens_client_operations_and_counts_as_itself
         "https://arena.cdn.example",
     ],
 )
-async def test_without_a_token_the_origin_names_the_namespace(scene: Scene, origin: str) -> None:
+async def test_origin_selects_the_namespace_without_a_token(scene: Scene, origin: str) -> None:
     caller = scene.authorizer.client(_call(origin=origin))
     assert (caller.kind, caller.namespace_id) == (TokenKind.TOKENLESS, NAMESPACE)
     assert caller.identity == NAMESPACE + ADDRESS
@@ -128,11 +128,11 @@ async def test_without_a_token_the_origin_names_the_namespace(scene: Scene, orig
     [None, "", "null", "https://example.com", "play.example.com", "ftp://play.example.com",
      "https://evil.example/?play.example.com", "https://xplay.example.com", "https://[", "https://"],
 )  # fmt: skip
-async def test_an_origin_that_is_not_a_domain_is_no_token(scene: Scene, origin: str | None) -> None:
+async def test_origin_without_a_domain_is_no_token(scene: Scene, origin: str | None) -> None:
     assert _code(scene.authorizer.client, _call(origin=origin)) == "TOKEN_MISSING"
 
 
-async def test_tokenless_access_can_be_switched_off(scene: Scene) -> None:
+async def test_tokenless_access_can_be_disabled(scene: Scene) -> None:
     scene.namespaces.put(
         configuration(access={"enable_domain_public_auth": False, "domains": ["play.example.com"]})
     )
@@ -140,7 +140,7 @@ async def test_tokenless_access_can_be_switched_off(scene: Scene) -> None:
     assert _code(scene.authorizer.client, call) == "TOKEN_MISSING"
 
 
-async def test_a_bad_token_is_not_saved_by_a_good_origin(scene: Scene) -> None:
+async def test_invalid_token_is_rejected_despite_a_valid_origin(scene: Scene) -> None:
     call = _call("pub_nonsense", origin="https://play.example.com")
     assert _code(scene.authorizer.client, call) == "TOKEN_INVALID"
 
@@ -157,7 +157,7 @@ async def test_forged_tokens_are_invalid(scene: Scene) -> None:
         assert _code(scene.authorizer.client, _call(token)) == "TOKEN_INVALID"
 
 
-async def test_revoked_and_ended_tokens_say_so(scene: Scene) -> None:
+async def test_revoked_and_expired_tokens_have_their_own_errors(scene: Scene) -> None:
     revoked = scene.engine.public_token(NAMESPACE, raw(REVOKED_ID))
     assert _code(scene.authorizer.client, _call(revoked)) == "TOKEN_REVOKED"
     assert _code(scene.authorizer.client, _call("env_revoked")) == "TOKEN_REVOKED"
@@ -185,16 +185,16 @@ async def test_revoked_and_ended_tokens_say_so(scene: Scene) -> None:
         ("link_abc", "FORBIDDEN"),
     ],
 )
-async def test_what_client_operations_do_not_take(scene: Scene, token: str, code: str) -> None:
+async def test_client_operations_reject_other_tokens(scene: Scene, token: str, code: str) -> None:
     assert _code(scene.authorizer.client, _call(token)) == code
 
 
-async def test_the_scheme_is_bearer_in_any_case(scene: Scene) -> None:
+async def test_bearer_scheme_is_case_insensitive(scene: Scene) -> None:
     assert scene.authorizer.client(_call("env_good", scheme="bearer")).namespace_id == NAMESPACE
     assert _code(scene.authorizer.client, _call("env_good", scheme="Basic")) == "TOKEN_INVALID"
 
 
-async def test_a_lobby_token_opens_lobby_operations(scene: Scene) -> None:
+async def test_lobby_token_allows_lobby_operations(scene: Scene) -> None:
     lobby, token = scene.lobby_token()
     for scheme in ("Bearer", "bearer", "BEARER"):
         caller = scene.authorizer.lobby(_call(token, scheme=scheme))
@@ -212,13 +212,13 @@ async def test_a_lobby_token_opens_lobby_operations(scene: Scene) -> None:
         ("cloud_abc", "FORBIDDEN"),
     ],
 )
-async def test_what_lobby_operations_do_not_take(
+async def test_lobby_operations_reject_other_tokens(
     scene: Scene, token: str | None, code: str
 ) -> None:
     assert _code(scene.authorizer.lobby, _call(token)) == code
 
 
-async def test_an_origin_opens_only_client_operations(scene: Scene) -> None:
+async def test_origin_allows_only_client_operations(scene: Scene) -> None:
     call = _call(origin="https://play.example.com")
     for authorize in (
         scene.authorizer.lobby,
@@ -238,13 +238,13 @@ async def test_an_origin_opens_only_client_operations(scene: Scene) -> None:
         ("dev_abc", "FORBIDDEN"),
     ],
 )
-async def test_what_attach_and_detach_do_not_take(
+async def test_attach_and_detach_reject_other_tokens(
     scene: Scene, token: str | None, code: str
 ) -> None:
     assert _code(scene.authorizer.operator, _call(token)) == code
 
 
-async def test_state_is_read_by_lobbies_of_the_namespace_and_back_ends(scene: Scene) -> None:
+async def test_lobby_state_is_readable_by_lobbies_and_back_ends(scene: Scene) -> None:
     _, token = scene.lobby_token()
     for shown in (token, "env_good"):
         caller = scene.authorizer.lobby_state(_call(shown))
@@ -265,7 +265,7 @@ class Cloud:
         return Scope("identity", GOOD_ID, None, None)
 
 
-async def test_of_cloud_tokens_the_control_plane_is_asked(engine: Engine) -> None:
+async def test_cloud_tokens_are_checked_by_the_control_plane(engine: Engine) -> None:
     authorizer = Authorizer(engine, NamespaceIndex(), cloud=Cloud())
     for authorize in (authorizer.operator, authorizer.lobby_state):
         asked = authorize(_call("cloud_good"))
@@ -280,7 +280,7 @@ async def test_of_cloud_tokens_the_control_plane_is_asked(engine: Engine) -> Non
         assert caught.value.code == "TOKEN_REVOKED"
 
 
-async def test_a_removed_namespace_has_no_tokens(scene: Scene) -> None:
+async def test_tokens_of_a_removed_namespace_are_invalid(scene: Scene) -> None:
     scene.namespaces.remove(NAMESPACE)
     for token in (scene.public, "env_good"):
         assert _code(scene.authorizer.client, _call(token)) == "TOKEN_INVALID"
@@ -297,5 +297,5 @@ async def test_a_removed_namespace_has_no_tokens(scene: Scene) -> None:
         ("file:///x", None),
     ],
 )
-def test_the_host_of_an_origin(origin: str, host: str | None) -> None:
+def test_host_is_parsed_from_the_origin(origin: str, host: str | None) -> None:
     assert host_of_origin(origin) == host

@@ -13,7 +13,7 @@ import pytest
 from pyservice.auth import keyring
 
 
-def test_the_first_start_makes_a_ring_that_only_its_owner_reads(tmp_path: Path) -> None:
+def test_first_start_creates_a_private_key_file(tmp_path: Path) -> None:
     ring = keyring.load_or_create(tmp_path)
     assert stat.S_IMODE((tmp_path / keyring.FILE).stat().st_mode) == 0o600
     assert [number for number, _ in ring.mac_keys] == [ring.current_key]
@@ -21,11 +21,11 @@ def test_the_first_start_makes_a_ring_that_only_its_owner_reads(tmp_path: Path) 
     assert len({ring.hash_key, *(key for _, key in ring.mac_keys)}) == 2
 
 
-def test_later_starts_read_the_same_ring(tmp_path: Path) -> None:
+def test_later_starts_read_the_same_keys(tmp_path: Path) -> None:
     assert keyring.load_or_create(tmp_path) == keyring.load_or_create(tmp_path)
 
 
-def test_what_a_killed_rotation_left_is_gone_after_the_next_start(tmp_path: Path) -> None:
+def test_start_removes_files_of_a_killed_rotation(tmp_path: Path) -> None:
     keyring.load_or_create(tmp_path)
     left = tmp_path / f".{keyring.FILE}.4711.tmp"
     left.write_text("half a ring")
@@ -41,7 +41,7 @@ def test_two_directories_have_different_keys(tmp_path: Path) -> None:
     assert one.mac_keys != other.mac_keys
 
 
-def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
+def test_key_file_readable_by_others_is_rejected(tmp_path: Path) -> None:
     keyring.load_or_create(tmp_path)
     (tmp_path / keyring.FILE).chmod(0o640)
     with pytest.raises(keyring.KeyringError, match="chmod 600"):
@@ -68,7 +68,9 @@ def test_lost_keys_beside_a_journal_are_not_replaced(tmp_path: Path) -> None:
         {"mac_keys": ["00" * 32]},
     ],
 )
-def test_a_damaged_file_is_refused_and_not_shown(tmp_path: Path, change: dict[str, object]) -> None:
+def test_damaged_key_file_is_rejected_and_not_shown(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
     keyring.load_or_create(tmp_path)
     path = tmp_path / keyring.FILE
     content = json.loads(path.read_text())
@@ -85,7 +87,7 @@ def test_keys_are_not_in_the_representation(tmp_path: Path) -> None:
     assert repr(ring) == "Keyring(current_key=1)"
 
 
-def test_a_rotated_ring_signs_with_a_new_key_and_keeps_the_old_ones(tmp_path: Path) -> None:
+def test_rotation_signs_with_a_new_key_and_keeps_old_keys(tmp_path: Path) -> None:
     before = keyring.load_or_create(tmp_path)
     rotated = keyring.rotate(tmp_path)
     assert keyring.load(tmp_path) == rotated
@@ -96,7 +98,7 @@ def test_a_rotated_ring_signs_with_a_new_key_and_keeps_the_old_ones(tmp_path: Pa
     assert len({key for _, key in keyring.rotate(tmp_path).mac_keys}) == 3
 
 
-def test_dropped_keys_are_gone_but_never_the_one_that_signs(tmp_path: Path) -> None:
+def test_dropped_keys_are_gone_except_the_signing_key(tmp_path: Path) -> None:
     keyring.load_or_create(tmp_path)
     for _ in range(3):
         keyring.rotate(tmp_path)
@@ -105,7 +107,7 @@ def test_dropped_keys_are_gone_but_never_the_one_that_signs(tmp_path: Path) -> N
     assert keyring.rotate(tmp_path).current_key == 5, "a number is not used again"
 
 
-def test_a_ring_without_numbers_left_is_not_rotated(tmp_path: Path) -> None:
+def test_keyring_without_free_key_numbers_is_not_rotated(tmp_path: Path) -> None:
     keyring.load_or_create(tmp_path)
     path = tmp_path / keyring.FILE
     content = json.loads(path.read_text())

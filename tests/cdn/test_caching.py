@@ -35,7 +35,7 @@ def show(listener: Listener) -> Show:
 
 
 @pytest.mark.parametrize("name", OF_SOME_CACHES)
-async def test_no_header_for_some_caches_keeps_a_page_from_being_asked_for_again(
+async def test_cdn_cache_headers_do_not_skip_revalidation_of_a_page(
     client: httpx.AsyncClient, show: Show, name: str
 ) -> None:
     show({name: AGES.get(name, "public, max-age=86400"), "X-Other": "1"})
@@ -51,7 +51,7 @@ async def test_no_header_for_some_caches_keeps_a_page_from_being_asked_for_again
 
 
 @pytest.mark.parametrize("name", OF_SOME_CACHES)
-async def test_no_header_for_some_caches_hands_files_past_a_password(
+async def test_cdn_cache_headers_do_not_share_files_behind_a_password(
     client: httpx.AsyncClient, show: Show, name: str
 ) -> None:
     show({name: AGES.get(name, "public, max-age=86400")}, USERS)
@@ -74,7 +74,7 @@ async def test_no_header_for_some_caches_hands_files_past_a_password(
         ('max-age=5, ext="\\", no-cache', "no-cache"),
     ],
 )
-async def test_a_route_may_say_of_a_page_only_what_asks_again(
+async def test_route_may_only_require_revalidation_of_a_page(
     client: httpx.AsyncClient, show: Show, routed: str, shown: str
 ) -> None:
     show({"Cache-Control": routed})

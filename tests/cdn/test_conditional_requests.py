@@ -35,17 +35,15 @@ LATER = http_date(MODIFIED_S + 10).encode()
         ({b"if-none-match": b'"other"', b"if-modified-since": DATE}, False),
     ],
 )
-def test_a_file_that_the_client_has_is_not_sent_again(
-    asked: dict[bytes, bytes], is_same: bool
-) -> None:
+def test_unchanged_file_returns_304(asked: dict[bytes, bytes], is_same: bool) -> None:
     assert is_unchanged(asked, "tag", MODIFIED_S) is is_same
 
 
-def test_after_a_rollback_who_asks_by_the_date_of_the_version_before_gets_the_file_of_now() -> None:
+def test_date_of_a_rolled_back_version_returns_the_current_file() -> None:
     assert not is_unchanged({b"if-modified-since": LATER}, "tag", MODIFIED_S)
 
 
-def test_a_file_is_as_old_as_the_next_whole_second_which_is_told_once_it_has_come() -> None:
+def test_last_modified_is_the_next_whole_second_after_it_has_passed() -> None:
     assert http_date(MODIFIED_S) == "Tue, 14 Nov 2023 22:13:21 GMT"
     assert http_date(1_700_000_001.0) == "Tue, 14 Nov 2023 22:13:21 GMT"
     assert parse_http_date(MODIFIED_S, MODIFIED_S + 0.4) is None
@@ -71,7 +69,7 @@ def test_a_file_is_as_old_as_the_next_whole_second_which_is_told_once_it_has_com
         (b"", None),
     ],
 )
-def test_a_range_is_the_bytes_it_says_or_the_whole(
+def test_range_returns_its_bytes_or_the_whole_file(
     range_: bytes, wanted: tuple[int, int] | None
 ) -> None:
     assert wanted_range({b"range": range_}, 10, "tag") == wanted
@@ -81,7 +79,7 @@ def test_a_range_is_the_bytes_it_says_or_the_whole(
     ("range_", "length"),
     [(b"bytes=10-", 10), (b"bytes=-0", 10), (b"bytes=0-", 0), (b"bytes=-5", 0)],
 )
-def test_a_range_without_a_byte_of_the_file_cannot_be_satisfied(range_: bytes, length: int) -> None:
+def test_range_beyond_the_file_returns_416(range_: bytes, length: int) -> None:
     with pytest.raises(Unsatisfiable):
         wanted_range({b"range": range_}, length, "tag")
 
@@ -100,7 +98,7 @@ def test_a_range_without_a_byte_of_the_file_cannot_be_satisfied(range_: bytes, l
         (b"nonsense", False),
     ],
 )
-def test_if_range_gives_the_whole_file_when_it_may_be_another_now(
+def test_if_range_of_a_changed_file_returns_the_whole_file(
     condition: bytes, is_partial: bool
 ) -> None:
     asked = {b"range": b"bytes=0-1", b"if-range": condition}

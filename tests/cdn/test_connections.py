@@ -64,14 +64,14 @@ async def until_free(listener: Listener, count: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_trusted_proxy_stands_for_many(listener: Listener, connect: Connect) -> None:
+async def test_trusted_proxy_may_exceed_the_share_of_an_address(
+    listener: Listener, connect: Connect
+) -> None:
     await fill(listener, connect, PROXY, MOST)
     assert await (await connect(listener.url, PROXY)).is_closed()
 
 
-async def test_a_connection_counts_until_it_is_closed_whatever_comes_on_it(
-    listener: Listener, connect: Connect
-) -> None:
+async def test_connection_counts_until_it_is_closed(listener: Listener, connect: Connect) -> None:
     """Other code serves the connection during an upload and after an error response."""
     for number in range(MOST // 2):
         wire = await connect(listener.url, HERE)
@@ -94,9 +94,7 @@ async def test_a_connection_counts_until_it_is_closed_whatever_comes_on_it(
     assert await (await connect(listener.url, HERE)).is_closed()
 
 
-async def test_what_is_closed_counts_no_more_however_it_ended(
-    listener: Listener, connect: Connect
-) -> None:
+async def test_closed_connection_no_longer_counts(listener: Listener, connect: Connect) -> None:
     for number in range(3 * MOST):
         wire = await connect(listener.url, HERE)
         url = await listener.objects.presign_put(f"up/a{number}", 2, 60)
@@ -117,7 +115,7 @@ async def test_what_is_closed_counts_no_more_however_it_ended(
 @pytest.mark.parametrize(
     ("files", "most"), [(256, 96), (1024, 384), (2048, 768), (4096, 1536), (1 << 20, 8192)]
 )
-def test_connections_leave_open_files_to_everything_else(
+def test_connections_leave_descriptors_for_the_service(
     monkeypatch: pytest.MonkeyPatch, files: int, most: int
 ) -> None:
     monkeypatch.setattr(health, "descriptor_limit", lambda: files)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("hosts", [("a", "b"), ("a", "a"), ("", "a"), ("a", "b", "c")])
-async def test_a_site_is_not_shown_to_who_names_two_hosts(
+async def test_site_request_with_two_hosts_is_rejected(
     listener: Listener, connect: Connect, hosts: tuple[str, ...]
 ) -> None:
     wire = await connect(listener.url)
@@ -28,9 +28,7 @@ async def test_a_site_is_not_shown_to_who_names_two_hosts(
     assert await wire.is_closed()
 
 
-async def test_nothing_is_uploaded_by_who_names_two_hosts(
-    listener: Listener, connect: Connect
-) -> None:
+async def test_upload_with_two_hosts_is_rejected(listener: Listener, connect: Connect) -> None:
     url = await listener.objects.presign_put("up/two-hosts", 3, 60)
     wire = await connect(listener.url)
     await wire.put_head(url, "Host: y", "Content-Length: 3")
@@ -40,9 +38,7 @@ async def test_nothing_is_uploaded_by_who_names_two_hosts(
     assert "up/two-hosts" not in "".join(await listener.blobs.names("pending"))
 
 
-async def test_one_host_and_other_headers_twice_are_fine(
-    listener: Listener, connect: Connect
-) -> None:
+async def test_other_duplicate_headers_are_accepted(listener: Listener, connect: Connect) -> None:
     wire = await connect(listener.url)
     request = b"GET /arena/prod/tiny.js HTTP/1.1\r\nHost: x\r\nX-A: 1\r\nX-A: 2\r\n\r\n"
     for _ in range(2):
@@ -50,7 +46,7 @@ async def test_one_host_and_other_headers_twice_are_fine(
         assert (await wire.answer())[::2] == (200, b"1")
 
 
-async def test_a_site_is_not_shown_to_who_names_no_host(
+async def test_site_request_without_a_host_is_rejected(
     listener: Listener, connect: Connect
 ) -> None:
     wire = await connect(listener.url)
@@ -63,9 +59,7 @@ async def test_a_site_is_not_shown_to_who_names_no_host(
     assert await wire.is_closed()
 
 
-async def test_nothing_is_uploaded_by_who_names_no_host(
-    listener: Listener, connect: Connect
-) -> None:
+async def test_upload_without_a_host_is_rejected(listener: Listener, connect: Connect) -> None:
     target = await listener.objects.presign_put("up/no-host", 3, 60)
     target = target.removeprefix(listener.url)
     wire = await connect(listener.url)
@@ -79,7 +73,7 @@ async def test_nothing_is_uploaded_by_who_names_no_host(
 @pytest.mark.parametrize(
     "head", ["HTTP/1.0\r\n", "HTTP/1.0\r\nHost: x\r\n", "HTTP/1.1\r\nHost:\r\n"]
 )
-async def test_an_old_client_may_name_none_and_a_new_one_an_empty_one(
+async def test_http_1_0_may_omit_the_host_and_http_1_1_may_send_it_empty(
     listener: Listener, connect: Connect, head: str
 ) -> None:
     wire = await connect(listener.url)

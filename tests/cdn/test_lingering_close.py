@@ -49,9 +49,7 @@ async def until_gone(listener: Listener) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_whoever_sends_slowly_for_a_long_time_reads_why_it_was_refused(
-    listener: Listener, connect: Connect
-) -> None:
+async def test_slow_sender_reads_its_error_response(listener: Listener, connect: Connect) -> None:
     wire = await refused(listener, connect)
     loop = asyncio.get_running_loop()
     until_s = loop.time() + 8 * LOOK_S
@@ -65,7 +63,7 @@ async def test_whoever_sends_slowly_for_a_long_time_reads_why_it_was_refused(
     await until_gone(listener)
 
 
-async def test_whoever_never_stops_sending_is_cut_off_all_the_same(
+async def test_endless_sender_is_disconnected(
     listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slow_readers, "LINGER_MAX_S", 5 * LOOK_S)
@@ -84,7 +82,7 @@ async def test_whoever_never_stops_sending_is_cut_off_all_the_same(
     await until_gone(listener)
 
 
-async def test_whoever_neither_sends_nor_closes_is_cut_off(
+async def test_idle_client_after_an_error_is_disconnected(
     listener: Listener, connect: Connect
 ) -> None:
     wire = await refused(listener, connect)
@@ -92,7 +90,7 @@ async def test_whoever_neither_sends_nor_closes_is_cut_off(
     await until_gone(listener)
 
 
-async def test_what_was_answered_before_is_read_to_its_end_on_a_slow_line(
+async def test_slow_reader_gets_the_response_before_the_error(
     listener: Listener,
 ) -> None:
     """The slow response takes many times as long as the closing timeout for the error after it."""

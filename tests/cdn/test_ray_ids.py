@@ -29,7 +29,7 @@ RAY_ID = re.compile(r"[0-9a-f]{32}")
         *(("PUT", "/.objects/x", 403), ("DELETE", "/.objects/x", 405)),
     ],
 )
-async def test_every_answer_tells_its_ray_id_and_continues_a_trace(
+async def test_every_response_has_a_ray_id_and_continues_a_trace(
     listener: Listener, client: httpx.AsyncClient, method: str, path: str, status: int
 ) -> None:
     listener.sites.by_name["arena", "guarded"] = make_site({}, users={})
@@ -47,7 +47,7 @@ async def test_every_answer_tells_its_ray_id_and_continues_a_trace(
         assert odd.json()["ray_id"] == odd.headers["x-ray-id"]
 
 
-async def test_unchanged_and_partial_files_have_one_too(client: httpx.AsyncClient) -> None:
+async def test_unchanged_and_partial_files_have_a_ray_id(client: httpx.AsyncClient) -> None:
     tag = (await client.get("app.js")).headers["etag"]
     for header, value, status in (
         ("if-none-match", tag, 304),
@@ -58,14 +58,14 @@ async def test_unchanged_and_partial_files_have_one_too(client: httpx.AsyncClien
         assert (answer.status_code, answer.headers["x-ray-id"]) == (status, TRACE)
 
 
-async def test_a_route_cannot_set_it(listener: Listener, client: httpx.AsyncClient) -> None:
+async def test_route_cannot_set_the_ray_id(listener: Listener, client: httpx.AsyncClient) -> None:
     routes = Routes([Route("**", 1, [("X-Ray-Id", "mine")])])
     listener.sites.by_name["arena", "rayed"] = make_site({"tiny.js": b"1"}, routes=routes)
     answer = await client.get("/arena/rayed/tiny.js", headers={"traceparent": TRACEPARENT})
     assert answer.headers.get_list("x-ray-id") == [TRACE]
 
 
-async def test_an_upload_has_one(listener: Listener, client: httpx.AsyncClient) -> None:
+async def test_upload_response_has_a_ray_id(listener: Listener, client: httpx.AsyncClient) -> None:
     traced = {"traceparent": TRACEPARENT}
     url = (await listener.objects.presign_put("up/a", 3, 60)).removeprefix(listener.url)
     for headers in (traced, {}):
@@ -90,7 +90,7 @@ async def test_an_upload_has_one(listener: Listener, client: httpx.AsyncClient) 
         (b"GET / HTTP/1.1\r\nX: " + b"a" * 300_000, 431),
     ],
 )
-async def test_what_is_not_understood_is_answered_with_one(
+async def test_invalid_http_response_has_a_ray_id(
     listener: Listener, sent: bytes, status: int, connect: Connect
 ) -> None:
     wire = await connect(listener.url)
@@ -101,7 +101,7 @@ async def test_what_is_not_understood_is_answered_with_one(
     assert RAY_ID.fullmatch(headers["x-ray-id"])
 
 
-async def test_the_first_of_two_traces_counts(listener: Listener, connect: Connect) -> None:
+async def test_first_of_two_traces_counts(listener: Listener, connect: Connect) -> None:
     wire = await connect(listener.url)
     other = TRACEPARENT.replace("0af", "1af")
     url = await listener.objects.presign_put("up/b", 1, 60)

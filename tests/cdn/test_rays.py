@@ -78,7 +78,7 @@ async def upload_url(listener: Listener, key: str, length: int) -> str:
         ("GET", "nothing", 404, "NOT_FOUND"),
     ],
 )
-async def test_what_is_asked_of_a_site_is_of_its_namespace(
+async def test_site_request_belongs_to_its_namespace(
     listener: Listener, client: httpx.AsyncClient, method: str, path: str, status: int, code: str
 ) -> None:
     answer = await client.request(method, f"/arena/mine/{path}", headers=TRACED)
@@ -91,7 +91,7 @@ async def test_what_is_asked_of_a_site_is_of_its_namespace(
     assert labels(made) == ["site", *(["file"] if is_file else []), "sending"]
 
 
-async def test_a_password_that_is_missing_is_told_to_whose_site_it_is(
+async def test_missing_password_belongs_to_the_site_namespace(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     assert (await client.get("/arena/guarded/")).status_code == 401
@@ -112,7 +112,7 @@ async def test_a_password_that_is_missing_is_told_to_whose_site_it_is(
         ("PUT", "/.objects/up/a?signature=x", "upload", "UPLOAD_URL_INVALID"),
     ],
 )
-async def test_what_nobody_can_be_asked_about_is_nobodys(
+async def test_unknown_site_belongs_to_no_namespace(
     listener: Listener, client: httpx.AsyncClient, method: str, path: str, operation: str, code: str
 ) -> None:
     answer = await client.request(method, path)
@@ -122,7 +122,7 @@ async def test_what_nobody_can_be_asked_about_is_nobodys(
     assert not made.HasField("asker")
 
 
-async def test_a_signed_object_is_of_its_upload(
+async def test_signed_object_belongs_to_its_upload(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     await put_whole(listener.objects, "up/a", b"abc")
@@ -137,7 +137,7 @@ async def test_a_signed_object_is_of_its_upload(
     assert (made.code, made.asker) == ("NOT_FOUND", pb.Asker(upload_id="up"))
 
 
-async def test_what_is_quick_and_good_is_not_kept(
+async def test_fast_successful_request_is_not_stored(
     listener: Listener, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a busy machine, fast requests may count as slow.
@@ -150,7 +150,7 @@ async def test_what_is_quick_and_good_is_not_kept(
     assert listener.rays.take_all() == []
 
 
-async def test_an_upload_shows_how_long_it_came_in_and_how_long_the_disk_took(
+async def test_upload_spans_show_receive_and_disk_time(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     url = await upload_url(listener, "up/traced", 3)
@@ -161,7 +161,7 @@ async def test_an_upload_shows_how_long_it_came_in_and_how_long_the_disk_took(
     assert labels(made) == ["receiving", "disk"]
 
 
-async def test_a_slow_upload_is_kept_for_that(listener: Listener, connect: Connect) -> None:
+async def test_slow_upload_is_stored(listener: Listener, connect: Connect) -> None:
     wire = await connect(listener.url)
     url = listener.url + await upload_url(listener, "up/slow", 4)
     await wire.put_head(url, "Content-Length: 4")
@@ -175,7 +175,7 @@ async def test_a_slow_upload_is_kept_for_that(listener: Listener, connect: Conne
     assert lasted_s(made, "disk") > 0
 
 
-async def test_a_refused_upload_is_kept_and_of_its_upload(
+async def test_rejected_upload_is_stored_with_its_upload_id(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     url = await upload_url(listener, "up/refused", 3)
@@ -186,7 +186,7 @@ async def test_a_refused_upload_is_kept_and_of_its_upload(
     assert labels(made) == []
 
 
-async def test_an_upload_whose_client_goes_away_is_no_failure(
+async def test_upload_cancelled_by_the_client_is_no_failure(
     listener: Listener, connect: Connect
 ) -> None:
     for header in ("X-Other: 1", f"traceparent: {TRACEPARENT}"):
@@ -205,7 +205,7 @@ async def test_an_upload_whose_client_goes_away_is_no_failure(
     assert made.asker == pb.Asker(upload_id="up")
 
 
-async def test_an_upload_that_is_too_slow_says_so(
+async def test_upload_below_the_minimum_speed_is_reported(
     listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uploads, "WINDOW_S", 0.05)
@@ -220,7 +220,7 @@ async def test_an_upload_that_is_too_slow_says_so(
     assert lasted_s(made, "receiving") >= 0.05
 
 
-async def test_a_download_that_nobody_takes_to_its_end_is_no_failure(
+async def test_download_cancelled_by_the_client_is_no_failure(
     listener: Listener, connect: Connect
 ) -> None:
     await put_whole(listener.objects, "up/large", b"x" * LARGE_BYTES)

@@ -43,7 +43,7 @@ def is_nothing_left(listener: Listener) -> bool:
     return counts == (0, 0, 0) and listener.left_behind() == []
 
 
-async def test_an_upload_gets_its_answer_and_its_connection_takes_nothing_after_it(
+async def test_running_upload_gets_its_response_and_the_connection_closes(
     listener: Listener, connect: Connect
 ) -> None:
     idle = await connect(listener.url)
@@ -63,7 +63,7 @@ async def test_an_upload_gets_its_answer_and_its_connection_takes_nothing_after_
     assert await listener.blobs.names("pending") == ["pending/up/a.0"]
 
 
-async def test_a_client_that_stays_after_its_answer_does_not_hold_up_the_stop(
+async def test_idle_client_does_not_delay_the_shutdown(
     listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slow_readers, "LINGER_POLL_INTERVAL_S", 0.1)
@@ -76,7 +76,7 @@ async def test_a_client_that_stays_after_its_answer_does_not_hold_up_the_stop(
     assert await wire.is_closed()
 
 
-async def test_an_upload_that_does_not_end_is_cut_when_the_time_is_over(
+async def test_unfinished_upload_is_cut_at_the_deadline(
     listener: Listener, connect: Connect
 ) -> None:
     wire = await begin_upload(listener, connect)
@@ -89,7 +89,7 @@ async def test_an_upload_that_does_not_end_is_cut_when_the_time_is_over(
     assert await listener.blobs.names("pending") == []
 
 
-async def test_a_refused_client_that_goes_on_sending_is_cut_when_the_time_is_over(
+async def test_rejected_client_that_still_sends_is_cut_at_the_deadline(
     listener: Listener, connect: Connect
 ) -> None:
     wire = await connect(listener.url)
@@ -101,6 +101,6 @@ async def test_a_refused_client_that_goes_on_sending_is_cut_when_the_time_is_ove
     assert is_nothing_left(listener)
 
 
-async def test_stopping_without_a_connection_takes_no_time(listener: Listener) -> None:
+async def test_shutdown_without_connections_is_immediate(listener: Listener) -> None:
     await asyncio.wait_for(listener.server.stop(EVER_S), PATIENCE_S)
     assert is_nothing_left(listener)

@@ -32,9 +32,7 @@ async def client(listener: Listener) -> AsyncIterator[httpx.AsyncClient]:
         yield found
 
 
-async def test_an_export_is_a_download_under_its_name(
-    listener: Listener, client: httpx.AsyncClient
-) -> None:
+async def test_export_is_a_named_download(listener: Listener, client: httpx.AsyncClient) -> None:
     url = listener.objects.presign_get(
         "exports/a", 3600, filename='lögs "1".csv', content_type="text/csv"
     )
@@ -54,7 +52,7 @@ async def test_an_export_is_a_download_under_its_name(
 
 
 @pytest.mark.parametrize("content_type", ["text/html", "image/svg+xml", None, "x\r\ny: 1", "html"])
-async def test_nothing_that_is_served_here_can_run_as_a_page(
+async def test_no_response_can_run_as_a_page(
     listener: Listener, client: httpx.AsyncClient, content_type: str | None
 ) -> None:
     url = listener.objects.presign_get("exports/a", None, content_type=content_type)
@@ -64,7 +62,7 @@ async def test_nothing_that_is_served_here_can_run_as_a_page(
     assert "y" not in answer.headers
 
 
-async def test_a_url_without_end_is_always_the_same_and_may_be_cached(
+async def test_permanent_url_is_stable_and_cacheable(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     url = listener.objects.presign_get("exports/a", None, content_type="image/png")
@@ -80,7 +78,7 @@ async def test_a_url_without_end_is_always_the_same_and_may_be_cached(
     assert (answer.status_code, answer.json()["code"]) == (404, "NOT_FOUND")
 
 
-async def test_an_object_of_parts_is_given_whole(
+async def test_multipart_object_is_returned_whole(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     parts = [Part(0, 600_000), Part(600_000, 400_000)]
@@ -98,7 +96,7 @@ async def test_an_object_of_parts_is_given_whole(
     ("before", "after"),
     [("exports/a", "exports/b"), ("expires=1", "expires=2"), ("signature=", "signature=x")],
 )
-async def test_an_altered_url_gives_nothing(
+async def test_altered_url_is_rejected(
     listener: Listener, client: httpx.AsyncClient, before: str, after: str
 ) -> None:
     url = listener.objects.presign_get("exports/a", 3600)
@@ -107,12 +105,12 @@ async def test_an_altered_url_gives_nothing(
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-async def test_an_expired_url_gives_nothing(listener: Listener, client: httpx.AsyncClient) -> None:
+async def test_expired_url_is_rejected(listener: Listener, client: httpx.AsyncClient) -> None:
     answer = await client.get(listener.objects.presign_get("exports/a", 0))
     assert (answer.status_code, answer.json()["code"]) == (403, "UPLOAD_URL_INVALID")
 
 
-async def test_a_url_for_uploading_reads_nothing(
+async def test_upload_url_does_not_allow_reading(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     url = await listener.objects.presign_put("exports/a", 10, 60)
@@ -120,7 +118,7 @@ async def test_a_url_for_uploading_reads_nothing(
     assert (await client.delete(url)).status_code == 405
 
 
-async def test_a_browser_may_upload_from_any_origin(
+async def test_browser_may_upload_from_any_origin(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     url = await listener.objects.presign_put("up/q", 3, 60)

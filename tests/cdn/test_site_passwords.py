@@ -28,7 +28,7 @@ from tests.cdn.raw_http import Wire
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_password_is_asked_for_where_one_is_set(
+async def test_protected_site_requires_a_password(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     users = {
@@ -62,7 +62,7 @@ async def test_a_password_is_asked_for_where_one_is_set(
     assert (await client.get("/arena/closed/", auth=("ann", "right:one"))).status_code == 401
 
 
-async def test_a_password_is_checked_once_and_then_known(
+async def test_password_is_checked_once_and_cached(
     listener: Listener, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked: list[bytes] = []
@@ -82,7 +82,7 @@ async def test_a_password_is_checked_once_and_then_known(
     assert checked == [b"right"]
 
 
-async def test_who_guesses_passwords_does_not_hold_up_others(
+async def test_password_guessing_does_not_delay_others(
     listener: Listener, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_go, check = threading.Event(), bcrypt.checkpw
@@ -129,7 +129,7 @@ def guessed_site(listener: Listener, name: str = "guessed") -> None:
     listener.sites.by_name["arena", name] = make_site(FILES, users=users)
 
 
-async def test_guessing_from_one_address_at_one_site_ends_for_it_alone(
+async def test_guess_limit_applies_to_one_address_at_one_site(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     guessed_site(listener)
@@ -156,7 +156,7 @@ async def test_guessing_from_one_address_at_one_site_ends_for_it_alone(
         assert answer.status_code == 200
 
 
-async def test_good_passwords_are_not_counted_however_many_come_at_once(
+async def test_correct_passwords_do_not_count_as_guesses(
     listener: Listener,
 ) -> None:
     users = {f"user-{n}": bcrypt.hashpw(b"%d" % n, bcrypt.gensalt(4)) for n in range(30)}
@@ -182,7 +182,7 @@ async def outcomes(checker: SitePasswords, users: int, wrong: int) -> Counter[bo
     return Counter(await asyncio.gather(*map(outcome, range(users))))
 
 
-async def test_who_is_right_waits_for_those_who_may_be_wrong_and_is_not_counted() -> None:
+async def test_correct_password_waits_for_pending_guesses_and_is_not_counted() -> None:
     checker = SitePasswords(clock_s=lambda: 0.0)
     assert await outcomes(checker, users=40, wrong=9) == {False: 9, True: 31}
     # After the last allowed failure, no uncached password is checked, correct or not.
@@ -190,14 +190,14 @@ async def test_who_is_right_waits_for_those_who_may_be_wrong_and_is_not_counted(
     checker.close()
 
 
-async def test_of_one_source_only_so_many_wait_for_their_turn() -> None:
+async def test_waiting_checks_of_one_source_are_limited() -> None:
     checker = SitePasswords(clock_s=lambda: 0.0)
     assert await outcomes(checker, users=90, wrong=0) == {True: 74, "PasswordChecksBusy": 16}
     assert await outcomes(checker, users=74, wrong=0) == {True: 74}
     checker.close()
 
 
-async def test_guesses_through_a_proxy_are_counted_against_who_sent_them(tmp_path: Path) -> None:
+async def test_guesses_through_a_proxy_count_for_the_client(tmp_path: Path) -> None:
     checker = SitePasswords(clock_s=lambda: 0.0)
     async with running_listener(
         tmp_path, trusted_proxies=("127.0.0.0/8",), credentials=checker
@@ -210,7 +210,7 @@ async def test_guesses_through_a_proxy_are_counted_against_who_sent_them(tmp_pat
         assert await ask(listener, "127.0.0.1", "ann", "x", second) == 401
 
 
-async def test_a_wrong_user_costs_as_much_as_a_wrong_password_whatever_the_hashes_cost(
+async def test_unknown_user_takes_as_long_as_a_wrong_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     work: list[int] = []

@@ -17,7 +17,7 @@ from pyservice.cdn.sites import Address, BadPath, address, decoded
         ("my-game--my-space.cdn.example.com", "my-game", "my-space"),
     ],
 )
-def test_a_host_below_the_domain_names_game_and_namespace(
+def test_host_below_the_domain_names_game_and_namespace(
     host: str, game: str, namespace: str
 ) -> None:
     assert address(host, "/a/b", "cdn.example.com") == Address(game, namespace, "", "/a/b")
@@ -36,7 +36,7 @@ def test_a_host_below_the_domain_names_game_and_namespace(
         ),
     ],
 )
-def test_any_other_host_names_nothing(host: str) -> None:
+def test_other_hosts_name_no_site(host: str) -> None:
     assert address(host, "/", "cdn.example.com") is None
 
 
@@ -52,9 +52,7 @@ def test_any_other_host_names_nothing(host: str) -> None:
         ("/Arena/prod/", None),
     ],
 )
-def test_in_local_mode_the_path_names_game_and_namespace(
-    path: str, expected: Address | None
-) -> None:
+def test_local_mode_path_names_game_and_namespace(path: str, expected: Address | None) -> None:
     assert address("127.0.0.1:1", path, None) == expected
 
 
@@ -66,10 +64,10 @@ def test_in_local_mode_the_path_names_game_and_namespace(
         "/" + "a" * 9000,
     ],
 )
-def test_tricks_in_a_path_are_refused(path: str) -> None:
+def test_path_tricks_are_rejected(path: str) -> None:
     with pytest.raises(BadPath):
         decoded(path)
 
 
-def test_a_path_is_decoded_once() -> None:
+def test_path_is_decoded_once() -> None:
     assert decoded("/%252e%252e/%2541") == "/%2e%2e/%41"

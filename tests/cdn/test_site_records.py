@@ -76,11 +76,11 @@ async def shown(
     await database.close()
 
 
-async def test_a_file_is_of_when_it_was_uploaded_where_that_came_last(shown: Shown) -> None:
+async def test_file_date_is_the_upload_if_that_is_latest(shown: Shown) -> None:
     assert await shown.age() == ("old", BEGIN_MS)
 
 
-async def test_after_a_rollback_the_old_file_is_newer_than_the_new_one_was(shown: Shown) -> None:
+async def test_rollback_makes_the_old_file_newer(shown: Shown) -> None:
     await shown.deploy("new", BEGIN_MS + 10_000)
     assert await shown.age() == ("new", BEGIN_MS + 10_000)
     await shown.deploy("old", BEGIN_MS + 20_000)
@@ -88,7 +88,7 @@ async def test_after_a_rollback_the_old_file_is_newer_than_the_new_one_was(shown
     assert await shown.age("staging") == ("old", BEGIN_MS)
 
 
-async def test_a_version_that_was_taken_back_leaves_the_age_of_the_one_that_runs_on(
+async def test_withdrawn_version_keeps_the_age_of_the_current_one(
     shown: Shown,
 ) -> None:
     before = await shown.age()

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("path", sorted(FILES))
-async def test_every_file_is_given_as_it_was_uploaded(client: httpx.AsyncClient, path: str) -> None:
+async def test_every_file_is_returned_unchanged(client: httpx.AsyncClient, path: str) -> None:
     answer = await client.get(path)
     assert (answer.status_code, answer.content) == (200, FILES[path])
     assert answer.headers["content-length"] == str(len(FILES[path]))
@@ -45,7 +45,7 @@ async def test_every_file_is_given_as_it_was_uploaded(client: httpx.AsyncClient,
         ("build.data.br", "application/octet-stream", "no-cache"),
     ],
 )
-async def test_types_come_from_extensions_and_all_is_asked_for_again_each_time(
+async def test_type_comes_from_the_extension_and_files_are_revalidated(
     client: httpx.AsyncClient, path: str, content_type: str, cache_control: str
 ) -> None:
     answer = await client.get(path)
@@ -53,7 +53,7 @@ async def test_types_come_from_extensions_and_all_is_asked_for_again_each_time(
     assert answer.headers["cache-control"] == cache_control
 
 
-async def test_a_type_that_was_uploaded_wins(listener: Listener, client: httpx.AsyncClient) -> None:
+async def test_uploaded_type_has_precedence(listener: Listener, client: httpx.AsyncClient) -> None:
     file = SiteFile(key("site", "app.js"), len(SCRIPT), MODIFIED_S, "text/html")
     listener.sites.by_name["arena", "typed"] = Site({"app.js": file})
     answer = await client.get("/arena/typed/app.js")
@@ -61,7 +61,7 @@ async def test_a_type_that_was_uploaded_wins(listener: Listener, client: httpx.A
     assert answer.headers["cache-control"] == "no-cache"
 
 
-async def test_a_folder_shows_its_index(client: httpx.AsyncClient) -> None:
+async def test_folder_shows_its_index(client: httpx.AsyncClient) -> None:
     assert (await client.get("")).content == PAGE
     assert (await client.get("art/")).content == FILES["art/index.html"]
 
@@ -77,7 +77,7 @@ async def test_a_folder_shows_its_index(client: httpx.AsyncClient) -> None:
         ("/arena/prod/art?x=1&y=%2F", "/arena/prod/art/?x=1&y=%2F"),
     ],
 )
-async def test_a_folder_without_its_slash_is_where_relative_links_hold(
+async def test_folder_without_slash_redirects(
     client: httpx.AsyncClient, method: str, path: str, location: str
 ) -> None:
     answer = await client.request(method, path)
@@ -85,7 +85,7 @@ async def test_a_folder_without_its_slash_is_where_relative_links_hold(
     assert answer.headers["cache-control"] == "no-cache"
 
 
-async def test_a_folder_without_index_is_nowhere(
+async def test_folder_without_index_is_not_found(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     listener.sites.by_name["arena", "bare"] = make_site({"js/app.js": b"1"})
@@ -101,7 +101,7 @@ async def test_a_folder_without_index_is_nowhere(
         "/arena/prod//index.html",
     ],
 )
-async def test_what_is_not_there_is_a_plain_404(client: httpx.AsyncClient, path: str) -> None:
+async def test_missing_file_is_a_plain_404(client: httpx.AsyncClient, path: str) -> None:
     answer = await client.get(path)
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
@@ -120,7 +120,7 @@ async def test_what_is_not_there_is_a_plain_404(client: httpx.AsyncClient, path:
         *("/arena/prod/..%5cx", "/arena/prod/%ff", "/arena/prod/%", "/arena%2fprod/"),
     ],
 )
-async def test_path_tricks_are_refused(listener: Listener, target: str) -> None:
+async def test_path_tricks_are_rejected(listener: Listener, target: str) -> None:
     wire = await Wire.open(listener.url)
     await wire.send(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
     status, _, _ = await wire.answer()
@@ -129,12 +129,12 @@ async def test_path_tricks_are_refused(listener: Listener, target: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-async def test_nothing_but_reading_is_possible(client: httpx.AsyncClient, method: str) -> None:
+async def test_only_reading_methods_are_allowed(client: httpx.AsyncClient, method: str) -> None:
     answer = await client.request(method, "index.html", content=b"x" if method == "PUT" else None)
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
 
 
-async def test_a_file_that_the_client_has_is_not_sent_again(client: httpx.AsyncClient) -> None:
+async def test_unchanged_file_returns_304(client: httpx.AsyncClient) -> None:
     first = await client.get("index.html")
     for header, value in (
         ("if-none-match", first.headers["etag"]),
@@ -150,7 +150,7 @@ async def test_a_file_that_the_client_has_is_not_sent_again(client: httpx.AsyncC
     assert answer.content == PAGE
 
 
-async def test_ranges_give_their_bytes(client: httpx.AsyncClient) -> None:
+async def test_range_returns_its_bytes(client: httpx.AsyncClient) -> None:
     for asked, start, end in (
         ("0-0", 0, 1),
         ("100-699999", 100, 700_000),
@@ -174,7 +174,7 @@ async def test_ranges_give_their_bytes(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("range_", [b"bytes=0-1", b"bytes=700000-"])
-async def test_a_range_is_for_get_alone(listener: Listener, range_: bytes) -> None:
+async def test_range_applies_to_get_only(listener: Listener, range_: bytes) -> None:
     compressor = GzipCache()
     files = FileResponses(listener.objects, compressor)
     logo = File(
@@ -188,7 +188,7 @@ async def test_a_range_is_for_get_alone(listener: Listener, range_: bytes) -> No
     compressor.close()
 
 
-async def test_a_file_whose_date_has_not_come_tells_none(
+async def test_file_with_a_future_date_has_no_last_modified(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     file = SiteFile(key("site", "tiny.js"), 1, 4_000_000_000.0)
@@ -200,7 +200,7 @@ async def test_a_file_whose_date_has_not_come_tells_none(
 
 
 @pytest.mark.parametrize("path", ["index.html", "app.js", "art/logo.PNG", "tiny.js"])
-async def test_what_is_asked_for_again_is_told_to_be_the_same(
+async def test_not_modified_response_has_the_same_etag(
     client: httpx.AsyncClient, path: str
 ) -> None:
     for encoding in ("identity", "gzip"):
@@ -215,7 +215,7 @@ async def test_what_is_asked_for_again_is_told_to_be_the_same(
 
 
 @pytest.mark.parametrize("path", ["index.html", "app.js", "big.json"])
-async def test_what_gets_smaller_is_compressed_when_the_client_can_read_it(
+async def test_smaller_compressed_file_is_sent_to_capable_clients(
     client: httpx.AsyncClient, path: str
 ) -> None:
     plain = await client.get(path)
@@ -238,13 +238,13 @@ async def test_what_gets_smaller_is_compressed_when_the_client_can_read_it(
 
 
 @pytest.mark.parametrize("path", ["tiny.js", "art/logo.PNG", "empty.txt", "build.data.br"])
-async def test_what_does_not_is_sent_as_it_is(client: httpx.AsyncClient, path: str) -> None:
+async def test_incompressible_file_is_sent_as_it_is(client: httpx.AsyncClient, path: str) -> None:
     answer = await client.get(path, headers={"accept-encoding": "gzip"})
     assert "content-encoding" not in answer.headers
     assert answer.content == FILES[path]
 
 
-async def test_threads_that_compress_are_given_back_whatever_happens(
+async def test_compression_threads_are_always_released(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     gzipped = {"accept-encoding": "gzip"}
@@ -263,7 +263,7 @@ async def test_threads_that_compress_are_given_back_whatever_happens(
             pass
 
 
-async def test_routes_add_their_headers_and_never_those_of_the_connection(
+async def test_routes_add_headers_except_connection_headers(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     routes = Routes(
@@ -310,7 +310,7 @@ async def test_routes_add_their_headers_and_never_those_of_the_connection(
         ("no-store", "no-store", "no-store"),
     ],
 )
-async def test_a_route_says_how_long_its_files_are_good(
+async def test_route_sets_the_cache_lifetime(
     listener: Listener, client: httpx.AsyncClient, routed: str, shown: str, shown_to_users: str
 ) -> None:
     routes = Routes([Route("*.js", 1, [("Cache-Control", routed)])])
@@ -325,7 +325,7 @@ async def test_a_route_says_how_long_its_files_are_good(
     assert answer.headers["cache-control"] == "private, no-cache"
 
 
-async def test_a_new_version_shows_at_the_next_request(
+async def test_new_version_shows_at_the_next_request(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     await put_whole(listener.objects, key("old", "a.txt"), b"old")
@@ -338,14 +338,14 @@ async def test_a_new_version_shows_at_the_next_request(
     assert (first.content, second.status_code, second.content) == (b"old", 200, b"new")
 
 
-async def test_a_file_whose_object_is_gone_is_a_404(
+async def test_file_with_a_missing_object_is_404(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     listener.sites.by_name["arena", "gone"] = make_site({"a.txt": b"x"}, "nowhere")
     assert (await client.get("/arena/gone/a.txt")).status_code == 404
 
 
-async def test_below_a_domain_sites_go_by_host_and_never_by_path(tmp_path: Path) -> None:
+async def test_site_in_domain_mode_is_selected_by_host_only(tmp_path: Path) -> None:
     async with (
         running_listener(tmp_path, domain="cdn.test") as listener,
         httpx.AsyncClient(base_url=listener.url, timeout=PATIENCE_S) as client,
@@ -376,7 +376,7 @@ async def test_below_a_domain_sites_go_by_host_and_never_by_path(tmp_path: Path)
         assert (await client.get("/arena/prod/", headers={"host": "x"})).status_code == 404
 
 
-async def test_signed_urls_are_answered_at_no_host_of_a_site(tmp_path: Path) -> None:
+async def test_signed_urls_are_rejected_at_site_hosts(tmp_path: Path) -> None:
     async with (
         running_listener(tmp_path, domain="CDN.test") as listener,
         httpx.AsyncClient(base_url=listener.url, timeout=PATIENCE_S) as client,
@@ -401,7 +401,9 @@ async def test_signed_urls_are_answered_at_no_host_of_a_site(tmp_path: Path) -> 
         assert taken.status_code == 200, taken.text
 
 
-async def test_answers_are_counted_by_class(listener: Listener, client: httpx.AsyncClient) -> None:
+async def test_responses_are_counted_by_class(
+    listener: Listener, client: httpx.AsyncClient
+) -> None:
     before = dict(listener.cdn.counts.answers)
     sent = listener.cdn.counts.bytes
     for path in ("tiny.js", "nothing", "art"):

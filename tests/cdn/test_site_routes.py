@@ -10,7 +10,7 @@ from pyservice.network.reserved_names import HEADERS_OF_A_CONNECTION, HEADERS_OF
 FORBIDDEN = HEADERS_OF_A_CONNECTION | HEADERS_OF_ANSWERS | {"proxy-connection", "proxy-x"}
 
 
-def test_headers_of_every_matching_route_are_there_and_the_highest_priority_wins_each() -> None:
+def test_headers_of_matching_routes_merge_by_priority() -> None:
     routes = Routes(
         [
             Route("**", 1, [("X-A", "low"), ("x-b", "low")]),
@@ -23,22 +23,22 @@ def test_headers_of_every_matching_route_are_there_and_the_highest_priority_wins
     assert routes.headers("a.png") == {"x-a": "low", "x-b": "low"}
 
 
-def test_of_equal_priorities_the_first_route_wins() -> None:
+def test_first_route_wins_at_equal_priority() -> None:
     routes = Routes([Route("*", 5, [("x-a", "first")]), Route("a*", 5, [("x-a", "second")])])
     assert routes.headers("a") == {"x-a": "first"}
 
 
-def test_of_one_name_twice_in_a_route_the_later_counts() -> None:
+def test_later_duplicate_header_in_a_route_wins() -> None:
     routes = Routes([Route("*", 5, [("x-a", "1"), ("X-A", "2")])])
     assert routes.headers("a") == {"x-a": "2"}
 
 
-def test_the_ray_id_of_an_answer_is_the_services() -> None:
+def test_route_cannot_set_the_ray_id() -> None:
     assert "x-ray-id" in FORBIDDEN
 
 
 @pytest.mark.parametrize("name", sorted(FORBIDDEN))
-def test_headers_of_the_connection_and_of_the_server_cannot_be_set(name: str) -> None:
+def test_route_cannot_set_connection_and_server_headers(name: str) -> None:
     routes = Routes([Route("**", 100, [(name.title(), "1"), ("x-ok", "1")])])
     assert routes.headers("a") == {"x-ok": "1"}
 
@@ -46,11 +46,11 @@ def test_headers_of_the_connection_and_of_the_server_cannot_be_set(name: str) ->
 @pytest.mark.parametrize(
     ("name", "value"), [("x a", "1"), ("", "1"), ("x:y", "1"), ("x", "1\r\ny: 2"), ("x", "é")]
 )
-def test_what_is_no_header_is_left_out(name: str, value: str) -> None:
+def test_invalid_headers_are_omitted(name: str, value: str) -> None:
     assert Routes([Route("**", 1, [(name, value)])]).headers("a") == {}
 
 
-def test_more_paths_than_are_remembered_are_still_right() -> None:
+def test_routes_are_correct_beyond_the_cache_size() -> None:
     routes = Routes([Route("*7", 1, [("x-a", "1")])])
     for number in range(5000):
         assert bool(routes.headers(str(number))) == str(number).endswith("7")

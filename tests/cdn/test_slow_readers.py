@@ -87,7 +87,7 @@ async def read_slowly(line: socket.socket, look: Callable[[], None]) -> tuple[in
     ("name", "accept"),
     [("whole.bin", "identity"), ("packed.json", "gzip"), ("pieces.bin", "identity")],
 )
-async def test_a_client_on_a_slow_line_gets_all_of_a_file(
+async def test_slow_reader_gets_the_whole_file(
     listener: Listener, name: str, accept: str, last: str
 ) -> None:
     request = (f"GET /arena/prod/{name} HTTP/1.1", f"Accept-Encoding: {accept}", last)
@@ -97,7 +97,7 @@ async def test_a_client_on_a_slow_line_gets_all_of_a_file(
     assert took_s > 3 * READ_S
 
 
-async def test_whoever_reads_nothing_of_a_complete_answer_is_cut_off(listener: Listener) -> None:
+async def test_client_that_reads_nothing_is_disconnected(listener: Listener) -> None:
     request = "GET /arena/prod/packed.json HTTP/1.1", "Accept-Encoding: gzip"
     async with slow_line(listener, *request):
         async with asyncio.timeout(PATIENCE_S):
@@ -108,7 +108,7 @@ async def test_whoever_reads_nothing_of_a_complete_answer_is_cut_off(listener: L
                 await asyncio.sleep(0.01)
 
 
-async def test_stopping_lets_a_slow_client_read_the_rest(listener: Listener) -> None:
+async def test_shutdown_lets_a_slow_reader_finish(listener: Listener) -> None:
     async with slow_line(listener, "GET /arena/prod/whole.bin HTTP/1.1") as line:
         async with asyncio.timeout(PATIENCE_S):
             while not listener.cdn.counts.bytes:

@@ -40,7 +40,7 @@ CONTENT_AT_ONCE = random.Random(5).randbytes(70_000)
     ],
 )
 @pytest.mark.parametrize("length", [0, 5, 70_000])
-async def test_a_body_that_comes_with_the_head_of_a_last_request_is_taken(
+async def test_body_sent_with_the_last_head_is_accepted(
     listener: Listener, version: str, line: str, length: int, connect: Connect
 ) -> None:
     wire = await connect(listener.url)
@@ -59,9 +59,7 @@ async def test_a_body_that_comes_with_the_head_of_a_last_request_is_taken(
 
 
 @pytest.mark.parametrize("length", [0, 5, 2 << 20])
-async def test_a_client_without_kept_connections_can_upload(
-    listener: Listener, length: int
-) -> None:
+async def test_client_without_keep_alive_can_upload(listener: Listener, length: int) -> None:
     content = random.Random(length).randbytes(length)
     url = await listener.objects.presign_put("up/a", length, 60)
     request = urllib.request.Request(url, content, method="PUT")
@@ -78,7 +76,7 @@ async def test_a_client_without_kept_connections_can_upload(
 
 @pytest.mark.parametrize("line", ["Connection: close", "Accept: */*"])
 @pytest.mark.parametrize("behind", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x00 no http\r\n\r\n"])
-async def test_what_comes_behind_a_whole_body_does_not_take_its_answer(
+async def test_data_after_a_whole_body_does_not_lose_the_response(
     listener: Listener, line: str, behind: bytes, connect: Connect
 ) -> None:
     wire = await connect(listener.url)
@@ -92,7 +90,7 @@ async def test_what_comes_behind_a_whole_body_does_not_take_its_answer(
     assert b"".join([block async for block in listener.objects.read("up/a")]) == b"abc"
 
 
-async def test_an_upload_behind_an_unanswered_request_does_not_break_its_answer(
+async def test_pipelined_upload_does_not_break_the_previous_response(
     listener: Listener, connect: Connect
 ) -> None:
     content = random.Random(6).randbytes(8 << 20)

@@ -77,9 +77,7 @@ async def announce(wire: Wire, url: str, length: int) -> int:
     return (await wire.answer())[0]
 
 
-async def test_what_is_only_announced_takes_no_room_from_others(
-    small: SmallListener, connect: Connect
-) -> None:
+async def test_announced_bytes_reserve_no_space(small: SmallListener, connect: Connect) -> None:
     length = 1 << (small.free_bytes() - RESERVE_BYTES).bit_length() - 1
     for number in range(4):
         wire = await connect(small.url)
@@ -118,7 +116,7 @@ def least_free(small: SmallListener) -> Iterator[list[int]]:
         watching.join()
 
 
-async def test_uploads_that_are_too_much_together_end_at_the_reserve_and_leave_nothing(
+async def test_concurrent_uploads_stop_at_the_reserve_and_leave_nothing(
     small: SmallListener, connect: Connect
 ) -> None:
     length = 10 * MIB

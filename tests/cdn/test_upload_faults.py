@@ -63,7 +63,7 @@ def no_memory(listener: Listener) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("faults", [a_broken_folder, no_memory])
-async def test_an_upload_that_cannot_begin_is_our_fault_and_has_taken_nothing(
+async def test_failed_start_of_an_upload_is_a_500_without_a_leak(
     listener: Listener, connect: Connect, log_lines: Callable[[], list[Any]], faults: Faults
 ) -> None:
     ray_ids, count = [], uploads.UPLOADS_MAX + 1
@@ -99,7 +99,7 @@ async def test_an_upload_that_cannot_begin_is_our_fault_and_has_taken_nothing(
         assert (await wire.answer())[0] == 200
 
 
-async def test_an_upload_goes_on_with_the_block_it_has_when_there_is_no_memory_for_another(
+async def test_upload_continues_with_its_block_when_memory_is_short(
     listener: Listener, connect: Connect
 ) -> None:
     spare_blocks = listener.uploads.spare_blocks
@@ -115,7 +115,7 @@ async def test_an_upload_goes_on_with_the_block_it_has_when_there_is_no_memory_f
     assert listener.uploads.spare_blocks == spare_blocks
 
 
-async def test_an_upload_whose_first_bytes_are_lost_here_is_our_fault_and_leaves_nothing(
+async def test_lost_first_bytes_of_an_upload_are_a_500_without_a_leak(
     listener: Listener,
     connect: Connect,
     log_lines: Callable[[], list[Any]],
@@ -139,7 +139,7 @@ async def test_an_upload_whose_first_bytes_are_lost_here_is_our_fault_and_leaves
     assert await listener.blobs.names("pending") == []
 
 
-async def test_another_request_that_cannot_begin_is_our_fault_too(
+async def test_failed_start_of_another_request_is_a_500(
     listener: Listener,
     connect: Connect,
     log_lines: Callable[[], list[Any]],
@@ -160,7 +160,7 @@ async def test_another_request_that_cannot_begin_is_our_fault_too(
 
 
 @pytest.mark.parametrize("url", ["http://e.x", "/a b", "x:80", "?a"])
-async def test_a_url_that_is_none_is_the_clients_fault_and_no_line_of_the_log(
+async def test_invalid_url_is_a_client_error_without_a_log_entry(
     listener: Listener, connect: Connect, log_lines: Callable[[], list[Any]], url: str
 ) -> None:
     wire = await connect(listener.url)

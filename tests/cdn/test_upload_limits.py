@@ -68,7 +68,7 @@ def sender(listener: Listener, connect: Connect) -> Sender:
     return Sender(listener, connect)
 
 
-async def test_one_url_has_one_place_and_the_newest_put_of_it_goes_on(
+async def test_newest_upload_of_a_url_replaces_the_older(
     listener: Listener, sender: Sender
 ) -> None:
     """A client that lost its connection retries before the listener notices the loss."""
@@ -91,7 +91,7 @@ async def test_one_url_has_one_place_and_the_newest_put_of_it_goes_on(
             await asyncio.sleep(0.01)
 
 
-async def test_parts_of_one_file_come_side_by_side(listener: Listener, connect: Connect) -> None:
+async def test_parts_of_one_file_upload_concurrently(listener: Listener, connect: Connect) -> None:
     wires = []
     for offset in (0, 2):
         url = await listener.objects.presign_put("up/a", 2, 60, offset)
@@ -103,7 +103,7 @@ async def test_parts_of_one_file_come_side_by_side(listener: Listener, connect: 
         assert (await wire.answer())[0] == 200
 
 
-async def test_many_slow_uploads_of_one_address_leave_places_to_others(
+async def test_slow_uploads_of_one_address_leave_permits_to_others(
     listener: Listener, sender: Sender
 ) -> None:
     wires = await sender.fill(HALF, "up{}", HERE)
@@ -120,7 +120,7 @@ async def test_many_slow_uploads_of_one_address_leave_places_to_others(
     assert told == "CONTINUE"
 
 
-async def test_many_slow_files_of_one_upload_leave_places_to_others(sender: Sender) -> None:
+async def test_slow_files_of_one_upload_leave_permits_to_others(sender: Sender) -> None:
     await sender.fill(HALF, "up", "127.0.5.{}")
     _, told = await sender.begin("up/more", ELSEWHERE)
     assert told == "OVERLOADED"
@@ -128,7 +128,7 @@ async def test_many_slow_files_of_one_upload_leave_places_to_others(sender: Send
     assert told == "CONTINUE"
 
 
-async def test_clients_behind_a_trusted_proxy_have_shares_of_their_own(sender: Sender) -> None:
+async def test_clients_behind_a_trusted_proxy_have_their_own_shares(sender: Sender) -> None:
     # Only a trusted proxy may forward another client address.
     await sender.fill(HALF, "up{}", HERE, "X-Forwarded-For: 198.51.100.{}")
     _, told = await sender.begin("more/a", HERE, "X-Forwarded-For: 203.0.113.1")
@@ -141,9 +141,7 @@ async def test_clients_behind_a_trusted_proxy_have_shares_of_their_own(sender: S
     assert told == "CONTINUE"
 
 
-async def test_a_newer_put_that_is_refused_leaves_the_older_one_alone(
-    listener: Listener, sender: Sender
-) -> None:
+async def test_rejected_newer_upload_keeps_the_older(listener: Listener, sender: Sender) -> None:
     await sender.fill(HALF, "crowd{}", HERE)
     older, _ = await sender.begin("up/a", ELSEWHERE)
     _, told = await sender.begin("up/a", HERE)
@@ -153,7 +151,7 @@ async def test_a_newer_put_that_is_refused_leaves_the_older_one_alone(
     assert listener.objects.counts.failures == {"OVERLOADED": 1}
 
 
-async def test_a_place_is_free_again_when_the_disk_has_the_file(
+async def test_permit_is_released_when_the_file_is_on_disk(
     listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until the file is synced, its data is in memory."""
@@ -180,7 +178,7 @@ async def test_a_place_is_free_again_when_the_disk_has_the_file(
             await asyncio.sleep(0.005)
 
 
-async def test_an_upload_that_would_not_end_with_its_url_is_told_so(
+async def test_upload_that_cannot_finish_before_its_url_expires_is_rejected(
     listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uploads, "LEAST_S", 8.0)

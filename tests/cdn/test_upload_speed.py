@@ -24,7 +24,7 @@ def ends_after(
     raise AssertionError("it neither came nor was given up")
 
 
-def test_the_largest_build_at_the_least_rate_does_not_outlive_its_url() -> None:
+def test_largest_build_at_minimum_speed_ends_before_its_url() -> None:
     slowest = WINDOW_BYTES / WINDOW_S + 100
     over_s = ends_after(UploadPace(8 * GIB, 0, HOUR_S), 8 * GIB, slowest)
     assert over_s is not None
@@ -34,34 +34,34 @@ def test_the_largest_build_at_the_least_rate_does_not_outlive_its_url() -> None:
 @pytest.mark.parametrize(
     ("length", "good_s"), [(8 * GIB, HOUR_S), (64 << 20, 6 * HOUR_S), (1 << 20, LEAST_S), (1, 1)]
 )
-def test_what_comes_in_time_is_let_go_on(length: int, good_s: float) -> None:
+def test_fast_enough_upload_continues(length: int, good_s: float) -> None:
     rate = max(length / max(good_s, LEAST_S) * 1.01, WINDOW_BYTES / WINDOW_S * 1.2)
     assert ends_after(UploadPace(length, 0, good_s), length, rate) is None
 
 
 @pytest.mark.parametrize(("length", "good_s"), [(8 * GIB, HOUR_S), (512 << 20, 6 * HOUR_S)])
-def test_what_would_come_too_late_ends_before_its_url(length: int, good_s: float) -> None:
+def test_upload_too_slow_for_its_url_ends_early(length: int, good_s: float) -> None:
     over_s = ends_after(UploadPace(length, 0, good_s), length, length / good_s * 0.9)
     assert over_s is not None
     assert good_s / 4 < over_s <= good_s
 
 
-def test_what_nearly_stands_still_ends_after_a_window() -> None:
+def test_stalled_upload_ends_after_one_window() -> None:
     assert ends_after(UploadPace(GIB, 0, HOUR_S), GIB, 100) == WINDOW_S
 
 
-def test_a_small_rest_has_to_come_within_a_window() -> None:
+def test_small_rest_must_arrive_within_one_window() -> None:
     pace = UploadPace(100, 0, HOUR_S)
     assert pace.is_kept(WINDOW_S - 1, 100)
     assert not pace.is_kept(WINDOW_S, 99)
 
 
-def test_an_upload_may_begin_late_in_the_life_of_its_url() -> None:
+def test_upload_may_begin_late_in_the_life_of_its_url() -> None:
     pace = UploadPace(GIB, 0, 1)
     assert pace.is_kept(WINDOW_S, GIB - WINDOW_BYTES)
 
 
-def test_time_in_which_the_disk_is_slow_is_not_the_clients() -> None:
+def test_disk_time_does_not_count_as_client_time() -> None:
     pace = UploadPace(GIB, 0, HOUR_S)
     for now_s in range(LOOK_S, 10 * HOUR_S, LOOK_S):
         pace.wait(now_s)

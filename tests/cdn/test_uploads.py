@@ -53,7 +53,7 @@ def code_of(body: bytes) -> str:
 
 
 @pytest.mark.parametrize("length", [0, 1, 100, 65_536, 1 << 20, (1 << 20) + 1, 10_000_019])
-async def test_every_length_arrives_as_it_was_sent(
+async def test_every_length_arrives_unchanged(
     listener: Listener, client: httpx.AsyncClient, length: int
 ) -> None:
     content = random.Random(length).randbytes(length)
@@ -69,7 +69,7 @@ async def test_every_length_arrives_as_it_was_sent(
     assert (listener.objects.counts.puts, listener.objects.counts.put_bytes) == (1, length)
 
 
-async def test_one_connection_serves_uploads_and_other_requests_in_turn(
+async def test_one_connection_serves_uploads_and_other_requests(
     listener: Listener, client: httpx.AsyncClient, connect: Connect
 ) -> None:
     for number in range(5):
@@ -90,7 +90,7 @@ async def test_one_connection_serves_uploads_and_other_requests_in_turn(
     "lines",
     [("Content-Length: 9",), ("Content-Length: 11",), ("Transfer-Encoding: chunked",), ()],
 )
-async def test_another_length_than_prepared_is_refused_before_the_body(
+async def test_wrong_length_is_rejected_before_the_body(
     listener: Listener, lines: tuple[str, ...], connect: Connect
 ) -> None:
     wire = await connect(listener.url)
@@ -102,7 +102,7 @@ async def test_another_length_than_prepared_is_refused_before_the_body(
     assert listener.objects.counts.failures == {"UPLOAD_LENGTH_MISMATCH": 1}
 
 
-async def test_a_refused_client_that_goes_on_sending_still_reads_why(
+async def test_rejected_client_that_still_sends_reads_the_error(
     listener: Listener, connect: Connect
 ) -> None:
     wire = await connect(listener.url)
@@ -120,7 +120,7 @@ async def test_a_refused_client_that_goes_on_sending_still_reads_why(
     ("before", "after"),
     [("up/a", "up/b"), ("length=10", "length=11"), ("expires=", "expires=1"), ("up/a", "../a")],
 )
-async def test_an_altered_url_is_refused(
+async def test_altered_url_is_rejected(
     listener: Listener, before: str, after: str, connect: Connect
 ) -> None:
     url = await listener.objects.presign_put("up/a", 10, 60)
@@ -130,14 +130,14 @@ async def test_an_altered_url_is_refused(
     assert (status, code_of(body)) == (403, "UPLOAD_URL_INVALID")
 
 
-async def test_a_url_for_reading_takes_no_upload(
+async def test_read_url_does_not_allow_uploads(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     answer = await client.put(listener.objects.presign_get("up/a", 60), content=b"x")
     assert (answer.status_code, answer.json()["code"]) == (403, "UPLOAD_URL_INVALID")
 
 
-async def test_after_completion_the_url_is_refused(
+async def test_url_is_rejected_after_completion(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     url = await listener.objects.presign_put("up/a", 3, 60)
@@ -151,7 +151,7 @@ async def test_after_completion_the_url_is_refused(
 
 
 @pytest.mark.parametrize("sent", [0, 1, 70_000, 3_500_000])
-async def test_a_client_that_goes_away_leaves_nothing(
+async def test_disconnected_client_leaves_no_file(
     listener: Listener, sent: int, connect: Connect
 ) -> None:
     wire = await connect(listener.url)
@@ -167,7 +167,7 @@ async def test_a_client_that_goes_away_leaves_nothing(
     assert await pending(listener) == []
 
 
-async def test_uploads_of_one_key_at_once_leave_one_of_them_whole(
+async def test_concurrent_uploads_of_one_key_leave_one_whole_file(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
     url = await listener.objects.presign_put("up/a", 2_500_000, 60)
@@ -181,7 +181,7 @@ async def test_uploads_of_one_key_at_once_leave_one_of_them_whole(
     assert listener.left_behind() == []
 
 
-async def test_more_uploads_at_once_than_there_is_room_for_are_told_to_wait(
+async def test_uploads_over_the_limit_are_told_to_retry(
     listener: Listener, client: httpx.AsyncClient, connect: Connect
 ) -> None:
     wires = []
@@ -203,9 +203,7 @@ async def test_more_uploads_at_once_than_there_is_room_for_are_told_to_wait(
         assert (await client.put(last, content=b"ab")).status_code == 200
 
 
-async def test_what_comes_with_and_behind_a_body_is_never_part_of_it(
-    listener: Listener, connect: Connect
-) -> None:
+async def test_data_around_a_body_is_never_part_of_it(listener: Listener, connect: Connect) -> None:
     wire = await connect(listener.url)
     url = await listener.objects.presign_put("up/a", 3, 60)
     await wire.put_head(url, "Content-Length: 3", "X: y\r\n\r\nabcGET / HTTP/1.1\r\nHost: x")
@@ -217,7 +215,7 @@ async def test_what_comes_with_and_behind_a_body_is_never_part_of_it(
     assert b"".join([block async for block in listener.objects.read("up/a")]) == b"abc"
 
 
-async def test_uploads_stop_at_the_reserve(tmp_path: Path, client: httpx.AsyncClient) -> None:
+async def test_uploads_stop_at_the_disk_reserve(tmp_path: Path, client: httpx.AsyncClient) -> None:
     async with running_listener(tmp_path / "objects", reserve_bytes=1 << 60) as listener:
         answer = await client.put(await listener.objects.presign_put("up/a", 3, 60), content=b"abc")
         assert (answer.status_code, answer.json()["code"]) == (503, "STORAGE_FULL")
@@ -225,7 +223,7 @@ async def test_uploads_stop_at_the_reserve(tmp_path: Path, client: httpx.AsyncCl
         assert await pending(listener) == []
 
 
-async def test_what_a_crash_left_half_written_goes_at_the_start(tmp_path: Path) -> None:
+async def test_start_removes_incomplete_files_of_a_crash(tmp_path: Path) -> None:
     folder = tmp_path / "objects"
     async with running_listener(folder) as listener:
         await put_whole(listener.objects, "up/a", b"abc")
@@ -235,9 +233,7 @@ async def test_what_a_crash_left_half_written_goes_at_the_start(tmp_path: Path) 
         assert await listener.objects.stat("up/a") == 3
 
 
-async def test_stopping_lets_an_upload_finish_that_goes_on(
-    tmp_path: Path, connect: Connect
-) -> None:
+async def test_shutdown_lets_a_running_upload_finish(tmp_path: Path, connect: Connect) -> None:
     async with running_listener(tmp_path / "objects") as listener:
         wire = await connect(listener.url)
         url = await listener.objects.presign_put("up/a", 4, 60)
@@ -253,7 +249,7 @@ async def test_stopping_lets_an_upload_finish_that_goes_on(
 @pytest.mark.parametrize(
     "head", [b"GET /" + b"a" * 300_000, b"GET / HTTP/1.1\r\nX: " + b"a" * 300_000]
 )
-async def test_a_head_without_end_is_cut_off(
+async def test_unfinished_head_is_disconnected(
     listener: Listener, head: bytes, connect: Connect
 ) -> None:
     wire = await connect(listener.url)
@@ -263,7 +259,7 @@ async def test_a_head_without_end_is_cut_off(
     assert await wire.is_closed()
 
 
-async def test_a_full_disk_is_told_and_leaves_nothing(
+async def test_full_disk_is_reported_and_leaves_no_file(
     tmp_path: Path, client: httpx.AsyncClient, connect: Connect
 ) -> None:
     disk = small_disk(tmp_path, 32)
@@ -301,7 +297,7 @@ async def test_a_full_disk_is_told_and_leaves_nothing(
         process.stdout.close()
 
 
-async def test_killed_at_any_moment_there_is_the_whole_upload_or_none(
+async def test_kill_leaves_a_whole_upload_or_none(
     tmp_path: Path, client: httpx.AsyncClient
 ) -> None:
     folder = tmp_path / "objects"
@@ -334,7 +330,7 @@ def missing(listener: Listener, key: str) -> int:
     return sum(one._missing for target, one in listener.uploads._open.items() if target.key == key)
 
 
-async def test_clients_that_do_nothing_are_cut_off(
+async def test_idle_clients_are_disconnected(
     listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window_s, piece = 0.3, 100_000
@@ -364,7 +360,7 @@ async def test_clients_that_do_nothing_are_cut_off(
     assert listener.objects.counts.failures == {"REQUEST_TIMEOUT": 1}
 
 
-async def test_whoever_does_not_read_an_answer_is_cut_off(
+async def test_client_that_reads_no_response_is_disconnected(
     listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_connection, "READ_TIMEOUT_S", 0.3)

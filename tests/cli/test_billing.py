@@ -20,14 +20,14 @@ WRONG_TIMES = (
 
 
 @pytest.mark.parametrize("time", WRONG_TIMES)
-def test_a_time_that_rfc_3339_does_not_know_is_refused(
+def test_non_rfc_3339_time_is_rejected(
     time: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert admin_requests.record_billing(tmp_path, "nobody", "payment-failed", time, False) == 1
     assert "such as 2030-01-31T12:00:00Z" in capsys.readouterr().err
 
 
-def test_a_good_time_is_told_to_the_service(
+def test_valid_time_is_sent_to_the_service(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     time = "2030-01-31T12:00:00Z"

@@ -28,14 +28,14 @@ def _check(
     return done.returncode, done.stdout, done.stderr
 
 
-def test_good_settings_are_ok(tmp_path: Path) -> None:
+def test_valid_settings_are_ok(tmp_path: Path) -> None:
     feed = tmp_path / "feed.json"
     feed.write_text(json.dumps({"namespaces": [document()]}))
     assert _check("--feed", str(feed), "--data-dir", str(tmp_path / "data")) == (0, "ok\n", "")
     assert not (tmp_path / "data").exists()
 
 
-def test_every_problem_of_the_settings_is_printed(tmp_path: Path) -> None:
+def test_every_settings_problem_is_printed(tmp_path: Path) -> None:
     config = tmp_path / "service.toml"
     config.write_text("nonsense = 1\nlame_duck_ms = -1\n")
     code, output, errors = _check(
@@ -54,7 +54,7 @@ def test_every_problem_of_the_settings_is_printed(tmp_path: Path) -> None:
     assert len(errors.splitlines()) == 6
 
 
-def test_every_problem_of_the_feed_is_printed(tmp_path: Path) -> None:
+def test_every_feed_problem_is_printed(tmp_path: Path) -> None:
     feed = tmp_path / "feed.json"
     feed.write_text(
         json.dumps(
@@ -72,20 +72,20 @@ def test_every_problem_of_the_feed_is_printed(tmp_path: Path) -> None:
     assert "arena/-: name_id" in errors
 
 
-def test_a_flag_that_is_no_setting_is_told() -> None:
+def test_unknown_flag_is_reported() -> None:
     code, _, errors = _check("--set", "nonsense=1", "--set", "x.y=2")
     assert code == 1
     assert "nonsense: is not a setting (flag)" in errors
     assert "x: is not a setting (flag)" in errors
 
 
-def test_a_set_without_value_is_told() -> None:
+def test_set_flag_without_a_value_is_reported() -> None:
     code, _, errors = _check("--set", "nonsense")
     assert code == 1
     assert "must be NAME=VALUE" in errors
 
 
-def test_problems_of_settings_hide_none_of_the_feed(tmp_path: Path) -> None:
+def test_settings_problems_do_not_hide_feed_problems(tmp_path: Path) -> None:
     feed = tmp_path / "feed.json"
     wrong = version(duel={"max_players": 300, "regions": {"north": {}}})
     feed.write_text(json.dumps({"namespaces": [document(versions=[wrong])]}))
@@ -105,7 +105,7 @@ def test_problems_of_settings_hide_none_of_the_feed(tmp_path: Path) -> None:
     assert len(errors.splitlines()) == 2
 
 
-def test_a_namespace_that_is_there_twice_is_told(tmp_path: Path) -> None:
+def test_duplicate_namespace_is_reported(tmp_path: Path) -> None:
     feed = tmp_path / "feed.json"
     feed.write_text(json.dumps({"namespaces": [document(), document(display_name="Other")]}))
     code, _, errors = _check("--feed", str(feed))
@@ -113,7 +113,7 @@ def test_a_namespace_that_is_there_twice_is_told(tmp_path: Path) -> None:
     assert "namespaces.1.namespace_id: is there more than once" in errors
 
 
-def test_a_feed_that_is_nested_too_deeply_is_told(tmp_path: Path) -> None:
+def test_too_deeply_nested_feed_is_reported(tmp_path: Path) -> None:
     feed = tmp_path / "feed.json"
     feed.write_text('{"namespaces": ' + "[" * 200_000)
     code, _, errors = _check("--feed", str(feed))
@@ -122,7 +122,7 @@ def test_a_feed_that_is_nested_too_deeply_is_told(tmp_path: Path) -> None:
     assert "Traceback" not in errors
 
 
-def test_the_listener_of_sites_has_an_origin_of_its_own() -> None:
+def test_cdn_listener_needs_its_own_origin() -> None:
     code, _, errors = _check("--cdn", "127.0.0.1:8080")
     assert (code, "cdn: 127.0.0.1:8080 is where http listens" in errors) == (1, True)
     code, _, errors = _check("--cdn", "nowhere")

@@ -9,7 +9,7 @@ from tests.support.data_plane_service import MakeService
 REGIONS = "/matchmaker/regions"
 
 
-def test_tokens_of_before_and_after_a_rotation_are_good_also_after_a_restart(
+def test_tokens_stay_valid_after_rotation_and_restart(
     make_service: MakeService,
 ) -> None:
     service = make_service().start()
@@ -27,7 +27,7 @@ def test_tokens_of_before_and_after_a_rotation_are_good_also_after_a_restart(
     assert told.status_code == 200, told.text
 
 
-def test_unused_keys_go_when_they_are_told_to(make_service: MakeService) -> None:
+def test_unused_keys_are_dropped_on_request(make_service: MakeService) -> None:
     service = make_service().start()
     old = service.public_token()
     rotated = service.command("keys", "rotate", "--drop-unused", "--json")
@@ -38,7 +38,7 @@ def test_unused_keys_go_when_they_are_told_to(make_service: MakeService) -> None
     assert service.good("GET", REGIONS, None, service.environment_token)
 
 
-def test_without_a_service_it_says_what_to_do(make_service: MakeService) -> None:
+def test_missing_service_is_reported_with_a_remedy(make_service: MakeService) -> None:
     service = make_service()
     failed = service.command("keys", "rotate")
     assert failed.returncode == 1

@@ -21,14 +21,14 @@ def url(request: pytest.FixtureRequest, databases: Databases) -> str | None:
     return databases.url(request.param)
 
 
-def test_it_makes_the_tables_and_repeats_change_nothing(url: str | None, tmp_path: Path) -> None:
+def test_migrate_creates_the_tables_once(url: str | None, tmp_path: Path) -> None:
     environment = {} if url is None else {"PYSERVICE_DATABASE_URL": url}
     for _ in range(2):
         done = run(tmp_path, "migrate", **environment)
         assert (done.returncode, done.stdout) == (0, f"{HEAD}\n"), done.stderr
 
 
-def test_it_refuses_while_a_service_uses_the_database(url: str | None, tmp_path: Path) -> None:
+def test_migrate_is_rejected_beside_a_running_service(url: str | None, tmp_path: Path) -> None:
     full_service = FullService(tmp_path, url)
     try:
         full_service.start()
@@ -57,7 +57,7 @@ def revision(url: str | None, folder: Path, wanted: str | None = None) -> str | 
     return asyncio.run(look())
 
 
-def test_a_start_that_may_not_migrate_refuses_an_older_database_until_somebody_has_migrated_it(
+def test_start_without_migration_permission_rejects_an_older_database(
     url: str | None, tmp_path: Path
 ) -> None:
     full_service = FullService(tmp_path, url, migrate_at_start=False)
@@ -88,13 +88,13 @@ def test_a_start_that_may_not_migrate_refuses_an_older_database_until_somebody_h
         full_service.close()
 
 
-def test_a_database_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+def test_unusable_database_is_reported(tmp_path: Path) -> None:
     done = run(tmp_path, "migrate", PYSERVICE_DATABASE_URL="mysql://127.0.0.1/x")
     assert (done.returncode, done.stdout) == (1, "")
     assert "postgresql" in done.stderr
 
 
-def test_without_a_service_the_commands_say_what_to_do(tmp_path: Path) -> None:
+def test_commands_without_a_service_report_a_remedy(tmp_path: Path) -> None:
     for words in (
         ("group", "list"),
         ("identity", "list"),

@@ -75,7 +75,7 @@ def _serves(service: Service) -> bool:
         return False
 
 
-def test_a_start_on_a_full_disk_serves_what_is_held_and_takes_the_rest_later(
+def test_start_on_a_full_disk_serves_stored_namespaces_first(
     small: tuple[Service, Path],
 ) -> None:
     service, filler = small
@@ -94,7 +94,7 @@ def test_a_start_on_a_full_disk_serves_what_is_held_and_takes_the_rest_later(
     assert service.stop() == 0
 
 
-def test_a_start_on_a_full_disk_is_stopped_by_a_signal(small: tuple[Service, Path]) -> None:
+def test_start_on_a_full_disk_stops_on_a_signal(small: tuple[Service, Path]) -> None:
     service, _ = small
     service.spawn()
     until(lambda: "static feed waits" in service.log())
@@ -103,7 +103,7 @@ def test_a_start_on_a_full_disk_is_stopped_by_a_signal(small: tuple[Service, Pat
     assert began.passed_s < 5
 
 
-def test_a_start_is_given_up_at_a_signal(make_service: MakeService) -> None:
+def test_start_stops_on_a_signal(make_service: MakeService) -> None:
     service = make_service(settings={"lame_duck_ms": 60_000})
     many = 3_000
     fed = [
@@ -136,7 +136,7 @@ async def shimmed(tmp_path: Path) -> AsyncIterator[Plane]:
 
 
 @pytest.mark.anyio
-async def test_whoever_hurries_does_not_wait_for_a_disk_that_hangs(shimmed: Plane) -> None:
+async def test_forced_shutdown_does_not_wait_for_a_stalled_disk(shimmed: Plane) -> None:
     door = shimmed.http_transport()
     stall = shimmed.commanded.stall("fdatasync")
     calling = asyncio.create_task(
@@ -157,7 +157,7 @@ async def test_whoever_hurries_does_not_wait_for_a_disk_that_hangs(shimmed: Plan
 
 
 @pytest.mark.anyio
-async def test_a_background_task_that_died_makes_the_service_not_ready(tmp_path: Path) -> None:
+async def test_failed_background_task_makes_the_service_not_ready(tmp_path: Path) -> None:
     free = dict.fromkeys(("http", "grpc", "metrics"), "127.0.0.1:0")
     plane = DataPlane(load({"data_dir": tmp_path, **free}, environ={}))
     signals = StopSignals()

@@ -39,7 +39,7 @@ def _create(service: Service, namespace: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout.strip(), done.stderr
 
 
-def test_a_refused_namespace_beside_it_is_no_obstacle(make_service: MakeService) -> None:
+def test_rejected_namespace_does_not_block_another(make_service: MakeService) -> None:
     service = make_service().start()
     _feed(service, staging={"revision": 2, "versions": [version(duel=WRONG)]})
     for _ in range(2):
@@ -52,7 +52,7 @@ def test_a_refused_namespace_beside_it_is_no_obstacle(make_service: MakeService)
     assert "refused" not in said
 
 
-def test_a_token_of_a_feed_file_ends_when_it_was_said(make_service: MakeService) -> None:
+def test_feed_token_expires_at_its_time(make_service: MakeService) -> None:
     service = make_service().start()
     words = ("token", "create", "--kind", "environment", "--namespace", f"{GAME}/prod", "--json")
     made = [
@@ -83,7 +83,7 @@ def test_a_token_of_a_feed_file_ends_when_it_was_said(make_service: MakeService)
 @pytest.mark.parametrize(
     "duration", ["", "30", "d", "0d", "-1d", "1.5h", "1w", "30 d", "30D", "\u0663d", "1d1h", "1d\n"]
 )
-def test_a_time_to_live_without_form_is_refused(
+def test_malformed_time_to_live_is_rejected(
     duration: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (
@@ -97,7 +97,7 @@ def test_a_time_to_live_without_form_is_refused(
     assert "such as 30d or 12h" in capsys.readouterr().err
 
 
-def test_a_refused_namespace_gets_no_token_and_no_trace_of_one(make_service: MakeService) -> None:
+def test_rejected_namespace_gets_no_token(make_service: MakeService) -> None:
     service = make_service().start()
     _feed(
         service,

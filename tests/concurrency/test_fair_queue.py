@@ -49,7 +49,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def test_one_tenant_never_takes_the_last_turns_of_a_host() -> None:
+async def test_one_tenant_never_takes_the_last_permits_of_a_host() -> None:
     crowd = Crowd()
     slow = await crowd.come(b"slow", "host", 10)
     assert crowd.count(b"slow") == 3
@@ -58,7 +58,7 @@ async def test_one_tenant_never_takes_the_last_turns_of_a_host() -> None:
     await cancel(slow + good)
 
 
-async def test_a_tenant_has_its_share_of_all_and_other_hosts_wait_for_it_too() -> None:
+async def test_tenant_limit_applies_across_hosts() -> None:
     crowd = Crowd()
     tasks = [task for host in "abcd" for task in await crowd.come(b"slow", host, 2)]
     assert crowd.count(b"slow") == 5
@@ -72,7 +72,7 @@ async def test_a_tenant_has_its_share_of_all_and_other_hosts_wait_for_it_too() -
     await cancel(tasks)
 
 
-async def test_tenants_that_wait_get_their_turns_one_after_the_other() -> None:
+async def test_waiting_tenants_are_served_in_rotation() -> None:
     crowd = Crowd(
         FairQueueLimits(per_host=1, per_tenant_at_host=1, per_tenant=9, waiting_per_tenant=99)
     )
@@ -87,7 +87,7 @@ async def test_tenants_that_wait_get_their_turns_one_after_the_other() -> None:
     assert len(crowd.turns) == 0
 
 
-async def test_more_than_may_wait_is_refused_at_once_and_only_this_tenants() -> None:
+async def test_requests_over_the_queue_limit_of_a_tenant_are_rejected() -> None:
     crowd = Crowd()
     tasks = await crowd.come(b"slow", "host", 14)
     refused = [task for task in tasks if task.done()]
@@ -97,7 +97,7 @@ async def test_more_than_may_wait_is_refused_at_once_and_only_this_tenants() -> 
     await cancel(tasks)
 
 
-async def test_whoever_goes_away_takes_no_turn_along() -> None:
+async def test_cancelled_request_takes_no_permit() -> None:
     crowd = Crowd(
         FairQueueLimits(per_host=1, per_tenant_at_host=1, per_tenant=1, waiting_per_tenant=99)
     )
@@ -113,7 +113,7 @@ async def test_whoever_goes_away_takes_no_turn_along() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_bounds_hold_and_everybody_has_a_turn_in_any_order_of_events(seed: int) -> None:
+async def test_limits_and_fairness_hold_in_any_order_of_events(seed: int) -> None:
     chance = random.Random(seed)
     crowd = Crowd()
     tasks: list[asyncio.Task[None]] = []

@@ -75,7 +75,7 @@ CONDITIONS: Final[dict[str, tuple[Shown, ...]]] = {
         Shown(
             _any,
             "tests/rpc/test_slow_message_limits.py"
-            "::test_who_took_longest_of_the_address_with_most_gives_way_and_others_are_served",
+            "::test_slowest_message_of_the_busiest_address_is_dropped",
             "without a body the data plane answers at once: only the gRPC transport can have too many of them",
         ),
     ),
@@ -83,7 +83,7 @@ CONDITIONS: Final[dict[str, tuple[Shown, ...]]] = {
         Shown(_waits, f"{SWEEPS}::{_HANGS}"),
         Shown(
             _any,
-            "tests/transport/test_both_transports.py::test_what_does_not_finish_in_time_is_told_that_the_service_stops",
+            "tests/transport/test_both_transports.py::test_unfinished_request_at_shutdown_gets_an_error",
             "it waits for the disk alone, or for nothing: what came before the stop is answered",
         ),
     ),
@@ -94,7 +94,7 @@ CONDITIONS: Final[dict[str, tuple[Shown, ...]]] = {
         ),
         Shown(
             _any,
-            "tests/rpc/test_grpc_server.py::test_an_operation_past_its_deadline_is_given_up",
+            "tests/rpc/test_grpc_server.py::test_operation_past_its_deadline_is_cancelled",
             "clients of the gRPC transport alone say how long they wait, and nothing else here waits for long",
         ),
     ),
@@ -111,7 +111,7 @@ CONDITIONS: Final[dict[str, tuple[Shown, ...]]] = {
         Shown(
             _any,
             "tests/transport/test_both_transports.py"
-            "::test_an_unexpected_exception_is_logged_and_told_without_its_inside",
+            "::test_unexpected_exception_is_logged_and_hidden_from_the_client",
             "no request is known that brings it about; one that is found is a defect",
         ),
     ),

@@ -83,9 +83,7 @@ def body_of(size: int) -> bytes:
     return text % (b"x" * (size - len(text) + 2))
 
 
-async def test_many_bodies_that_do_not_end_hold_no_more_than_the_budget(
-    doors: Doors, client: Client
-) -> None:
+async def test_unfinished_bodies_stay_within_the_budget(doors: Doors, client: Client) -> None:
     peak = 0
 
     async def hostile(number: int) -> asyncio.Future[Response]:
@@ -121,9 +119,7 @@ async def test_many_bodies_that_do_not_end_hold_no_more_than_the_budget(
         assert (await good.ask("POST", CONNECTED_PATH, b'{"player_token":"x"}', GOOD)).status == 200
 
 
-async def test_one_address_has_a_share_and_the_others_have_room(
-    doors: Doors, client: Client
-) -> None:
+async def test_address_at_its_share_leaves_space_for_others(doors: Doors, client: Client) -> None:
     await hold_half(doors, client)
     first, second = await client(2), await client(2)
     await begin(first, LARGE, MIB)
@@ -142,7 +138,7 @@ async def test_one_address_has_a_share_and_the_others_have_room(
     assert held(doors) == HALF
 
 
-async def test_many_clients_of_one_address_may_have_half(doors: Doors, client: Client) -> None:
+async def test_many_clients_of_one_address_may_use_half(doors: Doors, client: Client) -> None:
     for number in range(1, 5):
         await begin(await client(2), LARGE, MIB)
         await until(lambda number=number: held(doors) == number * LARGE)  # type: ignore[misc]
@@ -151,9 +147,7 @@ async def test_many_clients_of_one_address_may_have_half(doors: Doors, client: C
     assert (await (await client(3)).ask("POST", VALIDATE, body_of(LARGE), TOKEN)).status == 200
 
 
-async def test_small_bodies_have_room_where_large_ones_have_none(
-    doors: Doors, client: Client
-) -> None:
+async def test_small_bodies_fit_when_large_ones_do_not(doors: Doors, client: Client) -> None:
     for number in range(2, 11):
         await begin(await client(number), MIB - 1, MIB)
     await until(lambda: held(doors) >= 8 * (MIB - 1))
@@ -170,7 +164,7 @@ async def test_small_bodies_have_room_where_large_ones_have_none(
     assert held(doors) == before
 
 
-async def test_small_bodies_that_do_not_end_are_bounded_too(doors: Doors, client: Client) -> None:
+async def test_unfinished_small_bodies_are_limited(doors: Doors, client: Client) -> None:
     await hold_half(doors, client)
     codes = []
     for _ in range(40):
@@ -185,7 +179,7 @@ async def test_small_bodies_that_do_not_end_are_bounded_too(doors: Doors, client
     assert held(doors) <= HALF + SHARE * 3 // 2
 
 
-async def test_a_large_body_counts_until_its_answer(doors: Doors, client: Client) -> None:
+async def test_large_body_counts_until_its_response(doors: Doors, client: Client) -> None:
     doors.control.is_slow = True
     connection = await client()
     body = body_of(LARGE)
@@ -199,7 +193,7 @@ async def test_a_large_body_counts_until_its_answer(doors: Doors, client: Client
     assert held(doors) == 0
 
 
-async def test_the_metric_tells_what_is_held(doors: Doors, client: Client) -> None:
+async def test_metric_reports_the_bytes_held(doors: Doors, client: Client) -> None:
     await begin(await client(), 300 * KIB, MIB)
     await until(lambda: held(doors) == 300 * KIB)
     line = f'hosting_request_bodies_bytes{{door="http"}} {300.0 * KIB}'
@@ -235,7 +229,9 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-async def test_nothing_is_held_after_a_client_that(doors: Doors, client: Client, kind: str) -> None:
+async def test_budget_is_released_after_a_client_that(
+    doors: Doors, client: Client, kind: str
+) -> None:
     request, code = HOSTILE[kind]
     connection = await client()
     connection.writer.write(request)
@@ -253,7 +249,7 @@ async def test_nothing_is_held_after_a_client_that(doors: Doors, client: Client,
     await until(lambda: held(doors) == 0)
 
 
-async def test_nothing_is_held_after_a_client_that_was_too_slow(tmp_path: Path) -> None:
+async def test_budget_is_released_after_a_receive_timeout(tmp_path: Path) -> None:
     settings = TransportSettings(receive_timeout_ms=200)
     async with open_doors(tmp_path, settings=settings) as doors:
         connection = await HttpConnection.open(doors.http.address)
@@ -264,7 +260,7 @@ async def test_nothing_is_held_after_a_client_that_was_too_slow(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-async def test_nothing_is_held_after_a_client_that_left_or_a_door_that_stopped(
+async def test_budget_is_released_after_a_disconnect_or_shutdown(
     doors: Doors, client: Client, is_whole: bool
 ) -> None:
     doors.control.is_slow = True
@@ -292,7 +288,7 @@ async def test_nothing_is_held_after_a_client_that_left_or_a_door_that_stopped(
     ],
 )
 @pytest.mark.parametrize("is_chunked", [False, True])
-async def test_who_shows_no_token_sends_no_large_body(
+async def test_large_body_without_a_token_is_rejected_unread(
     doors: Doors, client: Client, headers: dict[str, str], code: str, is_chunked: bool
 ) -> None:
     connection = await client()
@@ -315,9 +311,7 @@ async def test_who_shows_no_token_sends_no_large_body(
     assert counted[code] == 1
 
 
-async def test_a_small_body_is_received_before_its_token_is_looked_at(
-    doors: Doors, client: Client
-) -> None:
+async def test_small_body_is_received_before_the_token_check(doors: Doors, client: Client) -> None:
     connection = await client()
     for size in (100, 64 * KIB):
         response = await connection.ask("POST", VALIDATE, body_of(size), {})
@@ -325,9 +319,7 @@ async def test_a_small_body_is_received_before_its_token_is_looked_at(
         assert "connection" not in response.headers
 
 
-async def test_what_takes_no_token_takes_large_bodies_without_one(
-    doors: Doors, client: Client
-) -> None:
+async def test_tokenless_operation_accepts_large_bodies(doors: Doors, client: Client) -> None:
     # The sample service requires a token. Its error shows that it received the body.
     connection = await client()
     padded = b'{"lobby_id":"x"}' + b" " * LARGE
@@ -342,7 +334,7 @@ async def test_what_takes_no_token_takes_large_bodies_without_one(
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("POST", "/nowhere", 404), ("DELETE", VALIDATE, 405)]
 )
-async def test_a_large_body_for_what_is_not_there_is_not_received(
+async def test_large_body_for_an_unknown_path_is_rejected_unread(
     doors: Doors, client: Client, method: str, path: str, status: int
 ) -> None:
     connection = await client()
@@ -351,7 +343,7 @@ async def test_a_large_body_for_what_is_not_there_is_not_received(
     assert (response.status, response.headers["connection"]) == (status, "close")
 
 
-async def test_shares_are_of_clients_and_not_of_their_proxy(tmp_path: Path) -> None:
+async def test_share_belongs_to_the_client_behind_a_proxy(tmp_path: Path) -> None:
     settings = TransportSettings(
         bodies_limit_bytes=8 * MIB, trusted_proxies=("127.0.0.0/8",), body_limit_bytes=MIB
     )

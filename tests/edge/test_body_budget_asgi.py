@@ -23,7 +23,7 @@ from tests.support.sample_service import (
 pytestmark = pytest.mark.anyio
 
 
-async def test_other_servers_have_the_same_budget() -> None:
+async def test_budget_applies_under_another_asgi_server() -> None:
     service, metrics = SmallService(), RequestMetrics()
     settings = TransportSettings(bodies_limit_bytes=8 * MIB)
     async with open_door("asgi", service, settings, metrics) as door:

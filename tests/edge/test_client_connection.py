@@ -32,7 +32,7 @@ FAIR = TransportSettings(receive_timeout_ms=1_000, keep_alive_timeout_ms=1_000)
 """Allowance for pauses of the test client on a busy machine."""
 
 
-async def test_a_head_that_does_not_end_in_time_is_given_up(connect: Connect) -> None:
+async def test_unfinished_head_times_out(connect: Connect) -> None:
     connection = await connect(FAIR)
     connection.writer.write(b"GET / HTTP/1.1\r\nx: ")
     response = await asyncio.wait_for(connection.read(), PATIENCE_S)
@@ -40,9 +40,7 @@ async def test_a_head_that_does_not_end_in_time_is_given_up(connect: Connect) ->
     assert await is_closed(connection)
 
 
-async def test_a_body_that_does_not_come_in_time_is_given_up(
-    connect: Connect, service: SmallService
-) -> None:
+async def test_unfinished_body_times_out(connect: Connect, service: SmallService) -> None:
     connection = await connect(FAIR)
     connection.say("POST", CONNECTED_PATH, None, {**GOOD, "content-length": "30"})
     response = await asyncio.wait_for(connection.read(), PATIENCE_S)
@@ -50,7 +48,7 @@ async def test_a_body_that_does_not_come_in_time_is_given_up(
     assert service.calls == []
 
 
-async def test_a_slow_second_request_is_given_up_behind_the_first(
+async def test_slow_second_request_times_out_after_the_first_response(
     connect: Connect, service: SmallService
 ) -> None:
     connection = await connect(FAIR)
@@ -59,7 +57,7 @@ async def test_a_slow_second_request_is_given_up_behind_the_first(
     assert code_of(await asyncio.wait_for(connection.read(), PATIENCE_S)) == "REQUEST_TIMEOUT"
 
 
-async def test_a_connection_without_a_request_is_closed(connect: Connect) -> None:
+async def test_connection_without_a_request_times_out(connect: Connect) -> None:
     silent = await connect(HASTY)
     idle = await connect(FAIR)
     assert (await idle.ask("POST", CONNECTED_PATH, BODY, GOOD)).status == 200
@@ -67,7 +65,7 @@ async def test_a_connection_without_a_request_is_closed(connect: Connect) -> Non
     assert await is_closed(idle)
 
 
-async def test_without_keep_alive_every_answer_ends_its_connection(connect: Connect) -> None:
+async def test_every_response_closes_the_connection_without_keep_alive(connect: Connect) -> None:
     connection = await connect(TransportSettings(keep_alive_timeout_ms=0))
     connection.say("POST", CONNECTED_PATH, BODY, GOOD)
     connection.say("POST", CONNECTED_PATH, BODY, GOOD)
@@ -76,7 +74,7 @@ async def test_without_keep_alive_every_answer_ends_its_connection(connect: Conn
     assert await is_closed(connection)
 
 
-async def test_without_keep_alive_there_is_time_for_the_first_request(connect: Connect) -> None:
+async def test_first_request_has_its_timeout_without_keep_alive(connect: Connect) -> None:
     connection = await connect(TransportSettings(keep_alive_timeout_ms=0))
     connection.writer.write(f"POST {CONNECTED_PATH} HTTP/1.1\r\n".encode())
     await connection.writer.drain()
@@ -86,7 +84,7 @@ async def test_without_keep_alive_there_is_time_for_the_first_request(connect: C
     assert (await connection.read()).status == 200
 
 
-async def test_a_request_that_waits_is_not_a_slow_client(
+async def test_waiting_request_is_not_a_slow_client(
     connect: Connect, service: SmallService
 ) -> None:
     connection = await connect(FAIR)
@@ -99,7 +97,7 @@ async def test_a_request_that_waits_is_not_a_slow_client(
     assert (await connection.read()).status == 200
 
 
-async def test_a_client_that_does_not_read_is_cut_off(connect: Connect) -> None:
+async def test_client_that_reads_nothing_is_disconnected(connect: Connect) -> None:
     connection = await connect(HASTY)
     connection.reader._transport.pause_reading()  # type: ignore[attr-defined]  # a client that never reads
     request = b"GET /nowhere HTTP/1.1\r\nhost: x\r\n\r\n" * 1000
@@ -114,7 +112,7 @@ async def test_a_client_that_does_not_read_is_cut_off(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("is_last", [False, True], ids=["kept alive", "last answer"])
-async def test_a_client_on_a_slow_line_gets_all_of_a_long_answer(
+async def test_slow_reader_gets_the_whole_response(
     connect: Connect, service: SmallService, is_last: bool
 ) -> None:
     """The response takes several times as long as the idle timeout."""
@@ -165,7 +163,7 @@ def proxy_header(source: bytes, command: int = 0x21) -> bytes:
     ],
     ids=["ipv4", "ipv6", "local", "another proxy behind it"],
 )
-async def test_a_proxy_tells_the_client_in_front_of_the_connection(
+async def test_proxy_header_sets_the_client_address(
     connect: Connect, service: SmallService, header: bytes, address: bytes
 ) -> None:
     connection = await connect(BEHIND_PROXY)
@@ -181,7 +179,7 @@ async def test_a_proxy_tells_the_client_in_front_of_the_connection(
     assert [call.address for call in service.calls] == [address] * 2
 
 
-async def test_a_client_behind_a_proxy_is_not_believed_its_own_headers(
+async def test_client_behind_a_proxy_cannot_forward_an_address(
     connect: Connect, service: SmallService
 ) -> None:
     connection = await connect(BEHIND_PROXY)
@@ -192,7 +190,7 @@ async def test_a_client_behind_a_proxy_is_not_believed_its_own_headers(
     assert service.calls[0].coords is None
 
 
-async def test_a_trusted_proxy_that_does_not_introduce_its_client_is_cut_off(
+async def test_trusted_proxy_without_a_header_is_disconnected(
     connect: Connect, service: SmallService
 ) -> None:
     connection = await connect(BEHIND_PROXY)
@@ -201,7 +199,9 @@ async def test_a_trusted_proxy_that_does_not_introduce_its_client_is_cut_off(
     assert service.calls == []
 
 
-async def test_nobody_else_may_say_who_he_is(connect: Connect, service: SmallService) -> None:
+async def test_untrusted_client_cannot_send_a_proxy_header(
+    connect: Connect, service: SmallService
+) -> None:
     connection = await connect(
         TransportSettings(trusted_proxies=("10.0.0.0/8",), proxy_protocol=True)
     )

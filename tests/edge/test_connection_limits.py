@@ -86,7 +86,7 @@ async def test_one_address_has_at_most_half_of_the_connections(connect: Connect)
     assert not await has_place(connect, NOBODY)
 
 
-async def test_a_trusted_proxy_stands_for_many(connect: Connect) -> None:
+async def test_trusted_proxy_may_exceed_the_share_of_an_address(connect: Connect) -> None:
     await fill(connect, MOST, PROXY)
     assert not await has_place(connect, PROXY)
 
@@ -98,7 +98,7 @@ def introducing(client: str, command: int = 0x21) -> bytes:
 
 
 @pytest.mark.parametrize("settings", [INTRODUCED])
-async def test_whom_a_proxy_introduces_has_a_share_of_his_own(connect: Connect) -> None:
+async def test_client_behind_a_proxy_has_its_own_share(connect: Connect) -> None:
     one, other = introducing("192.0.2.1"), introducing("192.0.2.2")
     first = await fill(connect, MOST // 2, PROXY, one)
     assert not await has_place(connect, PROXY, one)
@@ -113,6 +113,6 @@ async def test_whom_a_proxy_introduces_has_a_share_of_his_own(connect: Connect) 
 
 
 @pytest.mark.parametrize("settings", [INTRODUCED])
-async def test_a_proxy_that_speaks_for_itself_has_no_share(connect: Connect) -> None:
+async def test_local_proxy_connection_has_no_share(connect: Connect) -> None:
     await fill(connect, MOST, PROXY, introducing("192.0.2.1", command=0x20))
     assert not await has_place(connect, PROXY, introducing("192.0.2.1", command=0x20))

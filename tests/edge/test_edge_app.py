@@ -45,13 +45,13 @@ async def connection(kind: str, service: SmallService) -> AsyncIterator[HttpConn
         await opened.close()
 
 
-async def test_an_answer_is_json_with_its_length(connection: HttpConnection) -> None:
+async def test_response_is_json_with_its_length(connection: HttpConnection) -> None:
     response = await connection.ask("POST", CONNECTED_PATH, BODY, GOOD)
     assert (response.status, response.body) == (200, b"{}")
     assert response.headers["content-type"] == "application/json"
 
 
-async def test_a_problem_says_everything_of_decisions_2(connection: HttpConnection) -> None:
+async def test_problem_body_has_every_field(connection: HttpConnection) -> None:
     response = await connection.ask("POST", CONNECTED_PATH, b'{"player_token":"used"}', GOOD)
     assert response.status == 409
     problem = response.json
@@ -69,12 +69,14 @@ async def test_a_problem_says_everything_of_decisions_2(connection: HttpConnecti
 @pytest.mark.parametrize(
     "path", ["/nowhere", "/", "/matchmaker/players/connected/", "/%2e%2e", "/%ff"]
 )
-async def test_a_path_that_is_not_there_is_not_found(connection: HttpConnection, path: str) -> None:
+async def test_unknown_path_is_not_found(connection: HttpConnection, path: str) -> None:
     response = await connection.ask("POST", path, BODY, GOOD)
     assert (response.status, code_of(response)) == (404, "NOT_FOUND")
 
 
-async def test_an_encoded_path_is_the_same_path_but_for_slashes(connection: HttpConnection) -> None:
+async def test_percent_encoded_path_is_equivalent_except_slashes(
+    connection: HttpConnection,
+) -> None:
     response = await connection.ask("POST", "/%6datchmaker/players/%63onnected", BODY, GOOD)
     assert response.status == 200
     for slash in ("%2F", "%2f"):
@@ -85,7 +87,7 @@ async def test_an_encoded_path_is_the_same_path_but_for_slashes(connection: Http
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"])
-async def test_another_method_is_told_which_ones_there_are(
+async def test_wrong_method_returns_the_allowed_methods(
     connection: HttpConnection, method: str
 ) -> None:
     response = await connection.ask(method, CONNECTED_PATH)
@@ -93,7 +95,7 @@ async def test_another_method_is_told_which_ones_there_are(
     assert response.headers["allow"] == "POST"
 
 
-async def test_a_refused_token_is_told_the_scheme(connection: HttpConnection) -> None:
+async def test_rejected_token_returns_the_scheme(connection: HttpConnection) -> None:
     response = await connection.ask("POST", CONNECTED_PATH, BODY)
     assert (response.status, code_of(response)) == (401, "TOKEN_MISSING")
     assert response.headers["www-authenticate"] == "Bearer"
@@ -102,7 +104,7 @@ async def test_a_refused_token_is_told_the_scheme(connection: HttpConnection) ->
 @pytest.mark.parametrize(
     "media_type", ["application/json", "application/json; charset=utf-8", "Application/JSON"]
 )
-async def test_json_may_be_named_in_several_ways(
+async def test_json_media_type_variants_are_accepted(
     connection: HttpConnection, media_type: str
 ) -> None:
     headers = {**GOOD, "content-type": media_type}
@@ -112,13 +114,13 @@ async def test_json_may_be_named_in_several_ways(
 @pytest.mark.parametrize(
     "media_type", ["text/plain", "application/x-www-form-urlencoded", "application/jsonx", ""]
 )
-async def test_what_is_not_json_is_refused(connection: HttpConnection, media_type: str) -> None:
+async def test_other_media_types_are_rejected(connection: HttpConnection, media_type: str) -> None:
     headers = {**GOOD, "content-type": media_type}
     response = await connection.ask("POST", CONNECTED_PATH, BODY, headers)
     assert (response.status, code_of(response)) == (415, "MEDIA_TYPE_UNSUPPORTED")
 
 
-async def test_two_tokens_are_none(connection: HttpConnection, service: SmallService) -> None:
+async def test_two_tokens_are_rejected(connection: HttpConnection, service: SmallService) -> None:
     connection.writer.write(
         f"POST {CONNECTED_PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer pub_good\r\n"
         f"Authorization: Bearer pub_good\r\ncontent-length: {len(BODY)}\r\n\r\n".encode()
@@ -128,7 +130,7 @@ async def test_two_tokens_are_none(connection: HttpConnection, service: SmallSer
     assert service.calls == []
 
 
-async def test_a_body_over_the_limit_is_refused(connection: HttpConnection) -> None:
+async def test_body_over_the_limit_is_rejected(connection: HttpConnection) -> None:
     response = await connection.ask("POST", CONNECTED_PATH, b" " * 1001, GOOD)
     assert (response.status, code_of(response)) == (413, "BODY_TOO_LARGE")
 
@@ -142,7 +144,7 @@ async def test_a_body_over_the_limit_is_refused(connection: HttpConnection) -> N
         (b"{} {}", "not-json"),
     ],
 )
-async def test_a_body_that_cannot_be_read_is_refused(
+async def test_unreadable_body_is_rejected(
     connection: HttpConnection, body: bytes, word: str
 ) -> None:
     response = await connection.ask("POST", CONNECTED_PATH, body, GOOD)
@@ -150,7 +152,7 @@ async def test_a_body_that_cannot_be_read_is_refused(
     assert [word] in [problem["path"] for problem in response.json["errors"]]
 
 
-async def test_the_query_is_read(connection: HttpConnection) -> None:
+async def test_query_is_parsed(connection: HttpConnection) -> None:
     path = "/matchmaker/lobbies/list?include_state="
     response = await connection.ask("GET", path + "true", None, GOOD)
     assert response.json["lobbies"][0]["state"] == {"big": 2**64 - 1}
@@ -161,14 +163,14 @@ async def test_the_query_is_read(connection: HttpConnection) -> None:
     assert ["other", "unknown-parameter"] in paths
 
 
-async def test_the_path_is_read(connection: HttpConnection) -> None:
+async def test_path_is_parsed(connection: HttpConnection) -> None:
     response = await connection.ask("GET", "/matchmaker/lobbies/nonsense/state", None, GOOD)
     assert (response.status, code_of(response)) == (400, "ID_INVALID")
     response = await connection.ask("GET", f"/matchmaker/lobbies/{LOBBY_ID}/state", None, GOOD)
     assert (response.status, response.body) == (200, b"null")
 
 
-async def test_the_operation_is_told_the_path_before_the_body(
+async def test_path_is_known_before_the_body(
     connection: HttpConnection, service: SmallService
 ) -> None:
     body = b'{"game_mode":"duel"}'
@@ -177,7 +179,7 @@ async def test_the_operation_is_told_the_path_before_the_body(
     assert service.calls[0].path == {"game_id": "arena", "namespace_id": "prod"}
 
 
-async def test_the_user_agent_and_origin_are_passed_on(
+async def test_user_agent_and_origin_are_passed_to_the_operation(
     connection: HttpConnection, service: SmallService
 ) -> None:
     headers = {**GOOD, "user-agent": "engine/1.0", "origin": ORIGIN}
@@ -203,7 +205,7 @@ def preflight(method: str, origin: str) -> Mapping[str, str]:
     }
 
 
-async def test_any_page_may_use_the_matchmaker(connection: HttpConnection) -> None:
+async def test_any_origin_may_use_the_matchmaker(connection: HttpConnection) -> None:
     answer = await connection.ask("OPTIONS", CONNECTED_PATH, None, preflight("POST", ORIGIN))
     assert (answer.status, answer.body) == (204, b"")
     assert "content-length" not in answer.headers
@@ -220,13 +222,13 @@ async def test_any_page_may_use_the_matchmaker(connection: HttpConnection) -> No
 
 
 @pytest.mark.parametrize("path", [CONNECTED_PATH, "/matchmaker/nowhere"])
-async def test_a_page_can_read_what_went_wrong(connection: HttpConnection, path: str) -> None:
+async def test_any_origin_may_read_matchmaker_errors(connection: HttpConnection, path: str) -> None:
     answer = await connection.ask("POST", path, BODY, {"origin": ORIGIN})
     assert answer.status in (401, 404)
     assert cors_of(answer)["allow-origin"] == "*"
 
 
-async def test_the_rest_is_for_the_pages_of_the_operator(connection: HttpConnection) -> None:
+async def test_other_operations_require_an_allowed_origin(connection: HttpConnection) -> None:
     for origin, allowed in ((CONSOLE, CONSOLE), (ORIGIN, None), ("null", None)):
         answer = await connection.ask("OPTIONS", ATTACH_PATH, None, preflight("POST", origin))
         assert answer.status == 204
@@ -238,19 +240,19 @@ async def test_the_rest_is_for_the_pages_of_the_operator(connection: HttpConnect
         assert answer.headers["vary"] == "origin"
 
 
-async def test_who_is_no_browser_gets_no_headers_for_browsers(connection: HttpConnection) -> None:
+async def test_request_without_origin_gets_no_cors_headers(connection: HttpConnection) -> None:
     answer = await connection.ask("POST", CONNECTED_PATH, BODY, GOOD)
     assert cors_of(answer) == {}
 
 
-async def test_a_preflight_for_a_path_that_is_not_there_is_not_found(
+async def test_preflight_of_an_unknown_path_is_not_found(
     connection: HttpConnection,
 ) -> None:
     answer = await connection.ask("OPTIONS", "/nowhere", None, preflight("POST", ORIGIN))
     assert (answer.status, code_of(answer)) == (404, "NOT_FOUND")
 
 
-async def test_a_limit_is_told_as_429_with_retry_after(kind: str, service: SmallService) -> None:
+async def test_rate_limit_returns_429_with_retry_after(kind: str, service: SmallService) -> None:
     limits = Limits(Rate(0.5, 1), Rate(0.5, 1))
     async with open_door(kind, service, limits=limits) as door:
         assert isinstance(door, HttpDoor)

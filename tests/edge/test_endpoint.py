@@ -79,7 +79,7 @@ async def door(request: pytest.FixtureRequest, service: SlowService) -> AsyncIte
         yield opened
 
 
-async def test_a_slow_check_keeps_nobody_else_waiting(door: Door, service: SlowService) -> None:
+async def test_slow_token_check_does_not_block_others(door: Door, service: SlowService) -> None:
     slow = asyncio.create_task(door.call("PlayerConnected", {"player_token": "x"}, CLOUD))
     await until(lambda: service.asked == 1)
     assert (await door.call("PlayerConnected", {"player_token": "x"}, GOOD)).code == "OK"
@@ -88,7 +88,7 @@ async def test_a_slow_check_keeps_nobody_else_waiting(door: Door, service: SlowS
     assert (await slow).code == "OK"
 
 
-async def test_what_a_slow_check_finds_is_told(door: Door, service: SlowService) -> None:
+async def test_result_of_a_slow_token_check_is_returned(door: Door, service: SlowService) -> None:
     service.may_know.set()
     bad = {"authorization": "Bearer cloud_bad"}
     assert (await door.call("PlayerConnected", {"player_token": "x"}, bad)).code == "TOKEN_REVOKED"
@@ -97,7 +97,7 @@ async def test_what_a_slow_check_finds_is_told(door: Door, service: SlowService)
     assert outcome.code == "INTERNAL"
 
 
-async def test_the_token_comes_before_key_and_message_and_the_rate_between(
+async def test_token_is_checked_before_rate_then_key_and_message(
     door: Door, service: SlowService
 ) -> None:
     service.may_know.set()
@@ -110,7 +110,7 @@ async def test_the_token_comes_before_key_and_message_and_the_rate_between(
     assert (await door.call("AttachLobby", attach, {**CLOUD, **key})).code == "RATE_LIMITED"
 
 
-async def test_pipelined_answers_keep_their_order(service: SlowService) -> None:
+async def test_pipelined_responses_keep_their_order(service: SlowService) -> None:
     async with open_door("http", service) as door:
         assert isinstance(door, HttpDoor)
         connection = await HttpConnection.open(door.address)
@@ -124,7 +124,9 @@ async def test_pipelined_answers_keep_their_order(service: SlowService) -> None:
         await connection.close()
 
 
-async def test_who_leaves_while_he_is_asked_for_is_forgotten(service: SlowService) -> None:
+async def test_request_is_dropped_when_its_client_leaves_during_the_check(
+    service: SlowService,
+) -> None:
     metrics = RequestMetrics()
     async with open_door("http", service, metrics=metrics) as door:
         assert isinstance(door, HttpDoor)
@@ -137,7 +139,7 @@ async def test_who_leaves_while_he_is_asked_for_is_forgotten(service: SlowServic
         assert metrics.http.meters["connected"].codes["CANCELLED"] == 1
 
 
-async def test_a_body_that_is_too_large_is_told_after_the_token(service: SlowService) -> None:
+async def test_oversized_body_is_reported_after_the_token(service: SlowService) -> None:
     service.may_know.set()
     async with open_door("http", service, TransportSettings(body_limit_bytes=100)) as door:
         assert isinstance(door, HttpDoor)
@@ -149,7 +151,7 @@ async def test_a_body_that_is_too_large_is_told_after_the_token(service: SlowSer
             await connection.close()
 
 
-async def test_an_operation_of_the_own_process_waits_too() -> None:
+async def test_asynchronous_local_operation_waits() -> None:
     topics, waiters = Topics(), LongPolls()
     topics.listen(lambda changes: waiters.take(topics.run, changes))
     first = topics.index_of("lobbies")

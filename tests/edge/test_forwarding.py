@@ -63,7 +63,7 @@ async def ask(
         await connection.close()
 
 
-async def test_an_answer_comes_back_as_it_is(doors: Doors) -> None:
+async def test_response_is_forwarded_unchanged(doors: Doors) -> None:
     doors.control.pay(GROUP, "2020-01-01T00:00:00.000Z")
     response = await ask(doors, "GET", BILLING)
     assert response.status == 200
@@ -71,7 +71,7 @@ async def test_an_answer_comes_back_as_it_is(doors: Doors) -> None:
     assert response.json["group"] == {"payment_succeeded_ts": "2020-01-01T00:00:00.000Z"}
 
 
-async def test_an_error_of_the_other_side_is_told_as_our_own(doors: Doors) -> None:
+async def test_error_of_the_control_plane_is_returned(doors: Doors) -> None:
     response = await ask(doors, "GET", f"/cloud/groups/{GROUP}")
     assert (response.status, code_of(response)) == (404, "GROUP_NOT_FOUND")
     response = await ask(doors, "GET", BILLING, headers={})
@@ -79,7 +79,7 @@ async def test_an_error_of_the_other_side_is_told_as_our_own(doors: Doors) -> No
     assert response.headers["www-authenticate"] == "Bearer"
 
 
-async def test_rules_query_and_path_are_judged_behind_the_door(doors: Doors) -> None:
+async def test_internal_server_validates_rules_query_and_path(doors: Doors) -> None:
     assert code_of(await ask(doors, "POST", VALIDATE, b"{}")) == "BODY_INVALID"
     assert code_of(await ask(doors, "GET", BILLING + "?x=1")) == "QUERY_INVALID"
     assert code_of(await ask(doors, "GET", "/cloud/groups/a%20b/billing")) in (
@@ -88,14 +88,14 @@ async def test_rules_query_and_path_are_judged_behind_the_door(doors: Doors) -> 
     )
 
 
-async def test_what_is_nowhere_is_refused_by_the_public_door(doors: Doors) -> None:
+async def test_public_server_rejects_unknown_paths(doors: Doors) -> None:
     assert code_of(await ask(doors, "GET", "/cloud/nothing")) == "NOT_FOUND"
     response = await ask(doors, "DELETE", BILLING)
     assert (code_of(response), response.headers["allow"]) == ("METHOD_NOT_ALLOWED", "GET")
     assert doors.control.calls == []
 
 
-async def test_the_client_the_trace_and_the_key_go_along(tmp_path: Path) -> None:
+async def test_client_address_trace_and_key_are_forwarded(tmp_path: Path) -> None:
     settings = TransportSettings(trusted_proxies=("127.0.0.0/8",))
     async with open_doors(tmp_path, settings=settings) as doors:
         headers = {
@@ -115,12 +115,12 @@ async def test_the_client_the_trace_and_the_key_go_along(tmp_path: Path) -> None
         )
 
 
-async def test_every_request_has_one_ray_id_on_both_sides(doors: Doors) -> None:
+async def test_request_has_one_ray_id_on_both_servers(doors: Doors) -> None:
     response = await ask(doors, "GET", BILLING)
     assert doors.control.calls[0].ray_id == response.headers["x-ray-id"]
 
 
-async def test_no_client_speaks_for_the_public_door(doors: Doors) -> None:
+async def test_client_cannot_set_internal_headers(doors: Doors) -> None:
     forged = {
         **CLOUD,
         "x-hosting-client": "10.9.8.7",
@@ -137,7 +137,7 @@ async def test_no_client_speaks_for_the_public_door(doors: Doors) -> None:
     assert (call.origin, call.user_agent) == (None, None)
 
 
-async def test_pages_may_read_what_the_public_door_allows(tmp_path: Path) -> None:
+async def test_public_server_sets_the_cors_headers(tmp_path: Path) -> None:
     settings = TransportSettings(cors_origins=("https://console.example",))
     async with open_doors(tmp_path, settings=settings) as doors:
         page = {**CLOUD, "origin": "https://console.example"}
@@ -149,7 +149,7 @@ async def test_pages_may_read_what_the_public_door_allows(tmp_path: Path) -> Non
         assert len(doors.control.calls) == 1
 
 
-async def test_a_large_body_goes_through_and_a_too_large_one_does_not(doors: Doors) -> None:
+async def test_large_body_is_forwarded_and_oversized_body_rejected(doors: Doors) -> None:
     name = "x" * 1_000_000
     body, token = b'{"display_name":"%b"}' % name.encode(), {"authorization": "Bearer cloud_a"}
     response = await ask(doors, "POST", VALIDATE, body, token)
@@ -159,7 +159,7 @@ async def test_a_large_body_goes_through_and_a_too_large_one_does_not(doors: Doo
     assert len(doors.control.calls) == 1
 
 
-async def test_pipelined_requests_of_both_planes_are_answered_in_order(doors: Doors) -> None:
+async def test_pipelined_requests_of_both_planes_keep_their_order(doors: Doors) -> None:
     connection = await HttpConnection.open(doors.http.address)
     for number in range(20):
         connection.say("GET", f"/cloud/groups/{GROUP}", None, CLOUD)
@@ -183,7 +183,7 @@ async def test_requests_are_counted_by_operation_and_code(doors: Doors) -> None:
     assert doors.metrics.http.in_flight == 0
 
 
-async def test_operations_count_per_token_and_come_back_with_the_time_to_wait(
+async def test_operations_are_limited_per_token_with_retry_after(
     tmp_path: Path,
 ) -> None:
     limits = Limits(control=Rate(0.5, 3))
@@ -197,12 +197,12 @@ async def test_operations_count_per_token_and_come_back_with_the_time_to_wait(
         assert (await ask(doors, "GET", BILLING, headers=other)).status == 200
 
 
-async def test_sockets_between_the_planes_are_their_owners_alone(doors: Doors) -> None:
+async def test_sockets_between_planes_are_private_to_their_owner(doors: Doors) -> None:
     for path in (doors.behind.http_path, doors.behind.grpc_path):
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
 
 
-async def test_the_same_over_any_other_server(tmp_path: Path) -> None:
+async def test_forwarding_works_under_another_asgi_server(tmp_path: Path) -> None:
     async with open_doors(tmp_path) as doors:
         waiters = doors.waiters
         passing = HttpForwarder(doors.behind.http_path, waiters)
@@ -226,7 +226,7 @@ async def test_the_same_over_any_other_server(tmp_path: Path) -> None:
         await passing.close()
 
 
-async def test_without_a_control_plane_its_operations_are_unavailable_and_others_go_on(
+async def test_control_plane_outage_affects_only_its_operations(
     tmp_path: Path,
 ) -> None:
     async with open_doors(tmp_path, is_started=False) as doors:
@@ -239,7 +239,7 @@ async def test_without_a_control_plane_its_operations_are_unavailable_and_others
         assert (await ask(doors, "GET", BILLING)).status == 200
 
 
-async def test_a_control_plane_that_was_started_anew_is_found_by_the_next_request(
+async def test_restarted_control_plane_serves_the_next_request(
     doors: Doors,
 ) -> None:
     assert (await ask(doors, "GET", BILLING)).status == 200
@@ -250,7 +250,7 @@ async def test_a_control_plane_that_was_started_anew_is_found_by_the_next_reques
     assert (await ask(doors, "POST", VALIDATE, NAME)).status == 200
 
 
-async def test_a_client_that_goes_away_is_told_to_the_other_side(doors: Doors) -> None:
+async def test_client_disconnect_is_forwarded(doors: Doors) -> None:
     doors.control.is_slow = True
     connection = await HttpConnection.open(doors.http.address)
     connection.say("POST", "/cloud/groups", NAME, CLOUD)
@@ -261,7 +261,7 @@ async def test_a_client_that_goes_away_is_told_to_the_other_side(doors: Doors) -
     assert doors.metrics.http.meters["create_group"].codes["CANCELLED"] == 1
 
 
-async def test_more_than_there_is_room_for_are_sent_away(tmp_path: Path) -> None:
+async def test_requests_over_the_limit_are_rejected(tmp_path: Path) -> None:
     settings = TransportSettings(trusted_proxies=("127.0.0.0/8",))
     async with open_doors(tmp_path, at_once=8, wait_ms=50, settings=settings) as doors:
         doors.control.is_slow = True
@@ -295,7 +295,7 @@ async def test_more_than_there_is_room_for_are_sent_away(tmp_path: Path) -> None
             await connection.close()
 
 
-async def test_one_address_with_many_tokens_leaves_places_to_others(tmp_path: Path) -> None:
+async def test_address_with_many_tokens_leaves_permits_to_others(tmp_path: Path) -> None:
     settings = TransportSettings(trusted_proxies=("127.0.0.0/8",))
     async with open_doors(tmp_path, at_once=8, wait_ms=50, settings=settings) as doors:
         doors.control.is_slow = True
@@ -316,7 +316,7 @@ async def test_one_address_with_many_tokens_leaves_places_to_others(tmp_path: Pa
             await connection.close()
 
 
-async def test_a_back_end_that_asks_much_at_once_waits_and_is_answered(tmp_path: Path) -> None:
+async def test_back_end_with_many_requests_queues_and_is_served(tmp_path: Path) -> None:
     async with open_doors(tmp_path, at_once=8, wait_ms=60_000) as doors:
         doors.control.is_slow = True
         connections = [await HttpConnection.open(doors.http.address) for _ in range(6)]
@@ -337,7 +337,7 @@ async def test_a_back_end_that_asks_much_at_once_waits_and_is_answered(tmp_path:
             await connection.close()
 
 
-async def test_who_gets_no_answer_in_time_is_told_so(tmp_path: Path) -> None:
+async def test_request_without_a_response_times_out(tmp_path: Path) -> None:
     async with open_doors(tmp_path, answer_timeout_ms=1_000) as doors:
         doors.control.is_slow = True
         response = await ask(doors, "POST", "/cloud/groups", NAME)
@@ -345,7 +345,7 @@ async def test_who_gets_no_answer_in_time_is_told_so(tmp_path: Path) -> None:
         await asyncio.wait_for(doors.control.left.wait(), PATIENCE_S)
 
 
-async def test_requests_under_way_when_the_door_stops_are_answered(doors: Doors) -> None:
+async def test_shutdown_finishes_running_requests(doors: Doors) -> None:
     doors.control.is_slow = True
     connection = await HttpConnection.open(doors.http.address)
     connection.say("POST", "/cloud/groups", NAME, CLOUD)
@@ -359,7 +359,7 @@ async def test_requests_under_way_when_the_door_stops_are_answered(doors: Doors)
     await connection.close()
 
 
-def test_a_door_without_a_way_passes_nothing_on() -> None:
+def test_server_without_a_control_plane_forwards_nothing() -> None:
     with pytest.raises(ValueError, match="no way"):
         create_app(
             {},
@@ -370,7 +370,7 @@ def test_a_door_without_a_way_passes_nothing_on() -> None:
         )
 
 
-async def test_an_operation_has_one_plane() -> None:
+async def test_operation_belongs_to_one_plane() -> None:
     with pytest.raises(ValueError, match="taken"):
         create_app(
             SmallService().operations(),

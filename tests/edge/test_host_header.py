@@ -55,7 +55,7 @@ def posted(*lines: bytes, version: bytes = b"1.1") -> bytes:
         (b"Host: a.example", b"Host: b.example", b"Host: c.example"),
     ],
 )
-async def test_a_request_with_two_hosts_is_refused_and_never_carried_out(
+async def test_request_with_two_hosts_is_rejected_and_not_executed(
     connection: HttpConnection, service: SmallService, lines: tuple[bytes, ...]
 ) -> None:
     connection.writer.write(posted(*lines))
@@ -65,7 +65,7 @@ async def test_a_request_with_two_hosts_is_refused_and_never_carried_out(
     assert service.calls == []
 
 
-async def test_a_request_without_a_host_is_refused_and_never_carried_out(
+async def test_request_without_a_host_is_rejected_and_not_executed(
     connection: HttpConnection, service: SmallService
 ) -> None:
     connection.writer.write(posted(b"X-Host: a.example"))
@@ -78,7 +78,7 @@ async def test_a_request_without_a_host_is_refused_and_never_carried_out(
 @pytest.mark.parametrize(
     ("version", "lines"), [(b"1.0", ()), (b"1.0", (b"Host: a.example",)), (b"1.1", (b"Host:",))]
 )
-async def test_an_old_client_may_name_no_host_and_a_new_one_an_empty_one(
+async def test_http_1_0_may_omit_the_host_and_http_1_1_may_send_it_empty(
     connection: HttpConnection, service: SmallService, version: bytes, lines: tuple[bytes, ...]
 ) -> None:
     connection.writer.write(posted(*lines, version=version))
@@ -86,15 +86,13 @@ async def test_an_old_client_may_name_no_host_and_a_new_one_an_empty_one(
     assert len(service.calls) == 1
 
 
-async def test_other_headers_may_come_twice(
-    connection: HttpConnection, service: SmallService
-) -> None:
+async def test_other_headers_may_repeat(connection: HttpConnection, service: SmallService) -> None:
     connection.writer.write(posted(b"Host: a.example", b"X-Host: b.example", b"X-Host: c.example"))
     assert (await connection.read()).status == 200
     assert len(service.calls) == 1
 
 
-async def test_a_trailer_names_no_host(connect: Connect) -> None:
+async def test_host_in_a_trailer_is_ignored(connect: Connect) -> None:
     """Some ASGI servers report a trailer as a header if it arrives with the head."""
     connection = await connect()
     connection.writer.write(

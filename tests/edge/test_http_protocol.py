@@ -31,7 +31,7 @@ async def test_many_requests_use_one_connection(connect: Connect) -> None:
         assert "connection" not in response.headers
 
 
-async def test_a_request_may_come_byte_by_byte(connect: Connect) -> None:
+async def test_request_may_arrive_byte_by_byte(connect: Connect) -> None:
     connection = await connect()
     request = (
         f"POST {CONNECTED_PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer pub_good\r\n"
@@ -43,7 +43,7 @@ async def test_a_request_may_come_byte_by_byte(connect: Connect) -> None:
     assert (await connection.read()).status == 200
 
 
-async def test_a_chunked_body_is_put_together(connect: Connect) -> None:
+async def test_chunked_body_is_joined(connect: Connect) -> None:
     connection = await connect()
     connection.say("POST", CONNECTED_PATH, None, {**GOOD, "transfer-encoding": "chunked"})
     for start in range(0, len(BODY), 5):
@@ -79,7 +79,7 @@ async def test_pipelined_requests_are_answered_in_order(
     assert third.body == b"{}"
 
 
-async def test_thousands_of_pipelined_requests_need_no_stack(
+async def test_thousands_of_pipelined_requests_do_not_grow_the_stack(
     connect: Connect, service: SmallService
 ) -> None:
     connection = await connect()
@@ -93,7 +93,7 @@ async def test_thousands_of_pipelined_requests_need_no_stack(
     assert statuses == [200] + [404] * 3000
 
 
-async def test_a_client_that_asks_first_is_told_to_go_on(connect: Connect) -> None:
+async def test_expect_100_returns_continue(connect: Connect) -> None:
     connection = await connect()
     length = {"content-length": str(len(BODY)), "expect": "100-continue"}
     connection.say("POST", CONNECTED_PATH, None, {**GOOD, **length})
@@ -102,7 +102,7 @@ async def test_a_client_that_asks_first_is_told_to_go_on(connect: Connect) -> No
     assert (await connection.read()).status == 200
 
 
-async def test_head_is_answered_without_a_body(connect: Connect) -> None:
+async def test_head_response_has_no_body(connect: Connect) -> None:
     connection = await connect()
     response = await connection.ask("HEAD", "/matchmaker/regions")
     assert response.status == 404
@@ -110,7 +110,7 @@ async def test_head_is_answered_without_a_body(connect: Connect) -> None:
     assert (await connection.ask("POST", CONNECTED_PATH, BODY, GOOD)).status == 200
 
 
-async def test_http_1_0_is_answered_and_closed(connect: Connect) -> None:
+async def test_http_1_0_response_closes_the_connection(connect: Connect) -> None:
     connection = await connect()
     connection.writer.write(
         f"POST {CONNECTED_PATH} HTTP/1.0\r\nconnection: keep-alive\r\n"
@@ -122,21 +122,21 @@ async def test_http_1_0_is_answered_and_closed(connect: Connect) -> None:
     assert await is_closed(connection)
 
 
-async def test_a_client_that_wants_to_close_is_let_go(connect: Connect) -> None:
+async def test_connection_close_header_is_honoured(connect: Connect) -> None:
     connection = await connect()
     response = await connection.ask("POST", CONNECTED_PATH, BODY, {**GOOD, "connection": "close"})
     assert (response.status, response.headers["connection"]) == (200, "close")
     assert await is_closed(connection)
 
 
-async def test_an_upgrade_is_not_taken_up(connect: Connect) -> None:
+async def test_upgrade_is_ignored(connect: Connect) -> None:
     connection = await connect()
     upgrade = {"connection": "upgrade, http2-settings", "upgrade": "h2c", "http2-settings": "AAM"}
     response = await connection.ask("POST", CONNECTED_PATH, BODY, {**GOOD, **upgrade})
     assert (response.status, response.headers["connection"]) == (200, "close")
 
 
-async def test_the_whole_url_may_be_the_target(connect: Connect) -> None:
+async def test_absolute_url_is_accepted_as_target(connect: Connect) -> None:
     connection = await connect()
     response = await connection.ask(
         "GET", "http://host:1/matchmaker/lobbies/list?include_state=true", None, GOOD
@@ -159,7 +159,7 @@ async def test_the_whole_url_may_be_the_target(connect: Connect) -> None:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     ],
 )
-async def test_what_is_no_http_is_told_so_and_closed(
+async def test_invalid_http_returns_an_error_and_closes(
     connect: Connect, request_bytes: bytes
 ) -> None:
     connection = await connect()
@@ -169,7 +169,7 @@ async def test_what_is_no_http_is_told_so_and_closed(
     assert await is_closed(connection)
 
 
-async def test_a_large_url_is_refused(connect: Connect) -> None:
+async def test_large_url_is_rejected(connect: Connect) -> None:
     connection = await connect(SMALL)
     response = await connection.ask("GET", "/" + "u" * 500)
     assert (response.status, code_of(response)) == (414, "URI_TOO_LONG")
@@ -177,20 +177,20 @@ async def test_a_large_url_is_refused(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"x": "v" * 2000}, {f"x{n}": "v" * 50 for n in range(40)}])
-async def test_large_headers_are_refused(connect: Connect, fields: dict[str, str]) -> None:
+async def test_large_headers_are_rejected(connect: Connect, fields: dict[str, str]) -> None:
     connection = await connect(SMALL)
     response = await connection.ask("GET", "/", None, fields)
     assert (response.status, code_of(response)) == (431, "HEADERS_TOO_LARGE")
     assert await is_closed(connection)
 
 
-async def test_headers_without_an_end_are_refused(connect: Connect) -> None:
+async def test_endless_headers_are_rejected(connect: Connect) -> None:
     connection = await connect(SMALL)
     connection.writer.write(b"GET / HTTP/1.1\r\nx: " + b"v" * 4000)
     assert code_of(await connection.read()) == "HEADERS_TOO_LARGE"
 
 
-async def test_limits_hold_exactly(connect: Connect) -> None:
+async def test_limits_are_exact(connect: Connect) -> None:
     connection = await connect(SMALL)
     body = BODY + b" " * (1000 - len(BODY))
     path = CONNECTED_PATH + "?" + "q" * (500 - len(CONNECTED_PATH) - 1)
@@ -200,7 +200,7 @@ async def test_limits_hold_exactly(connect: Connect) -> None:
     assert response.status == 200
 
 
-async def test_a_large_body_is_refused_before_it_is_sent(connect: Connect) -> None:
+async def test_large_body_is_rejected_before_it_is_sent(connect: Connect) -> None:
     connection = await connect(SMALL)
     announced = {"content-length": "1001", "expect": "100-continue"}
     connection.say("POST", CONNECTED_PATH, None, {**GOOD, **announced})
@@ -209,7 +209,7 @@ async def test_a_large_body_is_refused_before_it_is_sent(connect: Connect) -> No
     assert await is_closed(connection)
 
 
-async def test_a_large_chunked_body_is_refused_while_it_comes(connect: Connect) -> None:
+async def test_large_chunked_body_is_rejected_while_it_arrives(connect: Connect) -> None:
     connection = await connect(SMALL)
     connection.say("POST", CONNECTED_PATH, None, {**GOOD, "transfer-encoding": "chunked"})
     connection.writer.write(b"3e9\r\n" + b" " * 1001)
@@ -217,7 +217,7 @@ async def test_a_large_chunked_body_is_refused_while_it_comes(connect: Connect) 
     assert await is_closed(connection)
 
 
-async def test_a_body_of_tiny_chunks_has_an_end_too(connect: Connect) -> None:
+async def test_endless_body_of_tiny_chunks_is_rejected(connect: Connect) -> None:
     connection = await connect(SMALL)
     chunked = {"transfer-encoding": "chunked", "expect": "100-continue"}
     connection.say("POST", CONNECTED_PATH, None, {**GOOD, **chunked})
@@ -226,9 +226,7 @@ async def test_a_body_of_tiny_chunks_has_an_end_too(connect: Connect) -> None:
     assert code_of(await connection.read()) == "BODY_TOO_LARGE"
 
 
-async def test_the_limit_of_an_operation_is_its_own(
-    connect: Connect, service: SmallService
-) -> None:
+async def test_body_limit_depends_on_the_operation(connect: Connect, service: SmallService) -> None:
     connection = await connect()
     state = b'"' + b"x" * 65534 + b'"'
     assert (await connection.ask("PUT", "/matchmaker/lobbies/state", state, GOOD)).status == 200
@@ -237,7 +235,7 @@ async def test_the_limit_of_an_operation_is_its_own(
     assert (response.status, code_of(response)) == (413, "BODY_TOO_LARGE")
 
 
-async def test_a_refused_client_may_finish_sending_and_still_reads_why(connect: Connect) -> None:
+async def test_rejected_client_may_finish_sending_and_reads_the_error(connect: Connect) -> None:
     connection = await connect(SMALL)
     connection.say("POST", CONNECTED_PATH, None, {**GOOD, "content-length": "5000000"})
     response = await connection.read()
@@ -257,7 +255,7 @@ async def test_a_refused_client_may_finish_sending_and_still_reads_why(connect: 
         (CONNECTED_PATH, {**GOOD, "idempotency-key": "a b"}, "BODY_TOO_LARGE"),
     ],
 )
-async def test_the_size_of_a_body_is_looked_at_in_its_turn(
+async def test_body_size_is_checked_in_pipeline_order(
     connect: Connect, path: str, headers: dict[str, str], code: str
 ) -> None:
     connection = await connect(SMALL)

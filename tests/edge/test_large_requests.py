@@ -42,7 +42,7 @@ class Stopped:
         self._judge(method, message, *unread)
 
 
-async def test_a_large_body_keeps_nobody_waiting(
+async def test_large_body_does_not_block_other_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(UNKNOWN) > 256 * 1024
@@ -66,7 +66,7 @@ async def test_a_large_body_keeps_nobody_waiting(
         await large.close()
 
 
-async def test_a_large_body_of_the_matchmaker_keeps_no_player_waiting(
+async def test_large_matchmaker_body_does_not_block_players(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = Stopped(monkeypatch, endpoint, "find")
@@ -85,7 +85,7 @@ async def test_a_large_body_of_the_matchmaker_keeps_no_player_waiting(
         await large.close()
 
 
-async def test_a_large_message_keeps_nobody_waiting(
+async def test_large_grpc_message_does_not_block_other_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = Stopped(monkeypatch, grpc_server)

@@ -26,11 +26,11 @@ def paths(error: ServiceError) -> set[tuple[str, ...]]:
     return {problem.path for problem in error.errors}
 
 
-def test_a_player_token_is_read(decode: Decode) -> None:
+def test_player_token_is_decoded(decode: Decode) -> None:
     assert decode("connected", b'{"player_token":"player_x"}').player_token == "player_x"
 
 
-def test_the_body_of_a_find_is_read_whole(decode: Decode) -> None:
+def test_find_body_is_decoded_completely(decode: Decode) -> None:
     body = {
         "game_modes": ["duel", "Team_2"],
         "regions": ["local", "eu-1"],
@@ -56,16 +56,16 @@ def test_the_body_of_a_find_is_read_whole(decode: Decode) -> None:
     )
 
 
-def test_null_is_as_good_as_left_out_for_what_is_optional(decode: Decode) -> None:
+def test_null_equals_absent_for_optional_fields(decode: Decode) -> None:
     text = b'{"game_modes":["a"],"regions":null,"tags":null,"captcha":null,"party_size":null}'
     assert decode("find", text) == matchmaker_pb2.FindLobbyRequest(game_modes=["a"])
 
 
-def test_null_does_not_stand_for_what_is_required(refusal: Refusal) -> None:
+def test_null_is_rejected_for_required_fields(refusal: Refusal) -> None:
     assert paths(refusal("connected", b'{"player_token":null}')) == {("player_token", "required")}
 
 
-def test_an_empty_body_is_an_empty_object(decode: Decode, refusal: Refusal) -> None:
+def test_empty_body_is_an_empty_object(decode: Decode, refusal: Refusal) -> None:
     assert decode("ready") == matchmaker_pb2.LobbyReadyRequest()
     assert paths(refusal("connected")) == {("player_token", "required")}
 
@@ -84,7 +84,7 @@ def test_an_empty_body_is_an_empty_object(decode: Decode, refusal: Refusal) -> N
         (b'"player_token"', ("wrong-type",)),
     ],
 )
-def test_a_body_that_is_no_object_is_told_so_and_nothing_else(
+def test_non_object_body_is_one_problem(
     refusal: Refusal, body: bytes, path: tuple[str, ...]
 ) -> None:
     error = refusal("connected", body)
@@ -92,7 +92,7 @@ def test_a_body_that_is_no_object_is_told_so_and_nothing_else(
     assert paths(error) == {path}
 
 
-def test_every_problem_of_a_body_is_told_at_once(refusal: Refusal) -> None:
+def test_all_problems_of_a_body_are_reported(refusal: Refusal) -> None:
     error = refusal(
         "find",
         orjson.dumps(
@@ -149,7 +149,7 @@ def test_every_problem_of_a_body_is_told_at_once(refusal: Refusal) -> None:
         ({"game_modes": ["x"], "client_address": ""}, ("client_address", "invalid")),
     ],
 )
-def test_a_find_outside_of_the_limits_is_refused(
+def test_find_outside_of_the_limits_is_rejected(
     refusal: Refusal, body: dict[str, Any], path: tuple[str, ...]
 ) -> None:
     # Uses the standard library because orjson rejects integers over 64 bits.
@@ -158,30 +158,30 @@ def test_a_find_outside_of_the_limits_is_refused(
     assert paths(error) == {path}
 
 
-def test_a_rejoin_is_for_one_player(decode: Decode, refusal: Refusal) -> None:
+def test_rejoin_is_for_one_player(decode: Decode, refusal: Refusal) -> None:
     body = {"lobby_id": LOBBY, "rejoin_token": "player_x", "party_size": 2}
     assert paths(refusal("join", orjson.dumps(body))) == {("party_size", "not-allowed")}
     assert decode("join", orjson.dumps(body | {"party_size": 1})).rejoin_token == "player_x"
 
 
-def test_a_lobby_id_in_a_body_is_a_lower_case_uuid(refusal: Refusal) -> None:
+def test_lobby_id_in_a_body_is_a_lower_case_uuid(refusal: Refusal) -> None:
     error = refusal("join", orjson.dumps({"lobby_id": LOBBY.upper()}))
     assert error.code == "BODY_INVALID"
     assert paths(error) == {("lobby_id", "invalid")}
 
 
-def test_a_hold_is_at_most_ten_minutes(decode: Decode, refusal: Refusal) -> None:
+def test_hold_is_at_most_ten_minutes(decode: Decode, refusal: Refusal) -> None:
     assert decode("disconnected", b'{"player_token":"x","hold_ms":600000}').hold_ms == 600_000
     error = refusal("disconnected", b'{"player_token":"x","hold_ms":600001}')
     assert paths(error) == {("hold_ms", "too-high")}
 
 
-def test_false_is_not_the_same_as_nothing(decode: Decode, refusal: Refusal) -> None:
+def test_false_differs_from_absent(decode: Decode, refusal: Refusal) -> None:
     assert decode("closed", b'{"is_closed":false}').is_closed is False
     assert paths(refusal("closed", b"{}")) == {("is_closed", "required")}
 
 
-def test_an_empty_list_of_players_is_not_the_same_as_none(decode: Decode) -> None:
+def test_empty_player_list_differs_from_absent(decode: Decode) -> None:
     assert not decode("heartbeat", b"{}").HasField("player_tokens")
     assert not decode("heartbeat", b'{"player_tokens":null}').HasField("player_tokens")
     empty = decode("heartbeat", b'{"player_tokens":[]}')
@@ -193,7 +193,7 @@ def test_an_empty_list_of_players_is_not_the_same_as_none(decode: Decode) -> Non
     ]
 
 
-def test_a_list_of_players_is_told_by_its_name_and_index(refusal: Refusal) -> None:
+def test_player_list_problem_has_name_and_index(refusal: Refusal) -> None:
     assert paths(refusal("heartbeat", b'{"player_tokens":["a",1]}')) == {
         ("player_tokens", "1", "wrong-type")
     }
@@ -201,41 +201,41 @@ def test_a_list_of_players_is_told_by_its_name_and_index(refusal: Refusal) -> No
     assert paths(refusal("heartbeat", too_many)) == {("player_tokens", "too-many")}
 
 
-def test_the_matchmaker_ignores_what_it_does_not_know(decode: Decode) -> None:
+def test_matchmaker_ignores_unknown_fields(decode: Decode) -> None:
     body = b'{"player_token":"x","lobby_ports":{"a":[1]},"captcha":{}}'
     assert decode("connected", body) == matchmaker_pb2.PlayerConnectedRequest(player_token="x")
 
 
-def test_the_cloud_refuses_what_it_does_not_know(refusal: Refusal) -> None:
+def test_cloud_operations_reject_unknown_fields(refusal: Refusal) -> None:
     body = b'{"game_mode":"a","ports":{"ws":{"address":"h","port":1,"tls":true}},"region_id":"x"}'
     error = refusal("attach", body, path=ATTACH_PATH)
     assert error.code == "BODY_INVALID"
     assert paths(error) == {("region_id", "unknown-field"), ("ports", "ws", "tls", "unknown-field")}
 
 
-def test_what_is_in_the_path_is_not_taken_from_the_body(refusal: Refusal) -> None:
+def test_path_fields_are_not_read_from_the_body(refusal: Refusal) -> None:
     body = b'{"game_mode":"a","namespace_id":"staging"}'
     assert paths(refusal("attach", body, path=ATTACH_PATH)) == {("namespace_id", "unknown-field")}
 
 
-def test_verification_data_keeps_its_spelling(decode: Decode) -> None:
+def test_verification_data_keeps_its_text(decode: Decode) -> None:
     data = b'{ "id" : 123456789012345678901234567890, "f": 1.50, "s": "\\u00e9" }'
     body = b'{"game_modes": ["a"], "verification_data" :' + data + b" }"
     assert decode("find", body).verification_data == data
 
 
 @pytest.mark.parametrize("data", [b"[]", b'"x"', b"1", b"true"])
-def test_verification_data_is_an_object(refusal: Refusal, data: bytes) -> None:
+def test_verification_data_must_be_an_object(refusal: Refusal, data: bytes) -> None:
     body = b'{"game_modes":["a"],"verification_data":' + data + b"}"
     assert paths(refusal("find", body)) == {("verification_data", "wrong-type")}
 
 
-def test_verification_data_null_is_none(decode: Decode) -> None:
+def test_verification_data_null_is_absent(decode: Decode) -> None:
     body = b'{"game_modes":["a"],"verification_data":null}'
     assert not decode("find", body).HasField("verification_data")
 
 
-def test_raw_json_below_the_top_keeps_its_spelling_whatever_stands_around_it(
+def test_nested_raw_json_keeps_its_text(
     decode: Decode,
 ) -> None:
     data = b'{ "id" : 123456789012345678901234567890,"s":"}\\u00e9" , "id": {} }'
@@ -262,14 +262,14 @@ def test_raw_json_below_the_top_keeps_its_spelling_whatever_stands_around_it(
         (b'{"kv":' + b"[" * 63 + b"]" * 63 + b"}", ("too-deep",)),
     ],
 )
-def test_what_is_no_object_below_the_top_is_told_where_it_is(
+def test_nested_non_object_is_reported_with_its_path(
     refusal: Refusal, config: bytes, path: tuple[str, ...]
 ) -> None:
     body = b'{"display_name":"1","config":' + config + b"}"
     assert paths(refusal("create_version", body, path={"game_id": "arena"})) == {path}
 
 
-def test_an_object_full_of_unknown_names_is_refused_without_a_look_at_its_spelling() -> None:
+def test_object_of_unknown_names_is_rejected_without_reading_its_text() -> None:
     method = METHODS["hosting.v1.Versions.ValidateVersion"]
     names = b"".join(b',"n%d":1' % number for number in range(300))
     for count, is_kept in ((len(names), False), (0, True)):
@@ -279,7 +279,7 @@ def test_an_object_full_of_unknown_names_is_refused_without_a_look_at_its_spelli
         assert bool(unread.in_body) is not is_kept
 
 
-def test_raw_json_in_a_list_is_refused_before_any_request() -> None:
+def test_raw_json_in_a_list_fails_the_start() -> None:
     listed = METHODS["hosting.v1.Matchmaker.ListLobbies"]
     answer_as_request = replace(listed, request=listed.response, body_field="*")
     with pytest.raises(TypeError, match=r"ListLobbiesResponse\.lobbies: raw JSON in a list"):
@@ -289,18 +289,18 @@ def test_raw_json_in_a_list_is_refused_before_any_request() -> None:
 @pytest.mark.parametrize(
     "state", [b"", b"null", b' {"a": 1e2} ', b'"x"', b"123456789012345678901234567890", b"[1,\n2]"]
 )
-def test_the_state_of_a_lobby_is_any_json_value_byte_for_byte(decode: Decode, state: bytes) -> None:
+def test_lobby_state_is_any_json_value_byte_for_byte(decode: Decode, state: bytes) -> None:
     assert decode("set_state", state).state == state
 
 
 @pytest.mark.parametrize("state", [b" ", b"{", b"nul", b"{}{}", b"\xff"])
-def test_a_state_that_is_no_json_is_refused(refusal: Refusal, state: bytes) -> None:
+def test_invalid_json_state_is_rejected(refusal: Refusal, state: bytes) -> None:
     error = refusal("set_state", state)
     assert error.code == "BODY_INVALID"
     assert paths(error) == {("state", "not-json")}
 
 
-def test_a_state_over_64_kib_is_too_large(decode: Decode, refusal: Refusal) -> None:
+def test_state_over_64_kib_is_too_large(decode: Decode, refusal: Refusal) -> None:
     assert decode("set_state", b'"' + b"x" * 65_534 + b'"')
     error = refusal("set_state", b'"' + b"x" * 65_535 + b'"')
     assert error.code == "BODY_TOO_LARGE"

@@ -33,20 +33,20 @@ def paths(error: ServiceError) -> set[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("game", ["a", "my-game", LOBBY, "a" * 40])
-def test_a_game_is_named_by_id_or_name(decode: Decode, game: str) -> None:
+def test_game_is_named_by_id_or_name(decode: Decode, game: str) -> None:
     path = {"game_id": game, "lobby_id": LOBBY}
     assert decode("detach", path=path).game_id == game
 
 
 @pytest.mark.parametrize("game", ["A", "a_b", "-a", "a--b", "a" * 41, LOBBY.upper(), "é", "a\n"])
-def test_what_is_neither_in_form_is_an_invalid_id(refusal: Refusal, game: str) -> None:
+def test_malformed_game_name_is_an_invalid_id(refusal: Refusal, game: str) -> None:
     error = refusal("detach", path={"game_id": game, "lobby_id": LOBBY})
     assert error.code == "ID_INVALID"
     assert {path[0] for path in paths(error)} == {"game_id"}
 
 
 @pytest.mark.parametrize("namespace", ["a" * 21, "a" * 36, LOBBY[:-1], LOBBY + "0"])
-def test_a_namespace_is_a_short_name_or_an_id(
+def test_namespace_is_named_by_short_name_or_id(
     decode: Decode, refusal: Refusal, namespace: str
 ) -> None:
     body = b'{"game_mode":"a"}'
@@ -56,11 +56,11 @@ def test_a_namespace_is_a_short_name_or_an_id(
     assert decode("attach", body, path={"game_id": "g", "namespace_id": "a" * 20})
 
 
-def test_a_lobby_in_a_path_is_named_by_id_alone(refusal: Refusal) -> None:
+def test_lobby_in_a_path_is_named_by_id_only(refusal: Refusal) -> None:
     assert refusal("get_state", path={"lobby_id": "lobby-1"}).code == "ID_INVALID"
 
 
-def test_problems_of_the_path_go_first_and_hide_none_of_the_body(refusal: Refusal) -> None:
+def test_path_problems_come_before_body_problems(refusal: Refusal) -> None:
     error = refusal("attach", b'{"party":1}', path={"game_id": "G", "namespace_id": "n"})
     assert error.code == "ID_INVALID"
     assert paths(error) == {
@@ -74,7 +74,7 @@ def test_problems_of_the_path_go_first_and_hide_none_of_the_body(refusal: Refusa
 
 @pytest.mark.parametrize(("query", "expected"), [(b"", None), (b"include_state=true", True),
     (b"include_state=false", False), (b"include%5Fstate=tr%75e&", True)])  # fmt: skip
-def test_a_parameter_is_read_by_the_type_of_its_field(
+def test_parameter_is_decoded_by_its_field_type(
     decode: Decode, query: bytes, expected: bool | None
 ) -> None:
     request = decode("list", query=query)
@@ -105,7 +105,7 @@ def test_a_parameter_is_read_by_the_type_of_its_field(
         (b"\xc3\xa9=1", ("\\xc3\\xa9", "invalid")),
     ],
 )
-def test_an_unknown_or_malformed_parameter_is_refused(
+def test_unknown_or_malformed_parameter_is_rejected(
     refusal: Refusal, query: bytes, path: tuple[str, ...]
 ) -> None:
     error = refusal("list", query=query)
@@ -113,7 +113,7 @@ def test_an_unknown_or_malformed_parameter_is_refused(
     assert paths(error) == {path}
 
 
-def test_every_malformed_parameter_is_told_by_its_name(refusal: Refusal) -> None:
+def test_every_malformed_parameter_is_reported_by_name(refusal: Refusal) -> None:
     error = refusal("list", query=b"include_state=%zz&a=%ff&%=%&include_state=true")
     assert [problem.path for problem in error.errors] == [
         ("include_state", "invalid"),
@@ -123,7 +123,7 @@ def test_every_malformed_parameter_is_told_by_its_name(refusal: Refusal) -> None
     ]
 
 
-def test_a_text_may_be_of_anything_that_is_percent_encoded(decode: Decode) -> None:
+def test_text_parameter_accepts_any_percent_encoding(decode: Decode) -> None:
     path = {"group_id": LOBBY}
     for query, text in (
         (b"watch_index=a+b%2Bc%25zz", "a b+c%zz"),
@@ -134,7 +134,7 @@ def test_a_text_may_be_of_anything_that_is_percent_encoded(decode: Decode) -> No
 
 
 @pytest.mark.parametrize("slug", sorted(set(BY_SLUG) - {"list"}))
-def test_other_operations_take_no_parameter(refusal: Refusal, slug: str) -> None:
+def test_other_operations_accept_no_parameter(refusal: Refusal, slug: str) -> None:
     path = {
         name: "0" * 31 + "1" if name == "ray_id" else LOBBY for name in BY_SLUG[slug].path_fields
     }
@@ -157,7 +157,7 @@ def test_other_operations_take_no_parameter(refusal: Refusal, slug: str) -> None
         ("9" * 5000, "too-high"),
     ],
 )
-def test_a_number_in_a_query_is_decimal_digits(text: str, expected: int | str) -> None:
+def test_number_in_a_query_is_decimal_digits(text: str, expected: int | str) -> None:
     # No current operation has a number in this position.
     method = replace(BY_SLUG["disconnected"], body_field="", http_method="GET")
     request, unread = message_codec.decoder(method)(b"", b"hold_ms=" + quote(text).encode(), {})
@@ -167,17 +167,17 @@ def test_a_number_in_a_query_is_decimal_digits(text: str, expected: int | str) -
         assert [problem.path for problem in unread.in_query] == [("hold_ms", expected)]
 
 
-def test_the_body_of_an_operation_without_one_is_not_looked_at(decode: Decode) -> None:
+def test_body_of_an_operation_without_one_is_ignored(decode: Decode) -> None:
     assert decode("regions", b"{") == matchmaker_pb2.ListRegionsRequest()
 
 
 @pytest.mark.parametrize("slug", ["connected", "disconnected", "ready", "closed", "heartbeat"])
-def test_an_empty_answer_is_an_empty_object(slug: str) -> None:
+def test_empty_response_is_an_empty_object(slug: str) -> None:
     assert ENCODERS[slug](BY_SLUG[slug].response()) == b"{}"
 
 
 @pytest.mark.parametrize("slug", ["find", "join"])
-def test_who_got_a_place_is_told_what_the_contract_says(slug: str) -> None:
+def test_find_response_matches_the_contract(slug: str) -> None:
     port = lobby_pb2.Port(host="127.0.0.1:9000", hostname="127.0.0.1", port=9000)
     player = lobby_pb2.Player(token="player_x")
     region = lobby_pb2.Region(region_id="local", display_name="Local")
@@ -204,7 +204,7 @@ def test_who_got_a_place_is_told_what_the_contract_says(slug: str) -> None:
     }
 
 
-def test_statistics_are_numbers_to_the_last_bit() -> None:
+def test_statistics_are_exact_64_bit_numbers() -> None:
     answer = matchmaker_pb2.GetPlayerStatisticsResponse(player_count=2**64 - 1)
     answer.game_modes["duel"].regions["local"].player_count = 3
     assert ENCODERS["statistics"](answer) == (
@@ -213,14 +213,14 @@ def test_statistics_are_numbers_to_the_last_bit() -> None:
     )
 
 
-def test_the_state_of_a_lobby_is_given_back_bare() -> None:
+def test_lobby_state_is_returned_unwrapped() -> None:
     encode = ENCODERS["get_state"]
     text = b'{ "n": 123456789012345678901234567890 }'
     assert encode(matchmaker_pb2.GetLobbyStateResponse(state=text)) == text
     assert encode(matchmaker_pb2.GetLobbyStateResponse()) == b"null"
 
 
-def test_what_did_not_happen_is_told_as_false() -> None:
+def test_absent_events_are_false() -> None:
     assert ENCODERS["detach"](matchmaker_pb2.DetachLobbyResponse()) == b'{"did_remove":false}'
 
 
@@ -238,14 +238,14 @@ _json_values = st.recursive(
 
 
 @given(st.sampled_from(sorted(BY_SLUG)), st.binary(max_size=64), st.binary(max_size=32))
-def test_bytes_of_any_kind_are_read_or_refused(
+def test_arbitrary_bytes_are_decoded_or_rejected(
     decode: Decode, slug: str, body: bytes, query: bytes
 ) -> None:
     _decode_anything(decode, slug, body, query)
 
 
 @given(st.sampled_from(sorted(BY_SLUG)), _json_values)
-def test_json_of_any_kind_is_read_or_refused(decode: Decode, slug: str, value: Any) -> None:
+def test_arbitrary_json_is_decoded_or_rejected(decode: Decode, slug: str, value: Any) -> None:
     try:
         body = json.dumps(value).encode()
     except UnicodeEncodeError:

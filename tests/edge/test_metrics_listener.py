@@ -30,12 +30,12 @@ async def connection(conditions: dict[str, str | None]) -> AsyncIterator[HttpCon
         await opened.close()
 
 
-async def test_a_process_that_answers_is_alive(connection: HttpConnection) -> None:
+async def test_liveness_is_ok_while_the_process_responds(connection: HttpConnection) -> None:
     response = await connection.ask("GET", "/livez")
     assert (response.status, response.body) == (200, b"ok\n")
 
 
-async def test_readiness_names_what_is_wrong(
+async def test_readiness_names_the_failed_conditions(
     connection: HttpConnection, conditions: dict[str, str | None]
 ) -> None:
     response = await connection.ask("GET", "/readyz")
@@ -50,7 +50,7 @@ async def test_verbose_readiness_names_every_condition(connection: HttpConnectio
     assert response.body == b"journal: ok\nloop: ok\ndurable: 9 of 9\nready\n"
 
 
-async def test_metrics_are_those_of_both_languages(connection: HttpConnection) -> None:
+async def test_metrics_include_python_and_native_families(connection: HttpConnection) -> None:
     response = await connection.ask("GET", "/metrics")
     assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert b"hosting_lobbies 3\n" in response.body
@@ -58,7 +58,7 @@ async def test_metrics_are_those_of_both_languages(connection: HttpConnection) -
     assert b"process_start_time_seconds" in response.body
 
 
-async def test_head_has_the_length_alone(connection: HttpConnection) -> None:
+async def test_head_returns_only_the_length(connection: HttpConnection) -> None:
     response = await connection.ask("HEAD", "/livez")
     assert (response.status, response.headers["content-length"]) == (200, "3")
     assert (await connection.ask("GET", "/livez")).status == 200
@@ -68,7 +68,7 @@ async def test_head_has_the_length_alone(connection: HttpConnection) -> None:
     ("method", "path", "status"),
     [("GET", "/", 404), ("POST", "/livez", 405), ("GET", "/livez/", 404)],
 )
-async def test_there_is_nothing_else(
+async def test_other_paths_are_not_found(
     connection: HttpConnection, method: str, path: str, status: int
 ) -> None:
     assert (await connection.ask(method, path)).status == status

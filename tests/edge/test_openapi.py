@@ -46,16 +46,16 @@ def operations(document: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_the_protos_owe_nothing_to_the_document() -> None:
+def test_protos_have_everything_that_the_document_needs() -> None:
     owed = openapi.gaps(METHODS.values())
     assert not owed, "\n" + "\n".join(owed)
 
 
-def test_no_example_is_of_an_operation_that_is_not_there() -> None:
+def test_no_example_is_for_an_unknown_operation() -> None:
     assert not set(EXAMPLES) - set(BY_SLUG)
 
 
-def test_the_document_is_openapi_3_1(document: dict[str, Any]) -> None:
+def test_document_is_openapi_3_1(document: dict[str, Any]) -> None:
     validator = definitions.OPENAPI_31_VALIDATOR
     problems = [str(error) for error in validator.iter_errors(document)]
     assert not problems, problems[:5]
@@ -69,7 +69,7 @@ def test_every_schema_is_json_schema_2020_12(document: dict[str, Any]) -> None:
         assert schema.get("description"), f"{name} has no description"
 
 
-def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+def test_every_reference_resolves(document: dict[str, Any]) -> None:
     for reference in set(
         re.findall(r'"\$ref":"#/([^"]+)"', json.dumps(document, separators=(",", ":")))
     ):
@@ -79,7 +79,7 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
             found = found[part]
 
 
-def test_every_operation_is_there_with_all_that_a_reader_needs(document: dict[str, Any]) -> None:
+def test_every_operation_is_documented(document: dict[str, Any]) -> None:
     found = operations(document)
     assert set(found) == set(BY_SLUG)
     for slug, operation in found.items():
@@ -88,11 +88,11 @@ def test_every_operation_is_there_with_all_that_a_reader_needs(document: dict[st
         assert {"200", "500", "503"} <= set(operation["responses"]), slug
 
 
-def test_the_document_is_the_same_each_time_it_is_made() -> None:
+def test_document_is_deterministic() -> None:
     assert openapi.document(METHODS.values()) == openapi.document(METHODS.values())
 
 
-def test_a_status_lists_exactly_its_codes(document: dict[str, Any]) -> None:
+def test_status_lists_exactly_its_codes(document: dict[str, Any]) -> None:
     join = operations(document)["join"]["responses"]
     assert join["404"] == {"$ref": "#/components/responses/MATCHMAKER_LOBBY_NOT_FOUND"}
     (_, own) = join["409"]["content"]["application/problem+json"]["schema"]["allOf"]
@@ -106,7 +106,7 @@ def test_a_status_lists_exactly_its_codes(document: dict[str, Any]) -> None:
         }
 
 
-def test_what_changes_nothing_never_waits_for_room_on_the_disk() -> None:
+def test_reading_operation_never_returns_a_disk_error() -> None:
     told = {
         slug for slug, method in BY_SLUG.items() if "STORAGE_FULL" in codes_by_status(method)[503]
     }
@@ -116,7 +116,7 @@ def test_what_changes_nothing_never_waits_for_room_on_the_disk() -> None:
     assert told == BY_SLUG.keys() - validations - reads
 
 
-def test_tokens_are_told_as_security(document: dict[str, Any]) -> None:
+def test_tokens_are_security_schemes(document: dict[str, Any]) -> None:
     found = operations(document)
     assert found["attach"]["security"] == [{"env": []}, {"cloud": []}]
     assert {"origin": []} in found["find"]["security"]
@@ -142,14 +142,14 @@ def validator_of(document: dict[str, Any], slug: str) -> Any:
 
 
 @pytest.mark.parametrize("slug", WITH_BODY)
-def test_the_example_keeps_its_schema(document: dict[str, Any], slug: str) -> None:
+def test_example_matches_its_schema(document: dict[str, Any], slug: str) -> None:
     problems = [
         str(error) for error in validator_of(document, slug).iter_errors(body_of(BY_SLUG[slug]))
     ]
     assert not problems
 
 
-def test_examples_of_parameters_keep_their_schemas(document: dict[str, Any]) -> None:
+def test_parameter_examples_match_their_schemas(document: dict[str, Any]) -> None:
     for slug, operation in operations(document).items():
         for parameter in operation["parameters"]:
             if "example" in parameter:
@@ -198,9 +198,7 @@ def inner(value: Any, place: tuple[Any, ...] = ()) -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("slug", WITH_BODY)
-def test_the_schema_refuses_nothing_that_the_door_takes_and_takes_what_it_can_say(
-    document: dict[str, Any], decode: Decode, slug: str
-) -> None:
+def test_schema_agrees_with_the_server(document: dict[str, Any], decode: Decode, slug: str) -> None:
     validator = validator_of(document, slug)
     path = fill_example(BY_SLUG[slug]).path
     for body in mutations(slug):
@@ -230,7 +228,7 @@ def schema_of(shape: type[Any], form: SchemaForm) -> dict[str, Any]:
     return schemas
 
 
-def test_an_answer_has_all_that_is_always_there_and_null_only_where_its_form_says(
+def test_response_requires_constant_fields_and_allows_declared_nulls(
     shape: type[Any],
 ) -> None:
     schemas = schema_of(shape, SchemaForm.ANSWER)
@@ -247,7 +245,7 @@ def test_an_answer_has_all_that_is_always_there_and_null_only_where_its_form_say
     assert schema["additionalProperties"] is False
 
 
-def test_a_request_may_leave_out_what_is_not_required_or_send_null_for_it(shape: type[Any]) -> None:
+def test_request_may_omit_optional_fields_or_send_null(shape: type[Any]) -> None:
     schema = schema_of(shape, SchemaForm.REQUEST)["tests.shapes.Shape"]
     assert "required" not in schema
     assert schema["properties"]["optional_text"]["type"] == ["string", "null"]
@@ -257,7 +255,7 @@ def test_a_request_may_leave_out_what_is_not_required_or_send_null_for_it(shape:
     assert "additionalProperties" not in lenient
 
 
-def test_forms_that_differ_have_names_of_their_own(shape: type[Any]) -> None:
+def test_different_forms_have_different_names(shape: type[Any]) -> None:
     components = SchemaComponents()
     both = [
         components.reference(descriptor_of(shape), form)
@@ -269,7 +267,7 @@ def test_forms_that_differ_have_names_of_their_own(shape: type[Any]) -> None:
     assert set(names) <= set(schemas)
 
 
-def test_a_rule_without_a_form_is_refused_by_name() -> None:
+def test_rule_without_a_schema_form_is_rejected_by_name() -> None:
     (field, *_) = descriptor_of(BY_SLUG["find"].request).fields
     rules = type(rules_of(field))()
     rules.string.ulid = True
@@ -277,7 +275,7 @@ def test_a_rule_without_a_form_is_refused_by_name() -> None:
         keywords(rules, "here")
 
 
-def test_a_limit_of_bytes_is_one_of_characters_and_is_told_in_words() -> None:
+def test_byte_limit_is_a_character_limit_with_a_description() -> None:
     tags = schema_of(BY_SLUG["find"].request, SchemaForm.LENIENT)["FindLobbyRequest"]["properties"][
         "tags"
     ]

@@ -43,7 +43,7 @@ HASTY = TransportSettings(receive_timeout_ms=2_000, keep_alive_timeout_ms=2_000)
 SHORTEST = b"GET / HTTP/1.1\r\nhost:\r\n\r\n"
 
 
-async def test_others_have_their_turn_while_one_client_pipelines(
+async def test_pipelining_client_does_not_block_others(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns, opened = 0, dict[int, int]()
@@ -72,7 +72,7 @@ async def test_others_have_their_turn_while_one_client_pipelines(
     assert max(opened.values()) <= 250
 
 
-async def test_what_is_pipelined_behind_a_request_that_waits_stays_raw(
+async def test_requests_pipelined_behind_a_waiting_one_stay_unparsed(
     connect: Connect, service: SmallService
 ) -> None:
     connection = await connect()
@@ -110,7 +110,7 @@ async def test_bodies_in_one_chunk_arrive_whole_and_in_order() -> None:
     assert service.states == states
 
 
-async def test_a_long_chunked_body_that_offers_an_upgrade_arrives_whole(
+async def test_long_chunked_body_with_an_upgrade_arrives_whole(
     connect: Connect, service: SmallService
 ) -> None:
     connection = await connect()
@@ -126,7 +126,7 @@ async def test_a_long_chunked_body_that_offers_an_upgrade_arrives_whole(
     assert service.state == state
 
 
-async def test_what_is_behind_the_last_request_is_not_answered(connect: Connect) -> None:
+async def test_data_after_the_last_request_gets_no_response(connect: Connect) -> None:
     connection = await connect()
     last = b"GET / HTTP/1.1\r\nhost:\r\nconnection: close\r\n\r\n"
     connection.writer.write(SHORTEST * 300 + last + SHORTEST * 300)
@@ -136,7 +136,7 @@ async def test_what_is_behind_the_last_request_is_not_answered(connect: Connect)
     assert await is_closed(connection)
 
 
-async def test_a_refusal_far_back_in_a_chunk_comes_in_its_turn(connect: Connect) -> None:
+async def test_error_far_back_in_a_chunk_keeps_its_order(connect: Connect) -> None:
     connection = await connect()
     connection.writer.write(SHORTEST * 300 + b"BAD\r\n\r\n" + SHORTEST * 3000)
     assert [(await connection.read()).status for _ in range(300)] == [404] * 300
@@ -144,7 +144,7 @@ async def test_a_refusal_far_back_in_a_chunk_comes_in_its_turn(connect: Connect)
     assert await is_closed(connection)
 
 
-async def test_what_a_client_could_not_send_while_it_was_not_read_is_not_late(
+async def test_time_without_reading_does_not_count_for_the_client(
     connect: Connect, service: SmallService
 ) -> None:
     connection = await connect(HASTY)
@@ -159,7 +159,7 @@ async def test_what_a_client_could_not_send_while_it_was_not_read_is_not_late(
     assert (await connection.read()).status == 404
 
 
-async def test_half_a_request_behind_one_that_waits_is_not_late(
+async def test_partial_request_behind_a_waiting_one_does_not_time_out(
     connect: Connect, service: SmallService
 ) -> None:
     connection = await connect(HASTY)
@@ -174,7 +174,7 @@ async def test_half_a_request_behind_one_that_waits_is_not_late(
     assert (await connection.read()).status == 404
 
 
-async def test_a_client_that_leaves_with_much_unread_takes_it_along(service: SmallService) -> None:
+async def test_disconnect_discards_unread_data(service: SmallService) -> None:
     async with open_door("http", service) as door:
         assert isinstance(door, HttpDoor)
         assert door.server is not None
@@ -198,9 +198,7 @@ async def test_a_client_that_leaves_with_much_unread_takes_it_along(service: Sma
     ],
     ids=["127", "128", "one name 127 times", "one name 128 times", "64 names twice"],
 )
-async def test_a_head_has_no_more_than_128_fields(
-    connect: Connect, lines: list[str], status: int
-) -> None:
+async def test_head_has_at_most_128_fields(connect: Connect, lines: list[str], status: int) -> None:
     """The host is one of the fields."""
     connection = await connect()
     for _ in range(2 if status == 404 else 1):
@@ -212,7 +210,7 @@ async def test_a_head_has_no_more_than_128_fields(
         assert await is_closed(connection)
 
 
-async def test_a_head_without_an_end_holds_no_more_than_128_fields(connect: Connect) -> None:
+async def test_endless_head_stores_at_most_128_fields(connect: Connect) -> None:
     connection = await connect()
     connection.writer.write(b"GET / HTTP/1.1\r\n" + b"".join(b"x%d:\r\n" % n for n in range(131)))
     assert code_of(await connection.read()) == "HEADERS_TOO_LARGE"
@@ -227,7 +225,7 @@ async def come_to_rest(transport: asyncio.Transport) -> None:
         quiet = quiet + 1 if left == before else 0
 
 
-async def test_a_refused_client_that_had_to_read_first_is_closed_too(
+async def test_rejected_client_with_a_full_buffer_is_disconnected(
     service: SmallService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses = 0

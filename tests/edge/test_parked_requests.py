@@ -43,7 +43,7 @@ async def doors(tmp_path: Path) -> AsyncIterator[Doors]:
         yield opened
 
 
-async def test_a_watch_waits_for_a_change_and_tells_it(doors: Doors) -> None:
+async def test_watch_waits_for_a_change_and_returns_it(doors: Doors) -> None:
     index = await read_index(doors)
     connection = await watch(doors, index)
     await until(lambda: len(doors.waiters) == 1)
@@ -56,7 +56,7 @@ async def test_a_watch_waits_for_a_change_and_tells_it(doors: Doors) -> None:
     await connection.close()
 
 
-async def test_a_change_of_something_else_wakes_nobody(doors: Doors) -> None:
+async def test_change_of_another_topic_wakes_no_watch(doors: Doors) -> None:
     connection = await watch(doors, await read_index(doors))
     await until(lambda: len(doors.waiters) == 1)
     doors.control.pay(OTHER_GROUP, "now")
@@ -67,7 +67,7 @@ async def test_a_change_of_something_else_wakes_nobody(doors: Doors) -> None:
     await close_all([connection, other])
 
 
-async def test_when_the_time_is_over_the_answer_is_what_there_is_with_the_same_index(
+async def test_timeout_returns_the_current_state_with_the_same_index(
     tmp_path: Path,
 ) -> None:
     async with open_doors(tmp_path, hold_ms=200) as doors:
@@ -85,14 +85,14 @@ async def test_when_the_time_is_over_the_answer_is_what_there_is_with_the_same_i
         await connection.close()
 
 
-async def test_an_index_of_somebody_else_is_answered_at_once(doors: Doors) -> None:
+async def test_foreign_index_is_answered_at_once(doors: Doors) -> None:
     for index in ("x", "0000000000000000.0", "1"):
         connection = await watch(doors, index)
         assert (await asyncio.wait_for(connection.read(), PATIENCE_S)).status == 200
         await connection.close()
 
 
-async def test_equal_requests_are_asked_for_once_and_each_has_its_own_ray_id(
+async def test_equal_requests_are_read_once_with_separate_ray_ids(
     doors: Doors,
 ) -> None:
     """Equal requests are combined if they wake in the same loop iteration."""
@@ -107,7 +107,7 @@ async def test_equal_requests_are_asked_for_once_and_each_has_its_own_ray_id(
     await close_all(watching)
 
 
-async def test_equal_requests_that_fail_tell_each_its_own_ray_id(doors: Doors) -> None:
+async def test_equal_requests_that_fail_have_separate_ray_ids(doors: Doors) -> None:
     watching = await watch_many(doors, await read_index(doors), 10)
     doors.control.revoked.add("cloud_c")
     doors.control.pay(GROUP, "now")
@@ -119,7 +119,7 @@ async def test_equal_requests_that_fail_tell_each_its_own_ray_id(doors: Doors) -
     await close_all(watching)
 
 
-async def test_whose_token_differs_is_asked_for_alone(doors: Doors) -> None:
+async def test_requests_with_different_tokens_are_read_separately(doors: Doors) -> None:
     watching = await watch_many(doors, await read_index(doors), MANY, tokens=True)
     doors.control.revoked.add("7")
     reads, seen = doors.control.reads, len(doors.control.calls)
@@ -133,7 +133,7 @@ async def test_whose_token_differs_is_asked_for_alone(doors: Doors) -> None:
     await close_all(watching)
 
 
-async def test_waking_does_not_count_as_coming_too_often(tmp_path: Path) -> None:
+async def test_wake_does_not_count_for_the_rate_limit(tmp_path: Path) -> None:
     async with open_doors(tmp_path, limits=Limits(control=Rate(0.001, 2))) as doors:
         connection = await watch(doors, await read_index(doors))
         await until(lambda: len(doors.waiters) == 1)
@@ -143,7 +143,7 @@ async def test_waking_does_not_count_as_coming_too_often(tmp_path: Path) -> None
         await connection.close()
 
 
-async def test_a_client_that_goes_away_is_let_go(doors: Doors) -> None:
+async def test_disconnected_client_is_removed(doors: Doors) -> None:
     watching = await watch_many(doors, await read_index(doors), 20)
     for connection in watching[:10]:
         connection.writer.transport.abort()
@@ -156,7 +156,7 @@ async def test_a_client_that_goes_away_is_let_go(doors: Doors) -> None:
     await close_all(watching)
 
 
-async def test_a_client_may_go_away_while_its_request_is_sent_again(doors: Doors) -> None:
+async def test_client_may_disconnect_while_its_request_is_repeated(doors: Doors) -> None:
     index = await read_index(doors)
     for _ in range(30):
         watching = await watch_many(doors, index, 2)
@@ -170,9 +170,7 @@ async def test_a_client_may_go_away_while_its_request_is_sent_again(doors: Doors
 
 
 @pytest.mark.parametrize("is_parked", [True, False])
-async def test_who_asks_behind_a_parked_request_gets_both_answers_now(
-    doors: Doors, is_parked: bool
-) -> None:
+async def test_pipelined_request_ends_the_parked_one_early(doors: Doors, is_parked: bool) -> None:
     """A server that stops reading would not notice that the client disconnects."""
     index = await read_index(doors)
     connection = await watch(doors, index)
@@ -187,7 +185,7 @@ async def test_who_asks_behind_a_parked_request_gets_both_answers_now(
     await connection.close()
 
 
-async def test_who_asks_behind_a_parked_request_and_leaves_is_forgotten(doors: Doors) -> None:
+async def test_disconnect_after_a_pipelined_request_is_noticed(doors: Doors) -> None:
     connection = await watch(doors, await read_index(doors))
     await until(lambda: len(doors.waiters) == 1)
     connection.say("POST", VALIDATE, b" " * 300_000, {"authorization": "Bearer cloud_a"})
@@ -197,7 +195,7 @@ async def test_who_asks_behind_a_parked_request_and_leaves_is_forgotten(doors: D
     assert len(doors.waiters) == 0
 
 
-async def test_a_door_that_stops_answers_what_is_parked_with_what_there_is(doors: Doors) -> None:
+async def test_shutdown_answers_parked_requests_with_the_current_state(doors: Doors) -> None:
     index = await read_index(doors)
     watching = await watch_many(doors, index, 10)
     await asyncio.wait_for(doors.server.stop(4 * PATIENCE_S), PATIENCE_S)
@@ -208,7 +206,7 @@ async def test_a_door_that_stops_answers_what_is_parked_with_what_there_is(doors
     await close_all(watching)
 
 
-async def test_a_door_without_time_refuses_what_is_parked(doors: Doors) -> None:
+async def test_shutdown_without_time_rejects_parked_requests(doors: Doors) -> None:
     watching = await watch_many(doors, await read_index(doors), 10)
     await doors.server.stop(0.0)
     for connection in watching:
@@ -216,7 +214,7 @@ async def test_a_door_without_time_refuses_what_is_parked(doors: Doors) -> None:
     await close_all(watching)
 
 
-async def test_another_run_of_the_control_plane_answers_everybody(doors: Doors) -> None:
+async def test_restarted_control_plane_answers_every_watch(doors: Doors) -> None:
     watching = await watch_many(doors, await read_index(doors), 10)
     await doors.behind.stop()
     anew = SmallControl(paid={GROUP: "anew"})
@@ -227,7 +225,7 @@ async def test_another_run_of_the_control_plane_answers_everybody(doors: Doors) 
     await close_all(watching)
 
 
-async def test_without_a_control_plane_a_watch_ends_as_unavailable_and_others_go_on(
+async def test_control_plane_outage_ends_watches_as_unavailable(
     tmp_path: Path,
 ) -> None:
     async with open_doors(tmp_path, hold_ms=300) as doors:
@@ -240,7 +238,7 @@ async def test_without_a_control_plane_a_watch_ends_as_unavailable_and_others_go
         await connection.close()
 
 
-async def test_who_is_parked_in_words_that_nobody_reads_fails_and_others_are_answered(
+async def test_invalid_park_response_fails_and_others_are_answered(
     tmp_path: Path,
 ) -> None:
     control = WrongParks()
@@ -295,7 +293,7 @@ async def test_no_change_is_missed_between_reading_and_watching(doors: Doors) ->
     await follower.close()
 
 
-async def test_a_parked_request_costs_no_task_and_little_memory(doors: Doors) -> None:
+async def test_parked_request_needs_no_task_and_little_memory(doors: Doors) -> None:
     """Counts the memory of both ends and both servers in this process. The benchmark measures the
     service alone.
     """

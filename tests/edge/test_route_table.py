@@ -47,7 +47,7 @@ def routes() -> Routes:
         ),
     ],
 )
-def test_every_operation_is_where_the_decisions_put_it(
+def test_every_operation_has_its_documented_route(
     routes: Routes, verb: str, path: str, slug: str, parameters: dict[str, str]
 ) -> None:
     method, found = routes.match(verb, path)
@@ -55,7 +55,7 @@ def test_every_operation_is_where_the_decisions_put_it(
     assert found == parameters
 
 
-def test_no_operation_is_left_out(routes: Routes) -> None:
+def test_no_operation_is_missing(routes: Routes) -> None:
     for method in METHODS.values():
         path = method.template.replace("{", "").replace("}", "")
         found, _ = routes.match(method.http_method, path)
@@ -77,7 +77,7 @@ def test_no_operation_is_left_out(routes: Routes) -> None:
         "/matchmaker/lobbies/{lobby_id}/status",
     ],
 )
-def test_another_path_is_not_found(routes: Routes, path: str) -> None:
+def test_unknown_path_is_not_found(routes: Routes, path: str) -> None:
     with pytest.raises(ServiceError) as raised:
         routes.match("GET", path)
     assert raised.value.code == "NOT_FOUND"
@@ -94,7 +94,7 @@ def test_another_path_is_not_found(routes: Routes, path: str) -> None:
         ("PROPFIND", "/cloud/games/a/matchmaker/lobbies/x", "DELETE"),
     ],
 )
-def test_another_method_is_told_the_right_ones(
+def test_wrong_method_returns_the_allowed_methods(
     routes: Routes, verb: str, path: str, allow: str
 ) -> None:
     with pytest.raises(ServiceError) as raised:
@@ -116,9 +116,7 @@ def test_another_method_is_told_the_right_ones(
         ("%61%2F..", "a/.."),
     ],
 )
-def test_an_encoded_slash_is_a_slash_of_its_parameter(
-    routes: Routes, sent: str, given: str
-) -> None:
+def test_encoded_slash_belongs_to_its_parameter(routes: Routes, sent: str, given: str) -> None:
     path = decoded(f"/cloud/games/arena/matchmaker/lobbies/{sent}".encode())
     method, parameters = routes.match("DELETE", path)
     assert (method.slug, parameters) == ("detach", {"game_id": "arena", "lobby_id": given})
@@ -127,7 +125,7 @@ def test_an_encoded_slash_is_a_slash_of_its_parameter(
 
 @pytest.mark.parametrize("slash", ["%2F", "%2f", "%252F"])
 @pytest.mark.parametrize("path", ["/matchmaker*regions", "/matchmaker/lobbies/a*state"])
-def test_an_encoded_slash_divides_nothing(routes: Routes, path: str, slash: str) -> None:
+def test_encoded_slash_does_not_split_the_path(routes: Routes, path: str, slash: str) -> None:
     path = decoded(path.replace("*", slash).encode())
     assert routes.allowed(path) == ()
     with pytest.raises(ServiceError) as raised:
@@ -136,11 +134,11 @@ def test_an_encoded_slash_divides_nothing(routes: Routes, path: str, slash: str)
 
 
 @pytest.mark.parametrize("path", [b"/a%ed%b0%afb", b"/a\xed\xb0\xafb", b"/a%udc2fb"])
-def test_what_stands_for_an_encoded_slash_cannot_be_sent(path: bytes) -> None:
+def test_internal_slash_placeholder_cannot_be_sent(path: bytes) -> None:
     assert not any("\ud800" <= character <= "\udfff" for character in decoded(path))
 
 
-def test_a_fixed_path_goes_before_a_template_but_does_not_hide_it() -> None:
+def test_fixed_path_precedes_a_template_without_hiding_it() -> None:
     get_state = METHODS["hosting.v1.Matchmaker.GetLobbyState"]
     fixed_get = replace(get_state, template="/a/fixed/state", path_fields=())
     by_id = replace(get_state, template="/a/{lobby_id}/state", http_method="GET")
@@ -153,7 +151,7 @@ def test_a_fixed_path_goes_before_a_template_but_does_not_hide_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["FindLobby", "GetLobbyState"])
-def test_two_operations_on_one_route_are_refused_at_the_start(name: str) -> None:
+def test_duplicate_route_fails_the_start(name: str) -> None:
     method = METHODS[f"hosting.v1.Matchmaker.{name}"]
     with pytest.raises(ValueError, match="is taken"):
         Routes([method, replace(method, name="hosting.v1.Matchmaker.Other")])

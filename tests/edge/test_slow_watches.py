@@ -69,9 +69,7 @@ async def read_soon(connection: HttpConnection) -> Response:
     return await asyncio.wait_for(connection.read(), PATIENCE_S)
 
 
-async def test_who_wakes_with_a_slow_one_is_answered_before_it(
-    doors: Doors, control: SlowRecords
-) -> None:
+async def test_watch_is_answered_before_a_slow_one(doors: Doors, control: SlowRecords) -> None:
     slow, other = await watch_both(doors)
     control.slow.add(GROUP)
     change_both(control)
@@ -88,7 +86,7 @@ async def test_who_wakes_with_a_slow_one_is_answered_before_it(
     await close_all([slow, other, again])
 
 
-async def test_equal_requests_wait_for_their_own_slow_read_alone(
+async def test_equal_requests_wait_only_for_their_own_slow_read(
     doors: Doors, control: SlowRecords
 ) -> None:
     index = await read_index(doors)
@@ -106,7 +104,7 @@ async def test_equal_requests_wait_for_their_own_slow_read_alone(
     await close_all(watching)
 
 
-async def test_slow_ones_in_each_of_many_portions_delay_nobody_else(
+async def test_slow_watches_in_each_batch_delay_no_other(
     doors: Doors, control: SlowRecords
 ) -> None:
     """There are more batches than may run at one time, and each begins with a slow request."""
@@ -127,7 +125,7 @@ async def test_slow_ones_in_each_of_many_portions_delay_nobody_else(
     await close_all(watching)
 
 
-async def test_a_client_that_leaves_while_its_read_is_slow_is_let_go(
+async def test_disconnect_during_a_slow_read_frees_the_request(
     doors: Doors, control: SlowRecords
 ) -> None:
     slow, other = await watch_both(doors)
@@ -143,7 +141,7 @@ async def test_a_client_that_leaves_while_its_read_is_slow_is_let_go(
     await close_all([slow, other])
 
 
-async def test_when_the_control_plane_ends_meanwhile_who_was_answered_was_and_the_slow_one_is_told(
+async def test_control_plane_outage_fails_only_the_slow_watch(
     doors: Doors, control: SlowRecords
 ) -> None:
     slow, other = await watch_both(doors)
@@ -159,7 +157,7 @@ async def test_when_the_control_plane_ends_meanwhile_who_was_answered_was_and_th
     await close_all([slow, other])
 
 
-async def test_who_is_too_slow_is_told_so_and_the_others_were_answered(
+async def test_slow_watch_times_out_and_others_are_answered(
     tmp_path: Path, control: SlowRecords
 ) -> None:
     async with open_doors(tmp_path, control, answer_timeout_ms=2_000) as doors:
@@ -173,7 +171,7 @@ async def test_who_is_too_slow_is_told_so_and_the_others_were_answered(
         await close_all([slow, other])
 
 
-async def test_a_door_that_stops_hurries_slow_ones_too(doors: Doors, control: SlowRecords) -> None:
+async def test_shutdown_also_ends_slow_watches(doors: Doors, control: SlowRecords) -> None:
     slow, other = await watch_both(doors)
     control.slow.add(GROUP)
     change_both(control)
@@ -183,7 +181,7 @@ async def test_a_door_that_stops_hurries_slow_ones_too(doors: Doors, control: Sl
     await close_all([slow, other])
 
 
-async def test_those_that_are_there_soon_are_one_part_and_a_slow_one_is_another(
+async def test_fast_reads_form_one_part_and_a_slow_read_another(
     patient: None,
 ) -> None:
     control = SlowRecords(slow={"2"})
@@ -199,7 +197,7 @@ async def test_those_that_are_there_soon_are_one_part_and_a_slow_one_is_another(
     assert behind.metrics.http.in_flight == 0
 
 
-async def test_slow_ones_do_not_keep_those_from_beginning_that_are_answered_after_them(
+async def test_slow_reads_do_not_delay_the_start_of_others(
     patient: None,
 ) -> None:
     control = SlowRecords(slow={str(number) for number in range(64)})
@@ -212,14 +210,14 @@ async def test_slow_ones_do_not_keep_those_from_beginning_that_are_answered_afte
     assert sorted(rest) == list(range(64))
 
 
-async def test_all_that_are_quick_are_one_part(
+async def test_fast_reads_form_one_part(
     patient: None,
 ) -> None:
     parts = Behind().open(message(*map(str, range(10)))).parts()
     assert [numbers_in(part) async for part in parts] == [list(range(10))]
 
 
-async def test_who_closes_the_parts_ends_what_is_slow() -> None:
+async def test_closing_the_parts_cancels_slow_reads() -> None:
     control = SlowRecords(slow={"2"})
     behind = Behind(control)
     exchange = behind.open(message("1", "2"))

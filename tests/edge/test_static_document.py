@@ -27,7 +27,7 @@ def headers_of(answer: Answer) -> dict[bytes, bytes]:
     return dict(answer.header_list())
 
 
-def test_the_document_comes_as_it_is_with_its_tag_for_a_page_of_any_origin(
+def test_document_has_an_etag_and_allows_any_origin(
     published: StaticDocument,
 ) -> None:
     answer = ask(published, origin="https://anywhere.example")
@@ -40,9 +40,7 @@ def test_the_document_comes_as_it_is_with_its_tag_for_a_page_of_any_origin(
 
 
 @pytest.mark.parametrize("form", ["{}", "W/{}", '"other", {}', "*"])
-def test_who_has_the_document_is_told_so_without_a_body(
-    published: StaticDocument, form: str
-) -> None:
+def test_matching_etag_returns_304(published: StaticDocument, form: str) -> None:
     answer = ask(published, if_none_match=form.format(published.etag.decode()))
     assert answer.status == 304
     headers = headers_of(answer)
@@ -53,15 +51,15 @@ def test_who_has_the_document_is_told_so_without_a_body(
     assert text.endswith(b"\r\n\r\n")
 
 
-def test_who_has_another_document_gets_this_one(published: StaticDocument) -> None:
+def test_different_etag_returns_the_document(published: StaticDocument) -> None:
     assert ask(published, if_none_match='"another"').status == 200
 
 
-def test_two_documents_have_two_tags() -> None:
+def test_different_documents_have_different_etags() -> None:
     assert StaticDocument(b"/a", b"1").etag != StaticDocument(b"/a", b"2").etag
 
 
-def test_a_preflight_is_answered_for_any_origin(published: StaticDocument) -> None:
+def test_preflight_allows_any_origin(published: StaticDocument) -> None:
     answer = ask(published, b"OPTIONS", origin="https://anywhere.example")
     assert answer.status == 204
     headers = headers_of(answer)
@@ -69,14 +67,14 @@ def test_a_preflight_is_answered_for_any_origin(published: StaticDocument) -> No
     assert b"GET" in headers[b"access-control-allow-methods"]
 
 
-def test_nothing_can_be_done_to_the_document_but_reading_it(published: StaticDocument) -> None:
+def test_other_methods_are_rejected(published: StaticDocument) -> None:
     with pytest.raises(ServiceError) as refused:
         ask(published, b"POST")
     assert refused.value.code == "METHOD_NOT_ALLOWED"
     assert refused.value.headers["allow"] == "GET, HEAD, OPTIONS"
 
 
-def test_a_request_that_the_server_found_faulty_is_refused_here_too(
+def test_malformed_request_is_rejected(
     published: StaticDocument,
 ) -> None:
     request = Request(b"GET", published.path, {}, LOCAL)

@@ -72,7 +72,7 @@ async def say_to(door: HttpDoor, method: str, path: str, body: bytes | None = No
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 
 
-async def test_reading_is_tried_once_more_on_a_new_connection(tmp_path: Path) -> None:
+async def test_read_is_retried_once_on_a_new_connection(tmp_path: Path) -> None:
     heads = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -87,7 +87,7 @@ async def test_reading_is_tried_once_more_on_a_new_connection(tmp_path: Path) ->
     assert heads[0] == heads[1]
 
 
-async def test_reading_is_not_tried_for_ever(tmp_path: Path) -> None:
+async def test_read_is_not_retried_endlessly(tmp_path: Path) -> None:
     tries = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -100,7 +100,7 @@ async def test_reading_is_not_tried_for_ever(tmp_path: Path) -> None:
     assert len(tries) == 2
 
 
-async def test_a_change_is_sent_once_and_its_unknown_end_is_told(tmp_path: Path) -> None:
+async def test_change_is_sent_once_and_an_unknown_result_is_reported(tmp_path: Path) -> None:
     tries = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -124,7 +124,7 @@ async def test_a_change_is_sent_once_and_its_unknown_end_is_told(tmp_path: Path)
     ],
     ids=["no-http", "cut-off", "bad-length", "odd-status", "upgrade"],
 )
-async def test_what_is_no_answer_is_not_passed_on(tmp_path: Path, answer: bytes) -> None:
+async def test_invalid_response_is_not_forwarded(tmp_path: Path, answer: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
@@ -134,7 +134,7 @@ async def test_what_is_no_answer_is_not_passed_on(tmp_path: Path, answer: bytes)
         assert code_of(await say_to(door, "GET", BILLING)) == "CONTROL_PLANE_UNAVAILABLE"
 
 
-async def test_an_answer_may_come_byte_by_byte_in_chunks_and_behind_a_continue(
+async def test_response_may_arrive_byte_by_byte_chunked_and_after_continue(
     tmp_path: Path,
 ) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -154,7 +154,7 @@ async def test_an_answer_may_come_byte_by_byte_in_chunks_and_behind_a_continue(
     assert "transfer-encoding" not in response.headers
 
 
-async def test_a_second_answer_to_one_request_is_given_to_nobody(tmp_path: Path) -> None:
+async def test_second_response_to_one_request_is_discarded(tmp_path: Path) -> None:
     seen = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -170,7 +170,7 @@ async def test_a_second_answer_to_one_request_is_given_to_nobody(tmp_path: Path)
     assert len(seen) >= 10
 
 
-async def test_an_idle_connection_that_the_other_side_closed_costs_no_request(
+async def test_closed_idle_connection_fails_no_request(
     tmp_path: Path,
 ) -> None:
     served = []
@@ -189,7 +189,7 @@ async def test_an_idle_connection_that_the_other_side_closed_costs_no_request(
     assert len(served) == 10
 
 
-async def test_connections_are_used_again(tmp_path: Path) -> None:
+async def test_connections_are_reused(tmp_path: Path) -> None:
     connections = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -206,7 +206,7 @@ async def test_connections_are_used_again(tmp_path: Path) -> None:
     assert len(connections) == 1
 
 
-async def test_a_server_that_says_it_closes_is_not_asked_again_on_that_connection(
+async def test_connection_close_response_ends_reuse(
     tmp_path: Path,
 ) -> None:
     connections, is_over = [], asyncio.Event()
@@ -226,7 +226,7 @@ async def test_a_server_that_says_it_closes_is_not_asked_again_on_that_connectio
     assert len(connections) == 3
 
 
-async def test_who_goes_away_as_the_answer_comes_takes_nobody_with_it(tmp_path: Path) -> None:
+async def test_disconnect_during_a_response_affects_no_other_request(tmp_path: Path) -> None:
     """The connection is free by then, and another request may use it."""
     path = tmp_path / "answers.sock"
     listener = socket.socket(socket.AF_UNIX)
@@ -273,7 +273,7 @@ async def test_who_goes_away_as_the_answer_comes_takes_nobody_with_it(tmp_path: 
         one.close()
 
 
-async def test_what_was_begun_is_given_as_it_comes_and_not_asked_for_again(tmp_path: Path) -> None:
+async def test_started_stream_is_forwarded_and_not_retried(tmp_path: Path) -> None:
     path = tmp_path / "parts.sock"
     heads: list[bytes] = []
     go_on = asyncio.Event()
@@ -309,7 +309,7 @@ async def test_what_was_begun_is_given_as_it_comes_and_not_asked_for_again(tmp_p
     server.close()
 
 
-async def test_what_is_refused_is_given_to_nobody_in_parts(tmp_path: Path) -> None:
+async def test_error_response_is_not_streamed(tmp_path: Path) -> None:
     path = tmp_path / "refused.sock"
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

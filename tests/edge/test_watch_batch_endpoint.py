@@ -74,7 +74,7 @@ class DeafControl(SmallControl):
         raise AssertionError("nobody sets it")
 
 
-async def test_a_player_who_comes_among_them_is_answered_before_most_of_them(doors: Doors) -> None:
+async def test_player_request_is_served_between_batches(doors: Doors) -> None:
     watching = await watch_many(doors, await read_index(doors), MANY, tokens=True)
     player = await HttpConnection.open(doors.http.address)
     order: list[str] = []
@@ -97,7 +97,7 @@ async def test_a_player_who_comes_among_them_is_answered_before_most_of_them(doo
 
 
 @pytest.mark.parametrize(("size_bytes", "is_made_once"), [(1 << 17, True), (1 << 20, False)])
-async def test_long_answers_come_in_several_messages(
+async def test_long_responses_span_several_messages(
     tmp_path: Path, size_bytes: int, is_made_once: bool
 ) -> None:
     """Responses that do not fit into the batch are computed again."""
@@ -113,7 +113,7 @@ async def test_long_answers_come_in_several_messages(
         assert (control.reads == reads + 100) == is_made_once
 
 
-async def test_who_cannot_be_answered_is_told_and_the_others_are_answered(doors: Doors) -> None:
+async def test_failed_request_reports_its_error_and_others_are_answered(doors: Doors) -> None:
     watching = await watch_many(doors, await read_index(doors), 70, tokens=True)
     doors.control.revoked |= {"1", "33", "70"}
     doors.control.pay(GROUP, "now")
@@ -129,7 +129,7 @@ async def test_who_cannot_be_answered_is_told_and_the_others_are_answered(doors:
         await connection.close()
 
 
-async def test_the_public_door_has_no_place_for_them(doors: Doors) -> None:
+async def test_public_server_does_not_accept_batches(doors: Doors) -> None:
     connection = await HttpConnection.open(doors.http.address)
     response = await connection.ask("POST", watch_batch_format.PATH.decode(), b"[]", CLOUD)
     assert (response.status, code_of(response)) == (404, "NOT_FOUND")
@@ -145,7 +145,7 @@ def replies_of(answer: Answer) -> list[Reply]:
     return [reply for _, reply in told]
 
 
-async def test_each_is_a_call_with_its_own_token_client_and_ray() -> None:
+async def test_each_request_has_its_own_token_client_and_ray() -> None:
     behind = Behind()
     answer = await behind.open(message("1", "2", is_over=True)).finish()
     assert [reply.status for reply in replies_of(answer)] == [200, 200]
@@ -158,7 +158,7 @@ async def test_each_is_a_call_with_its_own_token_client_and_ray() -> None:
     assert behind.metrics.http.in_flight == 0
 
 
-async def test_those_who_ask_for_the_same_are_read_once() -> None:
+async def test_equal_requests_are_read_once() -> None:
     control = NotingControl()
     control.messages = []
     behind = Behind(control)
@@ -167,7 +167,7 @@ async def test_those_who_ask_for_the_same_are_read_once() -> None:
     assert len({id(one) for one in control.messages}) == 1
 
 
-async def test_what_is_nowhere_or_against_the_rules_is_told_each() -> None:
+async def test_unknown_path_or_rule_error_is_reported_per_request() -> None:
     behind = Behind()
     for target, status in (("/cloud/nowhere", 404), (f"{BILLING}?x=1", 400)):
         answer = await behind.open(message("1", "2", target=target)).finish()
@@ -175,7 +175,7 @@ async def test_what_is_nowhere_or_against_the_rules_is_told_each() -> None:
     assert behind.metrics.http.in_flight == 0
 
 
-async def test_when_the_door_in_front_goes_away_all_of_them_are_abandoned() -> None:
+async def test_disconnect_of_the_public_server_cancels_the_batch() -> None:
     behind = Behind(DeafControl())
     exchange = behind.open(message("1", "2", "3"))
     finishing = asyncio.create_task(exchange.finish())
@@ -188,7 +188,7 @@ async def test_when_the_door_in_front_goes_away_all_of_them_are_abandoned() -> N
     assert behind.metrics.http.in_flight == 0
 
 
-async def test_what_is_no_message_is_refused_as_a_whole() -> None:
+async def test_invalid_batch_is_rejected() -> None:
     behind = Behind()
     request = message("1")
     request.body = b"nonsense"

@@ -32,7 +32,7 @@ _ANSWERS = st.builds(
 
 
 @given(st.lists(_ASKED, max_size=5))
-def test_requests_are_read_as_they_were_written(asked: list[BatchedRequest]) -> None:
+def test_requests_round_trip(asked: list[BatchedRequest]) -> None:
     assert watch_batch_format.read_asked(watch_batch_format.write_asked(asked)) == asked
 
 
@@ -40,7 +40,7 @@ _PARTS = st.lists(st.lists(st.tuples(st.integers(0, 200), _ANSWERS), max_size=4)
 
 
 @given(_PARTS, st.integers(1, 200))
-def test_answers_are_read_as_they_were_written_in_whatever_pieces_they_come(
+def test_responses_round_trip_in_any_chunks(
     parts: list[list[tuple[int, Answer]]], piece_bytes: int
 ) -> None:
     written = b"".join(map(watch_batch_format.write_answers, parts))
@@ -57,7 +57,7 @@ def test_answers_are_read_as_they_were_written_in_whatever_pieces_they_come(
         assert reply.fields == {b"content-type": answer.content_type, **dict(answer.headers or ())}
 
 
-def test_a_part_is_read_as_soon_as_it_is_whole() -> None:
+def test_part_is_available_when_it_is_complete() -> None:
     first, second = (
         watch_batch_format.write_answers([(n, Answer(200, b"x", "ray"))]) for n in (0, 1)
     )
@@ -69,7 +69,7 @@ def test_a_part_is_read_as_soon_as_it_is_whole() -> None:
     replies.end()
 
 
-def test_a_body_that_several_have_in_common_is_sent_once() -> None:
+def test_shared_body_is_sent_once() -> None:
     body = b"x" * 1000
     written = watch_batch_format.write_answers([(n, Answer(200, body, "ray")) for n in range(50)])
     assert len(written) < 3 * len(body)
@@ -80,7 +80,7 @@ def test_a_body_that_several_have_in_common_is_sent_once() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"1", b"[1]", b"[[1,2]]", b'[["GET","/",1,"","",false]]', b'{"a":1}']
 )
-def test_what_is_no_message_is_not_read(body: bytes) -> None:
+def test_invalid_batch_is_rejected(body: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         watch_batch_format.read_asked(body)
 
@@ -99,7 +99,7 @@ def test_what_is_no_message_is_not_read(body: bytes) -> None:
         *(b"-5 5\n", b"x" * 30, b'21 1\n[[["a",200,"",[],0]],[1]]x'),
     ],
 )
-def test_what_are_no_answers_is_not_read(body: bytes) -> None:
+def test_invalid_responses_are_rejected(body: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         _read(body)
 

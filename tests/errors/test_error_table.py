@@ -19,7 +19,7 @@ from pyservice.schema.validation import validate
 SOURCE = Path(__file__).parents[2] / "proto" / "errors.toml"
 
 
-def test_the_table_is_the_file() -> None:
+def test_table_matches_its_file() -> None:
     rows = tomllib.loads(SOURCE.read_text())
     assert {code: row["http"] for code, row in rows["codes"].items()} == {
         code: row.http for code, row in TABLE.items()
@@ -82,50 +82,50 @@ def test_every_row_is_complete() -> None:
         assert (row.retry_after_s is not None) == (row.http in {429, 503}), code
 
 
-def test_titles_tell_codes_apart() -> None:
+def test_titles_are_unique() -> None:
     titles = [row.title for row in TABLE.values()]
     assert len(set(titles)) == len(titles)
 
 
-def test_a_fault_of_the_caller_is_never_a_server_error() -> None:
+def test_client_fault_is_never_a_server_error() -> None:
     for code, row in TABLE.items():
         if row.http >= 500:
             assert row.fault != "client", code
 
 
-def test_an_error_says_what_the_table_says_unless_told_better() -> None:
+def test_error_uses_the_table_text_by_default() -> None:
     plain = ServiceError("MATCHMAKER_LOBBY_FULL")
     assert (plain.http, plain.grpc, plain.fault) == (409, "FAILED_PRECONDITION", "client")
     assert plain.detail == TABLE["MATCHMAKER_LOBBY_FULL"].detail
     assert ServiceError("MATCHMAKER_LOBBY_FULL", "Wait.").detail == "Wait."
 
 
-def test_retry_after_comes_from_the_table_or_from_who_raises() -> None:
+def test_retry_after_comes_from_the_table_or_the_caller() -> None:
     assert ServiceError("RATE_LIMITED").retry_after_s == 1
     assert ServiceError("RATE_LIMITED", retry_after_s=0).retry_after_s == 0
     assert ServiceError("NOT_FOUND").retry_after_s is None
 
 
-def test_a_code_that_is_not_in_the_table_cannot_be_raised() -> None:
+def test_unknown_code_cannot_be_raised() -> None:
     with pytest.raises(KeyError):
         ServiceError("NO_SUCH_CODE")
     assert "NO_SUCH_CODE" not in codes()
     assert codes() == set(TABLE)
 
 
-def test_a_word_that_is_not_in_the_table_cannot_be_said() -> None:
+def test_unknown_problem_word_is_rejected() -> None:
     with pytest.raises(ValueError, match="too-blue"):
         field_problem(["a"], "too-blue")
 
 
-def test_a_path_ends_with_the_word_and_the_message_is_a_sentence() -> None:
+def test_problem_path_ends_with_its_word_and_message_is_a_sentence() -> None:
     problem = field_problem(("tags", "a", "b"), "too-long")
     assert problem == FieldProblem(("tags", "a", "b", "too-long"), "tags.a.b is too long")
     assert field_problem(["n"], "too-high", "must be at most 3").message == "n must be at most 3"
     assert field_problem([], "not-json").message == "the body is not valid JSON"
 
 
-def test_the_body_of_a_problem_is_the_message_of_the_contract() -> None:
+def test_problem_body_is_the_contract_message() -> None:
     error = ServiceError(
         "BODY_INVALID",
         errors=[field_problem(["name"], "required")],
@@ -141,12 +141,12 @@ def test_the_body_of_a_problem_is_the_message_of_the_contract() -> None:
     assert body["type"] == "urn:hosting:problem:body-invalid"
 
 
-def test_a_problem_leaves_out_what_it_does_not_have() -> None:
+def test_problem_omits_absent_fields() -> None:
     body = ServiceError("INTERNAL").problem("0" * 32)
     assert "errors" not in body
     assert "metadata" not in body
 
 
-def test_an_error_reads_well_in_a_log() -> None:
+def test_error_text_names_the_code() -> None:
     error = ServiceError("BODY_INVALID", "Mend.", errors=[field_problem(["a", "0"], "invalid")])
     assert str(error) == "BODY_INVALID: Mend.; a.0.invalid"

@@ -13,7 +13,7 @@ from pyservice import ids
 
 
 @given(st.uuids())
-def test_an_id_goes_to_bytes_and_back(value: UUID) -> None:
+def test_id_round_trips_to_bytes(value: UUID) -> None:
     text = str(value)
     assert ids.is_uuid(text)
     assert ids.parse_uuid(text) == value.bytes
@@ -33,30 +33,30 @@ def test_an_id_goes_to_bytes_and_back(value: UUID) -> None:
         "01a1f816-c6c0-75cf-aea6-491dc6e0571g",
     ],
 )
-def test_every_other_spelling_is_no_id(text: str) -> None:
+def test_other_spellings_are_rejected(text: str) -> None:
     assert not ids.is_uuid(text)
     assert ids.parse_uuid(text) is None
 
 
 @pytest.mark.parametrize("text", ["a", "0", "prod", "my-game-2", "a" * 20])
-def test_a_name_of_letters_digits_and_single_dashes_is_a_name_id(text: str) -> None:
+def test_name_id_is_letters_digits_and_single_dashes(text: str) -> None:
     assert ids.is_name_id(text, ids.NAMESPACE_NAME_MAX)
 
 
 @pytest.mark.parametrize(
     "text", ["", "-", "-a", "a-", "a--b", "A", "a_b", "a b", "é", "a\n", "a" * 21, "٠"]
 )
-def test_anything_else_is_no_name_id(text: str) -> None:
+def test_invalid_name_ids_are_rejected(text: str) -> None:
     assert not ids.is_name_id(text, ids.NAMESPACE_NAME_MAX)
 
 
-def test_a_name_in_the_form_of_an_id_is_no_name_id() -> None:
+def test_name_in_uuid_form_is_no_name_id() -> None:
     text = "01a1f816-c6c0-75cf-aea6-491dc6e0571b"
     assert len(text) <= ids.GAME_NAME_MAX
     assert not ids.is_name_id(text, ids.GAME_NAME_MAX)
 
 
-def test_record_ids_are_v7_and_tell_the_millisecond() -> None:
+def test_record_ids_are_uuid_v7_with_milliseconds() -> None:
     maker = ids.RecordIds(now_ns=lambda: 1_700_000_000_123_456_789)
     value = UUID(maker.new())
     assert value.version == 7
@@ -64,7 +64,7 @@ def test_record_ids_are_v7_and_tell_the_millisecond() -> None:
     assert value.int >> 80 == 1_700_000_000_123
 
 
-def test_record_ids_grow_while_the_clock_stands_or_steps_back() -> None:
+def test_record_ids_increase_when_the_clock_stops_or_steps_back() -> None:
     times = iter([5_000_000] * 5000 + [1_000_000] * 10 + [9_000_000_000])
     maker = ids.RecordIds(now_ns=lambda: next(times), random_bits=lambda _: 0)
     made = [maker.new() for _ in range(5011)]
@@ -72,7 +72,7 @@ def test_record_ids_grow_while_the_clock_stands_or_steps_back() -> None:
     assert UUID(made[-1]).int >> 80 == 9000
 
 
-def test_threads_never_get_the_same_record_id() -> None:
+def test_record_ids_are_unique_across_threads() -> None:
     maker = ids.RecordIds(now_ns=lambda: 1_000_000, random_bits=lambda _: 0)
     made: list[str] = []
 

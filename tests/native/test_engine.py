@@ -71,12 +71,12 @@ def attach(engine: _native.Engine, places: int = 4, namespace: bytes = NAMESPACE
     return lobby
 
 
-def test_every_slug_of_the_engine_is_a_code_of_the_error_table() -> None:
+def test_every_engine_error_is_in_the_error_table() -> None:
     unknown = sorted(set(_native.SLUGS) - set(codes()))
     assert not unknown, f"add these to proto/errors.toml and run `make generate`: {unknown}"
 
 
-def test_every_code_about_lobbies_and_players_is_the_engines_or_decided_above_it() -> None:
+def test_every_lobby_error_belongs_to_the_engine_or_is_listed() -> None:
     mine = {code for code in codes() if code.startswith(("MATCHMAKER_", "PLAYER_"))}
     missing = sorted(mine - DECIDED_ABOVE - set(_native.SLUGS))
     assert not missing, (
@@ -86,7 +86,7 @@ def test_every_code_about_lobbies_and_players_is_the_engines_or_decided_above_it
     assert not both, f"take these out of DECIDED_ABOVE here: {both}"
 
 
-def test_the_stub_is_what_the_module_has() -> None:
+def test_stub_matches_the_module() -> None:
     stubtest = Path(sys.executable).parent / "stubtest"
     result = subprocess.run(
         [stubtest, "pyservice._native"], capture_output=True, text=True, check=False
@@ -94,7 +94,7 @@ def test_the_stub_is_what_the_module_has() -> None:
     assert result.returncode == 0, result.stdout
 
 
-def test_what_crosses_the_boundary_is_frozen(engine: _native.Engine) -> None:
+def test_boundary_values_are_frozen(engine: _native.Engine) -> None:
     lobby = engine.lobby(attach(engine))
     assert lobby is not None
     placed = engine.join(NAMESPACE, lobby.id)
@@ -103,7 +103,7 @@ def test_what_crosses_the_boundary_is_frozen(engine: _native.Engine) -> None:
             frozen.wait = 1  # type: ignore[union-attr, misc]
 
 
-def test_a_refusal_carries_its_slug_and_context(engine: _native.Engine) -> None:
+def test_refusal_has_slug_and_context(engine: _native.Engine) -> None:
     lobby = attach(engine, places=1)
     with pytest.raises(_native.Refused) as refused:
         engine.join(NAMESPACE, lobby, party_size=2)
@@ -123,14 +123,14 @@ def test_a_refusal_carries_its_slug_and_context(engine: _native.Engine) -> None:
         lambda engine: engine.public_token(NAMESPACE, b""),
     ],
 )
-def test_a_callers_mistake_is_a_value_error(
+def test_invalid_argument_is_a_value_error(
     engine: _native.Engine, call: Callable[[_native.Engine], object]
 ) -> None:
     with pytest.raises(ValueError, match="bytes"):
         call(engine)
 
 
-def test_answers_wait_for_the_journal_and_the_eventfd_tells(tmp_path: Path) -> None:
+def test_responses_wait_for_the_journal_and_signal_the_eventfd(tmp_path: Path) -> None:
     engine = open_engine(tmp_path / "journal", segment_bytes=262_144)
     try:
         lobby = attach(engine)
@@ -156,7 +156,7 @@ def samples(engine: _native.Engine, labels: dict[bytes, str]) -> dict[str, float
     return {name: float(value) for name, value in pairs}
 
 
-def test_metrics_name_a_thousand_namespaces_and_add_the_others_up(
+def test_metrics_label_a_thousand_namespaces_and_sum_the_rest(
     engine: _native.Engine,
 ) -> None:
     namespaces = [number.to_bytes(16, "big") for number in range(1_003)]
@@ -190,7 +190,7 @@ def test_metrics_name_a_thousand_namespaces_and_add_the_others_up(
         assert sum(value for name, value in page.items() if name.startswith(f"{family}{{")) == total
 
 
-def test_metrics_tell_by_which_cause_lobbies_ended(engine: _native.Engine) -> None:
+def test_metrics_count_lobby_ends_by_cause(engine: _native.Engine) -> None:
     engine.detach([NAMESPACE], attach(engine))
     page = samples(engine, {NAMESPACE: "g/n"})
     ends = {
@@ -200,7 +200,7 @@ def test_metrics_tell_by_which_cause_lobbies_ended(engine: _native.Engine) -> No
     assert ends == {"exited": 0, "start_timeout": 0, "silent": 0, "removed": 1}
 
 
-def test_metrics_tell_what_a_start_recovered(tmp_path: Path) -> None:
+def test_metrics_report_recovered_records(tmp_path: Path) -> None:
     for events in (0, 2):
         engine = open_engine(tmp_path / "journal", segment_bytes=262_144)
         page = samples(engine, {})
@@ -212,7 +212,7 @@ def test_metrics_tell_what_a_start_recovered(tmp_path: Path) -> None:
         assert page["hosting_journal_recovery_seconds"] > 0
 
 
-def test_metrics_tell_what_a_start_cut_off(tmp_path: Path) -> None:
+def test_metrics_report_truncated_bytes(tmp_path: Path) -> None:
     folder = tmp_path / "journal"
     engine = open_engine(folder, segment_bytes=262_144)
     attach(engine)
@@ -227,11 +227,11 @@ def test_metrics_tell_what_a_start_cut_off(tmp_path: Path) -> None:
     assert page["hosting_journal_recovery_torn_bytes"] > 0
 
 
-def test_metrics_of_an_engine_without_a_journal_tell_nothing_of_one(engine: _native.Engine) -> None:
+def test_metrics_without_a_journal_have_no_journal_families(engine: _native.Engine) -> None:
     assert not [name for name in samples(engine, {}) if name.startswith("hosting_journal_")]
 
 
-def test_a_directory_that_is_in_use_is_refused_by_name(tmp_path: Path) -> None:
+def test_directory_in_use_is_rejected_by_name(tmp_path: Path) -> None:
     engine = open_engine(tmp_path / "journal", segment_bytes=262_144)
     with pytest.raises(_native.OpenFailed, match="journal"):
         open_engine(tmp_path / "journal", segment_bytes=262_144)
@@ -249,7 +249,7 @@ BATCH_CALLS: dict[str, Callable[[_native.Engine, bytes, list[str]], object]] = {
 
 
 @pytest.mark.parametrize("name", BATCH_CALLS)
-def test_batch_calls_let_other_threads_run(engine: _native.Engine, name: str) -> None:
+def test_batch_calls_release_the_interpreter_lock(engine: _native.Engine, name: str) -> None:
     lobby = attach(engine, places=60_000)
     tokens = [
         token for _ in range(300) for token in engine.join(NAMESPACE, lobby, party_size=64).tokens
@@ -284,7 +284,7 @@ def test_batch_calls_let_other_threads_run(engine: _native.Engine, name: str) ->
         thread.join()
 
 
-def test_a_slot_is_free_within_10_ms_of_its_deadline_also_when_nobody_asks(
+def test_slot_is_free_within_10_ms_of_its_deadline(
     engine: _native.Engine,
 ) -> None:
     ttl_ms = 40

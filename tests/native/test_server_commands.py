@@ -47,7 +47,7 @@ def find(engine: _native.Engine, creation: _native.Make | int | None) -> _native
     return engine.find(NAMESPACE, VERSION, ["duel"], ["local"], [], creation=creation)
 
 
-def test_a_find_makes_the_lobby_that_it_may_and_waits_for_it(
+def test_find_creates_an_allowed_lobby_and_waits(
     engine: _native.Engine, servers: _native.Servers
 ) -> None:
     held = find(engine, make(tags=[("map", "sea")], lobby_config=b'{"a": 1}'))
@@ -72,14 +72,14 @@ def test_a_find_makes_the_lobby_that_it_may_and_waits_for_it(
     ("creation", "slug"),
     [(None, "NO_AVAILABLE_LOBBIES"), (5, "NO_AVAILABLE_LOBBIES"), (0, "TOO_MANY_LOBBIES")],
 )
-def test_a_find_makes_nothing_where_nothing_may_be_made(
+def test_find_creates_no_lobby_without_permission(
     engine: _native.Engine, creation: int | None, slug: str
 ) -> None:
     with pytest.raises(_native.Refused, match=slug):
         find(engine, creation)
 
 
-def test_a_create_has_a_lobby_of_its_own_or_says_that_there_is_no_capacity(
+def test_create_returns_its_own_lobby_or_no_capacity(
     engine: _native.Engine,
 ) -> None:
     with pytest.raises(_native.Refused, match="CAPACITY_EXHAUSTED"):
@@ -89,7 +89,7 @@ def test_a_create_has_a_lobby_of_its_own_or_says_that_there_is_no_capacity(
     assert first.lobby != second.lobby
 
 
-def test_who_waits_is_told_what_the_process_exited_with(
+def test_waiting_find_receives_the_exit_code(
     engine: _native.Engine, servers: _native.Servers
 ) -> None:
     held = find(engine, make())
@@ -101,7 +101,7 @@ def test_who_waits_is_told_what_the_process_exited_with(
     assert servers.wanted_since(2)[3] == [held.lobby]
 
 
-def test_the_supply_is_told_of_empty_lobbies_and_stops_them_unless_somebody_came(
+def test_idle_lobbies_are_reported_and_stopped_unless_used(
     engine: _native.Engine, servers: _native.Servers
 ) -> None:
     lobby, _ = servers.start_idle(NAMESPACE, VERSION, make())
@@ -129,7 +129,7 @@ def test_the_supply_is_told_of_empty_lobbies_and_stops_them_unless_somebody_came
     assert servers.supply_groups(NAMESPACE)[0].live == 0
 
 
-def test_ports_of_a_server_are_its_own_until_edge_guard_gave_them_back(
+def test_ports_stay_reserved_until_edge_guard_releases_them(
     servers: _native.Servers,
 ) -> None:
     wanted = [GAME, ("web", "https", "host", 0, 0), ("raw", "tcp", "range", 20_000, 20_004)]
@@ -153,6 +153,6 @@ def test_ports_of_a_server_are_its_own_until_edge_guard_gave_them_back(
 
 
 @pytest.mark.parametrize("port", [("a", "sctp", "number", 0, 0), ("a", "tcp", "anyhow", 0, 0)])
-def test_words_that_there_are_not_are_refused(port: tuple[str, str, str, int, int]) -> None:
+def test_unknown_words_are_rejected(port: tuple[str, str, str, int, int]) -> None:
     with pytest.raises(ValueError, match=r"sctp|anyhow"):
         make(ports=[port])

@@ -62,11 +62,11 @@ def test_public_addresses_are_allowed(text: str) -> None:
         "ff02::1",
     ],
 )
-def test_what_is_not_public_is_not_allowed_in_any_of_its_forms(text: str) -> None:
+def test_private_addresses_are_rejected_in_every_notation(text: str) -> None:
     assert not AllowedAddresses()(ip_address(text))
 
 
-def test_the_operator_allows_networks_in_all_forms_of_their_addresses() -> None:
+def test_allowed_networks_match_every_address_notation() -> None:
     allowed = AllowedAddresses((ip_network("10.0.0.0/8"), ip_network("fd00::/8")))
     for text in ("10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::a01:203", "2002:a01:203::", "fd00::1"):
         assert allowed(ip_address(text)), text

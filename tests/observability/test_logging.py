@@ -28,7 +28,7 @@ def lines(stream: io.StringIO) -> list[Any]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_a_line_is_an_object_with_time_level_and_name(stream: io.StringIO) -> None:
+def test_log_line_is_json_with_time_level_and_name(stream: io.StringIO) -> None:
     get_logger("pyservice.test").info("something happened", count=3)
     (line,) = lines(stream)
     assert line["timestamp"].endswith("Z")
@@ -41,13 +41,13 @@ def test_a_line_is_an_object_with_time_level_and_name(stream: io.StringIO) -> No
     }
 
 
-def test_libraries_log_in_the_same_form(stream: io.StringIO) -> None:
+def test_library_logs_have_the_same_format(stream: io.StringIO) -> None:
     logging.getLogger("uvicorn.error").warning("%s connections", 5)
     (line,) = lines(stream)
     assert (line["event"], line["level"]) == ("5 connections", "warning")
 
 
-def test_an_exception_is_logged_with_its_traceback(stream: io.StringIO) -> None:
+def test_exception_is_logged_with_its_traceback(stream: io.StringIO) -> None:
     try:
         raise ValueError("inside")
     except ValueError:
@@ -57,13 +57,13 @@ def test_an_exception_is_logged_with_its_traceback(stream: io.StringIO) -> None:
     assert "ValueError: inside" in line["exception"]
 
 
-def test_less_than_the_level_is_not_logged() -> None:
+def test_records_below_the_level_are_dropped() -> None:
     with logged(level="warning") as made:
         get_logger("pyservice.test").info("chatter")
     assert made.getvalue() == ""
 
 
-def test_a_terminal_gets_text() -> None:
+def test_terminal_output_is_text() -> None:
     with logged(format="console") as made:
         get_logger("pyservice.test").info("something happened", count=3)
     assert "something happened" in made.getvalue()
@@ -71,7 +71,7 @@ def test_a_terminal_gets_text() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_token_never_gets_into_a_log(stream: io.StringIO, kind: str) -> None:
+def test_token_never_appears_in_a_log(stream: io.StringIO, kind: str) -> None:
     token = TOKENS[kind]
     log = get_logger("pyservice.test")
     log.info(f"got Bearer {token}", token=token, nested={token: [token, (token, {"t": token})]})
@@ -86,7 +86,7 @@ def test_a_token_never_gets_into_a_log(stream: io.StringIO, kind: str) -> None:
     assert fingerprint(token) in stream.getvalue()
 
 
-def test_a_fingerprint_tells_tokens_apart_and_their_kind() -> None:
+def test_fingerprint_distinguishes_tokens_and_kinds() -> None:
     first, second = TOKENS["pub"], TOKENS["pub"] + "x"
     assert fingerprint(first).startswith("pub#")
     assert fingerprint(first) != fingerprint(second)
@@ -97,5 +97,5 @@ def test_a_fingerprint_tells_tokens_apart_and_their_kind() -> None:
 @pytest.mark.parametrize(
     "text", ["player_token", "max_players_direct", "lobby_id", "players_connected", "env_x"]
 )
-def test_names_that_look_a_little_like_tokens_stay(text: str) -> None:
+def test_names_similar_to_tokens_are_unchanged(text: str) -> None:
     assert scrubbed(text) == text

@@ -27,7 +27,7 @@ def samples(text: bytes, name: str) -> dict[frozenset[str], float]:
     }
 
 
-def test_requests_are_counted_by_operation_code_and_door() -> None:
+def test_requests_are_counted_by_operation_code_and_transport() -> None:
     metrics = RequestMetrics()
     meter = metrics.http.meter("find")
     meter.observe("OK", 0.001)
@@ -38,20 +38,20 @@ def test_requests_are_counted_by_operation_code_and_door() -> None:
     assert found[frozenset({"find", "RATE_LIMITED", "http"})] == 1
 
 
-def test_an_operation_has_one_meter_per_door() -> None:
+def test_operation_has_one_meter_per_transport() -> None:
     metrics = RequestMetrics()
     assert metrics.http.meter("find") is metrics.http.meter("find")
     assert metrics.http.meter("find") is not metrics.grpc.meter("find")
 
 
-def test_what_nobody_asked_for_yet_is_counted_as_zero() -> None:
+def test_unused_operations_are_counted_as_zero() -> None:
     metrics = RequestMetrics()
     metrics.grpc.meter("join")
     found = samples(metrics.render(), "hosting_requests_total")
     assert found[frozenset({"join", "OK", "grpc"})] == 0
 
 
-def test_durations_are_cumulative_and_a_bound_belongs_to_its_bucket() -> None:
+def test_durations_are_cumulative_and_bounds_inclusive() -> None:
     metrics = RequestMetrics()
     meter = metrics.grpc.meter("connected")
     for seconds in (0.0, DURATION_BOUNDS_S[0], 0.0003, DURATION_BOUNDS_S[-1], 1000.0):
@@ -68,7 +68,7 @@ def test_durations_are_cumulative_and_a_bound_belongs_to_its_bucket() -> None:
     assert total == pytest.approx(1045.0004)
 
 
-def test_the_feed_is_counted_by_outcome() -> None:
+def test_feed_is_counted_by_outcome() -> None:
     metrics = RequestMetrics()
     metrics.feed.count("applied", 100.0)
     metrics.feed.count("refused", 200.0)
@@ -80,12 +80,12 @@ def test_the_feed_is_counted_by_outcome() -> None:
     assert samples(text, "hosting_feed_last_applied_timestamp_seconds")[frozenset()] == 100.0
 
 
-def test_an_outcome_that_does_not_exist_is_a_mistake() -> None:
+def test_unknown_outcome_is_an_error() -> None:
     with pytest.raises(KeyError):
         FeedMetrics().count("ignored", 0.0)
 
 
-def test_build_and_process_are_told() -> None:
+def test_build_and_process_are_reported() -> None:
     text = RequestMetrics(version="1.2.3", build_profile="release").render()
     assert samples(text, "hosting_build_info")[frozenset({"1.2.3", "release"})] == 1
     assert samples(text, "process_resident_memory_bytes")[frozenset()] > 0
@@ -102,14 +102,14 @@ OURS = (
 )
 
 
-def test_expositions_of_different_families_are_put_behind_each_other() -> None:
+def test_metrics_pages_with_different_families_are_joined() -> None:
     alone = NATIVE.partition(b"# HELP hosting_both")[0]
     assert join_expositions(OURS, alone) == OURS + alone
     assert join_expositions(OURS, alone.rstrip()) == OURS + alone
     assert join_expositions(OURS, b"") == OURS
 
 
-def test_a_family_that_both_have_is_told_once() -> None:
+def test_family_on_both_pages_appears_once() -> None:
     joined = join_expositions(OURS, NATIVE)
     assert joined.count(b"# TYPE hosting_both ") == joined.count(b"# HELP hosting_both ") == 1
     both = b'hosting_both_total{door="http"} 1\nhosting_both_total 2\n'
@@ -118,7 +118,7 @@ def test_a_family_that_both_have_is_told_once() -> None:
         assert line in joined.splitlines()
 
 
-def test_an_inner_plane_has_families_of_its_own_and_counts_no_request_twice() -> None:
+def test_internal_plane_counts_no_request_twice() -> None:
     outer = RequestMetrics(version="1", build_profile="release")
     inner = RequestMetrics(inner_plane="control")
     for metrics in (outer, inner):
@@ -136,7 +136,7 @@ PROMTOOL = shutil.which("promtool")
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="needs promtool: apt-get install prometheus")
-def test_promtool_has_nothing_to_say() -> None:
+def test_promtool_reports_no_problem() -> None:
     assert PROMTOOL is not None
     metrics = RequestMetrics(version="1", build_profile="release")
     for door in (metrics.http, metrics.grpc):

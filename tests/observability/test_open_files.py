@@ -40,7 +40,7 @@ print(watch.is_low)
 """
 
 
-def test_a_process_takes_its_hard_limit_and_knows_when_little_is_left_of_it() -> None:
+def test_process_raises_its_limit_and_detects_low_reserve() -> None:
     said = subprocess.run(
         [sys.executable, "-c", _LOW], capture_output=True, text=True, check=True, env=os.environ
     ).stdout.split("\n")
@@ -49,13 +49,11 @@ def test_a_process_takes_its_hard_limit_and_knows_when_little_is_left_of_it() ->
     assert said[2:6] == ["1", "96", "95", "False"]
 
 
-def test_what_clients_leave_to_the_rest_is_a_part_of_a_small_limit_and_enough_of_a_large_one() -> (
-    None
-):
+def test_service_reserve_is_a_share_of_small_limits_and_constant_for_large() -> None:
     assert [descriptor_reserve(most) for most in (256, 1024, 20_000)] == [64, 256, 2048]
 
 
-def test_connections_of_clients_and_what_each_has_open_are_all_but_the_reserve(
+def test_client_connections_use_everything_except_the_reserve(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(health, "descriptor_limit", lambda: 1024)

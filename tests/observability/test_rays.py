@@ -69,7 +69,7 @@ def quiet(rays: Rays) -> Rays:
     return rays
 
 
-def test_what_failed_was_slow_or_carries_a_trace_is_kept() -> None:
+def test_failed_slow_or_traced_requests_are_stored() -> None:
     rays = quiet(Rays("data-plane"))
     assert not end(rays, a_trace())
     assert end(rays, a_trace(), "NOT_FOUND")
@@ -79,7 +79,7 @@ def test_what_failed_was_slow_or_carries_a_trace_is_kept() -> None:
     assert not end(rays, a_trace(), CANCELLED)
 
 
-def test_waiting_for_a_change_is_not_slowness() -> None:
+def test_time_in_a_watch_does_not_count_as_slow() -> None:
     rays = quiet(Rays("data-plane"))
     trace = a_trace(took_s=40.0)
     trace.is_held = True
@@ -87,7 +87,7 @@ def test_waiting_for_a_change_is_not_slowness() -> None:
     assert end(rays, trace, "INTERNAL")
 
 
-def test_of_the_rest_one_in_a_hundred_is_kept_at_random_distances() -> None:
+def test_one_in_a_hundred_other_requests_is_stored() -> None:
     rays = Rays("data-plane", per_second=MANY)
     kept = [number for number in range(MANY) if end(rays, a_trace())]
     # Binomial: 100 of 10,000, with seven standard deviations.
@@ -95,14 +95,14 @@ def test_of_the_rest_one_in_a_hundred_is_kept_at_random_distances() -> None:
     assert len({after - before for before, after in itertools.pairwise(kept)}) > 10
 
 
-def test_behind_the_public_door_its_word_counts_and_not_that_there_is_a_trace() -> None:
+def test_internal_server_follows_the_public_servers_choice() -> None:
     rays = quiet(Rays("control-plane", is_internal=True))
     assert not end(rays, a_trace(given("00")))
     assert end(rays, a_trace(given("01")))
     assert end(rays, a_trace(given("00")), "INTERNAL")
 
 
-def test_both_planes_keep_what_one_of_them_drew() -> None:
+def test_both_planes_store_rays_chosen_by_one() -> None:
     door = Rays("data-plane", per_second=MANY, queued_max=MANY)
     behind = Rays("control-plane", is_internal=True, per_second=MANY, queued_max=MANY)
     drawn = 0
@@ -114,7 +114,7 @@ def test_both_planes_keep_what_one_of_them_drew() -> None:
     assert drawn > 0
 
 
-def test_what_is_passed_on_names_the_span_of_the_door_and_again_the_same() -> None:
+def test_forwarded_request_names_the_public_span() -> None:
     rays = quiet(Rays("data-plane"))
     trace = a_trace(given())
     told = rays.pass_on(trace)
@@ -124,7 +124,7 @@ def test_what_is_passed_on_names_the_span_of_the_door_and_again_the_same() -> No
     assert rays.pass_on(a_trace()).endswith("-00")
 
 
-def test_more_than_is_allowed_in_a_second_or_has_room_is_dropped_and_counted() -> None:
+def test_rays_over_rate_or_queue_limit_are_dropped_and_counted() -> None:
     count = RayMetrics()
     rays = quiet(Rays("data-plane", per_second=5, count=count))
     assert sum(end(rays, a_trace(), "INTERNAL") for _ in range(8)) == 5
@@ -138,7 +138,7 @@ def test_more_than_is_allowed_in_a_second_or_has_room_is_dropped_and_counted() -
     assert (count.kept, count.dropped) == (2, 1)
 
 
-def test_times_are_those_of_the_clock_on_the_wall() -> None:
+def test_times_are_wall_clock_times() -> None:
     before_ns = time_ns()
     trace = Trace(RAY, perf_counter())
     trace.handled = perf_counter()
@@ -158,7 +158,7 @@ def test_times_are_those_of_the_clock_on_the_wall() -> None:
     assert not made.HasField("asker")
 
 
-def test_a_part_that_goes_on_for_others_ends_with_the_request() -> None:
+def test_shared_span_ends_with_the_request() -> None:
     trace = a_trace()
     ended = perf_counter()
     trace.spans.append(("webhook", None, trace.started, ended + 5.0))
@@ -166,12 +166,12 @@ def test_a_part_that_goes_on_for_others_ends_with_the_request() -> None:
     assert made.spans[0].end_ns == made.end_ns
 
 
-def test_nobody_notes_outside_of_a_request() -> None:
+def test_nothing_is_recorded_outside_of_a_request() -> None:
     assert current.get() is None
     note("engine", perf_counter())
 
 
-def test_spans_for_a_collector_are_a_tree_with_the_clients_span_at_its_root() -> None:
+def test_collector_spans_form_a_tree_below_the_client_span() -> None:
     trace = a_trace(given())
     trace.handled = perf_counter()
     trace.note("webhook", perf_counter(), "00000000000000aa")
@@ -208,7 +208,7 @@ async def until(is_so: object, timeout_s: float = PATIENCE_S) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_what_cannot_be_stored_now_comes_again_and_what_never_can_is_dropped() -> None:
+async def test_failed_store_is_retried_and_rejected_spans_are_dropped() -> None:
     count, store = RayMetrics(), Store()
     rays = quiet(Rays("data-plane", count=count))
     delivery = RayDelivery(rays, store, None, 10)
@@ -230,7 +230,7 @@ async def test_what_cannot_be_stored_now_comes_again_and_what_never_can_is_dropp
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_while_nothing_can_be_stored_the_oldest_give_way_and_are_counted() -> None:
+async def test_oldest_spans_are_dropped_and_counted_during_an_outage() -> None:
     count, gate = RayMetrics(), asyncio.Event()
     stored: list[pb.SpanSet] = []
 
@@ -256,7 +256,7 @@ async def test_while_nothing_can_be_stored_the_oldest_give_way_and_are_counted()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_what_nobody_may_see_is_sent_to_the_collector_and_not_stored() -> None:
+async def test_private_spans_are_exported_and_not_stored() -> None:
     store = Store()
     with running_collector() as collector:
         rays = quiet(Rays("data-plane"))
@@ -275,7 +275,7 @@ async def test_what_nobody_may_see_is_sent_to_the_collector_and_not_stored() -> 
         assert not delivery._waiting
 
 
-async def test_a_collector_that_is_away_holds_nobody_up() -> None:
+async def test_unreachable_collector_blocks_nothing() -> None:
     rays = quiet(Rays("data-plane"))
     delivery = RayDelivery(rays, Store(), "http://127.0.0.1:9/v1/traces", 10)
     rays.end(a_trace(), "http", "find", "INTERNAL", perf_counter())
@@ -283,7 +283,7 @@ async def test_a_collector_that_is_away_holds_nobody_up() -> None:
         await delivery.close()
 
 
-def test_the_exporter_takes_no_more_than_it_has_room_for() -> None:
+def test_exporter_queue_is_limited() -> None:
     rays = Rays("data-plane")
     rays.end(a_trace(), "http", "find", "INTERNAL", perf_counter())
     made = span_set(rays.take_all()[0], "data-plane")

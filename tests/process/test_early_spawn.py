@@ -20,7 +20,7 @@ WAIT_S = 30.0
 
 
 @pytest.mark.parametrize("role", early_spawn.ROLES)
-def test_a_child_that_is_told_nothing_ends_and_has_done_nothing(tmp_path: Path, role: str) -> None:
+def test_child_without_a_command_exits_without_work(tmp_path: Path, role: str) -> None:
     folder = tmp_path / "data"
     begun = SpawnedChild(role, ["--data-dir", str(folder)])
     assert processes_of(folder)
@@ -31,14 +31,14 @@ def test_a_child_that_is_told_nothing_ends_and_has_done_nothing(tmp_path: Path, 
     os.close(begun.ready)
 
 
-def test_a_child_that_is_dropped_is_gone(tmp_path: Path) -> None:
+def test_dropped_child_exits(tmp_path: Path) -> None:
     begun = SpawnedChild("data", ["--data-dir", str(tmp_path)])
     begun.kill()
     assert begun.process.returncode == -signal.SIGKILL
     assert not processes_of(tmp_path)
 
 
-def test_flags_may_be_given_to_a_child_that_has_died(tmp_path: Path) -> None:
+def test_command_may_be_sent_to_a_dead_child(tmp_path: Path) -> None:
     begun = SpawnedChild("control", ["--data-dir", str(tmp_path)])
     begun.process.kill()
     begun.process.wait()
@@ -58,12 +58,12 @@ def test_flags_may_be_given_to_a_child_that_has_died(tmp_path: Path) -> None:
         ["serve", "--data-dir", "x", "-h"],
     ],
 )
-def test_nothing_is_begun_for_what_will_not_want_it(words: list[str]) -> None:
+def test_no_child_starts_for_a_command_without_children(words: list[str]) -> None:
     early_spawn.spawn_early(words)
     assert not early_spawn._early
 
 
-def test_a_start_takes_what_was_begun_for_it_once(tmp_path: Path) -> None:
+def test_start_takes_an_early_child_once(tmp_path: Path) -> None:
     folder = str(tmp_path / "data")
     early_spawn.spawn_early(["serve", "--data-dir", folder])
     try:
@@ -78,7 +78,7 @@ def test_a_start_takes_what_was_begun_for_it_once(tmp_path: Path) -> None:
     assert not processes_of(tmp_path)
 
 
-def test_words_of_a_child_are_those_that_it_is_given_and_its_own() -> None:
+def test_child_arguments_are_those_given_and_its_own() -> None:
     read_end, write_end = os.pipe()
     own = ["--role=data", "--child-of=7:8"]
     awaited = PendingFlags.of(["serve", "--http=shown", *own, f"--flags-from={read_end}"])
@@ -92,7 +92,7 @@ def test_words_of_a_child_are_those_that_it_is_given_and_its_own() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
-def test_a_parent_that_dies_at_once_leaves_nobody(tmp_path: Path, number: signal.Signals) -> None:
+def test_parent_that_exits_at_once_leaves_no_child(tmp_path: Path, number: signal.Signals) -> None:
     folder = tmp_path / "data"
     command = [sys.executable, "-m", "pyservice", "serve", "--data-dir", str(folder)]
     addresses = [f"--{name}=127.0.0.1:0" for name in ("http", "grpc", "cdn", "metrics")]
@@ -108,7 +108,7 @@ def test_a_parent_that_dies_at_once_leaves_nobody(tmp_path: Path, number: signal
         process.wait()
 
 
-def test_a_start_that_is_refused_leaves_nobody_to_wait_for(tmp_path: Path) -> None:
+def test_rejected_start_leaves_no_child(tmp_path: Path) -> None:
     household = Household(tmp_path)
     assert household.spawn("--set", "nonsense=1").wait(WAIT_S) == 1
     assert not processes_of(household.data_dir)

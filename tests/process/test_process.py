@@ -67,7 +67,7 @@ sys.stdin.read()
 """
 
 
-def test_a_second_process_is_refused_with_the_holders_pid(tmp_path: Path) -> None:
+def test_second_process_fails_with_the_pid_of_the_first(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", _HOLDER, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -85,7 +85,7 @@ def test_a_second_process_is_refused_with_the_holders_pid(tmp_path: Path) -> Non
         DirectoryLock.take(tmp_path).release()
 
 
-def test_the_directory_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+def test_directory_is_created_private_to_its_owner(tmp_path: Path) -> None:
     lock = DirectoryLock.take(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "a" / "b" / LOCK_FILE).read_text() == f"{os.getpid()}\n"
@@ -93,13 +93,13 @@ def test_the_directory_is_made_for_its_owner_alone(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_a_directory_that_cannot_be_is_told(tmp_path: Path) -> None:
+def test_unusable_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DirectoryUnusable, match="cannot be used"):
         DirectoryLock.take(tmp_path / "file" / "data")
 
 
-def test_a_child_does_not_keep_the_lock(tmp_path: Path) -> None:
+def test_child_does_not_inherit_the_lock(tmp_path: Path) -> None:
     lock = DirectoryLock.take(tmp_path)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, close_fds=False) as child:
         lock.release()
@@ -110,7 +110,7 @@ def test_a_child_does_not_keep_the_lock(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_the_first_signal_stops_and_the_second_hurries() -> None:
+async def test_first_signal_stops_and_second_forces() -> None:
     signals = StopSignals()
     reloads: list[int] = []
     loop = asyncio.get_running_loop()
@@ -130,7 +130,7 @@ async def test_the_first_signal_stops_and_the_second_hurries() -> None:
             loop.remove_signal_handler(number)
 
 
-def test_the_ready_file_replaces_an_older_one(tmp_path: Path) -> None:
+def test_ready_file_replaces_an_older_one(tmp_path: Path) -> None:
     path = tmp_path / "ready.json"
     remove_ready_file(path)
     path.write_text("old")
@@ -141,7 +141,7 @@ def test_the_ready_file_replaces_an_older_one(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_holder_that_says_it_is_ending_is_waited_for(tmp_path: Path) -> None:
+def test_start_waits_for_a_lock_holder_that_is_ending(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", _ENDING_HOLDER, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -167,13 +167,13 @@ def test_a_holder_that_says_it_is_ending_is_waited_for(tmp_path: Path) -> None:
         DirectoryLock.take(tmp_path, timeout_ms=20_000).release()
 
 
-def test_nobody_holds_what_is_not_there(tmp_path: Path) -> None:
+def test_missing_lock_file_has_no_holder(tmp_path: Path) -> None:
     assert lock_holder_pid(tmp_path) is None
     (tmp_path / LOCK_FILE).touch()
     assert lock_holder_pid(tmp_path) is None
 
 
-def test_the_death_of_a_parent_is_a_signal_for_its_child() -> None:
+def test_parent_death_signals_the_child() -> None:
     parent = subprocess.Popen([sys.executable, "-c", _PARENT, _CHILD], stdout=subprocess.PIPE)
     with parent:
         assert parent.stdout is not None
@@ -182,7 +182,7 @@ def test_the_death_of_a_parent_is_a_signal_for_its_child() -> None:
         assert parent.stdout.readline() == b"told\n"
 
 
-def test_a_parent_that_is_dead_already_is_noticed() -> None:
+def test_dead_parent_is_detected() -> None:
     # Process 1 exists, but it is not the parent of the child.
     child = (
         "from pyservice.process.ready_report import SupervisorLink\n"
@@ -192,7 +192,7 @@ def test_a_parent_that_is_dead_already_is_noticed() -> None:
     assert done.stdout == b"False\n"
 
 
-def test_a_parent_is_told_and_a_dead_one_does_no_harm() -> None:
+def test_report_to_a_dead_parent_is_harmless() -> None:
     reading, writing = os.pipe()
     assert SupervisorLink.parse(str(SupervisorLink(7, writing))) == SupervisorLink(7, writing)
     SupervisorLink(7, writing).report_ready({"http": "127.0.0.1:1"})
@@ -204,7 +204,7 @@ def test_a_parent_is_told_and_a_dead_one_does_no_harm() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_end_of_a_process_is_waited_for_but_not_in_a_hurry() -> None:
+async def test_wait_for_exit_ends_at_a_forced_shutdown() -> None:
     signals = StopSignals()
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as cat:
         waiting = asyncio.create_task(wait_for_exit(cat.pid, signals, 60_000))
@@ -222,7 +222,7 @@ async def test_the_end_of_a_process_is_waited_for_but_not_in_a_hurry() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_ready_file_without_room_is_written_later(
+async def test_ready_file_on_a_full_disk_is_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []

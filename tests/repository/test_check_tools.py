@@ -51,12 +51,12 @@ def machine(tmp_path: Path) -> Machine:
     return made
 
 
-def test_who_only_builds_needs_neither_rustfmt_nor_clippy(machine: Machine) -> None:
+def test_build_needs_neither_rustfmt_nor_clippy(machine: Machine) -> None:
     told = machine.check()
     assert (told.returncode, told.stdout, told.stderr) == (0, "", "")
 
 
-def test_who_lints_is_told_of_both_and_how_a_distribution_installs_them(machine: Machine) -> None:
+def test_lint_names_both_missing_tools_and_distribution_packages(machine: Machine) -> None:
     told = machine.check("lint")
     assert told.returncode == 1
     assert told.stderr.splitlines() == [
@@ -67,7 +67,7 @@ def test_who_lints_is_told_of_both_and_how_a_distribution_installs_them(machine:
     ]
 
 
-def test_where_rustup_is_it_installs_them(machine: Machine) -> None:
+def test_rustup_commands_are_printed_where_rustup_exists(machine: Machine) -> None:
     machine.add("rustup", "exit 0")
     told = machine.check("lint")
     assert told.returncode == 1
@@ -77,13 +77,13 @@ def test_where_rustup_is_it_installs_them(machine: Machine) -> None:
     ]
 
 
-def test_who_has_both_may_lint(machine: Machine) -> None:
+def test_lint_passes_with_both_tools(machine: Machine) -> None:
     machine.add("cargo", "exit 0")
     told = machine.check("lint")
     assert (told.returncode, told.stderr) == (0, "")
 
 
-def test_an_older_rust_is_updated_by_who_installed_it(machine: Machine) -> None:
+def test_old_rust_is_updated_by_its_own_installer(machine: Machine) -> None:
     machine.add("rustc", "echo 'rustc 1.87.0'")
     told = machine.check()
     assert told.returncode == 1
@@ -95,7 +95,7 @@ def test_an_older_rust_is_updated_by_who_installed_it(machine: Machine) -> None:
     assert "install: rustup update stable" in machine.check().stderr
 
 
-def test_lint_asks_for_its_tools_before_it_begins(machine: Machine) -> None:
+def test_lint_checks_its_tools_first(machine: Machine) -> None:
     told = machine.run("scripts/lint")
     assert told.returncode == 1
     assert told.stdout == ""

@@ -88,7 +88,7 @@ async def polling(plane: Plane) -> AsyncIterator[LongPolls]:
             await task
 
 
-async def test_news_reach_whom_they_concern(plane: Plane) -> None:
+async def test_changes_reach_their_topics(plane: Plane) -> None:
     await plane.start()
     async with polling(plane) as waiters:
         concerned, other = plane.waits(waiters, "a"), plane.waits(waiters, "b")
@@ -101,7 +101,7 @@ async def test_news_reach_whom_they_concern(plane: Plane) -> None:
         await asyncio.wait_for(other, PATIENCE_S)
 
 
-async def test_what_changed_before_anybody_asked_is_told(plane: Plane) -> None:
+async def test_change_before_the_first_poll_is_received(plane: Plane) -> None:
     await plane.start()
     async with polling(plane) as waiters:
         waiting = plane.waits(waiters, "a")
@@ -109,7 +109,7 @@ async def test_what_changed_before_anybody_asked_is_told(plane: Plane) -> None:
         await asyncio.wait_for(waiting, PATIENCE_S)
 
 
-async def test_after_a_time_without_anybody_news_go_on(plane: Plane) -> None:
+async def test_polling_continues_after_a_time_without_watchers(plane: Plane) -> None:
     await plane.start()
     async with polling(plane) as waiters:
         for number in range(5):
@@ -122,7 +122,7 @@ async def test_after_a_time_without_anybody_news_go_on(plane: Plane) -> None:
                 plane.topics.bump("a", "b")
 
 
-async def test_an_outage_loses_nothing_and_wakes_nobody_else(plane: Plane) -> None:
+async def test_outage_loses_no_change_and_wakes_no_other_topic(plane: Plane) -> None:
     await plane.start()
     async with polling(plane) as waiters:
         concerned, other = plane.waits(waiters, "a"), plane.waits(waiters, "b")
@@ -136,7 +136,7 @@ async def test_an_outage_loses_nothing_and_wakes_nobody_else(plane: Plane) -> No
         other.cancel()
 
 
-async def test_another_run_wakes_everybody(plane: Plane) -> None:
+async def test_restarted_plane_wakes_every_topic(plane: Plane) -> None:
     await plane.start()
     async with polling(plane) as waiters:
         waiting = [plane.waits(waiters, topic) for topic in "abc"]
@@ -149,7 +149,7 @@ async def test_another_run_wakes_everybody(plane: Plane) -> None:
             assert not over
 
 
-async def test_a_plane_that_is_not_there_yet_is_waited_for(plane: Plane) -> None:
+async def test_polling_waits_for_a_plane_that_starts_later(plane: Plane) -> None:
     async with polling(plane) as waiters:
         waiting = plane.waits(waiters, "a")
         await until(lambda: plane.failures > 0)

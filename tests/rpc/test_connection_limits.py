@@ -79,7 +79,7 @@ async def connect(stack: AsyncExitStack, port: int, host: str = "127.0.0.1") -> 
     return line
 
 
-async def test_more_connections_than_there_are_places_for_are_closed_at_once() -> None:
+async def test_connections_over_the_limit_are_closed_at_once() -> None:
     async with (
         opened(TransportSettings(rpc_connections_max=MOST)) as (server, port),
         AsyncExitStack() as stack,
@@ -98,7 +98,7 @@ async def test_more_connections_than_there_are_places_for_are_closed_at_once() -
         assert await (await connect(stack, port)).is_refused()
 
 
-async def test_addresses_of_a_name_have_no_more_places_together_than_one() -> None:
+async def test_addresses_of_one_name_share_one_limit() -> None:
     settings = TransportSettings(rpc_connections_max=MOST)
     async with opened(settings, host="localhost") as (_, port), AsyncExitStack() as stack:
         lines = []
@@ -111,7 +111,7 @@ async def test_addresses_of_a_name_have_no_more_places_together_than_one() -> No
         assert 0 < refused.count(False) <= MOST
 
 
-async def test_who_never_speaks_http_2_is_closed_after_the_time_of_a_slow_client() -> None:
+async def test_client_without_http_2_times_out() -> None:
     async with opened(HASTY) as (server, port), AsyncExitStack() as stack:
         silent = await connect(stack, port)
         assert not await silent.is_refused()
@@ -120,7 +120,7 @@ async def test_who_never_speaks_http_2_is_closed_after_the_time_of_a_slow_client
         assert (await client.call("PlayerConnected", CONNECTED)).code == "OK"
 
 
-async def test_a_connection_without_a_call_is_closed_and_its_client_goes_on_with_another() -> None:
+async def test_idle_connection_is_closed_and_its_client_reconnects() -> None:
     async with opened(HASTY) as (server, port), client_of(server, port) as client:
         for _ in range(3):
             assert (await client.call("PlayerConnected", CONNECTED)).code == "OK"
@@ -131,7 +131,7 @@ async def test_a_connection_without_a_call_is_closed_and_its_client_goes_on_with
                     state = client.channel.get_state()
 
 
-async def test_a_connection_with_a_call_is_kept_however_long_it_takes() -> None:
+async def test_connection_with_a_long_call_stays_open() -> None:
     service = SmallService()
     async with opened(HASTY, service) as (server, port), AsyncExitStack() as stack:
         client = await stack.enter_async_context(client_of(server, port))

@@ -87,7 +87,7 @@ def create_group(doors: Doors, timeout: float = 10) -> asyncio.Task[bytes]:
     return asyncio.ensure_future(raw(doors, f"/{GROUPS}/CreateGroup", data, CLOUD, timeout))
 
 
-async def test_an_answer_comes_back_with_the_ray_id_of_both_sides(doors: Doors) -> None:
+async def test_response_has_one_ray_id_for_both_servers(doors: Doors) -> None:
     doors.control.pay(GROUP, "now")
     call = billing(doors)
     assert (await call).group.payment_succeeded_ts == "now"
@@ -96,7 +96,7 @@ async def test_an_answer_comes_back_with_the_ray_id_of_both_sides(doors: Doors) 
     assert "x-hosting-park" not in trailers
 
 
-async def test_status_and_details_come_back_as_they_are(doors: Doors) -> None:
+async def test_status_and_details_are_forwarded_unchanged(doors: Doors) -> None:
     data = groups_pb2.GetGroupRequest(group_id=GROUP).SerializeToString()
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await raw(doors, f"/{GROUPS}/GetGroup", data)
@@ -113,7 +113,7 @@ async def test_status_and_details_come_back_as_they_are(doors: Doors) -> None:
     assert await code_of(billing(doors, metadata=())) == "TOKEN_MISSING"
 
 
-async def test_the_client_the_trace_and_the_key_go_along(tmp_path: Path) -> None:
+async def test_client_address_trace_and_key_are_forwarded(tmp_path: Path) -> None:
     settings = TransportSettings(trusted_proxies=("127.0.0.0/8",))
     async with open_doors(tmp_path, settings=settings) as doors:
         metadata = (
@@ -131,21 +131,21 @@ async def test_the_client_the_trace_and_the_key_go_along(tmp_path: Path) -> None
         assert 0 < call.deadline - asyncio.get_running_loop().time() < 11
 
 
-async def test_no_client_speaks_for_the_public_door(doors: Doors) -> None:
+async def test_client_cannot_set_internal_metadata(doors: Doors) -> None:
     forged = (*CLOUD, ("x-hosting-client", "10.9.8.7"), ("x-hosting-held", "over"))
     await billing(doors, metadata=forged)
     (call,) = doors.control.calls
     assert (str(call.client), call.long_poll_expired) == ("127.0.0.1", False)
 
 
-async def test_both_planes_are_told_by_one_reflection_and_one_health(doors: Doors) -> None:
+async def test_reflection_and_health_cover_both_planes(doors: Doors) -> None:
     stub = health_pb2_grpc.HealthStub(doors.grpc.channel)
     for service in ("hosting.v1.Matchmaker", GROUPS, GAMES):
         answer = await stub.Check(health_pb2.HealthCheckRequest(service=service))
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-async def test_a_call_is_counted_by_operation_and_code(doors: Doors) -> None:
+async def test_call_is_counted_by_operation_and_code(doors: Doors) -> None:
     await billing(doors)
     data = groups_pb2.GetGroupRequest(group_id=GROUP).SerializeToString()
     await code_of(raw(doors, f"/{GROUPS}/GetGroup", data))
@@ -155,7 +155,7 @@ async def test_a_call_is_counted_by_operation_and_code(doors: Doors) -> None:
     assert doors.metrics.grpc.in_flight == 0
 
 
-async def test_large_messages_go_through_and_too_large_ones_do_not(doors: Doors) -> None:
+async def test_large_messages_are_forwarded_and_oversized_ones_rejected(doors: Doors) -> None:
     request = games_pb2.ValidateGameRequest(display_name="x" * 1_000_000)
     data = await raw(doors, f"/{GAMES}/ValidateGame", request.SerializeToString())
     assert games_pb2.ValidateGameResponse.FromString(data).errors[0].path == ["1000000"]
@@ -165,14 +165,14 @@ async def test_large_messages_go_through_and_too_large_ones_do_not(doors: Doors)
     assert len(doors.control.calls) == 1
 
 
-async def test_operations_count_per_token(tmp_path: Path) -> None:
+async def test_operations_are_limited_per_token(tmp_path: Path) -> None:
     async with open_doors(tmp_path, limits=Limits(control=Rate(0.5, 2))) as doors:
         await billing(doors)
         await billing(doors)
         assert await code_of(billing(doors)) == "RATE_LIMITED"
 
 
-async def test_without_a_control_plane_its_operations_are_unavailable_and_others_go_on(
+async def test_control_plane_outage_affects_only_its_operations(
     tmp_path: Path,
 ) -> None:
     async with open_doors(tmp_path, is_started=False) as doors:
@@ -193,7 +193,7 @@ async def _is_answered(doors: Doors) -> bool:
     return True
 
 
-async def test_a_control_plane_that_was_started_anew_is_found(doors: Doors) -> None:
+async def test_restarted_control_plane_serves_the_next_call(doors: Doors) -> None:
     await billing(doors)
     await doors.behind.stop()
     assert await code_of(billing(doors)) == "CONTROL_PLANE_UNAVAILABLE"
@@ -203,7 +203,7 @@ async def test_a_control_plane_that_was_started_anew_is_found(doors: Doors) -> N
             await asyncio.sleep(0.02)
 
 
-async def test_a_client_that_goes_away_is_told_to_the_other_side(doors: Doors) -> None:
+async def test_client_cancellation_is_forwarded(doors: Doors) -> None:
     doors.control.is_slow = True
     calling = create_group(doors)
     await doors.control.begun.wait()
@@ -212,7 +212,7 @@ async def test_a_client_that_goes_away_is_told_to_the_other_side(doors: Doors) -
     await until(lambda: doors.metrics.grpc.meters["create_group"].codes.get("CANCELLED") == 1)
 
 
-async def test_a_deadline_that_passes_ends_the_call_on_both_sides(doors: Doors) -> None:
+async def test_expired_deadline_ends_the_call_on_both_servers(doors: Doors) -> None:
     doors.control.is_slow = True
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await create_group(doors, timeout=1.5)
@@ -220,14 +220,14 @@ async def test_a_deadline_that_passes_ends_the_call_on_both_sides(doors: Doors) 
     await asyncio.wait_for(doors.control.left.wait(), PATIENCE_S)
 
 
-async def test_who_gets_no_answer_in_time_is_told_so(tmp_path: Path) -> None:
+async def test_call_without_a_response_times_out(tmp_path: Path) -> None:
     async with open_doors(tmp_path, answer_timeout_ms=1_000) as doors:
         doors.control.is_slow = True
         assert await code_of(create_group(doors)) == "DEADLINE_EXCEEDED"
         await asyncio.wait_for(doors.control.left.wait(), PATIENCE_S)
 
 
-async def test_more_than_there_is_room_for_are_sent_away(tmp_path: Path) -> None:
+async def test_calls_over_the_limit_are_rejected(tmp_path: Path) -> None:
     settings = TransportSettings(trusted_proxies=("127.0.0.0/8",))
     async with open_doors(tmp_path, at_once=8, wait_ms=50, settings=settings) as doors:
         doors.control.is_slow = True
@@ -257,7 +257,7 @@ async def test_more_than_there_is_room_for_are_sent_away(tmp_path: Path) -> None
         await billing(doors, metadata=bearer("a", 9))
 
 
-async def test_a_back_end_that_asks_much_at_once_waits_and_is_answered(tmp_path: Path) -> None:
+async def test_back_end_with_many_calls_queues_and_is_served(tmp_path: Path) -> None:
     async with open_doors(tmp_path, at_once=8, wait_ms=60_000) as doors:
         doors.control.is_slow = True
         calls = [create_group(doors) for _ in range(2)]
@@ -275,7 +275,7 @@ def _is_creating(doors: Doors, number: int) -> bool:
     return doors.control.waiting == number
 
 
-async def test_a_watch_waits_for_a_change_and_tells_it(doors: Doors) -> None:
+async def test_watch_waits_for_a_change_and_returns_it(doors: Doors) -> None:
     index = (await billing(doors)).watch.index
     call = billing(doors, index)
     await until(lambda: len(doors.waiters) == 1)
@@ -285,7 +285,7 @@ async def test_a_watch_waits_for_a_change_and_tells_it(doors: Doors) -> None:
     assert answer.watch.index != index
 
 
-async def test_when_the_time_is_over_the_answer_has_the_same_index(tmp_path: Path) -> None:
+async def test_watch_timeout_returns_the_same_index(tmp_path: Path) -> None:
     async with open_doors(tmp_path, hold_ms=200) as doors:
         index = (await billing(doors)).watch.index
         answer = await asyncio.wait_for(billing(doors, index), PATIENCE_S)
@@ -293,7 +293,7 @@ async def test_when_the_time_is_over_the_answer_has_the_same_index(tmp_path: Pat
         assert doors.control.parks == 1
 
 
-async def test_parked_calls_take_no_room_of_others(tmp_path: Path) -> None:
+async def test_parked_calls_take_no_permits(tmp_path: Path) -> None:
     async with open_doors(tmp_path, at_once=2) as doors:
         index = (await billing(doors)).watch.index
         watching = []
@@ -310,7 +310,7 @@ def _is_parked(doors: Doors, number: int) -> bool:
     return len(doors.waiters) == number
 
 
-async def test_a_parked_client_that_goes_away_is_let_go(doors: Doors) -> None:
+async def test_cancelled_parked_call_is_removed(doors: Doors) -> None:
     index = (await billing(doors)).watch.index
     call = billing(doors, index)
     await until(lambda: len(doors.waiters) == 1)
@@ -319,7 +319,7 @@ async def test_a_parked_client_that_goes_away_is_let_go(doors: Doors) -> None:
     await until(lambda: doors.metrics.grpc.in_flight == 0)
 
 
-async def test_another_run_of_the_control_plane_answers_a_watch(doors: Doors) -> None:
+async def test_restarted_control_plane_answers_a_watch(doors: Doors) -> None:
     index = (await billing(doors)).watch.index
     call = billing(doors, index)
     await until(lambda: len(doors.waiters) == 1)
@@ -329,7 +329,7 @@ async def test_another_run_of_the_control_plane_answers_a_watch(doors: Doors) ->
     assert answer.group.payment_succeeded_ts == "anew"
 
 
-async def test_watches_that_end_without_a_control_plane_do_not_wait_for_each_other(
+async def test_watches_end_together_when_the_control_plane_is_down(
     tmp_path: Path,
 ) -> None:
     """A queue would answer this number of watches in three groups, each one poll interval later."""
@@ -348,7 +348,7 @@ async def _ended_at(call: object) -> float:
     return asyncio.get_running_loop().time()
 
 
-async def test_watches_that_end_just_before_a_control_plane_starts_are_answered(
+async def test_watches_that_end_before_a_restart_are_answered(
     tmp_path: Path,
 ) -> None:
     async with open_doors(tmp_path, hold_ms=2_000) as doors:
@@ -363,7 +363,7 @@ async def test_watches_that_end_just_before_a_control_plane_starts_are_answered(
             assert (await asyncio.wait_for(call, PATIENCE_S)).group.payment_succeeded_ts == "anew"
 
 
-async def test_a_long_message_is_answered_but_not_parked(doors: Doors) -> None:
+async def test_long_message_is_answered_but_not_parked(doors: Doors) -> None:
     path, read = f"/{GROUPS}/GetGroupBilling", groups_pb2.GetGroupBillingResponse.FromString
     index = (await billing(doors)).watch.index
     request = groups_pb2.GetGroupBillingRequest(group_id=GROUP, watch_index=index)
@@ -396,7 +396,7 @@ async def test_public_and_internal_calls_share_the_socket(doors: Doors) -> None:
     assert news.is_complete
 
 
-async def test_a_door_without_a_way_passes_nothing_on() -> None:
+async def test_server_without_a_control_plane_forwards_nothing() -> None:
     with pytest.raises(ValueError, match="no way"):
         RpcServer(
             SmallService().operations(),

@@ -90,7 +90,7 @@ def details_of(failure: grpc.aio.AioRpcError) -> dict[str, Any]:
     return found
 
 
-async def test_an_error_is_a_status_with_its_code_as_reason(door: GrpcDoor) -> None:
+async def test_error_is_a_status_with_its_code_as_reason(door: GrpcDoor) -> None:
     data = pb.PlayerConnectedRequest(player_token="used").SerializeToString()
     failure = await failure_of(door, "PlayerConnected", data)
     assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
@@ -100,7 +100,7 @@ async def test_an_error_is_a_status_with_its_code_as_reason(door: GrpcDoor) -> N
     assert set(details_of(failure)) == {"ErrorInfo"}
 
 
-async def test_every_problem_of_a_message_is_a_field_violation(door: GrpcDoor) -> None:
+async def test_every_problem_is_a_field_violation(door: GrpcDoor) -> None:
     data = pb.FindLobbyRequest(max_players=0).SerializeToString()
     failure = await failure_of(door, "FindLobby", data)
     assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -110,7 +110,7 @@ async def test_every_problem_of_a_message_is_a_field_violation(door: GrpcDoor) -
     assert all(violation.description for violation in violations)
 
 
-async def test_more_problems_than_fit_are_counted(door: GrpcDoor) -> None:
+async def test_problems_over_the_limit_are_counted(door: GrpcDoor) -> None:
     modes = [f"mode number {number}!" for number in range(32)]
     regions = [f"Region {number}!" for number in range(64)]
     data = pb.FindLobbyRequest(game_modes=modes, regions=regions).SerializeToString()
@@ -120,7 +120,7 @@ async def test_more_problems_than_fit_are_counted(door: GrpcDoor) -> None:
     assert last.description.endswith(" more problems")
 
 
-async def test_a_limit_tells_when_to_come_again(door: GrpcDoor) -> None:
+async def test_rate_limit_error_has_a_retry_delay(door: GrpcDoor) -> None:
     first = await door.call("ListLobbies")
     assert first.code == "OK"
     failure = await failure_of(door, "ListLobbies", b"")
@@ -129,24 +129,24 @@ async def test_a_limit_tells_when_to_come_again(door: GrpcDoor) -> None:
 
 
 @pytest.mark.parametrize("data", [b"\xff\xff", b"\x0a\x02\xff\xfe"], ids=["framing", "utf-8"])
-async def test_bytes_that_are_no_message_are_refused(door: GrpcDoor, data: bytes) -> None:
+async def test_invalid_message_bytes_are_rejected(door: GrpcDoor, data: bytes) -> None:
     failure = await failure_of(door, "PlayerConnected", data)
     assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert details_of(failure)["ErrorInfo"].reason == "BODY_INVALID"
 
 
-async def test_a_token_is_asked_for_before_the_message_is_read(door: GrpcDoor) -> None:
+async def test_token_is_checked_before_the_message(door: GrpcDoor) -> None:
     failure = await failure_of(door, "PlayerConnected", b"\xff\xff", ())
     assert failure.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_fields_that_nobody_knows_are_ignored(door: GrpcDoor) -> None:
+async def test_unknown_fields_are_ignored(door: GrpcDoor) -> None:
     data = pb.PlayerConnectedRequest(player_token="some token").SerializeToString()
     call = raw_call(door, "PlayerConnected")
     assert await call(data + b"\xfa\x3f\x03new", metadata=AUTHORIZED) == b""
 
 
-async def test_a_message_over_the_limit_is_refused(service: SmallService) -> None:
+async def test_message_over_the_limit_is_rejected(service: SmallService) -> None:
     settings = TransportSettings(message_limit_bytes=1000)
     async with open_door("grpc", service, settings) as door:
         assert isinstance(door, GrpcDoor)
@@ -159,7 +159,7 @@ async def test_a_message_over_the_limit_is_refused(service: SmallService) -> Non
     assert service.calls == []
 
 
-async def test_metadata_over_the_limit_is_refused(
+async def test_metadata_over_the_limit_is_rejected(
     service: SmallService, metrics: RequestMetrics
 ) -> None:
     settings = TransportSettings(headers_limit_bytes=2000)
@@ -181,7 +181,7 @@ async def test_metadata_over_the_limit_is_refused(
     assert metrics.grpc.meters["connected"].codes["HEADERS_TOO_LARGE"] == 2
 
 
-async def test_metadata_is_taken_up_to_32_kib(door: GrpcDoor) -> None:
+async def test_metadata_up_to_32_kib_is_accepted(door: GrpcDoor) -> None:
     data = pb.PlayerConnectedRequest(player_token="some token").SerializeToString()
     fits = (*AUTHORIZED, ("x-long", "v" * 32_000))
     assert await raw_call(door, "PlayerConnected")(data, metadata=fits) == b""
@@ -190,12 +190,12 @@ async def test_metadata_is_taken_up_to_32_kib(door: GrpcDoor) -> None:
     assert details_of(failure)["ErrorInfo"].reason == "HEADERS_TOO_LARGE"
 
 
-async def test_a_method_that_is_not_served_is_unimplemented(door: GrpcDoor) -> None:
+async def test_unknown_method_is_unimplemented(door: GrpcDoor) -> None:
     failure = await failure_of(door, "Nonsense", b"")
     assert failure.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_a_deadline_reaches_the_operation(door: GrpcDoor, service: SmallService) -> None:
+async def test_deadline_reaches_the_operation(door: GrpcDoor, service: SmallService) -> None:
     call = raw_call(door, "PlayerConnected")
     data = pb.PlayerConnectedRequest(player_token="some token").SerializeToString()
     before = asyncio.get_running_loop().time()
@@ -207,7 +207,7 @@ async def test_a_deadline_reaches_the_operation(door: GrpcDoor, service: SmallSe
     assert service.calls[1].deadline is None
 
 
-async def test_an_operation_past_its_deadline_is_given_up(
+async def test_operation_past_its_deadline_is_cancelled(
     door: GrpcDoor, service: SmallService, metrics: RequestMetrics
 ) -> None:
     data = pb.JoinLobbyRequest(lobby_id=LOBBY_ID).SerializeToString()
@@ -221,7 +221,7 @@ async def test_an_operation_past_its_deadline_is_given_up(
     assert codes.get("DEADLINE_EXCEEDED", 0) + codes.get(CANCELLED, 0) == 1
 
 
-async def test_a_port_that_is_taken_is_named(service: SmallService) -> None:
+async def test_occupied_port_is_named(service: SmallService) -> None:
     parts = (service.operations(), TransportSettings(), RequestMetrics(), Limits())
     first = RpcServer(*parts, "127.0.0.1:0")
     port = await first.start()
@@ -232,7 +232,7 @@ async def test_a_port_that_is_taken_is_named(service: SmallService) -> None:
     await first.stop(0.0)
 
 
-async def test_a_unix_socket_will_do(service: SmallService, tmp_path: Path) -> None:
+async def test_unix_socket_address_is_accepted(service: SmallService, tmp_path: Path) -> None:
     address = f"unix:{tmp_path}/door"
     server = RpcServer(
         service.operations(), TransportSettings(), RequestMetrics(), Limits(), address
@@ -248,7 +248,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-async def test_health_is_told_of_the_server_and_each_service(door: GrpcDoor) -> None:
+async def test_health_covers_the_server_and_each_service(door: GrpcDoor) -> None:
     stub = health_pb2_grpc.HealthStub(door.channel)
     for name in ("", MATCHMAKER):
         answer = await stub.Check(health_pb2.HealthCheckRequest(service=name))
@@ -258,7 +258,7 @@ async def test_health_is_told_of_the_server_and_each_service(door: GrpcDoor) -> 
     assert raised.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_a_watch_sees_every_change_and_the_end(door: GrpcDoor) -> None:
+async def test_health_watch_sees_every_change_and_the_end(door: GrpcDoor) -> None:
     stub = health_pb2_grpc.HealthStub(door.channel)
     watch = stub.Watch(health_pb2.HealthCheckRequest(service=MATCHMAKER))
     other = stub.Watch(health_pb2.HealthCheckRequest(service="other"))
@@ -295,7 +295,7 @@ async def test_reflection_v1_lists_the_services(door: GrpcDoor) -> None:
 
 
 @pytest.mark.parametrize("symbol", [MATCHMAKER, "grpc.reflection.v1.ServerReflection"])
-async def test_reflection_v1_describes_what_it_lists(door: GrpcDoor, symbol: str) -> None:
+async def test_reflection_v1_describes_the_listed_services(door: GrpcDoor, symbol: str) -> None:
     answer = await reflect(door, file_containing_symbol=symbol)
     files = [
         descriptor_pb2.FileDescriptorProto.FromString(data)

@@ -47,12 +47,12 @@ async def client(path: Path) -> AsyncIterator[InternalClient]:
     await server.stop(0.0)
 
 
-async def test_a_call_is_answered(client: InternalClient) -> None:
+async def test_call_returns_its_response(client: InternalClient) -> None:
     answer = await client.call(CREATE_TOKEN, pb.CreateTokenRequest(namespace="arena/prod"))
     assert answer == pb.CreateTokenResponse(token="the token", token_id="its id")
 
 
-async def test_an_error_arrives_as_it_was_raised(client: InternalClient) -> None:
+async def test_error_arrives_as_it_was_raised(client: InternalClient) -> None:
     with pytest.raises(ServiceError) as raised:
         await client.call(CREATE_TOKEN, pb.CreateTokenRequest(namespace="other"))
     error = raised.value
@@ -61,29 +61,29 @@ async def test_an_error_arrives_as_it_was_raised(client: InternalClient) -> None
     assert error.metadata == {"namespace": "other"}
 
 
-async def test_an_unexpected_exception_tells_nothing(client: InternalClient) -> None:
+async def test_unexpected_exception_reveals_nothing(client: InternalClient) -> None:
     with pytest.raises(ServiceError) as raised:
         await client.call(CREATE_TOKEN, pb.CreateTokenRequest(namespace="broken"))
     assert raised.value.code == "INTERNAL"
     assert "secret" not in str(raised.value)
 
 
-async def test_a_call_has_an_end(client: InternalClient) -> None:
+async def test_call_has_a_timeout(client: InternalClient) -> None:
     with pytest.raises(Unreachable):
         await client.call(CREATE_TOKEN, pb.CreateTokenRequest(namespace="slow"), timeout_s=0.05)
 
 
-async def test_nobody_else_can_open_the_socket(client: InternalClient, path: Path) -> None:
+async def test_socket_is_private_to_its_owner(client: InternalClient, path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-async def test_without_a_server_it_is_unreachable(path: Path) -> None:
+async def test_missing_server_is_unreachable(path: Path) -> None:
     async with InternalClient(path) as client:
         with pytest.raises(Unreachable, match=r"admin\.sock"):
             await client.call(CREATE_TOKEN, pb.CreateTokenRequest())
 
 
-async def test_a_socket_that_a_killed_run_left_is_replaced(path: Path) -> None:
+async def test_stale_socket_of_a_killed_process_is_replaced(path: Path) -> None:
     first = InternalServer({CREATE_TOKEN: create_token}, path)
     await first.start()
     left = path.with_suffix(".left")
@@ -98,7 +98,7 @@ async def test_a_socket_that_a_killed_run_left_is_replaced(path: Path) -> None:
     assert not path.exists()
 
 
-async def test_a_server_that_was_away_is_reached_again_within_a_second(path: Path) -> None:
+async def test_restarted_server_is_reached_within_a_second(path: Path) -> None:
     request = pb.CreateTokenRequest(namespace="arena/prod")
     async with InternalClient(path) as client:
         for _ in range(30):
@@ -121,18 +121,18 @@ async def test_a_server_that_was_away_is_reached_again_within_a_second(path: Pat
         await server.stop(0.0)
 
 
-async def test_a_path_that_no_socket_can_have_is_named(tmp_path: Path) -> None:
+async def test_invalid_socket_path_is_named(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 120)
     with pytest.raises(OSError, match="107"):
         await InternalServer({CREATE_TOKEN: create_token}, path).start()
 
 
-async def test_a_method_that_does_not_exist_is_a_mistake(path: Path) -> None:
+async def test_unknown_method_is_an_error(path: Path) -> None:
     with pytest.raises(KeyError):
         InternalServer({"hosting.internal.v1.Admin.Nonsense": create_token}, path)
 
 
-async def test_bytes_that_are_no_message_are_refused(client: InternalClient, path: Path) -> None:
+async def test_invalid_message_bytes_are_rejected(client: InternalClient, path: Path) -> None:
     async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
         call = channel.unary_unary("/hosting.internal.v1.Admin/CreateToken")

@@ -92,7 +92,7 @@ def _is_parked(waiters: LongPolls, number: int) -> bool:
 
 
 @pytest.mark.parametrize(("filling_bytes", "entries"), [(4_096, 1), (30_000, 1), (200, 200)])
-async def test_a_call_with_much_metadata_is_not_parked(
+async def test_call_with_large_metadata_is_not_parked(
     parking: tuple[Channel, LongPolls], filling_bytes: int, entries: int
 ) -> None:
     channel, waiters = parking
@@ -106,7 +106,7 @@ async def test_a_call_with_much_metadata_is_not_parked(
     assert len(waiters) == 0
 
 
-async def test_a_call_with_as_much_as_tracing_adds_is_parked(
+async def test_call_with_tracing_metadata_is_parked(
     parking: tuple[Channel, LongPolls], control: SmallControl
 ) -> None:
     channel, waiters = parking
@@ -117,7 +117,7 @@ async def test_a_call_with_as_much_as_tracing_adds_is_parked(
     assert (await call).group.payment_succeeded_ts == "now"
 
 
-async def test_what_need_not_wait_is_answered_whatever_comes_with_it(
+async def test_call_that_need_not_wait_may_have_large_metadata(
     parking: tuple[Channel, LongPolls], control: SmallControl
 ) -> None:
     channel, _ = parking

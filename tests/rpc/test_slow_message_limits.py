@@ -97,9 +97,7 @@ def streams_of(number: int) -> set[int]:
     return set(range(1, 2 * number, 2))
 
 
-async def test_who_took_longest_of_the_address_with_most_gives_way_and_others_are_served(
-    stage: Stage, raw: Open
-) -> None:
+async def test_slowest_message_of_the_busiest_address_is_dropped(stage: Stage, raw: Open) -> None:
     greedy = await raw("127.0.4.1")
     await begin(greedy, PLACES + 4)
     await greedy.wait_ended(4)
@@ -121,7 +119,7 @@ async def test_who_took_longest_of_the_address_with_most_gives_way_and_others_ar
 
 
 @pytest.mark.parametrize("settings", [TransportSettings()])
-async def test_honest_slow_clients_of_one_address_are_all_served(stage: Stage, raw: Open) -> None:
+async def test_slow_clients_of_one_address_are_all_served(stage: Stage, raw: Open) -> None:
     """Clients behind one wireless network share an address, and each needs a second for a small
     message.
     """
@@ -139,9 +137,7 @@ async def test_honest_slow_clients_of_one_address_are_all_served(stage: Stage, r
     assert stage.codes() == {"OK": 100}
 
 
-async def test_of_who_shows_no_token_where_one_is_needed_nothing_is_read(
-    stage: Stage, raw: Open
-) -> None:
+async def test_message_without_a_required_token_is_not_read(stage: Stage, raw: Open) -> None:
     for number, (metadata, code) in enumerate(
         [({}, "TOKEN_MISSING"), ({"authorization": "Bearer nonsense"}, "TOKEN_INVALID")]
     ):
@@ -153,7 +149,9 @@ async def test_of_who_shows_no_token_where_one_is_needed_nothing_is_read(
         assert stage.codes()[code] == 30
 
 
-async def test_hoarders_without_a_token_never_keep_out_who_has_one(stage: Stage, raw: Open) -> None:
+async def test_tokenless_attackers_do_not_block_clients_with_tokens(
+    stage: Stage, raw: Open
+) -> None:
     """The attackers are slower than every client with a token and use the same address."""
     honest = await raw("127.0.4.1")
     await begin(honest, 8, JOIN_PATH)
@@ -166,7 +164,7 @@ async def test_hoarders_without_a_token_never_keep_out_who_has_one(stage: Stage,
     assert honest.ended == set()
 
 
-async def test_idle_streams_give_way_first(stage: Stage, raw: Open) -> None:
+async def test_idle_streams_are_dropped_first(stage: Stage, raw: Open) -> None:
     calls, stubborn = await raw("127.0.4.1"), await raw("127.0.4.2")
     for stream in streams_of(12):
         calls.begin(stream, REFLECTION_PATH)
@@ -180,7 +178,7 @@ async def test_idle_streams_give_way_first(stage: Stage, raw: Open) -> None:
     assert (calls.ended, stubborn.ended) == (streams_of(12), set())
 
 
-async def test_twice_as_many_as_there_are_places_have_no_time_at_all(
+async def test_calls_over_twice_the_limit_are_rejected_at_once(
     stage: Stage, raw: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slow_message_limits, "_GRACE_S", 3600.0)
@@ -191,7 +189,7 @@ async def test_twice_as_many_as_there_are_places_have_no_time_at_all(
 
 
 @pytest.mark.parametrize("settings", [TransportSettings(receive_timeout_ms=1_000)])
-async def test_a_message_that_does_not_end_in_time_is_given_up(stage: Stage, raw: Open) -> None:
+async def test_unfinished_message_times_out(stage: Stage, raw: Open) -> None:
     calls = await raw("127.0.4.1")
     calls.begin(1, CONNECTED_PATH, GOOD)
     await calls.send(1, message_of(100)[:-1])
@@ -199,7 +197,7 @@ async def test_a_message_that_does_not_end_in_time_is_given_up(stage: Stage, raw
     assert stage.codes()["REQUEST_TIMEOUT"] == 1
 
 
-async def test_a_call_without_a_message_is_told_so(stage: Stage, raw: Open) -> None:
+async def test_call_without_a_message_is_an_error(stage: Stage, raw: Open) -> None:
     calls = await raw("127.0.4.1")
     calls.begin(1, CONNECTED_PATH, GOOD)
     await calls.send(1, b"", is_last=True)
@@ -215,14 +213,14 @@ async def test_a_call_without_a_message_is_told_so(stage: Stage, raw: Open) -> N
         REFLECTION_PATH,
     ],
 )
-async def test_what_is_not_an_operation_is_read_alike(stage: Stage, raw: Open, path: str) -> None:
+async def test_unknown_method_has_the_same_limits(stage: Stage, raw: Open, path: str) -> None:
     calls = await raw("127.0.4.1")
     await begin(calls, PLACES + 4, path)
     await calls.wait_ended(4)
     assert calls.ended == streams_of(4)
 
 
-async def test_a_stream_keeps_no_large_message(stage: Stage) -> None:
+async def test_stream_holds_no_large_message(stage: Stage) -> None:
     watching: Any = stage.door.channel.unary_stream("/grpc.health.v1.Health/Watch")
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await watching(message_of(100 * KIB)[5:]).read()
@@ -231,7 +229,7 @@ async def test_a_stream_keeps_no_large_message(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("settings", [TransportSettings(bodies_limit_bytes=2 * MIB)])
-async def test_large_messages_count_until_their_answer_and_have_a_budget(stage: Stage) -> None:
+async def test_large_messages_count_until_their_response(stage: Stage) -> None:
     """grpcio accepts messages up to 4 MiB, which fit into the budget."""
     padding, size = b"x" * 900 * KIB, 900 * KIB
     # The server ignores the unknown field, but its bytes count as received.

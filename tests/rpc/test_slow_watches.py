@@ -83,7 +83,7 @@ async def read_soon(watching: list[Answered]) -> None:
     assert {answer.group.payment_succeeded_ts for answer in answers} == {"now"}
 
 
-async def test_who_wakes_behind_many_slow_ones_is_answered_before_them(
+async def test_fast_watches_are_answered_before_slow_ones(
     doors: Doors, control: SlowRecords
 ) -> None:
     slow = [f"cloud_slow{number}" for number in range(3 * AT_ONCE)]
@@ -98,7 +98,7 @@ async def test_who_wakes_behind_many_slow_ones_is_answered_before_them(
     assert doors.metrics.grpc.meters["get_billing"].codes["OK"] == len(watching) + 1
 
 
-async def test_of_one_token_so_many_are_asked_for_at_once_and_another_ones_do_not_wait_for_its_rest(
+async def test_slow_reads_of_one_token_do_not_delay_other_tokens(
     doors: Doors, control: SlowRecords
 ) -> None:
     watching = await watch(doors, ["cloud_slow"] * (2 * OF_TOKEN) + ["cloud_quick"] * AT_ONCE)
@@ -118,7 +118,7 @@ async def test_of_one_token_so_many_are_asked_for_at_once_and_another_ones_do_no
     await until(lambda: doors.metrics.grpc.in_flight == 0)
 
 
-async def test_all_that_wake_together_are_answered_however_many_they_are(
+async def test_all_watches_that_wake_together_are_answered(
     doors: Doors, control: SlowRecords
 ) -> None:
     watching = await watch(doors, [f"cloud_t{number % 7}" for number in range(500)])
@@ -126,7 +126,7 @@ async def test_all_that_wake_together_are_answered_however_many_they_are(
     await read_soon(watching)
 
 
-async def test_when_the_control_plane_ends_meanwhile_the_slow_ones_are_told_and_nobody_keeps_a_turn(
+async def test_control_plane_outage_fails_slow_watches_and_frees_their_permits(
     doors: Doors, control: SlowRecords
 ) -> None:
     slow = [f"cloud_slow{number}" for number in range(3 * AT_ONCE)]

@@ -89,7 +89,7 @@ def _stream(
     return method(request, metadata=(("authorization", f"Bearer {token}"),))
 
 
-async def test_an_answer_at_once_and_then_each_newer_one(
+async def test_stream_sends_the_current_and_each_newer_response(
     channel: grpc.aio.Channel, counter: Counter
 ) -> None:
     stream = _stream(channel)
@@ -102,7 +102,7 @@ async def test_an_answer_at_once_and_then_each_newer_one(
     stream.cancel()
 
 
-async def test_a_stream_begins_where_its_client_was(
+async def test_stream_starts_at_the_clients_index(
     channel: grpc.aio.Channel, counter: Counter
 ) -> None:
     await counter.raise_to(3)
@@ -118,7 +118,7 @@ async def test_a_stream_begins_where_its_client_was(
     stream.cancel()
 
 
-async def test_the_same_answer_is_not_sent_twice(
+async def test_equal_response_is_not_sent_twice(
     channel: grpc.aio.Channel, counter: Counter
 ) -> None:
     counter.impatient = 20
@@ -134,7 +134,7 @@ async def test_the_same_answer_is_not_sent_twice(
     stream.cancel()
 
 
-async def test_a_client_that_goes_away_ends_what_waits_for_it(
+async def test_disconnect_ends_the_waiting_request(
     channel: grpc.aio.Channel, counter: Counter
 ) -> None:
     stream = _stream(channel)
@@ -147,7 +147,7 @@ async def test_a_client_that_goes_away_ends_what_waits_for_it(
             await asyncio.sleep(0.001)
 
 
-async def test_a_refusal_ends_the_stream_with_its_code(channel: grpc.aio.Channel) -> None:
+async def test_error_ends_the_stream_with_its_code(channel: grpc.aio.Channel) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await _stream(channel, token="bad").read()
     assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED

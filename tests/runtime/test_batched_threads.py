@@ -24,20 +24,20 @@ def workers() -> Iterator[BatchedThreads]:
     made.close()
 
 
-async def test_all_that_comes_at_once_is_done_and_told_to_whom_it_concerns(
+async def test_concurrent_calls_each_get_their_result(
     workers: BatchedThreads,
 ) -> None:
     results = await asyncio.gather(*(workers.do(partial(pow, n, 2)) for n in range(500)))
     assert results == [n * n for n in range(500)]
 
 
-async def test_what_comes_after_everything_was_done_is_done_too(workers: BatchedThreads) -> None:
+async def test_calls_after_an_idle_time_run(workers: BatchedThreads) -> None:
     async with asyncio.timeout(PATIENCE_S):
         for number in range(300):
             assert await workers.do(partial(int, number)) == number
 
 
-async def test_what_one_raises_is_told_to_that_one(workers: BatchedThreads) -> None:
+async def test_exception_reaches_its_caller(workers: BatchedThreads) -> None:
     def fails() -> None:
         raise OSError("full")
 
@@ -48,7 +48,7 @@ async def test_what_one_raises_is_told_to_that_one(workers: BatchedThreads) -> N
     assert told[1] == "done"
 
 
-async def test_one_that_hangs_holds_up_no_other_while_a_thread_is_free(
+async def test_hanging_call_blocks_no_other_while_a_thread_is_free(
     workers: BatchedThreads,
 ) -> None:
     released = threading.Event()
@@ -63,7 +63,7 @@ async def test_one_that_hangs_holds_up_no_other_while_a_thread_is_free(
     assert await asyncio.gather(*hanging) == [True] * (THREADS - 1)
 
 
-async def test_what_nobody_waits_for_any_more_is_not_begun(workers: BatchedThreads) -> None:
+async def test_cancelled_call_is_not_started(workers: BatchedThreads) -> None:
     released, begun = threading.Event(), threading.Event()
     hanging = [asyncio.create_task(workers.do(released.wait)) for _ in range(THREADS)]
     given_up = asyncio.create_task(workers.do(begun.set))
@@ -77,7 +77,7 @@ async def test_what_nobody_waits_for_any_more_is_not_begun(workers: BatchedThrea
     assert not begun.is_set()
 
 
-async def test_a_thread_that_ends_takes_what_came_meanwhile(workers: BatchedThreads) -> None:
+async def test_ending_thread_takes_calls_that_arrive_meanwhile(workers: BatchedThreads) -> None:
     """Each wave of calls arrives when the threads are about to end."""
     async with asyncio.timeout(PATIENCE_S):
         for _ in range(300):

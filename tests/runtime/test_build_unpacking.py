@@ -78,9 +78,7 @@ def whole() -> bytes:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "zstd", "lz4"])
-async def test_a_build_is_the_same_however_it_was_compressed(
-    folder: Path, compression: str
-) -> None:
+async def test_build_is_the_same_in_every_compression(folder: Path, compression: str) -> None:
     content = whole() if compression == "none" else packed(whole(), compression)
     store = Store(content, compression, hashlib.sha256(content).hexdigest())
     build = await opened(folder, store).unpacked(GAME, BUILD)
@@ -109,7 +107,7 @@ async def test_a_build_is_the_same_however_it_was_compressed(
     assert {path.stat().st_uid for path in root.rglob("*")} == {os.getuid()}
 
 
-async def test_of_two_files_of_one_name_the_last_is_there(folder: Path) -> None:
+async def test_last_of_two_files_with_one_name_wins(folder: Path) -> None:
     first, second = tar({"server.json": MANIFEST, "a": b"first"}), tar({"a": b"second"})
     end = first.rindex(b"first") // 512 * 512 + 512
     build = await opened(folder, Store(first[:end] + second)).unpacked(GAME, BUILD)
@@ -157,9 +155,7 @@ BAD: Final = {
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_what_must_not_be_unpacked_is_refused_and_leaves_nothing(
-    folder: Path, name: str
-) -> None:
+async def test_forbidden_entries_are_rejected_and_leave_nothing(folder: Path, name: str) -> None:
     content, sentence = BAD[name]
     told = await refused(folder, Store(content))
     assert re.search(sentence, told), told
@@ -168,9 +164,7 @@ async def test_what_must_not_be_unpacked_is_refused_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "zstd", "lz4"])
-async def test_what_is_cut_off_or_not_what_it_says_is_refused(
-    folder: Path, compression: str
-) -> None:
+async def test_truncated_or_mislabelled_archive_is_rejected(folder: Path, compression: str) -> None:
     if compression == "none":
         content = whole()
         assert "cut off" in await refused(folder, Store(content[:-11_000]))
@@ -185,19 +179,19 @@ async def test_what_is_cut_off_or_not_what_it_says_is_refused(
     assert inside == "is cut off: its last entry is not whole"
 
 
-async def test_a_small_file_that_stands_for_more_than_may_be_is_refused(folder: Path) -> None:
+async def test_decompression_bomb_is_rejected(folder: Path) -> None:
     bomb = endless()
     assert len(bomb) * 900 < 8 << 20
     assert "unpacks to at least" in await refused(folder, Store(bomb, "gzip"))
 
 
-async def test_what_is_stored_has_to_be_what_was_uploaded(folder: Path) -> None:
+async def test_stored_archive_must_match_the_upload(folder: Path) -> None:
     content = whole()
     told = await refused(folder, Store(content, sha256=hashlib.sha256(b"other").hexdigest()))
     assert "its SHA-256 differs" in told
 
 
-async def test_what_fills_the_disk_to_its_reserve_waits_for_room(folder: Path) -> None:
+async def test_unpacking_waits_when_the_disk_reaches_its_reserve(folder: Path) -> None:
     bomb = packed(tar({"server.json": MANIFEST, "zeros": bytes(BOMB_BYTES)}), "zstd")
     assert len(bomb) * 1_000 < BOMB_BYTES
     found = os.statvfs(folder.parent)
@@ -234,9 +228,7 @@ WRONG: Final = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-async def test_a_developer_is_told_everything_that_is_wrong_with_server_json(
-    folder: Path, name: str
-) -> None:
+async def test_every_server_json_problem_is_reported(folder: Path, name: str) -> None:
     content, sentences = WRONG[name]
     if isinstance(content, bytes) and content not in (LINK, FOLDER):
         archive = tar({"server.json": content})
@@ -248,7 +240,7 @@ async def test_a_developer_is_told_everything_that_is_wrong_with_server_json(
     assert not missing, told
 
 
-async def test_all_who_ask_at_once_get_the_same_and_it_is_unpacked_once(folder: Path) -> None:
+async def test_concurrent_requests_unpack_a_build_once(folder: Path) -> None:
     store = Store(whole())
     builds = opened(folder, store)
     impatient = asyncio.create_task(builds.unpacked(GAME, BUILD))
@@ -262,7 +254,7 @@ async def test_all_who_ask_at_once_get_the_same_and_it_is_unpacked_once(folder: 
     assert [path.name for path in folder.iterdir()] == [BUILD]
 
 
-async def test_what_could_not_be_fetched_is_asked_for_again(folder: Path) -> None:
+async def test_failed_download_is_retried(folder: Path) -> None:
     store = Store(whole())
     store.fault = ServiceError("CONTROL_PLANE_UNAVAILABLE")
     builds = opened(folder, store)
@@ -295,7 +287,7 @@ asyncio.run(main())
 """
 
 
-async def test_what_a_killed_service_left_half_unpacked_is_removed_when_it_starts(
+async def test_start_removes_partly_unpacked_builds(
     folder: Path,
 ) -> None:
     begun = tar({"server.json": MANIFEST, "large": b""})[:512].hex()
@@ -311,7 +303,7 @@ async def test_what_a_killed_service_left_half_unpacked_is_removed_when_it_start
     assert (await builds.unpacked(GAME, BUILD)).command[0] == "./run"
 
 
-async def test_what_is_whole_stays_over_a_restart_unless_the_machine_went_down(
+async def test_complete_build_survives_a_service_restart_but_not_a_reboot(
     folder: Path,
 ) -> None:
     store = Store(whole())

@@ -51,7 +51,7 @@ async def said(run: RunFolder) -> list[str]:
 
 
 @needs_oci_runtime
-async def test_a_container_that_forks_for_ever_comes_to_an_end_that_is_its_own(
+async def test_fork_bomb_in_a_container_ends_with_its_container(
     tmp_path: Path,
 ) -> None:
     if not process_limits(os.uname().release):
@@ -71,7 +71,7 @@ async def test_a_container_that_forks_for_ever_comes_to_an_end_that_is_its_own(
         greedy.stop(0)
 
 
-def test_a_limit_that_all_containers_would_have_together_is_none() -> None:
+def test_limit_shared_by_all_containers_is_rejected() -> None:
     assert process_limits("5.13.19-generic") == []
     for release in ("5.14.0", "6.1.0-18-amd64", "10.0"):
         [limit] = process_limits(release)

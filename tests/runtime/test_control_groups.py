@@ -72,7 +72,7 @@ async def groups(place: Place, tmp_path: Path) -> AsyncIterator[Groups]:
         (Resources(2_000, 1_024), (1 << 30, 2_000)),
     ],
 )
-async def test_a_run_and_all_that_it_starts_is_in_a_group_with_the_limits_of_its_size(
+async def test_run_and_its_children_are_in_a_group_with_its_limits(
     place: Place, groups: Groups, resources: Resources, limits: tuple[int, int]
 ) -> None:
     script = "sleep 3600 & echo $!; exec sleep 3600"
@@ -88,7 +88,7 @@ async def test_a_run_and_all_that_it_starts_is_in_a_group_with_the_limits_of_its
     await place.ear.end(order.id)
 
 
-async def test_runs_of_two_sizes_have_groups_of_their_own(place: Place, groups: Groups) -> None:
+async def test_runs_of_two_sizes_have_separate_groups(place: Place, groups: Groups) -> None:
     small = await place.running(resources=Resources(100, 32))
     large = await place.running(resources=Resources(1_000, 512))
     assert (groups.limits(small), groups.limits(large)) == ((32 << 20, 100), (512 << 20, 1_000))
@@ -99,7 +99,7 @@ async def test_runs_of_two_sizes_have_groups_of_their_own(place: Place, groups: 
     await until(lambda: [path.name for path in parent.iterdir() if path.is_dir()] == [large.id])
 
 
-async def test_a_program_that_leaks_is_ended_by_the_kernel_and_nobody_watches_its_memory(
+async def test_kernel_ends_a_leaking_program_without_memory_polling(
     place: Place, groups: Groups
 ) -> None:
     # The group and its counters stay until the end of the run is acknowledged.
@@ -115,7 +115,7 @@ async def test_a_program_that_leaks_is_ended_by_the_kernel_and_nobody_watches_it
     assert (end.reason, end.exit_code) == ("out_of_memory", 128 + 9)
 
 
-async def test_what_leaks_in_one_run_leaves_the_others_alone(place: Place, groups: Groups) -> None:
+async def test_leak_in_one_run_does_not_affect_others(place: Place, groups: Groups) -> None:
     well = await place.running(resources=Resources(100, 32))
     leaking = place.want(LEAKS, resources=Resources(100, 32))
     assert (await place.ear.end(leaking.id)).reason == "out_of_memory"

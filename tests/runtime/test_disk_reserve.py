@@ -10,7 +10,7 @@ HALF = Resources(500, 512)
 NOTHING = Resources(0, 0)
 
 
-def test_what_is_reserved_is_the_runs_when_it_begins() -> None:
+def test_reservation_passes_to_the_run_at_its_start() -> None:
     room = NodeCapacity(NODE)
     assert room.reserve("one", HALF)
     assert room.unclaimed == HALF
@@ -24,7 +24,7 @@ def test_what_is_reserved_is_the_runs_when_it_begins() -> None:
     assert (room.unclaimed, room.free) == (NODE, NODE)
 
 
-def test_what_a_run_does_not_begin_with_is_given_back_once() -> None:
+def test_unused_reservation_is_released_once() -> None:
     room = NodeCapacity(NODE)
     assert room.reserve("one", HALF)
     room.give_back("one")
@@ -33,7 +33,7 @@ def test_what_a_run_does_not_begin_with_is_given_back_once() -> None:
     assert room.unclaimed == NODE
 
 
-def test_more_than_there_is_is_not_reserved() -> None:
+def test_reservation_over_the_free_amount_is_rejected() -> None:
     room = NodeCapacity(NODE)
     assert room.reserve("one", HALF)
     assert room.reserve("two", HALF)
@@ -44,7 +44,7 @@ def test_more_than_there_is_is_not_reserved() -> None:
     assert not room.reserve("five", NOTHING), "somebody waits already"
 
 
-def test_each_change_of_what_is_unclaimed_is_told_and_nothing_else() -> None:
+def test_changes_of_the_unreserved_amount_are_reported() -> None:
     room = NodeCapacity(NODE)
     told: list[Resources] = []
     room.changed = lambda: told.append(room.unclaimed)

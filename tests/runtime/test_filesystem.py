@@ -11,7 +11,7 @@ import pytest
 from pyservice.runtime.filesystem import is_folder_empty, remove_tree
 
 
-def test_folders_deeper_than_anybody_can_name_are_removed(tmp_path: Path) -> None:
+def test_deeply_nested_folders_are_removed(tmp_path: Path) -> None:
     root = tmp_path / "scratch"
     root.mkdir()
     at = os.open(root, os.O_RDONLY)
@@ -28,7 +28,7 @@ def test_folders_deeper_than_anybody_can_name_are_removed(tmp_path: Path) -> Non
     remove_tree(root)
 
 
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
+def test_link_is_not_followed(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "file").write_text("x")
@@ -40,7 +40,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     assert (kept / "file").exists()
 
 
-def test_what_has_nothing_in_it_is_empty_and_what_is_not_there_as_well(tmp_path: Path) -> None:
+def test_empty_and_missing_folders_are_empty(tmp_path: Path) -> None:
     folder = tmp_path / "scratch"
     assert is_folder_empty(folder)
     folder.mkdir()

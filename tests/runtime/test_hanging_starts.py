@@ -74,7 +74,7 @@ async def is_over(place: Place, order: RunRequest, pids: list[int]) -> None:
 
 
 @pytest.mark.parametrize("hang", HANGS)
-async def test_a_start_that_hangs_is_over_at_its_deadline(
+async def test_hanging_start_ends_at_its_deadline(
     place: Place, monkeypatch: pytest.MonkeyPatch, hang: Hang
 ) -> None:
     monkeypatch.setattr(run_lifecycle, "START_TIMEOUT_S", 3.0)
@@ -84,7 +84,7 @@ async def test_a_start_that_hangs_is_over_at_its_deadline(
 
 
 @pytest.mark.parametrize("hang", HANGS)
-async def test_a_stop_is_heard_by_a_start_that_hangs(
+async def test_stop_ends_a_hanging_start(
     place: Place, monkeypatch: pytest.MonkeyPatch, hang: Hang
 ) -> None:
     monkeypatch.setattr(run_lifecycle, "KEEPER_GRACE_S", 0.1)
@@ -94,7 +94,7 @@ async def test_a_stop_is_heard_by_a_start_that_hangs(
     await is_over(place, order, pids)
 
 
-async def test_a_stop_is_heard_when_the_next_service_finds_a_start_that_hangs(
+async def test_stop_ends_a_hanging_start_after_a_service_restart(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_lifecycle, "KEEPER_GRACE_S", 0.1)
@@ -106,7 +106,7 @@ async def test_a_stop_is_heard_when_the_next_service_finds_a_start_that_hangs(
     assert not any(is_alive(pid) for pid in pids)
 
 
-async def test_one_that_ended_by_its_deadline_is_not_begun_by_the_next_service(
+async def test_start_ended_by_its_deadline_is_not_repeated_after_a_restart(
     place: Place,
 ) -> None:
     order = await laid_out(place)
@@ -126,7 +126,7 @@ async def asked_of_the_deaf(place: Place) -> tuple[RunRequest, int]:
     return order, deaf
 
 
-async def test_a_stop_is_heard_while_what_starts_keepers_is_deaf(place: Place) -> None:
+async def test_stop_works_while_the_keeper_launcher_is_suspended(place: Place) -> None:
     order, deaf = await asked_of_the_deaf(place)
     place.supervisor.end(order.id, 0)
     assert await place.ear.end(order.id) == RunEnd("stopped")
@@ -137,7 +137,7 @@ async def test_a_stop_is_heard_while_what_starts_keepers_is_deaf(place: Place) -
     assert not place.of(order).path.exists(), "and began nothing that nobody wants"
 
 
-async def test_what_starts_keepers_and_answers_nothing_is_replaced(
+async def test_unresponsive_keeper_launcher_is_replaced(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper_launcher, "ANSWER_TIMEOUT_S", 0.1)
@@ -151,7 +151,7 @@ async def test_what_starts_keepers_and_answers_nothing_is_replaced(
 
 
 @pytest.mark.parametrize("after_s", MOMENTS_S)
-async def test_a_deadline_in_whatever_moment_leaves_one_that_runs_or_one_that_is_over(
+async def test_deadline_at_any_moment_leaves_a_running_or_ended_run(
     place: Place, monkeypatch: pytest.MonkeyPatch, after_s: float
 ) -> None:
     order = await laid_out(place)
@@ -167,9 +167,7 @@ async def test_a_deadline_in_whatever_moment_leaves_one_that_runs_or_one_that_is
 
 
 @pytest.mark.parametrize("after_s", MOMENTS_S)
-async def test_a_stop_in_whatever_moment_leaves_nothing_that_runs(
-    place: Place, after_s: float
-) -> None:
+async def test_stop_at_any_moment_leaves_no_process(place: Place, after_s: float) -> None:
     order = await laid_out(place)
     place.supervisor.ensure_running(order)
     await asyncio.sleep(after_s)
@@ -190,7 +188,7 @@ class Silent(Store):
         raise AssertionError
 
 
-async def test_a_build_that_does_not_come_in_time_is_told(
+async def test_build_that_arrives_too_late_is_reported(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_lifecycle, "BUILD_TIMEOUT_S", 0.05)
@@ -205,7 +203,7 @@ async def test_a_build_that_does_not_come_in_time_is_told(
     await place.running(build_id=SHELL)
 
 
-async def test_what_nobody_foresaw_is_told_without_its_text(place: Place) -> None:
+async def test_unexpected_error_is_reported_without_its_text(place: Place) -> None:
     async def broken(run_id: str, backends: object) -> None:
         raise RuntimeError(f"{place.folder} is where we are")
 
@@ -217,7 +215,7 @@ async def test_what_nobody_foresaw_is_told_without_its_text(place: Place) -> Non
     )
 
 
-async def test_a_run_that_never_began_leaves_no_control_group(place: Place) -> None:
+async def test_run_that_never_started_leaves_no_control_group(place: Place) -> None:
     groups = ControlGroups.find(place.folder)
     if groups.memory is None:
         pytest.skip("no control group can be made here")

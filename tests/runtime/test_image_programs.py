@@ -18,7 +18,7 @@ from tests.runtime.unpacked_trees import told, tree, unpacked
 HARD = tarfile.LNKTYPE
 
 
-def test_an_image_says_what_is_run_and_as_whom(tmp_path: Path) -> None:
+def test_image_configuration_gives_command_and_user(tmp_path: Path) -> None:
     passwd = b"root:x:0:0::/root:\ngame:x:1000:1001::/home/game:\n"
     groups = b"game:x:1001:\nplayers:x:1002:x,game\nothers:x:1003:gamer\n"
     base = layer(file("etc/passwd", passwd), file("etc/group", groups))
@@ -49,7 +49,7 @@ def test_an_image_says_what_is_run_and_as_whom(tmp_path: Path) -> None:
             unpacked(tmp_path / f"bad{number}", saved(base, config={**config, "User": user}))
 
 
-def test_users_are_not_read_from_outside(tmp_path: Path) -> None:
+def test_user_file_is_not_read_outside_of_the_image(tmp_path: Path) -> None:
     """In the image, the user file is a link to a file outside of the image or to a missing file."""
     place = tmp_path / "build"
     base = layer(link("etc", "/../../../../etc"), link("passwd", "/etc/passwd"))
@@ -57,7 +57,7 @@ def test_users_are_not_read_from_outside(tmp_path: Path) -> None:
         unpacked(place, saved(base, config={"Cmd": ["x"], "User": "root"}))
 
 
-def test_programs_are_found_as_from_inside(tmp_path: Path) -> None:
+def test_program_paths_resolve_inside_the_image(tmp_path: Path) -> None:
     root = unpacked(
         tmp_path,
         saved(
@@ -79,7 +79,7 @@ def test_programs_are_found_as_from_inside(tmp_path: Path) -> None:
         assert find_program(root, name, "/", paths) is None, name
 
 
-def test_of_several_images_the_tag_picks_one(tmp_path: Path) -> None:
+def test_tag_selects_one_of_several_images(tmp_path: Path) -> None:
     one, two = layer(file("one", b"1")), layer(file("two", b"2"))
     config = json.dumps({"config": {"Cmd": ["/x"]}}).encode()
     manifest = [
@@ -103,7 +103,7 @@ def test_of_several_images_the_tag_picks_one(tmp_path: Path) -> None:
         unpacked(tmp_path / "another", content, image_tag="game:3")
 
 
-def test_an_image_layout_has_the_image_of_this_machine(tmp_path: Path) -> None:
+def test_image_layout_selects_the_machine_platform(tmp_path: Path) -> None:
     other = {
         "digest": "sha256:" + "0" * 64,
         "platform": {"os": "unknown", "architecture": "unknown"},
@@ -136,14 +136,14 @@ def test_an_image_layout_has_the_image_of_this_machine(tmp_path: Path) -> None:
         (saved(layer(file("a")), config={"WorkingDir": "x"}), "absolute path"),
     ],
 )
-def test_an_image_that_is_none_is_refused_with_a_sentence(
+def test_invalid_image_is_rejected_with_a_sentence(
     tmp_path: Path, content: bytes, words: str
 ) -> None:
     with pytest.raises(BadManifest, match=words):
         unpacked(tmp_path, content)
 
 
-def test_a_bundle_is_its_root_and_what_is_run_in_it(tmp_path: Path) -> None:
+def test_bundle_gives_root_and_command(tmp_path: Path) -> None:
     content = bundle(
         *(folder("./rootfs/etc"), link("./rootfs/etc/link", "/bin/server")),
         *(
@@ -184,14 +184,14 @@ def test_a_bundle_is_its_root_and_what_is_run_in_it(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_bundle_that_is_none_is_refused_with_a_sentence(
+def test_invalid_bundle_is_rejected_with_a_sentence(
     tmp_path: Path, content: bytes, words: str
 ) -> None:
     with pytest.raises(BadManifest, match=words):
         unpacked(tmp_path, content, "oci_bundle")
 
 
-def test_a_hard_link_out_of_a_bundles_root_is_refused(tmp_path: Path) -> None:
+def test_hard_link_out_of_a_bundle_root_is_rejected(tmp_path: Path) -> None:
     for number, target in enumerate(("config.json", "rootfs/../config.json", "/etc/passwd")):
         content = bundle(link("./rootfs/x", target, HARD))
         with pytest.raises(BadArchive):

@@ -24,7 +24,7 @@ HARD = tarfile.LNKTYPE
 IS_ROOT = os.geteuid() == 0
 
 
-def test_later_layers_are_over_earlier_ones(tmp_path: Path) -> None:
+def test_later_layers_override_earlier_ones(tmp_path: Path) -> None:
     root = unpacked(
         tmp_path,
         saved(
@@ -47,7 +47,7 @@ def test_later_layers_are_over_earlier_ones(tmp_path: Path) -> None:
     assert not (tmp_path / "parts").exists(), "what it came in is not needed any more"
 
 
-def test_whiteouts_take_away_what_is_below_and_nothing_of_their_own_layer(tmp_path: Path) -> None:
+def test_whiteouts_remove_only_entries_of_lower_layers(tmp_path: Path) -> None:
     root = unpacked(
         tmp_path,
         saved(
@@ -75,7 +75,7 @@ def test_whiteouts_take_away_what_is_below_and_nothing_of_their_own_layer(tmp_pa
     }
 
 
-def test_hard_links_reach_into_layers_below(tmp_path: Path) -> None:
+def test_hard_links_may_target_lower_layers(tmp_path: Path) -> None:
     root = unpacked(
         tmp_path,
         saved(
@@ -87,7 +87,7 @@ def test_hard_links_reach_into_layers_below(tmp_path: Path) -> None:
     assert tree(root) == {"one": "3", "two": "1", "soft": "-> one", "three": "-> one"}
 
 
-def test_links_to_folders_are_followed_inside_of_the_root(tmp_path: Path) -> None:
+def test_folder_links_resolve_inside_the_root(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     root = unpacked(
@@ -112,7 +112,7 @@ def test_links_to_folders_are_followed_inside_of_the_root(tmp_path: Path) -> Non
     assert found["lib"] == "-> usr/lib"
 
 
-def test_modes_and_owners_are_kept_and_rights_are_not(tmp_path: Path) -> None:
+def test_modes_and_owners_are_kept_without_set_id_bits(tmp_path: Path) -> None:
     root = unpacked(
         tmp_path,
         saved(
@@ -145,7 +145,7 @@ def test_modes_and_owners_are_kept_and_rights_are_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
-def test_layers_may_be_compressed_themselves(tmp_path: Path, compression: str) -> None:
+def test_compressed_layers_are_accepted(tmp_path: Path, compression: str) -> None:
     content = packed(layer(file("a", b"1")), compression)
     assert tree(unpacked(tmp_path, saved(content))) == {"a": "1"}
 
@@ -169,7 +169,7 @@ BAD_LAYERS = {
 
 
 @pytest.mark.parametrize("name", BAD_LAYERS)
-def test_a_layer_that_means_harm_is_refused(tmp_path: Path, name: str) -> None:
+def test_hostile_layer_is_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(BadArchive):
         unpacked(tmp_path / "build", saved(layer(file("one", b"1")), BAD_LAYERS[name]))
     assert [path.name for path in tmp_path.iterdir()] == ["build"]
@@ -214,7 +214,7 @@ def test_some_generated_layers_are_accepted() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(LAYERS)
-def test_whatever_layers_are_nothing_outside_is_touched(
+def test_layers_never_touch_files_outside_of_the_root(
     layers: Layers,
 ) -> None:
     with tempfile.TemporaryDirectory() as name:

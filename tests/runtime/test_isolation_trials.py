@@ -78,14 +78,14 @@ def machine() -> Iterator[Machine]:
         yield made
 
 
-def test_without_user_namespaces_an_ordinary_user_has_landlock(machine: Machine) -> None:
+def test_landlock_is_chosen_without_user_namespaces(machine: Machine) -> None:
     chosen, kept_off_not = machine.chosen("auto", machine.keeper())
     if chosen is None:
         pytest.skip("this kernel is older than 6.12")
     assert (chosen, kept_off_not) == ("landlock", [])
 
 
-def test_landlock_that_lets_signals_through_is_for_who_asks_for_it_and_is_told(
+def test_landlock_without_signal_rules_is_only_chosen_explicitly(
     machine: Machine,
 ) -> None:
     keeper = machine.keeper(NOT_SCOPED)
@@ -97,7 +97,7 @@ def test_landlock_that_lets_signals_through_is_for_who_asks_for_it_and_is_told(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="every game server is another user where we are root")
-async def test_roots_game_servers_signal_nobody_however_old_landlock_is(
+async def test_game_servers_under_root_cannot_signal_on_old_landlock(
     machine: Machine,
 ) -> None:
     keeper, trials = machine.keeper(NOT_SCOPED), machine.folder / "trials-of-root"

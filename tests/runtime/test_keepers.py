@@ -50,7 +50,7 @@ def logs() -> Iterator[LogReader]:
     made.close()
 
 
-async def test_the_newest_lines_and_all_after_a_position_over_several_segments(
+async def test_newest_lines_and_later_pages_span_several_segments(
     place: Place, logs: LogReader
 ) -> None:
     order = place.want(COUNTS)
@@ -70,9 +70,7 @@ async def test_the_newest_lines_and_all_after_a_position_over_several_segments(
     assert times == sorted(times)
 
 
-async def test_of_a_log_that_is_too_long_the_oldest_goes_and_the_rest_is_whole(
-    place: Place, logs: LogReader
-) -> None:
+async def test_oldest_segment_of_an_oversized_log_is_removed(place: Place, logs: LogReader) -> None:
     place.node = replace(place.node, log_bytes_max=2 << 20)
     await place.anew()
     order = place.want(COUNTS)
@@ -89,7 +87,7 @@ async def test_of_a_log_that_is_too_long_the_oldest_goes_and_the_rest_is_whole(
     assert numbers(list(page.lines))[0] == found[0]
 
 
-async def test_long_lines_go_on_in_the_next_and_what_is_no_text_is_replaced(
+async def test_long_lines_are_split_and_invalid_text_is_replaced(
     place: Place, logs: LogReader
 ) -> None:
     script = "head -c 10000 /dev/zero | tr '\\0' y; echo; printf 'a\\377b\\n'; printf end"
@@ -102,7 +100,7 @@ async def test_long_lines_go_on_in_the_next_and_what_is_no_text_is_replaced(
 
 
 @pytest.mark.parametrize("character", ["я", "水", "🐟"])
-async def test_a_long_line_goes_on_between_two_characters(
+async def test_long_line_is_split_between_two_characters(
     place: Place, logs: LogReader, character: str
 ) -> None:
     text = "x" + character * 5_000
@@ -116,13 +114,13 @@ async def test_a_long_line_goes_on_between_two_characters(
     assert all(4_093 <= len(part.text.encode()) <= 4_096 for part in parts[:-1])
 
 
-async def test_of_a_folder_that_is_gone_there_are_no_lines(tmp_path: Path, logs: LogReader) -> None:
+async def test_missing_folder_has_no_lines(tmp_path: Path, logs: LogReader) -> None:
     gone = tmp_path / "gone"
     assert await logs.newest(gone, "std_out") == ([], 0, True)
     assert await logs.after(gone, "std_err", 4711) is None
 
 
-async def test_who_follows_a_log_hears_that_it_grew_and_nobody_else_is_told(place: Place) -> None:
+async def test_log_follower_is_notified_of_growth(place: Place) -> None:
     script = "while :; do [ -e $HOME/say ] && rm $HOME/say && echo said; sleep 0.02; done"
     order, other = await place.running(script), await place.running(script)
     for one in (order, other):
@@ -141,7 +139,7 @@ async def test_who_follows_a_log_hears_that_it_grew_and_nobody_else_is_told(plac
     place.supervisor.follow(place.order().id, 60_000)
 
 
-async def test_hints_are_lines_however_they_arrive_in_whatever_was_there(tmp_path: Path) -> None:
+async def test_hints_are_parsed_in_any_chunks(tmp_path: Path) -> None:
     path = tmp_path / "notices"
     path.write_text("a file of somebody")
     heard: list[str] = []
@@ -172,7 +170,7 @@ ls /proc/self/fd | wc -l
 """
 
 
-async def test_a_program_reads_its_build_writes_its_own_and_nothing_else(
+async def test_program_can_only_access_its_build_and_its_own_folder(
     place: Place, unpacked_builds: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OUTSIDE", "ours")
@@ -199,13 +197,13 @@ async def test_a_program_reads_its_build_writes_its_own_and_nothing_else(
     assert said == ["wrote what is its own", "read its build", "0", "4"], isolation
 
 
-async def test_what_cannot_keep_programs_apart_is_not_chosen(tmp_path: Path) -> None:
+async def test_ineffective_isolation_is_not_chosen(tmp_path: Path) -> None:
     assert await choose_isolation("auto", tmp_path / "no-keeper", tmp_path, SYSTEM_PATHS) is None
     assert await choose_isolation("none", tmp_path / "no-keeper", tmp_path, SYSTEM_PATHS) == "none"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_half_a_line_at_the_end_of_a_segment_hides_nothing_behind_it(tmp_path: Path) -> None:
+def test_partial_line_at_a_segment_end_hides_no_later_line(tmp_path: Path) -> None:
     """A line that was cut when the disk was full never gets its rest."""
     (tmp_path / "log").mkdir()
     whole, half = b"1 o one\n", b"2 o tw"

@@ -88,7 +88,7 @@ async def told_lost(place: Place, order: RunRequest) -> RunEnd:
 
 
 @pytest.mark.parametrize(("script", "count"), [(WAITS, 1), (DAEMON, 1), (FORGETFUL, 2), (FORKS, 1)])
-async def test_nothing_of_it_runs_on_when_its_end_is_told(
+async def test_no_process_of_a_run_is_left_when_its_end_is_reported(
     apart: Place, script: str, count: int
 ) -> None:
     order, below = await begun(apart, script, count)
@@ -100,7 +100,7 @@ async def test_nothing_of_it_runs_on_when_its_end_is_told(
     assert all(map(is_alive, [apart.pid_of(other), *others])), "another one's"
 
 
-async def test_what_ran_on_while_no_service_was_there_is_ended_by_the_next(apart: Place) -> None:
+async def test_new_service_ends_processes_of_runs_that_ended_meanwhile(apart: Place) -> None:
     order, below = await begun(apart, WAITS)
     await apart.drop()
     pid = apart.pid_of(order)
@@ -112,7 +112,7 @@ async def test_what_ran_on_while_no_service_was_there_is_ended_by_the_next(apart
     assert not any(map(is_alive, below))
 
 
-async def test_a_keeper_that_the_service_ends_itself_leaves_nothing(
+async def test_killed_keeper_leaves_no_processes(
     apart: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyservice.runtime.run_lifecycle.KEEPER_GRACE_S", 0.1)
@@ -123,7 +123,7 @@ async def test_a_keeper_that_the_service_ends_itself_leaves_nothing(
     assert not any(map(is_alive, below))
 
 
-async def test_who_is_only_found_by_a_control_group_is_found_by_it(
+async def test_process_with_only_a_control_group_mark_is_found(
     apart: Place, groups: ControlGroups
 ) -> None:
     apart.node = replace(apart.node, groups=groups)
@@ -137,7 +137,7 @@ async def test_who_is_only_found_by_a_control_group_is_found_by_it(
     assert not [parent for parent in parents if (parent / order.id).exists()]
 
 
-async def test_who_has_only_the_number_of_its_session_is_not_ended(place: Place) -> None:
+async def test_process_with_only_a_reused_session_number_stays(place: Place) -> None:
     """Session numbers are reused, so a process with the same number may be foreign."""
     order, below = await begun(place, WAITS)
     await place.drop()
@@ -165,7 +165,7 @@ def _pretend(place: Place, order: RunRequest, pid: int) -> None:
     assert place.pid_of(order) == pid
 
 
-async def test_of_a_run_that_goes_on_or_told_its_end_nothing_is_ended(place: Place) -> None:
+async def test_processes_of_running_or_reported_runs_stay(place: Place) -> None:
     goes_on, below = await begun(place, WAITS)
     over = place.want("exit 0")
     await place.ear.end(over.id)
@@ -184,7 +184,7 @@ async def test_of_a_run_that_goes_on_or_told_its_end_nothing_is_ended(place: Pla
         stranger.wait()
 
 
-async def test_it_is_known_by_our_variables_where_the_game_has_its_own_home(place: Place) -> None:
+async def test_process_is_found_by_its_variables_despite_its_own_home(place: Place) -> None:
     order = place.order("sleep 3600 & echo $!; wait", env={"HOME": "/", "TMPDIR": "/"})
     order = replace(order, own_env={"HOSTING_LOBBY_ID": order.id})
     place.supervisor.ensure_running(order)

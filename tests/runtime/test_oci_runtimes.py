@@ -54,14 +54,14 @@ def open_folder() -> Iterator[Path]:
 
 
 @needs_oci_runtime
-async def test_the_runtime_of_this_machine_is_found(tmp_path: Path) -> None:
+async def test_oci_runtime_of_the_machine_is_found(tmp_path: Path) -> None:
     found, problem = await choose_container_runtime(None, KEEPER_BINARY, tmp_path)
     assert found is not None, problem
     assert shutil.which(found.runtime.name, path=PATH) == str(found.runtime)
     assert list(tmp_path.iterdir()) == [], "nothing is left of trying"
 
 
-async def test_one_that_is_not_there_and_one_that_does_nothing_are_told(tmp_path: Path) -> None:
+async def test_missing_and_broken_runtimes_are_reported(tmp_path: Path) -> None:
     idle = tmp_path / "crun-that-does-nothing"
     idle.write_text("#!/bin/sh\necho no such thing >&2\nexit 3\n")
     idle.chmod(0o755)
@@ -74,7 +74,7 @@ async def test_one_that_is_not_there_and_one_that_does_nothing_are_told(tmp_path
 
 @needs_oci_runtime
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user than root is tried by root")
-async def test_an_ordinary_user_runs_containers_as_well(open_folder: Path) -> None:
+async def test_ordinary_user_can_run_containers(open_folder: Path) -> None:
     shutil.copy(KEEPER_BINARY, open_folder / "keeper")
     done = subprocess.run(
         [sys.executable, "-c", AS_NOBODY, str(open_folder)],
@@ -87,7 +87,7 @@ async def test_an_ordinary_user_runs_containers_as_well(open_folder: Path) -> No
 
 @needs_oci_runtime
 @pytest.mark.parametrize("scratch", SCRATCHES)
-async def test_a_container_writes_over_its_root_and_the_root_stays_as_it_is(
+async def test_container_writes_to_an_overlay_and_the_root_is_unchanged(
     tmp_path: Path, scratch: Scratch
 ) -> None:
     found, _ = await choose_container_runtime(None, KEEPER_BINARY, tmp_path)
@@ -125,14 +125,14 @@ async def test_a_container_writes_over_its_root_and_the_root_stays_as_it_is(
 
 @needs_oci_runtime
 @pytest.mark.skipif(os.geteuid() != 0, reason="a folder of the machine is written by root")
-async def test_data_may_be_where_containers_mount_elsewhere() -> None:
+async def test_data_directory_may_be_at_a_container_mount_point() -> None:
     with tempfile.TemporaryDirectory(dir="/mnt") as name:
         found, problem = await choose_container_runtime(None, KEEPER_BINARY, Path(name))
         assert found is not None, problem
         assert found.place != "/mnt"
 
 
-def test_containers_mount_over_nothing_that_is_needed() -> None:
+def test_container_mounts_hide_nothing_that_is_needed() -> None:
     assert mount_point_outside(Path("/var/lib/data"), Path("/usr/bin/crun")) == "/mnt"
     assert mount_point_outside(Path("/mnt/data"), Path("/usr/bin/crun")) not in ("/mnt", None)
     assert (

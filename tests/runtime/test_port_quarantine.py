@@ -73,9 +73,7 @@ async def refused(place: Place) -> RunEnd:
     return await place.ear.end(place.want(ports=GAME).id)
 
 
-async def test_a_port_rests_behind_its_run_and_is_drawn_again_afterwards(
-    place: Place, few: range
-) -> None:
+async def test_port_is_quarantined_after_its_run_and_then_reused(place: Place, few: range) -> None:
     clock = with_clock(place)
     running = await taken(place, FEW)
     assert set(running) == set(few)
@@ -92,9 +90,7 @@ async def test_a_port_rests_behind_its_run_and_is_drawn_again_afterwards(
     assert (await refused(place)).reason == "no_ports"
 
 
-async def test_who_comes_gets_what_has_rested_and_never_what_rests(
-    place: Place, few: range
-) -> None:
+async def test_run_gets_a_free_port_and_never_a_quarantined_one(place: Place, few: range) -> None:
     with_clock(place)
     resting = set()
     for _ in range(FEW - 2):
@@ -106,7 +102,7 @@ async def test_who_comes_gets_what_has_rested_and_never_what_rests(
     assert set(last) == set(few) - resting
 
 
-async def test_a_port_rests_over_a_service_that_is_started_again(place: Place, few: range) -> None:
+async def test_quarantine_survives_a_service_restart(place: Place, few: range) -> None:
     running = await taken(place, FEW)
     orders = list(running.items())
     goes_on, (lately, one), (long_ago, other), (ahead, third) = orders[0], *orders[1:4]
@@ -129,9 +125,7 @@ async def test_a_port_rests_over_a_service_that_is_started_again(place: Place, f
     assert goes_on[1].id in place.supervisor.runs
 
 
-async def test_after_a_start_it_rests_for_what_is_left_of_its_time(
-    place: Place, few: range
-) -> None:
+async def test_restart_keeps_the_rest_of_the_quarantine(place: Place, few: range) -> None:
     [(number, order)] = (await taken(place, 1)).items()
     await ended(place, order)
     found = StoredRun(place.of(order).path)
@@ -160,7 +154,7 @@ def _all_but_one() -> dict[str, PortRequest]:
     return {f"port-{n}": PortRequest(is_datagram=True) for n in range(FEW - 1)}
 
 
-def test_of_a_folder_that_is_over_for_long_nothing_is_read(tmp_path: Path) -> None:
+def test_folder_of_a_long_ended_run_is_not_read(tmp_path: Path) -> None:
     """A node may have a hundred thousand such folders."""
 
     class Unread(StoredRun):
@@ -181,7 +175,7 @@ def order_of(build_id: str, count: int) -> RunRequest:
     return RunRequest("x", "server", "g", build_id, Resources(10, 64), ports=ports)
 
 
-def test_a_build_whose_runs_had_what_rests_leaves_half_to_others() -> None:
+def test_build_with_quarantined_ports_leaves_half_to_others() -> None:
     clock = Clock()
     placements = PlacementAllocator(has_users=False, numbers=MANY, monotonic_s=clock)
     for _ in range(16):
@@ -197,7 +191,7 @@ def test_a_build_whose_runs_had_what_rests_leaves_half_to_others() -> None:
     assert placements.allocate(order_of("ends at once", 8)).ports
 
 
-def test_who_has_many_that_go_on_may_have_all() -> None:
+def test_build_with_many_running_servers_may_use_all_ports() -> None:
     placements = PlacementAllocator(has_users=False, numbers=MANY, monotonic_s=Clock())
     taken = [placements.allocate(order_of("one game", 8)) for _ in range(len(MANY) // 8)]
     assert len({port.number for one in taken for port in one.ports.values()}) == len(MANY)

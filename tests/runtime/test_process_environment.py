@@ -37,18 +37,18 @@ GAME = ProcessPort(number=12_000)
         ),
     ],
 )
-def test_ports_are_told_by_name_and_the_only_one_without(
+def test_ports_are_variables_by_name_and_a_single_port_without(
     ports: dict[str, ProcessPort], expected: dict[str, str]
 ) -> None:
     assert port_variables(ports) == expected
 
 
-def test_what_comes_later_is_over_what_came_before() -> None:
+def test_later_variables_override_earlier_ones() -> None:
     build, configured, ours = {"A": "1", "B": "1"}, {"B": "2", "C": "2"}, {"C": "3"}
     assert merge_variables(build, configured, ours) == {"A": "1", "B": "2", "C": "3"}
 
 
-def test_a_lobby_has_our_values_under_the_names_that_its_library_reads() -> None:
+def test_lobby_variables_use_the_names_of_the_client_library() -> None:
     ours = {"HOSTING_LOBBY_TOKEN": "t", "PORT": "1"}
     aliases = {
         "LOBBY_TOKEN": "HOSTING_LOBBY_TOKEN",
@@ -78,7 +78,7 @@ def test_references_are_replaced_once_and_unknown_names_stay(word: str, expected
     assert expand_references([word], {"PORT": "12000", "A": "$(PORT)"}) == [expected]
 
 
-def test_a_word_is_as_long_as_the_kernel_takes_it() -> None:
+def test_argument_may_have_the_kernel_maximum() -> None:
     [word] = expand_references(["$(A)$(A)é"], {"A": "a" * ((WORD_BYTES_MAX - 2) // 2)})
     assert len(word.encode()) == WORD_BYTES_MAX - 1
     [word] = expand_references([word + "x"], {})
@@ -105,7 +105,7 @@ def test_a_word_is_as_long_as_the_kernel_takes_it() -> None:
         (["run", *["x"] * (ALL_BYTES_MAX // 10)], {}, "All arguments and variables together"),
     ],
 )
-def test_more_than_the_kernel_takes_is_refused_with_what_to_do(
+def test_oversized_environment_is_rejected_with_a_remedy(
     words: list[str], variables: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(
@@ -114,7 +114,7 @@ def test_more_than_the_kernel_takes_is_refused_with_what_to_do(
         expand_references(words, variables)
 
 
-def test_nothing_large_is_made_of_what_is_refused() -> None:
+def test_rejected_environment_is_not_expanded() -> None:
     words, variables = ["$(A)" * 5_000] * 64, {"A": "a" * 55_000}
     tracemalloc.start()
     try:

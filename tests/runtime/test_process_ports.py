@@ -86,7 +86,7 @@ async def bound(place: Place, order: RunRequest) -> int:
 
 
 @pytest.mark.parametrize("everywhere", EVERYWHERE)
-async def test_a_port_that_a_foreign_program_has_is_nobodys_and_another_is_drawn(
+async def test_port_of_a_foreign_program_is_skipped(
     crowded: Place, foreigner: Foreigner, kind: socket.SocketKind, everywhere: str
 ) -> None:
     fitting = [want(crowded, kind, everywhere) for _ in range(FREE)]
@@ -98,7 +98,7 @@ async def test_a_port_that_a_foreign_program_has_is_nobodys_and_another_is_drawn
     assert (await crowded.ear.end(want(crowded, kind, everywhere).id)).reason == "no_ports"
 
 
-async def test_a_port_of_a_run_that_ended_is_drawn_again_when_it_has_rested(
+async def test_port_of_an_ended_run_is_reused_after_quarantine(
     crowded: Place, foreigner: Foreigner, kind: socket.SocketKind
 ) -> None:
     now_s = 1_000.0
@@ -138,7 +138,7 @@ def hold(kind: socket.SocketKind, address: str) -> socket.socket:
 
 
 @pytest.mark.parametrize("address", [*LOOPBACKS, *EVERYWHERE])
-async def test_a_port_is_taken_at_whichever_address_somebody_listens(
+async def test_port_is_occupied_by_a_listener_at_any_address(
     kind: socket.SocketKind, address: str
 ) -> None:
     with hold(kind, address):
@@ -149,7 +149,7 @@ async def test_a_port_is_taken_at_whichever_address_somebody_listens(
 
 
 @pytest.mark.parametrize("address", LOOPBACKS)
-async def test_connections_that_are_being_forgotten_take_no_port(address: str) -> None:
+async def test_time_wait_connections_do_not_occupy_a_port(address: str) -> None:
     with hold(socket.SOCK_STREAM, address) as listening:
         with socket.create_connection((address, ONE[0])):
             # The side that closes first keeps the connection in TIME_WAIT.
@@ -206,7 +206,7 @@ def deny_ipv6() -> None:
 @pytest.mark.skipif(
     platform.machine() not in ("x86_64", "aarch64"), reason="system calls have other numbers here"
 )
-async def test_where_there_is_no_ipv6_ports_are_drawn_all_the_same() -> None:
+async def test_ports_are_chosen_on_a_machine_without_ipv6() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_IPV6, OWN_ADDRESS],
         capture_output=True,

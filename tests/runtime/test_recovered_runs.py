@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 GONE = RunEnd("tier_unknown", message="no tier of that name is there any more")
 
 
-async def test_what_was_laid_out_and_cannot_be_ordered_any_more_ends_and_says_why(
+async def test_prepared_run_without_a_request_ends_with_a_reason(
     place: Place,
 ) -> None:
     order = await laid_out(place)
@@ -28,7 +28,7 @@ async def test_what_was_laid_out_and_cannot_be_ordered_any_more_ends_and_says_wh
     assert not place.supervisor.abandon(order.id, GONE)
 
 
-async def test_what_runs_needs_no_order(place: Place) -> None:
+async def test_running_run_continues_without_its_request(place: Place) -> None:
     order = await place.running()
     await place.anew()
     pid = place.pid_of(order)
@@ -38,7 +38,7 @@ async def test_what_runs_needs_no_order(place: Place) -> None:
     assert place.supervisor.run_ids("server") == [order.id, other.id]
 
 
-async def test_one_whose_record_is_damaged_is_watched_and_ended(place: Place) -> None:
+async def test_run_with_a_damaged_record_is_supervised_and_ended(place: Place) -> None:
     order = await place.running()
     pid, state = place.pid_of(order), place.of(order).path / "state"
     with state.open("ab") as record:
@@ -51,7 +51,7 @@ async def test_one_whose_record_is_damaged_is_watched_and_ended(place: Place) ->
     assert not is_alive(pid)
 
 
-async def test_one_that_ended_and_whose_record_is_damaged_is_lost(place: Place) -> None:
+async def test_ended_run_with_a_damaged_record_is_lost(place: Place) -> None:
     order = await place.running()
     state = place.of(order).path / "state"
     await place.drop()
@@ -64,7 +64,7 @@ async def test_one_that_ended_and_whose_record_is_damaged_is_lost(place: Place) 
     assert place.supervisor.capacity.free == place.capacity
 
 
-async def test_where_no_isolation_works_what_runs_goes_on_and_nothing_is_started(
+async def test_runs_continue_but_none_start_without_isolation(
     place: Place,
 ) -> None:
     order = await place.running()
@@ -81,7 +81,7 @@ async def test_where_no_isolation_works_what_runs_goes_on_and_nothing_is_started
     assert is_alive(place.pid_of(order))
 
 
-async def test_an_end_that_is_known_is_told_whatever_goes_wrong_then(
+async def test_known_end_is_reported_despite_later_errors(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(found: StoredRun) -> str | None:

@@ -52,7 +52,7 @@ def servers(place: Place) -> Path:
     return place.folder / "servers"
 
 
-async def test_the_oldest_go_until_the_disk_has_room_again_and_it_is_said_once(
+async def test_oldest_logs_are_removed_until_the_disk_has_space(
     place: Place,
 ) -> None:
     orders = await ended(place, 3 * HOUR_S, HOUR_S, 5 * HOUR_S, 2 * HOUR_S, 4 * HOUR_S)
@@ -81,7 +81,7 @@ async def test_the_oldest_go_until_the_disk_has_room_again_and_it_is_said_once(
     assert said.getvalue().count(SAYS) == 1
 
 
-async def test_a_supervisor_on_a_full_disk_keeps_what_runs_and_what_ended_just_now(
+async def test_full_disk_keeps_running_and_recent_runs(
     place: Place,
 ) -> None:
     old, new = await ended(place, HOUR_S, 0)
@@ -102,7 +102,7 @@ async def test_a_supervisor_on_a_full_disk_keeps_what_runs_and_what_ended_just_n
         assert await place.lines(order, 1) == ["said"]
 
 
-async def test_of_more_than_so_many_the_oldest_go_however_much_room_there_is(place: Place) -> None:
+async def test_oldest_logs_over_the_count_limit_are_removed(place: Place) -> None:
     orders = await ended(place, 3 * HOUR_S, HOUR_S, 5 * HOUR_S, 2 * HOUR_S, 4 * HOUR_S, 0)
     await place.drop()
     await RunRetention(servers(place), lambda: False, 3).remove_expired()
@@ -111,7 +111,7 @@ async def test_of_more_than_so_many_the_oldest_go_however_much_room_there_is(pla
     assert kept(place, orders) == [1, 3, 5]
 
 
-async def test_a_folder_whose_removal_was_cut_off_is_still_one_that_ended(
+async def test_run_with_an_interrupted_removal_still_counts_as_ended(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [order] = await ended(place, HOUR_S)
@@ -140,7 +140,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield mounted
 
 
-async def test_a_disk_is_short_of_space_below_the_reserve_and_of_inodes_below_a_twentieth(
+async def test_disk_is_short_below_the_reserve_or_a_twentieth_of_inodes(
     disk: Path,
 ) -> None:
     assert not is_disk_short(disk, 4 << 20)
@@ -157,7 +157,7 @@ async def test_a_disk_is_short_of_space_below_the_reserve_and_of_inodes_below_a_
     assert is_disk_short(disk, 4 << 20)
 
 
-async def test_what_is_laid_out_here_tells_its_keeper_of_the_reserve(disk: Path) -> None:
+async def test_keeper_receives_the_disk_reserve(disk: Path) -> None:
     folder = RunFolder(disk / "one")
     script = "yes | head -n 1000000; echo end >&2"
     folder.prepare(KeeperSpec("one", ["/bin/sh", "-c", script], Path("/"), reserve_bytes=5 << 20))
@@ -175,7 +175,7 @@ async def test_what_is_laid_out_here_tells_its_keeper_of_the_reserve(disk: Path)
     assert last.text.endswith(" lines left out for want of disk space]")
 
 
-async def test_game_servers_of_a_node_leave_its_reserve_to_others(place: Place) -> None:
+async def test_game_servers_leave_the_disk_reserve_free(place: Place) -> None:
     place.node = replace(place.node, reserve_bytes=1 << 60)
     await place.anew()
     order = place.want("echo one; echo two; exit 3")

@@ -39,7 +39,7 @@ async def about_to_be_laid_out(place: Place, run_id: str) -> None:
     await until(lambda: place.store.asked)
 
 
-async def test_one_that_cannot_be_laid_out_now_is_laid_out_later(place: Place) -> None:
+async def test_failed_preparation_of_a_run_is_retried(place: Place) -> None:
     place.store.archives[LONG] = build_of("sleep", "3600")
     place.store.fault = ServiceError("CONTROL_PLANE_UNAVAILABLE")
     order = place.want(build_id=LONG, args=())
@@ -55,7 +55,7 @@ async def test_one_that_cannot_be_laid_out_now_is_laid_out_later(place: Place) -
     assert place.ear.of(order.id) == ["placed", "running"]
 
 
-async def test_one_that_cannot_be_laid_out_is_over_after_a_minute_and_tells_no_path_of_ours(
+async def test_unprepared_run_ends_after_a_minute_without_revealing_paths(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_lifecycle, "START_TIMEOUT_S", 0.3)
@@ -83,7 +83,7 @@ def _forget_whose(folder: RunFolder) -> None:
     spec.write_bytes(spec.read_bytes().rpartition(b"note=")[0])
 
 
-async def test_what_runs_and_nobody_can_read_whose_is_ended_unless_somebody_wants_it(
+async def test_run_with_an_unreadable_owner_is_ended_unless_requested(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_cleanup, "UNOWNED_GRACE_S", 0.5)
@@ -105,7 +105,7 @@ async def test_what_runs_and_nobody_can_read_whose_is_ended_unless_somebody_want
     assert place.supervisor.runs.keys() == {other.id}
 
 
-async def test_a_disk_that_takes_nothing_for_a_while_hides_no_end_and_repeats_none(
+async def test_write_errors_neither_lose_nor_repeat_an_end(
     place: Place,
 ) -> None:
     order = await place.running()
@@ -122,7 +122,7 @@ async def test_a_disk_that_takes_nothing_for_a_while_hides_no_end_and_repeats_no
     assert place.ear.of(order.id).count("over") == 1
 
 
-async def test_one_that_cannot_be_looked_at_hides_no_other(place: Place) -> None:
+async def test_unreadable_run_folder_hides_no_other(place: Place) -> None:
     broken, other = [await place.running() for _ in range(2)]
     await place.drop()
     spec = place.of(broken).path / "spec"
@@ -138,7 +138,7 @@ async def test_one_that_cannot_be_looked_at_hides_no_other(place: Place) -> None
     assert place.supervisor.runs.keys() == {broken.id, other.id}
 
 
-async def test_of_those_that_are_over_and_told_nothing_is_read(place: Place) -> None:
+async def test_folders_of_reported_runs_are_not_read(place: Place) -> None:
     order = place.want("echo said")
     await place.ear.end(order.id)
     await until(lambda: not place.supervisor.runs)
@@ -154,7 +154,7 @@ async def test_of_those_that_are_over_and_told_nothing_is_read(place: Place) -> 
     assert not place.supervisor.runs
 
 
-async def test_others_have_their_turn_while_a_service_looks_what_runs(place: Place) -> None:
+async def test_recovery_of_runs_does_not_block_the_loop(place: Place) -> None:
     order = await place.running()
     await place.drop()
     path = place.of(order).path / "spec"
@@ -198,7 +198,7 @@ def _opened_in_the_end(fifo: Path) -> Iterator[Callable[[], bool]]:
             os.close(descriptor)
 
 
-async def test_a_build_is_kept_for_a_day_after_its_last_run_ended(place: Place) -> None:
+async def test_build_is_kept_for_a_day_after_its_last_run(place: Place) -> None:
     place.store.archives[LONG] = build_of("sleep", "3600")
     order = await place.running(build_id=LONG, args=())
     folder = place.folder / "builds" / LONG
@@ -211,7 +211,7 @@ async def test_a_build_is_kept_for_a_day_after_its_last_run_ended(place: Place) 
     assert folder.is_dir()
 
 
-async def test_logs_stay_for_seven_days_after_their_end_was_heard(place: Place) -> None:
+async def test_logs_are_kept_for_seven_days_after_the_acknowledged_end(place: Place) -> None:
     orders = [place.want("echo said") for _ in range(3)]
     for order in orders:
         await place.ear.end(order.id)
@@ -232,7 +232,7 @@ async def test_logs_stay_for_seven_days_after_their_end_was_heard(place: Place) 
         assert await place.lines(order, 1) == ["said"]
 
 
-async def test_one_folder_that_does_not_go_keeps_no_other(place: Place) -> None:
+async def test_folder_that_cannot_be_removed_blocks_no_other(place: Place) -> None:
     orders = [place.want("exit 0") for _ in range(4)]
     for order in orders:
         await place.ear.end(order.id)

@@ -22,7 +22,7 @@ DEAF: Final = "trap '' TERM; echo up; while :; do sleep 0.05; done"
 UNUSABLE, UNFINDABLE, BROKEN = (f"0192f000-0000-7000-8000-0000000000e{n}" for n in (1, 2, 3))
 
 
-async def test_a_run_is_placed_started_stopped_and_told_in_this_order(place: Place) -> None:
+async def test_run_is_placed_started_stopped_and_reported_in_order(place: Place) -> None:
     place.ear.stuck.add("placed")
     order = place.want("touch $HOME/here; echo $PORT_GAME; exec sleep 3600", ports=GAME)
     await until(lambda: "placed" in place.ear.tries)
@@ -54,7 +54,7 @@ async def test_a_run_is_placed_started_stopped_and_told_in_this_order(place: Pla
         ("kill -SEGV $$", ("killed", 128 + 11)),
     ],
 )
-async def test_one_that_ends_by_itself_is_told_with_its_code(
+async def test_exited_run_is_reported_with_its_code(
     place: Place, script: str, end: tuple[str, int]
 ) -> None:
     order = place.want(script)
@@ -63,7 +63,7 @@ async def test_one_that_ends_by_itself_is_told_with_its_code(
     assert told.started_ms is not None
 
 
-async def test_what_can_never_run_is_told_with_a_sentence_and_leaves_no_process(
+async def test_impossible_run_is_reported_with_a_sentence_and_no_process(
     place: Place,
 ) -> None:
     place.store.archives |= {
@@ -91,7 +91,7 @@ async def test_what_can_never_run_is_told_with_a_sentence_and_leaves_no_process(
     assert place.supervisor.capacity.free == CAPACITY
 
 
-async def test_a_wish_repeated_is_one_process(place: Place) -> None:
+async def test_repeated_request_starts_one_process(place: Place) -> None:
     order = place.want("echo $$; exec sleep 3600")
     place.supervisor.ensure_running(order)
     await place.ear.told(order.id, "running")
@@ -109,7 +109,7 @@ async def test_a_wish_repeated_is_one_process(place: Place) -> None:
     assert place.ear.of(order.id).count("placed") == place.ear.of(order.id).count("over") == 1
 
 
-async def test_of_several_stops_the_soonest_wins(place: Place) -> None:
+async def test_earliest_of_several_stops_wins(place: Place) -> None:
     order = await place.running(DEAF)
     await place.lines(order, 1)
     for kill_timeout_ms in (3_600_000, 100, 60_000):
@@ -118,14 +118,14 @@ async def test_of_several_stops_the_soonest_wins(place: Place) -> None:
     assert (end.reason, end.exit_code) == ("stopped", 128 + 9)
 
 
-async def test_without_a_deadline_the_one_that_it_was_ordered_with_counts(place: Place) -> None:
+async def test_stop_without_a_deadline_uses_the_requested_one(place: Place) -> None:
     order = await place.running(DEAF, kill_timeout_ms=100)
     await place.lines(order, 1)
     place.supervisor.end(order.id)
     assert (await place.ear.end(order.id)).exit_code == 128 + 9
 
 
-async def test_everything_can_be_ended_at_once(place: Place) -> None:
+async def test_all_runs_can_be_stopped_at_once(place: Place) -> None:
     orders = [await place.running() for _ in range(3)]
     waiting = place.want(resources=CAPACITY)
     await place.supervisor.stop_all(asyncio.Event())
@@ -134,7 +134,7 @@ async def test_everything_can_be_ended_at_once(place: Place) -> None:
     assert place.ear.of(waiting.id) == ["over"]
 
 
-async def test_who_is_in_a_hurry_waits_for_no_deadline(place: Place) -> None:
+async def test_forced_shutdown_waits_for_no_deadline(place: Place) -> None:
     order = await place.running(DEAF, kill_timeout_ms=3_600_000)
     await place.lines(order, 1)
     hurry = asyncio.Event()
@@ -146,7 +146,7 @@ async def test_who_is_in_a_hurry_waits_for_no_deadline(place: Place) -> None:
     assert (end.reason, end.exit_code) == ("stopped", 128 + 9)
 
 
-async def test_who_waits_for_room_gets_it_in_order(place: Place) -> None:
+async def test_waiting_runs_get_capacity_in_order(place: Place) -> None:
     first = await place.running(resources=CAPACITY)
     waiting = [place.want(resources=CAPACITY) for _ in range(3)]
     await until(lambda: {place.supervisor.runs[one.id].state for one in waiting} == {"waiting"})
@@ -159,7 +159,7 @@ async def test_who_waits_for_room_gets_it_in_order(place: Place) -> None:
     assert started == [first.id, *(one.id for one in waiting)]
 
 
-async def test_what_fits_is_not_kept_waiting_by_what_does_not(place: Place) -> None:
+async def test_small_run_is_not_delayed_by_a_large_waiting_one(place: Place) -> None:
     half = Resources(CAPACITY.cpu_millicores // 2, 64)
     await place.running(resources=half)
     large = place.want(resources=CAPACITY)
@@ -167,7 +167,7 @@ async def test_what_fits_is_not_kept_waiting_by_what_does_not(place: Place) -> N
     assert place.ear.of(large.id) == []
 
 
-async def test_who_waits_too_long_for_room_is_told_how_much_there_was_not(
+async def test_run_that_waits_too_long_is_told_the_missing_capacity(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_lifecycle, "CAPACITY_TIMEOUT_S", 0.05)
@@ -177,9 +177,7 @@ async def test_who_waits_too_long_for_room_is_told_how_much_there_was_not(
 
 
 @pytest.mark.parametrize("what", ["placed", "running", "over"])
-async def test_what_is_not_heard_is_told_again_until_it_is_and_not_once_more(
-    place: Place, what: str
-) -> None:
+async def test_end_is_reported_until_acknowledged_and_then_never(place: Place, what: str) -> None:
     place.ear.deaf.add(what)
     order = place.want("trap 'exit 3' TERM; echo up; while :; do sleep 0.02; done")
     if what == "over":
@@ -197,7 +195,7 @@ async def test_what_is_not_heard_is_told_again_until_it_is_and_not_once_more(
     assert place.ear.of(order.id) == ["placed", "running", "over"]
 
 
-async def test_one_whose_place_nobody_hears_is_not_started(
+async def test_run_without_an_acknowledged_placement_is_not_started(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_lifecycle, "START_TIMEOUT_S", 0.05)
@@ -210,7 +208,7 @@ async def test_one_whose_place_nobody_hears_is_not_started(
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_a_service_ends_in_whatever_moment_of_a_stop(place: Place, turns: int) -> None:
+async def test_service_crash_at_any_moment_of_a_stop(place: Place, turns: int) -> None:
     """The receiver of the end report is gone already."""
     place.ear.stuck.add("placed")
     place.ear.deaf.add("over")
@@ -237,7 +235,7 @@ async def _laid_out(place: Place) -> tuple[str, dict[str, tuple[str, int]]]:
     return order.id, placed.backends
 
 
-async def test_one_that_was_laid_out_is_started_there_when_it_is_still_wanted(
+async def test_prepared_run_starts_after_a_restart_if_still_requested(
     place: Place,
 ) -> None:
     run_id, backends = await _laid_out(place)
@@ -247,7 +245,7 @@ async def test_one_that_was_laid_out_is_started_there_when_it_is_still_wanted(
     assert await place.ear.told(run_id, "placed") == backends
 
 
-async def test_one_that_was_laid_out_and_is_not_wanted_any_more_is_never_started(
+async def test_prepared_run_that_is_not_requested_never_starts(
     place: Place,
 ) -> None:
     run_id, _ = await _laid_out(place)
@@ -259,7 +257,7 @@ async def test_one_that_was_laid_out_and_is_not_wanted_any_more_is_never_started
     await until(lambda: not (place.folder / "servers" / run_id).exists())
 
 
-async def test_one_that_runs_goes_on_and_has_its_room_and_its_ports(place: Place) -> None:
+async def test_running_run_keeps_capacity_and_ports_after_a_restart(place: Place) -> None:
     order = await place.running(ports=GAME, resources=Resources(1_000, 500))
     pid, backends = place.pid_of(order), await place.ear.told(order.id, "placed")
     await place.anew()
@@ -276,7 +274,7 @@ async def test_one_that_runs_goes_on_and_has_its_room_and_its_ports(place: Place
     await until(lambda: place.supervisor.run_ids("server") == [other.id])
 
 
-async def test_one_that_is_to_end_ends_at_its_deadline_whoever_is_there(place: Place) -> None:
+async def test_stopping_run_ends_at_its_deadline_despite_a_restart(place: Place) -> None:
     order = await place.running(DEAF)
     await place.lines(order, 1)
     place.supervisor.end(order.id, 2_000)
@@ -293,7 +291,7 @@ def _status(place: Place, run_id: str) -> str:
     return "" if state is None else state.status
 
 
-async def test_the_end_of_one_that_ended_while_nobody_was_there_is_told(place: Place) -> None:
+async def test_end_during_service_downtime_is_reported(place: Place) -> None:
     order = await place.running("while [ ! -e $HOME/end ]; do sleep 0.02; done; exit 9")
     await place.drop()
     (place.of(order).scratch / "end").touch()
@@ -311,7 +309,7 @@ async def test_the_end_of_one_that_ended_while_nobody_was_there_is_told(place: P
     assert place.ear.of(order.id).count("placed") == 1
 
 
-async def test_what_a_service_left_in_the_middle_of_laying_out_is_removed(place: Place) -> None:
+async def test_partly_prepared_run_is_removed_at_start(place: Place) -> None:
     await place.drop()
     half = place.folder / "servers" / place.order().id
     (half / "scratch").mkdir(parents=True)
@@ -321,7 +319,7 @@ async def test_what_a_service_left_in_the_middle_of_laying_out_is_removed(place:
     assert not place.supervisor.runs
 
 
-async def test_what_starts_keepers_may_end_in_any_moment(place: Place) -> None:
+async def test_keeper_launcher_may_exit_at_any_moment(place: Place) -> None:
     first = await place.running("exec sleep 3600")
     os.kill(nursery_of(place), signal.SIGKILL)
     second = await place.running("exec sleep 3600")
@@ -336,9 +334,7 @@ async def test_what_starts_keepers_may_end_in_any_moment(place: Place) -> None:
         assert place.ear.of(order.id).count("running") == 1
 
 
-async def test_a_service_starts_nothing_beside_another_one(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_second_service_starts_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper_launcher, "_OPEN_TIMEOUT_S", 0.1)
     runs_of_both = place.folder / "servers"
     with pytest.raises(KeeperFailed, match="another service"):
@@ -351,7 +347,7 @@ async def test_a_service_starts_nothing_beside_another_one(
     await place.start()
 
 
-async def test_one_whose_keeper_is_killed_is_lost(place: Place) -> None:
+async def test_run_with_a_killed_keeper_is_lost(place: Place) -> None:
     order = await place.running()
     pid = place.pid_of(order)
     os.kill(place.keeper_of(order), signal.SIGKILL)
@@ -364,9 +360,7 @@ async def test_one_whose_keeper_is_killed_is_lost(place: Place) -> None:
     assert place.supervisor.capacity.free == CAPACITY
 
 
-async def test_a_keeper_that_hears_nothing_is_ended_itself(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_suspended_keeper_is_killed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_lifecycle, "KEEPER_GRACE_S", 0.1)
     order = await place.running()
     keeper = place.keeper_of(order)
@@ -376,7 +370,7 @@ async def test_a_keeper_that_hears_nothing_is_ended_itself(
     await until(lambda: not is_alive(keeper))
 
 
-async def test_more_memory_than_it_may_have_ends_it(place: Place) -> None:
+async def test_run_over_its_memory_limit_is_ended(place: Place) -> None:
     script = "x=$(head -c 80000000 /dev/zero | tr '\\0' x); sleep 3600"
     order = place.want(script, resources=Resources(10, 16))
     end = await place.ear.end(order.id)

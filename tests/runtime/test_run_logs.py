@@ -49,9 +49,7 @@ def size(path: Path) -> int:
     return sum(segment.stat().st_size for segment in (path / "log").iterdir())
 
 
-async def test_a_full_log_is_read_once_for_a_silent_stream_and_not_again(
-    place: Place, logs: LogReader
-) -> None:
+async def test_full_log_is_read_once_for_a_silent_stream(place: Place, logs: LogReader) -> None:
     order = place.want(FULL)
     await place.ear.end(order.id)
     path = place.of(order).path
@@ -72,7 +70,7 @@ async def test_a_full_log_is_read_once_for_a_silent_stream_and_not_again(
     assert newest.bytes < SMALL
 
 
-async def test_a_line_of_long_ago_is_found_and_then_known(place: Place, logs: LogReader) -> None:
+async def test_old_line_is_found_and_then_cached(place: Place, logs: LogReader) -> None:
     order = place.want(f"echo early >&2; yes {TEXT} | head -n 100000")
     await place.ear.end(order.id)
     path = place.of(order).path
@@ -89,9 +87,7 @@ async def test_a_line_of_long_ago_is_found_and_then_known(place: Place, logs: Lo
     assert count.bytes < SMALL
 
 
-async def test_a_follower_reads_what_is_new_and_hears_the_line_that_it_waits_for(
-    place: Place, logs: LogReader, tmp_path: Path
-) -> None:
+async def test_follower_reads_only_new_lines(place: Place, logs: LogReader, tmp_path: Path) -> None:
     go = tmp_path / "go"
     go.mkdir()
     script = (
@@ -146,9 +142,7 @@ async def test_readers_take_turns(place: Place, logs: LogReader) -> None:
     await asyncio.gather(*reading)
 
 
-async def test_of_a_log_of_any_length_an_answer_looks_through_so_much_and_the_next_goes_on(
-    place: Place, logs: LogReader
-) -> None:
+async def test_one_response_searches_a_limited_part_of_a_log(place: Place, logs: LogReader) -> None:
     place.node = replace(place.node, log_bytes_max=4 * READ_BYTES_MAX)
     await place.anew()
     order = place.want(f"yes {TEXT} | head -n 1000000; echo last >&2; yes {TEXT} | head -n 100")
@@ -167,9 +161,7 @@ async def test_of_a_log_of_any_length_an_answer_looks_through_so_much_and_the_ne
     assert rest.position == place.of(order).end()
 
 
-async def test_half_a_line_is_not_told_and_nothing_is_lost_when_it_is_whole(
-    tmp_path: Path, logs: LogReader
-) -> None:
+async def test_partial_line_is_returned_only_when_complete(tmp_path: Path, logs: LogReader) -> None:
     log = tmp_path / "log"
     log.mkdir()
     first, second = log / f"{0:020}", log / f"{20:020}"

@@ -11,7 +11,7 @@ from pyservice.runtime.run_lifecycle import Stopped, StopRequest
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_sooner_stop_is_taken_while_the_first_is_being_obeyed() -> None:
+async def test_earlier_stop_replaces_a_stop_in_progress() -> None:
     stop, begun, cancelled, released = (
         StopRequest(),
         asyncio.Event(),
@@ -40,7 +40,7 @@ async def test_a_sooner_stop_is_taken_while_the_first_is_being_obeyed() -> None:
     assert stop.is_requested
 
 
-async def test_what_would_wait_after_a_stop_is_not_begun() -> None:
+async def test_work_after_a_stop_is_not_started() -> None:
     stop, begun = StopRequest(), asyncio.Event()
 
     async def work() -> None:
@@ -52,7 +52,7 @@ async def test_what_would_wait_after_a_stop_is_not_begun() -> None:
     assert not begun.is_set()
 
 
-async def test_a_time_limit_of_the_work_itself_is_no_stop() -> None:
+async def test_timeout_of_the_work_itself_is_no_stop() -> None:
     async def work() -> None:
         raise TimeoutError
 
@@ -60,7 +60,7 @@ async def test_a_time_limit_of_the_work_itself_is_no_stop() -> None:
         await StopRequest().unless_stopped(work())
 
 
-async def test_a_stop_that_comes_while_a_passed_deadline_is_obeyed_is_heard() -> None:
+async def test_stop_during_an_expired_deadline_is_noticed() -> None:
     stop, cancelled, released = StopRequest(), asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
@@ -78,6 +78,6 @@ async def test_a_stop_that_comes_while_a_passed_deadline_is_obeyed_is_heard() ->
         await waiting
 
 
-async def test_what_takes_too_long_and_is_not_stopped_is_too_late() -> None:
+async def test_work_past_its_deadline_without_a_stop_is_late() -> None:
     with pytest.raises(TimeoutError):
         await StopRequest().within(0.001, asyncio.Event().wait())

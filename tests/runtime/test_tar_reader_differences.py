@@ -103,7 +103,7 @@ def with_trick(trick: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("trick", TRICKS, ids=lambda trick: trick.__name__)
-def test_what_two_programs_read_as_two_things_is_refused(trick: object, tmp_path: Path) -> None:
+def test_ambiguous_archive_is_rejected(trick: object, tmp_path: Path) -> None:
     assert callable(trick)
     content = with_trick(trick())
     assert refusal(content).word in ("invalid", "not-allowed")
@@ -115,7 +115,7 @@ def test_what_two_programs_read_as_two_things_is_refused(trick: object, tmp_path
     assert not (root / "stolen").exists()
 
 
-def test_what_is_unpacked_is_judged_once_more_as_it_is_read_there(tmp_path: Path) -> None:
+def test_unpacker_validates_each_entry_again(tmp_path: Path) -> None:
     """The unpacker validates each entry again, in case the readers differ in another way."""
     (tmp_path / "secret").write_text("nobody's")
     root = tmp_path / "1" / "2" / "root"
@@ -213,7 +213,7 @@ def test_some_generated_tars_with_several_entries_are_accepted() -> None:
     )
 
 
-def test_old_folders_are_folders() -> None:
+def test_old_style_folder_entries_are_folders() -> None:
     rules = Noted()
     content = header(b"x/", b"\0", magic=bytes(8)) + END
     collections.deque(

@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "builds"
 
 
-async def test_builds_that_nothing_runs_go_after_a_day_or_when_the_disk_is_full(
+async def test_unused_builds_are_removed_after_a_day_or_on_a_full_disk(
     folder: Path,
 ) -> None:
     builds = opened(folder, Store(whole()))
@@ -50,7 +50,7 @@ def _grow_old(folder: Path, build_id: str = BUILD) -> None:
     os.utime(folder / build_id, (then, then))
 
 
-async def test_a_build_is_there_for_a_day_after_its_last_run_began_or_ended(folder: Path) -> None:
+async def test_build_stays_for_a_day_after_a_run_starts_or_ends(folder: Path) -> None:
     builds = opened(folder, Store(whole()))
     await builds.unpacked(GAME, BUILD)
     _grow_old(folder)
@@ -67,7 +67,7 @@ async def test_a_build_is_there_for_a_day_after_its_last_run_began_or_ended(fold
     builds.mark_used(BUILD)
 
 
-async def test_a_build_that_is_wanted_while_others_go_stays_whole(folder: Path) -> None:
+async def test_build_requested_during_the_cleanup_stays_whole(folder: Path) -> None:
     store = Store(whole())
     builds = opened(folder, store)
     await builds.unpacked(GAME, BUILD)
@@ -81,7 +81,7 @@ async def test_a_build_that_is_wanted_while_others_go_stays_whole(folder: Path) 
     assert len(store.asked) == 1
 
 
-async def test_a_build_that_is_wanted_while_it_goes_is_unpacked_beside_it(folder: Path) -> None:
+async def test_build_requested_during_its_removal_is_unpacked_again(folder: Path) -> None:
     store = Store(whole())
     builds = opened(folder, store)
     first = await builds.unpacked(GAME, BUILD)
@@ -98,7 +98,7 @@ async def test_a_build_that_is_wanted_while_it_goes_is_unpacked_beside_it(folder
     assert [path.name for path in folder.iterdir()] == [BUILD]
 
 
-async def test_what_a_killed_service_left_half_removed_goes_when_the_next_starts(
+async def test_start_removes_partly_removed_builds(
     folder: Path,
 ) -> None:
     await opened(folder, Store(whole())).unpacked(GAME, BUILD)
@@ -113,7 +113,7 @@ def _of_an_earlier_boot(folder: Path, build_id: str = BUILD) -> None:
     (folder / build_id / "boot_id").write_text("0b9e0f5c-0000-4000-8000-000000000000")
 
 
-async def test_a_start_after_a_reboot_waits_for_no_removal(folder: Path) -> None:
+async def test_start_after_a_reboot_waits_for_no_removal(folder: Path) -> None:
     store = Store(whole())
     ids = [f"{BUILD[:-2]}{number:02}" for number in range(3)]
     before = opened(folder, store)
@@ -132,7 +132,7 @@ async def test_a_start_after_a_reboot_waits_for_no_removal(folder: Path) -> None
     assert [path.name for path in folder.iterdir()] == [ids[0]]
 
 
-async def test_what_is_left_of_one_that_does_not_go_is_never_taken_for_whole(folder: Path) -> None:
+async def test_rest_of_a_failed_removal_never_counts_as_complete(folder: Path) -> None:
     store = Store(whole())
     builds = opened(folder, store)
     first = await builds.unpacked(GAME, BUILD)
@@ -161,7 +161,7 @@ def _busy(folder: Path) -> Iterator[None]:
             subprocess.run(["umount", "--lazy", str(moved)], check=True)
 
 
-async def test_one_of_an_earlier_boot_that_cannot_be_renamed_is_not_run(folder: Path) -> None:
+async def test_build_from_before_a_reboot_that_cannot_be_renamed_is_not_run(folder: Path) -> None:
     store = Store(whole())
     first = await opened(folder, store).unpacked(GAME, BUILD)
     elsewhere = first.root.parent.rename(folder.parent / "elsewhere")
@@ -177,7 +177,7 @@ async def test_one_of_an_earlier_boot_that_cannot_be_renamed_is_not_run(folder: 
     assert [path.name for path in folder.iterdir()] == [BUILD]
 
 
-async def test_one_that_cannot_be_looked_at_stays_for_those_that_run_it(folder: Path) -> None:
+async def test_unreadable_build_stays_for_its_runs(folder: Path) -> None:
     store = Store(whole())
     first = await opened(folder, store).unpacked(GAME, BUILD)
     boot_id = folder / BUILD / "boot_id"
@@ -194,7 +194,7 @@ async def test_one_that_cannot_be_looked_at_stays_for_those_that_run_it(folder: 
     assert len(store.asked) == 1
 
 
-def test_nothing_is_unpacked_for_who_is_gone(tmp_path: Path) -> None:
+def test_cancelled_request_unpacks_nothing(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     nobody = unpacked_apart(tmp_path, "archive", tar({"a": b"a"}), asking=1 << 22)
     assert nobody.returncode == 1

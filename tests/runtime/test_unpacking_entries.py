@@ -47,7 +47,7 @@ def deep(count: int) -> bytes:
     return tar({f"{number}/{'d/' * 249}f": b"" for number in range(count)})
 
 
-def test_a_hundred_thousand_entries_are_taken_and_no_more() -> None:
+def test_hundred_thousand_entries_are_the_limit() -> None:
     assert ENTRIES_MAX == 100_000
     allowance = SizeAllowance(0)
     allowance.take_entry(ENTRIES_MAX - 2, 0)
@@ -59,11 +59,11 @@ def test_a_hundred_thousand_entries_are_taken_and_no_more() -> None:
     assert "must have at most 100000 files, folders and links" in refused.reason
 
 
-def test_an_image_of_an_ordinary_distribution_is_taken() -> None:
+def test_ordinary_distribution_image_is_accepted() -> None:
     judge(saved(same(20_000), gzipped(same(40_000))), is_image=True)
 
 
-def test_layers_of_an_image_are_counted_together() -> None:
+def test_image_layers_count_together() -> None:
     half = gzipped(deep(200))
     judge(saved(half), is_image=True)
     refused = refusal(saved(half, half), is_image=True)
@@ -71,7 +71,7 @@ def test_layers_of_an_image_are_counted_together() -> None:
     assert "layers of an image together" in refused.reason
 
 
-def test_folders_that_only_stand_in_paths_are_counted_once() -> None:
+def test_implicit_folders_are_counted_once() -> None:
     judge(deep(390))
     judge(deep(390).removesuffix(END) + deep(390))
     assert refusal(deep(410)).word == "too-many"
@@ -79,7 +79,7 @@ def test_folders_that_only_stand_in_paths_are_counted_once() -> None:
 
 
 @pytest.mark.parametrize("kind", ["archive", "oci_bundle", "docker_image"])
-def test_where_it_is_unpacked_too_many_are_refused_too(tmp_path: Path, kind: str) -> None:
+def test_unpacker_rejects_too_many_entries_too(tmp_path: Path, kind: str) -> None:
     content = saved(deep(410)) if kind == "docker_image" else deep(410)
     with pytest.raises(BadArchive) as caught:
         unpacked(tmp_path, content, kind)
@@ -88,7 +88,7 @@ def test_where_it_is_unpacked_too_many_are_refused_too(tmp_path: Path, kind: str
     assert made < 10, "and nothing of them is made"
 
 
-def test_folders_that_come_to_be_behind_links_are_counted_when_they_are_made(
+def test_folders_behind_links_are_counted_when_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(root_filesystem, "ENTRIES_MAX", 1_000)
@@ -105,9 +105,7 @@ def test_folders_that_come_to_be_behind_links_are_counted_when_they_are_made(
 
 @pytest.mark.parametrize("kind", [FOLDER, LINK, HARD, FILE])
 @pytest.mark.parametrize("is_image", [False, True])
-def test_what_has_no_content_counts_as_a_block_in_what_a_build_unpacks_to(
-    kind: bytes, is_image: bool
-) -> None:
+def test_empty_entry_counts_as_one_block(kind: bytes, is_image: bool) -> None:
     entries = [entry(f"e{number}", kind, "x") for number in range(100)]
     content = tar({}, entries)
     for blocks, is_taken in ((140, True), (99, False)):
@@ -128,7 +126,7 @@ def test_what_has_no_content_counts_as_a_block_in_what_a_build_unpacks_to(
             assert caught.value.word == "too-high"
 
 
-def test_what_is_large_is_not_counted_twice() -> None:
+def test_large_file_is_not_counted_twice() -> None:
     content = tar({f"f{number}": bytes(64 << 10) for number in range(16)})
     allowance = SizeAllowance(len(content))
     allowance.max_bytes = len(content)
@@ -178,7 +176,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
 @pytest.mark.parametrize("kind", ["archive", "oci_bundle", "docker_image"])
 @pytest.mark.parametrize("entry_kind", [FOLDER, LINK, HARD, FILE])
 @pytest.mark.parametrize("short", ["blocks", "inodes"])
-def test_what_has_no_content_does_not_eat_up_what_stays_for_others(
+def test_empty_entries_leave_the_disk_reserve_free(
     tmp_path: Path, disk: Disk, kind: str, entry_kind: bytes, short: str
 ) -> None:
     reserve_blocks = 1_000
@@ -196,9 +194,7 @@ def test_what_has_no_content_does_not_eat_up_what_stays_for_others(
 
 
 @pytest.mark.parametrize("kind", ["archive", "docker_image"])
-def test_folders_that_only_stand_in_paths_ask_for_room_too(
-    tmp_path: Path, disk: Disk, kind: str
-) -> None:
+def test_implicit_folders_reserve_space(tmp_path: Path, disk: Disk, kind: str) -> None:
     disk.inodes_free = INODES_FREE + 600
     content = saved(deep(8)) if kind == "docker_image" else deep(8)
     with pytest.raises(OSError, match="reserve"):
@@ -206,9 +202,7 @@ def test_folders_that_only_stand_in_paths_ask_for_room_too(
     assert disk.made() <= 700
 
 
-def test_a_file_system_that_does_not_count_inodes_is_not_short_of_them(
-    tmp_path: Path, disk: Disk
-) -> None:
+def test_file_system_without_inode_counts_is_not_short(tmp_path: Path, disk: Disk) -> None:
     disk.inodes = 0
     root = unpacked(tmp_path, of_kind("archive", FOLDER, MANY), "archive")
     assert len(list(root.iterdir())) == MANY + 1
@@ -221,7 +215,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield mounted
 
 
-def test_inodes_of_a_small_disk_are_not_used_up(small_disk: Path) -> None:
+def test_inodes_of_a_small_disk_are_not_exhausted(small_disk: Path) -> None:
     content = gzipped(of_kind("archive", FOLDER, 5_000))
     assert len(content) < 40_000
     (small_disk / "root").mkdir()

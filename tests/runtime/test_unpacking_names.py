@@ -49,7 +49,7 @@ def in_root(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_a_name_that_no_file_system_takes_is_refused_where_a_build_is_judged(name: str) -> None:
+def test_name_that_no_file_system_accepts_is_rejected_by_validation(name: str) -> None:
     content, word, words = LONG[name]
     with pytest.raises(BadArchive) as of_bundle:
         in_root(content)
@@ -62,7 +62,7 @@ def test_a_name_that_no_file_system_takes_is_refused_where_a_build_is_judged(nam
         assert len(refused.entry) <= 256
 
 
-def test_names_as_long_as_file_systems_take_are_unpacked(tmp_path: Path) -> None:
+def test_names_of_the_maximum_length_are_unpacked(tmp_path: Path) -> None:
     path = "/".join(["p" * 255] * 12)
     assert len(path) + 1 == PATH_MAX_BYTES, "one more is no name"
     content = tar({"server.json": MANIFEST, path: b"x"}, [entry("l", LINK, "x" * 255)])
@@ -74,12 +74,12 @@ def test_names_as_long_as_file_systems_take_are_unpacked(tmp_path: Path) -> None
     assert (unpacked(tmp_path / "i", saved(content)) / path).read_text() == "x"
 
 
-def test_a_file_of_an_image_that_is_no_layer_has_no_names() -> None:
+def test_image_file_that_is_no_layer_has_no_names_to_check() -> None:
     files = {"a": b"n" * 5_000, "b": b"{}", "c": tar({"x": b"y"})[:700], "d": bytes(4_096)}
     judge(tar({**files, "e": packed(b"no tar" * 900, "zstd")}), step=7, is_image=True)
 
 
-def test_what_the_machine_says_tells_nothing_of_where_it_is(tmp_path: Path) -> None:
+def test_system_error_does_not_reveal_the_path(tmp_path: Path) -> None:
     """Behind a link a path becomes too long although each name in the archive is short enough."""
     content = saved(layer(link("a", "x" * 300), file("a/b", b"x")))
     (tmp_path / "root").mkdir()
@@ -89,7 +89,7 @@ def test_what_the_machine_says_tells_nothing_of_where_it_is(tmp_path: Path) -> N
         unpacked(tmp_path / "again", content)
 
 
-def test_a_full_disk_is_told_without_its_folder(tmp_path: Path) -> None:
+def test_full_disk_error_does_not_reveal_the_path(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     ended = unpacked_apart(tmp_path, "archive", tar(), reserve_bytes=1 << 60)
     assert ended.returncode == 28

@@ -89,7 +89,7 @@ async def line(tmp_path: Path) -> AsyncIterator[Line]:
         await made.close()
 
 
-async def test_few_are_unpacked_at_one_time_and_the_others_come_in_their_order(line: Line) -> None:
+async def test_few_builds_unpack_at_once_in_request_order(line: Line) -> None:
     tasks = [line.ask(f"game {number}", number) for number in range(5)]
     assert UNPACKING_MAX == 2
     await line.begun(0, 1)
@@ -101,7 +101,7 @@ async def test_few_are_unpacked_at_one_time_and_the_others_come_in_their_order(l
     assert line.store.asked == [build_id(number) for number in range(5)]
 
 
-async def test_a_game_with_many_builds_waits_for_itself_and_others_have_their_turn(
+async def test_game_with_many_builds_does_not_delay_other_games(
     line: Line,
 ) -> None:
     mine = [line.ask("mine", number) for number in range(6)]
@@ -116,7 +116,7 @@ async def test_a_game_with_many_builds_waits_for_itself_and_others_have_their_tu
     assert line.store.asked == [build_id(number) for number in (0, 6, 1, 2, 3, 4, 5)]
 
 
-async def test_what_nobody_waits_for_any_more_leaves_the_line(line: Line) -> None:
+async def test_build_without_a_waiting_request_leaves_the_queue(line: Line) -> None:
     first, second, third = (line.ask("game", number) for number in range(3))
     beside = line.ask("game", 1)
     await line.begun(0)
@@ -129,7 +129,7 @@ async def test_what_nobody_waits_for_any_more_leaves_the_line(line: Line) -> Non
     assert line.store.asked == [build_id(0), build_id(2)]
 
 
-async def test_who_asks_when_another_has_just_left_the_line_gets_the_build(line: Line) -> None:
+async def test_request_after_a_cancelled_one_gets_the_build(line: Line) -> None:
     first, second = line.ask("game", 0), line.ask("game", 1)
     await line.begun(0)
     second.cancel()
@@ -139,7 +139,7 @@ async def test_who_asks_when_another_has_just_left_the_line_gets_the_build(line:
     assert line.store.asked == [build_id(0), build_id(1)]
 
 
-async def test_what_is_begun_goes_on_for_the_next_who_wants_it(line: Line) -> None:
+async def test_started_unpacking_continues_for_the_next_request(line: Line) -> None:
     impatient = line.ask("game", 0)
     await line.begun(0)
     impatient.cancel()
@@ -150,7 +150,7 @@ async def test_what_is_begun_goes_on_for_the_next_who_wants_it(line: Line) -> No
     assert line.store.asked == [build_id(0)]
 
 
-async def test_what_does_not_come_in_time_gives_up_its_place(
+async def test_unpacking_past_its_deadline_frees_its_position(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unpacked_builds, "UNPACKING_TIMEOUT_S", 0.05)
@@ -161,7 +161,7 @@ async def test_what_does_not_come_in_time_gives_up_its_place(
     assert (await line.ask("game", 1)).root.is_dir()
 
 
-async def test_what_goes_on_unpacking_when_its_time_is_over_is_ended(
+async def test_unpacking_process_past_its_deadline_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The archive was transferred completely, and a thread waits for the unpacking process."""
@@ -192,7 +192,7 @@ def _unpackers(folder: Path) -> set[str]:
     return found
 
 
-async def test_builds_are_unpacked_without_the_threads_that_others_use(line: Line) -> None:
+async def test_unpacking_uses_no_shared_threads(line: Line) -> None:
     common = ThreadPoolExecutor(1)
     asyncio.get_running_loop().set_default_executor(common)
     let_go = threading.Event()
@@ -206,7 +206,7 @@ async def test_builds_are_unpacked_without_the_threads_that_others_use(line: Lin
         await held
 
 
-async def test_a_server_that_waits_for_its_build_is_preparing_and_can_be_stopped(
+async def test_server_waiting_for_its_build_is_preparing_and_stoppable(
     place: Place, tmp_path: Path
 ) -> None:
     store = Gated()

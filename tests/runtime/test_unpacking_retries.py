@@ -49,9 +49,7 @@ def full_but_for(disk: Path, inodes: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("inodes", [0, 1, 2, 3])
-async def test_a_disk_without_room_is_waited_for_whatever_it_does_not_take(
-    tmp_path: Path, inodes: int
-) -> None:
+async def test_unpacking_waits_on_a_full_disk_at_every_step(tmp_path: Path, inodes: int) -> None:
     with disk_of(tmp_path / "disk", INODES) as disk:
         builds = opened(disk / "builds", Store(tar({"server.json": MANIFEST})))
         with full_but_for(disk, inodes):
@@ -61,7 +59,7 @@ async def test_a_disk_without_room_is_waited_for_whatever_it_does_not_take(
         assert (await builds.unpacked(GAME, BUILD)).root.is_dir()
 
 
-async def test_a_fault_of_the_machine_is_none_of_the_build(tmp_path: Path) -> None:
+async def test_machine_fault_does_not_reject_the_build(tmp_path: Path) -> None:
     archive = tar({"server.json": MANIFEST})
     with disk_of(tmp_path / "disk", INODES) as disk:
 
@@ -103,14 +101,14 @@ async def waiting(place: Place) -> RunRequest:
     return order
 
 
-async def test_a_run_waits_for_room_and_begins(place: Place) -> None:
+async def test_run_waits_for_disk_space_and_starts(place: Place) -> None:
     with full_but_for(place._builds.parent, 0):
         order = await waiting(place)
     await place.ear.told(order.id, "running")
     assert place.ear.of(order.id) == ["placed", "running"]
 
 
-async def test_a_run_waits_for_what_its_node_cannot_do_now_and_begins(place: Place) -> None:
+async def test_run_waits_for_a_temporary_fault_and_starts(place: Place) -> None:
     builds = place._builds
     builds.rename(builds.parent / "elsewhere")
     # No folder can be created below a dangling link, and this is not a full disk.
@@ -123,7 +121,7 @@ async def test_a_run_waits_for_what_its_node_cannot_do_now_and_begins(place: Pla
 
 
 @pytest.mark.parametrize("is_full", [True, False])
-async def test_a_run_whose_build_never_comes_is_over_and_says_so(
+async def test_run_without_its_build_ends_with_a_reason(
     place: Place, monkeypatch: pytest.MonkeyPatch, is_full: bool
 ) -> None:
     monkeypatch.setattr(run_lifecycle, "BUILD_TIMEOUT_S", 0.5)
@@ -136,7 +134,7 @@ async def test_a_run_whose_build_never_comes_is_over_and_says_so(
     assert place.supervisor.capacity.free == place.capacity
 
 
-async def test_a_build_whose_file_is_gone_says_what_is_missing(tmp_path: Path) -> None:
+async def test_missing_build_file_is_named(tmp_path: Path) -> None:
     signer = UrlSigner(secrets.token_bytes(32))
     blobs = FolderBlobStore(tmp_path / "objects", signer, "http://cdn.invalid", 0)
     objects = Objects(blobs, signer, "http://cdn.invalid")

@@ -24,9 +24,7 @@ CONFIG: Final = b'{"process": {"args": ["/run"]}, "root": {"path": "rootfs"}}'
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "lz4"])
-async def test_an_archive_that_stands_for_gigabytes_is_refused_with_what_to_do(
-    tmp_path: Path, compression: str
-) -> None:
+async def test_archive_bomb_is_rejected_with_a_remedy(tmp_path: Path, compression: str) -> None:
     content = bomb(compression)
     told = await refused(tmp_path / "builds", Store(content, compression))
     found = re.match(r"unpacks to at least (\d+) bytes, and (\d+) bytes may .* at most (\d+)", told)
@@ -37,7 +35,7 @@ async def test_an_archive_that_stands_for_gigabytes_is_refused_with_what_to_do(
     assert "leave out what the server does not need" in told
 
 
-async def test_what_packs_well_is_unpacked_as_long_as_it_is_small(tmp_path: Path) -> None:
+async def test_small_well_compressed_build_is_unpacked(tmp_path: Path) -> None:
     content = bomb("zstd", 256 * MIB)
     assert len(content) * 1_000 < 256 * MIB
     build = await opened(tmp_path / "builds", Store(content, "zstd")).unpacked(GAME, BUILD)
@@ -64,9 +62,7 @@ BOMBS: Final = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_an_image_or_a_bundle_that_stands_for_gigabytes_is_refused(
-    tmp_path: Path, name: str
-) -> None:
+def test_image_or_bundle_bomb_is_rejected(tmp_path: Path, name: str) -> None:
     kind, compression, content = BOMBS[name]
     (tmp_path / "root").mkdir()
     with pytest.raises(BadArchive) as caught:

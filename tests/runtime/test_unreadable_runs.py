@@ -47,7 +47,7 @@ async def unreadable(place: Place) -> RunRequest:
     return order
 
 
-async def test_what_runs_and_cannot_be_read_is_ended_and_the_others_go_on(place: Place) -> None:
+async def test_unreadable_run_is_ended_and_others_continue(place: Place) -> None:
     other = await place.running()
     order = await unreadable(place)
     pid = place.pid_of(order)
@@ -58,7 +58,7 @@ async def test_what_runs_and_cannot_be_read_is_ended_and_the_others_go_on(place:
     assert is_alive(place.pid_of(other))
 
 
-async def test_what_can_be_read_a_moment_later_goes_on(
+async def test_run_that_becomes_readable_continues(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_supervisor, "_READ_RETRY_DELAYS_S", (0.01,) * 1_000)
@@ -75,7 +75,7 @@ async def test_what_can_be_read_a_moment_later_goes_on(
     assert is_alive(place.pid_of(order))
 
 
-async def test_whoever_wants_one_that_cannot_be_read_is_told_how_it_ended(place: Place) -> None:
+async def test_request_for_an_unreadable_run_receives_its_end(place: Place) -> None:
     order = await unreadable(place)
     with pytest.raises(OSError, match="Input/output error"):
         place.supervisor.ensure_running(order)
@@ -85,7 +85,7 @@ async def test_whoever_wants_one_that_cannot_be_read_is_told_how_it_ended(place:
     await until(lambda: not place.supervisor.runs)
 
 
-async def test_whoever_wants_one_that_can_be_read_again_has_it(
+async def test_request_for_a_readable_run_is_served(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_cleanup, "UNOWNED_GRACE_S", 3_600.0)
@@ -101,7 +101,7 @@ async def test_whoever_wants_one_that_can_be_read_again_has_it(
     await until(lambda: run.state == "running")
 
 
-async def test_one_that_was_not_started_is_laid_out_anew(
+async def test_run_that_was_not_started_is_prepared_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_lifecycle, "START_TIMEOUT_S", 5.0)

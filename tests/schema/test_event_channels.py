@@ -11,7 +11,7 @@ LOBBY = "00010000-0000-4000-8000-000000000001"
 
 
 @pytest.mark.parametrize("party_size", [None, 1, 2])
-def test_a_channel_needs_a_place_of_its_own_beside_the_callers(party_size: int | None) -> None:
+def test_channel_needs_a_party_member_beside_the_caller(party_size: int | None) -> None:
     secrets = ["mina" * 6, "ole-" * 6]
     for request in (
         pb.FindLobbyRequest(game_modes=["a"], event_channels=secrets, party_size=party_size),
@@ -27,6 +27,6 @@ def test_a_channel_needs_a_place_of_its_own_beside_the_callers(party_size: int |
         ]
 
 
-def test_more_channels_than_any_party_has_are_told_once() -> None:
+def test_channels_over_the_party_limit_are_one_problem() -> None:
     request = pb.FindLobbyRequest(game_modes=["a"], event_channels=["a" * 22] * 64, party_size=64)
     assert [problem.path for problem in validate(request)] == [("event_channels", "too-many")]

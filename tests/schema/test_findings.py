@@ -31,7 +31,7 @@ def size(problem: FieldProblem) -> int:
 
 
 @pytest.mark.parametrize("count", [0, 1, MAX_PROBLEMS])
-def test_all_problems_are_told_up_to_the_limit(count: int) -> None:
+def test_all_problems_up_to_the_limit_are_reported(count: int) -> None:
     told = report_findings(unknown(count))
     assert told == [
         FieldProblem((f"n{number}", "unknown-field"), f"n{number} is not known")
@@ -40,7 +40,7 @@ def test_all_problems_are_told_up_to_the_limit(count: int) -> None:
 
 
 @pytest.mark.parametrize("more", [1, 2, 1000])
-def test_beyond_the_limit_the_last_one_says_how_many_more(more: int) -> None:
+def test_last_problem_counts_the_rest_over_the_limit(more: int) -> None:
     *told, last = report_findings(unknown(MAX_PROBLEMS + more))
     assert [problem.path[0] for problem in told] == [f"n{n}" for n in range(MAX_PROBLEMS)]
     assert last == FieldProblem(("too-many",), f"and {more} more problems")
@@ -48,7 +48,7 @@ def test_beyond_the_limit_the_last_one_says_how_many_more(more: int) -> None:
 
 
 @pytest.mark.parametrize("more", [0, 1, 1000])
-def test_what_no_answer_would_tell_is_counted_and_not_kept(more: int) -> None:
+def test_problems_over_the_limit_are_counted_and_not_stored(more: int) -> None:
     made = unknown(MAX_PROBLEMS + 5)
     once = bounded_findings(made, more)
     twice = bounded_findings([*nested_under("a", once), *nested_under("b", bounded_findings(made))])
@@ -60,14 +60,14 @@ def test_what_no_answer_would_tell_is_counted_and_not_kept(more: int) -> None:
     assert last.message == f"and {count - MAX_PROBLEMS} more problems"
 
 
-def test_few_findings_stay_as_they_are() -> None:
+def test_few_findings_are_unchanged() -> None:
     found = unknown(MAX_PROBLEMS)
     assert bounded_findings(found) is found
     assert bounded_findings([]) == []
 
 
 @pytest.mark.parametrize("character", ["x", "é", "𝄞", "\0", '"'])
-def test_long_names_are_cut_and_take_no_more_than_the_room_there_is(character: str) -> None:
+def test_long_names_are_cut_to_the_available_size(character: str) -> None:
     found = unknown(300, "{}" + character * 10_000)
     *told, last = report_findings(found)
     assert told
@@ -77,12 +77,12 @@ def test_long_names_are_cut_and_take_no_more_than_the_room_there_is(character: s
     assert len(orjson.dumps(body["errors"])) <= MAX_PROBLEMS_BYTES + 100
 
 
-def test_a_name_of_the_largest_length_is_told_whole() -> None:
+def test_name_of_maximum_length_is_complete() -> None:
     name = "é" * MAX_NAME_LENGTH
     assert report_findings([Finding((name,), "too-long", "")])[0].path == (name, "too-long")
 
 
-def test_a_door_with_less_room_counts_what_was_not_told_before_too() -> None:
+def test_smaller_limit_also_counts_earlier_omitted_problems() -> None:
     problems = report_findings(unknown(1000))
     *told, last = shorten_problems(problems, 100, size)
     assert sum(map(size, told)) <= 100
@@ -90,12 +90,12 @@ def test_a_door_with_less_room_counts_what_was_not_told_before_too() -> None:
     assert last.message == f"and {1000 - len(told)} more problems"
 
 
-def test_a_door_with_room_changes_nothing() -> None:
+def test_sufficient_limit_changes_nothing() -> None:
     for problems in (report_findings(unknown(3)), report_findings(unknown(1000)), []):
         assert shorten_problems(problems, 1 << 20, size) == problems
 
 
-def test_findings_are_seen_from_above() -> None:
+def test_findings_get_the_prefix_of_their_parent() -> None:
     assert nested_under("a", nested_under("b", [Finding((), "invalid", "is odd")])) == [
         Finding(("a", "b"), "invalid", "is odd")
     ]

@@ -17,7 +17,7 @@ def collector() -> Iterator[None]:
     gc.enable()
 
 
-def test_nothing_is_collected_within_and_it_goes_on_afterwards() -> None:
+def test_collection_pauses_within_the_block_and_resumes() -> None:
     with garbage_collection_paused():
         assert not gc.isenabled()
         with garbage_collection_paused():
@@ -29,14 +29,14 @@ def test_nothing_is_collected_within_and_it_goes_on_afterwards() -> None:
     assert gc.isenabled()
 
 
-def test_a_process_without_collector_gets_none() -> None:
+def test_disabled_collector_stays_disabled() -> None:
     gc.disable()
     with garbage_collection_paused():
         pass
     assert not gc.isenabled()
 
 
-def test_a_text_of_many_lists_causes_no_collection_for_each_few_hundred_of_them() -> None:
+def test_parsing_many_lists_causes_few_collections() -> None:
     collections: list[object] = []
 
     def note(phase: str, _: object) -> None:

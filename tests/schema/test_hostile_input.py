@@ -128,7 +128,7 @@ def http_cpu_s(slug: str, body: bytes, query: bytes = b"") -> tuple[float, Servi
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_a_body_of_wrong_entries_costs_little_and_gets_a_small_answer(name: str) -> None:
+def test_http_body_of_invalid_entries_costs_little(name: str) -> None:
     slug, make = BODIES[name]
     body = make(MIB)
     assert MIB - 12_000 < len(body) <= MIB
@@ -139,7 +139,7 @@ def test_a_body_of_wrong_entries_costs_little_and_gets_a_small_answer(name: str)
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_four_times_the_body_takes_four_times_as_long_and_not_sixteen(name: str) -> None:
+def test_http_cost_is_linear_in_the_body(name: str) -> None:
     slug, make = BODIES[name]
     small, large = make(MIB // 4), make(MIB)
     assert_linear(lambda: http_cpu_s(slug, small)[0], lambda: http_cpu_s(slug, large)[0])
@@ -159,14 +159,14 @@ def assert_linear(small_s: Callable[[], float], large_s: Callable[[], float]) ->
     pytest.fail("the time grows faster than the request")
 
 
-def test_parameters_of_a_query_are_bounded_too() -> None:
+def test_query_parameters_are_limited_too() -> None:
     took_s, error = http_cpu_s("list", b"", b"&".join(b"%x" % number for number in range(1800)))
     assert error.code == "QUERY_INVALID"
     assert error.errors[-1].message == f"and {1800 - MAX_PROBLEMS} more problems"
     assert took_s < MAX_CPU_S
 
 
-def test_every_problem_is_told_while_there_are_few_and_a_number_afterwards() -> None:
+def test_few_problems_are_listed_and_many_are_counted() -> None:
     names = [f"n{number}" for number in range(MAX_PROBLEMS - 1)]
     body = orjson.dumps(dict.fromkeys(names, 1))
     _, error = http_cpu_s("attach", body)
@@ -238,7 +238,7 @@ def grpc_cpu_s(slug: str, message: Message) -> tuple[float, ServiceError]:
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_a_message_of_wrong_entries_costs_little_and_gets_a_small_answer(name: str) -> None:
+def test_grpc_message_of_invalid_entries_costs_little(name: str) -> None:
     slug, make = MESSAGES[name]
     data = make(MIB).SerializeToString()
     assert 0.7 * MIB < len(data) < 1.2 * MIB
@@ -251,7 +251,7 @@ def test_a_message_of_wrong_entries_costs_little_and_gets_a_small_answer(name: s
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_four_times_the_message_takes_four_times_as_long_and_not_sixteen(name: str) -> None:
+def test_grpc_cost_is_linear_in_the_message(name: str) -> None:
     slug, make = MESSAGES[name]
     small, large = make(MIB // 4), make(MIB)
     assert_linear(lambda: grpc_cpu_s(slug, small)[0], lambda: grpc_cpu_s(slug, large)[0])
@@ -270,7 +270,7 @@ def test_four_times_the_message_takes_four_times_as_long_and_not_sixteen(name: s
     ],
     ids=["names", "repeated", "not ascii", "spaces", "one text", "one number", "brackets"],
 )
-def test_texts_of_members_are_found_in_one_pass(make: Make) -> None:
+def test_member_texts_are_found_in_one_pass(make: Make) -> None:
     def cpu_s(body: bytes) -> float:
         started = time.process_time()
         json_text.parse(body)

@@ -40,7 +40,7 @@ def read(shape: type[Any]) -> Read:
         ("ratio", 3),
     ],
 )
-def test_a_value_of_the_right_type_is_taken_exactly(read: Read, name: str, value: Any) -> None:
+def test_value_of_the_right_type_is_decoded_exactly(read: Read, name: str, value: Any) -> None:
     message, found = read({name: value})
     assert not found
     assert getattr(message, name) == value
@@ -86,7 +86,7 @@ def test_a_value_of_the_right_type_is_taken_exactly(read: Read, name: str, value
         ("made_ts", "2024-02-03", "invalid"),
     ],
 )
-def test_another_value_is_refused_with_its_word(
+def test_value_of_another_type_is_rejected_with_its_word(
     read: Read, name: str, value: Any, word: str
 ) -> None:
     message, found = read({name: value})
@@ -95,7 +95,7 @@ def test_another_value_is_refused_with_its_word(
         assert not message.ListFields()
 
 
-def test_every_problem_is_told_at_once_with_the_names_as_sent(read: Read) -> None:
+def test_all_problems_are_reported_with_the_names_as_sent(read: Read) -> None:
     _, found = read(
         {
             "text": 1,
@@ -122,19 +122,19 @@ def test_every_problem_is_told_at_once_with_the_names_as_sent(read: Read) -> Non
     ]
 
 
-def test_an_entry_that_cannot_be_read_keeps_the_places_of_the_others(read: Read) -> None:
+def test_unreadable_entry_keeps_the_indexes_of_the_others(read: Read) -> None:
     message, _ = read({"numbers": [7, "x", 9], "digests": ["YQ==", 1], "listed": [1, "b"]})
     assert list(message.numbers) == [7, 0, 9]
     assert list(message.digests) == [b"a", b""]
     assert list(message.listed.names) == ["", "b"]
 
 
-def test_unknown_members_are_ignored_where_the_reader_is_lenient(shape: type[Any]) -> None:
+def test_lenient_reader_ignores_unknown_members(shape: type[Any]) -> None:
     reader = compile_decoder(shape.DESCRIPTOR, ignores_unknown=True)
     assert not reader(shape(), {"unheard": 1, "inner": {"colour": [1]}})
 
 
-def test_a_field_that_comes_from_elsewhere_is_unknown(shape: type[Any]) -> None:
+def test_field_from_another_source_is_unknown(shape: type[Any]) -> None:
     reader = compile_decoder(shape.DESCRIPTOR, without=("text",))
     message = shape()
     assert [found.word for found in reader(message, {"text": "a"})] == ["unknown-field"]
@@ -147,28 +147,26 @@ def test_null_leaves_a_member_unset(read: Read, shape: type[Any]) -> None:
     assert not message.ListFields()
 
 
-def test_an_empty_object_or_list_is_set_where_that_can_be_told(read: Read) -> None:
+def test_empty_object_or_list_is_set_where_presence_exists(read: Read) -> None:
     message, found = read({"inner": {}, "listed": [], "numbers": []})
     assert not found
     assert message.HasField("inner")
     assert message.HasField("listed")
 
 
-def test_a_value_that_is_no_object_is_no_message(read: Read) -> None:
+def test_non_object_is_no_message(read: Read) -> None:
     assert read([1])[1] == [((), "wrong-type")]
     assert read(None)[1] == [((), "wrong-type")]
 
 
 @pytest.mark.parametrize(("spelling", "number"), [("round", 1), ("very_round", 2)])
-def test_an_enum_is_spelled_without_the_prefix_of_its_type(
-    read: Read, spelling: str, number: int
-) -> None:
+def test_enum_names_omit_the_type_prefix(read: Read, spelling: str, number: int) -> None:
     message, found = read({"kind": spelling})
     assert not found
     assert message.kind == number
 
 
-def test_enums_of_our_own_protos_are_spelled_so() -> None:
+def test_service_enums_omit_the_type_prefix() -> None:
     request = admin_pb2.CreateTokenRequest()
     reader = compile_decoder(descriptor_of(request))
     assert not reader(request, {"kind": "environment", "namespace": "a/b"})
@@ -185,13 +183,13 @@ def test_enums_of_our_own_protos_are_spelled_so() -> None:
         ("1969-12-31T23:59:59.5Z", -1, 500_000_000),
     ],
 )
-def test_a_timestamp_is_rfc_3339(read: Read, text: str, seconds: int, nanos: int) -> None:
+def test_timestamp_is_rfc_3339(read: Read, text: str, seconds: int, nanos: int) -> None:
     message, found = read({"made_ts": text})
     assert not found
     assert message.made_ts == Timestamp(seconds=seconds, nanos=nanos)
 
 
-def test_two_members_of_which_one_may_be_there_are_refused_at_the_second() -> None:
+def test_second_member_of_a_oneof_is_rejected() -> None:
     request = matchmaker_pb2.FindLobbyRequest()
     reader = compile_decoder(descriptor_of(request))
     answer = {"client_response": "x"}
@@ -202,6 +200,6 @@ def test_two_members_of_which_one_may_be_there_are_refused_at_the_second() -> No
     assert not reader(request, {"captcha": {"captcha_b": answer, "captcha_a": None}})
 
 
-def test_a_field_without_a_json_form_is_refused_before_any_request() -> None:
+def test_field_without_a_json_form_fails_the_start() -> None:
     with pytest.raises(TypeError, match=r"FloatValue\.value has no JSON form"):
         compile_decoder(FloatValue.DESCRIPTOR)

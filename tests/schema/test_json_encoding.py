@@ -17,38 +17,38 @@ def empty(shape: type[Any]) -> dict[str, Any]:
     return written
 
 
-def test_a_field_without_presence_is_always_there(empty: dict[str, Any]) -> None:
+def test_field_without_presence_is_always_included(empty: dict[str, Any]) -> None:
     assert empty["text"] == ""
     assert empty["numbers"] == []
     assert empty["by_name"] == {}
 
 
-def test_an_unset_optional_field_is_left_out(empty: dict[str, Any]) -> None:
+def test_unset_optional_field_is_omitted(empty: dict[str, Any]) -> None:
     assert not {"optional_text", "flag", "large", "inner", "made_ts", "listed"} & set(empty)
 
 
-def test_a_field_marked_so_is_null_when_unset(empty: dict[str, Any]) -> None:
+def test_nullable_field_is_null_when_unset(empty: dict[str, Any]) -> None:
     assert empty["nullable"] is None
 
 
-def test_an_empty_list_marked_so_is_left_out(empty: dict[str, Any], shape: type[Any]) -> None:
+def test_omittable_empty_list_is_omitted(empty: dict[str, Any], shape: type[Any]) -> None:
     assert "quiet" not in empty
     assert compile_encoder(shape.DESCRIPTOR)(shape(quiet=["a"]))["quiet"] == ["a"]
 
 
-def test_a_set_zero_is_there(shape: type[Any]) -> None:
+def test_explicit_zero_is_included(shape: type[Any]) -> None:
     written = compile_encoder(shape.DESCRIPTOR)(shape(flag=False, large=0, optional_text=""))
     assert (written["flag"], written["large"], written["optional_text"]) == (False, 0, "")
 
 
-def test_integers_of_64_bits_are_exact_numbers(shape: type[Any]) -> None:
+def test_64_bit_integers_are_exact_numbers(shape: type[Any]) -> None:
     written = compile_encoder(shape.DESCRIPTOR)(shape(large=2**64 - 1, signed=-(2**63)))
     text = orjson.dumps(written)
     assert b'"large":18446744073709551615' in text
     assert b'"signed":-9223372036854775808' in text
 
 
-def test_a_timestamp_has_milliseconds_and_z(shape: type[Any]) -> None:
+def test_timestamp_has_milliseconds_and_z(shape: type[Any]) -> None:
     message = shape()
     message.made_ts.seconds = 1709209800
     assert compile_encoder(shape.DESCRIPTOR)(message)["made_ts"] == "2024-02-29T12:30:00.000Z"
@@ -56,7 +56,7 @@ def test_a_timestamp_has_milliseconds_and_z(shape: type[Any]) -> None:
     assert compile_encoder(shape.DESCRIPTOR)(message)["made_ts"] == "2024-02-29T12:30:00.250Z"
 
 
-def test_what_was_written_is_read_again(shape: type[Any]) -> None:
+def test_encoded_message_decodes_to_itself(shape: type[Any]) -> None:
     message = shape(
         text="é",
         flag=True,
@@ -78,13 +78,13 @@ def test_what_was_written_is_read_again(shape: type[Any]) -> None:
     assert again == message
 
 
-def test_maps_come_in_the_order_of_their_keys(shape: type[Any]) -> None:
+def test_map_keys_are_sorted(shape: type[Any]) -> None:
     names = [f"name-{number}" for number in range(20)]
     message = shape(by_name=dict.fromkeys(reversed(names), 1))
     assert list(compile_encoder(shape.DESCRIPTOR)(message)["by_name"]) == sorted(names)
 
 
-def test_a_port_has_null_for_what_does_not_apply() -> None:
+def test_port_has_null_for_inapplicable_fields() -> None:
     write = compile_encoder(descriptor_of(lobby_pb2.Port))
     assert write(lobby_pb2.Port(host="h:80", hostname="h", port=80)) == {
         "host": "h:80",
@@ -103,7 +103,7 @@ def test_a_port_has_null_for_what_does_not_apply() -> None:
     }
 
 
-def test_the_tokens_of_a_party_are_there_for_a_party_only() -> None:
+def test_party_tokens_are_included_only_for_a_party() -> None:
     write = compile_encoder(descriptor_of(matchmaker_pb2.JoinLobbyResponse))
     alone = matchmaker_pb2.JoinLobbyResponse(player=lobby_pb2.Player(token="t"))
     assert "players" not in write(alone)
@@ -111,7 +111,7 @@ def test_the_tokens_of_a_party_are_there_for_a_party_only() -> None:
     assert write(alone)["players"] == [{"token": "t"}]
 
 
-def test_the_state_in_a_list_is_the_text_that_was_set() -> None:
+def test_listed_state_is_the_stored_text() -> None:
     write = compile_encoder(descriptor_of(lobby_pb2.LobbyInfo))
     text = b'{ "n" : 123456789012345678901234567890 }'
     assert b'"state":' + text in orjson.dumps(write(lobby_pb2.LobbyInfo(state=text)))

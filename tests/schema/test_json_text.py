@@ -35,7 +35,7 @@ _values = st.recursive(
         b"// a\n{}",
     ],
 )
-def test_what_is_not_one_json_value_in_utf_8_is_refused(text: bytes) -> None:
+def test_invalid_json_or_utf_8_is_rejected(text: bytes) -> None:
     with pytest.raises(JsonTextError) as refused:
         parse(text)
     assert refused.value.word == "not-json"
@@ -52,52 +52,50 @@ def nested(levels: int) -> bytes:
 
 
 @pytest.mark.parametrize("levels", [1, MAX_DEPTH - 1, MAX_DEPTH])
-def test_levels_up_to_the_limit_are_taken(levels: int) -> None:
+def test_nesting_up_to_the_limit_is_accepted(levels: int) -> None:
     parse(nested(levels))
 
 
 @pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 1000, 100_000])
-def test_more_levels_are_refused_however_many(levels: int) -> None:
+def test_nesting_over_the_limit_is_rejected(levels: int) -> None:
     with pytest.raises(JsonTextError) as refused:
         parse(nested(levels))
     assert refused.value.word == "too-deep"
 
 
-def test_the_limit_is_the_same_beside_other_brackets() -> None:
+def test_nesting_limit_is_the_same_beside_other_brackets() -> None:
     assert parse(b"[[]," + nested(MAX_DEPTH - 1) + b"]")
     with pytest.raises(JsonTextError):
         parse(b"[[]," + nested(MAX_DEPTH) + b"]")
 
 
-def test_many_brackets_beside_each_other_are_not_deep() -> None:
+def test_adjacent_brackets_are_not_nested() -> None:
     assert len(parse(b"[" + b"[]," * 10_000 + b"[]]")) == 10_001
 
 
-def test_brackets_in_strings_are_not_levels() -> None:
+def test_brackets_in_strings_are_not_nested() -> None:
     assert parse(b'["' + b"[{" * 500 + b'"]')
 
 
-def test_of_members_with_the_same_name_the_last_one_counts() -> None:
+def test_last_duplicate_member_wins() -> None:
     text = b'{"a": 1, "b": 2, "a": {"c": 3}}'
     assert parse(text) == {"a": {"c": 3}, "b": 2}
     assert member_texts(text) == {"a": b'{"c": 3}', "b": b"2"}
 
 
-def test_the_text_of_a_member_is_kept_byte_for_byte() -> None:
+def test_member_text_is_kept_byte_for_byte() -> None:
     big = b"1" * 300
     text = b' {\n"n" :\t' + big + b' , "\\u0061\\"": [1.50, "\\u00e9" ] ,"e":{ }}\r\n'
     assert parse(text).keys() == {"n", 'a"', "e"}
     assert member_texts(text) == {"n": big, 'a"': b'[1.50, "\\u00e9" ]', "e": b"{ }"}
 
 
-def test_an_empty_object_has_no_members() -> None:
+def test_empty_object_has_no_members() -> None:
     assert member_texts(b" { } ") == {}
 
 
 @given(st.dictionaries(st.text(), _values, max_size=5), st.sampled_from([None, 2]))
-def test_the_texts_of_members_mean_what_the_members_mean(
-    value: dict[str, object], indent: int | None
-) -> None:
+def test_member_texts_parse_to_the_members(value: dict[str, object], indent: int | None) -> None:
     for ascii_only in (True, False):
         try:
             text = json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode()

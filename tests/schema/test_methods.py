@@ -29,7 +29,7 @@ from pyservice.schema.methods import (
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_method_is_there_and_streams_beside_what_they_repeat() -> None:
+def test_every_method_is_listed_with_its_stream() -> None:
     methods = [
         method
         for file in public_files()
@@ -47,7 +47,7 @@ def test_every_method_is_there_and_streams_beside_what_they_repeat() -> None:
         assert method.template.startswith("/")
 
 
-def test_a_method_tells_what_its_annotations_say() -> None:
+def test_method_reflects_its_annotations() -> None:
     method = METHODS["hosting.v1.Matchmaker.AttachLobby"]
     assert method.grpc_path == "/hosting.v1.Matchmaker/AttachLobby"
     assert method.request is matchmaker_pb2.AttachLobbyRequest
@@ -57,14 +57,14 @@ def test_a_method_tells_what_its_annotations_say() -> None:
     assert not method.ignores_unknown
 
 
-def test_bare_bodies_and_answers_are_told_by_their_field() -> None:
+def test_unwrapped_bodies_and_responses_name_their_field() -> None:
     assert METHODS["hosting.v1.Matchmaker.SetLobbyState"].body_field == "state"
     assert METHODS["hosting.v1.Matchmaker.SetLobbyState"].body_limit_bytes == 64 * 1024
     assert METHODS["hosting.v1.Matchmaker.GetLobbyState"].response_field == "state"
     assert METHODS["hosting.v1.Matchmaker.FindLobby"].body_limit_bytes is None
 
 
-def test_clients_of_the_matchmaker_may_be_newer_than_the_service() -> None:
+def test_matchmaker_accepts_newer_clients() -> None:
     lenient = {method.template for method in METHODS.values() if method.ignores_unknown}
     assert all(template.startswith(("/matchmaker/", "/events/")) for template in lenient)
     strict = {method.template for method in METHODS.values()} - lenient
@@ -112,19 +112,19 @@ def _declare(name: str, *, slug: str = "", path: str = "") -> FileDescriptor:
         ("without_field", "x", "/x/{lobby_id}", "the path names"),
     ],
 )
-def test_an_incomplete_declaration_is_refused_by_name(
+def test_incomplete_declaration_is_rejected_by_name(
     name: str, slug: str, path: str, problem: str
 ) -> None:
     with pytest.raises(ValueError, match=rf"Odd\.Do: {problem}"):
         read_methods([_declare(name, slug=slug, path=path)])
 
 
-def test_two_methods_with_one_slug_are_refused() -> None:
+def test_duplicate_slug_is_rejected() -> None:
     with pytest.raises(ValueError, match="slug find"):
         read_methods([matchmaker_pb2.DESCRIPTOR, matchmaker_pb2.DESCRIPTOR])
 
 
-def test_a_stream_goes_on_where_an_answer_ended() -> None:
+def test_stream_resumes_at_the_response_index() -> None:
     stream = STREAMS["hosting.v1.Events.GetLiveEvents"]
     assert (stream.rpc_name, stream.repeated) == (
         "StreamLiveEvents",
@@ -173,7 +173,7 @@ def _stream_file(name: str, method: str, kind: str) -> FileDescriptor:
         ("unlike", "StreamThings", "other", "not what tests.unlike.Odd.GetThings asks"),
     ],
 )
-def test_a_stream_that_repeats_nothing_is_refused_by_name(
+def test_stream_without_a_watched_method_is_rejected_by_name(
     name: str, method: str, kind: str, problem: str
 ) -> None:
     file = _stream_file(name, method, kind)
@@ -181,7 +181,7 @@ def test_a_stream_that_repeats_nothing_is_refused_by_name(
         read_streams([file], read_methods([file]))
 
 
-def test_a_map_is_told_from_a_list_of_messages() -> None:
+def test_map_differs_from_a_list_of_messages() -> None:
     fields = descriptor_of(matchmaker_pb2.AttachLobbyRequest).fields_by_name
     listed = descriptor_of(matchmaker_pb2.ListLobbiesResponse).fields_by_name
     assert is_map(fields["ports"])
@@ -191,7 +191,7 @@ def test_a_map_is_told_from_a_list_of_messages() -> None:
         map_key(fields["game_mode"])
 
 
-def test_the_protos_keep_the_rules_of_buf_without_the_network() -> None:
+def test_protos_pass_the_buf_lint_rules_offline() -> None:
     finished = subprocess.run(
         [sys.executable, ROOT / "proto" / "generate.py", "--lint"],
         capture_output=True,

@@ -22,7 +22,7 @@ def _fields(descriptor: Descriptor) -> Iterator[FieldDescriptor]:
             yield from _fields(kind.message_type)
 
 
-def test_every_request_with_raw_json_below_the_top_has_compiled_rules() -> None:
+def test_requests_with_nested_raw_json_have_compiled_rules() -> None:
     """The validation library does not know raw JSON fields. Without compiled rules, only top-level
     fields are checked.
     """
@@ -41,14 +41,14 @@ def test_every_request_with_raw_json_below_the_top_has_compiled_rules() -> None:
 @pytest.mark.parametrize(
     ("text", "word"), [(b"[1]", "wrong-type"), (b"{", "not-json"), (b"\xff", "not-json")]
 )
-def test_raw_json_below_the_top_is_checked_too(text: bytes, word: str) -> None:
+def test_nested_raw_json_is_validated(text: bytes, word: str) -> None:
     request = versions_pb2.ValidateVersionRequest(
         game_id="arena", display_name="1", config={"kv": b"{}", "engine": {"unity": text}}
     )
     assert [problem.path for problem in validate(request)] == [("config", "engine", "unity", word)]
 
 
-def test_a_field_of_an_unwrapped_message_is_told_as_it_was_sent() -> None:
+def test_unwrapped_field_problem_has_the_path_as_sent() -> None:
     request = versions_pb2.CreateVersionRequest(game_id="arena", display_name="1")
     request.config.cdn.routes.entries.add(glob="*", priority=1).middlewares.entries.add()
     assert [problem.path for problem in validate(request)] == [

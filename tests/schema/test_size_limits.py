@@ -27,7 +27,7 @@ def repeated_fields(descriptor: Descriptor) -> Iterator[FieldDescriptor]:
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
-def test_every_repeated_field_and_map_of_a_request_has_a_limit(name: str) -> None:
+def test_every_repeated_request_field_has_a_limit(name: str) -> None:
     for field in repeated_fields(descriptor_of(METHODS[name].request)):
         assert entry_limit(field) is not None, f"{field.full_name} needs max_items or max_pairs"
 
@@ -36,7 +36,7 @@ def paths(message: Message) -> list[tuple[str, ...]]:
     return [problem.path for problem in validate(message)]
 
 
-def test_entries_within_the_limit_still_tell_all_their_problems() -> None:
+def test_entries_within_the_limit_report_all_problems() -> None:
     message = pb.FindLobbyRequest(game_modes=["a b"] * 40, regions=["local"] * 63 + ["EU", "EU"])
     assert paths(message) == [
         ("game_modes", "too-many"),
@@ -60,14 +60,14 @@ def test_entries_within_the_limit_still_tell_all_their_problems() -> None:
     ],
     ids=["compiled", "library"],
 )
-def test_of_a_map_as_many_pairs_are_judged_as_are_allowed(message: Message) -> None:
+def test_map_validates_as_many_pairs_as_allowed(message: Message) -> None:
     first, *others = paths(message)
     assert first == ("tags", "too-many")
     assert len(set(others)) == 8
     assert {path[-1] for path in others} == {"too-long"}
 
 
-def test_the_library_is_asked_about_what_is_within_the_limits_and_the_message_stays() -> None:
+def test_library_validates_a_copy_within_the_limits() -> None:
     message = pb.AttachLobbyRequest(
         game_id="g",
         namespace_id="n",
@@ -93,7 +93,7 @@ def excerpt_of(message: Message) -> Any:
     return copy
 
 
-def test_a_list_of_the_library_is_judged_as_far_as_it_is_allowed() -> None:
+def test_library_list_is_validated_up_to_its_limit() -> None:
     message = pb.HeartbeatRequest(player_tokens=pb.PlayerTokens(tokens=["a"] * 65_537))
     assert paths(message) == [("player_tokens", "too-many")]
     assert len(message.player_tokens.tokens) == 65_537
@@ -119,7 +119,7 @@ def configuration(args: int, regions: int) -> configuration_pb2.NamespaceConfigu
     )
 
 
-def test_sizes_are_found_however_deep_and_beside_each_other() -> None:
+def test_sizes_are_found_at_any_depth() -> None:
     message = configuration(args=65, regions=66)
     sizes = compile_size_limits(descriptor_of(message))
     assert sizes is not None
@@ -132,7 +132,7 @@ def test_sizes_are_found_however_deep_and_beside_each_other() -> None:
     assert {region.tier for region in matchmaker.regions.values()} == {"t"}
 
 
-def test_an_excerpt_has_all_that_is_within_the_limits() -> None:
+def test_excerpt_has_everything_within_the_limits() -> None:
     message = configuration(args=64, regions=64)
     assert excerpt_of(message) == message
     attach = pb.AttachLobbyRequest(
@@ -143,7 +143,7 @@ def test_an_excerpt_has_all_that_is_within_the_limits() -> None:
     assert excerpt_of(empty).HasField("player_tokens")
 
 
-def test_a_message_without_any_limit_has_no_sizes() -> None:
+def test_message_without_limits_has_no_sizes() -> None:
     assert compile_size_limits(descriptor_of(pb.PlayerConnectedRequest)) is None
 
 
@@ -152,7 +152,7 @@ def read(message: Message, value: Any) -> list[tuple[str, ...]]:
     return [finding.path for finding in found]
 
 
-def test_a_reader_looks_at_no_entry_beyond_the_limit() -> None:
+def test_reader_skips_entries_over_the_limit() -> None:
     message = pb.FindLobbyRequest()
     found = read(message, {"game_modes": ["a"] * 31 + [1] * 1000, "regions": ["x"] * 64})
     assert found == [("game_modes", "too-many"), ("game_modes", "31", "wrong-type")]
@@ -160,7 +160,7 @@ def test_a_reader_looks_at_no_entry_beyond_the_limit() -> None:
     assert len(message.regions) == 64
 
 
-def test_a_reader_looks_at_no_pair_beyond_the_limit() -> None:
+def test_reader_skips_map_pairs_over_the_limit() -> None:
     message = pb.AttachLobbyRequest()
     value = {"tags": dict.fromkeys("abcdefghi", 1), "ports": {f"p{n}": {} for n in range(17)}}
     assert read(message, value) == [
@@ -171,7 +171,7 @@ def test_a_reader_looks_at_no_pair_beyond_the_limit() -> None:
     assert sorted(message.ports) == sorted(f"p{number}" for number in range(16))
 
 
-def test_the_list_of_an_unwrapped_message_has_its_limit() -> None:
+def test_unwrapped_list_has_its_limit() -> None:
     message = pb.HeartbeatRequest()
     assert read(message, {"player_tokens": ["a"] * 65_535}) == []
     assert read(message, {"player_tokens": ["a"] * 65_536}) == [("player_tokens", "too-many")]

@@ -106,7 +106,7 @@ def _messages(message_class: type[Message]) -> st.SearchStrategy[Message]:
 @example(pb.JoinLobbyRequest(lobby_id=LOBBY, event_channels=["a" * 21, "b" * 65, "é" * 30]))
 @example(pb.JoinLobbyRequest(lobby_id=LOBBY, rejoin_token="", party_size=2))
 @example(pb.JoinLobbyRequest(lobby_id=LOBBY, rejoin_token="x", party_size=0))
-def test_compiled_rules_say_what_the_library_says(message: Message) -> None:
+def test_compiled_rules_agree_with_the_library(message: Message) -> None:
     compiled = {found.path for found in compile_for(message)(message)}
     library = {found.path for found in library_findings(message)}
     assert compiled <= library
@@ -135,7 +135,7 @@ def compile_for(message: Message) -> Any:
     return _compiled[type(message)]
 
 
-def test_the_oracle_meets_messages_that_keep_the_rules_and_ones_that_break_each() -> None:
+def test_generated_messages_satisfy_and_break_each_rule() -> None:
     """Without this, the comparison with the library could pass on valid messages alone."""
     words: set[str] = set()
     fine = 0
@@ -163,11 +163,13 @@ def test_the_oracle_meets_messages_that_keep_the_rules_and_ones_that_break_each(
 
 
 @given(st.ip_addresses())
-def test_every_address_is_taken(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+def test_every_ip_address_is_accepted(
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
+) -> None:
     assert not validate(pb.FindLobbyRequest(game_modes=["a"], client_address=str(address)))
 
 
-def test_an_address_has_no_zone() -> None:
+def test_ip_address_has_no_zone() -> None:
     message = pb.FindLobbyRequest(game_modes=["a"], client_address="fe80::1%eth0")
     assert [problem.path for problem in validate(message)] == [("client_address", "invalid")]
 
@@ -176,14 +178,14 @@ def test_an_address_has_no_zone() -> None:
     ("length", "words"),
     [(4096, ["too-long", "invalid"]), (4097, ["too-long"]), (1 << 20, ["too-long"])],
 )
-def test_the_form_of_a_text_far_too_long_is_of_no_interest(length: int, words: list[str]) -> None:
+def test_format_of_an_oversized_text_is_not_checked(length: int, words: list[str]) -> None:
     message = pb.FindLobbyRequest(game_modes=["a"], regions=["-" * length])
     assert [problem.path for problem in validate(message)] == [
         ("regions", "0", word) for word in words
     ]
 
 
-def test_a_text_without_a_longest_length_is_matched_however_long() -> None:
+def test_text_without_a_maximum_is_matched_at_any_length() -> None:
     message = pb.JoinLobbyRequest(lobby_id="0" * 5000, client_address="1" * 5000)
     assert {problem.path for problem in validate(message)} == {
         ("lobby_id", "invalid"),
@@ -274,7 +276,7 @@ def test_a_text_without_a_longest_length_is_matched_however_long() -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Message) else "",
 )
-def test_messages_of_the_library_get_the_same_words(
+def test_library_messages_get_the_same_words(
     message: Message, expected: set[tuple[str, ...]]
 ) -> None:
     assert {problem.path for problem in validate(message)} == expected
@@ -283,17 +285,17 @@ def test_messages_of_the_library_get_the_same_words(
 @pytest.mark.parametrize(
     ("text", "word"), [(b"[1]", "wrong-type"), (b"{", "not-json"), (b"\xff", "not-json")]
 )
-def test_raw_json_is_checked_whichever_door_it_came_through(text: bytes, word: str) -> None:
+def test_raw_json_is_validated_in_both_transports(text: bytes, word: str) -> None:
     hot = pb.FindLobbyRequest(game_modes=["a"], verification_data=text)
     assert [problem.path for problem in validate(hot)] == [("verification_data", word)]
 
 
-def test_raw_json_may_be_empty_where_nothing_is_a_value() -> None:
+def test_raw_json_may_be_empty_where_empty_is_a_value() -> None:
     assert not validate(pb.SetLobbyStateRequest(state=b""))
     assert not validate(pb.SetLobbyStateRequest(state=b"null"))
 
 
-def test_a_message_of_a_problem_is_a_sentence() -> None:
+def test_problem_message_is_a_sentence() -> None:
     (problem,) = validate(pb.FindLobbyRequest(game_modes=["a"], party_size=65))
     assert problem == field_problem(["party_size"], "too-high", "must be at most 64")
 
@@ -306,7 +308,7 @@ def _refusal(name: str, message: Message, unread: UndecodedFields | None = None)
     return raised.value
 
 
-def test_the_code_tells_the_first_place_that_has_a_problem() -> None:
+def test_error_code_follows_the_first_invalid_field() -> None:
     bad_path = pb.AttachLobbyRequest(game_id="G", namespace_id="n")
     assert _refusal("AttachLobby", bad_path).code == "ID_INVALID"
     bad_body = pb.AttachLobbyRequest(game_id="g", namespace_id="n")
@@ -316,7 +318,7 @@ def test_the_code_tells_the_first_place_that_has_a_problem() -> None:
     assert _refusal("ListLobbies", pb.ListLobbiesRequest(), in_query).code == "QUERY_INVALID"
 
 
-def test_a_field_that_could_not_be_read_is_not_judged_as_well() -> None:
+def test_unreadable_field_is_not_validated() -> None:
     unread = UndecodedFields(
         in_body=[Finding(("game_modes", "0"), "wrong-type", "must be a string")]
     )
@@ -329,7 +331,7 @@ def test_a_field_that_could_not_be_read_is_not_judged_as_well() -> None:
     ]
 
 
-def test_unread_entries_hide_what_is_judged_of_all_and_a_wrong_size_hides_nothing() -> None:
+def test_unread_entries_suppress_only_list_rules() -> None:
     unread = UndecodedFields(
         in_body=[
             Finding(("game_modes",), "too-many", "must have at most 32 entries"),
@@ -346,18 +348,18 @@ def test_unread_entries_hide_what_is_judged_of_all_and_a_wrong_size_hides_nothin
     ]
 
 
-def test_a_body_that_could_not_be_read_at_all_is_not_judged() -> None:
+def test_unreadable_body_is_not_validated() -> None:
     unread = UndecodedFields(in_body=[Finding((), "not-json", "is not valid JSON")])
     error = _refusal("FindLobby", pb.FindLobbyRequest(party_size=65), unread)
     assert [problem.path for problem in error.errors] == [("not-json",)]
 
 
-def test_a_raw_body_over_its_limit_is_too_large_through_either_door() -> None:
+def test_oversized_raw_body_is_too_large_in_both_transports() -> None:
     error = _refusal("SetLobbyState", pb.SetLobbyStateRequest(state=b"x" * 65_537))
     assert error.code == "BODY_TOO_LARGE"
 
 
-def test_hot_messages_are_requests_of_the_contract() -> None:
+def test_frequent_messages_are_contract_requests() -> None:
     assert set(COMPILED_MESSAGES) <= {method.request for method in METHODS.values()}
 
 
@@ -371,7 +373,7 @@ def _request_fields(message_class: type[Message]) -> list[FieldDescriptor]:
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
-def test_every_field_of_a_request_is_required_or_tells_whether_it_is_set(name: str) -> None:
+def test_every_request_field_is_required_or_has_presence(name: str) -> None:
     """Without presence, a missing field would count as zero."""
     for field in _request_fields(METHODS[name].request):
         is_bare = METHODS[name].body_field == field.name
@@ -402,16 +404,16 @@ def _message_with(rule: str, presence: bool = True) -> Any:
 
 
 @pytest.mark.parametrize("rule", ["contains", "pattern", "len"])
-def test_a_rule_that_no_closure_stands_for_stops_the_start(rule: str) -> None:
+def test_rule_without_a_compiled_form_fails_the_start(rule: str) -> None:
     with pytest.raises(UnsupportedRule):
         compile_rules(_message_with(rule))
 
 
-def test_a_rule_on_a_field_that_cannot_be_unset_stops_the_start() -> None:
+def test_rule_on_a_field_without_presence_fails_the_start() -> None:
     with pytest.raises(UnsupportedRule, match="without presence"):
         compile_rules(_message_with("min_len", presence=False))
 
 
-def test_a_rule_in_cel_without_a_twin_stops_the_start() -> None:
+def test_cel_rule_without_a_compiled_form_fails_the_start() -> None:
     with pytest.raises(UnsupportedRule, match="has no twin"):
         compile_rules(descriptor_of(configuration_pb2.IdleLobbies))

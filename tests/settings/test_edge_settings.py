@@ -36,7 +36,7 @@ def problems_of(**edge: Any) -> dict[str, str]:
         {"is_fronted": True},
     ],
 )
-def test_names_of_lobbies_need_ports_80_and_443_bound_inherited_or_fronted(
+def test_lobby_names_need_ports_80_and_443(
     where: dict[str, Any], certificate: dict[str, Any]
 ) -> None:
     load({"domains": NAMES, "edge": {**where, "certificates": [certificate]}}, environ={})
@@ -45,13 +45,15 @@ def test_names_of_lobbies_need_ports_80_and_443_bound_inherited_or_fronted(
 @pytest.mark.parametrize(
     "where", [{}, {"http": "fd:3"}, {"http": "0.0.0.0:80", "https": "0.0.0.0:8443"}]
 )
-def test_without_them_nothing_starts(where: dict[str, Any], certificate: dict[str, Any]) -> None:
+def test_missing_edge_ports_fail_the_start(
+    where: dict[str, Any], certificate: dict[str, Any]
+) -> None:
     told = problems_of(**where, certificates=[certificate])
     assert list(told) == ["domains.job"]
     assert "needs edge-guard at ports 80 and 443" in told["domains.job"]
 
 
-def test_what_tls_needs_is_told_at_once(tmp_path: Path, certificate: dict[str, Any]) -> None:
+def test_all_tls_problems_are_reported(tmp_path: Path, certificate: dict[str, Any]) -> None:
     assert problems_of(is_fronted=True, https="0.0.0.0:443") == {
         "edge.https": "needs edge.certificates"
     }
@@ -60,13 +62,13 @@ def test_what_tls_needs_is_told_at_once(tmp_path: Path, certificate: dict[str, A
     assert list(told) == ["edge.certificates.1.cert", "edge.certificates.1.key"]
 
 
-def test_a_socket_is_one_listener(certificate: dict[str, Any]) -> None:
+def test_socket_serves_one_listener(certificate: dict[str, Any]) -> None:
     told = problems_of(http="fd:3", https="fd:3", certificates=[certificate])
     assert told == {"edge.https": "fd:3 is edge.http: hand over another socket"}
 
 
 @pytest.mark.parametrize("value", ["fd:2", "fd:", "fd:x", "fd:-3", "80", "nowhere"])
-def test_what_is_no_listener_is_refused(value: str) -> None:
+def test_invalid_listener_is_rejected(value: str) -> None:
     assert list(problems_of(is_fronted=True, http=value)) == ["edge.http"]
 
 
@@ -74,7 +76,9 @@ def test_what_is_no_listener_is_refused(value: str) -> None:
     ("value", "expected"),
     [("fd:3", InheritedSocket(3)), ("[::1]:80", ListenAddress("::1", 80))],
 )
-def test_it_is_read_from_everywhere(value: str, expected: object, tmp_path: Path) -> None:
+def test_edge_settings_are_read_from_every_source(
+    value: str, expected: object, tmp_path: Path
+) -> None:
     path = tmp_path / "service.toml"
     path.write_text(f'[edge]\nhttp = "{value}"\n')
     assert load({}, path, {}).edge.http == expected

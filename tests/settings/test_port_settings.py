@@ -16,13 +16,13 @@ def _problems(flags: dict[str, object], environ: dict[str, str] | None = None) -
 @pytest.mark.parametrize(
     "text", ["20000", "20000-", "25999-20000", "80-25999", "20000-65536", "a-b"]
 )
-def test_a_range_is_two_ports_of_which_the_first_is_not_above_the_last(text: str) -> None:
+def test_port_range_is_two_ascending_ports(text: str) -> None:
     [problem] = _problems({"runtime": {"host_ports": text}})
     assert problem.name == "runtime.host_ports"
     assert "must be two ports from 1024 to 65535, such as 20000-25999" in problem.message
 
 
-def test_a_port_is_of_one_kind() -> None:
+def test_port_belongs_to_one_range() -> None:
     environ = {"PYSERVICE_RUNTIME__HOST_PORTS": "30000-40000"}
     settings = load({"runtime": {"process_ports": "1024-1024"}}, environ={})
     assert (settings.runtime.process_ports.numbers, str(settings.runtime.host_ports)) == (

@@ -30,7 +30,7 @@ def _file(folder: Path, text: str) -> Path:
     return path
 
 
-def test_without_anything_the_documented_defaults_hold() -> None:
+def test_documented_defaults_apply() -> None:
     settings = load({}, environ={})
     assert str(settings.http) == "127.0.0.1:8080"
     assert str(settings.grpc) == "127.0.0.1:8081"
@@ -43,7 +43,7 @@ def test_without_anything_the_documented_defaults_hold() -> None:
     assert settings.lame_duck_ms == 0
 
 
-def test_flags_beat_environment_beats_file(tmp_path: Path) -> None:
+def test_flags_override_environment_and_environment_overrides_file(tmp_path: Path) -> None:
     path = _file(
         tmp_path,
         'http = "127.0.0.1:1"\ngrpc = "127.0.0.1:2"\nmetrics = "127.0.0.1:3"\n'
@@ -61,12 +61,12 @@ def test_flags_beat_environment_beats_file(tmp_path: Path) -> None:
     assert (settings.rate_limits.client.per_second, settings.rate_limits.client.burst) == (7, 80)
 
 
-def test_the_environment_may_name_the_file(tmp_path: Path) -> None:
+def test_environment_may_name_the_file(tmp_path: Path) -> None:
     path = _file(tmp_path, "lame_duck_ms = 5\n")
     assert load({}, environ={"PYSERVICE_CONFIG": str(path)}).lame_duck_ms == 5
 
 
-def test_lists_in_the_environment_are_json_or_words() -> None:
+def test_environment_lists_are_json_or_words() -> None:
     settings = load(
         {},
         environ={
@@ -80,7 +80,7 @@ def test_lists_in_the_environment_are_json_or_words() -> None:
     assert [region.name_id for region in settings.regions] == ["eu"]
 
 
-def test_every_problem_is_told_at_once_with_its_source(tmp_path: Path) -> None:
+def test_all_problems_are_reported_with_their_source(tmp_path: Path) -> None:
     path = _file(tmp_path, 'lame_duck_ms = -1\nnonsense = 1\n[journal]\nwrong = "x"\n')
     environ = {
         "PYSERVICE_NONSENSE_TOO": "1",
@@ -104,7 +104,7 @@ def test_every_problem_is_told_at_once_with_its_source(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["8080", "host", "host:", ":80", "host:65536", "::1:80", "[::1", "a b:1", "[x]:1"]
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_invalid_address_is_rejected(text: str) -> None:
     assert [problem.name for problem in _problems({"http": text})] == ["http"]
 
 
@@ -116,7 +116,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         ("[::1]:65535", ListenAddress("::1", 65535)),
     ],
 )
-def test_addresses_are_read_and_written_alike(text: str, address: ListenAddress) -> None:
+def test_address_round_trips(text: str, address: ListenAddress) -> None:
     assert load({"http": text}, environ={}).http == address
     assert str(address) == text
 
@@ -144,11 +144,11 @@ def test_addresses_are_read_and_written_alike(text: str, address: ListenAddress)
         ({"rate_limits": {"client": {"burst": 0}}}, "rate_limits.client.burst"),
     ],
 )
-def test_values_out_of_range_are_refused(flags: dict[str, object], name: str) -> None:
+def test_values_out_of_range_are_rejected(flags: dict[str, object], name: str) -> None:
     assert [problem.name for problem in _problems(flags)] == [name]
 
 
-def test_what_fits_is_taken() -> None:
+def test_valid_values_are_accepted() -> None:
     load({"data_dir": "x" * 89, "http": "127.0.0.2:8081", "metrics": "127.0.0.1:0"}, environ={})
     load(dict.fromkeys(("http", "grpc", "metrics"), "127.0.0.1:0"), environ={})
     load({"data_dir": "x" * 85, "cdn_url": "http://files.example.com"}, environ={})
@@ -220,7 +220,7 @@ def test_what_fits_is_taken() -> None:
         ),
     ],
 )
-def test_sites_never_share_an_origin_with_the_api_or_pages_of_people(
+def test_sites_never_share_an_origin_with_the_api_or_user_pages(
     flags: dict[str, object], name: str, told: str
 ) -> None:
     [problem] = _problems(flags)
@@ -249,9 +249,7 @@ def test_sites_never_share_an_origin_with_the_api_or_pages_of_people(
         ),
     ],
 )
-def test_no_game_can_be_named_as_the_host_of_uploads_and_pictures(
-    flags: dict[str, object], name: str
-) -> None:
+def test_game_cannot_have_the_name_of_the_file_host(flags: dict[str, object], name: str) -> None:
     [problem] = _problems({**flags, "domains": {"cdn": "cdn.example.com"}})
     assert problem.name == name
     assert "a game of that name would share its origin" in problem.message
@@ -280,14 +278,14 @@ def test_no_game_can_be_named_as_the_host_of_uploads_and_pictures(
         },
     ],
 )
-def test_origins_next_to_each_other_are_taken(flags: dict[str, object]) -> None:
+def test_neighbouring_origins_are_accepted(flags: dict[str, object]) -> None:
     load(flags, environ={})
 
 
 @pytest.mark.parametrize(
     "cdn", ["127.0.0.1:8092", "[::1]:0", "0.0.0.0:80", "[::]:80", "localhost:1"]
 )
-def test_with_hosts_for_sites_addresses_of_files_are_not_of_this_machine_alone(cdn: str) -> None:
+def test_default_cdn_url_with_a_site_domain_is_rejected(cdn: str) -> None:
     """Clients that upload files are on other machines."""
     [problem] = _problems({"cdn": cdn, "domains": {"cdn": "cdn.example.com"}})
     assert (problem.name, problem.source) == ("cdn_url", "default")
@@ -315,11 +313,11 @@ def test_with_hosts_for_sites_addresses_of_files_are_not_of_this_machine_alone(c
         {"cdn_url": "https://files.example.com/x", "domains": {"cdn": "cdn.example.com"}},
     ],
 )
-def test_addresses_of_files_that_somebody_reaches_are_taken(flags: dict[str, object]) -> None:
+def test_reachable_cdn_url_is_accepted(flags: dict[str, object]) -> None:
     load(flags, environ={})
 
 
-def test_where_the_cdn_listens_is_not_judged_when_it_is_wrong() -> None:
+def test_invalid_cdn_address_causes_no_second_problem() -> None:
     told = _problems({"cdn": "nowhere", "domains": {"cdn": "cdn.example.com"}})
     assert [problem.name for problem in told] == ["cdn"]
 
@@ -328,13 +326,13 @@ def test_where_the_cdn_listens_is_not_judged_when_it_is_wrong() -> None:
 @pytest.mark.parametrize(
     "url", ["https://one.example?x=1", "https://one.example/a?", "https://x/?"]
 )
-def test_what_addresses_begin_with_has_no_query(name: str, url: str) -> None:
+def test_url_prefix_has_no_query(name: str, url: str) -> None:
     [problem] = _problems({name: url})
     assert problem.name == name
     assert "paths are put behind it" in problem.message
 
 
-def test_what_is_wrong_hides_no_conflict_and_makes_none() -> None:
+def test_invalid_setting_neither_hides_nor_causes_a_conflict() -> None:
     flags: dict[str, object] = {
         "http": "nowhere",
         "grpc": "127.0.0.1:8080",
@@ -346,7 +344,7 @@ def test_what_is_wrong_hides_no_conflict_and_makes_none() -> None:
     ]
 
 
-def test_what_can_be_used_of_wrong_settings_is_told_too() -> None:
+def test_usable_part_of_invalid_settings_is_returned() -> None:
     with pytest.raises(SettingsError) as caught:
         load({"lame_duck_ms": "x", "nonsense": 1, "feed_file": "feed.json"}, environ={})
     usable = caught.value.usable
@@ -354,7 +352,7 @@ def test_what_can_be_used_of_wrong_settings_is_told_too() -> None:
     assert (usable.feed_file, usable.lame_duck_ms) == (Path("feed.json"), 0)
 
 
-def test_where_captchas_and_verification_may_ask_is_read() -> None:
+def test_captcha_and_verification_networks_are_read() -> None:
     settings = load(
         {},
         environ={
@@ -370,18 +368,18 @@ def test_where_captchas_and_verification_may_ask_is_read() -> None:
 @pytest.mark.parametrize(
     "url", ["", "captcha.example.com", "ftp://a/", "http://u@a/", "http://a b/"]
 )
-def test_what_is_no_url_of_a_provider_is_refused(url: str) -> None:
+def test_invalid_provider_url_is_rejected(url: str) -> None:
     [problem] = _problems({"captcha": {"captcha_a_url": url}})
     assert problem.name == "captcha.captcha_a_url"
 
 
-def test_a_region_is_there_once() -> None:
+def test_region_is_listed_once() -> None:
     region = {"name_id": "a", "region_display_name": "A"}
     [problem] = _problems({"regions": [region, region]})
     assert "more than once" in problem.message
 
 
-def test_a_file_that_is_missing_or_no_toml_is_a_problem(tmp_path: Path) -> None:
+def test_missing_or_invalid_toml_file_is_a_problem(tmp_path: Path) -> None:
     [missing] = _problems({}, config_file=tmp_path / "none.toml")
     assert "cannot be read" in missing.message
     [broken] = _problems({}, config_file=_file(tmp_path, "= 1"))

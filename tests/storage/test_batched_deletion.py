@@ -49,7 +49,7 @@ async def names_of(database: Database, column: Any) -> list[Any]:
         return [row[0] for row in await tx.all(select(column).order_by(column))]
 
 
-async def test_of_what_was_not_completed_the_newest_are_kept(database: Database) -> None:
+async def test_newest_uncompleted_links_are_kept(database: Database) -> None:
     assert await tokens.trim_uncompleted_device_links(database, 10) == 0
     ids = await make_links(database, MANY)
     async with database.write() as tx:
@@ -64,7 +64,7 @@ async def test_of_what_was_not_completed_the_newest_are_kept(database: Database)
     assert await tokens.trim_uncompleted_device_links(database, 10) == 0
 
 
-async def test_links_that_ended_go_and_others_stay(database: Database) -> None:
+async def test_expired_links_are_deleted_and_others_kept(database: Database) -> None:
     ids = await make_links(database, MANY)
     async with database.write() as tx:
         await tokens.add_device_link(tx, "later", NOW_MS, NOW_MS + 11, 1)
@@ -73,7 +73,7 @@ async def test_links_that_ended_go_and_others_stay(database: Database) -> None:
     assert await names_of(database, device_links.c.device_link_id) == ["later"]
 
 
-async def test_of_answers_those_of_anybody_are_bounded_and_all_end(database: Database) -> None:
+async def test_stored_responses_are_limited_and_expire(database: Database) -> None:
     async with database.write() as tx:
         for number in range(MANY):
             for key in (stored_responses.ANONYMOUS_PREFIX, b"somebody/"):
@@ -89,7 +89,7 @@ async def test_of_answers_those_of_anybody_are_bounded_and_all_end(database: Dat
     assert await stored_responses.remove_before(database, NOW_MS + 1) == MANY + 3
 
 
-async def test_a_portion_is_one_transaction_and_leaves_room_for_others(
+async def test_batch_is_one_transaction_and_lets_others_write(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await make_links(database, MANY)
@@ -137,7 +137,7 @@ async def add_lobbies(database: Database, count: int) -> None:
         await lobbies.add_many(tx, [*rows, {**about, "lobby_id": "alive", "stop_ms": None}])
 
 
-async def test_lobbies_that_ended_go_in_portions_and_others_stay(
+async def test_ended_lobbies_are_deleted_in_batches(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await add_lobbies(database, MANY + 1)
@@ -159,7 +159,7 @@ async def add_rays(database: Database, count: int) -> None:
         await rays.add(tx, rows)
 
 
-async def test_rays_that_are_too_old_or_too_many_go_in_portions(
+async def test_old_or_surplus_rays_are_deleted_in_batches(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = 2 * MANY
@@ -181,7 +181,7 @@ async def test_rays_that_are_too_old_or_too_many_go_in_portions(
     assert left == [f"{number:016}" for number in range(count - 10, count)]
 
 
-async def test_no_portion_looks_through_a_table(tmp_path: Path) -> None:
+async def test_no_batch_scans_a_table(tmp_path: Path) -> None:
     database = SqliteDatabase(tmp_path / "records.db")
     await migrate(database, is_allowed=True)
     plans = {}

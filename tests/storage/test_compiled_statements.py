@@ -53,7 +53,7 @@ async def database(
     await made.close()
 
 
-async def test_statements_of_one_shape_have_each_its_own_values(database: Database) -> None:
+async def test_statements_of_one_shape_use_their_own_values(database: Database) -> None:
     async with database.write() as tx:
         for name, number in (("a", 7), ("b", 8), ("nobody", 9)):
             changed = update(NOTES).where(NOTES.c.name == name).values(number=number)
@@ -65,7 +65,7 @@ async def test_statements_of_one_shape_have_each_its_own_values(database: Databa
             assert (row.number, row[0], dict(row._mapping)) == (number, number, {"number": number})
 
 
-async def test_a_list_may_have_any_length(database: Database) -> None:
+async def test_list_may_have_any_length(database: Database) -> None:
     async with database.write() as tx:
         lists: tuple[list[str], ...] = ([], ["a"], ["b", "a"], ["a"] * 1_000, ["", "b", "nobody"])
         for names in lists if database.name == "postgresql" else (*lists, ["a\0", "b"]):
@@ -80,7 +80,7 @@ async def test_a_list_may_have_any_length(database: Database) -> None:
         assert await tx.run(gone) == 1
 
 
-async def test_a_text_that_is_longer_than_its_column_finds_nothing(database: Database) -> None:
+async def test_text_longer_than_its_column_finds_nothing(database: Database) -> None:
     name = "n" * _MAX
     async with database.write() as tx:
         await tx.run(insert(NOTES), {"name": name, "number": 1})
@@ -90,7 +90,7 @@ async def test_a_text_that_is_longer_than_its_column_finds_nothing(database: Dat
         assert await tx.first(longer) is None
 
 
-async def test_several_values_are_all_stored_or_none(database: Database) -> None:
+async def test_several_rows_are_all_stored_or_none(database: Database) -> None:
     rows = [{"name": f"n{number}", "number": number} for number in range(50)]
     async with database.write() as tx:
         assert await tx.run(insert(NOTES), rows) == 50
@@ -108,7 +108,7 @@ async def test_several_values_are_all_stored_or_none(database: Database) -> None
         assert len(await tx.all(select(NOTES))) == 52
 
 
-async def test_values_may_come_in_any_order_and_with_other_columns(database: Database) -> None:
+async def test_values_may_have_any_order_and_columns(database: Database) -> None:
     several: list[dict[str, Any]] = [{"name": "c", "number": 3}, {"number": 4, "name": "d"}]
     async with database.write() as tx:
         for values in several:
@@ -120,7 +120,7 @@ async def test_values_may_come_in_any_order_and_with_other_columns(database: Dat
         assert (name, number) == ("c", 3)
 
 
-async def test_a_value_that_is_missing_is_a_defect_and_not_a_database_that_is_away(
+async def test_missing_value_is_a_defect_and_no_outage(
     database: Database,
 ) -> None:
     async def ask(statement: Any, **values: Any) -> None:
@@ -138,7 +138,7 @@ async def test_a_value_that_is_missing_is_a_defect_and_not_a_database_that_is_aw
             assert not isinstance(raised.value, ServiceError)
 
 
-def test_columns_are_of_types_that_both_drivers_take_as_they_are() -> None:
+def test_column_types_suit_both_drivers() -> None:
     plain = {BigInteger, Boolean, Integer, LargeBinary, String, Text}
     others = {
         f"{table.name}.{column.name}": type(column.type)

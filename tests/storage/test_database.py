@@ -71,7 +71,7 @@ async def on_server(server: Server, tmp_path: Path) -> AsyncIterator[Database]:
     await made.close()
 
 
-async def test_every_connection_to_sqlite_syncs_each_commit_and_overwrites_what_it_deletes(
+async def test_sqlite_connections_sync_commits_and_overwrite_deleted_data(
     on_sqlite: Database,
 ) -> None:
     async def ask(tx: Transaction) -> tuple[Any, ...]:
@@ -85,7 +85,7 @@ async def test_every_connection_to_sqlite_syncs_each_commit_and_overwrites_what_
 
 
 @pytest.mark.parametrize("how", ["read", "write"])
-async def test_every_connection_to_postgresql_syncs_each_commit(
+async def test_postgresql_connections_sync_each_commit(
     on_server: Database, server: Server, how: str
 ) -> None:
     # The service sets durability itself and ignores the database's setting.
@@ -98,7 +98,7 @@ async def test_every_connection_to_postgresql_syncs_each_commit(
     assert set(await at_once(on_server, how, 16, ask)) == {("on", "on")}
 
 
-async def test_a_server_that_does_not_sync_is_refused_with_what_to_do(
+async def test_server_without_sync_is_rejected_with_a_remedy(
     server: Server, tmp_path: Path
 ) -> None:
     database = open_database(server.url(), tmp_path)
@@ -111,15 +111,13 @@ async def test_a_server_that_does_not_sync_is_refused_with_what_to_do(
 
 
 @pytest.mark.parametrize("mode", ["disable", "prefer"])
-async def test_a_url_may_say_sslmode_as_every_other_client_does(
-    databases: Databases, tmp_path: Path, mode: str
-) -> None:
+async def test_url_may_have_an_sslmode(databases: Databases, tmp_path: Path, mode: str) -> None:
     database = open_database(f"{databases.url('postgresql')}&sslmode={mode}", tmp_path)
     await prepare(database)
     await database.close()
 
 
-def test_who_keeps_records_in_a_file_waits_at_no_start_for_the_driver_of_a_server(
+def test_sqlite_start_does_not_load_the_postgresql_driver(
     tmp_path: Path,
 ) -> None:
     look = (
@@ -152,7 +150,7 @@ asyncio.run(live(*sys.argv[1:]))
 """
 
 
-async def test_what_was_committed_is_there_after_kill_9_and_nothing_is_half(
+async def test_committed_transactions_survive_kill_9_whole(
     database: Database, url: str | None, tmp_path: Path
 ) -> None:
     told = 0
@@ -177,7 +175,7 @@ async def test_what_was_committed_is_there_after_kill_9_and_nothing_is_half(
         told = a
 
 
-async def test_a_reader_sees_one_state_whatever_is_written_meanwhile(database: Database) -> None:
+async def test_reader_sees_one_state_during_writes(database: Database) -> None:
     async with database.read() as tx:
         before = await number(tx, "a")
         async with database.write() as writing:
@@ -188,7 +186,7 @@ async def test_a_reader_sees_one_state_whatever_is_written_meanwhile(database: D
         assert await both(tx) == (before + 1, before + 1)
 
 
-async def test_what_is_not_committed_is_seen_by_nobody(database: Database) -> None:
+async def test_uncommitted_data_is_invisible(database: Database) -> None:
     async def give_up() -> None:
         async with database.write() as writing:
             await count_up(writing)
@@ -202,7 +200,7 @@ async def test_what_is_not_committed_is_seen_by_nobody(database: Database) -> No
         assert await number(tx) == 0
 
 
-async def test_writers_of_one_row_go_one_after_the_other(database: Database) -> None:
+async def test_writers_of_one_row_are_serialized(database: Database) -> None:
     async def write() -> None:
         for _ in range(10):
             async with database.write() as tx:
@@ -232,7 +230,7 @@ async def changed(database: Database, change: Callable[[Transaction], Awaitable[
     return await changes.apply(nobody(), feed_pb2.HeldRequest(), feed_pb2.HeldResponse, change)
 
 
-async def test_a_name_that_is_there_is_a_conflict_and_changes_nothing(database: Database) -> None:
+async def test_existing_name_is_a_conflict_and_changes_nothing(database: Database) -> None:
     async def add_again() -> None:
         async with database.write() as tx:
             await count_up(tx)
@@ -244,7 +242,7 @@ async def test_a_name_that_is_there_is_a_conflict_and_changes_nothing(database: 
         assert await number(tx) == 0
 
 
-async def test_a_change_that_goes_on_after_an_error_is_not_taken_for_committed(
+async def test_transaction_that_continues_after_an_error_is_not_committed(
     on_server: Database,
 ) -> None:
     async def go_on() -> None:
@@ -259,7 +257,7 @@ async def test_a_change_that_goes_on_after_an_error_is_not_taken_for_committed(
         assert await number(tx) == 0
 
 
-async def test_two_creations_of_one_name_are_decided_by_what_is_there_then(
+async def test_concurrent_creations_of_one_name_are_decided_at_commit(
     database: Database,
 ) -> None:
     made, found = [], []
@@ -281,7 +279,7 @@ async def test_two_creations_of_one_name_are_decided_by_what_is_there_then(
     assert sum(isinstance(answer, ServiceError) for answer in answers) == 5
 
 
-async def test_changes_that_lock_each_other_out_are_both_made(database: Database) -> None:
+async def test_deadlocked_transactions_are_both_applied(database: Database) -> None:
     both_hold_one = asyncio.Event()
     holding: list[str] = []
 
@@ -305,7 +303,7 @@ async def test_changes_that_lock_each_other_out_are_both_made(database: Database
         assert await both(tx) == (2, 2)
 
 
-async def test_a_cancelled_write_is_whole_or_not_at_all_and_leaves_no_lock_and_no_connection(
+async def test_cancelled_write_is_atomic_and_releases_its_connection(
     database: Database,
 ) -> None:
     committed = 0
@@ -346,7 +344,7 @@ async def test_a_cancelled_write_is_whole_or_not_at_all_and_leaves_no_lock_and_n
         assert idle[0] == 0
 
 
-async def test_what_follows_a_change_and_fails_keeps_nothing_else_from_following(
+async def test_failed_commit_callback_does_not_block_others(
     database: Database,
 ) -> None:
     called = []
@@ -361,7 +359,7 @@ async def test_what_follows_a_change_and_fails_keeps_nothing_else_from_following
     assert called == ["before", "after"]
 
 
-async def test_nobody_else_reads_it_wherever_its_folder_is(tmp_path: Path) -> None:
+async def test_database_file_is_private_in_any_folder(tmp_path: Path) -> None:
     """An earlier service may have created the file with open permissions before it was killed."""
     files = [tmp_path / f"records.db{suffix}" for suffix in ("", "-wal", "-shm")]
     made = open_database(None, tmp_path)

@@ -63,7 +63,7 @@ def make_old(folder: Path) -> None:
     os.utime(folder, (then_s, then_s))
 
 
-async def test_what_a_kill_left_of_a_deleted_build_is_gone_a_day_later(tmp_path: Path) -> None:
+async def test_empty_folders_of_a_killed_deletion_are_removed_a_day_later(tmp_path: Path) -> None:
     folder = tmp_path / "objects"
     command = [sys.executable, "-c", KILLED, str(folder)]
     killed = await asyncio.to_thread(
@@ -79,7 +79,7 @@ async def test_what_a_kill_left_of_a_deleted_build_is_gone_a_day_later(tmp_path:
         assert folders(folder) == set()
 
 
-async def test_only_folders_go_that_have_been_empty_for_long(listener: Listener) -> None:
+async def test_only_long_empty_folders_are_removed(listener: Listener) -> None:
     for key in ("a/kept", "b/c/d/kept"):
         await put_whole(listener.objects, key, b"abc")
     old = ("kept/old", "pending/old", "kept/deep/er/est", "kept/b/c/empty")
@@ -124,7 +124,7 @@ async def swept(
     assert before
 
 
-async def test_a_sweep_that_is_quicker_than_who_writes_takes_nothing_from_him(
+async def test_sweep_during_a_write_removes_no_needed_folder(
     listener: Listener, swept: list[str]
 ) -> None:
     key, parts = "deep/er/est/a", [Part(0, 3), Part(3, 2)]

@@ -41,7 +41,7 @@ async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
     await made.close()
 
 
-async def test_those_who_come_together_are_synced_together(
+async def test_concurrent_transactions_share_one_sync(
     database: SqliteDatabase, opened: list[sqlite3.Connection]
 ) -> None:
     said: list[str] = []
@@ -57,7 +57,7 @@ async def test_those_who_come_together_are_synced_together(
     assert 1 <= said.count("COMMIT") <= 3
 
 
-async def test_one_that_fails_takes_nothing_of_the_others_with_it(
+async def test_failed_transaction_does_not_affect_its_group(
     database: SqliteDatabase,
 ) -> None:
     async def write(is_good: bool) -> None:
@@ -75,7 +75,7 @@ async def test_one_that_fails_takes_nothing_of_the_others_with_it(
         assert await both(tx) == (10, 10)
 
 
-async def test_what_waits_for_a_commit_is_called_once_although_its_caller_is_gone(
+async def test_commit_callback_runs_once_after_cancellation(
     database: SqliteDatabase,
 ) -> None:
     called = []
@@ -99,7 +99,7 @@ async def test_what_waits_for_a_commit_is_called_once_although_its_caller_is_gon
     assert called == ["committed"] * committed
 
 
-async def test_an_error_of_the_commit_is_told_to_all_of_the_group(
+async def test_commit_error_reaches_the_whole_group(
     database: SqliteDatabase, opened: list[sqlite3.Connection]
 ) -> None:
     def refuse_commits(action: int, what: str | None, *_: object) -> int:
@@ -122,7 +122,7 @@ async def test_an_error_of_the_commit_is_told_to_all_of_the_group(
         assert await both(tx) == (0, 0)
 
 
-async def test_whoever_goes_on_after_a_full_disk_writes_nothing_outside_of_a_transaction(
+async def test_continued_transaction_after_a_full_disk_writes_nothing(
     database: SqliteDatabase, opened: list[sqlite3.Connection]
 ) -> None:
     """SQLite rolls back a transaction on a full disk. Later statements would commit on their own."""
@@ -154,7 +154,7 @@ async def grow(tx: Transaction) -> None:
     await tx.run(text(f"INSERT INTO notes VALUES ('{name}', 1)"))
 
 
-async def test_a_reader_whose_transaction_ended_reads_no_other_state(
+async def test_reader_without_its_transaction_reads_no_other_state(
     database: SqliteDatabase, opened: list[sqlite3.Connection]
 ) -> None:
     async with database.read() as tx:
@@ -167,7 +167,7 @@ async def test_a_reader_whose_transaction_ended_reads_no_other_state(
         assert await both(tx) == (0, 0)
 
 
-async def test_who_waits_for_another_process_keeps_nobody_else_waiting(
+async def test_writer_that_waits_for_another_process_blocks_nobody(
     database: SqliteDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "_LOCKED_TIMEOUT_S", 2 * PATIENCE_S)

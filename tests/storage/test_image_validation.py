@@ -46,7 +46,7 @@ def jpeg(width: int = 3, height: int = 2, marker: int = 0xC0, coded: bytes = b"p
     return b"\xff\xd8" + TABLE + frame(width, height, marker) + SCAN + coded + b"\xff\xd9"
 
 
-def test_a_png_is_one() -> None:
+def test_png_is_accepted() -> None:
     picture = check_image(png(300, 200))
     assert picture is not None
     assert (picture.kind, picture.width, picture.height) == ("png", 300, 200)
@@ -62,7 +62,7 @@ def test_a_png_is_one() -> None:
         [chunk(b"tEXt", b"a\0b"), chunk(b"tEXt", b"c\0d"), PIXELS, END],
     ],
 )
-def test_a_png_may_have_chunks_of_other_kinds_and_its_pixels_in_several(
+def test_png_with_extra_chunks_and_split_pixels_is_accepted(
     chunks: list[bytes],
 ) -> None:
     assert check_image(SIGNATURE + header() + b"".join(chunks)) is not None
@@ -74,7 +74,7 @@ def test_png_with_palette_is_accepted() -> None:
 
 
 @pytest.mark.parametrize("marker", [0xC0, 0xC1, 0xC2])
-def test_a_jpeg_is_one(marker: int) -> None:
+def test_jpeg_is_accepted(marker: int) -> None:
     picture = check_image(jpeg(640, 480, marker))
     assert picture is not None
     assert (picture.kind, picture.width, picture.height) == ("jpeg", 640, 480)
@@ -92,11 +92,11 @@ def test_a_jpeg_is_one(marker: int) -> None:
         *(b"a" * (16_384 + more) + SCAN + b"b" for more in (-2, -1, 0, 1)),
     ],
 )
-def test_a_scan_has_stuffed_bytes_and_others_may_follow_it(coded: bytes) -> None:
+def test_jpeg_with_stuffed_bytes_and_several_scans_is_accepted(coded: bytes) -> None:
     assert check_image(jpeg(coded=coded)) is not None
 
 
-def test_what_cameras_and_programs_write_into_a_jpeg_is_no_obstacle() -> None:
+def test_jpeg_metadata_of_cameras_and_programs_is_accepted() -> None:
     said = (
         segment(0xE0, b"JFIF\0\1\1\0\0\1\0\1\0\0")
         + segment(0xE1, b"Exif\xff\xd9" * 99)
@@ -133,7 +133,7 @@ def test_what_cameras_and_programs_write_into_a_jpeg_is_no_obstacle() -> None:
         b"\xff\xd8\xff\xff\xff\xd9",
     ],
 )
-def test_what_is_none_is_none(content: bytes) -> None:
+def test_other_content_is_rejected(content: bytes) -> None:
     assert check_image(content) is None
 
 
@@ -153,7 +153,7 @@ def test_what_is_none_is_none(content: bytes) -> None:
         b"",
     ],
 )
-def test_a_png_with_a_chunk_out_of_place_or_form_is_none(rest: bytes) -> None:
+def test_png_with_a_misplaced_or_malformed_chunk_is_rejected(rest: bytes) -> None:
     assert check_image(SIGNATURE + rest) is None
 
 
@@ -171,7 +171,7 @@ def test_a_png_with_a_chunk_out_of_place_or_form_is_none(rest: bytes) -> None:
         b"",
     ],
 )
-def test_a_jpeg_with_a_segment_out_of_place_or_form_is_none(rest: bytes) -> None:
+def test_jpeg_with_a_misplaced_or_malformed_segment_is_rejected(rest: bytes) -> None:
     assert check_image(b"\xff\xd8" + rest) is None
 
 
@@ -187,7 +187,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_the_largest_picture_that_wastes_time_takes_little(name: str) -> None:
+def test_largest_expensive_image_takes_little_time(name: str) -> None:
     start = time.process_time()
     assert check_image(HOSTILE[name]) is None
     assert time.process_time() - start < 5
@@ -205,5 +205,5 @@ def test_the_largest_picture_that_wastes_time_takes_little(name: str) -> None:
         (".png", "png"),
     ],
 )
-def test_a_name_claims_a_kind_by_its_extension(name: str, kind: str | None) -> None:
+def test_extension_claims_the_format(name: str, kind: str | None) -> None:
     assert kind_of_name(name) == kind

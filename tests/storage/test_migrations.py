@@ -86,13 +86,13 @@ def kept(before: dict[str, list[dict[str, Any]]], after: dict[str, list[dict[str
         ]
 
 
-def test_the_last_script_is_the_revision_of_this_version() -> None:
+def test_last_script_is_the_current_revision() -> None:
     script = ScriptDirectory(str(VERSIONS.parent))
     assert script.get_heads() == [HEAD]
     assert known_revisions()[-1] == HEAD
 
 
-async def test_migrated_tables_are_the_tables_of_this_version(database: Database) -> None:
+async def test_migrated_tables_match_the_current_tables(database: Database) -> None:
     assert await migrate(database, is_allowed=True)
 
     def differences(connection: Connection) -> list[Any]:
@@ -104,7 +104,7 @@ async def test_migrated_tables_are_the_tables_of_this_version(database: Database
 
 
 @pytest.mark.parametrize("revision", known_revisions())
-async def test_data_of_every_revision_is_there_after_the_upgrade(
+async def test_data_of_every_revision_survives_the_upgrade(
     database: Database, revision: str
 ) -> None:
     def arrive(connection: Connection) -> dict[str, list[dict[str, Any]]]:
@@ -150,7 +150,7 @@ async def filled(database: Database) -> dict[str, list[dict[str, Any]]]:
     return await database.run_sync(contents)
 
 
-async def test_a_later_version_finds_the_data_of_this_one(
+async def test_later_version_reads_current_data(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = await filled(database)
@@ -164,7 +164,7 @@ async def test_a_later_version_finds_the_data_of_this_one(
     assert after["later"] == []
 
 
-async def test_an_upgrade_that_fails_halfway_leaves_everything_as_it_was(
+async def test_failed_upgrade_changes_nothing(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = await filled(database)
@@ -175,7 +175,7 @@ async def test_an_upgrade_that_fails_halfway_leaves_everything_as_it_was(
     assert await database.run_sync(current_revision) == HEAD
 
 
-async def test_an_older_database_is_refused_with_the_command_when_migrating_is_not_allowed(
+async def test_older_database_is_rejected_when_migration_is_not_allowed(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = await filled(database)
@@ -185,13 +185,13 @@ async def test_an_older_database_is_refused_with_the_command_when_migrating_is_n
     assert await database.run_sync(contents) == before
 
 
-async def test_an_empty_database_needs_no_permission(database: Database) -> None:
+async def test_empty_database_needs_no_permission(database: Database) -> None:
     assert await migrate(database, is_allowed=False)
     assert not await migrate(database, is_allowed=False)
 
 
 @pytest.mark.parametrize("is_allowed", [True, False])
-async def test_a_newer_database_is_refused_and_left_alone(
+async def test_newer_database_is_rejected_and_unchanged(
     database: Database, is_allowed: bool
 ) -> None:
     before = await filled(database)
@@ -224,7 +224,7 @@ asyncio.run(live(*sys.argv[1:]))
 """
 
 
-async def test_of_processes_that_migrate_at_once_one_does_and_the_others_wait(
+async def test_one_of_several_processes_migrates_and_the_others_wait(
     url: str | None, tmp_path: Path, database: Database
 ) -> None:
     command = [sys.executable, "-c", MIGRATOR, url or "", str(tmp_path)]

@@ -46,7 +46,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             yield found
 
 
-async def test_what_was_uploaded_is_kept_when_it_is_completed(place: Place) -> None:
+async def test_completed_upload_is_kept(place: Place) -> None:
     answer = await place.upload("up/a", CONTENT)
     assert answer.status_code == 200
     assert await place.objects.stat("up/a") is None
@@ -60,7 +60,7 @@ async def test_what_was_uploaded_is_kept_when_it_is_completed(place: Place) -> N
     )
 
 
-async def test_parts_that_come_in_any_order_are_one_object(place: Place) -> None:
+async def test_parts_in_any_order_form_one_object(place: Place) -> None:
     parts = [Part(0, 4000), Part(4000, 4000), Part(8000, 2000)]
     for offset, length in reversed(parts):
         answer = await place.upload("up/b", CONTENT[offset : offset + length], offset)
@@ -75,7 +75,7 @@ async def test_parts_that_come_in_any_order_are_one_object(place: Place) -> None
     )
 
 
-async def test_completing_is_refused_while_a_part_is_missing_and_keeps_nothing(
+async def test_completion_with_a_missing_part_is_rejected(
     place: Place,
 ) -> None:
     parts = [Part(0, 4000), Part(4000, 6000)]
@@ -91,7 +91,7 @@ async def test_completing_is_refused_while_a_part_is_missing_and_keeps_nothing(
     assert await place.content("up/c") == await place.content("up/d") == CONTENT
 
 
-async def test_completing_again_is_harmless_also_when_the_first_was_cut_off(place: Place) -> None:
+async def test_completion_may_be_repeated_after_a_crash(place: Place) -> None:
     parts = [Part(0, 4000), Part(4000, 6000)]
     for offset, length in parts:
         await place.upload("up/e", CONTENT[offset : offset + length], offset)
@@ -103,7 +103,7 @@ async def test_completing_again_is_harmless_also_when_the_first_was_cut_off(plac
     assert await place.content("up/e") == CONTENT
 
 
-async def test_completions_at_once_all_succeed_and_keep_it_once(place: Place) -> None:
+async def test_concurrent_completions_succeed_and_keep_one_object(place: Place) -> None:
     for number in range(8):
         await place.upload(f"up/f{number}", CONTENT)
     uploads = [PendingObject(f"up/f{number}", [Part(0, len(CONTENT))]) for number in range(8)]
@@ -112,7 +112,7 @@ async def test_completions_at_once_all_succeed_and_keep_it_once(place: Place) ->
         assert await place.content(f"up/f{number}") == CONTENT
 
 
-async def test_an_upload_after_completion_changes_nothing(place: Place) -> None:
+async def test_upload_after_completion_changes_nothing(place: Place) -> None:
     url = await place.objects.presign_put("up/g", len(CONTENT), 3600)
     await place.client.put(url, content=CONTENT)
     await place.objects.complete([PendingObject("up/g", [Part(0, len(CONTENT))])])
@@ -123,7 +123,7 @@ async def test_an_upload_after_completion_changes_nothing(place: Place) -> None:
     )
 
 
-async def test_a_wrong_length_is_never_completed(place: Place) -> None:
+async def test_wrong_length_is_never_completed(place: Place) -> None:
     url = await place.objects.presign_put("up/h", len(CONTENT), 3600)
     await place.client.put(url, content=CONTENT[:-1])
     with pytest.raises(ServiceError) as refused:
@@ -131,7 +131,7 @@ async def test_a_wrong_length_is_never_completed(place: Place) -> None:
     assert refused.value.code == "UPLOAD_INCOMPLETE"
 
 
-async def test_a_place_that_takes_the_right_length_alone_is_asked_for_lengths_once(
+async def test_store_that_enforces_lengths_is_asked_once(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A site has thousands of files."""
@@ -155,7 +155,7 @@ async def test_a_place_that_takes_the_right_length_alone_is_asked_for_lengths_on
 
 
 @pytest.mark.parametrize("late", [CONTENT + b"x", CONTENT[:-1], b""])
-async def test_another_length_that_comes_while_it_is_completed_is_not_kept(
+async def test_wrong_length_during_completion_is_not_kept(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch, late: bytes
 ) -> None:
     upload, other = (PendingObject(key, [Part(0, len(CONTENT))]) for key in ("up/p", "up/q"))
@@ -182,7 +182,7 @@ async def test_another_length_that_comes_while_it_is_completed_is_not_kept(
         assert await place.content("up/p") == await place.content("up/q") == CONTENT
 
 
-async def test_an_altered_url_takes_nothing(place: Place) -> None:
+async def test_altered_url_is_rejected(place: Place) -> None:
     url = await place.objects.presign_put("up/i", len(CONTENT), 3600)
     signature = url[url.lower().index("signature=") + 10 :]
     alterations = [
@@ -201,7 +201,7 @@ async def test_an_altered_url_takes_nothing(place: Place) -> None:
     assert await place.blobs.names("pending/up") == []
 
 
-async def test_an_expired_url_takes_nothing(place: Place) -> None:
+async def test_expired_url_is_rejected(place: Place) -> None:
     url = await place.objects.presign_put("up/j", len(CONTENT), 1)
     await asyncio.sleep(2.1)  # A signature is valid to the end of its last second.
     answer = await place.client.put(url, content=CONTENT)
@@ -209,7 +209,7 @@ async def test_an_expired_url_takes_nothing(place: Place) -> None:
     assert await place.blobs.names("pending/up") == []
 
 
-async def test_deleting_leaves_nothing_of_it_and_nothing_else_goes(place: Place) -> None:
+async def test_deletion_removes_only_its_object(place: Place) -> None:
     parts = [Part(0, 4000), Part(4000, 6000)]
     for key in ("up/k", "up/k2"):
         for offset, length in parts:
@@ -230,7 +230,7 @@ async def test_deleting_leaves_nothing_of_it_and_nothing_else_goes(place: Place)
     assert await place.content("other/a") == CONTENT
 
 
-async def test_what_was_never_completed_is_swept_and_what_is_kept_is_not(place: Place) -> None:
+async def test_uncompleted_objects_are_swept_and_completed_ones_kept(place: Place) -> None:
     await place.kept("up/l", CONTENT)
     await place.upload("up/m", CONTENT)
     assert await place.objects.sweep(older_than_s=3600) == 0
@@ -240,9 +240,7 @@ async def test_what_was_never_completed_is_swept_and_what_is_kept_is_not(place: 
 
 
 @pytest.mark.parametrize("pieces", [[], [b"a,b\r\n"], [b"x" * (3 << 20)] * 5])
-async def test_what_the_service_makes_itself_is_there_once_it_is_whole(
-    place: Place, pieces: list[bytes]
-) -> None:
+async def test_object_of_the_service_appears_whole(place: Place, pieces: list[bytes]) -> None:
     writer = place.objects.writer("exports/a/csv")
     for piece in pieces:
         await writer.write(piece)
@@ -262,7 +260,7 @@ async def test_what_the_service_makes_itself_is_there_once_it_is_whole(
 @pytest.mark.parametrize(
     "key", ["", "a", "/a/b", "a//b", "a/../b", "a/b.0", "A/b", "a/b/", "a/" + "b" * 65, "a\n/b"]
 )
-async def test_no_other_key_reaches_a_disk(place: Place, key: str) -> None:
+async def test_invalid_key_never_reaches_a_disk(place: Place, key: str) -> None:
     with pytest.raises(ValueError, match="no key"):
         await place.objects.presign_put(key, 1, 60)
     with pytest.raises(ValueError, match="no key"):
@@ -271,7 +269,7 @@ async def test_no_other_key_reaches_a_disk(place: Place, key: str) -> None:
         await place.objects.delete(key)
 
 
-def test_a_file_is_in_parts_of_64_mib_from_100_mib_on_when_asked() -> None:
+def test_file_is_split_into_64_mib_parts_from_100_mib() -> None:
     assert plan_parts(MULTIPART_FROM_BYTES - 1, True) == [Part(0, MULTIPART_FROM_BYTES - 1)]
     assert plan_parts(MULTIPART_FROM_BYTES, False) == [Part(0, MULTIPART_FROM_BYTES)]
     assert plan_parts(MULTIPART_FROM_BYTES, True) == [
@@ -282,7 +280,7 @@ def test_a_file_is_in_parts_of_64_mib_from_100_mib_on_when_asked() -> None:
     assert plan_parts(0, True) == [Part(0, 0)]
 
 
-def test_the_key_of_a_file_tells_nothing_of_its_path() -> None:
+def test_object_key_does_not_reveal_the_path() -> None:
     tricks = ["../../etc/passwd", "a", "A", "a/", "ä" * 200, "\x00"]
     keys = [file_key("0f", path) for path in tricks]
     assert len(set(keys)) == len(tricks)
@@ -298,11 +296,11 @@ def test_the_key_of_a_file_tells_nothing_of_its_path() -> None:
         (".objects/a", False),
     ],
 )
-def test_a_path_that_could_never_be_asked_for_is_none(path: str, is_good: bool) -> None:
+def test_unrequestable_path_is_rejected(path: str, is_good: bool) -> None:
     assert is_file_path(path) is is_good
 
 
-async def test_a_bucket_that_is_away_is_an_outage_and_heals(tmp_path: Path) -> None:
+async def test_unreachable_bucket_is_an_outage_that_ends(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(running_s3(tmp_path / "buckets"))
         async with bucket_place(server, "") as place:

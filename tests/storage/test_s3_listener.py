@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 CONTENT = bytes(range(256)) * 4096
 
 
-async def test_sites_and_signed_urls_come_out_of_the_bucket(tmp_path: Path) -> None:
+async def test_sites_and_signed_urls_are_served_from_the_bucket(tmp_path: Path) -> None:
     with running_s3(tmp_path / "buckets") as server:
         async with bucket_place(server, "hosting") as place:
             await place.kept("site/a", CONTENT)
@@ -61,7 +61,7 @@ async def test_sites_and_signed_urls_come_out_of_the_bucket(tmp_path: Path) -> N
                 await asyncio.to_thread(cdn.close)
 
 
-async def test_a_url_of_the_bucket_holds_for_one_part_only(tmp_path: Path) -> None:
+async def test_bucket_url_is_valid_for_one_part(tmp_path: Path) -> None:
     with running_s3(tmp_path / "buckets") as server:
         async with bucket_place(server, "") as place:
             url = await place.objects.presign_put("up/a", 3, 60, 0)
@@ -74,7 +74,7 @@ async def test_a_url_of_the_bucket_holds_for_one_part_only(tmp_path: Path) -> No
             assert refused.value.code == "UPLOAD_TOO_LARGE"
 
 
-async def test_clients_are_sent_to_the_public_address_and_the_service_goes_to_its_own(
+async def test_clients_use_the_public_endpoint_and_the_service_its_own(
     tmp_path: Path,
 ) -> None:
     with running_s3(tmp_path / "buckets") as server:

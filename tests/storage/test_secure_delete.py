@@ -70,7 +70,7 @@ async def remember(database: Database, answers: list[bytes]) -> None:
             await stored_responses.add(tx, key, token_bytes(32), answer, 1)
 
 
-async def test_deleted_rows_are_overwritten_also_in_pages_that_nobody_needs_any_more(
+async def test_deleted_rows_are_overwritten_in_free_pages(
     database: Database, tmp_path: Path
 ) -> None:
     answers = [token_bytes(200) for _ in KEYS]
@@ -82,9 +82,7 @@ async def test_deleted_rows_are_overwritten_also_in_pages_that_nobody_needs_any_
     assert left(tmp_path, answers) == 0
 
 
-async def test_secrets_that_are_taken_out_of_their_rows_are_overwritten(
-    database: Database, tmp_path: Path
-) -> None:
+async def test_removed_secrets_are_overwritten(database: Database, tmp_path: Path) -> None:
     secrets = [token_bytes(32) for _ in range(100)]
     async with database.write() as tx:
         for number, secret in enumerate(secrets):
@@ -98,7 +96,7 @@ async def test_secrets_that_are_taken_out_of_their_rows_are_overwritten(
     assert left(tmp_path, secrets) == 0
 
 
-async def test_the_log_has_what_was_deleted_until_it_is_written_back_and_a_stop_does_that(
+async def test_log_keeps_deleted_data_until_the_checkpoint_at_shutdown(
     database: Database, tmp_path: Path
 ) -> None:
     answers = [token_bytes(200) for _ in KEYS]
@@ -110,9 +108,7 @@ async def test_the_log_has_what_was_deleted_until_it_is_written_back_and_a_stop_
     assert left(tmp_path, answers) == 0
 
 
-async def test_a_log_that_once_became_long_is_cut_so_that_all_of_it_is_written_over(
-    database: Database, tmp_path: Path
-) -> None:
+async def test_long_log_is_truncated(database: Database, tmp_path: Path) -> None:
     log = tmp_path / "records.db-wal"
     async with database.write() as tx:
         for key in KEYS:

@@ -20,17 +20,17 @@ def verified(target: str, method: str = "PUT", now_s: float = NOW_S, key: bytes 
 
 
 @pytest.mark.parametrize("grant", [PUT, GET, UrlGrant("GET", "a/b", None)])
-def test_what_was_signed_comes_back(grant: UrlGrant) -> None:
+def test_signed_grant_round_trips(grant: UrlGrant) -> None:
     target = UrlSigner(KEY).target(grant)
     assert verified(target, grant.method) == grant
     assert target.isascii()
 
 
-def test_head_is_allowed_where_get_is() -> None:
+def test_get_url_also_allows_head() -> None:
     assert verified(UrlSigner(KEY).target(GET), "HEAD") == GET
 
 
-def test_it_ends_in_the_second_that_it_says() -> None:
+def test_url_expires_at_its_second() -> None:
     target = UrlSigner(KEY).target(PUT)
     verified(target, now_s=NOW_S + 59.9)
     with pytest.raises(InvalidSignature):
@@ -57,7 +57,7 @@ def test_it_ends_in_the_second_that_it_says() -> None:
         ("&signature", "&&signature"),
     ],
 )
-def test_an_altered_url_is_refused(before: str, after: str) -> None:
+def test_altered_url_is_rejected(before: str, after: str) -> None:
     target = UrlSigner(KEY).target(PUT)
     assert before in target
     with pytest.raises(InvalidSignature):
@@ -65,7 +65,7 @@ def test_an_altered_url_is_refused(before: str, after: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE", "put", ""])
-def test_another_method_is_refused(method: str) -> None:
+def test_another_method_is_rejected(method: str) -> None:
     with pytest.raises(InvalidSignature):
         verified(UrlSigner(KEY).target(PUT), method)
     if method not in ("GET", "HEAD"):
@@ -73,7 +73,7 @@ def test_another_method_is_refused(method: str) -> None:
             verified(UrlSigner(KEY).target(GET), method)
 
 
-def test_every_single_character_counts() -> None:
+def test_every_character_is_signed() -> None:
     target = UrlSigner(KEY).target(PUT)
     for at in range(len(target)):
         altered = target[:at] + ("x" if target[at] != "x" else "y") + target[at + 1 :]
@@ -82,7 +82,7 @@ def test_every_single_character_counts() -> None:
             verified(altered)
 
 
-def test_one_field_does_not_pass_for_another() -> None:
+def test_fields_cannot_be_exchanged() -> None:
     name = UrlGrant("GET", "up/a", None, filename="x", content_type=None)
     kind = UrlGrant("GET", "up/a", None, filename=None, content_type="x")
     given = UrlSigner(KEY).target(name).partition("signature=")[2]
@@ -91,7 +91,7 @@ def test_one_field_does_not_pass_for_another() -> None:
         verified(other, "GET")
 
 
-def test_after_a_rotation_old_urls_hold_while_their_key_is_there() -> None:
+def test_old_urls_are_valid_while_their_key_exists() -> None:
     old = urlsplit(UrlSigner(KEY).target(PUT))
     rotated = UrlSigner(KEY)
     rotated.take(OTHER, [RetiredKey(KEY, NOW_S + 60)])
@@ -104,7 +104,7 @@ def test_after_a_rotation_old_urls_hold_while_their_key_is_there() -> None:
         rotated.verify("PUT", old.path, old.query.encode(), NOW_S)
 
 
-def test_an_old_key_makes_nothing_that_lasts_longer_than_what_it_made() -> None:
+def test_old_key_signs_nothing_that_outlives_its_urls() -> None:
     rotated = UrlSigner(OTHER, [RetiredKey(KEY, NOW_S + 60)], lambda key: key == "up/picture")
 
     def is_good(grant: UrlGrant) -> bool:
@@ -120,7 +120,7 @@ def test_an_old_key_makes_nothing_that_lasts_longer_than_what_it_made() -> None:
     assert not is_good(UrlGrant("GET", "up/build", None))
 
 
-def test_there_is_no_weak_key() -> None:
+def test_weak_key_is_rejected() -> None:
     for weak in (b"", b"short"):
         with pytest.raises(ValueError, match="32 bytes"):
             UrlSigner(weak)

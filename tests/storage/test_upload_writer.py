@@ -23,7 +23,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-async def test_what_comes_after_a_failure_leaves_no_file(
+async def test_data_after_a_failure_leaves_no_file(
     tmp_path: Path, threads: ThreadPoolExecutor
 ) -> None:
     folder = tmp_path / "incoming"
@@ -41,7 +41,7 @@ async def test_what_comes_after_a_failure_leaves_no_file(
 
 
 @pytest.mark.parametrize("length", [0, 8, 2 << 20])
-async def test_the_answer_comes_after_file_and_folder_are_synced(
+async def test_response_follows_the_sync_of_file_and_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
 ) -> None:
     synced: list[tuple[str, int, list[str]]] = []
@@ -66,7 +66,7 @@ async def test_the_answer_comes_after_file_and_folder_are_synced(
 
 
 @pytest.mark.parametrize("place_of_failure", ["incoming", "pending/up"])
-async def test_what_cannot_be_synced_is_not_called_uploaded(
+async def test_unsynced_upload_is_not_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place_of_failure: str
 ) -> None:
     real = os.fsync

@@ -33,14 +33,14 @@ def crowded() -> Iterator[None]:
         yield
 
 
-async def test_time_in_which_others_wait_for_a_processor_is_not_counted(crowded: None) -> None:
+async def test_cpu_contention_is_not_counted(crowded: None) -> None:
     began = FreeTime()
     await asyncio.sleep(1.0)
     assert began.wall_s >= 0.99
     assert began.passed_s < 0.8 * began.wall_s
 
 
-async def test_no_more_passes_than_the_clock_says() -> None:
+async def test_free_time_never_exceeds_the_clock() -> None:
     began = FreeTime()
     assert began.passed_s >= 0.0
     await asyncio.sleep(0.1)
@@ -49,7 +49,7 @@ async def test_no_more_passes_than_the_clock_says() -> None:
     assert began.is_within(3_600.0)
 
 
-async def test_what_a_kernel_does_not_count_may_be_lost_but_for_a_tenth(
+async def test_missing_pressure_counters_count_as_lost_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tests.support.waiting._pressure_s", lambda _: None)
@@ -58,7 +58,7 @@ async def test_what_a_kernel_does_not_count_may_be_lost_but_for_a_tenth(
     assert 0.0 < began.passed_s < 0.2 * began.wall_s
 
 
-async def test_what_comes_is_given_and_what_does_not_is_told_at_last(
+async def test_check_returns_its_value_or_fails_at_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tests.support.waiting.PATIENCE_S", 0.05)

@@ -20,14 +20,14 @@ def budget(total_bytes: int = TOTAL, largest_bytes: int = LARGE) -> BodyBudget:
     return BodyBudget(total_bytes, largest_bytes, DoorMetrics("http"))
 
 
-def test_a_budget_smaller_than_one_body_has_room_for_one() -> None:
+def test_budget_smaller_than_one_body_fits_one() -> None:
     tight = budget(1, 10 * LARGE)
     tight.reserve(b"a").grow_to(10 * LARGE)
     with pytest.raises(ServiceError, match="OVERLOADED"):
         tight.reserve(b"b").grow_to(LARGE)
 
 
-def test_a_refused_loan_keeps_what_it_had() -> None:
+def test_rejected_reservation_keeps_its_earlier_bytes() -> None:
     one = budget()
     loan = one.reserve(b"a")
     loan.grow_to(LARGE)
@@ -39,7 +39,7 @@ def test_a_refused_loan_keeps_what_it_had() -> None:
     assert one.held_bytes == 0
 
 
-def test_an_address_has_up_to_half_while_the_other_half_is_free_and_then_its_share() -> None:
+def test_address_may_use_half_while_the_rest_is_free() -> None:
     one = budget()
     loans = [one.reserve(b"a") for _ in range(40)]
     for loan in loans[:31]:
@@ -64,7 +64,7 @@ def test_an_address_has_up_to_half_while_the_other_half_is_free_and_then_its_sha
         max_size=200,
     )
 )
-def test_what_is_held_is_bounded_and_comes_back(steps: list[tuple[int, int | None]]) -> None:
+def test_reserved_bytes_are_limited_and_released(steps: list[tuple[int, int | None]]) -> None:
     tight = budget(8 * LARGE)
     loans = [tight.reserve(bytes([number % 6])) for number in range(21)]
     sizes = [0] * len(loans)

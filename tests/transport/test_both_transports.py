@@ -62,37 +62,37 @@ async def door(kind: str, service: SmallService, metrics: RequestMetrics) -> Asy
         yield opened
 
 
-async def test_an_answer_has_a_ray_id_of_its_own(door: Door) -> None:
+async def test_response_has_its_own_ray_id(door: Door) -> None:
     outcomes = [await door.call("PlayerConnected", CONNECTED) for _ in range(3)]
     assert [outcome.code for outcome in outcomes] == ["OK"] * 3
     assert all(re.fullmatch("[0-9a-f]{32}", outcome.ray_id) for outcome in outcomes)
     assert len({outcome.ray_id for outcome in outcomes}) == 3
 
 
-async def test_a_trace_that_came_along_is_continued(door: Door, service: SmallService) -> None:
+async def test_incoming_trace_is_continued(door: Door, service: SmallService) -> None:
     traceparent = f"00-{TRACE}-00f067aa0ba902b7-01"
     outcome = await door.call("PlayerConnected", CONNECTED, {**GOOD, "traceparent": traceparent})
     assert outcome.ray_id == service.calls[0].ray_id == TRACE
 
 
-async def test_a_refusal_has_its_ray_id_too(door: Door) -> None:
+async def test_error_has_its_ray_id(door: Door) -> None:
     traceparent = f"00-{TRACE}-00f067aa0ba902b7-01"
     outcome = await door.call("PlayerConnected", CONNECTED, {"traceparent": traceparent})
     assert (outcome.code, outcome.ray_id) == ("TOKEN_MISSING", TRACE)
 
 
-async def test_the_error_of_an_operation_is_told_with_its_code(door: Door) -> None:
+async def test_operation_error_is_returned_with_its_code(door: Door) -> None:
     outcome = await door.call("PlayerConnected", {"player_token": "used"})
     assert outcome.code == "PLAYER_TOKEN_CONSUMED"
     assert outcome.detail
 
 
-async def test_a_token_is_asked_for_before_the_body_is_looked_at(door: Door) -> None:
+async def test_token_is_checked_before_the_body(door: Door) -> None:
     outcome = await door.call("PlayerConnected", {}, {"authorization": "Bearer nonsense"})
     assert (outcome.code, outcome.problems) == ("TOKEN_INVALID", ())
 
 
-async def test_every_problem_of_a_body_is_told_at_once(door: Door, service: SmallService) -> None:
+async def test_all_problems_of_a_body_are_reported(door: Door, service: SmallService) -> None:
     outcome = await door.call("FindLobby", {"max_players": 0, "regions": ["Nowhere!"]})
     assert outcome.code == "BODY_INVALID"
     assert set(outcome.problems) == {
@@ -104,7 +104,7 @@ async def test_every_problem_of_a_body_is_told_at_once(door: Door, service: Smal
 
 
 @pytest.mark.parametrize("key", ["with space", "", "k" * 256])
-async def test_a_malformed_idempotency_key_is_refused(
+async def test_malformed_idempotency_key_is_rejected(
     door: Door, service: SmallService, key: str
 ) -> None:
     outcome = await door.call("PlayerConnected", CONNECTED, {**GOOD, "idempotency-key": key})
@@ -113,25 +113,25 @@ async def test_a_malformed_idempotency_key_is_refused(
     assert service.calls == []
 
 
-async def test_an_idempotency_key_reaches_the_operation(door: Door, service: SmallService) -> None:
+async def test_idempotency_key_reaches_the_operation(door: Door, service: SmallService) -> None:
     await door.call("PlayerConnected", CONNECTED, {**GOOD, "idempotency-key": "k" * 255})
     assert service.calls[0].idempotency_key == "k" * 255
 
 
-async def test_a_read_has_no_idempotency_key(door: Door, service: SmallService) -> None:
+async def test_read_has_no_idempotency_key(door: Door, service: SmallService) -> None:
     outcome = await door.call("ListLobbies", {}, {**GOOD, "idempotency-key": "not seen"})
     assert outcome.code == "OK"
     assert service.calls[0].idempotency_key is None
 
 
-async def test_a_state_over_its_limit_is_refused(door: Door, service: SmallService) -> None:
+async def test_state_over_its_limit_is_rejected(door: Door, service: SmallService) -> None:
     fits = b'"' + b"x" * 65534 + b'"'
     assert (await door.call("SetLobbyState", {"state": fits})).code == "OK"
     assert (await door.call("SetLobbyState", {"state": fits + b" "})).code == "BODY_TOO_LARGE"
     assert service.state == fits
 
 
-async def test_headers_of_proxies_mean_nothing_from_others(
+async def test_forwarded_headers_of_untrusted_clients_are_ignored(
     door: Door, service: SmallService
 ) -> None:
     claims = {**GOOD, "x-forwarded-for": "203.0.113.9", "x-coords": "48.1,11.5"}
@@ -151,7 +151,7 @@ async def test_headers_of_proxies_mean_nothing_from_others(
         ("203.0.113.9, unknown, 10.0.0.4", bytes([10, 0, 0, 4])),
     ],
 )
-async def test_a_trusted_proxy_tells_the_client_address(
+async def test_trusted_proxy_sets_the_client_address(
     kind: str, service: SmallService, forwarded: str, address: bytes
 ) -> None:
     async with open_door(kind, service, TRUSTING) as door:
@@ -163,7 +163,7 @@ async def test_a_trusted_proxy_tells_the_client_address(
     ("text", "coords"),
     [("48.1, 11.5", (48.1, 11.5)), ("nan,0", None), ("91,0", None), ("48.1", None)],
 )
-async def test_a_trusted_proxy_tells_where_the_client_is(
+async def test_trusted_proxy_sets_the_client_coordinates(
     kind: str, service: SmallService, text: str, coords: tuple[float, float] | None
 ) -> None:
     async with open_door(kind, service, TRUSTING) as door:
@@ -187,7 +187,7 @@ def from_address(address: str, token: str = "pub_good") -> dict[str, str]:
     return {"authorization": f"Bearer {token}", "x-forwarded-for": address}
 
 
-async def test_a_client_that_comes_too_often_is_told_when_to_come_again(
+async def test_rate_limited_client_gets_a_retry_time(
     slow_door: Door, metrics: RequestMetrics
 ) -> None:
     codes = [(await slow_door.call("FindLobby", FIND)).code for _ in range(2)]
@@ -200,7 +200,7 @@ async def test_a_client_that_comes_too_often_is_told_when_to_come_again(
     assert sum(m.rate_limited for d in (metrics.http, metrics.grpc) for m in d.meters.values()) == 1
 
 
-async def test_client_addresses_count_each_for_itself(slow_door: Door) -> None:
+async def test_client_addresses_have_separate_rate_limits(slow_door: Door) -> None:
     for address in ("203.0.113.1", "203.0.113.2"):
         for _ in range(2):
             outcome = await slow_door.call("ListLobbies", {}, from_address(address))
@@ -209,7 +209,7 @@ async def test_client_addresses_count_each_for_itself(slow_door: Door) -> None:
     assert outcome.code == "RATE_LIMITED"
 
 
-async def test_a_back_end_counts_by_its_token_alone(slow_door: Door) -> None:
+async def test_back_end_counts_by_its_token_only(slow_door: Door) -> None:
     addresses = ("203.0.113.1", "203.0.113.2", "203.0.113.3")
     codes = [
         (await slow_door.call("ListLobbies", {}, from_address(address, "env_1"))).code
@@ -220,7 +220,7 @@ async def test_a_back_end_counts_by_its_token_alone(slow_door: Door) -> None:
     assert other.code == "OK"
 
 
-async def test_attach_counts_per_token_and_lobby_operations_do_not_count(slow_door: Door) -> None:
+async def test_attach_counts_per_token_and_lobby_operations_do_not(slow_door: Door) -> None:
     attach = {"game_id": "arena", "namespace_id": "prod", "game_mode": "duel"}
     env = {"authorization": "Bearer env_1"}
     codes = [(await slow_door.call("AttachLobby", attach, env)).code for _ in range(4)]
@@ -229,7 +229,7 @@ async def test_attach_counts_per_token_and_lobby_operations_do_not_count(slow_do
     assert set(codes) == {"OK"}
 
 
-async def test_a_call_without_a_token_takes_nothing_from_the_limit(slow_door: Door) -> None:
+async def test_call_without_a_token_does_not_use_the_limit(slow_door: Door) -> None:
     for _ in range(5):
         assert (await slow_door.call("ListLobbies", {}, {})).code == "TOKEN_MISSING"
     assert (await slow_door.call("ListLobbies")).code == "OK"
@@ -241,7 +241,7 @@ def log_lines() -> Iterator[Any]:
         yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-async def test_an_unexpected_exception_is_logged_and_told_without_its_inside(
+async def test_unexpected_exception_is_logged_and_hidden_from_the_client(
     door: Door, log_lines: Any
 ) -> None:
     outcome = await door.call("LobbyReady", {}, GOOD)
@@ -253,7 +253,7 @@ async def test_an_unexpected_exception_is_logged_and_told_without_its_inside(
     assert "RuntimeError: secret of the inside" in line["exception"]
 
 
-async def test_a_client_that_leaves_frees_what_its_request_holds(
+async def test_disconnect_releases_the_request_resources(
     door: Door, service: SmallService, metrics: RequestMetrics
 ) -> None:
     call = asyncio.create_task(door.call("JoinLobby", JOIN))
@@ -267,7 +267,7 @@ async def test_a_client_that_leaves_frees_what_its_request_holds(
 
 
 @pytest.mark.parametrize("kind", OUR_SERVERS, indirect=True)
-async def test_a_stopping_door_answers_what_is_in_flight(kind: str, service: SmallService) -> None:
+async def test_shutdown_finishes_running_requests(kind: str, service: SmallService) -> None:
     async with open_door(kind, service) as door:
         call = asyncio.create_task(door.call("JoinLobby", JOIN))
         await service.waiting.wait()
@@ -279,7 +279,7 @@ async def test_a_stopping_door_answers_what_is_in_flight(kind: str, service: Sma
 
 
 @pytest.mark.parametrize("kind", OUR_SERVERS, indirect=True)
-async def test_what_does_not_finish_in_time_is_told_that_the_service_stops(
+async def test_unfinished_request_at_shutdown_gets_an_error(
     kind: str, service: SmallService
 ) -> None:
     async with open_door(kind, service) as door:
@@ -292,7 +292,7 @@ async def test_what_does_not_finish_in_time_is_told_that_the_service_stops(
     assert service.left.is_set()
 
 
-async def test_requests_are_counted_by_operation_code_and_door(
+async def test_requests_are_counted_by_operation_code_and_transport(
     door: Door, metrics: RequestMetrics
 ) -> None:
     await door.call("PlayerConnected", CONNECTED)
@@ -308,6 +308,6 @@ async def test_requests_are_counted_by_operation_code_and_door(
 
 
 @pytest.mark.parametrize("key", ["\x7f", "ключ", "a b", "\t"])
-def test_only_visible_ascii_is_an_idempotency_key(key: str) -> None:
+def test_idempotency_key_is_visible_ascii(key: str) -> None:
     with pytest.raises(ServiceError):
         check_idempotency_key(key)

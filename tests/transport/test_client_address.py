@@ -36,12 +36,12 @@ def address(text: str) -> Address:
         ("fe80::1%eth0", bytes.fromhex("fe80000000000000")),
     ],
 )
-def test_clients_are_told_apart_by_ipv4_address_or_ipv6_network(text: str, packed: bytes) -> None:
+def test_clients_differ_by_ipv4_address_or_ipv6_network(text: str, packed: bytes) -> None:
     assert packed_client(address(text)) == packed
 
 
 @pytest.mark.parametrize("text", ["", "localhost", "1.2.3", "1.2.3.4.5", "1.2.3.4:80", "::g"])
-def test_what_is_no_address_is_none(text: str) -> None:
+def test_invalid_address_is_none(text: str) -> None:
     assert parse_address(text) is None
 
 
@@ -66,18 +66,18 @@ PROXIES = TrustedProxies(["10.0.0.0/8", "2001:db8:ffff::/48"])
         ("2001:db8:ffff::1", "198.51.100.1, 2001:db8:ffff::2", "198.51.100.1"),
     ],
 )
-def test_the_client_is_the_rightmost_whom_nobody_trusts(
+def test_client_is_the_rightmost_untrusted_address(
     peer: str, forwarded: str | None, client: str
 ) -> None:
     assert PROXIES.client(address(peer), forwarded) == address(client)
 
 
-def test_nobody_is_trusted_by_default() -> None:
+def test_no_proxy_is_trusted_by_default() -> None:
     assert not TrustedProxies([])
     assert not TrustedProxies([]).trusts(address("127.0.0.1"))
 
 
-def test_a_network_that_is_none_is_refused() -> None:
+def test_invalid_network_is_rejected() -> None:
     with pytest.raises(ValueError, match="not appear to be"):
         TrustedProxies(["10.0.0.0/33"])
 
@@ -124,7 +124,7 @@ MAPPED = ip_address("::ffff:203.0.113.9").packed + bytes(16) + bytes(4)
         (proxy_header(0x21, 0x31, bytes(216)), None),
     ],
 )
-def test_a_proxy_header_names_the_source_and_its_length(header: bytes, source: str | None) -> None:
+def test_proxy_header_gives_source_and_length(header: bytes, source: str | None) -> None:
     found = read_proxy_header(header + b"GET / HTTP/1.1")
     assert found is not None
     assert found.source == (source and ip_address(source))
@@ -144,13 +144,13 @@ def test_a_proxy_header_names_the_source_and_its_length(header: bytes, source: s
         proxy_header(0x21, 0x21, V4),
     ],
 )
-def test_a_broken_proxy_header_is_refused(data: bytes) -> None:
+def test_malformed_proxy_header_is_rejected(data: bytes) -> None:
     with pytest.raises(ValueError, match="PROXY"):
         read_proxy_header(data)
 
 
 @given(st.binary(max_size=64))
-def test_nothing_after_the_signature_breaks_the_reader(data: bytes) -> None:
+def test_arbitrary_bytes_after_the_signature_are_handled(data: bytes) -> None:
     try:
         read_proxy_header(PROXY_SIGNATURE + data)
     except ValueError as error:

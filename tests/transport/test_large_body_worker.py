@@ -14,7 +14,7 @@ from pyservice.transport.large_body_worker import LargeBodyWorker
 pytestmark = pytest.mark.anyio
 
 
-async def test_the_loop_goes_on_while_a_large_request_is_read() -> None:
+async def test_loop_continues_while_a_large_request_is_parsed() -> None:
     go_on = threading.Event()
     reading = asyncio.create_task(LargeBodyWorker().run(b"a", lambda: go_on.wait(20)))
     await asyncio.sleep(0)
@@ -22,7 +22,7 @@ async def test_the_loop_goes_on_while_a_large_request_is_read() -> None:
     assert await reading is True
 
 
-async def test_what_is_raised_there_is_raised_here() -> None:
+async def test_exception_in_the_thread_reaches_the_caller() -> None:
     def refuse() -> None:
         raise ServiceError("BODY_INVALID")
 
@@ -30,7 +30,7 @@ async def test_what_is_raised_there_is_raised_here() -> None:
         await LargeBodyWorker().run(b"a", refuse)
 
 
-async def test_one_with_many_keeps_another_waiting_for_one_at_most() -> None:
+async def test_sender_of_many_requests_delays_another_by_one_at_most() -> None:
     apart, order, go_on = LargeBodyWorker(), list[str](), threading.Event()
 
     def work(name: str) -> Callable[[], None]:
@@ -49,7 +49,7 @@ async def test_one_with_many_keeps_another_waiting_for_one_at_most() -> None:
     assert order == ["many 0", "many 1", "one", "many 2", "many 3", "many 4"]
 
 
-async def test_too_many_of_one_are_refused_and_others_are_read() -> None:
+async def test_requests_over_the_limit_of_one_sender_are_rejected() -> None:
     apart, go_on = LargeBodyWorker(), threading.Event()
     tasks = [asyncio.create_task(apart.run(b"many", lambda: go_on.wait(20))) for _ in range(33)]
     await asyncio.sleep(0)
@@ -61,7 +61,7 @@ async def test_too_many_of_one_are_refused_and_others_are_read() -> None:
     await asyncio.gather(*tasks[:-1])
 
 
-async def test_who_goes_away_keeps_the_turn_until_the_thread_is_done_with_it() -> None:
+async def test_cancelled_request_keeps_the_thread_until_it_is_done() -> None:
     apart, go_on, read = LargeBodyWorker(), threading.Event(), list[str]()
     first = asyncio.create_task(apart.run(b"gone", lambda: go_on.wait(20)))
     await asyncio.sleep(0)
@@ -82,7 +82,7 @@ async def test_who_goes_away_keeps_the_turn_until_the_thread_is_done_with_it() -
     assert len(apart._turns) == 0
 
 
-async def test_what_is_raised_after_its_sender_went_away_troubles_nobody() -> None:
+async def test_exception_after_cancellation_is_ignored() -> None:
     apart, go_on = LargeBodyWorker(), threading.Event()
 
     def refuse() -> None:

@@ -24,7 +24,7 @@ def take(buckets: Buckets, times: int, now: float, key: bytes = b"k") -> int:
     return sum(buckets.take(key, now) == 0.0 for _ in range(times))
 
 
-def test_a_burst_is_let_through_and_then_the_rate() -> None:
+def test_burst_and_then_the_rate_are_allowed() -> None:
     buckets = Buckets(Rate(20, 100))
     assert take(buckets, 200, 0.0) == 100
     assert take(buckets, 200, 1.0) == 20
@@ -32,20 +32,20 @@ def test_a_burst_is_let_through_and_then_the_rate() -> None:
     assert take(buckets, 200, 1000.0) == 100
 
 
-def test_who_is_refused_is_told_when_there_is_a_token() -> None:
+def test_rejected_request_gets_the_time_of_the_next_token() -> None:
     buckets = Buckets(Rate(2, 1))
     assert buckets.take(b"k", 10.0) == 0.0
     assert buckets.take(b"k", 10.1) == pytest.approx(0.4)
     assert buckets.take(b"k", 10.5) == 0.0
 
 
-def test_being_refused_costs_nothing() -> None:
+def test_rejected_request_costs_nothing() -> None:
     buckets = Buckets(Rate(1, 1))
     assert take(buckets, 1000, 0.0) == 1
     assert take(buckets, 1, 1.0) == 1
 
 
-def test_keys_count_each_for_itself() -> None:
+def test_keys_have_separate_limits() -> None:
     buckets = Buckets(Rate(1, 2))
     assert take(buckets, 5, 0.0, b"a") == 2
     assert take(buckets, 5, 0.0, b"b") == 2
@@ -56,9 +56,7 @@ def test_keys_count_each_for_itself() -> None:
     burst=st.integers(1, 50),
     gaps=st.lists(st.integers(0, 3000), min_size=1, max_size=200),
 )
-def test_buckets_agree_with_tokens_counted_one_by_one(
-    rate: int, burst: int, gaps: list[int]
-) -> None:
+def test_buckets_agree_with_an_exact_simulation(rate: int, burst: int, gaps: list[int]) -> None:
     # Time in units of 1 / (1000 · rate) seconds avoids rounding.
     buckets = Buckets(Rate(rate, burst))
     tokens, now_ms = burst * 1000, 0
@@ -70,7 +68,7 @@ def test_buckets_agree_with_tokens_counted_one_by_one(
         tokens -= 1000 * is_allowed
 
 
-def test_memory_is_bounded_by_those_who_came_lately() -> None:
+def test_memory_is_limited_by_recent_tenants() -> None:
     buckets = Buckets(Rate(20, 100), max_keys=1000)
     for number in range(100_000):
         buckets.take(number.to_bytes(4, "big"), number * 1e-6)
@@ -80,7 +78,7 @@ def test_memory_is_bounded_by_those_who_came_lately() -> None:
     assert len(buckets) <= 2
 
 
-def test_forgetting_never_gives_a_token_away() -> None:
+def test_forgetting_a_tenant_adds_no_tokens() -> None:
     buckets = Buckets(Rate(1, 10))
     now = 0.0
     assert take(buckets, 20, now) == 10
@@ -92,17 +90,17 @@ def test_forgetting_never_gives_a_token_away() -> None:
         assert take(buckets, 20, now) == (1 if step % 2 == 0 else 0)
 
 
-def test_a_rate_of_zero_is_no_limit() -> None:
+def test_rate_of_zero_is_unlimited() -> None:
     assert take(Buckets(Rate(0, 1)), 1000, 0.0) == 1000
 
 
 @pytest.mark.parametrize(("per_second", "burst"), [(-1, 1), (1, 0)])
-def test_a_rate_that_means_nothing_is_refused(per_second: float, burst: int) -> None:
+def test_invalid_rate_is_rejected(per_second: float, burst: int) -> None:
     with pytest.raises(ValueError, match="rate"):
         Rate(per_second, burst)
 
 
-def test_a_changed_rate_holds_at_once() -> None:
+def test_changed_rate_applies_at_once() -> None:
     limits = Limits(Rate(1, 1), Rate(1, 1))
     gate = limits.gate("find")
     assert gate is not None
@@ -134,7 +132,7 @@ def test_client_operations_share_the_bucket_of_an_address() -> None:
     assert admitted(find, 1, address=b"else") == 1
 
 
-def test_a_back_end_counts_by_its_token() -> None:
+def test_back_end_counts_by_its_token() -> None:
     gate = Limits(Rate(1, 2), Rate(1, 2)).gate("find")
     assert gate is not None
     addresses = [bytes([1, 1, 1, number]) for number in range(3)]
@@ -142,7 +140,7 @@ def test_a_back_end_counts_by_its_token() -> None:
     assert admitted(gate, 1) == 1
 
 
-def test_attach_counts_by_token_whoever_it_is() -> None:
+def test_attach_counts_by_token() -> None:
     gate = Limits(Rate(1, 2), Rate(1, 3)).gate("attach")
     assert gate is not None
     assert admitted(gate, 5) == 3
@@ -160,7 +158,7 @@ def test_every_limited_operation_exists() -> None:
     assert slugs >= CLIENT_OPERATIONS | CONTROL_OPERATIONS
 
 
-def test_control_operations_count_per_token_and_without_one_per_address() -> None:
+def test_control_operations_count_per_token_or_address() -> None:
     limits = Limits(client=Rate(0, 1), control=Rate(1, 2))
     gate, same = limits.control_gate("create_game"), limits.control_gate("get_games")
 
@@ -179,7 +177,7 @@ def test_control_operations_count_per_token_and_without_one_per_address() -> Non
     assert not refused(gate, ADDRESS, b"z", has_token=False)
 
 
-def test_what_makes_records_without_a_token_has_a_rate_of_its_own_per_address() -> None:
+def test_tokenless_creation_has_its_own_rate_per_address() -> None:
     limits = Limits(control=Rate(0, 1), anonymous=Rate(1, 2))
     gate = limits.control_gate("prepare_device_link")
     waits = [gate.wait_s(ADDRESS, ADDRESS, 0.0, is_back_end=False) for _ in range(3)]
@@ -190,7 +188,7 @@ def test_what_makes_records_without_a_token_has_a_rate_of_its_own_per_address() 
     assert not gate.wait_s(ADDRESS, ADDRESS, 0.0, is_back_end=False)
 
 
-def test_a_token_that_is_put_back_can_be_taken_again() -> None:
+def test_returned_token_can_be_taken_again() -> None:
     buckets = Buckets(Rate(0.001, 2))
     assert [buckets.take(ADDRESS, 0.0) > 0 for _ in range(3)] == [False, False, True]
     buckets.put_back(ADDRESS)

@@ -17,14 +17,12 @@ _WORDS = st.text(st.characters(codec="ascii", exclude_characters=" ,\r\n\t"), mi
     sequence=st.integers(0, 2**63),
     run=st.text("0123456789abcdef", min_size=1),
 )
-def test_what_a_request_waits_for_is_read_as_it_was_written(
-    topics: list[str], sequence: int, run: str
-) -> None:
+def test_wait_header_round_trips(topics: list[str], sequence: int, run: str) -> None:
     park = WaitForChange(tuple(topics), sequence, run)
     assert request_headers.read_wait(request_headers.wait_text(park)) == park
 
 
 @pytest.mark.parametrize("text", ["", "r", "r.x a", "a,b"])
-def test_what_is_none_is_refused(text: str) -> None:
+def test_invalid_wait_header_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         request_headers.read_wait(text)

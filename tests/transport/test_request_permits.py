@@ -62,7 +62,7 @@ class Crowd:
         await settled()
 
 
-async def test_a_token_has_a_quarter_and_others_go_on() -> None:
+async def test_token_has_a_quarter_and_others_continue() -> None:
     shares = impatient(8)
     async with AsyncExitStack() as stack:
         for number in range(2):
@@ -78,7 +78,7 @@ async def test_a_token_has_a_quarter_and_others_go_on() -> None:
 @pytest.mark.parametrize(
     "header", ["Bearer cloud_a", "bearer cloud_a", "BEARER   cloud_a ", "bEaReR cloud_a  "]
 )
-async def test_a_header_written_in_another_way_is_the_same_token(header: str) -> None:
+async def test_differently_written_header_is_the_same_token(header: str) -> None:
     shares = impatient(4)
     async with place(shares, "cloud_a"):
         with pytest.raises(ServiceError):
@@ -86,7 +86,7 @@ async def test_a_header_written_in_another_way_is_the_same_token(header: str) ->
                 pass
 
 
-async def test_an_address_has_half_however_many_tokens_it_sends() -> None:
+async def test_address_has_half_with_any_number_of_tokens() -> None:
     shares = impatient(8)
     async with AsyncExitStack() as stack:
         for number in range(4):
@@ -96,7 +96,7 @@ async def test_an_address_has_half_however_many_tokens_it_sends() -> None:
 
 
 @pytest.mark.parametrize("nothing", [None, "nonsense", "cloud_", ""])
-async def test_who_has_no_token_counts_by_address(nothing: str | None) -> None:
+async def test_request_without_a_token_counts_by_address(nothing: str | None) -> None:
     shares = impatient(8)
     async with place(shares, nothing), place(shares, None):
         told = await refusal(shares, nothing)
@@ -105,13 +105,13 @@ async def test_who_has_no_token_counts_by_address(nothing: str | None) -> None:
             pass
 
 
-async def test_addresses_of_one_ipv6_network_are_one() -> None:
+async def test_addresses_of_one_ipv6_network_count_together() -> None:
     shares = impatient(4)
     async with place(shares, None, "2001:db8::1"):
         assert await refusal(shares, None, "2001:db8::ffff:1")
 
 
-async def test_all_together_have_no_more_than_there_are() -> None:
+async def test_total_number_of_permits_is_limited() -> None:
     shares = impatient(4)
     async with AsyncExitStack() as stack:
         for number in range(4):
@@ -119,7 +119,7 @@ async def test_all_together_have_no_more_than_there_are() -> None:
         assert "4 requests of all clients are" in await refusal(shares, "cloud_9", "192.0.2.9")
 
 
-async def test_a_request_that_fails_gives_its_place_back() -> None:
+async def test_failed_request_returns_its_permit() -> None:
     shares = impatient(4)
     with pytest.raises(KeyError):
         async with place(shares, "cloud_a"):
@@ -127,7 +127,7 @@ async def test_a_request_that_fails_gives_its_place_back() -> None:
     assert len(shares) == 0
 
 
-async def test_more_than_a_share_at_once_are_all_served() -> None:
+async def test_requests_over_the_share_queue_and_are_served() -> None:
     shares = RequestPermits(8, wait_ms=60_000)
     crowd = Crowd(shares)
     tasks = await crowd.come("cloud_a", 6)
@@ -139,7 +139,7 @@ async def test_more_than_a_share_at_once_are_all_served() -> None:
     assert (len(shares), shares.waiting) == (0, 0)
 
 
-async def test_no_more_than_twice_the_share_wait_and_the_next_one_is_told_at_once() -> None:
+async def test_queue_of_twice_the_share_rejects_further_requests() -> None:
     shares = RequestPermits(8, wait_ms=60_000)
     crowd = Crowd(shares)
     tasks = await crowd.come("cloud_a", 6)
@@ -158,7 +158,7 @@ async def test_no_more_than_twice_the_share_wait_and_the_next_one_is_told_at_onc
     assert (len(shares), shares.waiting) == (0, 0)
 
 
-async def test_tokens_are_served_in_turn() -> None:
+async def test_tokens_are_served_in_rotation() -> None:
     shares = RequestPermits(4, wait_ms=60_000)
     crowd = Crowd(shares)
     tasks = [
@@ -183,7 +183,7 @@ async def test_tokens_are_served_in_turn() -> None:
     await asyncio.gather(*tasks)
 
 
-async def test_who_waits_too_long_is_told_so() -> None:
+async def test_queued_request_times_out() -> None:
     shares = impatient(4)
     crowd = Crowd(shares)
     [first, *others] = await crowd.come("cloud_a", 3)
@@ -194,7 +194,7 @@ async def test_who_waits_too_long_is_told_so() -> None:
     await first
 
 
-async def test_who_goes_away_leaves_the_line() -> None:
+async def test_cancelled_request_leaves_the_queue() -> None:
     shares = RequestPermits(4, wait_ms=60_000)
     crowd = Crowd(shares)
     [first, second, third] = await crowd.come("cloud_a", 3)
@@ -208,7 +208,7 @@ async def test_who_goes_away_leaves_the_line() -> None:
     assert second.cancelled()
 
 
-async def test_a_place_that_is_given_to_who_just_left_goes_to_the_next() -> None:
+async def test_permit_for_a_cancelled_request_passes_to_the_next() -> None:
     shares = RequestPermits(4, wait_ms=60_000)
     crowd = Crowd(shares)
     async with place(shares, "cloud_a"):
@@ -222,7 +222,7 @@ async def test_a_place_that_is_given_to_who_just_left_goes_to_the_next() -> None
     assert (gone.cancelled(), len(shares)) == (True, 0)
 
 
-async def test_what_one_leaves_may_serve_a_token_and_an_address() -> None:
+async def test_returned_permit_may_serve_a_token_and_an_address() -> None:
     shares = RequestPermits(8, wait_ms=60_000)
     crowd = Crowd(shares)
     # Limit of two for each token and four for each address: both are reached.

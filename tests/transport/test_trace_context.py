@@ -12,7 +12,7 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"
 
 
-def test_new_ids_are_32_digits_and_never_twice_the_same() -> None:
+def test_new_ray_ids_are_32_digits_and_unique() -> None:
     ids = [new_ray_id() for _ in range(5000)]
     assert all(re.fullmatch("[0-9a-f]{32}", one) for one in ids)
     assert len(set(ids)) == len(ids)
@@ -22,7 +22,7 @@ def test_new_ids_are_32_digits_and_never_twice_the_same() -> None:
     "traceparent",
     [f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00", f"cc-{TRACE}-{SPAN}-01-what-comes-later"],
 )
-def test_a_trace_is_continued(traceparent: str) -> None:
+def test_trace_is_continued(traceparent: str) -> None:
     assert continued_trace_id(traceparent) == TRACE
     assert read_traceparent(traceparent) == (TRACE, traceparent)
 
@@ -42,7 +42,7 @@ def test_a_trace_is_continued(traceparent: str) -> None:
         f" 00-{TRACE}-{SPAN}-01",
     ],
 )
-def test_what_is_no_trace_is_replaced(traceparent: str) -> None:
+def test_invalid_trace_is_replaced(traceparent: str) -> None:
     assert continued_trace_id(traceparent) is None
     ray_id, given = read_traceparent(traceparent)
     assert given is None

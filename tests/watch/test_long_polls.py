@@ -41,7 +41,7 @@ class Request(WaitingRequest):
         self.wakings.append(is_over)
 
 
-def test_without_an_index_the_answer_is_given_at_once() -> None:
+def test_request_without_an_index_is_answered_at_once() -> None:
     assert Topics().wait_unless_changed(None, CALL, "game/a") is None
     assert Topics().wait_unless_changed("", CALL, "game/a") is None
 
@@ -50,23 +50,23 @@ def test_without_an_index_the_answer_is_given_at_once() -> None:
     "index",
     ["1", "x", ".", "0.0", "{run}", "{run}.", "{run}.x", "{run}.-1", "{run}.²", "{run}.1.0"],
 )
-def test_an_index_that_is_not_ours_is_answered_at_once(index: str) -> None:
+def test_foreign_index_is_answered_at_once(index: str) -> None:
     topics = Topics()
     topics.bump("game/a")
     assert topics.wait_unless_changed(index.format(run=topics.run), CALL, "game/a") is None
 
 
-def test_an_index_of_an_earlier_run_is_answered_at_once() -> None:
+def test_index_of_an_earlier_run_is_answered_at_once() -> None:
     assert Topics().wait_unless_changed(Topics().index_of("game/a"), CALL, "game/a") is None
 
 
 @pytest.mark.parametrize("number", ["1", "9223372036854775808", "9" * 400])
-def test_an_index_that_was_never_given_out_is_answered_at_once(number: str) -> None:
+def test_index_from_the_future_is_answered_at_once(number: str) -> None:
     topics = Topics()
     assert topics.wait_unless_changed(f"{topics.run}.{number}", CALL, "game/a") is None
 
 
-def test_nothing_newer_is_waited_for_and_something_newer_is_told() -> None:
+def test_request_waits_unless_its_topic_changed() -> None:
     topics = Topics()
     topics.bump("game/a")
     index = topics.index_of("game/a")
@@ -78,7 +78,7 @@ def test_nothing_newer_is_waited_for_and_something_newer_is_told() -> None:
     assert topics.wait_unless_changed(index, CALL, "game/a") is None
 
 
-def test_any_of_several_topics_is_news() -> None:
+def test_change_of_any_topic_ends_the_wait() -> None:
     topics = Topics()
     index = topics.index_of("game/a", "group/b")
     assert topics.wait_unless_changed(index, CALL, "game/a", "group/b") is not None
@@ -86,7 +86,7 @@ def test_any_of_several_topics_is_news() -> None:
     assert topics.wait_unless_changed(index, CALL, "game/a", "group/b") is None
 
 
-def test_the_index_stays_the_same_until_the_topic_changes() -> None:
+def test_index_is_stable_until_the_topic_changes() -> None:
     topics = Topics()
     topics.bump("game/a")
     before = topics.index_of("game/a")
@@ -96,12 +96,12 @@ def test_the_index_stays_the_same_until_the_topic_changes() -> None:
     assert topics.index_of("game/a") != before
 
 
-def test_a_request_that_was_held_long_enough_is_answered() -> None:
+def test_request_past_its_deadline_is_answered() -> None:
     topics = Topics()
     assert topics.wait_unless_changed(topics.index_of("game/a"), LAST, "game/a") is None
 
 
-def test_forgotten_topics_count_as_changed_and_memory_is_bounded() -> None:
+def test_evicted_topics_count_as_changed_and_memory_is_limited() -> None:
     topics = Topics(capacity=100)
     topics.bump("game/a")
     index = topics.index_of("game/a")
@@ -113,19 +113,19 @@ def test_forgotten_topics_count_as_changed_and_memory_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "a b", "a,b", "a\r\nx", "ä"])
-def test_a_topic_that_cannot_be_told_in_a_header_is_a_mistake(topic: str) -> None:
+def test_topic_that_does_not_fit_a_header_is_an_error(topic: str) -> None:
     with pytest.raises(ValueError, match="topics are words"):
         wait_for_change(topic, sequence=1, run="r")
 
 
-async def test_changes_are_told_at_once_when_there_are_any() -> None:
+async def test_existing_changes_are_returned_at_once() -> None:
     topics = Topics()
     topics.bump("a", "b", "a")
     changes = await topics.changes_after(topics.run, 1, 60.0)
     assert changes == Changes(topics.run, 3, (Change("a", 3), Change("b", 2)), is_complete=True)
 
 
-async def test_the_next_change_is_waited_for() -> None:
+async def test_poll_waits_for_the_next_change() -> None:
     topics = Topics()
     asking = asyncio.create_task(topics.changes_after(topics.run, 0, 60.0))
     await asyncio.sleep(0)
@@ -133,14 +133,14 @@ async def test_the_next_change_is_waited_for() -> None:
     assert (await asking).topics == (Change("a", 1),)
 
 
-async def test_who_waits_in_vain_is_told_so() -> None:
+async def test_poll_without_changes_times_out() -> None:
     topics = Topics()
     changes = await topics.changes_after(topics.run, 0, 0.01)
     assert changes == Changes(topics.run, 0, (), is_complete=True)
     assert topics._news == []
 
 
-async def test_who_stops_waiting_leaves_nothing_behind() -> None:
+async def test_cancelled_poll_leaves_nothing() -> None:
     topics = Topics()
     asking = asyncio.create_task(topics.changes_after(topics.run, 0, 60.0))
     await asyncio.sleep(0)
@@ -150,9 +150,7 @@ async def test_who_stops_waiting_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize(("run", "sequence"), [("another", 0), ("", 0), (None, 5), (None, 100)])
-async def test_another_run_and_a_forgotten_number_are_told_as_incomplete(
-    run: str | None, sequence: int
-) -> None:
+async def test_other_run_or_evicted_number_is_incomplete(run: str | None, sequence: int) -> None:
     topics = Topics(capacity=4)
     for number in range(20):
         topics.bump(f"game/{number}")
@@ -160,7 +158,7 @@ async def test_another_run_and_a_forgotten_number_are_told_as_incomplete(
     assert changes == Changes(topics.run, 20, (), is_complete=False)
 
 
-async def test_a_change_wakes_whom_it_concerns_and_nobody_else() -> None:
+async def test_change_wakes_only_requests_of_its_topic() -> None:
     waiters = LongPolls()
     concerned, other = Request(), Request()
     waiters.hold(concerned, WaitForChange(("a", "c"), 5, "r"))
@@ -172,14 +170,14 @@ async def test_a_change_wakes_whom_it_concerns_and_nobody_else() -> None:
     assert len(waiters) == 1
 
 
-async def test_a_change_before_the_request_was_read_wakes_nobody() -> None:
+async def test_change_before_the_request_wakes_nothing() -> None:
     waiters, request = LongPolls(), Request()
     waiters.hold(request, WaitForChange(("a",), 5, "r"))
     waiters.take("r", Changes("r", 5, (Change("a", 4),), is_complete=True))
     assert request.wakings == []
 
 
-async def test_a_change_that_arrives_before_the_parked_request_is_not_missed() -> None:
+async def test_change_before_the_parked_request_arrives_is_not_missed() -> None:
     waiters, early, late = LongPolls(), Request(), Request()
     waiters.hold(early, WaitForChange(("b",), 5, "r"))
     waiters.take("r", Changes("r", 6, (Change("a", 6),), is_complete=True))
@@ -187,14 +185,14 @@ async def test_a_change_that_arrives_before_the_parked_request_is_not_missed() -
     assert late.wakings == [False]
 
 
-async def test_a_request_from_before_what_is_remembered_is_woken() -> None:
+async def test_request_older_than_the_stored_changes_is_woken() -> None:
     waiters, early, late = LongPolls(), Request(), Request()
     waiters.hold(early, WaitForChange(("b",), 8, "r"))
     waiters.hold(late, WaitForChange(("a",), 7, "r"))
     assert late.wakings == [False]
 
 
-async def test_another_run_wakes_everybody() -> None:
+async def test_another_run_wakes_every_request() -> None:
     waiters, first, second = LongPolls(), Request(), Request()
     waiters.hold(first, WaitForChange(("a",), 5, "r"))
     waiters.take("r", Changes("s", 1, (), is_complete=False))
@@ -205,7 +203,7 @@ async def test_another_run_wakes_everybody() -> None:
     assert second.wakings == []
 
 
-async def test_a_request_of_another_run_is_asked_again_before_that_is_believed() -> None:
+async def test_request_of_an_unknown_run_is_repeated_first() -> None:
     """The request may be from before a restart, so it is not parked."""
     waiters, first, late = LongPolls(), Request(), Request()
     waiters.hold(first, WaitForChange(("a",), 1, "s"))
@@ -217,7 +215,7 @@ async def test_a_request_of_another_run_is_asked_again_before_that_is_believed()
     assert len(waiters) == 2
 
 
-async def test_an_earlier_run_is_not_believed_because_nobody_waits() -> None:
+async def test_earlier_run_is_not_accepted_when_no_request_waits() -> None:
     waiters, first, late = LongPolls(), Request(), Request()
     waiters.hold(first, WaitForChange(("a",), 1, "s"))
     waiters.drop(first)
@@ -225,7 +223,7 @@ async def test_an_earlier_run_is_not_believed_because_nobody_waits() -> None:
     assert late.wakings == [False]
 
 
-async def test_a_run_that_parks_a_request_again_is_new_and_wakes_everybody() -> None:
+async def test_run_that_parks_a_repeated_request_becomes_current() -> None:
     waiters, first, second = LongPolls(), Request(), Request()
     waiters.hold(first, WaitForChange(("a",), 5, "r"))
     for _ in range(2):
@@ -235,7 +233,7 @@ async def test_a_run_that_parks_a_request_again_is_new_and_wakes_everybody() -> 
     assert await waiters.question() == ("s", 1)
 
 
-async def test_who_was_asked_again_before_one_more_restart_proves_nothing() -> None:
+async def test_repeated_request_before_another_restart_proves_nothing() -> None:
     waiters, first, second = LongPolls(), Request(), Request()
     waiters.hold(first, WaitForChange(("a",), 5, "r"))
     waiters.hold(second, WaitForChange(("a",), 1, "s"))
@@ -247,7 +245,7 @@ async def test_who_was_asked_again_before_one_more_restart_proves_nothing() -> N
     assert await waiters.question() == ("t", 3)
 
 
-async def test_a_task_that_is_parked_by_another_run_asks_once_more_and_waits() -> None:
+async def test_task_parked_by_another_run_repeats_once_and_waits() -> None:
     waiters, first, task = LongPolls(), Request(), WaitingTask()
     waiters.hold(first, WaitForChange(("a",), 5, "r"))
     assert not await waiters.wait(task, WaitForChange(("a",), 1, "s"))
@@ -258,7 +256,7 @@ async def test_a_task_that_is_parked_by_another_run_asks_once_more_and_waits() -
     assert not await waiting
 
 
-async def test_a_request_is_held_no_longer_than_its_time() -> None:
+async def test_request_is_parked_no_longer_than_its_timeout() -> None:
     loop = asyncio.get_running_loop()
     waiters = LongPolls(hold_ms=200)
     began = loop.time()
@@ -270,7 +268,7 @@ async def test_a_request_is_held_no_longer_than_its_time() -> None:
     assert len(waiters) == 0
 
 
-async def test_parking_again_does_not_give_more_time() -> None:
+async def test_parking_again_does_not_extend_the_timeout() -> None:
     loop = asyncio.get_running_loop()
     waiters = LongPolls(hold_ms=1_500)
     task = WaitingTask()
@@ -285,7 +283,7 @@ async def test_parking_again_does_not_give_more_time() -> None:
     assert task.until == until
 
 
-async def test_a_later_request_with_less_time_left_is_woken_first() -> None:
+async def test_request_with_the_earliest_deadline_wakes_first() -> None:
     waiters = LongPolls(hold_ms=60_000)
     fresh, old = Request(), Request()
     waiters.hold(fresh, WaitForChange(("a",), 1, "r"))
@@ -297,7 +295,7 @@ async def test_a_later_request_with_less_time_left_is_woken_first() -> None:
     waiters.drop(fresh)
 
 
-async def test_whoever_is_dropped_is_not_woken_and_leaves_nothing() -> None:
+async def test_dropped_request_is_not_woken() -> None:
     waiters = LongPolls(hold_ms=50)
     requests = [Request() for _ in range(100)]
     for number, request in enumerate(requests):
@@ -312,7 +310,7 @@ async def test_whoever_is_dropped_is_not_woken_and_leaves_nothing() -> None:
     assert not waiters._by_grain
 
 
-async def test_nobody_asks_while_nobody_waits() -> None:
+async def test_no_poll_runs_without_waiting_requests() -> None:
     waiters, request = LongPolls(), Request()
     asking = asyncio.create_task(waiters.question())
     await asyncio.sleep(0)
@@ -326,7 +324,7 @@ async def test_nobody_asks_while_nobody_waits() -> None:
     asking.cancel()
 
 
-async def test_an_operation_of_this_process_waits_by_itself() -> None:
+async def test_local_operation_waits_without_polling() -> None:
     topics, waiters = Topics(), LongPolls()
     topics.listen(lambda changes: waiters.take(topics.run, changes))
     index = topics.index_of("a")

@@ -163,7 +163,7 @@ _AFTER: Steps = [
 @settings(max_examples=300, deadline=None)
 @given(runs=st.lists(_STEPS, min_size=1, max_size=3), capacity=st.sampled_from([2, 1000]))
 @example(runs=[_BEFORE, _AFTER], capacity=2)
-def test_in_no_order_of_things_is_a_change_missed(runs: list[Steps], capacity: int) -> None:
+def test_no_change_is_missed_in_any_message_order(runs: list[Steps], capacity: int) -> None:
     """`runs` holds the steps within each run of the plane."""
 
     async def live() -> None:

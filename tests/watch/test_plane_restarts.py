@@ -47,7 +47,7 @@ def _are(doors: Doors, waiting: int, parks: int) -> bool:
     return (len(doors.waiters), doors.control.parks) == (waiting, parks)
 
 
-async def test_the_first_watch_is_asked_once_more_and_held_and_the_next_is_held(
+async def test_first_watch_after_a_restart_is_repeated_once(
     doors: Doors,
 ) -> None:
     index = await read_index(doors)
@@ -63,7 +63,7 @@ async def test_the_first_watch_is_asked_once_more_and_held_and_the_next_is_held(
     await close_all(watching)
 
 
-async def test_a_watch_over_grpc_is_asked_once_more_and_held(doors: Doors) -> None:
+async def test_grpc_watch_after_a_restart_is_repeated_once(doors: Doors) -> None:
     method = doors.grpc.channel.unary_unary(
         f"/{GROUPS}/GetGroupBilling",
         request_serializer=groups_pb2.GetGroupBillingRequest.SerializeToString,
@@ -77,7 +77,7 @@ async def test_a_watch_over_grpc_is_asked_once_more_and_held(doors: Doors) -> No
     assert doors.control.parks == 2
 
 
-async def test_a_watch_that_is_hurried_while_it_is_asked_again_is_not_held_after_its_answer(
+async def test_watch_ended_during_its_repetition_is_not_parked(
     doors: Doors,
 ) -> None:
     index = await read_index(doors)

@@ -47,7 +47,7 @@ class Crowd:
             counts.append(len(self.woken))
 
 
-async def test_they_are_woken_a_few_in_a_turn_in_their_order() -> None:
+async def test_requests_wake_in_small_batches_in_order() -> None:
     waiters = LongPolls()
     crowd = Crowd(waiters)
     waiters.take("r", NEWS)
@@ -57,7 +57,7 @@ async def test_they_are_woken_a_few_in_a_turn_in_their_order() -> None:
     assert len(waiters) == 0
 
 
-async def test_those_whose_time_is_over_together_as_well() -> None:
+async def test_expired_requests_wake_in_small_batches() -> None:
     waiters = LongPolls(hold_ms=50)
     crowd = Crowd(waiters)
     before = 0
@@ -70,7 +70,7 @@ async def test_those_whose_time_is_over_together_as_well() -> None:
     assert all(is_over for _, is_over in crowd.woken)
 
 
-async def test_who_leaves_before_it_is_woken_is_not_woken() -> None:
+async def test_dropped_request_is_not_woken() -> None:
     waiters = LongPolls()
     crowd = Crowd(waiters)
     waiters.take("r", NEWS)
@@ -81,7 +81,7 @@ async def test_who_leaves_before_it_is_woken_is_not_woken() -> None:
     assert len(waiters) == 0
 
 
-async def test_more_news_meanwhile_wake_nobody_twice() -> None:
+async def test_further_change_wakes_no_request_twice() -> None:
     waiters = LongPolls()
     crowd = Crowd(waiters)
     waiters.take("r", NEWS)
@@ -90,7 +90,7 @@ async def test_more_news_meanwhile_wake_nobody_twice() -> None:
     assert len(crowd.woken) == COUNT
 
 
-async def test_who_is_held_anew_meanwhile_waits_for_what_comes_next() -> None:
+async def test_request_parked_again_waits_for_the_next_change() -> None:
     waiters = LongPolls()
     crowd = Crowd(waiters)
     waiters.take("r", NEWS)
@@ -103,7 +103,7 @@ async def test_who_is_held_anew_meanwhile_waits_for_what_comes_next() -> None:
     assert crowd.woken[-1] == (again, False)
 
 
-async def test_another_run_meanwhile_wakes_the_rest_once() -> None:
+async def test_new_run_wakes_the_rest_once() -> None:
     waiters = LongPolls()
     crowd = Crowd(waiters)
     waiters.take("r", NEWS)
