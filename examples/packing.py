@@ -1,4 +1,4 @@
-"""Build archive and page of the arena. Equal files give an equal archive."""
+"""Build archive and page of the arena."""
 
 from __future__ import annotations
 

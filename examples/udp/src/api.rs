@@ -1,4 +1,4 @@
-//! HTTP client of the hosting service, with retry pauses.
+//! HTTP client of the hosting service.
 
 use std::time::Duration;
 

@@ -98,7 +98,6 @@ impl Clerk {
             401 | 403 | 404 => {
                 return Some(Err(format!("the hosting service does not take the lobby token: {}", answer.code())));
             }
-            // The request is wrong: an immediate retry would fail too.
             _ if answer.is_decided() => self.paused_until = Instant::now() + HEARTBEAT,
             _ => {}
         }
