@@ -37,7 +37,7 @@ def full_service(
 
 
 @pytest.fixture(params=["http", "grpc"])
-async def door(request: pytest.FixtureRequest, full_service: FullService) -> AsyncIterator[Door]:
+async def client(request: pytest.FixtureRequest, full_service: FullService) -> AsyncIterator[Door]:
     created = full_service.door(request.param)
     try:
         yield created
@@ -46,8 +46,8 @@ async def door(request: pytest.FixtureRequest, full_service: FullService) -> Asy
 
 
 @pytest.fixture
-def developer(full_service: FullService, door: Door) -> Developer:
-    return Developer(full_service, door)
+def developer(full_service: FullService, client: Door) -> Developer:
+    return Developer(full_service, client)
 
 
 @pytest.fixture(scope="session")
@@ -61,20 +61,20 @@ async def records(full_service: FullService) -> AsyncIterator[Records]:
 
 @pytest.fixture(scope="session")
 async def scenario(full_service: FullService, records: Records) -> AsyncIterator[NamespaceScenario]:
-    door = full_service.door("http")
-    created = NamespaceScenario(full_service, records, door)
+    client = full_service.door("http")
+    created = NamespaceScenario(full_service, records, client)
     try:
         yield await created.build()
     finally:
         await created.close()
-        await door.close()
+        await client.close()
 
 
 @pytest.fixture
 async def owner(full_service: FullService) -> AsyncIterator[Developer]:
     """Returns the service owner over HTTP, for tests that do not depend on the transport."""
-    door = full_service.door("http")
+    client = full_service.door("http")
     try:
-        yield Developer(full_service, door)
+        yield Developer(full_service, client)
     finally:
-        await door.close()
+        await client.close()

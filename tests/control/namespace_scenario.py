@@ -171,10 +171,10 @@ def still(table: Table) -> Select[Any]:
 class NamespaceScenario:
     """Game with a namespace, a lobby, and callers with every kind of token."""
 
-    def __init__(self, full_service: FullService, records: Records, door: Door) -> None:
+    def __init__(self, full_service: FullService, records: Records, client: Door) -> None:
         self.full_service = full_service
         self.records = records
-        self.door = door
+        self.door = client
         self._scraper = httpx.AsyncClient(verify=False, timeout=PATIENCE_S)
         self.domain = f"{uuid4().hex}.example"
         self._hosted: dict[str, Hosted] = {}
@@ -182,14 +182,14 @@ class NamespaceScenario:
         self.lobby_state = ""
 
     async def build(self) -> NamespaceScenario:
-        records, door = self.records, self.door
+        records, client = self.records, self.door
         self.identity_id, (self.group_id, other_group_id) = await records.identity("Ours", "Second")
         stranger_id, (stranger_group_id,) = await records.identity("Theirs")
         await records.pay(self.group_id)
         token, self.token_id = await records.cloud_token(self.identity_id)
-        self.owner = Developer(self.full_service, door, token)
+        self.owner = Developer(self.full_service, client, token)
         self.stranger = Developer(
-            self.full_service, door, (await records.cloud_token(stranger_id))[0]
+            self.full_service, client, (await records.cloud_token(stranger_id))[0]
         )
         self.game_id = await self._arena(self.owner, self.group_id)
         self.other_game_id = await self._arena(self.owner, self.group_id)
@@ -234,14 +234,14 @@ class NamespaceScenario:
 
     async def _ray(self) -> str:
         ray_id = uuid4().hex
-        door = HttpDoor(self.full_service.said["http"])
+        client = HttpDoor(self.full_service.said["http"])
         traceparent = f"00-{ray_id}-{ray_id[:16]}-01"
         path = f"/cloud/games/{self.game_id}"
-        answer = await door.request(
+        answer = await client.request(
             "GET", path, token=self.owner.token, headers={"traceparent": traceparent}
         )
         assert answer.status_code == 200, answer.text
-        await door.close()
+        await client.close()
 
         async def is_stored() -> bool:
             response = await self.owner.good("get_ray_perf", ray_id=ray_id)

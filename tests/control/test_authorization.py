@@ -44,24 +44,24 @@ def _descriptor(name: str) -> Any:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.slug)
 async def test_only_admitted_callers_have_an_effect(
-    scenario: NamespaceScenario, door: Door, row: Row
+    scenario: NamespaceScenario, client: Door, row: Row
 ) -> None:
     let_in = [bearer for bearer in scenario.bearers if expected(row, bearer) == OK]
     refused = [bearer for bearer in scenario.bearers if expected(row, bearer) != OK]
     assert len(let_in) >= 1
-    await _refused_change_nothing(scenario, door, row, refused)
+    await _refused_change_nothing(scenario, client, row, refused)
     for bearer in let_in:
-        await _let_in_has_effect(scenario, door, row, bearer)
+        await _let_in_has_effect(scenario, client, row, bearer)
         if row.undo is not None:
             await row.undo(scenario)
 
 
 async def _refused_change_nothing(
-    scenario: NamespaceScenario, door: Door, row: Row, refused: list[Bearer]
+    scenario: NamespaceScenario, client: Door, row: Row, refused: list[Bearer]
 ) -> None:
     fields = await row.fields(scenario)
     before = await _state(scenario, row)
-    answers = await asyncio.gather(*(_call(scenario, door, row, fields, one) for one in refused))
+    answers = await asyncio.gather(*(_call(scenario, client, row, fields, one) for one in refused))
     codes = {one.name: answer.code for one, answer in zip(refused, answers, strict=True)}
     assert codes == {one.name: expected(row, one) for one in refused}
     assert await _state(scenario, row) == before
@@ -71,11 +71,11 @@ async def _refused_change_nothing(
 
 
 async def _let_in_has_effect(
-    scenario: NamespaceScenario, door: Door, row: Row, bearer: Bearer
+    scenario: NamespaceScenario, client: Door, row: Row, bearer: Bearer
 ) -> None:
     fields = await row.fields(scenario)
     tables, engine = await _state(scenario, row)
-    answer = await _call(scenario, door, row, fields, bearer)
+    answer = await _call(scenario, client, row, fields, bearer)
     assert answer.code == OK, (bearer.name, answer)
     tables_after, engine_after = await _state(scenario, row)
     changed = {name for name in tables if tables[name] != tables_after[name]}
@@ -88,10 +88,10 @@ async def _let_in_has_effect(
 
 
 async def _call(
-    scenario: NamespaceScenario, door: Door, row: Row, fields: dict[str, Any], bearer: Bearer
+    scenario: NamespaceScenario, client: Door, row: Row, fields: dict[str, Any], bearer: Bearer
 ) -> Answer:
     token = token_of(scenario, row, bearer)
-    return await door.call(row.slug, fields, token=token, origin=bearer.origin)
+    return await client.call(row.slug, fields, token=token, origin=bearer.origin)
 
 
 async def _state(scenario: NamespaceScenario, row: Row) -> tuple[dict[str, int], Any]:

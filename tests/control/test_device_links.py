@@ -31,8 +31,8 @@ from tests.support.waiting import PATIENCE_S
 pytestmark = pytest.mark.anyio
 
 
-async def _link(door: Door, key: str | None = None) -> dict[str, str]:
-    answer = await door.call("prepare_device_link", {}, key=key)
+async def _link(client: Door, key: str | None = None) -> dict[str, str]:
+    answer = await client.call("prepare_device_link", {}, key=key)
     assert answer.code == "OK", answer
     body: dict[str, str] = answer.body
     return body

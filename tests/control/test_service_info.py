@@ -32,9 +32,9 @@ TIER = {
 
 
 async def test_bootstrap_needs_no_token_and_has_the_contract_shape(
-    full_service: FullService, door: Door
+    full_service: FullService, client: Door
 ) -> None:
-    answer = await door.call("bootstrap")
+    answer = await client.call("bootstrap")
     assert answer.code == "OK"
     assert shape(answer.body) == {
         "access": TEXT,
@@ -107,8 +107,8 @@ async def test_captcha_key_is_returned_over_both_transports(tmp_path: Path) -> N
         full_service.close()
 
 
-async def test_tiers_need_no_token_and_are_largest_first(door: Door) -> None:
-    answer = await door.call("region_tiers")
+async def test_tiers_need_no_token_and_are_largest_first(client: Door) -> None:
+    answer = await client.call("region_tiers")
     assert shape(answer.body) == {"tiers": [TIER]}
     names = [one["tier_name_id"] for one in answer.body["tiers"]]
     assert names == [

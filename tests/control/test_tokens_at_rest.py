@@ -40,8 +40,8 @@ def full_service(
 
 
 class IssuedTokens:
-    def __init__(self, door: Door, developer: Developer) -> None:
-        self.door = door
+    def __init__(self, client: Door, developer: Developer) -> None:
+        self.door = client
         self.developer = developer
         self.tokens = [developer.token]
 
