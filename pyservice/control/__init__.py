@@ -1,3 +1,3 @@
-"""The control plane: operations on games, their configuration, files and servers, and the feed to the data
-plane.
+"""The control plane: operations on games, their configuration, files and servers, and the
+configuration feed to the data plane.
 """

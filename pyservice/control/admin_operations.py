@@ -1,6 +1,6 @@
-"""Operations of administrative commands.
+"""Operations of the administrative commands.
 
-Only the owner of the data directory can open the socket that serves them.
+Only the owner of the data directory can open their socket.
 """
 
 from __future__ import annotations
@@ -381,7 +381,7 @@ class OrphanedNamespaces:
         self._removed = removed
 
     async def all(self) -> list[feed_pb2.HeldConfiguration]:
-        """Raises CONTROL_PLANE_UNAVAILABLE."""
+        """Returns the orphaned namespaces. Raises CONTROL_PLANE_UNAVAILABLE."""
         try:
             answer = await self._client.held(feed_pb2.HeldRequest())
         except DataPlaneUnavailable:
@@ -395,7 +395,11 @@ class OrphanedNamespaces:
     async def remove(
         self, namespace_ids: Sequence[str] | None = None
     ) -> list[feed_pb2.HeldConfiguration]:
-        """Raises NAMESPACE_NOT_FOUND before any removal, and CONTROL_PLANE_UNAVAILABLE after some."""
+        """Removes orphaned namespaces and returns them.
+
+        Raises NAMESPACE_NOT_FOUND before any removal. Raises CONTROL_PLANE_UNAVAILABLE after some
+        removals.
+        """
         orphans = {one.namespace_id: one for one in await self.all()}
         wanted = list(orphans) if namespace_ids is None else list(namespace_ids)
         unknown = [one for one in wanted if one not in orphans]
@@ -418,12 +422,14 @@ class OrphanedNamespaces:
         return removed
 
     async def _remove(self, orphan: feed_pb2.HeldConfiguration) -> bool:
-        """Returns False if the namespace was fed again meanwhile."""
+        """Removes an orphan from the data plane. Returns False if the data plane has a newer
+        configuration of it.
+        """
         request = feed_pb2.RemoveRequest(
             namespace_id=orphan.namespace_id, source_epoch=self._epoch, revision=0
         )
         if orphan.source_epoch >= self._epoch:
-            # Earlier records, or records from a clock that was ahead.
+            # The orphan is from earlier records, or from records with a clock that was ahead.
             request.source_epoch = orphan.source_epoch
             request.revision = orphan.revision + 1
         answer = await self._client.remove(request)

@@ -1,6 +1,6 @@
 """Authentication of calls to the control plane, and lookup of records within a token's scope.
 
-Anything outside the scope is not found (404).
+A record outside of the scope is reported as not found (404).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyservice.storage import games, groups, namespaces, tokens
 from pyservice.storage.database import Database, Record, Transaction
 
 _BELIEVED_S: Final = 0.9
-"""Revocations by other processes take effect within a second."""
+"""Cache time of a token. Revocations by other processes take effect within a second."""
 _BELIEVED_MAX: Final = 20_000
 
 
@@ -38,7 +38,7 @@ class CloudToken:
     expires_ms: int | None
     revoke_ms: int | None
     is_orphaned: bool
-    """The token is for a group that its identity has left."""
+    """True if the token is for a group that its identity has left."""
     found_at: float
 
 
@@ -66,7 +66,7 @@ class CallAuthenticator:
         return await self._cloud(token, call)
 
     async def require_group_token(self, call: Call) -> Caller:
-        """Accepts a `cloud_` token that is not limited to one game."""
+        """Returns the caller of a `cloud_` token that is not limited to one game."""
         caller = await self.require_cloud_token(call)
         if scope_of(caller).game_id is not None:
             raise ServiceError(
@@ -75,7 +75,7 @@ class CallAuthenticator:
         return caller
 
     async def require_identity_token(self, call: Call) -> Caller:
-        """Accepts a `cloud_` token for all groups of its identity."""
+        """Returns the caller of a `cloud_` token for all groups of its identity."""
         caller = await self.require_group_token(call)
         if scope_of(caller).group_id is not None:
             raise ServiceError(
@@ -99,7 +99,7 @@ class CallAuthenticator:
         return Caller(TokenKind.ENVIRONMENT, namespace_id, b"", namespace_id + token_id, call)
 
     async def check(self, token: str) -> CloudToken:
-        """Raises TOKEN_INVALID, TOKEN_REVOKED, TOKEN_EXPIRED."""
+        """Returns a valid token. Raises TOKEN_INVALID, TOKEN_REVOKED, TOKEN_EXPIRED."""
         token_hash = _hash(token)
         found = self._cache.get(token_hash)
         if found is None or self._now_s() - found.found_at > _BELIEVED_S:
@@ -114,7 +114,7 @@ class CallAuthenticator:
         return found
 
     def clear_cache(self) -> None:
-        """Call it after tokens or members changed."""
+        """Clears the cache. Call it after tokens or members changed."""
         self._cache.clear()
         self._generation += 1
 
@@ -127,7 +127,7 @@ class CallAuthenticator:
         found = {one: _token(row, groups_of[row.identity_id], now_s) for one, row in rows.items()}
         for gone in set(hashes) - found.keys():
             self._cache.pop(gone, None)
-        # Changed during the read: do not cache.
+        # The cache was cleared during the read, so the result may be outdated.
         if doubts == self._generation:
             if len(self._cache) + len(found) > _BELIEVED_MAX:
                 self._cache.clear()
@@ -153,7 +153,7 @@ def _token(row: Record, of_identity: list[str], now_s: float) -> CloudToken:
 
 
 def _hash(token: str) -> bytes:
-    # Hashed, so that timing reveals nothing.
+    # A lookup by hash does not leak the token through its duration.
     return sha256(token.encode()).digest()
 
 
@@ -171,7 +171,7 @@ async def find_group(tx: Transaction, caller: Caller, group_id: str) -> Record:
 
 
 async def find_game(tx: Transaction, caller: Caller, text: str) -> Record:
-    """Raises GAME_NOT_FOUND."""
+    """Returns a game of the caller's scope. Raises GAME_NOT_FOUND."""
     found = await games.find(tx, text)
     if found is None or not await _covers_game(tx, caller, found):
         raise ServiceError("GAME_NOT_FOUND")
@@ -181,7 +181,7 @@ async def find_game(tx: Transaction, caller: Caller, text: str) -> Record:
 async def find_namespace(
     tx: Transaction, caller: Caller, game_text: str, text: str, version_id: str | None = None
 ) -> Record:
-    """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
+    """Returns a namespace of the caller's scope. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
     found = await namespaces.by_path(tx, game_text, text, version_id)
     if found is None:
         await find_game(tx, caller, game_text)

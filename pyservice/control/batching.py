@@ -95,7 +95,7 @@ Key = TypeVar("Key")
 
 
 class SingleFlight(Generic[Key, Result]):
-    """Shares one read between callers that request the same key in one turn of the event loop.
+    """Shares one read between callers that request the same key in one iteration of the event loop.
 
     Later callers start a new read, so no result is older than its request.
     """

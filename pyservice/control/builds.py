@@ -119,7 +119,7 @@ class BuildOperations:
 
         async def change(tx: Transaction) -> pb.PatchBuildTagsResponse:
             game = await _environment(tx, caller, request)
-            # Lock first: excludes concurrent tagging and deletion.
+            # The lock excludes concurrent tagging and deletion.
             await games.lock(tx, game.game_id)
             row = await _found(tx, game.game_id, request.build_id)
             set_, removed = parse_tag_change(request.tags)
@@ -177,7 +177,7 @@ class BuildOperations:
 
         async def change(tx: Transaction) -> pb.DeleteGameBuildResponse:
             game = await authorization.find_game(tx, caller, request.game_id)
-            # Lock first: a concurrent tag could keep the build in use.
+            # The lock excludes a concurrent tag, which could keep the build in use.
             await games.lock(tx, game.game_id)
             row = await _found(tx, game.game_id, request.build_id)
             if await builds.is_used_by_version(tx, row.build_id):
@@ -288,7 +288,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def parse_tag_filter(text: str) -> dict[str, str]:
-    """Raises QUERY_INVALID."""
+    """Returns the tags of a filter. Raises QUERY_INVALID."""
     if not text:
         return {}
     problems: list[FieldProblem] = []
@@ -306,7 +306,7 @@ def parse_tag_filter(text: str) -> dict[str, str]:
 
 
 def parse_tag_change(content: bytes) -> tuple[dict[str, str], list[str]]:
-    """Returns tags to set and names to remove. Raises VALIDATION_FAILED."""
+    """Returns the tags to set and the names to remove. Raises VALIDATION_FAILED."""
     tags = _object(content)
     if tags is None:
         require_valid([field_problem(["tags"], "wrong-type", "must be a JSON object")])
@@ -356,14 +356,16 @@ def tag_problems(where: str, name: str, value: Any) -> Iterator[FieldProblem]:
 
 
 class BuildFetcher:
-    """Implements `runtime.builds.Fetch` over records and objects."""
+    """Source of builds for the runtime (`BuildFetcher` of `unpacked_builds`), from records and
+    objects.
+    """
 
     def __init__(self, database: Database, objects: Objects) -> None:
         self._database = database
         self._objects = objects
 
     async def __call__(self, game_id: str, build_id: str) -> BuildSource:
-        """Raises BuildUnusable, CONTROL_PLANE_UNAVAILABLE."""
+        """Returns the build's source. Raises BuildUnusable, CONTROL_PLANE_UNAVAILABLE."""
         async with self._database.read() as tx:
             row = await builds.find(tx, game_id, build_id)
             if row is None:

@@ -57,7 +57,7 @@ _Level = pb.VersionMatchmaker | pb.VersionGameMode
 def configuration_problems(
     config: pb.CloudConfig, context: ValidationContext
 ) -> list[FieldProblem]:
-    """Paths begin with `config`."""
+    """Returns all problems of a configuration. Their paths begin with `config`."""
     found: list[Finding] = []
     if config.HasField("cdn"):
         found += findings_in_site(config.cdn, ("config", "cdn"), context)
@@ -189,7 +189,7 @@ class ValidationContext:
     tiers: Collection[str]
     builds: Mapping[str, Completeness]
     sites: Mapping[str, Completeness] | None = None
-    """None: sites are not validated."""
+    """Completeness of the game's sites by id. None: sites are not validated."""
     captcha_providers: Collection[str] = ()
     host_ports: range = HOST_PORTS
     verification_allowed_networks: Sequence[IPv4Network | IPv6Network] = ()
@@ -200,7 +200,7 @@ MATCHMAKER_BYTES_MAX: Final = 640 * 1024
 
 
 def findings_in_size(config: pb.CloudConfig, path: tuple[str, ...]) -> Iterator[Finding]:
-    # The fed message is never larger than the source.
+    # The data plane's message is never larger than the source.
     if config.matchmaker.ByteSize() <= MATCHMAKER_BYTES_MAX:
         return
     size = to_feed(config).ByteSize()
@@ -230,7 +230,9 @@ _DEFAULT_PROXY: Final = "edge-guard"
 def findings_in_docker(
     docker: pb.VersionDocker, path: Path, context: ValidationContext
 ) -> Iterator[Finding]:
-    """Ignores fields for the command-line tool."""
+    """Yields the problems of a docker section. Ignores fields that only the command-line tool
+    needs.
+    """
     if docker.HasField("image_id"):
         state = context.builds.get(docker.image_id)
         if state is None:
@@ -377,7 +379,7 @@ def _url(url: str, path: Path, context: ValidationContext) -> Iterator[Finding]:
 
 
 def _host_of(url: str) -> str | None:
-    """Returns None if the URL is not acceptable."""
+    """Returns the host of a URL, or None if the URL is not acceptable."""
     if not url.startswith(("http://", "https://")) or not _VISIBLE.fullmatch(url):
         return None
     try:
@@ -398,7 +400,7 @@ PRIORITY_MAX: Final = 100
 GLOB_MAX_BYTES: Final = 1024
 HEADER_VALUE_MAX_BYTES: Final = 1024
 
-# Visible ASCII with inner spaces and tabs. HTTP strips them at the ends.
+# Visible ASCII with inner spaces and tabs. HTTP removes them at the ends.
 _HEADER_VALUE = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?")
 _RANGE = re.compile(r"(?s)(.)-(.)")
 
@@ -475,8 +477,9 @@ def findings_in_header_value(value: str, path: Path, limit_bytes: int) -> Iterat
 
 
 def glob_problem(glob: str) -> str | None:
-    """Returns why a text is not a glob, or None. Globs have `*`, `**`, `?`, `[a-z]`, `[!a]`, and `{a,b}`
-    without nesting.
+    """Returns why a text is no valid glob, or None.
+
+    Globs have `*`, `**`, `?`, `[a-z]`, `[!a]`, and `{a,b}` without nesting.
     """
     position, is_in_braces = 0, False
     while position < len(glob):

@@ -1,4 +1,4 @@
-"""Health check of the database: reads and writes, reported as text for operators."""
+"""Health check of the database by reads and writes. The result is a text for the operator."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from pyservice.storage.database import Conflict, Database, DatabaseUnusable
 
 _POLL_INTERVAL_S: Final = 1.0
 _WRITE_INTERVAL_S: Final = 10.0
-"""Every write costs a sync."""
+"""Writes are rare, because each one costs a sync."""
 _TURN_TIMEOUT_S: Final = 2.0
-"""A busy database still completes some operations."""
+"""Timeout without any completed operation. A busy database completes some operations in this time.
+"""
 
 _log = get_logger("control")
 
 
 class DatabaseHealthCheck:
-    """Checks a database that may be otherwise unused."""
+    """Health check of a database, also while no other request uses it."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class DatabaseHealthCheck:
             await asyncio.sleep(self._look_s)
 
     async def check(self) -> None:
-        """Checks once, within 2 s unless the database is busy."""
+        """Checks the database once, within 2 s unless the database is busy."""
         loop, database = asyncio.get_running_loop(), self._database
         problem = await self._problem(
             self._read, lambda: database.finished_reads, "does not answer: see the log"
@@ -83,7 +84,7 @@ class DatabaseHealthCheck:
         if isinstance(error, DatabaseUnusable):
             return str(error)
         match error:
-            # Others completed meanwhile: busy, not down.
+            # Other operations completed in this time: the database is busy, not down.
             case ServiceError(code="OVERLOADED"):
                 return ""
             case ServiceError(code="STORAGE_FULL"):
@@ -101,8 +102,9 @@ class DatabaseHealthCheck:
 
 
 async def _in_turn(step: Callable[[], Awaitable[None]], turns: Callable[[], int]) -> None:
-    """Runs a step as long as other operations complete. Raises TimeoutError when none does, and errors of the
-    step.
+    """Runs a step as long as other operations complete.
+
+    Raises TimeoutError if none completes, and the errors of the step.
     """
     working = asyncio.ensure_future(step())
     try:

@@ -1,6 +1,7 @@
-"""Operations on device links: a device creates a link, a person completes it, the device gets a token.
+"""Operations on device links.
 
-The `cloud_` token derives from a signing key and a secret of the link. The secret is deleted at expiry.
+A device creates a link, a person completes it, and the device gets a `cloud_` token. The token
+derives from a signing key and a secret of the link. The secret is deleted at expiry.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ _REMEMBERED_MS: Final = 24 * 3_600_000
 CreateLink = Callable[[Transaction], Awaitable[pb.PrepareDeviceLinkResponse]]
 _PRUNE_EVERY_MS: Final = 60_000
 KEPT_MAX: Final = 100_000
-"""Limit for uncompleted links and for stored responses of anonymous calls."""
+"""Maximum of uncompleted links, and of stored responses to callers without a token."""
 _PORTIONS_AT_ONCE: Final = 10
-"""Must delete faster than links are created."""
+"""Batches of one cleanup. Cleanups must delete faster than links are created."""
 _CLEANUP_INTERVAL_S: Final = 30.0
 _RETRIES_S: Final = (1.0, _CLEANUP_INTERVAL_S)
 _SECRET_BYTES: Final = 32
@@ -54,14 +55,14 @@ class DeviceLinkKeys:
         return self._keys.now.current.number
 
     def link_token(self, device_link_id: str, expires_ms: int, number: int) -> str:
-        """Returns the same token for the same link while its key exists."""
+        """Returns the token of a link. The same link has the same token while its key exists."""
         body = _BODY.pack(UUID(device_link_id).bytes, expires_ms, number)
-        # A dropped key means that the link expired long ago.
+        # The key was only dropped if the link expired long ago.
         key = self._keys.now.numbered(number) or self._keys.now.current
         return _KIND + _text(body + _mac(key, b"link", body))
 
     def read(self, link_token: str) -> tuple[str, int]:
-        """Raises TOKEN_INVALID."""
+        """Returns the id and key number of a link token. Raises TOKEN_INVALID."""
         raw = _bytes(link_token.removeprefix(_KIND)) if link_token.startswith(_KIND) else b""
         body, mac = raw[: _BODY.size], raw[_BODY.size :]
         if len(body) == _BODY.size:
@@ -81,7 +82,9 @@ class DeviceLinkKeys:
 
 
 def _last_end_ms(key: SigningKey) -> float:
-    """Limits what a leaked old key can sign."""
+    """Returns the latest expiry of a link that this key may sign. It limits the use of a leaked old
+    key.
+    """
     return math.inf if key.ended_ms is None else key.ended_ms + LINK_LIFETIME_MS + _SIGNING_MS
 
 
@@ -94,7 +97,7 @@ def _text(raw: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """Decodes only the form that `_text` writes, and returns empty bytes for any other."""
+    """Decodes exactly the texts of `_text`. Returns empty bytes for any other text."""
     try:
         raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError:
@@ -134,7 +137,9 @@ class DeviceLinkOperations:
     async def prepare(
         self, request: pb.PrepareDeviceLinkRequest, caller: Caller
     ) -> pb.PrepareDeviceLinkResponse:
-        """Creates a link. Callers need no token, so the oldest uncompleted links are evicted."""
+        """Creates a link, without a token of the caller. Therefore evicts the oldest uncompleted
+        links.
+        """
 
         async def change(tx: Transaction) -> pb.PrepareDeviceLinkResponse:
             now, device_link_id = self._now_ms(), self._ids.new()
@@ -191,7 +196,7 @@ class DeviceLinkOperations:
             row = await _find(tx, device_link_id)
         token = None
         if row.complete_ms is not None:
-            # The link may have expired since its token was verified.
+            # The link may have expired after the check of its token.
             secret = row.token_secret
             token = secret and self._keys.device_token(device_link_id, secret, row.key_number)
             if token is None:
@@ -225,14 +230,14 @@ class DeviceLinkOperations:
         return await self._changes.apply(caller, request, pb.CompleteDeviceLinkResponse, change)
 
     def _good(self, link_token: str) -> str:
-        """Raises TOKEN_INVALID, TOKEN_EXPIRED."""
+        """Returns the id of an unexpired link. Raises TOKEN_INVALID, TOKEN_EXPIRED."""
         device_link_id, expires_ms = self._keys.read(link_token)
         if expires_ms <= self._now_ms():
             raise _expired()
         return device_link_id
 
     async def run_cleanup(self) -> None:
-        """Runs until cancelled."""
+        """Deletes expired links in a loop until cancelled."""
         await self.job.repeat_forever(self.delete_expired, every_s=_CLEANUP_INTERVAL_S)
 
     async def delete_expired(self) -> None:

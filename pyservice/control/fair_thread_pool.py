@@ -1,4 +1,4 @@
-"""Thread pool and permits that divide work on uploads fairly between tenants.
+"""Thread pool that runs one step of each tenant at a time.
 
 Uploads may be hostile, so their work has threads of its own.
 """
@@ -13,13 +13,13 @@ from typing import Final, TypeVar
 
 THREADS: Final = 2
 PERMITS: Final = 4
-"""Decompression holds up to 128 MiB for each permit."""
+"""Number of threads for uploads. Decompression holds up to 128 MiB in each."""
 
 _Result = TypeVar("_Result")
 
 
 class TenantQueues:
-    """One FIFO queue for each tenant; one holder at a time."""
+    """One FIFO queue for each tenant. One step of a tenant holds its turn."""
 
     def __init__(self) -> None:
         self._turns: dict[str, asyncio.Lock] = {}
@@ -53,8 +53,9 @@ class FairThreadPool:
         self.queues = TenantQueues()
 
     async def run(self, tenant: str, step: Callable[[], _Result]) -> _Result:
-        """Returns the step's result or raises its error. A started step continues after cancellation and
-        keeps the turn.
+        """Runs a step and returns its result or raises its error.
+
+        After a cancellation, a started step continues and keeps the tenant's turn.
         """
         await self.queues.acquire(tenant)
         try:

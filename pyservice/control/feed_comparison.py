@@ -1,4 +1,4 @@
-"""Compares the configurations that the data plane holds with the records."""
+"""Comparison of the data plane's configurations with the records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class HeldConfigurations:
         self._epoch = source_epoch
         self._held: dict[str, feed_pb2.HeldConfiguration] = {}
         self._news: dict[str, feed_pb2.HeldConfiguration] = {}
-        """Acknowledged since the last read began, so the response may be older."""
+        """Acknowledged messages since the last read began. The response of that read may be older.
+        """
         self.orphans: dict[str, feed_pb2.HeldConfiguration] = {}
 
     def begin_read(self) -> None:
@@ -79,7 +80,9 @@ class HeldConfigurations:
         ]
 
     def update_orphans(self, rows: Sequence[Record]) -> bool:
-        """Returns whether the set of orphans changed. `rows` must be newer than the held configurations."""
+        """Updates the orphans. Returns whether their set changed. `rows` must be newer than the
+        held configurations.
+        """
         orphans = find_orphans(self._held, rows)
         is_news = orphans.keys() != self.orphans.keys()
         self.orphans = orphans
@@ -89,7 +92,7 @@ class HeldConfigurations:
 def find_orphans(
     held: HeldByNamespace, rows: Sequence[Record]
 ) -> dict[str, feed_pb2.HeldConfiguration]:
-    """Returns held configurations without a record. Those of a static feed need none."""
+    """Returns held configurations without a record. Configurations of a static feed need no record."""
     known = {row.namespace_id for row in rows}
     return {name: one for name, one in held.items() if one.source_epoch and name not in known}
 
@@ -111,7 +114,7 @@ Compose = Callable[[Sequence[ComposeRequest]], Awaitable[Sequence[Message | None
 
 
 class ContentComparison:
-    """Compares contents at equal revisions.
+    """Comparison of contents at equal revisions.
 
     A restore from a backup can reuse a revision for another content.
     """
@@ -120,7 +123,7 @@ class ContentComparison:
         self, compose: Compose, differs: Callable[[str], None], going: RetryingJob
     ) -> None:
         """`differs` receives each different namespace, and sometimes an equal one."""
-        # Separate from the feeder's batches, so that sends do not wait.
+        # This batcher is separate from the feeder's, so that messages do not wait for comparisons.
         self._messages = Batcher(compose, is_of_one=lambda error: not going.is_expected(error))
         self._differs = differs
         self._going = going
@@ -164,7 +167,7 @@ class ContentComparison:
             if isinstance(found, BaseException):
                 broken[held.namespace_id] = self._of_one(found)
                 self._retry_later[held.namespace_id] = held
-            # A changed revision is already being sent.
+            # The feeder is already sending a changed revision.
             elif found is not None and await _is_other(found, held):
                 self._differs(held.namespace_id)
             left.pop(held.namespace_id, None)
@@ -173,7 +176,7 @@ class ContentComparison:
             self._is_any.clear()
 
     def _of_one(self, error: BaseException) -> Exception:
-        """Raises errors that concern several namespaces."""
+        """Returns an error of one namespace. Raises an error that concerns several namespaces."""
         if not isinstance(error, Exception) or self._going.is_expected(error):
             raise error
         return error

@@ -1,6 +1,6 @@
-"""Feed messages for namespaces, and errors for messages that the data plane refuses.
+"""Feed messages of namespaces, and errors for messages that the data plane refuses.
 
-A message has the running version only. The data plane retains what lobbies of older versions need.
+A message has only the running version. The data plane retains the versions of existing lobbies.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _VERSIONS_KEPT: Final = 1_024
 _VERSION_BYTES_MAX: Final = 65_536
 _VERSIONS_AT_ONCE: Final = 8
 _ENVIRONMENT_TOKENS_MAX: Final = 2_000
-"""1,000 valid tokens, and 1,000 ended ones with an explained error."""
+"""Limit of 1,000 valid tokens, and of 1,000 ended tokens that get an exact error."""
 
 
 class ComposeRequest(NamedTuple):
-    """A namespace as stored, or at the next revision with another version."""
+    """A namespace as stored, or with another version at the next revision."""
 
     namespace_id: str
     version_id: str | None = None
 
 
 class FeedComposer:
-    """Caches versions, which are immutable."""
+    """Composer of feed messages. Caches versions, which are immutable."""
 
     def __init__(
         self, source_epoch: int, links: PublicUrls, clock_ms: Callable[[], int] = now_ms
@@ -52,7 +52,7 @@ class FeedComposer:
     async def compose_all(
         self, tx: Transaction, requests: Sequence[ComposeRequest]
     ) -> list[pb.NamespaceConfiguration | None]:
-        """Uses as many queries as for one namespace."""
+        """Returns a message for each request. Needs as many queries as for one namespace."""
         ids = sorted({request.namespace_id for request in requests})
         fed = await namespaces.feed_records(tx, ids)
         needed = await tokens.tokens_to_feed(tx, ids, self._now_ms(), _ENVIRONMENT_TOKENS_MAX)
@@ -136,7 +136,7 @@ def _by_namespace(rows: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def _add_token(message: pb.NamespaceConfiguration, row: Record) -> None:
-    """`env_` tokens are known by hash, the others by their signature."""
+    """Adds a token. The data plane identifies `env_` tokens by hash, the others by their signature."""
     if row.kind == "env":
         message.environment_tokens.add(
             token_id=row.token_id, sha256=row.sha256, expires_ms=row.expires_ms
@@ -172,7 +172,7 @@ def refusal_error(
     detail: str,
     orphans: Orphans,
 ) -> ServiceError:
-    """Uses paths as the caller sent them."""
+    """Returns the error for the caller. Its paths have the caller's field names."""
     problems: list[FieldProblem] = []
     for problem in refused.problems:
         where, subject = _as_sent(message, problem.path)
@@ -185,7 +185,10 @@ def refusal_error(
 def _as_sent(
     message: configuration_pb2.NamespaceConfiguration, path: Sequence[str]
 ) -> tuple[list[str], str]:
-    """Returns the sent path and the subject of the sentence. No path: no caller sent the field."""
+    """Returns the path as the caller sent it, and the subject of the sentence.
+
+    The path is empty if the caller did not send the field.
+    """
     names: list[str]
     match list(path):
         case ["versions", _, "matchmaker", *rest]:
@@ -215,7 +218,9 @@ def _as_sent(
 
 
 def operator_reason(refused: feed_pb2.Refused, orphans: Orphans) -> str:
-    """Returns the first problem that the operator can fix, or the first, in names of the feed."""
+    """Returns the first problem that the operator can fix, else the first problem. Field names are
+    those of the feed.
+    """
     for problem in refused.problems:
         orphan = orphans.get(problem.held_by)
         if orphan is not None:

@@ -1,6 +1,7 @@
-"""Sends configuration changes to the data plane until each is acknowledged.
+"""Feeder that sends configuration changes to the data plane until each is acknowledged.
 
-A crash loses nothing: held configurations and records are compared at start and periodically.
+It compares held configurations and records at the start and periodically, so a crash loses no
+change.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from pyservice.storage import namespaces
 from pyservice.storage.database import Database, Record
 
 CONFIRM_TIMEOUT_S: Final = 1.0
-"""Total time that a change waits for the data plane."""
+"""Longest time that a request waits for the data plane's confirmation."""
 
 
 def unconfirmed_error() -> ServiceError:
@@ -47,7 +48,9 @@ def unconfirmed_error() -> ServiceError:
 
 
 class ConfirmationWaiter(NamedTuple):
-    """Waits until the data plane holds change `number`. `version_id` limits it to one version."""
+    """A request that waits until the data plane holds change `number`. With `version_id`, only that
+    version counts.
+    """
 
     number: int
     version_id: str | None
@@ -59,7 +62,7 @@ class PendingNamespace:
     """A namespace to send. `number` grows with each change."""
 
     since: float
-    """Seconds of the event loop's clock."""
+    """Time of the first change, in seconds of the event loop's clock."""
     number: int = 0
     parked: asyncio.TimerHandle | None = None
     waiting: list[ConfirmationWaiter] = field(default_factory=list)
@@ -81,7 +84,7 @@ Message = configuration_pb2.NamespaceConfiguration
 class RefusedConfigurations:
     """State of refused configurations, by namespace.
 
-    A refused version is replaced by its predecessor unless it runs.
+    A refused version that does not run is replaced by its predecessor.
     """
 
     def __init__(
@@ -90,19 +93,21 @@ class RefusedConfigurations:
         holdings: HeldConfigurations,
         on_switched_back: Callable[[str], None],
     ) -> None:
-        """`on_switched_back` receives the game of each namespace that was switched back."""
+        """`on_switched_back` receives the game id of each namespace with a replaced version."""
         self._database = database
         self._holdings = holdings
         self._on_switched_back = on_switched_back
         self._versions: dict[str, tuple[str, ServiceError]] = {}
-        """Last refused version, until it is accepted."""
+        """Last refused version of each namespace, with its error. Removed when the version is
+        accepted.
+        """
         self._claiming: set[str] = set()
-        """Namespaces that claim a value of another one."""
+        """Namespaces that claim a value of another namespace."""
         self.reasons: dict[str, str] = {}
         self.count = 0
 
     def error_for(self, namespace_id: str, version_id: str | None) -> ServiceError | None:
-        """Returns the error of the version if it was refused last."""
+        """Returns the error of the version if it is the last refused version."""
         refused, error = self._versions.get(namespace_id, _NO_ERROR)
         return error if refused == version_id else None
 
@@ -112,7 +117,9 @@ class RefusedConfigurations:
             del self._versions[namespace_id]
 
     def record_accepted(self, message: Message) -> set[str]:
-        """Returns namespaces to retry: the accepted message may have released what they claim."""
+        """Records an accepted message. Returns the namespaces to retry, because the message may
+        have released their values.
+        """
         self.reasons.pop(message.namespace_id, None)
         self.clear_version_error(message.namespace_id, message.current_version_id)
         claiming, self._claiming = self._claiming, set()
@@ -137,7 +144,7 @@ class RefusedConfigurations:
         running = self._holdings.version_id(namespace_id)
         if any(problem.held_by for problem in refused.problems):
             self._claiming.add(namespace_id)
-        # Not the fault of the version.
+        # The refused version is not the cause.
         if running in ("", version_id) or not concerns_version(refused):
             error = refusal_error(message, refused, STORED, orphans)
             wanted.fail(lambda waiter: waiter.number <= number, error)
@@ -150,7 +157,9 @@ class RefusedConfigurations:
         return True
 
     async def _switch_back(self, namespace_id: str, version_id: str, running: str) -> bool:
-        """Returns False if the records have another version by now."""
+        """Stores the previous version as current. Returns False if the records have a third version
+        by now.
+        """
         async with self._database.write() as tx:
             newest = await namespaces.history(tx, namespace_id, None, 2)
             entry = newest[0].entry_id if newest else ""
@@ -162,11 +171,13 @@ class RefusedConfigurations:
 
 _SENDERS: Final = 64
 _CHECK_TIMEOUT_S: Final = 0.3
-"""Problems that arrive later are reported on delivery."""
+"""Timeout of a check before a deployment. Problems that arrive later are reported after the
+deployment.
+"""
 _POLL_INTERVAL_S: Final = 0.4
 _POLL_INTERVAL_MAX_S: Final = 5.0
 _POLL_PAUSE_FACTOR: Final = 50
-"""Polling takes at most this fraction (1/50) of the time."""
+"""Pause after a poll, as a multiple of its duration."""
 _RETRIES_S: Final = (0.05, 0.5)
 _REFUSED_RETRY_S: Final = 10.0
 
@@ -174,11 +185,13 @@ _RECORDS_INTERVAL_S: Final = 30.0
 
 
 class DataPlaneUnavailable(Exception):
-    """The data plane does not respond."""
+    pass
 
 
 class FeedClient(Protocol):
-    """Raises DataPlaneUnavailable, and ServiceError when the data plane cannot take changes."""
+    """Client of the data plane's feed. Raises DataPlaneUnavailable, and ServiceError if the data
+    plane cannot take changes.
+    """
 
     async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse: ...
     async def check(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse: ...
@@ -193,7 +206,7 @@ class Feeder:
         client: FeedClient,
         on_switched_back: Callable[[str], None] = lambda game_id: None,
     ) -> None:
-        """`on_switched_back` receives the game of each namespace that was switched back."""
+        """`on_switched_back` receives the game id of each namespace with a replaced version."""
         self._database = database
         self._composer = composer
         self._messages = Batcher(
@@ -216,7 +229,7 @@ class Feeder:
 
     @property
     def lag_s(self) -> float:
-        """Age of the oldest pending namespace."""
+        """Returns the age of the oldest pending namespace."""
         oldest = next(iter(self._wanted.values()), None)
         return 0.0 if oldest is None else asyncio.get_running_loop().time() - oldest.since
 
@@ -251,10 +264,10 @@ class Feeder:
     async def enqueue_and_confirm(
         self, namespace_id: str, *, version_id: str | None = None, wait_s: float = CONFIRM_TIMEOUT_S
     ) -> None:
-        """Waits until the data plane holds the namespace.
+        """Sends the namespace and waits until the data plane holds it.
 
-        Raises CONTROL_PLANE_UNAVAILABLE after `wait_s`; the change is stored. Raises VALIDATION_FAILED for a
-        refusal. A refused `version_id` is switched back.
+        Raises CONTROL_PLANE_UNAVAILABLE after `wait_s`, although the change is stored. Raises
+        VALIDATION_FAILED for a refusal. A refused `version_id` is switched back.
         """
         self.enqueue(namespace_id)
         wanted = self._wanted[namespace_id]
@@ -276,8 +289,9 @@ class Feeder:
             raise error
 
     async def check_version(self, namespace_id: str, version_id: str) -> None:
-        """Raises VALIDATION_FAILED if the data plane would refuse the version. Skips the check if it is
-        unavailable or slow.
+        """Raises VALIDATION_FAILED if the data plane would refuse the version.
+
+        Skips the check if the data plane is unavailable or slow.
         """
         message = await self._messages.add(ComposeRequest(namespace_id, version_id))
         if message is None or not self._is_connected.is_set():
@@ -310,7 +324,7 @@ class Feeder:
                 await self._poll_until_disconnected()
 
     def mark_disconnected(self) -> None:
-        """Compares again, because the data plane may have lost state."""
+        """Requests a new comparison, because the data plane may have lost state."""
         self._is_connected.clear()
         self._is_resync_needed.set()
 
@@ -318,7 +332,7 @@ class Feeder:
         self._is_resync_needed.set()
 
     async def _poll_until_disconnected(self) -> None:
-        """Polls held configurations: a restarted data plane may have lost its disk."""
+        """Polls held configurations, because a restarted data plane may have lost its disk."""
         pause_s = _POLL_INTERVAL_S
         loop = asyncio.get_running_loop()
         records_s = loop.time() + _RECORDS_INTERVAL_S
@@ -345,7 +359,9 @@ class Feeder:
             self._is_resync_needed.set()
 
     async def _compare_records(self) -> None:
-        """Finds changes by other processes and by processes that died after their commit."""
+        """Schedules changes of other processes, and changes of processes that died after their
+        commit.
+        """
         async with self._database.read() as tx:
             rows = await namespaces.revisions(tx)
         for namespace_id in self._holdings.differing_ids(rows):
@@ -412,7 +428,7 @@ class Feeder:
             del self._wanted[namespace_id]
 
     def _park(self, namespace_id: str) -> None:
-        """An operator's change may make a later attempt succeed."""
+        """Retries a namespace later, because an operator's change may remove the cause."""
         loop = asyncio.get_running_loop()
         wanted = self._wanted[namespace_id]
         wanted.parked = loop.call_later(_REFUSED_RETRY_S, self._unpark, namespace_id)
@@ -425,7 +441,7 @@ class Feeder:
             self._queue.put_nowait(namespace_id)
 
     async def _send(self, namespace_id: str, number: int) -> bool:
-        """Raises DataPlaneUnavailable, ServiceError."""
+        """Sends a namespace. Raises DataPlaneUnavailable, ServiceError."""
         while True:
             message = await self._messages.add(ComposeRequest(namespace_id))
             if message is None:
@@ -453,7 +469,7 @@ class Feeder:
     ) -> bool:
         """Raises the revision above the held one, which is newer after a restore from a backup.
 
-        Returns False if the data plane follows a newer database.
+        Returns False if the data plane's configuration is from a newer database.
         """
         if held.source_epoch > message.source_epoch:
             self._refused.note(

@@ -43,7 +43,9 @@ NEW_LIMITS: Final = (512, 256)
 _EMPTY: Final = encode(versions_pb2.CloudConfig())
 _NAMES_IN_ORDER: Final = 8
 _SUFFIXES_BELOW: Final = (10**3, 10**5, 10**7, 10**9)
-"""After the first suffixes in order, this many random ones are tried below each bound."""
+"""Upper bounds of random name suffixes. They are tried after the first suffixes in order, with
+equally many below each bound.
+"""
 
 
 class PlayerCounter(Protocol):
@@ -55,17 +57,17 @@ class ChangeFeeder(Protocol):
 
 
 def identity_topic(identity_id: str) -> str:
-    """Changes with the identity's groups."""
+    """Topic of changes to the identity's groups."""
     return f"identity:{identity_id}"
 
 
 def group_topic(group_id: str) -> str:
-    """Changes with the `getGames` response."""
+    """Topic of changes to the group's `getGames` response."""
     return f"group:{group_id}"
 
 
 def game_topic(game_id: str) -> str:
-    """Changes with the `getGame` response."""
+    """Topic of changes to the `getGame` response."""
     return f"game:{game_id}"
 
 
@@ -123,7 +125,7 @@ class GameOperations:
     async def _add(
         self, tx: Transaction, request: pb.CreateGameRequest, name_id: str
     ) -> tuple[str, list[str]]:
-        """Returns ids of the game and its namespaces."""
+        """Adds the records. Returns the ids of the game and of its namespaces."""
         now = self._now_ms()
         game_id, version_id = self._ids.new(), self._ids.new()
         await games.add(tx, game_id, name_id, request.display_name, request.developer_group_id, now)
@@ -138,7 +140,7 @@ class GameOperations:
     async def list_(
         self, request: pb.GetGamesRequest, caller: Caller
     ) -> pb.GetGamesResponse | WaitForChange:
-        """Lists games of the caller's groups. A token of one game lists that game."""
+        """Lists the games of the caller's groups. A token of one game lists only that game."""
         scope = scope_of(caller)
         group_ids = scope.groups
         topics = [identity_topic(scope.identity_id), *map(group_topic, group_ids)]
@@ -151,7 +153,7 @@ class GameOperations:
 
     async def _list(self, key: _ListKey) -> pb.GetGamesResponse:
         answer = pb.GetGamesResponse(watch=envelope_pb2.Watch(index=key.watch_index))
-        # At least as new as the index.
+        # The read follows the index, so it is never older.
         async with self._database.read() as tx:
             for group_id in key.group_ids:
                 await self._add_group(tx, answer, group_id, key.only_game_id)
@@ -200,7 +202,7 @@ class GameOperations:
             return await games.find(tx, text)
 
     async def _read_game(self, game_id: str, index: str) -> pb.GetGameResponse:
-        # At least as new as the index.
+        # The read follows the index, so it is never older.
         async with self._database.read() as tx:
             row = await games.find(tx, game_id)
             if row is None:
@@ -238,7 +240,7 @@ async def _problems(
 
 
 async def _free_name_id(tx: Transaction, display_name: str, attempt: int) -> str:
-    """Derives a free name_id with one query.
+    """Returns a free name_id derived from the display name, with one query.
 
     After a conflict the suffix is random. Raises Conflict.
     """

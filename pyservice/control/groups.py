@@ -105,9 +105,10 @@ class ServiceOwner:
 
 
 async def ensure_owner(database: Database, ids: RecordIds, folder: Path) -> ServiceOwner:
-    """Creates the owner, a group and a `cloud_` token if they do not exist. Raises OSError, ServiceError.
+    """Creates the owner, a group and a `cloud_` token if they do not exist. Raises OSError,
+    ServiceError.
 
-    The token file is written before the records, so that records imply a file.
+    The token file is written before the records, so records never exist without the file.
     """
     path = folder / TOKEN_FILE
     async with database.read() as tx:
@@ -124,7 +125,7 @@ async def ensure_owner(database: Database, ids: RecordIds, folder: Path) -> Serv
     identity_id, group_id = ids.new(), ids.new()
     try:
         async with database.write() as tx:
-            # Fails if another service starts on this database.
+            # This insert fails if another service starts on the same database.
             await service_state.add_int(tx, service_state.SOURCE_EPOCH, now)
             await groups.add_identity(tx, identity_id, _OWNER, now)
             await groups.add(tx, group_id, _GROUP, identity_id, now)
@@ -137,7 +138,7 @@ async def ensure_owner(database: Database, ids: RecordIds, folder: Path) -> Serv
 
 
 def _kept(path: Path) -> str | None:
-    """Raises OSError."""
+    """Returns the token of an existing file, or None. Raises OSError."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """Idempotent changes of records.
 
-A change and its response are stored in one transaction. Repeated requests get the stored response, and
-concurrent ones share the outcome. A failed request runs again.
+A change and its response are stored in one transaction. A repeated request gets the stored
+response, and concurrent ones share the result. A failed request runs again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class IdempotentChanges:
         *,
         mac_key: bytes | None = None,
     ) -> None:
-        """`mac_key` hashes requests. With another key, repeated requests get IDEMPOTENCY_KEY_REUSED."""
+        """`mac_key` hashes requests. If the key changes, repeated requests get
+        IDEMPOTENCY_KEY_REUSED.
+        """
         self._database = database
         self._now_ms = clock_ms
         self._mac_key = secrets.token_bytes(_KEY_BYTES) if mac_key is None else mac_key
@@ -70,8 +72,9 @@ class IdempotentChanges:
     ) -> Answer:
         """Runs `change` in a transaction and returns its response after the commit.
 
-        Continues if the client disconnects. `again` checks a stored response and raises if the caller may no
-        longer see it. Raises IDEMPOTENCY_KEY_REUSED and errors of `change` and `again`.
+        Continues if the client disconnects. `again` checks a stored response and raises if the
+        caller may no longer see it. Raises IDEMPOTENCY_KEY_REUSED and errors of `change` and
+        `again`.
         """
         return await self._once(
             caller, request, lambda key: self._change(key, answer_type, change, again)
@@ -85,9 +88,9 @@ class IdempotentChanges:
         prepared: ChangeWithResource[Answer],
         again: ReplayCheck[Answer] | None = None,
     ) -> Answer:
-        """Runs a change that needs a resource, which `prepared` provides for the duration.
+        """Runs a change while it holds a resource, which `prepared` provides.
 
-        Stored responses need no resource. Also raises errors of `prepared`.
+        A stored response needs no resource. Raises the errors of `apply` and of `prepared`.
         """
 
         async def work(key: _Key | None) -> Answer:
@@ -102,7 +105,7 @@ class IdempotentChanges:
         return await self._once(caller, request, work)
 
     async def forget_response(self, caller: Caller) -> None:
-        """A repeated request then runs again."""
+        """Deletes the stored response. A repeated request then runs again."""
         key = _caller_key(caller)
         if key is None:
             return
@@ -216,7 +219,9 @@ def _caller_key(caller: Caller) -> bytes | None:
 
 
 def _message_hash(mac_key: bytes, request: Message) -> bytes:
-    """Keyed, because a request may contain a guessable password."""
+    """Returns a keyed hash of the request. Keyed, because a request may contain a guessable
+    password.
+    """
     name = str(type(request).DESCRIPTOR.full_name)
     content = name.encode() + b"\0" + request.SerializeToString(deterministic=True)
     return hmac.digest(mac_key, content, "sha256")

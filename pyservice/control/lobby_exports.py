@@ -1,7 +1,7 @@
-"""CSV exports of lobby logs and lobby history, behind signed URLs for one hour.
+"""CSV exports of lobby logs and lobby history, with signed URLs for one hour.
 
-Files are written in short steps, one export of each group at a time, and never held in memory. An export
-stops if the client disconnects.
+Files are written in short steps, one export of each group at a time, and are never in memory as a
+whole. An export stops if the client disconnects.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ HISTORY_COLUMNS: Final = (
 class LocalRuns(Protocol):
     def folder_of(self, run_id: str) -> Path: ...
     def processes(self, run_ids: Sequence[str]) -> dict[str, LobbyProcess]:
-        """Blocks. Returns processes that have not ended."""
+        """Returns the processes that have not ended. Blocks."""
         ...
 
 
@@ -126,7 +126,8 @@ class LobbyExportOperations:
         return pb.ExportLobbyHistoryResponse(url=url)
 
     async def _runs(self, lobby_ids: list[str]) -> Mapping[str, LobbyProcess | Record]:
-        # Read processes before records: a lobby that ends meanwhile has its record by then.
+        # Processes are read before records: a lobby that ends between the reads already has its
+        # record.
         processes = await asyncio.to_thread(self._node.processes, lobby_ids)
         async with self._database.read() as tx:
             return {**processes, **await lobbies.find_ended_runs(tx, lobby_ids)}
@@ -158,7 +159,7 @@ class LobbyExportOperations:
         async with self._permits.permit(group_id):
             export_id = self._ids.new()
             expires_ms = self._now_ms() + EXPORT_URL_EXPIRES_S * 1000 + _LATE_MS
-            # Record first: files without a record are never deleted.
+            # The record comes first, because files without a record are never deleted.
             async with self._database.write() as tx:
                 await uploads.add_export(tx, export_id, expires_ms)
             key = f"{_folder(export_id)}/csv"

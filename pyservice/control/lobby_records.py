@@ -1,6 +1,7 @@
-"""Lobby records: built from the data plane's facts, stored for 7 days after the end, and read by operators.
+"""Lobby records, built from the data plane's facts and read by operators.
 
-Position and effects of facts are stored in one transaction, so each fact is applied exactly once.
+Records are stored for 7 days after the lobby's end. The position and effects of facts are stored in
+one transaction, so each fact is applied exactly once.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ STOP_REASONS: Final = {
     facts_pb2.LOBBY_END_REASON_STOPPED: "stopped",
 }
 UNKNOWN: Final = "unknown"
-"""The end of the lobby was among lost facts."""
+"""Reason of an end that was among lost facts."""
 
-# This many take SQLite a few milliseconds on the event loop.
+# For SQLite, this many take a few milliseconds on the event loop.
 _BATCH: Final = 200
 _WAIT_MS: Final = 10_000
 _LOOKED_FOR: Final = 1_000
@@ -59,14 +60,14 @@ class LobbyFactReader:
         on_disconnect: Callable[[], None],
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        """`on_disconnect` is called when the data plane is unavailable: it may lose state."""
+        """`on_disconnect` is called if the data plane is unavailable, because it may lose state."""
         self._database = database
         self._client = client
         self._on_disconnect = on_disconnect
         self._now_ms = clock_ms
         self._prune_ms = 0
         self._is_gap = True
-        """Facts may be lost: compare live lobbies after the last fact."""
+        """True if facts may be lost. Live lobbies are then compared after the last fact."""
         self.applied = asyncio.Event()
         self.job = RetryingJob("facts", "facts not read", DataPlaneUnavailable, pauses_s=_RETRIES_S)
 
@@ -81,8 +82,10 @@ class LobbyFactReader:
             raise
 
     async def step(self, wait_ms: int) -> int:
-        """Applies the next facts and returns their number. Raises DataPlaneUnavailable, ServiceError."""
-        # Resolve a gap as soon as no facts wait.
+        """Applies the next facts and returns their number. Raises DataPlaneUnavailable,
+        ServiceError.
+        """
+        # A gap is resolved as soon as no facts wait.
         count, is_all = await self._read(0 if self._is_gap else wait_ms)
         if self._is_gap and is_all:
             count += await self._end_unseen()
@@ -114,7 +117,9 @@ class LobbyFactReader:
         return len(new), len(answer.facts) < _BATCH
 
     async def _end_unseen(self) -> int:
-        """Ends lobbies that the data plane does not know, after reading facts that may contain their end."""
+        """Ends lobbies that the data plane does not have, after reading facts that may contain
+        their end.
+        """
         gone = await self._gone()
         self._is_gap, count, is_all = False, 0, not gone
         while not is_all:
@@ -158,8 +163,9 @@ async def _apply(tx: Transaction, facts: Sequence[facts_pb2.Fact]) -> None:
 
 
 def apply_facts(rows: dict[str, Row], facts: Iterable[facts_pb2.Fact]) -> None:
-    """Applies facts to rows. Repeated facts change nothing. Facts of an unknown lobby are skipped until its
-    end.
+    """Applies facts to rows. Repeated facts change nothing.
+
+    Facts of an unknown lobby are skipped, except its creation and end.
     """
     for fact in facts:
         row = rows.get(fact.lobby_id)
@@ -221,7 +227,7 @@ _Found = TypeVar("_Found")
 
 
 class LobbyRecordLookup:
-    """Finds lobby records, and waits for the record of a lobby that was just created."""
+    """Finds lobby records, and waits for the record of a new lobby."""
 
     def __init__(self, database: Database, client: FactsClient, history: LobbyFactReader) -> None:
         self._database = database
@@ -231,7 +237,9 @@ class LobbyRecordLookup:
     async def find(
         self, lobby_id: str, look: Callable[[], Awaitable[_Found | None]]
     ) -> _Found | None:
-        """Raises ServiceError."""
+        """Returns the result of `look`, after waiting for the record of a live lobby. Raises
+        ServiceError.
+        """
         record = await look()
         if record is not None or not await self._is_alive(lobby_id):
             return record
@@ -246,7 +254,7 @@ class LobbyRecordLookup:
         return record
 
     async def find_in_game(self, caller: Caller, game_id: str, lobby_id: str) -> Record:
-        """Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND."""
+        """Returns the lobby's record. Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND."""
 
         async def look() -> Record | None:
             async with self._database.read() as tx:
@@ -370,7 +378,7 @@ def _record(
     failure: str | None,
 ) -> pb.LobbyRecord:
     is_over = row.stop_ms is not None
-    # A lobby that just ended has no counts until its end is applied.
+    # A lobby that just ended has no counts until its end fact is applied.
     at = row if is_over else places or facts_pb2.LobbyPlaces()
     stopped = None
     if is_over:

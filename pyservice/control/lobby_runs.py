@@ -1,7 +1,7 @@
-"""Runs the lobbies that the data plane requests, and reports their state.
+"""Runs of the lobbies that the data plane requests, and reports of their state.
 
-One long poll fetches requested lobbies and reports this node's capacity. The full set is sent again after a
-crash of either side. Lobbies that cannot start are retried.
+One long poll fetches requested lobbies and reports this node's capacity. After a crash of either
+side, it sends the full set again. Lobbies that cannot start are retried.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pyservice.storage.database_errors import retry_on_conflict
 
 WAIT_MS: Final = 10_000
 _RETRY_INTERVAL_MS: Final = 1_000
-"""While a lobby waits for a retry or the servers' addresses are unknown."""
+"""Poll interval while a lobby waits for a retry, or the servers' addresses are unknown."""
 _RETRIES_S: Final = (0.05, 0.5)
 
 
@@ -59,7 +59,7 @@ class TierSize:
 class LobbyProcess(NamedTuple):
     tier: str
     start_ms: int | None
-    """Since the Unix epoch. None: not started."""
+    """Milliseconds since the Unix epoch. None: not started."""
 
 
 def api_variables(api_url: str, grpc_address: str) -> dict[str, str]:
@@ -74,7 +74,7 @@ def size_variables(size: TierSize) -> dict[str, str]:
 
 
 class LobbyRuns:
-    """Starts and ends lobby processes while `run` runs."""
+    """Starts and ends lobby processes while `run` is running."""
 
     def __init__(
         self,
@@ -84,8 +84,8 @@ class LobbyRuns:
         api_url: Callable[[str], str],
         capacity: Callable[[], pb.Capacity],
     ) -> None:
-        """`tier` returns None for a removed tier. `api_url` derives the URL from the address of the public
-        HTTP server.
+        """`tier` returns None for a removed tier. `api_url` derives the URL from the address of the
+        public HTTP server.
         """
         self._database = database
         self._client = client
@@ -93,9 +93,9 @@ class LobbyRuns:
         self._api_url = api_url
         self._capacity = capacity
         self.addresses = "", ""
-        """Empty until the data plane sends them."""
+        """Addresses of the public servers. Empty until the data plane sends them."""
         self.known = asyncio.Event()
-        """Set after the first response, when the data plane knows the capacity."""
+        """Set after the first response. The data plane then knows the capacity."""
         self._run = ""
         self._sequence = 0
         self._room_changed = asyncio.Event()
@@ -138,7 +138,7 @@ class LobbyRuns:
     async def _ask(self) -> pb.WantedResponse:
         """Polls for lobbies, and polls again when the capacity changes.
 
-        A lost response comes again, because its lobbies are still new.
+        A lost response is sent again, because its lobbies are still new to the data plane.
         """
         wait_ms = _RETRY_INTERVAL_MS if self._left or not self.addresses[0] else WAIT_MS
         asking = asyncio.ensure_future(self._client.wanted(self._question(wait_ms)))
@@ -149,7 +149,7 @@ class LobbyRuns:
                 return asking.result()
         finally:
             await cancel_and_wait(asking, changing)
-        # Returns at once, so frequent changes of capacity cannot starve responses.
+        # This request returns at once, so frequent changes of capacity cannot starve responses.
         return await self._client.wanted(self._question(0))
 
     def _question(self, wait_ms: int) -> pb.WantedRequest:
@@ -238,7 +238,7 @@ class LobbyRuns:
         await self._report(pb.LobbyReport(lobby_id=run_id, placed=placed))
 
     running: Final = None
-    """Lobbies report readiness themselves."""
+    """None, because lobbies report readiness themselves."""
 
     async def over(self, run_id: str, end: RunEnd, tier: str) -> None:
         """Frees the slots first, then stores the end for the developer."""

@@ -17,13 +17,17 @@ PUBLICITIES: Final = ("open", "closed")
 
 
 def display_name_problems(text: str, *location: str) -> Iterator[FieldProblem]:
-    """1 to 128 characters without control characters and extra spaces."""
+    """Yields problems unless the text has 1 to 128 characters without control characters and extra
+    spaces.
+    """
     for word, reason in display_name_flaws(text):
         yield field_problem(location, word, reason)
 
 
 def bio_problems(text: str, *location: str) -> Iterator[FieldProblem]:
-    """At most five lines. Tabs are the only control characters in a line."""
+    """Yields problems unless the text has at most five lines, without control characters except
+    tabs.
+    """
     lines = text.removesuffix("\n").count("\n") + 1
     if lines > BIO_LINES_MAX or len(text) > BIO_MAX:
         reason = f"must have at most {BIO_LINES_MAX} lines and {BIO_MAX:,} characters"
@@ -38,7 +42,7 @@ def publicity_problems(text: str, *location: str) -> Iterator[FieldProblem]:
 
 
 def name_id_problems(text: str, longest: int, *location: str) -> Iterator[FieldProblem]:
-    """a-z, 0-9 and single inner dashes, and not a UUID."""
+    """Yields problems unless the text has only a-z, 0-9 and single inner dashes, and is no UUID."""
     if not text:
         yield field_problem(location, "too-short", f"must have 1 to {longest} characters")
     elif len(text) > longest:
@@ -50,7 +54,7 @@ def name_id_problems(text: str, longest: int, *location: str) -> Iterator[FieldP
 
 
 def derived_name_id(display_name: str, longest: int) -> str:
-    """Derives a name_id, or `game` if no character is usable."""
+    """Returns a name_id derived from the display name, or `game` if no character is usable."""
     plain = unicodedata.normalize("NFKD", display_name).encode("ascii", "ignore").decode().lower()
     name = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:longest].strip("-")
     return name if is_name_id(name, longest) else "game"

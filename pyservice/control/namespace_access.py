@@ -1,4 +1,4 @@
-"""Access to a namespace without tokens: allowed domains, and users of its site with hashed passwords."""
+"""Access to a namespace without tokens: allowed domains, and site users with hashed passwords."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class NamespaceAccessOperations:
             if owner not in (None, row.namespace_id):
                 raise _refused_domain("not-unique", "belongs to another namespace")
             if owner is None:
-                # Locks the namespace, which keeps the count exact.
+                # The change locks the namespace, which keeps the count exact.
                 await namespaces.change(tx, row.namespace_id, {})
                 if await namespaces.count_domains(tx, row.namespace_id) >= _DOMAINS_MAX:
                     sentence = f"the namespace has {_DOMAINS_MAX:,} domains; remove one first"
@@ -163,7 +163,7 @@ def _refused_domain(word: str, sentence: str) -> ServiceError:
 
 
 def _host(text: str) -> str | None:
-    """Normalizes a host name or IP literal as in Origin headers."""
+    """Returns a host name or IP literal in the form of Origin headers, or None for other text."""
     host = text.lower().removesuffix(".")
     try:
         address = ipaddress.ip_address(host)
@@ -176,7 +176,8 @@ def _host(text: str) -> str | None:
 PASSWORD_MAX_BYTES: Final = 72
 """bcrypt ignores further bytes."""
 BCRYPT_ROUNDS: Final = 10
-"""Also for unknown users, so that timing reveals nothing."""
+"""Rounds of a hash. The dummy hash of an unknown user has as many, so that timing reveals nothing.
+"""
 WAITING_PER_GROUP_MAX: Final = 64
 WAITING_PER_ADDRESS_MAX: Final = 64
 WAITING_PER_ADDRESS_AND_GROUP_MAX: Final = 32
@@ -189,7 +190,7 @@ class TooManyWaiting(Exception):
 
 
 class PasswordThreadPool:
-    """Fair threads, limited by group and client address."""
+    """Fair threads for passwords, limited by group and client address."""
 
     def __init__(self, threads: int) -> None:
         self._threads = FairThreadPool(threads, "passwords")
@@ -199,9 +200,9 @@ class PasswordThreadPool:
         return len(self._present)
 
     async def run(self, group: str, address: bytes | None, work: Callable[[], _Result]) -> _Result:
-        """Runs the work in its group's turn. Raises TooManyWaiting at once.
+        """Runs the work when it is the group's turn. At a limit, raises TooManyWaiting at once.
 
-        `address` is None if it stands for many clients.
+        `address` is None if many clients share it.
         """
         most: dict[object, int] = {group: WAITING_PER_GROUP_MAX}
         if address is not None:
@@ -229,13 +230,13 @@ class PasswordHasher:
         self._threads = PasswordThreadPool(1)
 
     async def hash(self, password: str, group: str) -> str:
-        """Raises OVERLOADED when too much work of the group waits."""
+        """Returns the password's hash. Raises OVERLOADED if too much work of the group waits."""
 
         def work() -> bytes:
             return bcrypt.hashpw(password.encode(), bcrypt.gensalt(BCRYPT_ROUNDS))
 
         try:
-            # Callers have tokens and may share an address.
+            # The address is not limited: callers have tokens and may share an address.
             return (await self._threads.run(group, None, work)).decode()
         except TooManyWaiting:
             raise ServiceError("OVERLOADED") from None

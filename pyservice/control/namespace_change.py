@@ -28,7 +28,7 @@ class ConfirmingFeeder(Protocol):
 
 
 def site_topic(namespace_id: str) -> str:
-    """Changes with the namespace's CDN content."""
+    """Topic of changes to the namespace's CDN content."""
     return f"site:{namespace_id}"
 
 
@@ -55,7 +55,9 @@ class NamespaceChange:
         version_id: str | None = None,
         wait_s: float = CONFIRM_TIMEOUT_S,
     ) -> Answer:
-        """`version_id`: the new version."""
+        """Stores a change, then waits for the data plane. `version_id` is the new version, if the
+        change sets one.
+        """
         found: list[str] = []
 
         async def noted(tx: Transaction, row: Record) -> Answer:
@@ -64,7 +66,7 @@ class NamespaceChange:
 
         answer = await self.change(caller, request, answer_type, noted)
         if not found:
-            # The data plane may not hold the change yet.
+            # A replayed response: the data plane may not hold the change yet.
             async with self._database.query() as tx:
                 row = await authorization.find_namespace(
                     tx, caller, request.game_id, request.namespace_id

@@ -31,10 +31,10 @@ _LIMIT_MAX: Final = 0xFFFF_FFFF
 
 
 class _Set(NamedTuple):
-    """A version that this request set, now or earlier."""
+    """A version that this request set, or set before if it is repeated."""
 
     entry_id: str
-    """History entry, or empty if the version did not change."""
+    """Id of the history entry, or empty if the version did not change."""
     is_new: bool
 
 

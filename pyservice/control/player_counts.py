@@ -25,11 +25,11 @@ class PlayerCounts:
         self._players: dict[str, int] = {}
 
     def players(self, namespace_ids: Iterable[str]) -> int:
-        """Returns the sum for these namespaces."""
+        """Returns the sum of these namespaces."""
         return sum(self._players.get(namespace_id, 0) for namespace_id in namespace_ids)
 
     def update(self, players: Mapping[str, int], *, is_all: bool = False) -> list[str]:
-        """Stores counts of some or all namespaces. Returns the changed ones."""
+        """Stores counts of some or all namespaces. Returns the namespaces with a changed count."""
         counts = dict(players)
         if is_all:
             counts = {**dict.fromkeys(self._players, 0), **counts}
@@ -43,14 +43,15 @@ class PlayerCounts:
 
 
 class CountsClient(Protocol):
-    """Raises DataPlaneUnavailable, ServiceError."""
+    """Client of the data plane's counts. Raises DataPlaneUnavailable, ServiceError."""
 
     async def read_counts(self, request: pb.CountsRequest) -> pb.CountsResponse: ...
 
 
 class PlayerCountReader:
-    """Follows player counts and wakes long polls for changed games. Call `read_current` before serving, then
-    `run`.
+    """Follows player counts and wakes long polls for changed games.
+
+    Call `read_current` before serving, then `run`.
     """
 
     def __init__(
@@ -61,16 +62,18 @@ class PlayerCountReader:
         self._counts = counts
         self._topics = topics
         self._generation = 0
-        # Namespaces never change their game, nor games their group.
+        # A namespace never changes its game, and a game never changes its group.
         self._topics_of: dict[str, tuple[str, str]] = {}
         self._unannounced: set[str] = set()
-        """Changed namespaces of unknown game."""
+        """Namespaces with a change that was not announced yet."""
         self.job = RetryingJob(
             "counts", "counts not read", DataPlaneUnavailable, TimeoutError, pauses_s=_RETRIES_S
         )
 
     async def read_current(self) -> None:
-        """Reads the counts for the first responses. Gives up after two seconds."""
+        """Reads the counts for the first responses. Returns after two seconds even without a
+        result.
+        """
 
         async def step() -> None:
             async with asyncio.timeout(_BEGIN_S):
@@ -102,7 +105,7 @@ class PlayerCountReader:
             for row in rows:
                 topics = (game_topic(row.game_id), group_topic(row.group_id))
                 self._topics_of[row.namespace_id] = topics
-        # Skip namespaces without a record.
+        # Namespaces without a record have no topics.
         self._topics.bump(
             *{topic for one in self._unannounced for topic in self._topics_of.get(one, ())}
         )

@@ -1,6 +1,6 @@
 """Operations on logs of servers and lobbies, with long polls for new lines.
 
-Lines are in run folders. A waiting request makes the keeper report new lines for a while.
+The lines are in run folders. A waiting request makes the keeper report new lines for a while.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyservice.watch import HOLD_MS, Topics, wait_for_change
 
 _FOLLOW_MS: Final = HOLD_MS + 5_000
 _OWN: Final = 8
-"""Characters of an id that mark its log indexes."""
+"""Characters of the run id at the start of a log index."""
 
 
 class ProcessLogOperations:
@@ -33,7 +33,7 @@ class ProcessLogOperations:
         folder_of: Callable[[str], Path],
         follow: Callable[[str, int], None],
     ) -> None:
-        """`follow` makes the runtime call `grew` for new lines during some milliseconds."""
+        """`follow` makes the runtime call `grew` for new lines, for some milliseconds."""
         self._database = database
         self._topics = topics
         self._recorded = recorded
@@ -100,7 +100,9 @@ def _topic(run_id: str) -> str:
 
 
 def _position(index: str, own: str) -> int | None:
-    """Returns None for a foreign index, which is answered at once."""
+    """Returns the position of an index, or None for an index of another log, which gets a response
+    at once.
+    """
     name, _, digits = index.partition(".")
     if name != own or not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
         return None

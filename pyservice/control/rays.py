@@ -1,6 +1,6 @@
 """Rays: span sets of both planes, stored for a day.
 
-The token of the caller must cover the subject of the ray's request.
+A caller sees a ray if the caller's token covers the owner of the ray.
 """
 
 from __future__ import annotations
@@ -22,15 +22,13 @@ from pyservice.storage.database import Conflict, Database, Record, Transaction
 
 RAY_RETENTION_MS: Final = 24 * 3_600_000
 _SHOWN_MAX: Final = 1_000
-"""Span sets read for one ray. With more, the oldest are shown."""
+"""Maximum of span sets read for one ray. Beyond it, the oldest are shown."""
 _PRUNE_EVERY_S: Final = 60.0
 _RETRIES_S: Final = (5.0, _PRUNE_EVERY_S)
 _MS: Final = 1_000_000
 
 
 class RayStore:
-    """Stores and returns span sets."""
-
     def __init__(
         self, database: Database, kept_max: int, clock_ms: Callable[[], int] = now_ms
     ) -> None:
@@ -43,7 +41,7 @@ class RayStore:
         )
 
     async def perf(self, request: pb.GetRayPerfRequest, caller: Caller) -> pb.GetRayPerfResponse:
-        """Returns an empty list for an unknown ray."""
+        """Returns the spans of a ray, or an empty list for an unknown ray."""
         since_ms = self._now_ms() - RAY_RETENTION_MS
         async with self._database.read() as tx:
             rows = await rays.of_ray(tx, request.ray_id, since_ms, _SHOWN_MAX)
@@ -58,14 +56,14 @@ class RayStore:
         return internal.StoreSpansResponse()
 
     async def store(self, span_sets: Sequence[internal.SpanSet]) -> None:
-        """Stores span sets that have a subject. Raises ServiceError; repeat the call then."""
+        """Stores the span sets that have an owner. After a ServiceError, repeat the call."""
         try:
             async with self._database.write() as tx:
                 rows = await _rows(tx, span_sets)
                 if rows:
                     await rays.add(tx, rows)
         except Conflict:
-            # A concurrent repetition; the next one finds the rows.
+            # A repeated call stores the rows at the same time. The next attempt finds them.
             raise ServiceError("OVERLOADED") from None
 
     async def run(self) -> None:
@@ -116,8 +114,8 @@ async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[
 
 
 def _without_asker(one: internal.SpanSet) -> internal.SpanSet:
-    """Removes fields in which a client may have typed a secret, such as a token. Columns identify the
-    owner.
+    """Returns the span set without fields of client input, which may contain a token. Columns have
+    the owner.
     """
     kept = internal.SpanSet()
     kept.CopyFrom(one)
@@ -135,7 +133,9 @@ def _subject(
     named: Mapping[str, Record],
     members: Sequence[str],
 ) -> dict[str, str] | None:
-    """Returns the subject: `game`, else a named game that the token covers, else what the token covers."""
+    """Returns the owner: `game`, else a named game that the token covers, else the token's group or
+    identity.
+    """
     if game is None and asker.identity_id:
         game = named.get(asker.named_game)
         if game is None or not _reaches(asker, game, members):

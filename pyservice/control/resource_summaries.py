@@ -12,14 +12,14 @@ from pyservice.storage.database import Record
 
 @dataclass(slots=True)
 class PublicUrls:
-    """Builds public URLs. `cdn_domain` is None in local mode; then the CDN is below `cdn_url`."""
+    """Builder of public URLs. `cdn_domain` is None in local mode, where the CDN is below `cdn_url`."""
 
     cdn_url: str
     cdn_domain: str | None
     public_url: str
     given_hub_url: str | None
     picture: Callable[[str], str]
-    """File name of an uploaded picture to URL."""
+    """Function that returns the URL of an uploaded picture by its file name."""
 
     @property
     def hub_url(self) -> str:
@@ -27,13 +27,13 @@ class PublicUrls:
         return self.given_hub_url or self.public_url
 
     def game_site_url(self, name_id: str) -> str:
-        """URL of the site of namespace `prod`."""
+        """Returns the URL of the site of namespace `prod`."""
         if self.cdn_domain is None:
             return f"{self.cdn_url}/{name_id}/prod/"
         return f"https://{name_id}.{self.cdn_domain}"
 
     def cdn_hosts(self, game_name_id: str, name_id: str) -> list[str]:
-        """Hosts of a namespace's site. Empty in local mode."""
+        """Returns the hosts of a namespace's site. Empty in local mode."""
         if self.cdn_domain is None:
             return []
         hosts = [f"{game_name_id}--{name_id}.{self.cdn_domain}"]

@@ -19,8 +19,6 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 class Backoff:
-    """Exponential back-off with a maximum."""
-
     def __init__(self, first_s: float, longest_s: float, sleep: Sleep = asyncio.sleep) -> None:
         self._first_s = first_s
         self._longest_s = longest_s
@@ -32,7 +30,7 @@ class Backoff:
         await self._sleep(pause_s)
 
     def reset(self) -> None:
-        """Call it after a success."""
+        """Resets the delay. Call it after a success."""
         self._next_s = self._first_s
 
 
@@ -50,7 +48,8 @@ class RetryingJob:
     ) -> None:
         """`work` names the job in metrics, `failed` is its log event.
 
-        `expected_errors` adds to ServiceError and Conflict. `pauses_s` is the first and the longest delay.
+        Errors of the types ServiceError, Conflict and `expected_errors` are expected. `pauses_s` is
+        the first and the longest delay.
         """
         self.work = work
         self.unexpected_errors = 0
@@ -73,7 +72,7 @@ class RetryingJob:
         """Runs a step and returns its error, or None. Logs `about` with an error."""
         try:
             await step()
-        except Exception as error:  # noqa: BLE001 — the job must go on
+        except Exception as error:  # noqa: BLE001 — the job must continue
             self.record_failure(error, **about)
             return error
         return None
@@ -98,5 +97,5 @@ class RetryingJob:
     ) -> NoReturn:
         while True:
             await self.retry_until_done(step)
-            # Yields to the event loop at least once: SQLite statements do not.
+            # The sleep yields to the event loop, which SQLite statements do not.
             await self._sleep(every_s)

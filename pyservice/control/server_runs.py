@@ -1,7 +1,7 @@
-"""Runs dynamic servers as processes and stores their state.
+"""Runs of dynamic servers as processes, and storage of their state.
 
-Live records are the desired state. They are compared with processes and port leases after every crash: new
-servers start, lost ones end, and leases or processes without a record are removed.
+Live records are the desired state. After every crash they are compared with processes and port
+leases. New servers start, lost ones end, and leases or processes without a record are removed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _ServersFailed(Exception):
 
 
 class ServerClient(Protocol):
-    """Raises DataPlaneUnavailable, ServiceError."""
+    """Client of the data plane's port leases. Raises DataPlaneUnavailable, ServiceError."""
 
     async def place_server(self, request: runtime_pb2.PlaceServerRequest) -> None: ...
     async def end_lease(self, server_id: str) -> None: ...
@@ -53,7 +53,9 @@ class ServerClient(Protocol):
 
 
 class ServerRuns:
-    """Starts and ends servers while `run` runs. The supervisor reports their state to it."""
+    """Starts and ends servers while `run` is running. The supervisor reports their state to this
+    object.
+    """
 
     def __init__(
         self,
@@ -61,7 +63,7 @@ class ServerRuns:
         client: ServerClient,
         api: Callable[[], tuple[str, str] | None],
     ) -> None:
-        """`api` returns the HTTP URL and gRPC address, or None if unknown."""
+        """`api` returns the HTTP URL and gRPC address of the data plane, or None if unknown."""
         self._database = database
         self._client = client
         self._api = api
@@ -115,7 +117,8 @@ class ServerRuns:
     async def _compare(self) -> None:
         runs = self._runs
         assert runs is not None
-        # Leases before records: a server that is created meanwhile has a record or is marked.
+        # Leases are read before records: a server created between the reads has a record or is
+        # marked.
         leased = set(await self._client.leased_servers()) - self._making
         running = set(runs.run_ids("server"))
         async with self._database.read() as tx:
@@ -130,7 +133,9 @@ class ServerRuns:
             raise _ServersFailed(f"{len(left)} of {len(rows)} are tried again")
 
     async def _try(self, row: Record, runs: RunSupervisor) -> bool:
-        """Returns False to retry. Raises Unheard if no server can be reported now."""
+        """Handles one server. Returns False to retry. Raises ReportUndelivered if no server can be
+        reported now.
+        """
         try:
             await self._keep(row, runs)
         except ReportUndelivered:
@@ -181,7 +186,7 @@ class ServerRuns:
         )
 
     async def placed(self, run_id: str, backends: Mapping[str, Backend]) -> None:
-        """Registers the backends with the data plane."""
+        """Registers the backends of a server with the data plane."""
         request = runtime_pb2.PlaceServerRequest(server_id=run_id)
         for name, (address, port) in backends.items():
             request.backends[name].address, request.backends[name].port = address, port
@@ -196,7 +201,7 @@ class ServerRuns:
         await self._write(lambda tx: servers.record_started(tx, run_id, now_ms()))
 
     async def over(self, run_id: str, end: RunEnd, tier: str = "") -> None:
-        """Stores the end first. A lease without a live record is ended by any comparison."""
+        """Stores the end first. Any comparison ends a lease without a live record."""
         failure = None
         code = RUN_FAILURE_CODES.get(end.reason)
         if code is not None:

@@ -33,20 +33,20 @@ from pyservice.storage.database import Record, Transaction
 
 PAGE: Final = 64
 LEASE_WAIT_S: Final = 2.0
-"""Waits this long for a data plane that restarts."""
+"""Longest wait for a data plane that restarts."""
 
 _LEASE_POLL_INTERVAL_S: Final = 0.1
 _HOST_PROTOCOLS: Final = ("tcp", "udp")
 
 
 class LeaseClient(Protocol):
-    """Raises DataPlaneUnavailable, ServiceError."""
+    """Client of the data plane's port leases. Raises DataPlaneUnavailable, ServiceError."""
 
     async def lease(self, request: runtime_pb2.LeaseRequest) -> runtime_pb2.LeaseResponse: ...
 
 
 class NodeCapacity(Protocol):
-    """Unreserved capacity of the node. A reservation passes to the run at its start."""
+    """Unreserved capacity of the node. When a run starts, it takes over its reservation."""
 
     def reserve(self, run_id: str, wanted: Resources) -> bool: ...
     def give_back(self, run_id: str) -> None: ...
@@ -57,7 +57,7 @@ class ServerNode:
     regions: Collection[str]
     kinds: Callable[[], Collection[str]]
     address: str
-    """Where players reach `host_ports` without edge-guard."""
+    """Host of `host_ports`, which players reach without edge-guard."""
     host_ports: range
 
 
@@ -128,7 +128,7 @@ class ServerOperations:
             found_namespace = await authorization.find_namespace(
                 tx, caller, request.game_id, request.environment_id
             )
-            # Excludes concurrent deletion of the build.
+            # The lock excludes concurrent deletion of the build.
             await games.lock(tx, found_namespace.game_id)
             environment = await self._check_request(tx, request, caller)
             taken = await servers.taken_host_ports(tx, set(host_ports))
@@ -209,7 +209,7 @@ class ServerOperations:
     async def _check_request(
         self, tx: Transaction, request: pb.CreateServerRequest, caller: Caller
     ) -> Record:
-        """Returns the namespace id. Raises the problems of the request."""
+        """Returns the namespace's record. Raises the problems of the request."""
         environment = await authorization.find_namespace(
             tx, caller, request.game_id, request.environment_id
         )
@@ -221,7 +221,7 @@ class ServerOperations:
                 *self._build_problems(build),
                 *_port_problems(request, self._node.host_ports),
                 *_tag_problems(request),
-                # Last, because its final problem may count the rest.
+                # Runtime problems come last, because the last of them may count omitted problems.
                 *_runtime_problems(request),
             ]
         )
@@ -310,7 +310,7 @@ class ServerOperations:
 
 
 async def find_server(tx: Transaction, caller: Caller, request: ServerPath) -> Record:
-    """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
+    """Returns the server's record. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
     environment = await authorization.find_namespace(
         tx, caller, request.game_id, request.environment_id
     )
@@ -356,7 +356,7 @@ def _kill_timeout_ms(lifecycle: pb.ServerLifecycle) -> int:
 
 
 def _host_ports(request: pb.CreateServerRequest) -> dict[tuple[bool, int], str]:
-    """Requested host ports and their names."""
+    """Returns the names of requested host ports by protocol and number."""
     return {
         (port.protocol == "udp", port.internal_port): name
         for name, port in sorted(request.network.ports.entries.items())
@@ -380,7 +380,7 @@ def _tag_problems(request: pb.CreateServerRequest) -> Iterator[FieldProblem]:
 
 
 def _port_problems(request: pb.CreateServerRequest, host_ports: range) -> Iterator[FieldProblem]:
-    """Ports with host routing need a fixed number."""
+    """Yields problems of ports with host routing. They need a fixed number."""
     seen: set[tuple[bool, int]] = set()
     for name, port in sorted(request.network.ports.entries.items()):
         if not port.routing.HasField("host"):

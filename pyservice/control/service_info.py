@@ -25,8 +25,8 @@ class ServiceInfoOperations:
         self.take_tiers(tiers)
 
     def take_tiers(self, tiers: Iterable[pb.RegionTier]) -> None:
-        """Replaces the tiers on SIGHUP."""
-        # Stable sort: equal sizes stay in the operator's order.
+        """Replaces the tiers (SIGHUP)."""
+        # The sort is stable: equal sizes stay in the operator's order.
         self._tiers = sorted(tiers, key=_size, reverse=True)
 
     async def bootstrap(

@@ -1,4 +1,5 @@
-"""Key file of the control plane: numbered keys that sign device links and object URLs, and a hash key.
+"""Key file of the control plane: numbered keys that sign device links and object URLs, and a hash
+key.
 
 The hash key is never rotated. Key bytes never appear in messages or `repr`.
 """
@@ -21,7 +22,9 @@ from pyservice.observability.logging import get_logger
 
 KEY_FILE: Final = "keys.json"
 KEY_RETENTION_MS: Final = 6 * 3_600_000 + 60_000
-"""The longest lifetime of a signature with expiry (an upload part), and a minute for signing in progress."""
+"""The longest lifetime of a signature with expiry (an upload part), and a minute for a signing in
+progress.
+"""
 _FORMAT: Final = 1
 _KEY_BYTES: Final = 32
 
@@ -53,13 +56,11 @@ class SigningKeys:
         return self.signing[-1]
 
     def numbered(self, number: int) -> SigningKey | None:
-        """Returns None for a dropped or unknown key."""
+        """Returns the key with this number, or None for a dropped or unknown key."""
         return next((key for key in self.signing if key.number == number), None)
 
 
 class KeyRotation(NamedTuple):
-    """Key numbers after a rotation."""
-
     current: int
     kept: list[int]
     dropped: list[int]
@@ -85,7 +86,9 @@ class SigningKeyFile:
     def load_or_create(
         cls, folder: Path, clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     ) -> SigningKeyFile:
-        """Creates the file at the first start. Raises OSError, also for a damaged file."""
+        """Loads the keys, or creates them at the first start. Raises OSError, also for a damaged
+        file.
+        """
         path = folder / KEY_FILE
         remove_unfinished(path)
         try:
@@ -101,9 +104,9 @@ class SigningKeyFile:
             raise OSError(f"{path} is damaged: restore it from a backup") from None
 
     async def rotate(self, *, drop_unused: bool) -> KeyRotation:
-        """Adds a key that signs. Older keys still verify. Raises STORAGE_FULL without a change.
+        """Adds a signing key. Older keys still verify. Raises STORAGE_FULL without a change.
 
-        `drop_unused` removes keys after all their signatures expired.
+        `drop_unused` removes a key if all its signatures have expired.
         """
         # Shielded: a cancelled caller must not leave a file with an unused key.
         self._rotating = asyncio.create_task(self._rotate(drop_unused))

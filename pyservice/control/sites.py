@@ -59,7 +59,7 @@ class SiteOperations:
             set_urls=_address,
         )
         answer = await self._uploading.prepare(caller, request, preparation)
-        # Yields before the large response is written.
+        # Yields to the event loop before the large response is written.
         await asyncio.sleep(0)
         return answer
 

@@ -18,6 +18,6 @@ def rfc3339(milliseconds: int) -> str:
 
 
 def milliseconds(text: str) -> int:
-    """Reverses `rfc3339`. Raises ValueError for a date that does not exist."""
+    """Parses a text of `rfc3339`. Raises ValueError for a date that does not exist."""
     moment = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)

@@ -1,6 +1,7 @@
 """Operations on tokens: create, list, revoke, inspect.
 
-`cloud_` and `env_` tokens are random and stored as hashes. The data plane signs `pub_` and `dev_` tokens.
+`cloud_` and `env_` tokens are random and stored as hashes. The data plane signs `pub_` and `dev_`
+tokens.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from pyservice.storage.database_errors import retry_on_conflict
 DEVELOPMENT_MS: Final = 30 * 24 * 3_600_000
 _SECRET_BYTES: Final = 32
 _GOOD_MAX: Final = 1_000
-"""Valid tokens of one kind in a namespace."""
+"""Limit of valid tokens of one kind in a namespace."""
 _REMEMBERED_MAX: Final = 10_000
-"""`pub_` tokens ever created and unexpired `dev_` tokens. The data plane takes 100,000 revocations of a
-namespace.
+"""Limit of all `pub_` tokens and of unexpired `dev_` tokens. The data plane stores up to 100,000
+revocations of a namespace.
 """
 
 
@@ -149,7 +150,7 @@ class TokenOperations:
             row = await authorization.find_namespace(
                 tx, caller, request.game_id, request.namespace_id
             )
-        # Not stored: signing the same id gives the same token.
+        # The token is not stored: signing the same id gives the same token.
         return await self._sign_public(row.namespace_id, answer.token_id, is_kept=_has_key(caller))
 
     async def make_public_token(self, namespace_id: str) -> NewToken:
@@ -236,7 +237,9 @@ class TokenOperations:
         return NewToken(token, answer.token_id, expires_ms, row.namespace_id)
 
     async def _make_room(self, tx: Transaction, namespace_id: str, kind: str) -> None:
-        """Raises VALIDATION_FAILED at the limit, which is exact if the namespace is locked."""
+        """Raises VALIDATION_FAILED at a limit of tokens. The limit is exact if the namespace is
+        locked.
+        """
         counts = await tokens.counts(tx, namespace_id, kind, self._now_ms())
         if counts.good >= _GOOD_MAX:
             sentence = f"the namespace has {_GOOD_MAX:,} good {kind}_ tokens; revoke one first"

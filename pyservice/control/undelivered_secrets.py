@@ -1,6 +1,7 @@
-"""Revokes a new token if its response could not be delivered.
+"""Revocation of a new token if its response could not be delivered.
 
-This covers a disconnected client, a data plane that does not confirm the token, and errors after the commit.
+The cause may be a disconnected client, a data plane that does not confirm the token, or an error
+after the commit.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ _NOT_MADE: Final = (
 )
 _RETRIES_S: Final = (0.05, 1.0)
 _REVOKE_TIMEOUT_S: Final = 60.0
-"""Retries stop after this time or at shutdown."""
+"""Retries stop after this time, or at shutdown."""
 
 _log = get_logger("control")
 
 
 class RunToCompletion(Protocol):
-    """Runs a task to its end, before the process exits."""
+    """Runs a task to its end before the process exits."""
 
     def __call__(self, name: str, work: Coroutine[Any, Any, None]) -> None: ...
 
@@ -69,10 +70,11 @@ class UndeliveredSecrets:
     async def deliver(
         self, make: Callable[[NoteStored], Coroutine[Any, Any, NewToken]], *, is_kept: bool = False
     ) -> NewToken:
-        """Runs `make` to its end, and revokes the tokens that it noted if it fails or the caller is
-        cancelled.
+        """Runs `make` to its end. If it fails or the caller is cancelled, revokes the tokens that
+        `make` noted.
 
-        `is_kept`: a repeated request gets the same token, so it is not revoked. Raises errors of `make`.
+        `is_kept`: a repeated request gets the same token, so it is not revoked. Raises errors of
+        `make`.
         """
         added: list[StoredToken] = []
         making = asyncio.ensure_future(make((lambda one: None) if is_kept else added.append))
@@ -94,7 +96,7 @@ class UndeliveredSecrets:
     ) -> str:
         """Returns the result of `tell` after the data plane holds the token.
 
-        Raises VALIDATION_FAILED, and CONTROL_PLANE_UNAVAILABLE after a second.
+        Raises VALIDATION_FAILED, or CONTROL_PLANE_UNAVAILABLE after a second.
         """
         until = asyncio.get_running_loop().time() + CONFIRM_TIMEOUT_S
         try:
@@ -118,7 +120,7 @@ class UndeliveredSecrets:
             await self._take_back(added, asyncio.Event())
 
     async def _take_back(self, added: Sequence[StoredToken], tried: asyncio.Event) -> None:
-        """Retries for a limited time. Sets `tried` after the first attempt."""
+        """Revokes tokens with retries for a limited time. Sets `tried` after the first attempt."""
 
         async def remove() -> None:
             try:

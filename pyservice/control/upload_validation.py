@@ -31,9 +31,9 @@ ARCHIVE: Final = "archive"
 IMAGE: Final = "docker_image"
 BUNDLE: Final = "oci_bundle"
 BuildForm = tuple[str, str, str | None]
-"""Kind, compression and image tag."""
+"""Kind, compression and image tag of a build."""
 STEP_S: Final = 0.05
-"""Steps yield to other tenants after this time."""
+"""A step yields to other tenants after this time."""
 _BATCH_BYTES: Final = 1 << 20
 _SMALL: Final[Mapping[str, tuple[str | None, int]]] = {
     ARCHIVE: (SERVER_JSON, SERVER_JSON_MAX_BYTES),
@@ -45,7 +45,7 @@ _SMALL: Final[Mapping[str, tuple[str | None, int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class CheckedContents:
-    """SHA-256 of files by path, and the kind of a picture."""
+    """SHA-256 of files by path, and the format of a picture."""
 
     digests: dict[str, bytes] = field(default_factory=dict)
     picture: str | None = None
@@ -59,7 +59,8 @@ async def check_contents(
     files: Sequence[Record],
     keys: Mapping[str, str],
 ) -> CheckedContents:
-    """Validates uploaded files; `run` executes the steps. Raises VALIDATION_FAILED, FileNotFoundError.
+    """Validates uploaded files. `run` executes the steps. Raises VALIDATION_FAILED,
+    FileNotFoundError.
 
     `files` are rows of `upload_files`, `keys` their object keys.
     """
@@ -86,7 +87,7 @@ async def _picture(objects: Objects, run: RunStep, file: Record, key: str) -> st
 
 
 async def _build(objects: Objects, run: RunStep, form: BuildForm, file: Record, key: str) -> bytes:
-    """Returns the SHA-256, computed while the archive is checked in one pass."""
+    """Returns the build's SHA-256. One pass computes it and validates the archive."""
     digest, problem = await _read_archive(
         objects, run, _ArchiveCheck(*form, file.content_length), key
     )
@@ -113,14 +114,15 @@ async def _read_archive(
     if bad is None:
         bad = await run(reading.manifest_problem)
     if bad is not None:
-        # Some clients read paths as dotted words, and an entry may have any name.
+        # The entry is not in the path: some clients split paths at dots, and an entry may have any
+        # name.
         reason = f"has {bad.entry!r}, which {bad.reason}" if bad.entry else bad.reason
         problem = field_problem(["image_file"], bad.word, reason)
     return reading.digest.digest(), problem
 
 
 class _ArchiveCheck:
-    """Digest and validation of a build. Stops validation at the first error."""
+    """Digest and validation of a build. Validation stops at the first error, the digest continues."""
 
     def __init__(self, kind: str, compression: str, image_tag: str | None, length: int) -> None:
         self.digest = hashlib.sha256()
@@ -175,7 +177,7 @@ async def _done(run: RunStep, steps: Iterator[None]) -> None:
 
 
 def _advance(steps: Iterator[None]) -> bool:
-    """Returns whether steps remain after the time limit."""
+    """Runs steps for a limited time. Returns whether steps remain."""
     until = time.perf_counter() + STEP_S
     return any(time.perf_counter() >= until for _ in steps)
 
@@ -187,7 +189,10 @@ _CONTENT_TYPE: Final = re.compile(
 
 
 def path_problems(path: str, *location: str) -> Iterator[FieldProblem]:
-    """1 to 512 bytes, relative, no empty, `.` or `..` segment, no control characters or backslashes."""
+    """Yields problems unless the path has 1 to 512 bytes and is relative.
+
+    It may have no empty, `.` or `..` segment, no control characters and no backslashes.
+    """
     if not path:
         yield field_problem(location, "too-short", "must not be empty")
     elif len(path.encode("utf-8", "replace")) > FILE_PATH_MAX_BYTES:

@@ -57,12 +57,14 @@ _log = get_logger("control")
 
 
 def object_key(kind: str, upload_id: str, path: str) -> str:
-    """Returns the object key. Pictures have one key for all names, so URLs need no name."""
+    """Returns the object key. A picture has the same key for all file names, so its URL needs no
+    name.
+    """
     return file_key(upload_id, "picture" if kind in PICTURES else path)
 
 
 def part_bytes(content_length: int, is_multipart: bool) -> int | None:
-    """None: a single PUT."""
+    """Returns the part size of a multipart upload, or None for a single PUT."""
     return PART_BYTES if is_multipart and content_length >= MULTIPART_FROM_BYTES else None
 
 
@@ -73,9 +75,9 @@ class UploadPlan(Generic[Answer]):
     find_game: Find
     files: Sequence[NewFile]
     check_request: Callable[[], None]
-    """Not called for a repeated request."""
+    """Raises problems of the request. Not called for a repeated request."""
     make: Callable[[Transaction, str, str, int], Awaitable[Answer]]
-    """Adds the records. Receives game id, upload id and time."""
+    """Adds the records. Receives the game id, the upload id and the time."""
     answer_type: type[Answer]
     set_urls: Callable[[Answer, list[pb.PresignedRequest]], None]
 
@@ -114,8 +116,8 @@ class UploadLifecycle:
     async def prepare(self, caller: Caller, request: Any, wanted: UploadPlan[Answer]) -> Answer:
         """Stores an upload and returns signed URLs.
 
-        Stored responses have no URLs: a repeated request gets new ones if the caller may still see the game.
-        Raises UPLOAD_NOT_FOUND if the upload is gone.
+        Stored responses have no URLs. A repeated request gets new URLs if the caller may still see
+        the game. Raises UPLOAD_NOT_FOUND if the upload is gone.
         """
 
         async def change(tx: Transaction) -> remembered_pb2.PreparedUpload:
@@ -172,7 +174,9 @@ class UploadLifecycle:
     async def complete(
         self, caller: Caller, request: Any, answer_type: type[Answer], find: Find
     ) -> Answer:
-        """Raises errors of `find`, UPLOAD_INCOMPLETE, UPLOAD_ALREADY_COMPLETE, VALIDATION_FAILED."""
+        """Validates and completes an upload. Raises UPLOAD_INCOMPLETE, UPLOAD_ALREADY_COMPLETE,
+        VALIDATION_FAILED, and errors of `find`.
+        """
         async with self._database.read() as tx:
             row = await find(tx)
         found = await self._checked(row) if row.complete_ms is None else None
@@ -195,8 +199,9 @@ class UploadLifecycle:
         return await self._changes.apply(caller, request, answer_type, change)
 
     async def _checked(self, row: Record) -> CheckedContents:
-        """Shares one check per upload. It survives cancellation, because large builds take longer than a
-        request may.
+        """Returns the checked contents. Requests share one check of an upload.
+
+        The check survives cancellation, because a large build takes longer than a request may.
         """
         task = self._checks.get(row.upload_id)
         if task is None:
@@ -262,7 +267,7 @@ class UploadLifecycle:
             await uploads.remove(tx, upload_id)
 
     async def remove_abandoned(self) -> int:
-        """Returns the number of deleted uploads. Failures do not stop it."""
+        """Deletes abandoned uploads and returns their number. Continues after failures."""
         before_ms, count, passed = self._now_ms() - ABANDONED_AFTER_MS, 0, ""
         while True:
             async with self._database.read() as tx:

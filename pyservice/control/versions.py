@@ -31,7 +31,7 @@ from pyservice.storage.database import Transaction
 Input = pb.CreateVersionRequest | pb.ValidateVersionRequest
 
 _NAMES_AT_ONCE: Final = 256
-"""Candidate names for each transaction."""
+"""Number of candidate names in each transaction."""
 
 
 class _AllTaken(Exception):
@@ -109,11 +109,11 @@ class VersionOperations:
     async def reserve_name(
         self, request: pb.ReserveVersionNameRequest, caller: Caller
     ) -> pb.ReserveVersionNameResponse:
-        """Reserves a name that no version has and no other call gets."""
+        """Reserves a name that no version has. No other call gets the same name."""
 
         async def change(tx: Transaction) -> pb.ReserveVersionNameResponse:
             game_id = (await authorization.find_game(tx, caller, request.game_id)).game_id
-            # Excludes concurrent reservations.
+            # The lock excludes concurrent reservations.
             reserved = (await games.lock(tx, game_id)).reserved_version_names
             names = [_numbered(reserved + 1 + number) for number in range(_NAMES_AT_ONCE)]
             taken = await games.taken_version_names(tx, game_id, names)
@@ -129,7 +129,7 @@ class VersionOperations:
                     caller, request, pb.ReserveVersionNameResponse, change
                 )
             except _AllTaken as found:
-                # Skip these names permanently: versions keep their names.
+                # These names are skipped permanently, because versions keep their names.
                 async with self._database.write() as tx:
                     await games.reserve_version_names(tx, found.game_id, found.up_to)
 
@@ -167,7 +167,7 @@ class VersionOperations:
 
 
 def _numbered(reserved: int) -> str:
-    """The first version has number 1."""
+    """Returns the version name of a number. The first version has number 1."""
     return f"0.0.{reserved + 1}"
 
 

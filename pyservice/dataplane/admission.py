@@ -54,9 +54,9 @@ class SingleFlight(Generic[T]):
         return len(self._running)
 
     async def run(self, key: bytes, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Runs `work`, or awaits the run that is in flight under this key.
+        """Runs `work`, or awaits the run in progress under this key.
 
-        The last caller that leaves cancels the run.
+        If all callers are cancelled, the run is cancelled.
         """
         running = self._running.get(key)
         if running is None:
@@ -67,7 +67,7 @@ class SingleFlight(Generic[T]):
         finally:
             running.waiters -= 1
             is_left = not running.waiters
-            # Removed before the cancellation, so that a later caller starts a new run.
+            # The entry is removed before the cancellation, so that a later caller starts a new run.
             if (is_left or running.task.done()) and self._running.get(key) is running:
                 del self._running[key]
             if is_left and not running.task.done():
@@ -107,7 +107,7 @@ class Admission:
         criteria: FindCriteria,
         idempotency: bytes | None,
     ) -> tuple[ResolvedNamespace, FindCandidates]:
-        """Returns the current namespace, and the modes and regions that passed.
+        """Returns the current namespace, with the admitted modes and regions.
 
         Raises CAPTCHA_REQUIRED, CAPTCHA_FAILED, MATCHMAKER_VERIFICATION_FAILED if no mode is left,
         MATCHMAKER_VERIFICATION_UNAVAILABLE, and errors of `matchmaker_checks`.
@@ -167,8 +167,8 @@ class Admission:
     ) -> tuple[Placed | None, ResolvedNamespace]:
         """Admits a join by the rules of the lobby's version.
 
-        Returns the placement of a repeated request instead, if there is one. Raises errors of the
-        join before any outside check.
+        For a repeated request, returns the placement of the first request. Raises errors of the
+        join before any captcha or verification.
         """
         lobby_id = raw_id(request.lobby_id)
         replayed = await self._replayed_join(request, caller, lobby_id, idempotency)
@@ -202,8 +202,8 @@ class Admission:
     ) -> Placed | None:
         """Returns the placement of a repeated join, or None if this join is new and possible.
 
-        The engine counts the slots of a source last. A source limit of 0 therefore runs all other
-        checks and reserves nothing.
+        The engine checks the player limit of a source last. With a source limit of 0, it runs all
+        other checks and reserves no slot.
         """
         try:
             return await self._engine.join(
@@ -259,8 +259,10 @@ class Admission:
 
 
 class _AdmissionAttempt:
-    """The checks of one request. A captcha response is valid once, so results survive configuration
-    changes.
+    """Captcha and verification of one request.
+
+    A captcha response is valid once, so its result is kept if the configuration changes during the
+    request.
     """
 
     def __init__(
@@ -302,7 +304,7 @@ class _AdmissionAttempt:
                 raise ServiceError("MATCHMAKER_VERIFICATION_FAILED")
 
     async def _require_human(self, rule: CaptchaRule | None) -> None:
-        # An env_ caller that names no player address has no captcha to solve.
+        # An `env_` caller that sends no player address needs no captcha.
         if rule is None or rule in self._passed_captchas or self._address is None:
             return
         await self._captcha.require_human(

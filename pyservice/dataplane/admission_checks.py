@@ -1,4 +1,6 @@
-"""The two outside checks before admission: captcha providers and the game's verification server."""
+"""The checks by other servers before admission: captcha providers and the game's verification
+server.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,10 @@ _LOGGED_CODES: Final = 4
 
 class CaptchaPasses(Protocol):
     def last_pass(self, namespace: bytes, address: bytes) -> tuple[int | None, int]:
-        """Returns when the address passed (Unix ms) and the requests since, or None if no pass is
-        stored.
+        """Returns the time of the address's last captcha pass (Unix ms) and the number of requests
+        since then.
+
+        The time is None if no pass is stored.
         """
 
     async def record_pass(
@@ -48,9 +52,7 @@ class CaptchaCheck:
         endpoints: Mapping[CaptchaProvider, str],
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """`endpoints` are the verification URLs of the providers. `now_ms` is the clock of
-        `passes`.
-        """
+        """`endpoints` are the URLs of the providers. `now_ms` is the clock of `passes`."""
         self._outbound = outbound
         self._passes = passes
         self._endpoints = endpoints
@@ -67,10 +69,10 @@ class CaptchaCheck:
         *,
         tenant: bytes,
     ) -> None:
-        """Returns if the address has a recent pass, or passes now.
+        """Returns if the address has a recent captcha pass, or passes now.
 
         Raises CAPTCHA_REQUIRED, CAPTCHA_FAILED, STORAGE_FULL, and
-        MATCHMAKER_VERIFICATION_UNAVAILABLE if the provider does not answer.
+        MATCHMAKER_VERIFICATION_UNAVAILABLE if the provider does not respond.
         """
         passed_ms, requests = self._passes.last_pass(namespace_id, address)
         is_good = (
@@ -164,7 +166,7 @@ PlayerAction = Literal["find", "join", "create"]
 class VerificationRequest:
     kind: PlayerAction
     tenant: bytes
-    """Tenant for fair queueing. Not sent."""
+    """Tenant of the fair queue. It is not sent."""
     namespace_id: bytes
     party_size: int
     verification_data: bytes | None
@@ -185,7 +187,7 @@ class VerificationCheck:
     async def allows(
         self, rule: VerificationRule, mode: str, question: VerificationRequest
     ) -> bool:
-        """Returns True for a 2xx status and False for 4xx.
+        """Returns True for a 2xx status and False for a 4xx status.
 
         Raises MATCHMAKER_VERIFICATION_UNAVAILABLE for everything else.
         """

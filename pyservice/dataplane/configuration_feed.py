@@ -1,4 +1,4 @@
-"""Receives namespace configurations: ordered, atomic, and durable before the acknowledgement.
+"""Receiver of namespace configurations: ordered, atomic, and durable before the acknowledgement.
 
 Implements `hosting.internal.v1.Feed`. Large messages and files are processed in threads, so that
 player requests do not wait.
@@ -35,7 +35,9 @@ from pyservice.schema.validation import validate
 
 RETAINED_MAX: Final = 1_000
 RETAINED_BYTES_MAX: Final = 1024 * 1024
-"""For each namespace. A token revocation must write all of it to disk."""
+"""Limit for the retained versions of a namespace. A token revocation must write all of them to
+disk.
+"""
 
 LiveVersions = Callable[[bytes], Collection[bytes]]
 
@@ -43,7 +45,9 @@ LiveVersions = Callable[[bytes], Collection[bytes]]
 class RetainedVersions(NamedTuple):
     versions: tuple[configuration_pb2.Version, ...] = ()
     is_any_dropped: bool = False
-    """A kept version has no lobby any more. The end of its last lobby may not be durable yet."""
+    """True if a retained version has lost its last lobby. The end of that lobby may not be durable
+    yet.
+    """
 
 
 def retain_versions(
@@ -52,7 +56,7 @@ def retain_versions(
     live_versions: LiveVersions,
     now_ms: int,
 ) -> RetainedVersions:
-    """Returns the previous versions to keep: those with lobbies, and the current one.
+    """Returns the previous versions to retain: those with lobbies, and the current version.
 
     New lobbies of the current version are possible until the switch. `now_ms` is its retirement
     time.
@@ -95,7 +99,7 @@ def admission_rules_only(version: configuration_pb2.Version) -> configuration_pb
 def retention_problems(
     retention: RetainedVersions, held: configuration_pb2.NamespaceConfiguration | None
 ) -> Iterator[Finding]:
-    """Checks the limits, but only for a change that keeps more versions than before."""
+    """Yields exceeded limits. Only a change that retains more versions than before is checked."""
     before = {one.version_id for one in held.retained_versions} if held else set()
     if {one.version_id for one in retention.versions} <= before:
         return
@@ -117,7 +121,9 @@ def retention_problems(
 
 
 _ON_LOOP_BYTES_MAX: Final = 16 * 1024
-"""Validation of this size blocks the loop for one to two milliseconds."""
+"""Size of a message that takes one to two milliseconds to validate. Larger messages are validated
+in a thread.
+"""
 _VALID_DIGESTS_MAX: Final = 1_024
 _DURABLE_TIMEOUT_S: Final = 5.0
 
@@ -183,7 +189,7 @@ class ConfigurationFeed:
                 self._take(kept.order, prepare_namespace(kept.configuration))
 
     async def apply(self, request: pb.ApplyRequest) -> pb.ApplyResponse:
-        """Applies one namespace. Raises STORAGE_FULL and changes nothing if it cannot be stored."""
+        """Applies one namespace. If it cannot be stored, raises STORAGE_FULL and changes nothing."""
         # Shielded: a cancelled caller must not leave a half-written file.
         item = pb.ManyItem(configuration=request.configuration)
         return (await asyncio.shield(self._apply([item])))[0]
@@ -219,8 +225,9 @@ class ConfigurationFeed:
     async def check(
         self, configuration: configuration_pb2.NamespaceConfiguration
     ) -> pb.ApplyResponse:
-        """Returns what `apply` would answer, without any change. The stored revision itself is
-        stale.
+        """Returns the response of `apply` to this configuration, without any change.
+
+        The stored revision itself is stale.
         """
         item = pb.ManyItem(configuration=configuration, is_check=True)
         return (await asyncio.shield(self._apply([item])))[0]
@@ -257,7 +264,7 @@ class ConfigurationFeed:
             several.append(judged)
             if judged.prepared is not None:
                 claimed |= claims
-                # Names that the item gives up become free only after it is applied.
+                # Names that the item releases become free only after it is applied.
                 held = self._namespaces.configuration(raw_id(item.configuration.namespace_id))
                 if held is not None:
                     claimed |= _claims(held)
@@ -266,7 +273,8 @@ class ConfigurationFeed:
     def _decide(self, item: pb.ManyItem) -> _Decision:
         """Decides one item. A repeated message counts as applied.
 
-        Another content with the same revision is stale: only the sender knows which is newer.
+        Another content with the same revision is stale, because only the sender knows the newer
+        one.
         """
         configuration = item.configuration
         namespace_id, order = configuration.namespace_id, _order(configuration)

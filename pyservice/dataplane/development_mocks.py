@@ -1,4 +1,4 @@
-"""Mock responses for dev_ tokens: the developer's own machine stands in for a lobby.
+"""Mock responses for `dev_` tokens. The developer's own machine replaces a lobby.
 
 No slot is reserved, and captcha and verification are skipped.
 """
@@ -31,7 +31,7 @@ PlacementRequest = pb.FindLobbyRequest | pb.JoinLobbyRequest | pb.CreateLobbyReq
 
 
 class MockTokens(Protocol):
-    """Mock player tokens, valid for the dev_ token with this namespace and id."""
+    """Issuer of mock player tokens. Each is valid for the `dev_` token with this namespace and id."""
 
     def mock_player_token(
         self, namespace: bytes, token_id: bytes, nonce: bytes | None = None

@@ -1,8 +1,8 @@
 """Data plane side of `hosting.internal.v1.Routes`: routes from public ports to lobby processes.
 
 Edge-guard polls for route changes and reports outcomes in its next request. A removal is sent again
-until it is confirmed. Bound ports are kept in memory for one edge-guard instance: a new instance
-has bound none.
+until it is confirmed. Bound ports are in memory for one edge-guard instance: a new instance has
+bound none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyservice.schema.validation import validate
 LOBBY_SERVED_TIMEOUT_S: Final = 10.0
 
 SERVER_SERVED_TIMEOUT_S: Final = 5.0
-"""How long a new dynamic server waits for its ports. The control plane waits 10 s."""
+"""Longest wait of a new dynamic server for its ports. The control plane waits 10 s."""
 
 EDGE_TIMEOUT_S: Final = 3.0
 
@@ -104,9 +104,7 @@ class EdgeRoutes:
             await self._source.wait_for_batch(min(left_s, _POLL_INTERVAL_S))
 
     async def wait_lobby_served(self, lobby: bytes) -> None:
-        """Returns when edge-guard forwards all ports of the lobby to its process. Raises
-        OVERLOADED.
-        """
+        """Waits until edge-guard forwards all ports of the lobby to its process. Raises OVERLOADED."""
 
         async def leased() -> LeasedPorts:
             found = self._source.lobby(lobby)
@@ -146,7 +144,7 @@ class EdgeRoutes:
                     ports = await leased()
                     if are_served(owner, ports):
                         return ports
-                    # Free ports and disk space send no event, so poll.
+                    # Free ports and disk space send no event, so they are polled.
                     await _wait_for(event, _POLL_INTERVAL_S if is_hindered else None)
         except TimeoutError:
             raise ServiceError("OVERLOADED", say) from None
@@ -169,7 +167,8 @@ class EdgeRoutes:
         )
 
     async def _apply_outcomes(self, request: pb.FollowRequest) -> None:
-        # Together, so that one journal sync covers all. One failure does not stop the others.
+        # Concurrent, so that one journal sync covers all outcomes. One failure does not stop the
+        # others.
         taking = [self._apply_outcome(outcome, request.question) for outcome in request.outcomes]
         for problem in await asyncio.gather(*taking, return_exceptions=True):
             if problem is not None:
@@ -186,13 +185,13 @@ class EdgeRoutes:
                 self._refused_ports.get(owner, {}).pop(outcome.port_name, None)
                 self._wake(owner)
             case pb.OUTCOME_KIND_REFUSED:
-                # Stored before the attempt: edge-guard reports a refusal once, and a concurrent
-                # end must remove it.
+                # Stored before the attempt: edge-guard reports a refusal once, and a concurrent end
+                # must remove it.
                 self._refused_ports.setdefault(owner, {})[outcome.port_name] = outcome
                 await self._replace_port(owner, outcome)
                 self._wake(owner)
             case pb.OUTCOME_KIND_UNSERVED:
-                # Another number would fail too. Edge-guard retries on its own.
+                # Another number would fail too. Edge-guard retries this port by itself.
                 self._refused_ports.get(owner, {}).pop(outcome.port_name, None)
                 self._served.get(owner, {}).pop((outcome.port_name, outcome.port), None)
                 _log.warning(
@@ -240,7 +239,7 @@ class EdgeRoutes:
         )
 
     def _is_replaceable(self, owner: bytes) -> bool:
-        """Whether the number may still change.
+        """Returns whether the port number may still change.
 
         The engine knows this for lobbies. Ports of a server may change until a waiting caller of
         this process has received them.

@@ -1,4 +1,6 @@
-"""Asyncio interface of the native matchmaker engine: open it, run commands, await durable answers."""
+"""Asyncio interface of the native matchmaker engine: opens it, runs commands, awaits durable
+results.
+"""
 
 from __future__ import annotations
 
@@ -105,15 +107,15 @@ def compact(journal_dir: Path, keys: EngineKeys, limits: EngineLimits, parent_pi
 
 
 class Engine:
-    """Engine commands. Each returns after its outcome is durable and raises ServiceError on
+    """Engine commands. Each returns after its result is durable, and raises ServiceError on a
     refusal.
 
     `deadline` is in seconds of the event loop's clock. A missed deadline raises DEADLINE_EXCEEDED,
-    but the change stands.
+    but the change remains.
     """
 
     def __init__(self, native: NativeEngine, find_wait_ms: int, facts_stream: str) -> None:
-        """`facts_stream` identifies the data directory: LSNs are valid only within it."""
+        """`facts_stream` identifies the data directory. LSNs are valid only within it."""
         self._native = native
         self.facts_stream: Final = facts_stream
         self._waiter: DurabilityWaiter[Resolved] = DurabilityWaiter(
@@ -149,7 +151,7 @@ class Engine:
         self.wait_for_batch = self._waiter.wait_for_batch
 
     def start(self) -> None:
-        """Registers the wake-up descriptor. Call it on the loop that awaits the answers."""
+        """Registers the wake-up descriptor. Call it on the loop that awaits the results."""
         self._waiter.start()
 
     def cancel_holds(self) -> None:
@@ -188,10 +190,11 @@ class Engine:
         channels: Sequence[bytes] = (),
         creation: Make | int | None = None,
     ) -> Placed:
-        """Reserves slots in the fullest matching lobby, or in one created by `creation`.
+        """Reserves slots in the fullest matching lobby, or in a new lobby from the template
+        `creation`.
 
-        Waits for a starting lobby. An integer `creation` is `lobby_count_max` where no lobby can
-        start. None forbids creation.
+        Waits for a starting lobby. If no lobby can start, `creation` is the integer
+        `lobby_count_max`. None forbids creation.
         """
         began = perf_counter()
         try:
@@ -244,7 +247,8 @@ class Engine:
     async def replayed_placement(
         self, idempotency: bytes | None, deadline: float | None
     ) -> Placed | None:
-        """Returns what a find, create or join got under this key, or None for an unknown key.
+        """Returns the placement of the find, create or join under this key, or None for an unknown
+        key.
 
         Waits like the original call.
         """
@@ -347,10 +351,10 @@ class Engine:
         deadline: float | None,
         speaker: bytes | None = None,
     ) -> bytes:
-        """Returns the lobby's state, empty if none.
+        """Returns the lobby's state. Empty if there is none.
 
-        `speaker` is the lobby that requests it with its own token. It must not have ended, and the
-        call counts as a heartbeat.
+        `speaker` is the lobby that requests the state with its own token. It must not have ended,
+        and the call counts as a heartbeat.
         """
         state, wait = await self._commands.run(
             lambda: self._native.state(namespaces, lobby, speaker), deadline
@@ -386,7 +390,9 @@ class Engine:
         idempotency: bytes | None,
         deadline: float | None,
     ) -> tuple[bytes, str]:
-        """Registers a server that the service did not start. Returns lobby id and lobby token."""
+        """Registers a server that the service did not start. Returns the lobby id and the lobby
+        token.
+        """
         lobby, token, wait = await self._commands.run(
             lambda: self._native.attach(
                 namespace,

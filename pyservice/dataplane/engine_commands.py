@@ -1,5 +1,6 @@
-"""Engine commands and their waiting: durable LSNs, holds of starting lobbies, processes, player
-records.
+"""Engine commands and their waits: for durable LSNs, and for starting lobbies (holds).
+
+Also the commands for processes and player records.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class DurabilityWaiter(Generic[Outcome]):
                 self._batch_waiters.remove(future)
 
     async def wait_for_hold(self, hold: int, deadline: float | None) -> Outcome:
-        """Returns how the hold ended. Raises DEADLINE_EXCEEDED.
+        """Returns the outcome of a hold. Raises DEADLINE_EXCEEDED.
 
         A request that stops waiting earlier releases its share of the hold.
         """
@@ -132,7 +133,7 @@ class DurabilityWaiter(Generic[Outcome]):
         try:
             return await self._until(future, limit if deadline is None else min(limit, deadline))
         except BaseException:
-            # An ended hold has given or refused its slots already: nothing is left to release.
+            # An ended hold has already given or refused its slots.
             if self._hold_waiters.get(hold) is waiter:
                 waiter.remove(future)
                 if not waiter:
@@ -219,7 +220,7 @@ class CommandRunner:
     async def run(self, command: Callable[[], Result], deadline: float | None) -> Result:
         """Runs a command and returns its result, which may not be durable yet.
 
-        A refusal is raised after the state that it depends on is durable.
+        A refusal is raised after the engine state behind it is durable.
         """
         began = perf_counter()
         try:
@@ -251,7 +252,8 @@ FetchLeasedPorts = Callable[[], Awaitable[LeasedPorts]]
 class ProcessCommands:
     """Commands for lobby processes, port leases and routes.
 
-    An owner is the id of a lobby or of a dynamic server. `deadline` is as in `engine.Engine`.
+    An owner is the id of a lobby or of a dynamic server. `deadline` is in seconds of the event
+    loop's clock.
     """
 
     def __init__(self, native: NativeServers, commands: CommandRunner) -> None:
@@ -278,7 +280,7 @@ class ProcessCommands:
     async def stop(
         self, lobby: bytes, *, only_if_idle: bool, deadline: float | None = None
     ) -> bool:
-        """Stops a lobby. Returns whether it is stopping now."""
+        """Stops a lobby. Returns whether the lobby is stopping now."""
         is_stopping, wait = await self._commands.run(
             lambda: self._native.stop(lobby, only_if_idle), deadline
         )
@@ -364,7 +366,8 @@ class PlayerRecords:
         return [ChannelToken(*event) for event in events]
 
     def last_pass(self, namespace: bytes, address: bytes) -> tuple[int | None, int]:
-        """Returns when the address passed a captcha (Unix ms, or None) and its requests since.
+        """Returns the time of the address's last captcha pass (Unix ms, or None) and the number of
+        requests since then.
 
         Passes are kept for 12 h. The time follows steps of the wall clock.
         """
@@ -379,7 +382,7 @@ class PlayerRecords:
     def mock_player_token(
         self, namespace: bytes, token_id: bytes, nonce: bytes | None = None
     ) -> str:
-        """Returns a mock player token, valid for the given dev_ token only.
+        """Returns a mock player token, valid only for the given `dev_` token.
 
         The same 16-byte nonce gives the same token within an hour.
         """

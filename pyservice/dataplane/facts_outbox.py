@@ -15,7 +15,7 @@ from pyservice.schema.validation import validate
 
 _FACTS_MAX: Final = 1_000
 _POLL_INTERVAL_S: Final = 0.25
-# The journal writes thousands of batches a second. One read covers this time.
+# Delay that collects facts of many journal batches, which may be thousands a second.
 _BATCH_DELAY_S: Final = 0.05
 # Minimum time between responses.
 _FACTS_INTERVAL_S: Final = 0.05
@@ -71,7 +71,7 @@ class FactsOutbox:
             lambda: source.read_facts(after, limit),
             lambda facts: bool(facts.facts),
         )
-        # A reader that lags behind continues at once.
+        # A reader that lags behind gets the next facts at once.
         is_full = len(facts.facts) == limit
         self._next_facts_s = _now_s() + (0 if is_full else _FACTS_INTERVAL_S)
         return pb.ReadResponse(

@@ -1,4 +1,4 @@
-"""Files of fed configurations, one for each namespace, with tombstones for removed ones.
+"""Files of stored configurations, one for each namespace. A removed namespace has a tombstone.
 
 A file is a header (format, kind, length, checksum) and a proto message. It is replaced as a whole.
 """
@@ -29,12 +29,12 @@ FeedOrder = tuple[int, int]
 
 
 class FeedFileError(Exception):
-    """A stored file is unusable. The message names it and the remedy."""
+    """A stored file is unusable. The message names the file and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredNamespace:
-    """Stored state of a namespace. Without `configuration` it was removed."""
+    """Stored state of a namespace. `configuration` is None for a removed namespace."""
 
     namespace_id: str
     order: FeedOrder
@@ -56,7 +56,7 @@ class FeedFiles:
             raise FeedFileError(f"{self._folder} cannot be read: {error}") from None
 
     def save(self, several: Iterable[StoredNamespace]) -> None:
-        """Stores files durably. Raises OSError; any of them may be stored then."""
+        """Stores files durably. After an OSError, any of them may be stored."""
         contents = {f"{kept.namespace_id}{_SUFFIX}": _encode(kept) for kept in several}
         write_files(self._folder, contents)
 

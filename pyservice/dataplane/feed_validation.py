@@ -1,5 +1,4 @@
-"""Validation of fed configurations beyond the proto rules: operator limits, names, ports,
-uniqueness.
+"""Validation of configurations beyond the proto rules: operator limits, names, ports, uniqueness.
 
 Reports all problems. The name of a conflicting namespace appears only in the operator's log.
 """
@@ -132,7 +131,7 @@ def _header_problems(headers: Mapping[str, str], path: tuple[str, ...]) -> Itera
 _log = get_logger("feed")
 
 MATCHMAKER_BYTES_MAX: Final = 640 * 1024
-"""For one version. The control plane refuses larger versions earlier."""
+"""Limit for one version. The control plane refuses larger versions earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +156,7 @@ def own_problems(
 ) -> list[Problem]:
     """Returns the problems that do not depend on other namespaces.
 
-    Versions that are stored already are not validated again, so a lower limit does not block other
-    changes.
+    Stored versions are not validated again, so a lower limit does not block other changes.
     """
     found: list[Finding] = [_found(problem) for problem in validate(configuration)]
     found += _names(configuration)
@@ -270,7 +268,10 @@ def _docker(docker: pb.DockerConfig, path: tuple[str, ...], host_ports: range) -
 
 
 def _port_problem(port: pb.PortConfig, network_mode: str, host_ports: range) -> str | None:
-    """A port is either behind edge-guard without a range, or on the host with a range."""
+    """Returns the problem of a port, or None.
+
+    A port is either behind edge-guard without a range, or on the host with a range.
+    """
     if (port.proxy or "edge-guard") == "edge-guard":
         return "has a port_range, which needs proxy none" if port.HasField("port_range") else None
     if network_mode != "host":
@@ -333,9 +334,9 @@ def _development_tokens(configuration: pb.NamespaceConfiguration) -> Iterator[Fi
 def _owner(
     configuration: pb.NamespaceConfiguration, held: NamespaceIndex, namespace_id: bytes | None
 ) -> str:
-    """Returns the id of another namespace that owns the value, or an empty string.
+    """Returns the id of another namespace that has the value, or an empty string.
 
-    Only the log names it: it may belong to another developer.
+    Logs the name of that namespace, because it may belong to another developer.
     """
     found = held.configuration(namespace_id) if namespace_id else None
     if found is None or found.namespace_id == configuration.namespace_id:

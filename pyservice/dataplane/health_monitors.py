@@ -22,7 +22,7 @@ _LAG_SAMPLES: Final = 40
 
 
 class DiskReserveMonitor:
-    """Compares the free bytes of the data directory with the disk reserve."""
+    """Monitor that compares the free bytes of the data directory with the disk reserve."""
 
     def __init__(self, folder: Path, reserve_bytes: int) -> None:
         self._folder = folder
@@ -47,7 +47,7 @@ class DiskReserveMonitor:
 
 
 class JournalStallMonitor:
-    """Measures how long events have waited without the journal becoming more durable."""
+    """Monitor of the journal: how long events have waited without any progress of durability."""
 
     def __init__(self, status: Callable[[], Status]) -> None:
         self._status = status
@@ -70,7 +70,9 @@ class JournalStallMonitor:
 
 
 class EventLoopMonitor:
-    """Measures how late the event loop runs timers. Reports the worst of the last ten seconds."""
+    """Monitor of the event loop: how late it runs timers. Reports the worst of the last ten
+    seconds.
+    """
 
     def __init__(self) -> None:
         self._lags_s = [0.0] * _LAG_SAMPLES
@@ -94,7 +96,9 @@ _POLL_INTERVAL_S: Final = 1.0
 _START_POLL_INTERVAL_S: Final = 0.1
 _POLL_TIMEOUT_S: Final = 2.0
 _MISSED_POLLS_DOWN: Final = 2
-"""With one missed poll only, a shutdown that ends the control plane first would log an error."""
+"""Number of missed polls before an error is logged. A shutdown that ends the control plane first
+misses one.
+"""
 
 _UP: Final = (
     "# HELP hosting_control_plane_up Whether the control plane answered this scrape.\n"
@@ -106,12 +110,14 @@ _log = get_logger("control")
 
 
 class ControlPlaneMonitor:
-    """Polls the control plane for its metrics and its state."""
+    """Monitor of the control plane: its metrics, and whether it responds."""
 
     def __init__(
         self, metrics: Callable[[], Awaitable[pb.MetricsResponse]], *, is_awaited: bool
     ) -> None:
-        """`metrics` requests them and may be cancelled. `is_awaited`: both planes start together."""
+        """`metrics` requests the control plane's metrics and may be cancelled. `is_awaited`: both
+        planes start together.
+        """
         self._metrics = metrics
         self._is_awaited = is_awaited
         self._was_up = False
@@ -120,13 +126,13 @@ class ControlPlaneMonitor:
 
     @property
     def is_starting(self) -> bool:
-        """Whether the control plane is expected but has never answered."""
+        """Returns whether the control plane is expected but has never responded."""
         return self._is_awaited and not self._was_up
 
     async def scrape(self) -> bytes:
-        """Returns the control plane's metrics after `hosting_control_plane_up`.
+        """Returns `hosting_control_plane_up`, followed by the control plane's metrics.
 
-        Without an answer within 200 ms, the value is 0 and no metrics follow.
+        Without a response within 200 ms, the value is 0 and no metrics follow.
         """
         response = await self._request(_SCRAPE_TIMEOUT_S)
         return _UP.format(int(response is not None)).encode() + (response.text if response else b"")
@@ -151,6 +157,6 @@ class ControlPlaneMonitor:
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._metrics()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is not up
+        except Exception as error:  # noqa: BLE001 — after any error the control plane counts as down
             _log.debug("control plane does not answer", error=repr(error))
             return None

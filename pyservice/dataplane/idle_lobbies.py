@@ -1,8 +1,8 @@
-"""Scaling of idle lobbies: keeps their number between the bounds of each game mode and region.
+"""Scaling of idle lobbies: keeps their number between the limits of each game mode and region.
 
 Also stops empty lobbies after a grace period and drains lobbies of previous versions. Events of the
-engine and timers drive it. It stores nothing: after a restart it derives its work from the existing
-lobbies.
+engine and timers trigger it. It stores nothing: after a restart it derives its work from the
+existing lobbies.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class NoLobbyGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """Lobbies to start and to stop now, and when to check again without an event."""
+    """Lobbies to start and to stop now, and the time of the next check without an event."""
 
     start: int = 0
     stop: tuple[EmptyLobbyView, ...] = ()
@@ -97,7 +97,7 @@ def plan_group(
     *,
     is_region_there: bool = True,
 ) -> GroupPlan:
-    """Plans one group. `mode` None means that the version or the mode is not current.
+    """Returns the plan of one group. `mode` is None if the version or the mode is not current.
 
     A region that the operator removed keeps no idle lobbies.
     """
@@ -120,7 +120,10 @@ def plan_group(
 
 
 def _is_idle(one: EmptyLobbyView, grace_ms: int) -> bool:
-    """An unused lobby needs no grace period, unless it is closed and may still open."""
+    """Returns whether a lobby is idle.
+
+    An unused lobby needs no grace period, unless it is closed and may still open.
+    """
     return one.empty_ms >= grace_ms or (one.is_findable and not one.was_used)
 
 
@@ -154,7 +157,7 @@ class CrashBackoff:
 
 
 class IdleLobbyScaler:
-    """Applies the plan of each group while `run` runs."""
+    """Applies the plan of each group while `run` is running."""
 
     def __init__(
         self,
@@ -165,7 +168,7 @@ class IdleLobbyScaler:
         grace_ms: int,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """`regions` are all regions of the operator, for modes that name none."""
+        """`regions` are all regions of the operator. A mode without a region list uses them."""
         self._wall_ms = wall_ms
         self._source = source
         self._processes = source.processes
@@ -200,7 +203,7 @@ class IdleLobbyScaler:
         self._due[key] = min(look_s, self._due.get(key, look_s))
 
     async def run(self) -> None:
-        """Runs until cancelled. Retries what fails."""
+        """Applies plans until cancelled. Retries failed commands."""
         for namespace in self._namespaces:
             self.namespace_changed(raw_id(namespace.namespace_id))
         while True:
@@ -275,7 +278,9 @@ class IdleLobbyScaler:
             await self._processes.stop(lobby, only_if_idle=only_if_idle)
 
     async def _end_attached(self, lobby: Lobby) -> None:
-        """Ends it at once: no process of ours exists, and its server learns it from its next call."""
+        """Ends an attached lobby at once. The service runs no process of it, and its server gets an
+        error on its next call.
+        """
         with _ignore_ended_lobby():
             await self._source.detach([lobby.namespace], lobby.id, None)
 

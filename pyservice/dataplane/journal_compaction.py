@@ -50,7 +50,7 @@ class CompactingEngine(Protocol):
 
 
 class JournalCompactor:
-    """Runs `command` when the engine needs compaction, one child at a time."""
+    """Runs `command` if the engine needs compaction, one child at a time."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class JournalCompactor:
         self.failed = 0
 
     async def run(self) -> None:
-        """Runs until cancelled, then kills the running child and waits for it."""
+        """Compacts until cancelled, then kills the running child and waits for it."""
         while True:
             pause_s = self._check_s
             if self._engine.is_compaction_due():
@@ -105,7 +105,10 @@ class JournalCompactor:
             raise
 
     def _run_child(self) -> CompactionFailure | None:
-        """Runs in a thread. vfork stops only this thread, and no library's fork handlers run."""
+        """Runs the compaction process and waits for it, in a thread.
+
+        The vfork stops only this thread, and no library's fork handlers run.
+        """
         try:
             child = subprocess.Popen(
                 self._command,

@@ -50,7 +50,7 @@ class LobbyServerContext:
 
 
 class LobbyServerOperations:
-    """Handlers for lobby_ tokens, and attach and detach for operators."""
+    """Handlers of calls with `lobby_` tokens, and of attach and detach by operators."""
 
     def __init__(
         self,
@@ -93,8 +93,8 @@ class LobbyServerOperations:
     async def ready(self, request: pb.LobbyReadyRequest, caller: Caller) -> pb.LobbyReadyResponse:
         """Marks the lobby as ready. Repeated calls succeed.
 
-        Waits until edge-guard serves its ports, so that no player gets a dead address. Raises
-        OVERLOADED.
+        Waits until edge-guard serves the lobby's ports, so that no player gets an address without a
+        server. Raises OVERLOADED.
         """
         lobby = self._engine.lobby(caller.lobby_id)
         if lobby is not None and lobby.leased and not lobby.is_ready:
@@ -117,7 +117,7 @@ class LobbyServerOperations:
     async def get_state(
         self, request: pb.GetLobbyStateRequest, caller: Caller
     ) -> pb.GetLobbyStateResponse:
-        # A lobby that reads its state counts as alive, or learns that it has ended.
+        # A lobby that reads its own state counts as alive, or gets an error if it has ended.
         speaker = caller.lobby_id if caller.kind is TokenKind.LOBBY else None
         lobby = raw_id(request.lobby_id)
         state = await self._engine.state(

@@ -42,7 +42,7 @@ class LobbyTemplates:
         heartbeat_grace_ms: int,
         availability: RuntimeAvailability | None = None,
     ) -> None:
-        """`can_start`: whether the runtime could start a lobby of a tier now.
+        """`can_start` returns whether the runtime could start a lobby of a tier now.
 
         `heartbeat_grace_ms` is the default for modes without their own.
         """
@@ -53,8 +53,9 @@ class LobbyTemplates:
         self._defaults: dict[tuple[bytes, str, str], tuple[ResolvedNamespace, Make]] = {}
 
     async def wait_for_runtime(self, modes: Iterable[ResolvedMode]) -> bool:
-        """Waits after a service start until a runtime has connected or missed its time. Returns
-        whether it waited.
+        """After a service start, waits until a runtime has connected or its time is over.
+
+        Returns whether it waited.
         """
         if self._availability is None or self._availability.is_known:
             return False
@@ -66,7 +67,10 @@ class LobbyTemplates:
     def for_find(
         self, namespace: ResolvedNamespace, target: FindCandidates, overrides: LobbyOverrides
     ) -> Make | int:
-        """Returns a template for the first region, then mode, that can start a lobby."""
+        """Returns a template for the first region and mode that can start a lobby.
+
+        Regions take precedence over modes. If no lobby can start, returns `lobby_count_max`.
+        """
         for region in target.regions:
             for name in target.modes:
                 mode = namespace.modes[name]

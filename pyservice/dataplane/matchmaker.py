@@ -299,7 +299,7 @@ class Matchmaker:
         if not self._responses.is_cached(placed.lobby):
             lobby = self._engine.lobby(placed.lobby)
             if lobby is None:
-                # The lobby ended before this response. Report that only once its end is durable.
+                # The lobby ended before this response. The error follows once that end is durable.
                 await self._engine.wait_all_durable(deadline)
                 raise ServiceError("MATCHMAKER_LOBBY_STOPPED")
             self._responses.cache(lobby)
@@ -309,9 +309,10 @@ class Matchmaker:
         return [_region_info(away) for away in self._regions.nearest_first(caller.call.coords)]
 
     def _source(self, request: PlacementRequest, caller: Caller) -> int:
-        """Returns the client address key that the player limit counts.
+        """Returns the key of the player's address, for the limit of players from one address.
 
-        An env_ token names the player's address. Other callers are counted by their connection.
+        An `env_` caller sends the player's address in the request. For other callers it is the
+        client address.
         """
         if caller.kind is TokenKind.ENVIRONMENT:
             if not request.HasField("client_address"):

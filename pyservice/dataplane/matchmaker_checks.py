@@ -1,6 +1,6 @@
 """Checks of find, create and attach requests against the configuration of the namespace.
 
-The order of the checks is part of the contract: docs/reference/matchmaker.md#error-order.
+The order of the checks is part of the API: docs/reference/matchmaker.md#error-order.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _find_error(
     error = _limit_error(mode, criteria.max_players)
     if error is not None:
         return error
-    # The party must also fit into a lobby that would be created for it.
+    # The party must also fit into a new lobby of the mode.
     if criteria.party_size > mode.max_players:
         return _too_high("party_size", mode.max_players)
     return None

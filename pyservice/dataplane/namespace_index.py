@@ -1,6 +1,6 @@
 """Index of all namespaces: by id, name, environment token and web origin.
 
-Namespaces are replaced as a whole between two turns of the event loop, so that a call sees a
+A namespace is replaced as a whole between two iterations of the event loop, so that a call sees a
 consistent state.
 """
 
@@ -143,7 +143,7 @@ class NamespaceIndex:
     def in_game(self, text: str) -> list[ResolvedNamespace]:
         return [self._held[one].resolved for one in self._by_game.get(text, ())]
 
-    # Implements `auth.Access`.
+    # The following methods implement `auth.Access`.
 
     def environment_grant(self, token_sha256: bytes) -> EnvironmentGrant | None:
         return self._grants.get(token_sha256)

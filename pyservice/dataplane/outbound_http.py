@@ -51,7 +51,7 @@ class DnsResolver:
         )
         self._timeout_s = timeout_ms / 1000
         self._running: dict[str, asyncio.Future[list[str]]] = {}
-        """Lookups by name until their thread ends, even if every caller has left."""
+        """Lookups by name until their thread ends, even if every caller was cancelled."""
 
     def __len__(self) -> int:
         return len(self._running)
@@ -59,8 +59,8 @@ class DnsResolver:
     async def addresses(self, host: str, tenant: bytes) -> list[str]:
         """Returns all addresses of a name, at least one. Raises OSError.
 
-        The timeout includes the wait for a permit. Fails at once if the tenant has too many lookups
-        waiting.
+        The timeout includes the wait for a permit. Fails at once if too many lookups of the tenant
+        wait.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -112,7 +112,7 @@ def _set_addresses(
         answer.set_result(addresses)
     else:
         answer.set_exception(error or OSError("the name has no address"))
-        # Marks the exception as retrieved: the caller may have left.
+        # Mark the exception as retrieved: all callers may be cancelled.
         answer.exception()
 
 
@@ -124,7 +124,7 @@ BOUNDS: Final = FairQueueLimits(
     per_tenant=_CONNECTIONS // 8,
     waiting_per_tenant=512,
 )
-# Shorter than the keep-alive of common servers, so that no request meets a closing connection.
+# Shorter than the keep-alive of common servers, so that no request uses a closing connection.
 _KEEP_ALIVE_S: Final = 4.0
 _USER_AGENT: Final = "pyservice"
 
@@ -133,7 +133,7 @@ _tenant: ContextVar[bytes] = ContextVar("asking")
 
 
 class NoUsableResponse(Exception):
-    """No readable response. The text goes to the log, so it never contains URLs or headers."""
+    """No readable response. The text is logged, so it never contains URLs or headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class OutboundHttpClient:
     ) -> OutboundResponse:
         if self._session is None:
             self._session = self._open()
-        # No compression: the size limit applies to the received bytes.
+        # No compression, because the size limit applies to the received bytes.
         ours = {"traceparent": trace, "Accept-Encoding": "identity"}
         async with self._session.post(
             url, data=content, headers={**headers, **ours}, allow_redirects=False

@@ -32,7 +32,7 @@ class PlayerAddresses:
     advertised: str = "127.0.0.1"
     node: str = "127.0.0.1"
     has_certificate: bool = False
-    """Local mode only: without a certificate, https and tcp_tls are served without TLS."""
+    """For local mode: without a certificate, https and tcp_tls are served without TLS."""
 
     def address_of(
         self, port: LeasedPort, owner: bytes, region: str, label: OwnerKind = "lobby"

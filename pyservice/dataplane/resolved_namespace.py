@@ -1,4 +1,4 @@
-"""Namespace configuration resolved into frozen tables, with every default filled in.
+"""Namespace configuration as frozen tables, with every default filled in.
 
 A mode's region overrides the mode, then the matchmaker's region, then the matchmaker level, then
 the defaults.
@@ -26,7 +26,9 @@ class CaptchaKeys:
 
 @dataclass(frozen=True, slots=True)
 class CaptchaRule:
-    """When a client must pass a captcha: after `ttl_ms` or `requests` since its last pass."""
+    """Captcha rule. A client needs a new pass after `ttl_ms`, or after `requests` since its last
+    pass.
+    """
 
     providers: tuple[tuple[CaptchaProvider, CaptchaKeys], ...]
     ttl_ms: int
@@ -49,8 +51,8 @@ class JoinRules:
 class AdmissionRules:
     """Captcha and verification of a namespace.
 
-    `find` and `create` apply to the current version. `joins` has every version: a lobby keeps the
-    join rules of its own.
+    `find` and `create` apply to the current version. `joins` has every version, because a lobby
+    keeps the join rules of its version.
     """
 
     captcha: CaptchaRule | None
@@ -60,13 +62,15 @@ class AdmissionRules:
     current_version: bytes
 
     def join(self, version: bytes, mode: str) -> JoinRules:
-        """Returns the join rules of a lobby. An unknown version has the rules of the current one."""
+        """Returns the join rules of a lobby. An unknown version has the rules of the current
+        version.
+        """
         gate = self.joins.get((version, mode)) or self.joins.get((self.current_version, mode))
         return gate or JoinRules(self.captcha, None)
 
 
 def resolve_admission_rules(configuration: pb.NamespaceConfiguration) -> AdmissionRules | None:
-    """Returns None if no version needs captcha or verification."""
+    """Returns the admission rules, or None if no version needs captcha or verification."""
     joins: dict[tuple[bytes, str], JoinRules] = {}
     captcha: CaptchaRule | None = None
     find: dict[str, VerificationRule] = {}
@@ -135,9 +139,9 @@ class ModePort:
     protocol: str = _PROTOCOL
     proxy: str = _PROXY
     port: int | None = None
-    """The port that the process binds in a container. None: the service chooses."""
+    """Port that the process binds in a container. None: the service selects one."""
     port_range: tuple[int, int] | None = None
-    """First and last public port, without a proxy."""
+    """First and last public port of a port without a proxy."""
 
     @property
     def is_tls(self) -> bool:
@@ -150,7 +154,7 @@ class ModePort:
 
 @dataclass(frozen=True, slots=True)
 class DevPort:
-    """A port on a developer's machine. Without port and range, the protocol's default port."""
+    """A port on a developer's machine. Without port and range, it is the protocol's default port."""
 
     protocol: str = _PROTOCOL
     port: int | None = None
@@ -163,7 +167,9 @@ class DevPort:
 
 @dataclass(frozen=True, slots=True)
 class LobbyRuntime:
-    """What the service starts for a lobby. Without `image_id`, lobbies of the mode are attached."""
+    """Program that the service starts for a lobby. Without `image_id`, lobbies of the mode are
+    attached.
+    """
 
     image_id: str | None = None
     args: tuple[str, ...] = ()
@@ -191,7 +197,7 @@ class ResolvedMode:
     is_find_enabled: bool
     is_join_enabled: bool
     create_publicities: frozenset[str]
-    """Allowed for create: public, private. Empty: create is disabled."""
+    """Publicities that a create may request: public, private. Empty: create is disabled."""
     is_listable: bool
     is_taggable: bool
     is_max_players_dynamic: bool
@@ -203,7 +209,7 @@ class ResolvedMode:
     dev_ports: Mapping[str, DevPort]
     runtime: LobbyRuntime
     default_settings: RegionSettings
-    """For regions without their own settings."""
+    """Settings of regions without their own."""
     region_settings: Mapping[str, RegionSettings]
 
     @property
@@ -220,11 +226,11 @@ class ResolvedMode:
 @dataclass(frozen=True, slots=True)
 class RetiredVersion:
     since_ms: int
-    """When it was replaced, in Unix ms."""
+    """Time of the version's replacement, in Unix ms."""
     max_drain_ms: Mapping[str, int]
 
     def drain_deadline_ms(self, mode: str) -> int:
-        """Returns when lobbies of the mode must end, in Unix ms."""
+        """Returns the time by which lobbies of the mode must end, in Unix ms."""
         return self.since_ms + self.max_drain_ms.get(mode, MAX_DRAIN_MS)
 
 
@@ -247,7 +253,7 @@ class ResolvedNamespace:
 
     @property
     def label(self) -> str:
-        """`game/namespace`, for metrics and people."""
+        """`game/namespace`, for metrics and logs."""
         return f"{self.game_name}/{self.name}"
 
 
@@ -371,7 +377,9 @@ def _port_range(port: pb.PortConfig, name: str) -> tuple[int, int] | None:
 
 
 def _runtime(docker: pb.DockerConfig, above: pb.DockerConfig) -> LobbyRuntime:
-    """The mode's docker section replaces the upper one, but `env` is merged."""
+    """Returns the mode's docker section merged with `above`. Only `env` is merged, other fields
+    come from the mode.
+    """
     return LobbyRuntime(
         image_id=_own_field(docker, "image_id", None),
         args=tuple(docker.args),

@@ -35,7 +35,9 @@ class StartingLobbies(Protocol):
 
 
 class PreviousVersions:
-    """Configurations of previous versions, kept in memory while lobbies of them are starting."""
+    """Configurations of previous versions, kept in memory while lobbies of these versions are
+    starting.
+    """
 
     def __init__(self, servers: StartingLobbies) -> None:
         self._processes = servers
@@ -67,7 +69,8 @@ RUNTIME_TIMEOUT_S: Final = 3.0
 SPECS_BYTES_MAX: Final = 8 * 1024 * 1024
 """Limit for all specs of one response, except the last spec."""
 
-# A starting lobby is desired before it is durable, so a poll interval is needed.
+# A starting lobby is desired before its durable batch, which is the only event. So the loop also
+# polls.
 _POLL_INTERVAL_S: Final = 0.25
 _ENDED_CODES: Final = frozenset(
     {"MATCHMAKER_LOBBY_NOT_FOUND", "MATCHMAKER_LOBBY_STOPPED", "SERVER_NOT_FOUND"}
@@ -176,7 +179,7 @@ class RuntimeConnection:
         self._new_memory += room[1] - before[1]
 
     def _reset_counts(self, after: int) -> None:
-        """Restarts the count: the runtime knows all lobbies up to this sequence number."""
+        """Restarts the count. The runtime already counts all lobbies up to this sequence number."""
         self._counted_sequence = after
         self._new_lobbies.clear()
         self._new_cpu = self._new_memory = 0
@@ -245,7 +248,7 @@ class RuntimeConnection:
         by_lobby: dict[str, list[pb.LobbyReport]] = {}
         for report in request.reports:
             by_lobby.setdefault(report.lobby_id, []).append(report)
-        # Together, so that one journal sync covers all.
+        # Concurrent, so that one journal sync covers all reports.
         taken = await asyncio.gather(
             *map(self._apply_reports, by_lobby.values()), return_exceptions=True
         )
@@ -317,8 +320,8 @@ class RuntimeConnection:
                 raise ServiceError("BODY_INVALID", "Set what happened to the lobby.")
 
     def _detect_crash(self, lobby_id: bytes, code: int | None) -> None:
-        """Runs before the exit is applied, because the scaler reacts as soon as the lobby has
-        ended.
+        """Detects a crash before the exit is applied, because the scaler reacts as soon as the
+        lobby has ended.
         """
         lobby = self._source.lobby(lobby_id)
         if lobby is None:
@@ -330,8 +333,9 @@ class RuntimeConnection:
             self.on_lobby_crashed(lobby)
 
     def _has_finished(self, lobby: Lobby, code: int | None) -> bool:
-        """Whether the exit is regular. An unused lobby is not: its replacement would exit at once
-        too.
+        """Returns whether the exit is regular.
+
+        The exit of an unused lobby is not regular, because its replacement would exit at once too.
         """
         if code != 0 or not lobby.is_ready:
             return False

@@ -1,4 +1,4 @@
-"""Feeds namespaces from a JSON file, for a service without a control plane.
+"""Feed of namespaces from a JSON file, for a service without a control plane.
 
 `namespaces` lists `hosting.internal.v1.NamespaceConfiguration` messages, `removed` lists
 `namespace_id` and `revision`. A change takes effect if its `revision` is greater than before.
@@ -181,7 +181,9 @@ def _read_message(
 
 
 def _with_proto_hash(token: Any) -> Any:
-    """Accepts hex as `sha256sum` prints it. The JSON form of a proto has base64."""
+    """Returns the token with its hash in base64, the JSON form of a proto. The file has hex, as
+    `sha256sum` prints it.
+    """
     text = token.get("sha256") if isinstance(token, dict) else None
     if not isinstance(text, str) or not _HEX_HASH.fullmatch(text):
         return token
@@ -196,8 +198,8 @@ _log = get_logger("feed")
 
 
 class FeedClient(Protocol):
-    """Configuration feed over the admin socket. Raises ServiceError if it cannot apply anything
-    now.
+    """Client of the feed over the admin socket. Raises ServiceError if the feed cannot apply
+    anything now.
     """
 
     async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse: ...
@@ -210,7 +212,7 @@ class LocalFeed(Protocol):
 
 
 class StaticFeed:
-    """Feeds the file at the start and after each `reload`. Retries what fails."""
+    """Sends the file's namespaces at the start and after each `reload`. Retries after failures."""
 
     def __init__(
         self, path: Path, client: FeedClient, local: LocalFeed, retry_s: float = _RETRY_S
@@ -253,7 +255,8 @@ class StaticFeed:
                 if not self._is_reload_due.is_set():
                     self._is_fed.set()
         finally:
-            # Releases waiting callers however this ends: the stored configuration is valid.
+            # Releases waiting callers even after a failure, because the stored configuration is
+            # valid.
             self._is_fed.set()
 
     async def add_environment_token(

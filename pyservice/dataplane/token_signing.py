@@ -1,4 +1,4 @@
-"""Creates and signs namespace tokens, and rotates the MAC keys that sign them.
+"""Creation and signing of namespace tokens, and rotation of the MAC keys that sign them.
 
 Implements `hosting.internal.v1.Admin` and `hosting.internal.v1.Signing`.
 """
@@ -55,8 +55,9 @@ class KeyRotation:
         """Creates a new signing key. With `drop_unused`, deletes old keys that the engine does not
         need.
 
-        The engine has no record of pub_ and dev_ tokens, so only an administrator may drop keys.
-        Raises STORAGE_FULL. Then the ring is unchanged, or has the new key and dropped none.
+        The engine has no record of `pub_` and `dev_` tokens, so only an administrator may drop
+        keys. Raises STORAGE_FULL. The key file is then unchanged, or has the new key and all old
+        keys.
         """
         # Shielded: a cancelled caller must not leave a stored key that does not sign.
         self._running = asyncio.create_task(self._rotate(drop_unused))
@@ -137,7 +138,7 @@ class TokenAdministration:
         rotation: KeyRotation,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """`tokens` is None if a control plane creates env_ tokens."""
+        """`tokens` is None if a control plane creates `env_` tokens."""
         self._rotation = rotation
         self._now_ms = now_ms
         self._namespaces = namespaces

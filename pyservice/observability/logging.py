@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TextIO
 # structlog would import rich for tracebacks, which takes a tenth of a start.
 _has_rich = "rich" in sys.modules
 if not _has_rich:
-    sys.modules["rich"] = None  # type: ignore[assignment]  # this is how an import is told that there is none
+    sys.modules["rich"] = None  # type: ignore[assignment]  # None makes the import fail
 import structlog  # noqa: E402
 from structlog.typing import EventDict, Processor  # noqa: E402
 

@@ -202,7 +202,7 @@ def _body(
     return body
 
 
-# Answers ------------------------------------------------------------------------------------------
+# Responses --------------------------------------------------------------------------------------
 
 
 def _success(method: Method, components: SchemaComponents) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class ImageContents:
 
 
 def read_server_json(content: bytes | None) -> BuildProgram:
-    """Parses `server.json`. Without the file, returns None. Raises BadManifest."""
+    """Parses `server.json`. `content` is None if the file is missing. Raises BadManifest."""
     told = _object(SERVER_JSON, content, SERVER_JSON_MAX_BYTES)
     problems = list(_problems(told))
     if problems:

@@ -1,1 +1,1 @@
-"""Descriptors of the contract, compiled once: methods, JSON in both directions, and validation."""
+"""Descriptors of the API, compiled once: methods, JSON encoding and decoding, and validation."""

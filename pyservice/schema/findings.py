@@ -1,4 +1,4 @@
-"""Findings about a request, and the bound on how many of them one response reports."""
+"""Findings about a request, and the limit of findings that one response reports."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import orjson
 from pyservice.errors import FieldProblem, field_problem
 
 MAX_PROBLEMS: Final = 256
-"""Problems per response. One more counts the omitted ones."""
+"""Maximum number of problems in a response. One more entry counts the omitted problems."""
 
 MAX_PROBLEMS_BYTES: Final = 48 * 1024
 """Maximum size of these problems in a JSON body."""
 
 MAX_NAME_LENGTH: Final = 256
-"""Maximum characters of a key or unknown name in a problem."""
+"""Maximum length of a key or unknown name in a problem, in characters."""
 
 _FRAME_BYTES: Final = len(b'"path":"message":,')
 
@@ -37,7 +37,7 @@ Findings = Sequence[Finding]
 
 
 _UNLISTED: Final = "unlisted"
-"""Not a problem word: the finding stands for as many as its reason says."""
+"""Word of a finding that counts omitted problems. The reason has their number."""
 
 
 def omitted_findings(count: int) -> Finding:
@@ -53,7 +53,10 @@ def count_findings(found: Findings) -> int:
 
 
 def bounded_findings(found: list[Finding], count: int = 0) -> list[Finding]:
-    """Returns as many findings as a response reports, and the number of omitted ones. `count` are counted only."""
+    """Returns the findings that a response reports, and a finding with the number of omitted ones.
+
+    `count` is the number of problems without a finding. They are omitted.
+    """
     if not count and len(found) <= MAX_PROBLEMS:
         return found
     listed = [one for one in found if one.word != _UNLISTED][:MAX_PROBLEMS]
@@ -62,7 +65,7 @@ def bounded_findings(found: list[Finding], count: int = 0) -> list[Finding]:
 
 
 class OmittedProblems(FieldProblem):
-    """Counts the omitted problems, as the last entry. Its location is empty."""
+    """Number of omitted problems. It is the last entry, and its location is empty."""
 
     number: int
 
@@ -73,12 +76,12 @@ class OmittedProblems(FieldProblem):
 
 
 def nested_under(name: str, found: Findings) -> list[Finding]:
-    """Prefixes the locations with a name."""
+    """Returns the findings with a name before each location."""
     return [Finding((name, *location), word, reason) for location, word, reason in found]
 
 
 def report_findings(found: Findings) -> list[FieldProblem]:
-    """Returns the first findings as problems, and the number of omitted ones."""
+    """Returns the first findings as problems, and the number of omitted findings."""
     listed = (_problem_of(one) for one in found if one.word != _UNLISTED)
     return _within(listed, count_findings(found), MAX_PROBLEMS_BYTES, _size_in_json)
 
@@ -86,7 +89,7 @@ def report_findings(found: Findings) -> list[FieldProblem]:
 def shorten_problems(
     problems: Sequence[FieldProblem], limit_bytes: int, size: Callable[[FieldProblem], int]
 ) -> list[FieldProblem]:
-    """Reports problems in fewer bytes. `size` returns the bytes of a problem on that transport."""
+    """Shortens problems to `limit_bytes`. `size` returns the bytes of a problem on the transport."""
     last = problems[-1] if problems else None
     if not isinstance(last, OmittedProblems):
         return _within(problems, len(problems), limit_bytes, size)

@@ -1,8 +1,9 @@
 """Decoding of JSON values into protobuf messages, compiled from descriptors.
 
-Every problem is reported, up to a bound, so that hostile input costs linear time. Entries beyond a size limit are
-not decoded. `1.0` and integers beyond 64 bits are not integers, booleans are not numbers, and enums are lower case
-without prefix. Bytes are base64. A null member counts as absent, and a null entry has the wrong type.
+Every problem is reported, up to a limit, so that hostile input costs linear time. Entries beyond a
+size limit are not decoded. `1.0` and integers beyond 64 bits are not integers, booleans are not
+numbers, and enums are lower case without prefix. Bytes are base64. A null member counts as absent,
+and a null entry has the wrong type.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from pyservice.schema.methods import form_of, is_map, map_key, map_value
 from pyservice.schema.size_limits import entry_limit, too_many_entries
 
 FieldDecoder = Callable[[Any, Any], Findings]
-"""Sets a value in a message and returns what it could not decode."""
+"""Function that sets a value in a message and returns findings about undecodable parts."""
 
 ScalarConverter = Callable[[Any], Any]
-"""Returns the value for a field, or a Finding."""
+"""Function that returns the value for a field, or a Finding."""
 
 _TIMESTAMP = re.compile(
     r"(\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?([Zz]|[+-]\d{2}:\d{2})"
@@ -44,7 +45,7 @@ _ZEROS: Final[Mapping[int, Any]] = {
     FieldDescriptor.TYPE_STRING: "",
     FieldDescriptor.TYPE_BYTES: b"",
 }
-"""Placeholders for entries that could not be decoded, where 0 does not fit."""
+"""Placeholders for undecodable entries, if 0 has the wrong type."""
 
 _INTEGERS: Final[Mapping[int, tuple[int, int]]] = {
     FieldDescriptor.TYPE_INT32: (-(2**31), 2**31 - 1),
@@ -57,9 +58,10 @@ _INTEGERS: Final[Mapping[int, tuple[int, int]]] = {
 def compile_decoder(
     descriptor: Descriptor, *, ignores_unknown: bool = False, without: tuple[str, ...] = ()
 ) -> FieldDecoder:
-    """Returns a decoder of JSON objects. Raises TypeError for a field without JSON form.
+    """Returns a decoder of JSON objects. Raises TypeError for a field without a JSON form.
 
-    `without` names fields that come from elsewhere and are unknown here.
+    `without` names fields that are not in this object, such as path parameters. The decoder treats
+    them as unknown.
     """
     if descriptor.full_name == "google.protobuf.Timestamp":
         return _read_timestamp
@@ -203,7 +205,7 @@ def _fill_scalars(field: FieldDescriptor) -> FieldDecoder:
                     found.append(Finding((str(index),), converted.word, converted.reason))
                 else:
                     unlisted += 1
-                converted = nothing  # keeps the indexes of the entries behind it
+                converted = nothing  # keeps the indexes of the following entries
             target.append(converted)
         return bounded_findings(found, unlisted)
 
@@ -281,7 +283,7 @@ def _put_message(
 
 
 def scalar_converter(field: FieldDescriptor) -> ScalarConverter:
-    """Raises TypeError for a type without JSON form."""
+    """Returns the converter of a scalar field. Raises TypeError for a type without a JSON form."""
     if field.type in _INTEGERS:
         return _integer(*_INTEGERS[field.type])
     if field.enum_type is not None:
@@ -339,7 +341,7 @@ def _enum(descriptor: EnumDescriptor) -> ScalarConverter:
 
 
 def enum_spellings(descriptor: EnumDescriptor) -> dict[int, str]:
-    """Returns spellings by number. The unspecified value has none."""
+    """Returns the JSON spellings by number. The unspecified value has none."""
     prefix = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", descriptor.name).upper() + "_"
     return {
         value.number: value.name.removeprefix(prefix).lower()
@@ -349,7 +351,7 @@ def enum_spellings(descriptor: EnumDescriptor) -> dict[int, str]:
 
 
 def _raw(value: Any) -> Any:
-    """The codec has replaced the value by its text."""
+    """Returns raw JSON as text. The codec has already replaced the value by its text."""
     return value if type(value) is bytes else Finding((), "wrong-type", "must be JSON text")
 
 

@@ -12,13 +12,14 @@ from typing import Any, Final
 import orjson
 
 LARGE_BYTES: Final = 64 * 1024
-"""Smaller texts create too few objects to matter."""
+"""Smaller texts create too few objects to pause the garbage collector."""
 
 
 @contextmanager
 def garbage_collection_paused() -> Iterator[None]:
-    """Pauses the garbage collector, which would scan the new objects repeatedly and take ten times as long.
-    Reentrant.
+    """Pauses the garbage collector. Reentrant.
+
+    The collector would scan the new objects repeatedly, and parsing would take ten times as long.
     """
     if not gc.isenabled():
         yield
@@ -31,9 +32,9 @@ def garbage_collection_paused() -> Iterator[None]:
 
 
 MAX_DEPTH = 64
-"""Nesting levels of objects and arrays."""
+"""Maximum nesting of objects and arrays."""
 
-# Only the positions of values matter.
+# Numbers stay text, because only the positions of values are needed.
 _texts = json.JSONDecoder(parse_int=str, parse_float=str)
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NAME = re.compile(r'[ \t\n\r]*("(?:[^"\\]|\\.)*+")[ \t\n\r]*:[ \t\n\r]*', re.DOTALL)
@@ -51,7 +52,7 @@ class JsonTextError(Exception):
 def parse(text: bytes) -> Any:
     """Returns the value of a JSON text. Raises JsonTextError.
 
-    Integers beyond 64 bits are returned as floats, and numbers beyond floats are refused.
+    Integers beyond 64 bits are returned as floats. Numbers beyond the float range are refused.
     """
     if len(text) > LARGE_BYTES and gc.isenabled():
         with garbage_collection_paused():
@@ -60,7 +61,7 @@ def parse(text: bytes) -> Any:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         reason = f"is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})"
-        # The parser's own limit is far higher.
+        # The parser's own depth limit is far higher.
         word = "too-deep" if "depth limit" in error.msg else "not-json"
         raise JsonTextError(word, reason) from None
     # A text with few brackets cannot be too deep.

@@ -1,4 +1,4 @@
-"""Digest of a message, equal for equal content in all processes of one installation."""
+"""Digest of a message. Equal content has an equal digest in all processes of one installation."""
 
 from __future__ import annotations
 

@@ -48,11 +48,13 @@ class Method:
     response_field: str
     """A name: the response is that field. Empty: it is the whole message."""
     body_limit_bytes: int | None
-    """None: the general limit."""
+    """None: the general limit applies."""
     ignores_unknown: bool
     """Whether unknown fields of the body are ignored."""
     needs_token: bool
-    """Whether a call needs a token of the service. An `Origin` or an event channel secret is not one."""
+    """Whether a call needs a token of the service. An `Origin` or an event channel secret is no
+    such token.
+    """
 
     @property
     def grpc_path(self) -> str:
@@ -66,12 +68,12 @@ class Stream:
 
     rpc_name: str
     repeated: str
-    """Full name of the repeated method. The messages of both are identical on the wire."""
+    """Full name of the repeated method. The messages of both methods are identical on the wire."""
     request: type[Message]
     response: type[Message]
 
     def next_request(self, data: bytes, reply: bytes) -> bytes:
-        """Returns the request that continues after a response."""
+        """Returns the request that follows a response."""
         request: Any = self.request.FromString(data)
         request.watch_index = self.index_of(reply)
         following: bytes = request.SerializeToString()
@@ -87,13 +89,13 @@ class Stream:
 
 
 def descriptor_of(message: Message | type[Message]) -> Descriptor:
-    """Hides the differences of protobuf implementations."""
+    """Returns the descriptor. Hides the differences of protobuf implementations."""
     descriptor: Any = message.DESCRIPTOR
     return descriptor  # type: ignore[no-any-return]
 
 
 def option(described: MethodDescriptor | FieldDescriptor | Descriptor, extension: Any) -> Any:
-    """Returns an option of a descriptor, empty if unset."""
+    """Returns an option of a descriptor. An unset option is an empty value."""
     return described.GetOptions().Extensions[extension]
 
 
@@ -169,9 +171,9 @@ def _read_method(descriptor: MethodDescriptor) -> Method:
 def read_streams(
     files: Iterable[FileDescriptor], methods: Mapping[str, Method]
 ) -> dict[str, Stream]:
-    """Returns all streaming methods, by full name of the repeated method.
+    """Returns all streaming methods, by the full name of the repeated method.
 
-    `StreamX` repeats `GetX` of its service. Raises ValueError when the messages differ.
+    `StreamX` repeats `GetX` of its service. Raises ValueError if the messages differ.
     """
     found: dict[str, Stream] = {}
     for file in files:

@@ -1,6 +1,7 @@
 """Limits on the number of entries in repeated fields and maps.
 
-Decoding and validation check them before entries, so that a request costs no more than its limits allow.
+Decoding and validation check these limits before the entries, so that a request costs no more than
+its limits allow.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ Excerpt = Callable[[Any, Any], None]
 
 
 class SizeLimits(NamedTuple):
-    """Limits of a message, or of the value of a field."""
+    """Size limits of a message, or of the value of a field."""
 
     measure: Measure
-    """Returns the exceeded limits."""
+    """Function that returns the exceeded limits."""
     excerpt: Excerpt
-    """Copies what is within the limits to an empty message."""
+    """Function that copies the entries within the limits to an empty message."""
 
 
 _SIZE_WORD = "too-many"
@@ -47,7 +48,7 @@ def is_size_finding(finding: Finding) -> bool:
 
 
 def compile_size_limits(descriptor: Descriptor) -> SizeLimits | None:
-    """Returns the limits of a message and its nested messages, or None."""
+    """Returns the size limits of a message and its nested messages, or None."""
     parts = {field: part for field in descriptor.fields if (part := _sizes_of_field(field))}
     if not parts:
         return None
@@ -113,7 +114,7 @@ def _measure_entries(
 
 
 def _unwrapped(measure_inner: Measure) -> Measure:
-    """Removes the name of the inner field, which JSON does not have."""
+    """Removes the name of the inner field from the findings, because JSON does not have that field."""
     return lambda message: [
         Finding(location[1:], word, reason) for location, word, reason in measure_inner(message)
     ]

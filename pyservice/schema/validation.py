@@ -1,7 +1,8 @@
 """Validation of request messages by the rules in the protos.
 
-Messages of hot operations are checked by compiled closures, all others by protovalidate. Validation takes linear
-time: entries beyond a limit are skipped and the number of problems is bounded.
+Compiled functions check the messages of frequent operations, protovalidate checks all others.
+Validation takes linear time: entries beyond a limit are skipped, and the number of problems is
+bounded.
 """
 
 from __future__ import annotations
@@ -44,11 +45,13 @@ ValueCheck = Callable[[Any], Findings]
 
 
 MATCHED_LENGTH: Final = 4096
-"""A longer text is not matched with its pattern, which can take a hundred times its memory."""
+"""Longer texts are not matched with their pattern, because a match can take a hundred times the
+text's memory.
+"""
 
 
 class UnsupportedRule(Exception):
-    """A rule that cannot be compiled. The library has to validate its message."""
+    """A rule that cannot be compiled. protovalidate has to validate its message."""
 
 
 def _is_single_rejoin(message: matchmaker_pb2.JoinLobbyRequest) -> bool:
@@ -81,7 +84,7 @@ class _FieldRules(NamedTuple):
 
 
 def compile_rules(descriptor: Descriptor) -> MessageCheck:
-    """Compiles all rules of a message. Raises UnsupportedRule."""
+    """Returns a check with all rules of a message. Raises UnsupportedRule."""
     # ListFields returns descriptors.
     fields = {field: _compile_field(field) for field in descriptor.fields}
     required = [rules.name for rules in fields.values() if rules.is_required]
@@ -134,7 +137,7 @@ def _compile_field(field: FieldDescriptor) -> _FieldRules:
     else:
         judge = _judge_value(field, kind, own)
         if own is not None and not field.has_presence and not rules.required:
-            # ListFields omits an unset zero, which would have to obey the rule too.
+            # ListFields omits an unset zero, although the rule applies to it.
             raise UnsupportedRule(f"{field.full_name}: rules on a field without presence")
     return _FieldRules(field.name, judge, rules.required)
 
@@ -209,7 +212,7 @@ def _judge_value(field: FieldDescriptor, kind: str | None, rules: Any) -> ValueC
 
 
 def _unwrapped(judge_inner: ValueCheck) -> ValueCheck:
-    """Removes the name of the inner field, which JSON does not have."""
+    """Removes the name of the inner field from the findings, because JSON does not have that field."""
 
     def judge(message: Any) -> Findings:
         found = judge_inner(message)
@@ -293,7 +296,7 @@ def _largest(limit: int) -> CompiledRule:
 
 
 def _pattern(pattern: str) -> CompiledRule:
-    # Requires anchors, because `$` also matches before a final line break in Python.
+    # Anchors are required, because Python's `$` also matches before a final line break.
     if not (pattern.startswith("^") and pattern.endswith("$")):
         raise UnsupportedRule(f"pattern {pattern} has to be anchored at both ends")
     finding = _finding("invalid", f"must match {pattern}")
@@ -342,7 +345,7 @@ COMPILED_MESSAGES: Final[tuple[type[Message], ...]] = (
     matchmaker_pb2.PlayerDisconnectedRequest,
     matchmaker_pb2.JoinLobbyRequest,
     matchmaker_pb2.FindLobbyRequest,
-    # Up to 4 MiB with nested raw JSON.
+    # These requests have up to 4 MiB, with nested raw JSON.
     versions_pb2.CreateVersionRequest,
     versions_pb2.ValidateVersionRequest,
 )
@@ -360,7 +363,7 @@ def _judge(message: Message) -> Findings:
 
 
 class UndecodedFields(NamedTuple):
-    """What could not be decoded, by its place in the request."""
+    """Findings about parts that could not be decoded: in the path, the query and the body."""
 
     in_query: Findings = ()
     in_body: Findings = ()
@@ -374,11 +377,11 @@ _JUDGES_ENTRIES: Final = ("required", "not-unique", "too-few")
 def refuse_invalid(
     method: Method, message: Message, unread: UndecodedFields = NO_UNDECODED_FIELDS
 ) -> None:
-    """Raises ServiceError when a request breaks the rules of its proto.
+    """Raises ServiceError if a request breaks the rules of its proto.
 
-    The code names the first place with a problem: ID_INVALID for the path, QUERY_INVALID, then BODY_INVALID.
-    `errors` lists all places. Rules for fields that could not be decoded are skipped. A raw body over its limit is
-    BODY_TOO_LARGE.
+    The code names the first part with a problem: ID_INVALID for the path, QUERY_INVALID, then
+    BODY_INVALID. `errors` lists the problems of all parts. Rules for undecoded fields are skipped.
+    A raw body over its limit is BODY_TOO_LARGE.
     """
     limit = method.body_limit_bytes
     if limit is not None and method.body_field not in ("", "*"):
@@ -399,7 +402,9 @@ def refuse_invalid(
 
 
 def _without_unread(found: list[Finding], unread: Findings) -> list[Finding]:
-    """Drops findings about undecoded places, and about fields with undecoded entries."""
+    """Returns the findings except those about undecoded locations, or about fields with undecoded
+    entries.
+    """
     places = {
         finding.location
         for finding in unread
@@ -419,7 +424,7 @@ def _without_unread(found: list[Finding], unread: Findings) -> list[Finding]:
 
 
 class _Library(threading.local):
-    """One validator per thread, because large requests are validated in a thread."""
+    """One validator for each thread, because large requests are validated in a thread."""
 
     def __init__(self) -> None:
         self.validator = protovalidate.Validator()
@@ -458,11 +463,11 @@ def _finding_of(descriptor: Descriptor, violation: Any) -> Finding:
     proto = violation.proto
     location = _location_of(descriptor, proto.field.elements if proto.field else ())
     *names, rule = proto.rule_id.split(".")
-    if rule in WORDS:  # a rule of ours in CEL, or required
+    if rule in WORDS:  # rules of this service in CEL, and `required`
         return Finding((*location, *names), rule, proto.message)
     word = _WORDS_OF_RULES.get(rule)
     if word is None and rule.startswith(("gt", "len")):
-        # The value shows which end of the range was passed.
+        # The value shows which end of the range it exceeds.
         value = violation.field_value
         is_length = rule.startswith("len")
         is_low = (len(value) if is_length else value) < violation.rule_value
@@ -472,7 +477,7 @@ def _finding_of(descriptor: Descriptor, violation: Any) -> Finding:
 
 
 def _location_of(descriptor: Descriptor, elements: Iterable[Any]) -> tuple[str, ...]:
-    """Returns a path of the library with names as in JSON."""
+    """Returns the location of a protovalidate path, with names as in JSON."""
     location: list[str] = []
     current: Descriptor | None = descriptor
     is_unwrapped = False
@@ -493,7 +498,7 @@ def _message_of(field: FieldDescriptor) -> Descriptor | None:
 
 
 def _with_library(message_class: type[Message]) -> MessageCheck:
-    """Combines the library, size limits and raw JSON fields."""
+    """Returns a check that combines protovalidate, size limits and raw JSON fields."""
     raw = [
         (field.name, raw_json_check(form_of(field).raw_json))
         for field in descriptor_of(message_class).fields
@@ -506,7 +511,7 @@ def _with_library(message_class: type[Message]) -> MessageCheck:
         found = sizes.measure(message) if sizes else []
         judged = message
         if found and sizes:
-            # The library would check every entry at high cost.
+            # protovalidate would check every entry at high cost.
             judged = message_class()
             sizes.excerpt(message, judged)
         found += library_findings(judged)
