@@ -25,9 +25,9 @@ pub type ChannelId = [u8; 16];
 /// Journal credit: bytes that the journal can still accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credit {
-    /// Free bytes in pre-written segments.
+    /// Free bytes in pre-written journal segments.
     pub total: u64,
-    /// Part of `total` for commands on existing slots and lobbies, such as disconnects and expiry.
+    /// Part of `total` that only commands on existing slots and lobbies may use, such as disconnects and expiry.
     pub reserve: u64,
     /// Maximum bytes for the events of one command, which must fit into one segment.
     pub largest: u64,
@@ -48,7 +48,7 @@ pub struct EventBuffer {
 #[derive(Debug)]
 pub struct Context<'a> {
     pub now: Ms,
-    /// Each written event lowers `total` and `largest`.
+    /// Each event that a command writes lowers `total` and `largest`.
     pub credit: Credit,
     pub events: &'a mut EventBuffer,
 }
@@ -191,13 +191,13 @@ pub struct ResolvedHold {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChannelEvent {
     pub lsn: Lsn,
-    /// Wall clock at sending.
+    /// Time of sending in ms since the Unix epoch.
     pub ts_ms: u64,
     pub lobby: Id,
     pub token: String,
 }
 
-/// Last captcha pass of a client address, and its requests since that pass.
+/// Last captcha pass of a client address, and the number of its requests since that pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CaptchaStatus {
     /// None without a pass in the last 12 h.
@@ -245,7 +245,7 @@ pub struct LobbyView {
     pub tags: Vec<(String, String)>,
 }
 
-/// Connected players over all versions of a namespace.
+/// Connected players of one mode and region in all versions of a namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlayerCount {
     pub mode: String,
@@ -256,7 +256,7 @@ pub struct PlayerCount {
 /// Namespaces with a changed player or lobby count since a generation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PresenceChanges {
-    /// Generation for the next call. Numbering restarts with each engine and recovery.
+    /// Generation to pass to the next `presence_since`. Numbering restarts with each engine and recovery.
     pub generation: u64,
     /// True if namespaces that are missing in the list have no players and no lobbies.
     pub is_all: bool,
@@ -324,7 +324,7 @@ impl Protocol {
 /// How players reach a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PortExposure {
-    /// A public port of edge-guard. The engine chooses the number; a request has 0.
+    /// A public port of edge-guard. The engine chooses the number; a request contains 0.
     Number(u16),
     /// A host name of edge-guard, on the standard ports of the protocol.
     Host,
@@ -366,7 +366,7 @@ pub struct Route {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RouteChanges {
-    /// Version for the next call.
+    /// Version to pass to the next `routes_since`.
     pub version: Lsn,
     /// True if `changed` holds all routes.
     pub is_complete: bool,
@@ -396,12 +396,12 @@ pub struct LobbyTemplate<'a> {
     pub random: u64,
 }
 
-/// Whether find and create may start a lobby.
+/// Permission of find and create to start a lobby.
 #[derive(Clone, Debug)]
 pub enum CreationPolicy<'a> {
     /// The request forbids a new lobby.
     Prevented,
-    /// The service can start no lobby of a requested mode.
+    /// The service cannot start a lobby of any requested mode.
     Impossible { lobby_count_max: u32 },
     /// The engine may create a lobby from this template.
     Possible(&'a LobbyTemplate<'a>),
@@ -428,7 +428,7 @@ pub struct DesiredLobby {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DesiredLobbyChanges {
-    /// Sequence number for the next call.
+    /// Sequence number to pass to the next `desired_lobbies_since`.
     pub sequence: u64,
     /// True if `lobbies` holds all desired lobbies.
     pub is_complete: bool,
@@ -447,7 +447,7 @@ pub struct IdleLobbyGroup {
     pub starting: u32,
     /// Ready lobbies without players, longest empty first.
     pub empty: Vec<EmptyLobby>,
-    /// All lobbies that are not stopping.
+    /// Lobbies of the group that are not stopping.
     pub live: u32,
     /// Managed lobbies that ended by start limit or silence since the previous read of changed groups.
     pub failed: u32,

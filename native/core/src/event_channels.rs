@@ -10,7 +10,7 @@ use crate::journal_event::ApplyError;
 
 /// When a channel is full, its oldest token is removed.
 const MAX_TOKENS_PER_CHANNEL: usize = 64;
-/// Above this number, the token with the earliest deadline is removed.
+/// When all channels together are full, the token with the earliest deadline is removed.
 const MAX_TOKENS: usize = 262_144;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

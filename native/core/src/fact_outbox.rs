@@ -14,7 +14,7 @@ pub const MAX_STORED_FACTS: usize = 100_000;
 pub struct Fact {
     /// LSN that identifies the fact.
     pub lsn: Lsn,
-    /// Service time; 0 for `Created`, which has `create_ts_ms`.
+    /// Service time of the change; 0 for `Created`, which has `create_ts_ms`.
     pub at: Ms,
     /// Lobby id.
     pub lobby: Id,
@@ -103,14 +103,14 @@ pub struct Facts {
     pub facts: Vec<Fact>,
     /// LSN of the oldest durable fact in the outbox; 0 for none.
     pub oldest: Lsn,
-    /// Maximum number of dropped facts that the reader missed.
+    /// Upper bound for the number of dropped facts that the reader missed.
     pub lost: u64,
 }
 
 #[derive(Default)]
 pub(crate) struct FactOutbox {
     facts: VecDeque<Fact>,
-    /// Number of facts dropped unread. Acknowledging `lost_up_to` resets the number.
+    /// Number of facts dropped unread. The number resets once a reader acknowledges `lost_up_to`.
     pub(crate) lost: u64,
     pub(crate) lost_up_to: Lsn,
 }

@@ -143,7 +143,7 @@ impl FindIndex {
         }
     }
 
-    /// Returns the fullest lobby with `players` free slots and all `tags`. Only lobbies with the rarest tag are searched.
+    /// Returns the fullest lobby with at least `players` free slots and all `tags`.
     pub(crate) fn fullest(
         &mut self,
         group: u32,

@@ -1,6 +1,6 @@
 //! Holds: slots promised to requests that wait for a starting lobby. In memory only.
 //!
-//! Requests with the same idempotency key share a hold. The hold is dropped with the last of them.
+//! Requests with the same idempotency key share a hold. A hold is dropped with its last request.
 
 use std::collections::BTreeMap;
 

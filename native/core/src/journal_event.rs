@@ -116,7 +116,6 @@ impl Event<'_> {
     }
 }
 
-/// Attributes of a lobby that never change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LobbyDefinition<'a> {
     pub(crate) lobby: u32,

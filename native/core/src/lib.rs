@@ -1,7 +1,7 @@
 //! Lobbies, slots and player tokens as a deterministic state machine.
 //!
 //! The entry point is [`Engine`]: commands in, [`Answer`]s out, events for the journal. This crate has no clock, no
-//! randomness and no I/O. Service time and fresh ids are arguments, and recovery uses the same [`Engine::apply`] as
+//! randomness and no I/O. Service time and fresh ids are arguments. Recovery applies events in the same way as
 //! live commands.
 
 pub mod command;

@@ -26,7 +26,6 @@ impl Limit {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SlotCounts {
-    /// Slots of holds.
     pub(crate) held: u32,
     pub(crate) reserved: u32,
     pub(crate) connected: u32,
@@ -47,7 +46,7 @@ pub(crate) enum LobbyPhase {
     Silent = 3,
 }
 
-/// Commands on slots use the first fields, so these commands load few cache lines.
+/// Field order matters: commands on slots use only the first fields, and so load few cache lines.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Lobby {
@@ -76,7 +75,7 @@ pub(crate) struct Lobby {
     pub(crate) is_silent: bool,
     pub(crate) is_find_index_stale: bool,
     pub(crate) class: LobbyPhase,
-    /// `(is ready, order key)` in the find index.
+    /// Position in the find index, as `(is ready, order key)`.
     pub(crate) indexed: Option<(bool, u64)>,
     pub(crate) start_by: Ms,
     pub(crate) timer: TimerLinks,
@@ -161,7 +160,6 @@ impl Lobby {
         }
     }
 
-    /// Returns true if `players` more players stay within the limit.
     pub(crate) fn fits(&self, limit: Limit, players: u32) -> bool {
         let limit = self.limits[limit as usize].min(self.capacity - self.slots.exhausted);
         self.counts.players() + players <= limit
@@ -197,8 +195,8 @@ impl Lobby {
         (!self.is_heartbeat_exempt()).then(|| self.last_heartbeat_at.saturating_add(silence_ms))
     }
 
-    /// Returns true if the timeout is 0, or a managed lobby is starting or stopping.
-    /// A starting process may wait for its build, within the start limit.
+    /// Returns true if missing heartbeats have no effect: without a timeout, and while a managed lobby starts or stops.
+    /// A starting process may still wait for its build.
     fn is_heartbeat_exempt(&self) -> bool {
         self.heartbeat_timeout_ms == 0 || self.managed.is_some() && !self.is_ready || self.awaits_process_exit()
     }

@@ -144,7 +144,6 @@ impl LobbyTable {
         true
     }
 
-    /// Replaces a live lobby with a tombstone. Returns the lobby.
     pub(crate) fn end(
         &mut self,
         number: u32,

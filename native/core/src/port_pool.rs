@@ -54,7 +54,6 @@ impl PortPool {
         count >= FAIR_SHARE_THRESHOLD && self.free.len() < count + more
     }
 
-    /// Returns the number of free, leased and quarantined ports.
     pub(crate) fn counts(&self, now: Ms) -> [usize; 3] {
         let rested = self.quarantined.range(..=(now, u16::MAX)).count();
         let (free, quarantined) = (self.free.len() + rested, self.quarantined.len() - rested);
@@ -93,7 +92,7 @@ impl PortPool {
         self.positions[at] = LEASED;
     }
 
-    /// Blocks a port until a time. `was` is the namespace of its last lease.
+    /// Quarantines a port until a time. `was` is the namespace of the port's last lease.
     pub(crate) fn quarantine(&mut self, number: u16, until: Ms, was: Option<Id>) {
         let Some(at) = self.at(number) else { return };
         self.take(number);

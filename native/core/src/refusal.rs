@@ -27,7 +27,7 @@ pub enum Refusal {
     LobbyStartFailed(EndReason, Option<i32>),
     /// Too few public ports are free for the namespace.
     PortsExhausted,
-    /// The service can start no lobby of a requested mode.
+    /// The service cannot start a lobby of any requested mode.
     CapacityExhausted,
     /// The port owner is unknown or has ended.
     LeaseNotFound,

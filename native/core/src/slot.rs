@@ -53,7 +53,7 @@ pub(crate) enum SlotUseStatus {
 
 const REMEMBERED_ENDS: u32 = 32;
 
-/// One slot of a lobby, in one cache line.
+/// One slot, in one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Slot {

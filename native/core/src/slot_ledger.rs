@@ -41,7 +41,6 @@ impl NamespaceLedger {
     }
 }
 
-/// Connected players of one `(namespace, mode, region)`, over all versions.
 pub(crate) struct RegionTally {
     pub(crate) namespace: u32,
     pub(crate) mode: u32,
@@ -59,7 +58,6 @@ pub(crate) struct SlotLedger {
     changed: Vec<u32>,
     generation: u64,
     by_generation: BTreeSet<(u64, u32)>,
-    /// Number of checks that found a lobby with inconsistent slot counts.
     pub(crate) violations: u64,
 }
 

@@ -14,7 +14,7 @@ struct Count {
 
 const PARTS: usize = 64;
 
-/// Many small tables, so that growing one of them does not delay a command for long.
+/// Counts in many small tables, so that growing one table does not delay a command for long.
 pub(crate) struct SourceSlotCounts {
     parts: Vec<HashTable<Count>>,
 }

@@ -12,10 +12,9 @@ const LEVELS: usize = 8;
 const DIGIT_BITS: u32 = 6;
 const BUCKETS: usize = 1 << DIGIT_BITS;
 const UNLINKED: u16 = u16::MAX;
-/// Largest distance of a bucket. Nodes with later deadlines wait in the last bucket.
+/// Maximum distance of a bucket. Nodes with later deadlines wait in the last bucket.
 const HORIZON: Ms = 63 << (DIGIT_BITS * (LEVELS as u32 - 1));
 
-/// Position of a node in its bucket, stored inside the node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimerLinks {
     next: u32,

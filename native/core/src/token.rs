@@ -9,16 +9,16 @@ use crate::command::Id;
 const VERSION: u8 = 1;
 const MAC_LEN: usize = 16;
 
-/// Bytes: `version 1, key id 2, lobby 16, slot 3, generation 4`.
+/// Lengths in bytes: `version 1, key id 2, lobby 16, slot 3, generation 4`.
 const PLAYER_BODY: usize = 26;
-/// Bytes: `version 1, key id 2, lobby 16`.
+/// Lengths in bytes: `version 1, key id 2, lobby 16`.
 const LOBBY_BODY: usize = 19;
-/// Bytes: `version 1, key id 2, namespace 16, token id 16`.
+/// Lengths in bytes: `version 1, key id 2, namespace 16, token id 16`.
 const PUBLIC_BODY: usize = 35;
 
-/// Bytes: `version 1, key id 2, namespace 16, token id 16, expiry 8`.
+/// Lengths in bytes: `version 1, key id 2, namespace 16, token id 16, expiry 8`.
 const DEVELOPMENT_BODY: usize = 43;
-/// Bytes: `version 1, key id 2, hour 4, nonce 16`. The MAC key depends on the development token.
+/// Lengths in bytes: `version 1, key id 2, hour 4, nonce 16`. The MAC key depends on the development token.
 const MOCK_BODY: usize = 23;
 const DEVELOPMENT_PREFIX: &str = "dev_";
 
@@ -168,7 +168,7 @@ impl KeyRing {
         Some(sign(&key.lobby, &mut body, LOBBY_BODY, LOBBY_PREFIX))
     }
 
-    /// Verifies a `lobby_` token. Returns its lobby.
+    /// Verifies a `lobby_` token. Returns the lobby id.
     pub fn verify_lobby(&self, token: &str) -> Option<Id> {
         let body: [u8; LOBBY_BODY + MAC_LEN] = open(token, LOBBY_PREFIX)?;
         let key = self.key(key_id_of(&body))?;

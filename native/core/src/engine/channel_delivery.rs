@@ -5,7 +5,7 @@ use crate::command::{Answer, ChannelEvent, ChannelId, Context, Lsn, Ms};
 use crate::journal_event::Event;
 use crate::slot_use::{PackedDeliveries, PackedSlotUses, SlotUse};
 
-/// In a full queue, the oldest notification is removed. Its reader still finds the token later.
+/// When the queue is full, the oldest notification is removed. The reader still finds the token later.
 const MAX_NOTIFIED_CHANNELS: usize = 65_536;
 
 impl Engine {
@@ -41,7 +41,7 @@ impl Engine {
         self.notified_channels.drain(..count).map(|(_, channel)| channel).collect()
     }
 
-    /// Sends the second and later tokens of a party to event channels. The caller has checked the journal credit.
+    /// Sends the second and later tokens of a party to event channels. The caller has checked that the journal has space.
     pub(super) fn send_tokens(
         &mut self,
         cx: &mut Context<'_>,

@@ -102,7 +102,7 @@ impl Engine {
         }
     }
 
-    /// Removes the derived state of a lobby before its end. Its slots are already free.
+    /// Removes the derived state of a lobby that is about to end. Its slots are already free.
     pub(super) fn remove_derived_lobby(&mut self, number: u32, reason: EndReason) {
         self.lobby_timers.remove(&mut self.lobbies, number);
         self.remove_from_idle_groups(number, reason);
@@ -132,7 +132,7 @@ impl Engine {
         self.mark_find_index_stale(number);
     }
 
-    /// Marks a lobby for the next update of the find index. Slots change far more often than find runs.
+    /// Postpones the update of the find index, because slots change far more often than find runs.
     pub(super) fn mark_find_index_stale(&mut self, number: u32) {
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
         let is_empty = lobby.counts.players() == 0;
@@ -242,7 +242,7 @@ impl Engine {
     }
 }
 
-/// Index into `NamespaceCounts::slots`.
+/// Returns the index into `NamespaceCounts::slots`.
 pub(crate) fn slot_count(state: SlotState) -> usize {
     match state {
         SlotState::Free => 0,

@@ -1,6 +1,6 @@
 //! Application of events to the durable state, for live commands and for recovery.
 //!
-//! Applying an event decides nothing. An event that contradicts the state is an error, which only damage can cause.
+//! Applying an event decides nothing. An event that contradicts the state is an error: the journal is damaged.
 
 use super::Engine;
 use crate::codec::Reader;
@@ -21,7 +21,7 @@ pub(super) const NO_LOBBY: ApplyError = ApplyError::Malformed("an event of a lob
 const WRONG_SLOT_STATE: ApplyError = ApplyError::Malformed("an event of a slot_use that is not in that state");
 
 impl Engine {
-    /// Applies journalled events `first_lsn .. first_lsn + count`. Skips applied events; a gap is malformed.
+    /// Applies journalled events `first_lsn .. first_lsn + count`. Skips events that were applied before. A gap is an error.
     ///
     /// Starts recovery. Call [`Engine::finish_recovery`] before the next command.
     ///

@@ -35,9 +35,9 @@ impl Engine {
         times.into_iter().flatten().min()
     }
 
-    /// Expires some due records and leaves `cost` bytes of credit. Returns true if any record expired.
+    /// Expires some due records and leaves `cost` bytes of journal credit. Returns true if any record expired.
     ///
-    /// The number is bounded, because a million slots may be due after a long outage.
+    /// The number of records is bounded, because a million slots may be due after a long outage.
     pub(super) fn expire_part(&mut self, cx: &mut Context<'_>, cost: u64) -> bool {
         let room = credit_of(cx, CreditClass::NewSlot).saturating_sub(cost) / Event::SLOT_USE_ENDED_LEN;
         self.expire_steps(cx, room.min(MAX_STEPS_PER_COMMAND) as u32) > 0
@@ -74,7 +74,7 @@ impl Engine {
         if left == 0 && steps > 0 { ended.max(1) } else { ended }
     }
 
-    /// Ends an overdue reserved or kept slot use. Returns false without credit.
+    /// Ends an overdue reserved or kept slot use. Returns false without journal credit.
     pub(super) fn expire_slot_use(&mut self, cx: &mut Context<'_>, at: u32) -> bool {
         if !has_credit(cx, CreditClass::ExistingSlot, Event::SLOT_USE_ENDED_LEN) {
             return false;
@@ -88,7 +88,7 @@ impl Engine {
         true
     }
 
-    /// Handles the due deadlines of a lobby. Returns whether the lobby ended, or None without credit.
+    /// Handles the due deadlines of a lobby. Returns whether the lobby ended, or None without journal credit.
     pub(super) fn handle_lobby_deadline(&mut self, cx: &mut Context<'_>, number: u32) -> Option<bool> {
         let now = self.time.now();
         let lobby = self.lobbies.live_mut(number)?;

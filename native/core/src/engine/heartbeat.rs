@@ -13,7 +13,7 @@ const MAX_REPORTED_TOKENS: usize = 256;
 impl Engine {
     /// Records a heartbeat, and frees connected slots that are missing in the list of player tokens.
     ///
-    /// Only a slot that connected before the previous list, and is past its grace time, is freed.
+    /// A slot is freed only if its player connected before the previous list and its grace time is over.
     ///
     /// Refusals, which free no slot: `LobbyStopped`, `LobbyTokenExpired`, `TokenInListInvalid`, `StorageFull`.
     pub fn heartbeat(&mut self, cx: &mut Context<'_>, lobby: Id, player_tokens: Option<&[&str]>) -> Answer<()> {

@@ -19,7 +19,7 @@ pub(super) enum KeyLookup {
 }
 
 impl Engine {
-    /// Returns the stored response of find, join or create, or shares its hold. Returns None for an unknown key.
+    /// Returns the stored response of find, join or create, or the shared hold of the key. Returns None for an unknown key.
     ///
     /// Refusals: `IdempotencyKeyReused`, `LobbyStopped`.
     pub fn recall_admission(&mut self, cx: &mut Context<'_>, idempotency: &Idempotency) -> Answer<Option<Admission>> {
@@ -68,7 +68,7 @@ impl Engine {
         KeyStamp::new(idempotency, self.time.now())
     }
 
-    /// Returns the same tokens while the lobby is live, even if their slot uses have ended.
+    /// Returns the tokens of the first response while the lobby is live, even if their slot uses have ended.
     pub(super) fn replay_admission(&self, entry: u32) -> Answer<Admission> {
         let slot_use = self.entries.get(entry).slot_use();
         let wait = self.lobbies.lsn(slot_use.lobby);
@@ -150,7 +150,6 @@ impl Engine {
         self.entries.remove(&self.seed, entry);
     }
 
-    /// Returns true if a slot use or the attached lobby of an entry is live.
     pub(super) fn is_entry_live(&self, entry: u32) -> bool {
         let slot_use = self.entries.get(entry).slot_use();
         match self.entries.get(entry).purpose() {

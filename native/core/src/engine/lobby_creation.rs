@@ -64,7 +64,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes the events of the lobby and its ports, all or none.
+    /// Emits the events of a new lobby and its ports, all or none.
     fn create_lobby(&mut self, cx: &mut Context<'_>, make: &LobbyTemplate<'_>) -> Result<u32, (Refusal, Lsn)> {
         assert!(self.lobbies.number_of(&self.seed, make.lobby.id).is_none(), "a lobby id is used once");
         self.require_one_more(cx, make.lobby.namespace, make.lobby.lobby_count_max)?;

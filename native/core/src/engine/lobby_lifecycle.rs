@@ -105,7 +105,7 @@ impl Engine {
         self.accept_lobby_call(number)
     }
 
-    /// Closes a lobby to new players, or opens it again. Present players stay.
+    /// Closes a lobby to new players, or opens it again.
     ///
     /// Refusals: `LobbyStopped`, `LobbyTokenExpired`, `StorageFull`.
     pub fn set_closed(&mut self, cx: &mut Context<'_>, lobby: Id, is_closed: bool) -> Answer<()> {
@@ -132,7 +132,7 @@ impl Engine {
         };
         let known = self.lobbies.live(number).and_then(|lobby| lobby.state.as_deref()).unwrap_or_default();
         if *known != *state {
-            // State is large and frees no slot, so it may not use the credit reserve that expiry needs.
+            // State is large and frees no slot, so it may not use the journal bytes that expiry needs.
             if !has_credit(cx, CreditClass::NewSlot, Event::LOBBY_STATE_SET_LEN + state.len() as u64) {
                 return refuse(Refusal::StorageFull, 0);
             }
@@ -171,7 +171,7 @@ impl Engine {
         accept(state, wait)
     }
 
-    /// Ends a lobby in one of the namespaces. Returns false if the lobby ended in the last 24 h.
+    /// Ends a lobby in one of the namespaces. Returns false if the lobby had already ended.
     ///
     /// Refusals: `LobbyNotFound`, `StorageFull`.
     pub fn detach(&mut self, cx: &mut Context<'_>, namespaces: &[Id], lobby: Id) -> Answer<bool> {
@@ -182,7 +182,7 @@ impl Engine {
         }
     }
 
-    /// Ends a lobby for a reason. Returns false if the lobby ended in the last 24 h.
+    /// Ends a lobby for a reason. Returns false if the lobby had already ended.
     ///
     /// Refusals: `LobbyNotFound`, `StorageFull`.
     pub fn end(&mut self, cx: &mut Context<'_>, lobby: Id, reason: EndReason) -> Answer<bool> {

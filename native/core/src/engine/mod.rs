@@ -106,7 +106,7 @@ pub struct Engine {
     lobbies: LobbyTable,
     slots: SlotArena,
     entries: IdempotencyTable,
-    /// Entries up to this time are dropped, unless a slot use still needs them.
+    /// Idempotency entries up to this time are dropped, unless a slot use still needs them.
     entries_up_to: Ms,
     /// Tombstones up to this time are dropped, unless an entry still needs them.
     lobbies_up_to: Ms,

@@ -301,7 +301,7 @@ impl Engine {
         }
     }
 
-    /// Reserves the slot of a rejoin token, also in a closed lobby, because its player was in the lobby before.
+    /// Closed lobbies allow a rejoin, because the player was in the lobby before.
     fn rejoin_slot(
         &mut self,
         cx: &mut Context<'_>,

@@ -139,7 +139,6 @@ impl Model {
         (!is_player_call).then(|| refuse(Refusal::LobbyStopped, Wait::Lobby(index)))
     }
 
-    /// Returns the replay for a known key.
     fn decide_by_key(&self, command: &Command, is_known: impl Fn(&Key) -> bool) -> Option<Decision> {
         let number = command.key()?;
         let message = command.message();
@@ -173,7 +172,6 @@ impl Model {
         }
     }
 
-    /// Returns true if the engine may still replay the key.
     pub fn may_recall(&self, command: &Command, credit: Credit) -> bool {
         let Some(key) = command.key().and_then(|number| self.keys.get(&number)) else { return false };
         let has_ended = match &key.success {

@@ -52,7 +52,7 @@ pub struct Use {
 /// Time at which a slot became free, and the number of the command. Slots with equal values may be reused in any order.
 pub type FreedAt = (Ms, u64);
 
-/// The engine may not have expired the slot use yet.
+/// Value of `noticed_at` while the engine may not have freed the slot.
 pub const LATER: FreedAt = (Ms::MAX, u64::MAX);
 
 #[derive(Clone, Debug, Default)]
@@ -117,7 +117,6 @@ impl Lobby {
         self.end.is_none()
     }
 
-    /// Returns true if missing heartbeats have an effect.
     pub fn has_to_speak(&self) -> bool {
         self.heartbeat_timeout_ms > 0 && (!self.is_ours || self.is_ready && !self.is_stopping)
     }
