@@ -228,7 +228,7 @@ def rotate_keys(
         bool, typer.Option("--json", help="Print all numbers of keys as JSON.")
     ] = False,
 ) -> None:
-    """Add a key that signs from now on; print its number. What older keys signed stays good."""
+    """Add a key that signs from now on; print its number. Tokens that older keys signed stay valid."""
     loaded = load_or_exit(flags_of(data_dir=data_dir), config)
     from pyservice.cli import admin_requests
 

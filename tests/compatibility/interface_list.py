@@ -27,7 +27,7 @@ RELEASE: Final = "0.1.0"
 _PROSE: Final = frozenset({"description", "summary", "title", "version", "tags", "servers"})
 _EXAMPLES: Final = frozenset({"example", "examples"})
 _MAPS: Final = frozenset({"properties", "schemas", "paths", "responses"})
-"""Members of an OpenAPI document whose own members have free names."""
+"""Members of an OpenAPI document that map free names to objects."""
 
 
 def interface() -> set[str]:

@@ -1,6 +1,6 @@
 """Writes a data directory of the current code for `test_data_directory.py`.
 
-Run it once for each release whose data directories later code must open:
+Run it once for each release with data directories that later code must open:
 `python -m tests.compatibility.make_directory FOLDER`. Then pack `data` and `facts.json` of that folder as
 `directory-<release>.tar.xz`, and store the keeper of that release beside it.
 """

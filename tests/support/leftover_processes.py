@@ -1,4 +1,4 @@
-"""Cleanup of processes that outlive a service by design: edge-guard, keepers and their control
+"""Cleanup of processes that outlive a service on purpose: edge-guard, keepers and their control
 groups.
 
 Memory of cached pages stays charged to a control group until the group is removed.
